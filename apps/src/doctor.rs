@@ -1,7 +1,7 @@
-//! What this host can do for Linerate, and for every shortfall the command that mends it.
+//! Checks of this host, each with a command that fixes the problem it finds.
 //!
-//! Each subject has its file with a function from a [`Machine`] to [`Check`]s. A machine is a root directory (the real
-//! `/`, or a fabricated tree in tests) and the answers of the few questions that no file answers.
+//! Each module has a function from a [`Machine`] to the [`Check`]s of one subject. A [`Machine`] is a root directory
+//! (`/`, or a fabricated tree in tests) and the few facts that no file states.
 
 mod cpu;
 mod dpdk;
@@ -21,13 +21,13 @@ pub use machine::{AfXdpSocket, Machine};
 
 pub use linerate_compare::host_checks::{Check, Examined, Report, State, Subject};
 
-/// Looks at `machine`, which is the one that this runs on.
+/// Examines `machine`, which must be the machine that runs this process.
 pub fn examine_here(machine: &Machine) -> Examined {
     let report = examine(machine);
     Examined { machine: facts(machine, &report), report, cores: linerate_net::usable_cores() }
 }
 
-/// Looks at all of a machine.
+/// Runs every check on a machine.
 pub fn examine(machine: &Machine) -> Report {
     let dpdk = dpdk::Dpdk::find(machine);
     let interfaces = interfaces::list(machine);

@@ -1,4 +1,4 @@
-//! What ends a command.
+//! Errors of commands.
 
 use crate::commands::compare::CompareError;
 use crate::commands::doctor::DoctorError;
@@ -13,128 +13,127 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a command failed, in one line that names the thing and says what to do about it.
+/// Error of a command. The message is one line that names the subject and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The network could not be opened, or failed.
     #[error(transparent)]
     Net(#[from] net::Error),
-    /// Nobody can look in.
+    /// Introspection could not be started.
     #[error(transparent)]
     Inspect(#[from] inspect::Error),
-    /// Another process cannot be looked into.
+    /// Another process could not be queried.
     #[error(transparent)]
-    Ask(#[from] inspect::AskError),
-    /// There can be no screen.
+    Query(#[from] inspect::QueryError),
+    /// The screen could not be opened.
     #[error("the terminal: {0}: use --once")]
     Terminal(io::Error),
-    /// A load could open none of its connections.
-    #[error("{remote}: {}: start a server there, or mend the way to it", reason(.why))]
+    /// The load generator could not open any connection.
+    #[error("{remote}: {}: start a server there or fix the network path", reason(.why))]
     NoConnection {
         /// The server.
         remote: SocketAddr,
-        /// Why the last of them could not be opened; `None` if nothing was heard in time.
+        /// Error of the last attempt. `None` if all attempts timed out.
         why: Option<ConnectError>,
     },
-    /// Nobody gives frames back.
-    #[error("{0}: no frame came back in 10 s: run raw reflect at the other end, or mend the link")]
+    /// No frame was reflected.
+    #[error("{0}: no frame came back in 10 s: run raw reflect at the other end, or fix the link")]
     NoReflector(Via),
-    /// Frames did not come back as they were sent.
+    /// Frames were lost or corrupted.
     #[error(
-        "{lost} requests were lost, {corrupt} came back with wrong bytes: the figures are of the others; look at the way, or let fewer \
-             be on their way with --depth"
+        "{lost} requests were lost, {corrupt} came back corrupted: the figures cover the others; check the path, or lower --depth"
     )]
     Frames {
-        /// They did not come back in time.
+        /// Frames that did not come back in time.
         lost: u64,
-        /// They came back with other bytes.
+        /// Frames that came back corrupted.
         corrupt: u64,
     },
-    /// Requests to a key-value server in datagrams did not all go well.
-    #[error("{}", astray(.lost, .corrupt, .refused, .missing, .first))]
+    /// Key-value requests in datagrams failed.
+    #[error("{}", datagram_errors(.lost, .corrupt, .refused, .missing, .first))]
     Datagrams {
-        /// They were not answered in time.
+        /// Requests without a reply in time.
         lost: u64,
-        /// They were answered with other bytes than they had to be.
+        /// Replies with wrong content.
         corrupt: u64,
-        /// They were answered with an error.
+        /// Error replies.
         refused: u64,
-        /// They asked for something that was not there and had to be.
+        /// Misses of keys that must exist.
         missing: u64,
-        /// What the first of it was, but for what was lost.
+        /// First failure other than a loss.
         first: Option<String>,
     },
-    /// A server exports nothing.
+    /// The server exports no memory.
     #[error("{0} exports nothing: start it with kv serve --export BYTES")]
     NoExport(SocketAddr),
-    /// A server that is prepared for a load answers nothing.
-    #[error("{remote}: nothing was answered for {limit:?} while the server was prepared: look at it and the way to it")]
+    /// The server stopped replying while the load generator prepared it.
+    #[error("{remote}: no reply for {limit:?} while preparing the server: check it and the network path")]
     Stalled {
         /// The server.
         remote: SocketAddr,
-        /// How long was waited.
+        /// Time limit.
         limit: Duration,
     },
-    /// What a load is asked to do cannot be done.
+    /// The options contradict each other or the network.
     #[error("{0}")]
     Usage(String),
-    /// A load was measured, and something went wrong in it.
-    #[error("{}: the figures are of what remained; look at the server and the way to it", wrong(.errors, .first))]
+    /// Errors occurred during a measurement.
+    #[error("{}: the figures cover the rest; check the server and the network path", load_errors(.errors, .first))]
     Load {
-        /// What went wrong, in numbers.
+        /// Error counts.
         errors: Errors,
-        /// What the first of it was, where that can be said.
+        /// First error, if known.
         first: Option<String>,
     },
-    /// There is no memory for keys and values.
+    /// Memory for keys and values could not be allocated.
     #[error("--memory: {0}")]
     Arena(#[from] ArenaError),
-    /// A server has no counter.
-    #[error("{remote} has no counter {name}: {said}")]
+    /// The server does not have the counter.
+    #[error("{remote} has no counter {name}: {reply}")]
     NoCounter {
         /// The server.
         remote: SocketAddr,
-        /// What it was to be called.
+        /// Name of the counter.
         name: String,
-        /// What the server said.
-        said: String,
+        /// Reply of the server.
+        reply: String,
     },
-    /// Counters are not what operations made of them.
+    /// Counters differ from the operations applied to them.
     #[error(
-        "the counters grew by {grew}: operations that were answered added {added}, and {unknown} were not answered; something counted \
-         wrong, or others counted meanwhile"
+        "the counters grew by {grew}, but acknowledged operations added {added} and {unknown} were not acknowledged: an operation \
+         was lost or duplicated, or other clients changed the counters"
     )]
     Miscounted {
-        /// By how much they grew.
+        /// Increase of the counters.
         grew: u64,
-        /// What operations added that were answered.
+        /// Sum of the acknowledged operations.
         added: u64,
-        /// Operations that were not answered, because their connections were lost.
+        /// Operations without acknowledgement because their connection was lost.
         unknown: u64,
     },
-    /// There is no memory for counters.
-    #[error("--counters {count}: {error}: let there be fewer, or give the machine more memory")]
+    /// Memory for counters could not be allocated.
+    #[error("--counters {count}: {error}: lower the count or add memory")]
     Counters {
-        /// How many there were to be.
+        /// Requested number of counters.
         count: u32,
-        /// What was wrong.
+        /// Cause.
         error: std::io::Error,
     },
-    /// There is no memory to export strings in.
-    #[error("--export {bytes}: {error}: give it less, or the machine more")]
+    /// Exported memory could not be allocated.
+    #[error("--export {bytes}: {error}: lower the size or add memory")]
     Export {
-        /// How much it was to be.
+        /// Requested size in bytes.
         bytes: u64,
-        /// What was wrong.
+        /// Cause.
         error: io::Error,
     },
-    /// There is no password to be had from a file.
+    /// The password file could not be read.
     #[error("--password-file {}: {error}: write the password into its first line", path.display())]
     PasswordFile {
         /// The file.
         path: PathBuf,
-        /// What was wrong.
+        /// Cause.
         error: io::Error,
     },
     /// `linerate compare` failed.
@@ -150,7 +149,7 @@ pub enum Error {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(#[from] crate::commands::rdma::RdmaError),
-    /// The signals could not be caught.
+    /// Signal handlers could not be installed.
     #[error("signals: {0}")]
     Signals(io::Error),
     /// Standard output could not be written.
@@ -159,12 +158,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// The program's exit status: 2 for what the arguments alone show to be wrong, 1 for the rest.
+    /// Returns the exit status: 2 for invalid arguments, 1 for other errors.
     pub fn status(&self) -> u8 {
         match self {
             Error::Net(error) if error.is_usage() => 2,
             Error::Usage(_) | Error::Compare(CompareError::Usage(_)) => 2,
-            Error::Ask(inspect::AskError::Several(_)) => 2,
+            Error::Query(inspect::QueryError::Several(_)) => 2,
             #[cfg(feature = "rdma")]
             Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,
             _ => 1,
@@ -172,42 +171,39 @@ impl Error {
     }
 }
 
-/// What went wrong in a load.
-fn wrong(errors: &Errors, first: &Option<String>) -> String {
-    let mut said = format!(
-        "{} errors: {} connections brought wrong bytes, {} were lost, {} refused, {} not opened in time",
+/// Formats the errors of a load.
+fn load_errors(errors: &Errors, first: &Option<String>) -> String {
+    let mut message = format!(
+        "{} errors: {} connections with corrupt data, {} lost, {} refused, {} not opened in time",
         errors.total(),
         errors.corrupt,
         errors.lost,
         errors.refused,
         errors.unopened
     );
-    for (count, what) in [
-        (errors.refusals, "requests were answered with an error"),
-        (errors.missing, "found nothing where there had to be something"),
-    ] {
+    for (count, label) in [(errors.refusals, "error replies"), (errors.missing, "misses of existing keys")] {
         if count > 0 {
-            said += &format!(", {count} {what}");
+            message += &format!(", {count} {label}");
         }
     }
     if let Some(first) = first {
-        said += &format!("; the first: {first}");
+        message += &format!("; the first: {first}");
     }
-    said
+    message
 }
 
-/// What went wrong with requests in datagrams.
-fn astray(lost: &u64, corrupt: &u64, refused: &u64, missing: &u64, first: &Option<String>) -> String {
-    let mut said = format!("{lost} requests were lost, {corrupt} were answered with wrong bytes");
-    for (count, what) in [(refused, "with an error"), (missing, "that nothing is there, and had to be")] {
+/// Formats the errors of requests in datagrams.
+fn datagram_errors(lost: &u64, corrupt: &u64, refused: &u64, missing: &u64, first: &Option<String>) -> String {
+    let mut message = format!("{lost} requests were lost, {corrupt} replies were corrupt");
+    for (count, label) in [(refused, "error replies"), (missing, "misses of existing keys")] {
         if *count > 0 {
-            said += &format!(", {count} {what}");
+            message += &format!(", {count} {label}");
         }
     }
     if let Some(first) = first {
-        said += &format!("; the first: {first}");
+        message += &format!("; the first: {first}");
     }
-    said + ": the figures are of the others; look at the server and the way to it, or let fewer be on their way with --depth"
+    message + ": the figures cover the others; check the server and the network path, or lower --depth"
 }
 
 fn reason(why: &Option<ConnectError>) -> String {

@@ -1,91 +1,93 @@
-//! A look into the running program, for whoever asks from outside: Prometheus over HTTP, and `linerate top` and `linerate conns` over a
-//! socket of this machine.
+//! Introspection of the running program: Prometheus metrics over HTTP, and a local socket for `linerate top` and
+//! `linerate conns`.
 
-mod answering;
 mod http;
-mod lines;
 mod metrics;
-mod place;
 mod process;
-
+mod responder;
+mod runtime_dir;
+mod server;
 mod wire;
 
-pub use process::{AskError, Asked, Process, WatchArgs, find, with_pid};
-
+pub use process::{Process, QueryError, QueryResult, TargetArgs, find, with_pid};
 pub use wire::{About, Connection, Counters, Value};
 
-use answering::{Listener, PATIENCE, Post, Server};
 use linerate_net::Way;
 use linerate_net::units::parse_address;
-use lines::Told;
+use responder::Responder;
+use runtime_dir::SocketError;
+use server::{ClientServer, Endpoint, Listener, REQUEST_TIMEOUT};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-/// How long who looks in may say nothing.
-const IDLE: Duration = Duration::from_secs(60);
+/// Idle timeout of clients of the local socket.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What whatever can be looked into takes.
+/// Options of every command whose process can be inspected.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub struct LookArgs {
-    /// Let nobody look in: make no socket for linerate top and linerate conns
+pub struct IntrospectionArgs {
+    /// Disable the introspection socket, which linerate top and linerate conns use
     #[arg(long)]
     no_inspect: bool,
 }
 
-/// What servers take that can be looked into.
+/// Introspection options of servers.
 #[derive(Debug, Default, Clone, clap::Args)]
 pub struct InspectArgs {
-    /// Tell counters to Prometheus at http://ADDR:PORT/metrics, on a kernel socket; port 0 is any, which the ready line tells. Whoever
-    /// reaches the address can read them
+    /// Serve Prometheus metrics at http://ADDR:PORT/metrics on a kernel socket. Port 0 picks a free port, which the
+    /// ready line prints. Anyone who can reach the address can read them [default: off]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
 
     #[command(flatten)]
-    look: LookArgs,
+    introspection: IntrospectionArgs,
 }
 
 impl InspectArgs {
-    /// Begins to listen for who reads metrics, if that is asked for.
-    pub fn listen(&self) -> Result<Windows, Error> {
-        Ok(Windows { metrics: self.metrics.map(Metrics::bind).transpose()?, look: self.look.clone() })
+    /// Binds the metrics address, if there is one.
+    pub fn listen(&self) -> Result<BoundListeners, Error> {
+        Ok(BoundListeners {
+            metrics: self.metrics.map(Metrics::bind).transpose()?,
+            introspection: self.introspection.clone(),
+        })
     }
 }
 
-impl LookArgs {
-    /// Answers those who look in, about so many workers to which `way` leads, until what is returned is dropped.
-    pub fn open(&self, way: &Way, workers: usize) -> Result<Open, Error> {
-        Windows { metrics: None, look: self.clone() }.open(way, workers)
+impl IntrospectionArgs {
+    /// Answers queries about `workers` workers, which `way` reaches, until the returned guard is dropped.
+    pub fn serve(&self, way: &Way, workers: usize) -> Result<ServeGuard, Error> {
+        BoundListeners { metrics: None, introspection: self.clone() }.serve(way, workers)
     }
 
-    /// A program that nobody can look into works all the same.
-    fn bind(&self) -> Option<(UnixListener, place::Socket)> {
+    /// Binds the local socket. A failure is logged only: the program works without it.
+    fn bind(&self) -> Option<(UnixListener, runtime_dir::Socket)> {
         if self.no_inspect {
             return None;
         }
-        let said = |error: &place::NoPlace| tracing::info!("linerate top and conns do not see this process: {error}");
-        place::Socket::bind().inspect_err(said).ok()
+        let log = |error: &SocketError| tracing::info!("linerate top and conns cannot find this process: {error}");
+        runtime_dir::Socket::bind().inspect_err(log).ok()
     }
 }
 
-/// Why nobody can look in.
+/// Error that prevents introspection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("--metrics {address}: {source}: give a free address and port of this machine")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// There can be no thread for it.
-    #[error("cannot start the thread that answers who looks in: {0}: raise the limit of threads")]
+    /// The thread cannot be started.
+    #[error("cannot start the introspection thread: {0}: raise the limit on threads")]
     Spawn(io::Error),
 }
 
-/// Where metrics are asked for.
+/// Bound listener for metrics.
 struct Metrics {
     listener: TcpListener,
     address: SocketAddr,
@@ -100,46 +102,47 @@ impl Metrics {
     }
 }
 
-/// Where the program can be looked into, before there is anything to tell.
-pub struct Windows {
+/// Bound listeners, before the workers start.
+pub struct BoundListeners {
     metrics: Option<Metrics>,
-    look: LookArgs,
+    introspection: IntrospectionArgs,
 }
 
-/// Those who look in are answered, until this is dropped.
-pub struct Open {
-    // In this order: whoever finds the socket finds somebody there.
-    _socket: Option<place::Socket>,
-    _server: Option<Server>,
+/// Keeps introspection running until dropped.
+pub struct ServeGuard {
+    // Dropped in this order: the socket file disappears before its server stops.
+    _socket: Option<runtime_dir::Socket>,
+    _server: Option<ClientServer>,
 }
 
-impl Windows {
-    /// The address of the metrics, with the port that was found for 0.
+impl BoundListeners {
+    /// Returns the address of the metrics, with the actual port if port 0 was requested.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|metrics| metrics.address)
     }
 
-    /// Answers those who look in, about so many workers to which `way` leads.
-    pub fn open(self, way: &Way, workers: usize) -> Result<Open, Error> {
-        let mut posts = Vec::new();
+    /// Answers queries about `workers` workers, which `way` reaches, until the returned guard is dropped.
+    pub fn serve(self, way: &Way, workers: usize) -> Result<ServeGuard, Error> {
+        let mut endpoints = Vec::new();
         if let Some(Metrics { listener, .. }) = self.metrics {
             let way = way.clone();
-            let react = move |heard: &mut Vec<u8>| http::react(heard, || metrics::page(&way.snapshots(workers)));
-            posts.push(Post::new(Listener::Tcp(listener), PATIENCE, react).map_err(Error::Spawn)?);
+            let react = move |received: &mut Vec<u8>| http::react(received, || metrics::page(&way.snapshots(workers)));
+            endpoints.push(Endpoint::new(Listener::Tcp(listener), REQUEST_TIMEOUT, react).map_err(Error::Spawn)?);
         }
-        // Not before: until a network is open, another process may have to be waited for, and who found the socket would wait too.
-        let socket = self.look.bind().and_then(|(listener, socket)| {
-            let told = Told::new(about(workers), way.clone());
-            let react = move |heard: &mut Vec<u8>| told.react(heard);
-            posts.push(Post::new(Listener::Unix(listener), IDLE, react).ok()?);
+        // Bound only now: opening a network may wait for another process, and a client that found the socket would wait
+        // too.
+        let socket = self.introspection.bind().and_then(|(listener, socket)| {
+            let responder = Responder::new(about(workers), way.clone());
+            let react = move |received: &mut Vec<u8>| responder.react(received);
+            endpoints.push(Endpoint::new(Listener::Unix(listener), IDLE_TIMEOUT, react).ok()?);
             Some(socket)
         });
-        let server = (!posts.is_empty()).then(|| answering::answer(posts)).transpose().map_err(Error::Spawn)?;
-        Ok(Open { _socket: socket, _server: server })
+        let server = (!endpoints.is_empty()).then(|| server::spawn(endpoints)).transpose().map_err(Error::Spawn)?;
+        Ok(ServeGuard { _socket: socket, _server: server })
     }
 }
 
-/// This process, with so many workers.
+/// Describes this process.
 fn about(workers: usize) -> About {
     let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     About { pid: std::process::id(), program: env!("CARGO_PKG_VERSION").to_owned(), command: words.join(" "), workers }

@@ -1,12 +1,12 @@
-//! What `linerate top` shows: figures of counters, the connections, and a screen of both.
+//! Display of `linerate top`: rates of counters, connections, and a screen of both.
 
-mod figures;
+mod rates;
 mod sample;
 mod screen;
 mod state;
 mod units;
 
-pub use figures::{Figures, plain};
-pub use sample::{News, Sample, Watcher};
+pub use rates::{WorkerRates, plain};
+pub use sample::{Sample, Sampler, SamplerEvent};
 pub use screen::draw;
-pub use state::{Outcome, State};
+pub use state::{KeyAction, State};

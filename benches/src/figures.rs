@@ -81,7 +81,7 @@ pub fn repeat(text: &str, fragment: impl Fn(&str) -> Result<String, Error>) -> R
 
 /// What figures in `printed` were measured on, and when: processor, kernel, and the versions of what took part.
 pub fn machine(printed: &str) -> String {
-    let machine = Machine::this();
+    let machine = Machine::local();
     let facts = facts(&machine, &examine(&machine));
     let hypervisor = facts.virtualised_by.map(|name| format!(", virtualised by {name}")).unwrap_or_default();
     let mut words = vec![format!("{}, {} cores{hypervisor}", facts.cpu, facts.cores), facts.kernel];

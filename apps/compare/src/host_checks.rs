@@ -1,58 +1,58 @@
-//! What `linerate doctor` found on a host, as `doctor --json` prints it and `compare` reads it.
+//! Host checks: output of `linerate doctor --json`, which `linerate compare` reads.
 
 use crate::results;
 use serde::{Deserialize, Serialize};
 
-/// What a check is about.
+/// Subject of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
-    /// The forms of `--via`, each with what it needs.
+    /// Forms of `--via`, with the requirements of each.
     Networks,
-    /// The processor and its cores.
+    /// Processor and cores.
     Cpu,
     /// NUMA nodes, hugepages, locked memory.
     Memory,
-    /// IOMMU, VFIO and UIO, which PCI devices need.
+    /// IOMMU, VFIO and UIO, required for PCI devices.
     Iommu,
     /// DPDK and its drivers.
     Dpdk,
-    /// The kernel's network interfaces.
+    /// Network interfaces of the kernel.
     Interfaces,
-    /// Network devices on PCI.
+    /// PCI network devices.
     Pci,
     /// RDMA devices and libraries.
     Rdma,
-    /// What this user may do.
+    /// Privileges of this user.
     Privileges,
 }
 
-/// How it stands with what was checked.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it should be, or not needed.
+    /// Correct, or not needed.
     Ok,
-    /// It works, but slower, or not for everything.
+    /// Usable, but slower or only in part.
     Warn,
-    /// Something cannot be used until this is mended.
+    /// Not usable until fixed.
     Missing,
 }
 
-/// One thing that was looked at. The field names are those of `--json` and stay as they are.
+/// One check. `--json` prints the fields under these names, which are stable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What it belongs to.
+    /// Subject that the check belongs to.
     pub subject: Subject,
-    /// What was looked at: unique within its subject.
+    /// Name, unique within the subject.
     pub name: String,
-    /// How it stands.
+    /// Result.
     pub state: State,
-    /// What is there, in words.
+    /// Description of the finding.
     pub found: String,
-    /// What to give `--via` to use it.
+    /// Arguments of `--via` that the finding makes usable.
     pub via: Vec<String>,
-    /// The command that mends it; absent where nothing is to be mended, or no command can.
+    /// Command that fixes the problem. `None` if there is no problem, or if no command fixes it.
     pub remedy: Option<String>,
 }
 
@@ -73,36 +73,36 @@ impl Check {
     }
 }
 
-/// Everything that was looked at, by subject.
+/// Checks of a host, grouped by subject.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// In the order in which people read it.
+    /// Checks in display order.
     pub checks: Vec<Check>,
 }
 
 impl Report {
-    /// How many checks are in a state.
+    /// Returns the number of checks with a result.
     pub fn count(&self, state: State) -> usize {
         self.checks.iter().filter(|check| check.state == state).count()
     }
 }
 
-/// All that is known of a machine, as `--json` has it.
+/// Output of `linerate doctor --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Examined {
-    /// What was looked at.
+    /// Checks.
     #[serde(flatten)]
     pub report: Report,
-    /// What it is.
+    /// Description of the machine.
     pub machine: results::Machine,
-    /// The cores that a process may use.
+    /// Cores available to a process.
     pub cores: Vec<usize>,
 }
 
-/// The name of a check that must not be missing.
+/// Name of a check that must not be missing.
 pub type Need = (Subject, &'static str);
 
-/// Forms by name, how each is written, and what it needs.
+/// Forms of `--via`: name, syntax, and requirements.
 pub const FORMS: [(&str, &str, &[Need]); 7] = [
     (
         "af_xdp",
@@ -127,17 +127,17 @@ pub const FORMS: [(&str, &str, &[Need]); 7] = [
     ("eal", "eal", &[]),
 ];
 
-/// What every form but `kernel` needs.
+/// Requirements of every form except `kernel`.
 const DPDK: [Need; 3] = [(Subject::Dpdk, "support"), (Subject::Dpdk, "version"), (Subject::Cpu, "sse4.2")];
 
-/// What the form of `--via` called `name` needs and is missing among `details`. Whether there is a device or an interface to use it with
-/// is not asked.
+/// Returns the requirements of the `--via` form `name` that are missing according to `details`. Does not consider whether
+/// a device or an interface exists.
 pub fn missing_for<'a>(name: &str, details: &'a [Check]) -> Vec<&'a Check> {
     let needs = FORMS.iter().find(|(form, _, _)| *form == name).map_or(&[][..], |(_, _, needs)| *needs);
     missing(details, needs)
 }
 
-/// Returns the checks among `details` that report one of `needs`, or of what every form needs, as missing.
+/// Returns the checks in `details` that report a requirement as missing: one of `needs`, or one common to all forms.
 pub fn missing<'a>(details: &'a [Check], needs: &[Need]) -> Vec<&'a Check> {
     let of = |&(subject, name): &Need| {
         details.iter().find(|check| check.subject == subject && check.name == name && check.state == State::Missing)

@@ -1,7 +1,7 @@
 //! `linerate conns`.
 
 use crate::error::Error;
-use crate::inspect::{self, Asked, Connection, Process, WatchArgs};
+use crate::inspect::{self, Connection, Process, QueryResult, TargetArgs};
 use clap::ValueEnum;
 use linerate_bypass::inspect::ConnState;
 use linerate_net::process::output::{print_line, tell};
@@ -11,11 +11,11 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// `linerate conns`.
+/// List the connections of a running process
 #[derive(Debug, clap::Args)]
 pub struct ConnsArgs {
     #[command(flatten)]
-    watch: WatchArgs,
+    target: TargetArgs,
 
     #[command(flatten)]
     filter: Filter,
@@ -24,91 +24,91 @@ pub struct ConnsArgs {
     #[arg(long)]
     json: bool,
 
-    /// What comes first: numbers with the greatest, the rest from the smallest
+    /// Sort order: numbers descending, everything else ascending
     #[arg(long, value_enum, value_name = "BY", default_value = "remote")]
     sort: SortArg,
 }
 
-/// Which connections are meant.
+/// Selection of connections.
 #[derive(Debug, Default, Clone, clap::Args)]
 struct Filter {
-    /// Only connections in this state, such as established or close-wait; may be given several times
+    /// Only connections in this state, such as established or close-wait; repeatable
     #[arg(long, value_name = "STATE", value_parser = parse_state)]
     state: Vec<String>,
 
-    /// Only those whose local address is 10.0.0.2, 10.0.0.0/8, [::1]:7, 10.0.0.2:7 or :7
-    #[arg(long, value_name = "ADDRESS", value_parser = Place::from_str)]
-    local: Option<Place>,
+    /// Only connections with this local address: 10.0.0.2, 10.0.0.0/8, [::1]:7, 10.0.0.2:7 or :7
+    #[arg(long, value_name = "ADDRESS", value_parser = AddressFilter::from_str)]
+    local: Option<AddressFilter>,
 
-    /// Only those whose remote address is such a one
-    #[arg(long, value_name = "ADDRESS", value_parser = Place::from_str)]
-    remote: Option<Place>,
+    /// Only connections with this remote address, written like --local
+    #[arg(long, value_name = "ADDRESS", value_parser = AddressFilter::from_str)]
+    remote: Option<AddressFilter>,
 
-    /// Only those of this worker
+    /// Only connections of this worker, numbered from 0
     #[arg(long, value_name = "N")]
     worker: Option<usize>,
 }
 
-/// By what connections are sorted.
+/// Sort order of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortArg {
-    /// The worker, and the place there
+    /// Worker and slot
     Worker,
-    /// The local address
+    /// Local address
     Local,
-    /// The remote address
+    /// Remote address
     Remote,
-    /// The state
+    /// TCP state
     State,
     /// Bytes received and not consumed
     Unread,
-    /// Bytes sent and not gone
+    /// Bytes written by the service and not sent
     Unsent,
-    /// The round-trip time
+    /// Smoothed round-trip time
     Rtt,
-    /// The congestion window
+    /// Congestion window
     Window,
-    /// Segments sent again
+    /// Retransmitted segments
     Retransmitted,
 }
 
-/// Addresses: one, those with a prefix, or any; and a port, or any.
+/// Filter by address prefix and port. `None` matches anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct AddressFilter {
     prefix: Option<(IpAddr, u8)>,
     port: Option<u16>,
 }
 
-impl FromStr for Place {
+impl FromStr for AddressFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || "write an address, a prefix or a port: 10.0.0.2, 10.0.0.0/8, [::1]:7, 10.0.0.2:7 or :7".to_owned();
+        let invalid =
+            || "give an address, a prefix or a port: 10.0.0.2, 10.0.0.0/8, [::1]:7, 10.0.0.2:7 or :7".to_owned();
         if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
-            return Ok(Place { prefix: None, port: Some(port) });
+            return Ok(AddressFilter { prefix: None, port: Some(port) });
         }
         if let Ok(address) = text.parse::<SocketAddr>() {
-            return Ok(Place { prefix: Some(whole(address.ip())), port: Some(address.port()) });
+            return Ok(AddressFilter { prefix: Some(host_prefix(address.ip())), port: Some(address.port()) });
         }
         let bare =
-            |text: &str| text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().map_err(|_| wrong());
+            |text: &str| text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().map_err(|_| invalid());
         let Some((address, length)) = text.split_once('/') else {
-            return Ok(Place { prefix: Some(whole(bare(text)?)), port: None });
+            return Ok(AddressFilter { prefix: Some(host_prefix(bare(text)?)), port: None });
         };
-        let (address, most) = whole(bare(address)?);
-        let length = length.parse().ok().filter(|length| *length <= most).ok_or_else(wrong)?;
-        Ok(Place { prefix: Some((address, length)), port: None })
+        let (address, bits) = host_prefix(bare(address)?);
+        let length = length.parse().ok().filter(|length| *length <= bits).ok_or_else(invalid)?;
+        Ok(AddressFilter { prefix: Some((address, length)), port: None })
     }
 }
 
-/// The prefix that is all of an address.
-fn whole(address: IpAddr) -> (IpAddr, u8) {
+/// Returns the prefix that contains only `address`.
+fn host_prefix(address: IpAddr) -> (IpAddr, u8) {
     (address, if address.is_ipv4() { 32 } else { 128 })
 }
 
-impl Place {
-    fn has(&self, address: SocketAddr) -> bool {
+impl AddressFilter {
+    fn matches(&self, address: SocketAddr) -> bool {
         let in_prefix = |(prefix, length): (IpAddr, u8)| match (prefix, address.ip().to_canonical()) {
             (IpAddr::V4(prefix), IpAddr::V4(ip)) => {
                 (prefix.to_bits() ^ ip.to_bits()).leading_zeros() >= u32::from(length)
@@ -123,24 +123,24 @@ impl Place {
 }
 
 impl Filter {
-    fn passes(&self, connection: &Connection) -> bool {
+    fn matches(&self, connection: &Connection) -> bool {
         (self.state.is_empty() || self.state.contains(&connection.state))
-            && self.local.is_none_or(|place| connection.local.is_some_and(|local| place.has(local)))
-            && self.remote.is_none_or(|place| place.has(connection.remote))
+            && self.local.is_none_or(|filter| connection.local.is_some_and(|local| filter.matches(local)))
+            && self.remote.is_none_or(|filter| filter.matches(connection.remote))
     }
 }
 
 fn parse_state(text: &str) -> Result<String, String> {
     let names = ConnState::ALL.map(ConnState::name);
     let text = text.to_ascii_lowercase();
-    if names.contains(&text.as_str()) { Ok(text) } else { Err(format!("the states are {}", names.join(", "))) }
+    if names.contains(&text.as_str()) { Ok(text) } else { Err(format!("valid states: {}", names.join(", "))) }
 }
 
 impl SortArg {
-    /// Which of two comes first.
+    /// Compares two connections.
     pub fn order(self, a: &Connection, b: &Connection) -> Ordering {
-        let place = |of: &Connection| (of.worker, of.slot);
-        let first = match self {
+        let slot = |connection: &Connection| (connection.worker, connection.slot);
+        let order = match self {
             SortArg::Worker => Ordering::Equal,
             SortArg::Local => a.local.cmp(&b.local),
             SortArg::Remote => a.remote.cmp(&b.remote),
@@ -151,27 +151,27 @@ impl SortArg {
             SortArg::Window => Reverse(a.congestion_window_bytes).cmp(&Reverse(b.congestion_window_bytes)),
             SortArg::Retransmitted => Reverse(a.retransmitted_segments).cmp(&Reverse(b.retransmitted_segments)),
         };
-        first.then_with(|| place(a).cmp(&place(b)))
+        order.then_with(|| slot(a).cmp(&slot(b)))
     }
 }
 
-/// What is printed as JSON.
+/// JSON output.
 #[derive(Serialize)]
 struct Report<'a> {
     pid: u32,
     program: &'a str,
     command: &'a str,
-    /// Workers that did not answer.
+    /// Workers that did not answer within one second.
     silent_workers: Vec<usize>,
     connections: Vec<Connection>,
 }
 
-/// Runs the command.
+/// Runs `linerate conns`.
 pub fn run(args: &ConnsArgs) -> Result<(), Error> {
-    let mut process = inspect::find(&args.watch)?;
+    let mut process = inspect::find(&args.target)?;
     let workers = process.about().workers;
     if let Some(worker) = args.filter.worker.filter(|worker| *worker >= workers) {
-        return Err(Error::Usage(format!("--worker {worker}: there are {workers}, counted from 0")));
+        return Err(Error::Usage(format!("--worker {worker}: there are {workers} workers, numbered from 0")));
     }
     let (mut connections, silent) = collect(&mut process, &args.filter)?;
     connections.sort_by(|a, b| args.sort.order(a, b));
@@ -179,33 +179,34 @@ pub fn run(args: &ConnsArgs) -> Result<(), Error> {
     if args.json {
         let (program, command) = (about.program.as_str(), about.command.as_str());
         let report = Report { pid: about.pid, program, command, silent_workers: silent, connections };
-        let json = serde_json::to_string(&report).expect("it is made of plain numbers and text");
+        let json = serde_json::to_string(&report).expect("the report serializes without error");
         return print_line(json).map_err(Error::Output);
     }
     for worker in silent {
-        tell(format_args!("worker {worker} did not answer within a second: its connections are not here"));
+        tell(format_args!("worker {worker} did not answer within one second: its connections are missing"));
     }
     print_line(text(&connections)).map_err(Error::Output)
 }
 
-/// The connections that are meant, page by page, and the workers that did not answer.
-fn collect(process: &mut Process, filter: &Filter) -> Asked<(Vec<Connection>, Vec<usize>)> {
+/// Returns the matching connections, and the workers that did not answer.
+fn collect(process: &mut Process, filter: &Filter) -> QueryResult<(Vec<Connection>, Vec<usize>)> {
     let (mut all, mut silent) = (Vec::new(), Vec::new());
-    for worker in (0..process.about().workers).filter(|worker| filter.worker.is_none_or(|meant| meant == *worker)) {
+    for worker in (0..process.about().workers).filter(|worker| filter.worker.is_none_or(|selected| selected == *worker))
+    {
         let mut next = Some(0);
         while let Some(from) = next {
             let page = process.connections(worker, from)?;
             if !page.up {
                 silent.push(worker);
             }
-            all.extend(page.connections.into_iter().filter(|connection| filter.passes(connection)));
+            all.extend(page.connections.into_iter().filter(|connection| filter.matches(connection)));
             next = page.next;
         }
     }
     Ok((all, silent))
 }
 
-/// A line for each, and a second one with what TCP knows, as `ss -ti` has it.
+/// Formats each connection as one line, and TCP details on a second line like `ss -ti`.
 fn text(connections: &[Connection]) -> String {
     let address = |connection: &Connection| connection.local.map_or_else(|| "-".to_owned(), |local| local.to_string());
     let width = |text: fn(&Connection) -> usize| connections.iter().map(text).max().unwrap_or(0).max(15);
@@ -222,35 +223,36 @@ fn text(connections: &[Connection]) -> String {
         let remote = remote.to_string();
         let _ =
             write!(text, "\n{state:12}  {worker:>6}  {unread_bytes:>9}  {unsent_bytes:>9}  {local:locals$}  {remote}");
-        let known = known(connection);
-        if !known.is_empty() {
-            let _ = write!(text, "\n    {}", known.join("  "));
+        let details = details(connection);
+        if !details.is_empty() {
+            let _ = write!(text, "\n    {}", details.join("  "));
         }
     }
     text
 }
 
-/// What is known beside, each with its name and unit.
-pub fn known(of: &Connection) -> Vec<String> {
+/// Returns the available TCP details, each with name and unit.
+pub fn details(connection: &Connection) -> Vec<String> {
     let number = |name: &str, value: Option<u64>| value.map(|value| format!("{name}:{value}"));
     let time = |name: &str, value: Option<f64>| value.map(|value| format!("{name}:{value}us"));
-    let is = |name: &str, value: Option<bool>| value.filter(|value| *value).map(|_| name.to_owned());
-    let rtt = of.rtt_us.zip(of.rtt_variation_us).map(|(rtt, variation)| format!("rtt:{rtt}/{variation}us"));
+    let flag = |name: &str, value: Option<bool>| value.filter(|value| *value).map(|_| name.to_owned());
+    let rtt =
+        connection.rtt_us.zip(connection.rtt_variation_us).map(|(rtt, variation)| format!("rtt:{rtt}/{variation}us"));
     [
-        number("mss", of.mss_bytes.map(u64::from)),
+        number("mss", connection.mss_bytes.map(u64::from)),
         rtt,
-        time("minrtt", of.min_rtt_us),
-        time("rto", of.retransmission_time_out_us),
-        number("cwnd", of.congestion_window_bytes),
-        number("ssthresh", of.slow_start_threshold_bytes),
-        number("snd_wnd", of.send_window_bytes),
-        number("rcv_wnd", of.receive_window_bytes),
-        number("in_flight", of.in_flight_bytes),
-        number("retrans", of.retransmitted_segments),
-        number("timeouts", of.time_outs.filter(|times| *times > 0).map(u64::from)),
-        of.pacing_bytes_per_second.map(|rate| format!("pacing:{rate}B/s")),
-        is("recovering", of.is_recovering),
-        is("reordering", of.reorders),
+        time("minrtt", connection.min_rtt_us),
+        time("rto", connection.retransmission_time_out_us),
+        number("cwnd", connection.congestion_window_bytes),
+        number("ssthresh", connection.slow_start_threshold_bytes),
+        number("snd_wnd", connection.send_window_bytes),
+        number("rcv_wnd", connection.receive_window_bytes),
+        number("in_flight", connection.in_flight_bytes),
+        number("retrans", connection.retransmitted_segments),
+        number("timeouts", connection.time_outs.filter(|times| *times > 0).map(u64::from)),
+        connection.pacing_bytes_per_second.map(|rate| format!("pacing:{rate}B/s")),
+        flag("recovering", connection.is_recovering),
+        flag("reordering", connection.reorders),
     ]
     .into_iter()
     .flatten()

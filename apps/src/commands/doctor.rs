@@ -1,32 +1,32 @@
-//! `linerate doctor`: what this host can do, and the commands that mend its shortfalls.
+//! `linerate doctor`: checks of this host, with the command that fixes each problem.
 //!
-//! It is a report: the exit status is 0 whatever it says. With `--json` it prints one object, `{"checks": […], "machine": {…}, "cores":
-//! […]}`: entries with the fields of [`Check`], what the machine is, and the cores that a process may use.
+//! The exit status is 0 whatever the checks find. With `--json` it prints one object, `{"checks": […], "machine": {…},
+//! "cores": […]}`: the fields of [`Check`], the description of the machine, and the cores available to a process.
 
 use crate::doctor::{Check, Examined, Machine, State, Subject, examine_here};
 use std::io::{self, Write};
 
-/// Show what this host can do, and for every shortfall the command that mends it.
+/// Check this host and print a fix for each problem
 ///
-/// The exit status is 0 whatever is found: this is a report, not a test.
+/// The exit status is 0 whatever the checks find.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
-    /// Print one JSON object.
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Standard output did not take the report.
+/// Standard output could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output: {0}")]
 pub struct DoctorError(#[from] io::Error);
 
-/// Looks at this machine and prints the report on standard output.
+/// Examines this machine and prints the report on standard output.
 ///
 /// # Errors
 /// [`DoctorError`].
 pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
-    let examined = examine_here(&Machine::this());
+    let examined = examine_here(&Machine::local());
     match print(&examined, args.json, &mut io::stdout().lock()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
@@ -49,14 +49,14 @@ fn print(examined: &Examined, json: bool, out: &mut dyn Write) -> io::Result<()>
                 State::Warn => "warn",
                 State::Missing => "missing",
             };
-            // Names come from the kernel, which lets an interface have almost any.
+            // Names come from the kernel, which allows almost any character in the name of an interface.
             let [name, found] = [&check.name, &check.found].map(|text| text.replace(char::is_control, "\u{fffd}"));
             write!(out, "  {state:7}  {name:width$}  {found}")?;
             if !check.via.is_empty() {
                 write!(out, "  [--via {}]", check.via.join(", ").replace(char::is_control, "\u{fffd}"))?;
             }
             writeln!(out)?;
-            // One command may mend several in a row.
+            // Consecutive checks with the same remedy print it once.
             let next = checks.get(index + 1).and_then(|check| check.remedy.as_ref());
             if let Some(remedy) = check.remedy.as_ref().filter(|remedy| next != Some(remedy)) {
                 writeln!(out, "  {:7}  → {}", "", remedy.replace(char::is_control, "\u{fffd}"))?;
@@ -65,7 +65,7 @@ fn print(examined: &Examined, json: bool, out: &mut dyn Write) -> io::Result<()>
         writeln!(out)?;
     }
     let [ok, warn, missing] = [State::Ok, State::Warn, State::Missing].map(|state| report.count(state));
-    writeln!(out, "{ok} ok, {warn} to be improved, {missing} missing")
+    writeln!(out, "{ok} ok, {warn} with warnings, {missing} missing")
 }
 
 fn title(subject: Subject) -> &'static str {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_documented_fields() {
+    fn json_has_the_documented_fields() {
         let value: serde_json::Value = serde_json::from_str(&printed(&report(), true)).unwrap();
         assert_eq!(
             value["checks"][0],
@@ -128,16 +128,16 @@ mod tests {
     }
 
     #[test]
-    fn people_see_state_finding_and_remedy_and_no_control_character() {
+    fn text_shows_state_finding_and_remedy_without_control_characters() {
         let text = printed(&report(), false);
         assert!(text.contains("ok       kernel"), "{text}");
         assert!(text.contains("→ sudo ip link set dev eth0 up\n"), "{text}");
-        assert!(text.ends_with("1 ok, 1 to be improved, 0 missing\n"), "{text}");
+        assert!(text.ends_with("1 ok, 1 with warnings, 0 missing\n"), "{text}");
         assert!(!text.contains('\u{1b}'));
     }
 
     #[test]
-    fn a_command_that_mends_several_is_printed_once() {
+    fn shared_remedy_is_printed_once() {
         let mut report = report();
         report.checks.push(Check { name: "eth1".into(), ..report.checks[1].clone() });
         assert_eq!(printed(&report, false).matches('→').count(), 1);
@@ -145,10 +145,10 @@ mod tests {
         assert_eq!(printed(&report, false).matches('→').count(), 2);
     }
 
-    /// Whatever this machine is, the report says something about every subject, and every name is unique.
+    /// On any machine, every subject has checks and every name is unique.
     #[test]
-    fn this_machine_can_be_examined() {
-        let report = examine(&Machine::this());
+    fn local_machine_can_be_examined() {
+        let report = examine(&Machine::local());
         for subject in [
             Subject::Networks,
             Subject::Cpu,

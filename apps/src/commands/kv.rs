@@ -261,8 +261,8 @@ fn look_at_counters(
     let asked = ask(args, move |over| AskCounters::new(remote, count, places.clone(), over))?;
     asked.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {
         NoCounters::Connection(why) => Error::NoConnection { remote, why },
-        NoCounters::Refused(number, said) => {
-            Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), said }
+        NoCounters::Refused(number, reply) => {
+            Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), reply }
         }
         NoCounters::Unsupported => {
             Error::Usage("--one-sided-incr: the device has no atomic operations: linerate rdma info tells".to_owned())

@@ -1,7 +1,7 @@
 //! What all load commands share: running a load, watching over it, and telling what came out.
 
 use crate::error::Error;
-use crate::inspect::LookArgs;
+use crate::inspect::IntrospectionArgs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate_bypass::ConnectError;
 use linerate_load::report::BulkReport;
@@ -63,7 +63,7 @@ pub struct LoadArgs {
 
     /// Who may look in while it runs.
     #[command(flatten)]
-    pub look: LookArgs,
+    pub introspection: IntrospectionArgs,
 }
 
 /// What load commands take that measure how long requests take.
@@ -184,7 +184,7 @@ pub fn run_parts<P: Part>(
     let plan = Plan { remote: args.connect, ports, connections, warm_up, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
-    let _open = args.look.open(&network.way(), network.workers())?;
+    let _serving = args.introspection.serve(&network.way(), network.workers())?;
     let running = {
         let (plan, board) = (plan.clone(), board.clone());
         network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?

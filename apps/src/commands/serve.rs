@@ -77,18 +77,22 @@ where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
     let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
-    let windows = inspect.listen()?;
+    let listeners = inspect.listen()?;
     let network = Network::open(net, listen, Place::First, &signalled)?;
     let (workers, basis) = (network.workers(), network.basis());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
-    let told = windows.metrics().map(|address| format!(", metrics at http://{address}/metrics")).unwrap_or_default();
-    let _open = windows.open(&network.way(), workers)?;
+    let metrics =
+        listeners.metrics().map(|address| format!(", metrics at http://{address}/metrics")).unwrap_or_default();
+    let _serving = listeners.serve(&network.way(), workers)?;
     let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
     let threading = basis.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
-    let ready =
-        format!("ready {name} on {} via {}, {workers} worker{plural}{threading}{told}", addresses.join(", "), net.via);
+    let ready = format!(
+        "ready {name} on {} via {}, {workers} worker{plural}{threading}{metrics}",
+        addresses.join(", "),
+        net.via
+    );
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
         notify::ready();

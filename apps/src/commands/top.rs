@@ -1,8 +1,8 @@
 //! `linerate top`.
 
 use crate::error::Error;
-use crate::inspect::{self, AskError, Process, WatchArgs};
-use crate::top::{self, News, Outcome, Sample, State, Watcher};
+use crate::inspect::{self, Process, QueryError, TargetArgs};
+use crate::top::{self, KeyAction, Sample, Sampler, SamplerEvent, State};
 use linerate_net::process::output::{print_line, tell};
 use linerate_net::units::parse_duration;
 use ratatui::DefaultTerminal;
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How often signals, and what the process says, are looked for while no key is pressed.
+/// Interval of checking signals and samples while no key is pressed.
 const TICK: Duration = Duration::from_millis(50);
-/// How long may lie between two questions: the process drops who is silent for a minute.
+/// Permitted sampling intervals. The process disconnects clients that are idle for a minute.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(30);
 
-/// `linerate top`.
+/// Show the workers and connections of a running process
 #[derive(Debug, clap::Args)]
 pub struct TopArgs {
     #[command(flatten)]
-    watch: WatchArgs,
+    target: TargetArgs,
 
-    /// How often the process is asked: 500ms, 1s
+    /// Sampling interval, 10ms to 30s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
 
-    /// Print one table of the workers over one interval, and end; so it is too where standard output is no terminal
+    /// Print one table of the workers over one interval and exit, as if standard output were not a terminal
     #[arg(long)]
     once: bool,
 }
@@ -38,31 +38,31 @@ pub struct TopArgs {
 fn parse_interval(text: &str) -> Result<Duration, String> {
     parse_duration(text).and_then(|interval| match INTERVALS.contains(&interval) {
         true => Ok(interval),
-        false => Err("it is 10ms at least and 30s at most".to_owned()),
+        false => Err("must be between 10ms and 30s".to_owned()),
     })
 }
 
-/// Runs the command.
+/// Runs `linerate top`.
 pub fn run(args: &TopArgs) -> Result<(), Error> {
-    let process = inspect::find(&args.watch)?;
+    let process = inspect::find(&args.target)?;
     if args.once || !io::stdout().is_terminal() {
         return once(process, args.interval);
     }
     let pid = process.about().pid;
     let state = State::new(process.about().clone(), args.interval);
-    let watcher = Watcher::start(process, args.interval).map_err(Error::Terminal)?;
-    let over = Arc::new(AtomicBool::new(false));
+    let sampler = Sampler::start(process, args.interval).map_err(Error::Terminal)?;
+    let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, over.clone()).map_err(Error::Signals)?;
+        signal_hook::flag::register(signal, stop.clone()).map_err(Error::Signals)?;
     }
     let ended = {
         let mut screen = Screen::open().map_err(Error::Terminal)?;
-        watch(&mut screen.0, state, &watcher, &over).map_err(Error::Terminal)?
+        show(&mut screen.0, state, &sampler, &stop).map_err(Error::Terminal)?
     };
     match ended {
         None => Ok(()),
-        Some(AskError::Ended) => {
-            tell(format_args!("linerate top: the process {pid} has ended"));
+        Some(QueryError::Ended) => {
+            tell(format_args!("linerate top: process {pid} has ended"));
             Ok(())
         }
         Some(error) => Err(error.into()),
@@ -76,37 +76,37 @@ fn once(mut process: Process, interval: Duration) -> Result<(), Error> {
     print_line(top::plain(&after, Some(&before))).map_err(Error::Output)
 }
 
-/// The terminal, which is as it was when this is dropped, and after a panic.
+/// Terminal in raw mode, restored on drop and on panic.
 struct Screen(DefaultTerminal);
 
 impl Screen {
     fn open() -> io::Result<Screen> {
-        // What was done until something failed is undone.
+        // Undo a partial initialization.
         ratatui::try_init().map(Screen).inspect_err(|_| ratatui::restore())
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The terminal may be gone.
+        // Restoring fails if the terminal is gone.
         let _ = self.0.show_cursor();
         let _ = ratatui::try_restore();
     }
 }
 
-/// Shows what the process says until a key or a signal ends it, or the process does: then it says why.
-fn watch(
+/// Shows samples until a key or a signal, which returns `None`, or until sampling fails, which returns the error.
+fn show(
     terminal: &mut DefaultTerminal,
     mut state: State,
-    watcher: &Watcher,
-    over: &AtomicBool,
-) -> io::Result<Option<AskError>> {
+    sampler: &Sampler,
+    stop: &AtomicBool,
+) -> io::Result<Option<QueryError>> {
     let mut is_stale = true;
-    while !over.load(Ordering::Relaxed) {
-        for news in watcher.news.try_iter() {
-            match news {
-                News::Sample(sample) => state.take(*sample),
-                News::Over(error) => return Ok(Some(error)),
+    while !stop.load(Ordering::Relaxed) {
+        for event in sampler.events.try_iter() {
+            match event {
+                SamplerEvent::Sample(sample) => state.update(*sample),
+                SamplerEvent::Failed(error) => return Ok(Some(error)),
             }
             is_stale = true;
         }
@@ -117,10 +117,10 @@ fn watch(
             continue;
         }
         match event::read()? {
-            Event::Key(key) => match state.key(key) {
-                Outcome::Quit => return Ok(None),
-                Outcome::Interval(interval) => watcher.set_interval(interval),
-                Outcome::Stay => {}
+            Event::Key(key) => match state.handle_key(key) {
+                KeyAction::Quit => return Ok(None),
+                KeyAction::Interval(interval) => sampler.set_interval(interval),
+                KeyAction::None => {}
             },
             Event::Resize(..) => {}
             _ => continue,

@@ -2,7 +2,7 @@
 
 use super::LoadArgs;
 use crate::error::Error;
-use crate::inspect::LookArgs;
+use crate::inspect::IntrospectionArgs;
 use linerate_bypass::{Service, Via};
 use linerate_net::Basis;
 use linerate_net::Shown;
@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// A network on which as many ports are listened on as a load has connections.
 pub struct Ports {
     network: Network<Infallible>,
-    look: LookArgs,
+    introspection: IntrospectionArgs,
     interrupted: Arc<AtomicBool>,
     /// Our address.
     pub local: IpAddr,
@@ -69,7 +69,7 @@ impl Ports {
             let said = format!("--udp: answers may reach any of {} workers: give one", network.workers());
             return Err(Error::Usage(said));
         }
-        Ok(Ports { network, look: args.look.clone(), interrupted, local, first })
+        Ok(Ports { network, introspection: args.introspection.clone(), interrupted, local, first })
     }
 
     /// Runs the load that `make` makes of what ends it and of what it sets in the end. Returns it, and what it ran on.
@@ -77,9 +77,9 @@ impl Ports {
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
     ) -> Result<(Option<S>, Basis), Error> {
-        let Ports { network, look, interrupted, .. } = self;
+        let Ports { network, introspection, interrupted, .. } = self;
         let basis = network.basis();
-        let _open = look.open(&network.way(), network.workers())?;
+        let _serving = introspection.serve(&network.way(), network.workers())?;
         let (over, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let flags = (interrupted, over.clone());
         let running = network.start(move |_| make(flags.clone()), stop.clone())?;

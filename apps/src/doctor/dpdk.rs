@@ -1,10 +1,10 @@
-//! DPDK: whether this binary has it, which version is installed, and which of its drivers.
+//! DPDK checks: support in this binary, installed version, installed drivers.
 
 use super::pmd::{self, Pmd};
 use super::{Check, Machine, State, Subject};
 use std::fs;
 
-/// Where distributions put shared libraries.
+/// Directories in which distributions install shared libraries.
 const LIBRARIES: [&str; 7] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -15,7 +15,7 @@ const LIBRARIES: [&str; 7] = [
     "usr/lib64",
 ];
 
-/// The drivers of the `--via` forms, with the library that each is in.
+/// Drivers of the `--via` forms: name, library, and the form that needs the driver.
 const DRIVERS: [(&str, &str, &str); 5] = [
     ("net_af_xdp", "af_xdp", "--via af_xdp:"),
     ("net_tap", "tap", "--via tap:"),
@@ -24,27 +24,27 @@ const DRIVERS: [(&str, &str, &str); 5] = [
     ("net_memif", "memif", "--via memif:"),
 ];
 
-/// The binary interface of 22.11, the oldest release that Linerate builds against.
-const OLDEST: u32 = 23;
+/// ABI version of DPDK 22.11, the oldest supported release.
+const OLDEST_ABI: u32 = 23;
 
 const INSTALL: &str = "sudo apt-get install libdpdk-dev";
 
 /// An installed DPDK.
 pub(super) struct Dpdk {
-    /// Directory of the libraries, relative to the machine's root.
+    /// Directory of the libraries, relative to the root of the machine.
     directory: &'static str,
-    /// The major number of its binary interface, which Debian's package names end in: 23 for 22.11.
+    /// Major ABI version, the suffix of Debian's package names: 23 for 22.11.
     abi: String,
-    /// The network drivers that EAL finds.
+    /// Network drivers that EAL finds.
     pub(super) pmds: Vec<Pmd>,
 }
 
 impl Dpdk {
-    /// The first one on the machine.
+    /// Returns the first installation found.
     pub(super) fn find(machine: &Machine) -> Option<Dpdk> {
         LIBRARIES.into_iter().find_map(|directory| {
             let names = machine.list(directory);
-            // EAL's library, with the interface's major number: librte_eal.so.23.
+            // The EAL library carries the ABI version: librte_eal.so.23.
             let majors = names.iter().filter_map(|name| name.strip_prefix("librte_eal.so.")?.parse::<u32>().ok());
             let abi = majors.max()?.to_string();
             let pmds = find_pmds(machine, &format!("{directory}/dpdk/pmds-{abi}.0"));
@@ -52,19 +52,19 @@ impl Dpdk {
         })
     }
 
-    /// The release: from the development files if they are there, else guessed from the interface's number.
+    /// Returns the release named by pkg-config, or estimates it from the ABI version.
     fn version(&self, machine: &Machine) -> String {
         let package = machine.read(format!("{}/pkgconfig/libdpdk.pc", self.directory)).unwrap_or_default();
         let version = package.lines().find_map(|line| line.strip_prefix("Version:"));
         match (version, self.abi.parse::<u32>()) {
             (Some(version), _) => version.trim().to_owned(),
-            // A new interface comes with each November's release, and is numbered after the year that follows.
+            // Each November release has a new ABI, numbered by the last two digits of the following year.
             (None, Ok(major)) if major > 20 => format!("{}.11 or later", major - 1),
             _ => "unknown".to_owned(),
         }
     }
 
-    /// Debian's package of a driver's library.
+    /// Returns the Debian package that contains the library of a driver.
     fn package(&self, library: &str) -> String {
         let library = library.replace('_', "-");
         let dash = if library.ends_with(|c: char| c.is_ascii_digit()) { "-" } else { "" };
@@ -89,7 +89,7 @@ pub(super) fn checks(machine: &Machine, dpdk: Option<&Dpdk>) -> Vec<Check> {
     let built = if machine.has_dpdk {
         check("support", State::Ok, "linerate was built with DPDK")
     } else {
-        check("support", State::Missing, "linerate was built without DPDK: every --via but kernel needs it")
+        check("support", State::Missing, "linerate was built without DPDK: only --via kernel works")
             .remedy(format!("{INSTALL} && cargo build --release -p linerate-apps"))
     };
     let Some(dpdk) = dpdk else {
@@ -97,7 +97,7 @@ pub(super) fn checks(machine: &Machine, dpdk: Option<&Dpdk>) -> Vec<Check> {
     };
     let version = dpdk.version(machine);
     let found = format!("{version} in /{}", dpdk.directory);
-    let version = if dpdk.abi.parse::<u32>().is_ok_and(|abi| abi < OLDEST) {
+    let version = if dpdk.abi.parse::<u32>().is_ok_and(|abi| abi < OLDEST_ABI) {
         check("version", State::Missing, format!("{found}: older than 22.11")).remedy(INSTALL)
     } else {
         check("version", State::Ok, found)
@@ -126,7 +126,7 @@ mod tests {
 
     const LIB: &str = "usr/lib/x86_64-linux-gnu";
 
-    fn of(fake: &Fake, name: &str) -> Check {
+    fn find(fake: &Fake, name: &str) -> Check {
         let dpdk = Dpdk::find(&fake.machine);
         checks(&fake.machine, dpdk.as_ref()).into_iter().find(|check| check.name == name).unwrap()
     }
@@ -139,52 +139,52 @@ mod tests {
     }
 
     #[test]
-    fn without_dpdk_the_package_is_named() {
-        let check = of(&Fake::new(), "version");
+    fn missing_dpdk_names_the_package() {
+        let check = find(&Fake::new(), "version");
         assert_eq!((check.state, check.remedy.unwrap().as_str()), (State::Missing, INSTALL));
     }
 
     #[test]
-    fn the_version_is_that_of_the_development_files_or_told_by_the_interface() {
+    fn version_comes_from_pkg_config_or_from_the_abi() {
         let fake = Fake::new();
         fake.write(&format!("{LIB}/librte_eal.so.23"), "");
         fake.write(&format!("{LIB}/librte_eal.so.23.0"), "");
-        assert_eq!(of(&fake, "version").found, format!("22.11 or later in /{LIB}"));
+        assert_eq!(find(&fake, "version").found, format!("22.11 or later in /{LIB}"));
         fake.write(&format!("{LIB}/pkgconfig/libdpdk.pc"), "Name: DPDK\nVersion: 22.11.11\n");
-        assert_eq!(of(&fake, "version").found, format!("22.11.11 in /{LIB}"));
+        assert_eq!(find(&fake, "version").found, format!("22.11.11 in /{LIB}"));
     }
 
     #[test]
-    fn a_release_that_is_too_old_is_named_as_such() {
+    fn release_older_than_22_11_is_missing() {
         let fake = Fake::new();
         fake.write(&format!("{LIB}/librte_eal.so.22"), "");
-        assert_eq!(of(&fake, "version").state, State::Missing);
-        assert!(of(&fake, "version").found.ends_with("older than 22.11"));
+        assert_eq!(find(&fake, "version").state, State::Missing);
+        assert!(find(&fake, "version").found.ends_with("older than 22.11"));
     }
 
     #[test]
-    fn each_driver_is_counted_once_and_a_missing_one_named_with_its_package() {
+    fn drivers_are_counted_once_and_missing_ones_name_their_package() {
         let fake = Fake::new();
         fake.write(&format!("{LIB}/librte_eal.so.23"), "");
         library(&fake, "tap", r#"{"name": "net_tap", "pci_ids": []}"#);
         library(&fake, "ice", r#"{"name": "net_ice", "kmod": "* vfio-pci", "pci_ids": []}"#);
-        assert_eq!(of(&fake, "net_tap").state, State::Ok);
-        assert_eq!(of(&fake, "net_af_xdp").remedy.unwrap(), "sudo apt-get install librte-net-af-xdp23");
-        assert_eq!(of(&fake, "net_virtio_user").remedy.unwrap(), "sudo apt-get install librte-net-virtio23");
-        assert_eq!(of(&fake, "drivers of PCI devices").found, "1 installed");
+        assert_eq!(find(&fake, "net_tap").state, State::Ok);
+        assert_eq!(find(&fake, "net_af_xdp").remedy.unwrap(), "sudo apt-get install librte-net-af-xdp23");
+        assert_eq!(find(&fake, "net_virtio_user").remedy.unwrap(), "sudo apt-get install librte-net-virtio23");
+        assert_eq!(find(&fake, "drivers of PCI devices").found, "1 installed");
     }
 
     #[test]
-    fn packages_are_named_as_debian_names_them() {
+    fn package_names_follow_debian() {
         let dpdk = Dpdk { directory: LIB, abi: "23".into(), pmds: Vec::new() };
         assert_eq!(dpdk.package("af_xdp"), "librte-net-af-xdp23");
         assert_eq!(dpdk.package("mlx5"), "librte-net-mlx5-23");
     }
 
     #[test]
-    fn a_binary_without_dpdk_says_so() {
+    fn binary_without_dpdk_is_missing_support() {
         let mut fake = Fake::new();
         fake.machine.has_dpdk = false;
-        assert_eq!(of(&fake, "support").state, State::Missing);
+        assert_eq!(find(&fake, "support").state, State::Missing);
     }
 }

@@ -1,9 +1,9 @@
-//! What a machine is: what has to be said beside figures that were measured on it.
+//! Description of a machine, printed beside figures measured on it.
 
 use super::{Machine, Report, Subject};
 use linerate_compare::results;
 
-/// What is known of `machine`, which was examined with this `report`.
+/// Describes `machine`. `report` supplies the DPDK version.
 pub fn facts(machine: &Machine, report: &Report) -> results::Machine {
     let line = |path: &str| machine.read(path).filter(|text| !text.is_empty());
     let memory = line("proc/meminfo").unwrap_or_default();
@@ -37,11 +37,11 @@ fn virtualised_by(machine: &Machine) -> Option<String> {
     } else if clocks(machine).contains("kvm-clock") {
         "KVM".to_owned()
     } else {
-        "a hypervisor that does not say its name".to_owned()
+        "an unnamed hypervisor".to_owned()
     })
 }
 
-/// QEMU without KVM (TCG) says so in the model's name, unless it is told to name another; and it offers no clock of KVM's.
+/// Detects QEMU without KVM (TCG): by the CPU model name, or, if that was overridden, by the absence of the KVM clock.
 fn is_emulated(machine: &Machine) -> bool {
     let named = machine.cpuinfo("model name").is_some_and(|name| name.contains("TCG"));
     let vendor = machine.read("sys/class/dmi/id/sys_vendor");
@@ -52,13 +52,13 @@ fn clocks(machine: &Machine) -> String {
     machine.read("sys/devices/system/clocksource/clocksource0/available_clocksource").unwrap_or_default()
 }
 
-/// As the check of DPDK's version begins.
+/// Extracts the DPDK version from the finding of its check.
 fn dpdk(report: &Report) -> Option<String> {
     let check = report.checks.iter().find(|check| check.subject == Subject::Dpdk && check.name == "version")?;
     check.found.split_once(" in ").map(|(version, _)| format!("DPDK {version}"))
 }
 
-/// The library's file has it in its name: `libibverbs.so.1.14.44.0` is of rdma-core 44.0.
+/// Reads the version from the file name of the library: `libibverbs.so.1.14.44.0` belongs to rdma-core 44.0.
 fn rdma_core(machine: &Machine) -> Option<String> {
     let directories = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/lib"];
     let names = directories.into_iter().flat_map(|directory| machine.list(directory));
@@ -75,7 +75,7 @@ mod tests {
     use super::super::{Check, State};
     use super::*;
 
-    fn of(fake: &Fake) -> results::Machine {
+    fn describe(fake: &Fake) -> results::Machine {
         let version = Check::new(Subject::Dpdk, "version", State::Ok, "22.11.7 in /usr/lib");
         facts(&fake.machine, &Report { checks: vec![version] })
     }
@@ -85,34 +85,34 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_described_by_its_files() {
+    fn machine_is_described_by_its_files() {
         let fake = Fake::new();
         fake.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: EPYC\nflags\t\t: sse4_2\n\n");
         fake.write("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n");
         fake.write("proc/sys/kernel/ostype", "Linux\n");
         fake.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0", "");
         fake.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1", "");
-        let machine = of(&fake);
+        let machine = describe(&fake);
         assert_eq!((&*machine.cpu, machine.memory, &*machine.kernel), ("EPYC", 1 << 20, "Linux 6.1.0-40-amd64"));
         assert_eq!(machine.versions, ["DPDK 22.11.7", "rdma-core 44.0"]);
         assert_eq!((machine.virtualised_by, machine.emulated), (None, false));
     }
 
     #[test]
-    fn a_guest_names_its_host_and_is_emulated_only_without_kvm() {
+    fn guest_names_its_host_and_is_emulated_without_kvm() {
         let fake = Fake::new();
         guest(&fake, "EPYC");
-        assert!(of(&fake).virtualised_by.unwrap().contains("hypervisor"));
+        assert!(describe(&fake).virtualised_by.unwrap().contains("hypervisor"));
         fake.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
         fake.write("sys/class/dmi/id/product_name", "Standard PC\n");
         let clocks = "sys/devices/system/clocksource/clocksource0/available_clocksource";
         fake.write(clocks, "kvm-clock tsc\n");
-        let machine = of(&fake);
+        let machine = describe(&fake);
         assert_eq!((machine.virtualised_by.as_deref(), machine.emulated), (Some("QEMU Standard PC"), false));
         fake.write(clocks, "tsc hpet\n");
-        assert!(of(&fake).emulated);
+        assert!(describe(&fake).emulated);
         fake.write(clocks, "kvm-clock tsc\n");
         guest(&fake, "QEMU TCG CPU version 2.5+");
-        assert!(of(&fake).emulated);
+        assert!(describe(&fake).emulated);
     }
 }

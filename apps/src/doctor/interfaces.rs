@@ -1,10 +1,10 @@
-//! The kernel's network interfaces, and which of them AF_XDP can take.
+//! Network interfaces of the kernel and their suitability for AF_XDP.
 
 use super::machine::DEBIAN_KERNEL;
 use super::{AfXdpSocket, Check, Machine, State, Subject};
 
-/// Drivers that run XDP programs themselves in Linux 6.1; with any other, the kernel does it after the driver (generic
-/// XDP), which works with every interface and is slower.
+/// Drivers with native XDP support in Linux 6.1. With any other driver the kernel runs XDP programs after the driver
+/// (generic XDP), which works on every interface but is slower.
 const XDP_DRIVERS: [&str; 24] = [
     "atlantic",
     "bnxt_en",
@@ -32,21 +32,21 @@ const XDP_DRIVERS: [&str; 24] = [
     "virtio_net",
 ];
 
-/// The largest MTU that the AF_XDP driver takes: a page less its headroom.
+/// Largest MTU of the AF_XDP driver: a page minus headroom.
 const AF_XDP_MTU: u32 = 3542;
 
-/// An interface of this network namespace.
+/// Interface of this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
-    /// Its driver, or what kind of virtual interface it is.
+    /// Driver, or kind of virtual interface.
     driver: String,
-    /// Carries Ethernet frames and is no loopback.
+    /// Ethernet, and not the loopback.
     pub(super) is_ethernet: bool,
     pub(super) is_up: bool,
     rx_queues: usize,
     mtu: Option<u32>,
-    /// The host's way out: to take it is to cut the host off.
+    /// Has a default route. Binding the interface disconnects the host.
     pub(super) has_default_route: bool,
 }
 
@@ -56,18 +56,18 @@ impl Interface {
     }
 }
 
-/// The interfaces by name.
+/// Lists the interfaces, sorted by name.
 pub(super) fn list(machine: &Machine) -> Vec<Interface> {
     let default_routes = default_routes(machine);
-    // Unlike /sys, this is always the network namespace of the process that asks.
+    // Unlike /sys, /proc/net shows the network namespace of the reading process.
     let table = machine.read("proc/net/dev").unwrap_or_default();
     let names = table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
-    let mut interfaces: Vec<Interface> = names.map(|name| look_at(machine, name, &default_routes)).collect();
+    let mut interfaces: Vec<Interface> = names.map(|name| read_interface(machine, name, &default_routes)).collect();
     interfaces.sort_by(|a, b| a.name.cmp(&b.name));
     interfaces
 }
 
-fn look_at(machine: &Machine, name: &str, default_routes: &[String]) -> Interface {
+fn read_interface(machine: &Machine, name: &str, default_routes: &[String]) -> Interface {
     let directory = format!("sys/class/net/{name}");
     let read = |file: &str| machine.read(format!("{directory}/{file}"));
     let flags = read("flags").and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()).unwrap_or(0);
@@ -85,24 +85,25 @@ fn look_at(machine: &Machine, name: &str, default_routes: &[String]) -> Interfac
     }
 }
 
-/// A device's driver is a link. A virtual interface has no device; what it is shows in what else is there.
+/// Returns the name of the driver. A virtual interface has no device link; other entries of its directory show its
+/// kind.
 fn driver(machine: &Machine, directory: &str) -> String {
     if let Some(driver) = machine.link(format!("{directory}/device/driver")) {
         return driver;
     }
-    let there = |file: &str| machine.exists(format!("{directory}/{file}"));
+    let exists = |file: &str| machine.exists(format!("{directory}/{file}"));
     let index = |file: &str| machine.read(format!("{directory}/{file}"));
     let has_lower = machine.list(directory).iter().any(|name| name.starts_with("lower_"));
-    let kind = if there("tun_flags") {
+    let kind = if exists("tun_flags") {
         "tun"
-    } else if there("bridge") {
+    } else if exists("bridge") {
         "bridge"
-    } else if there("bonding") {
+    } else if exists("bonding") {
         "bond"
     } else if has_lower {
         "upper"
     } else if index("iflink") != index("ifindex") {
-        // Linked to another interface, yet not on top of one: to its peer.
+        // A veth is linked to its peer, but is not stacked on it.
         "veth"
     } else {
         "virtual"
@@ -110,7 +111,7 @@ fn driver(machine: &Machine, directory: &str) -> String {
     kind.to_owned()
 }
 
-/// The interfaces of the default routes of IPv4 and IPv6.
+/// Returns the interfaces of the IPv4 and IPv6 default routes.
 fn default_routes(machine: &Machine) -> Vec<String> {
     // RTF_UP and RTF_REJECT (linux/route.h).
     let usable = |flags: &str| u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & 0x201 == 0x1);
@@ -160,14 +161,14 @@ fn describe(interface: &Interface) -> Check {
         return check(State::Warn, format!("{found}, down")).remedy(format!("sudo ip link set dev {name} up"));
     }
     if let Some(mtu) = interface.mtu.filter(|&mtu| mtu > AF_XDP_MTU) {
-        let found = format!("{found}, MTU {mtu}: AF_XDP takes {AF_XDP_MTU} at most");
+        let found = format!("{found}, MTU {mtu}: AF_XDP supports at most {AF_XDP_MTU}");
         return check(State::Warn, found).remedy(format!("sudo ip link set dev {name} mtu 1500"));
     }
     if interface.has_default_route {
-        let found = format!("{found}, carries the default route: taking it cuts this host off");
+        let found = format!("{found}, carries the default route: binding it disconnects this host");
         return check(State::Warn, found)
             .via(via.clone())
-            .remedy(format!("use another interface; or, with another way into this host: --via {via} --force"));
+            .remedy(format!("use another interface; or, with other access to this host: --via {via} --force"));
     }
     check(State::Ok, found).via(via)
 }
@@ -177,7 +178,7 @@ pub(super) mod tests {
     use super::super::machine::tests::Fake;
     use super::*;
 
-    /// Adds an interface; `flags` and the rest as in `/sys/class/net`.
+    /// Adds an interface with values as in `/sys/class/net`.
     pub(in super::super) fn interface(fake: &Fake, name: &str, flags: &str, driver: Option<&str>) {
         let table = fake.machine.read("proc/net/dev").unwrap_or_else(|| "Inter-| Receive\n face |bytes".into());
         fake.write("proc/net/dev", format!("{table}\n  {name}:  10  1 0 0\n"));
@@ -192,54 +193,54 @@ pub(super) mod tests {
         }
     }
 
-    fn of(fake: &Fake, name: &str) -> Check {
+    fn find(fake: &Fake, name: &str) -> Check {
         checks(&fake.machine, &list(&fake.machine)).into_iter().find(|check| check.name == name).unwrap()
     }
 
     #[test]
-    fn an_interface_that_is_up_can_be_taken() {
+    fn interface_that_is_up_is_usable() {
         let fake = Fake::new();
         interface(&fake, "eth1", "0x1003", Some("virtio_net"));
-        let check = of(&fake, "eth1");
+        let check = find(&fake, "eth1");
         assert_eq!((check.state, check.via), (State::Ok, vec!["af_xdp:eth1".to_owned()]));
         assert_eq!(check.found, "virtio_net, 1 queue, XDP native");
     }
 
     #[test]
-    fn an_interface_that_is_down_or_has_too_large_an_mtu_is_mended_by_ip_link() {
+    fn interface_that_is_down_or_has_a_large_mtu_needs_ip_link() {
         let fake = Fake::new();
         interface(&fake, "eth1", "0x1002", Some("e1000e"));
         interface(&fake, "eth2", "0x1003", Some("ice"));
         fake.write("sys/class/net/eth2/mtu", "9000\n");
-        assert_eq!(of(&fake, "eth1").remedy.unwrap(), "sudo ip link set dev eth1 up");
-        assert!(of(&fake, "eth1").found.contains("XDP generic"));
-        assert_eq!(of(&fake, "eth2").remedy.unwrap(), "sudo ip link set dev eth2 mtu 1500");
-        assert!(of(&fake, "eth2").via.is_empty());
+        assert_eq!(find(&fake, "eth1").remedy.unwrap(), "sudo ip link set dev eth1 up");
+        assert!(find(&fake, "eth1").found.contains("XDP generic"));
+        assert_eq!(find(&fake, "eth2").remedy.unwrap(), "sudo ip link set dev eth2 mtu 1500");
+        assert!(find(&fake, "eth2").via.is_empty());
     }
 
     #[test]
-    fn the_way_out_of_the_host_needs_force_by_ipv4_and_by_ipv6() {
+    fn default_route_needs_force_for_ipv4_and_ipv6() {
         let fake = Fake::new();
         interface(&fake, "eth0", "0x1003", Some("virtio_net"));
         interface(&fake, "eth1", "0x1003", Some("virtio_net"));
-        assert_eq!(of(&fake, "eth0").state, State::Ok);
+        assert_eq!(find(&fake, "eth0").state, State::Ok);
         let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
         let default = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
         let on_link = "eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
         fake.write("proc/net/route", format!("{head}{default}{on_link}"));
-        assert!(of(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0 --force"));
-        assert_eq!(of(&fake, "eth1").state, State::Ok);
+        assert!(find(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0 --force"));
+        assert_eq!(find(&fake, "eth1").state, State::Ok);
 
         let zeros = "0".repeat(32);
         let route = |flags, name| format!("{zeros} 00 {zeros} 00 {zeros} 00000400 00000002 00000000 {flags} {name}\n");
-        // The second is the unreachable route that every kernel has.
+        // The second route is the unreachable route that every kernel has.
         fake.write("proc/net/ipv6_route", route("00000003", "eth1") + &route("00200200", "lo"));
-        assert_eq!(of(&fake, "eth1").state, State::Warn);
+        assert_eq!(find(&fake, "eth1").state, State::Warn);
         assert_eq!(default_routes(&fake.machine), ["eth0", "eth1"]);
     }
 
     #[test]
-    fn loopback_and_what_is_no_ethernet_is_left_out() {
+    fn loopback_and_non_ethernet_interfaces_are_skipped() {
         let fake = Fake::new();
         interface(&fake, "lo", "0x9", None);
         fake.write("sys/class/net/lo/type", "772\n");
@@ -249,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn virtual_interfaces_are_told_apart() {
+    fn virtual_interfaces_are_classified() {
         let fake = Fake::new();
         for name in ["v0", "t0", "b0", "vlan0", "d0"] {
             interface(&fake, name, "0x1003", None);
@@ -264,16 +265,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_opening_a_socket_came_to_decides_the_remedy() {
+    fn af_xdp_socket_error_selects_the_remedy() {
         let mut fake = Fake::new();
-        assert_eq!(of(&fake, "af_xdp socket").state, State::Ok);
+        assert_eq!(find(&fake, "af_xdp socket").state, State::Ok);
         for (result, remedy) in [
             (AfXdpSocket::NotPermitted, Some("sudo linerate …")),
             (AfXdpSocket::Unsupported, Some(DEBIAN_KERNEL)),
             (AfXdpSocket::Fails("too many".into()), None),
         ] {
             fake.machine.af_xdp = result;
-            let check = of(&fake, "af_xdp socket");
+            let check = find(&fake, "af_xdp socket");
             assert_eq!((check.state, check.remedy.as_deref()), (State::Missing, remedy));
         }
     }

@@ -1,4 +1,4 @@
-//! IOMMU, VFIO and UIO: what hands a PCI device to this process.
+//! IOMMU, VFIO and UIO checks: the means of giving a PCI device to a process.
 
 use super::machine::{DEBIAN_KERNEL, Module};
 use super::{Check, Machine, State, Subject};
@@ -15,7 +15,7 @@ fn check(name: &str, state: State, found: impl Into<String>) -> Check {
     Check::new(Subject::Iommu, name, state, found)
 }
 
-/// Whether VFIO takes devices that are behind no IOMMU.
+/// Returns whether VFIO accepts devices without an IOMMU.
 pub(super) fn is_unsafe(machine: &Machine) -> bool {
     machine.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode").is_some_and(|mode| mode == "Y")
 }
@@ -26,13 +26,13 @@ pub(super) fn iommu(machine: &Machine) -> Check {
         return check("iommu", State::Ok, format!("{groups} groups"));
     }
     if is_unsafe(machine) {
-        return check("iommu", State::Warn, "none: VFIO runs in its unsafe mode without");
+        return check("iommu", State::Warn, "none: VFIO is in unsafe no-IOMMU mode");
     }
-    let check = check("iommu", State::Warn, "none: vfio-pci takes no device, and a device can write to all memory");
+    let check = check("iommu", State::Warn, "none: vfio-pci binds no device, and devices can write to all memory");
     if machine.is_guest() {
         return check.remedy(format!(
             "qemu-system-x86_64 -machine q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on  \
-             # where this guest is started; then, inside: {}",
+             # on the host of this guest; then, in the guest: {}",
             machine.boot_with("intel_iommu=on iommu=pt")
         ));
     }
@@ -59,44 +59,44 @@ mod tests {
     use super::super::machine::tests::Fake;
     use super::*;
 
-    fn of(fake: &Fake, name: &str) -> Check {
+    fn find(fake: &Fake, name: &str) -> Check {
         checks(&fake.machine).into_iter().find(|check| check.name == name).unwrap()
     }
 
     #[test]
-    fn groups_mean_an_iommu() {
+    fn iommu_groups_show_an_iommu() {
         let fake = Fake::new();
         fake.write("sys/kernel/iommu_groups/0/type", "DMA\n");
         fake.write("sys/kernel/iommu_groups/1/type", "DMA\n");
-        assert_eq!((of(&fake, "iommu").state, of(&fake, "iommu").found), (State::Ok, "2 groups".into()));
+        assert_eq!((find(&fake, "iommu").state, find(&fake, "iommu").found), (State::Ok, "2 groups".into()));
     }
 
     #[test]
-    fn the_remedy_without_an_iommu_is_that_of_the_processor() {
+    fn missing_iommu_remedy_depends_on_the_processor() {
         let fake = Fake::new();
         fake.write("etc/default/grub", "");
         fake.cpu("GenuineIntel", "sse4_2");
-        assert!(of(&fake, "iommu").remedy.unwrap().contains("$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt"));
+        assert!(find(&fake, "iommu").remedy.unwrap().contains("$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt"));
         fake.cpu("AuthenticAMD", "sse4_2");
-        assert!(of(&fake, "iommu").remedy.unwrap().contains("firmware"));
+        assert!(find(&fake, "iommu").remedy.unwrap().contains("firmware"));
         fake.cpu("AuthenticAMD", "sse4_2 hypervisor");
-        assert!(of(&fake, "iommu").remedy.unwrap().contains("-device intel-iommu"));
+        assert!(find(&fake, "iommu").remedy.unwrap().contains("-device intel-iommu"));
     }
 
     #[test]
-    fn the_unsafe_mode_is_no_iommu() {
+    fn unsafe_mode_is_a_warning() {
         let fake = Fake::new();
         fake.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n");
-        assert_eq!((of(&fake, "iommu").state, of(&fake, "iommu").remedy), (State::Warn, None));
+        assert_eq!((find(&fake, "iommu").state, find(&fake, "iommu").remedy), (State::Warn, None));
     }
 
     #[test]
-    fn a_driver_is_loaded_or_the_kernel_exchanged() {
+    fn missing_driver_is_loaded_or_needs_another_kernel() {
         let fake = Fake::new();
         fake.loadable(&["vfio-pci"]);
         fake.write("sys/module/uio_pci_generic/initstate", "live\n");
-        assert!(of(&fake, "vfio-pci").remedy.unwrap().starts_with("sudo modprobe vfio-pci &&"));
-        assert_eq!(of(&fake, "uio_pci_generic").state, State::Ok);
-        assert_eq!(of(&Fake::new(), "vfio-pci").remedy.unwrap(), DEBIAN_KERNEL);
+        assert!(find(&fake, "vfio-pci").remedy.unwrap().starts_with("sudo modprobe vfio-pci &&"));
+        assert_eq!(find(&fake, "uio_pci_generic").state, State::Ok);
+        assert_eq!(find(&Fake::new(), "vfio-pci").remedy.unwrap(), DEBIAN_KERNEL);
     }
 }

@@ -1,4 +1,4 @@
-//! The machine that is looked at.
+//! The examined machine.
 
 use linerate_hugepages::Host;
 use rustix::fs::{Access, AtFlags, CWD};
@@ -7,50 +7,50 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Whether the kernel lets this process open an AF_XDP socket.
+/// Result of opening an AF_XDP socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AfXdpSocket {
-    /// It does.
+    /// Succeeded.
     Opens,
-    /// It would, with more privileges.
+    /// Failed for lack of privileges.
     NotPermitted,
-    /// It was built without `CONFIG_XDP_SOCKETS`.
+    /// Failed because the kernel lacks `CONFIG_XDP_SOCKETS`.
     Unsupported,
-    /// Something else.
+    /// Failed for another reason.
     Fails(String),
 }
 
-/// Where the files of a machine are, and what no file says.
+/// Location of a machine's files, and facts that no file states.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// `/`, or the root of a fabricated tree.
     pub root: PathBuf,
-    /// How `linerate` was called, for remedies.
+    /// Path of the running program, used in remedies.
     pub program: String,
-    /// Whether this binary has DPDK in it.
+    /// Whether this binary supports DPDK.
     pub has_dpdk: bool,
-    /// Whether it has RDMA in it.
+    /// Whether this binary supports RDMA.
     pub has_rdma: bool,
-    /// What opening an AF_XDP socket came to.
+    /// Result of opening an AF_XDP socket.
     pub af_xdp: AfXdpSocket,
 }
 
-/// A part of the kernel that may be a module.
+/// Availability of a kernel module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Module {
-    /// In the running kernel.
+    /// Built in or loaded.
     Present,
-    /// On disk: `modprobe` brings it.
+    /// Loadable with `modprobe`.
     Loadable,
-    /// Not to be had with this kernel.
+    /// Not available with this kernel.
     Absent,
 }
 
-/// The remedy for what the running kernel has not: Debian's own has all that is asked for here.
+/// Remedy for features missing from the running kernel. Debian's kernel has all features that are checked.
 pub(super) const DEBIAN_KERNEL: &str =
-    "sudo apt-get install linux-image-$(dpkg --print-architecture) && sudo reboot  # into Debian's own kernel";
+    "sudo apt-get install linux-image-$(dpkg --print-architecture) && sudo reboot  # into Debian's kernel";
 
-/// Numbers of capabilities in `CapEff` (capabilities(7), linux/capability.h).
+/// Bit numbers of capabilities in `CapEff` (capabilities(7), linux/capability.h).
 pub(super) mod capability {
     pub(in super::super) const NET_ADMIN: u32 = 12;
     pub(in super::super) const NET_RAW: u32 = 13;
@@ -58,15 +58,15 @@ pub(super) mod capability {
     pub(in super::super) const SYS_ADMIN: u32 = 21;
 }
 
-/// As one word of a shell.
+/// Quotes `text` as one shell word.
 pub(super) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:".contains(c);
     if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 impl Machine {
-    /// The one that this runs on.
-    pub fn this() -> Machine {
+    /// Returns the machine that runs this process.
+    pub fn local() -> Machine {
         let program = std::env::current_exe().map_or("linerate".into(), |path| quoted(&path.display().to_string()));
         let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
         let af_xdp = match socket {
@@ -92,19 +92,19 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// Whether this user may read and write a file, such as a device's.
+    /// Returns whether this user may read and write a file, such as a device file.
     pub(super) fn may_use(&self, path: impl AsRef<Path>) -> bool {
         let wanted = Access::READ_OK | Access::WRITE_OK;
         rustix::fs::accessat(CWD, self.path(path), wanted, AtFlags::EACCESS).is_ok()
     }
 
-    /// What is in a file, without white space at its ends; `None` when there is no such file or it cannot be read.
+    /// Returns the trimmed content of a file, or `None` if it cannot be read.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The names in a directory, sorted; none when there is no such directory.
+    /// Returns the sorted names in a directory. Empty if the directory does not exist.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -112,18 +112,18 @@ impl Machine {
         names
     }
 
-    /// The last part of what a symbolic link points to, as `driver` links have a driver's name there.
+    /// Returns the last component of a symbolic link's target: for a `driver` link, the name of the driver.
     pub(super) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Its hugepages.
+    /// Returns the hugepages of the machine.
     pub(super) fn hugepages(&self) -> Host {
         Host { sys: self.path("sys"), proc: self.path("proc") }
     }
 
-    /// Whether this process has a capability.
+    /// Returns whether this process has a capability.
     pub(super) fn capable(&self, capability: u32) -> bool {
         let status = self.read("proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -131,25 +131,25 @@ impl Machine {
         mask >> capability & 1 == 1
     }
 
-    /// The effective user.
+    /// Returns the effective user id.
     pub(super) fn user(&self) -> Option<u32> {
         let status = self.read("proc/self/status")?;
         status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
     }
 
-    /// A line of `/proc/cpuinfo`'s first processor.
+    /// Returns the value of a line of `/proc/cpuinfo` for the first processor.
     pub(super) fn cpuinfo(&self, key: &str) -> Option<String> {
         let info = self.read("proc/cpuinfo")?;
         let mut lines = info.lines().filter_map(|line| line.split_once(':'));
         lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
     }
 
-    /// Whether the processor says that it is a guest's.
+    /// Returns whether the processor flags name a hypervisor.
     pub(super) fn is_guest(&self) -> bool {
         self.cpuinfo("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
     }
 
-    /// How a module, named with underscores, can be had.
+    /// Returns the availability of a module, named with underscores.
     pub(super) fn module(&self, name: &str) -> Module {
         if self.exists(format!("sys/module/{name}")) {
             return Module::Present;
@@ -163,11 +163,11 @@ impl Machine {
         if listed("modules.builtin") {
             return Module::Present;
         }
-        let loads_none = self.read("proc/cmdline").unwrap_or_default().split(' ').any(|word| word == "nomodule");
-        if listed("modules.dep") && !loads_none { Module::Loadable } else { Module::Absent }
+        let nomodule = self.read("proc/cmdline").unwrap_or_default().split(' ').any(|word| word == "nomodule");
+        if listed("modules.dep") && !nomodule { Module::Loadable } else { Module::Absent }
     }
 
-    /// The command that adds to the kernel's command line, for good.
+    /// Returns the command that adds parameters to the kernel command line permanently.
     pub(super) fn boot_with(&self, parameters: &str) -> String {
         if self.exists("etc/default/grub") {
             let name: String = parameters.chars().take_while(char::is_ascii_alphabetic).collect();
@@ -176,7 +176,7 @@ impl Machine {
                  sudo tee /etc/default/grub.d/linerate-{name}.cfg && sudo update-grub && sudo reboot"
             )
         } else {
-            format!("add to the kernel's command line in your boot loader, and boot again: {parameters}")
+            format!("add to the kernel command line in your boot loader and reboot: {parameters}")
         }
     }
 }
@@ -186,14 +186,14 @@ pub(super) mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// A fabricated machine: nothing in it but what a test puts there.
+    /// Fabricated machine, empty except for the files that a test writes.
     pub(in super::super) struct Fake {
         tree: TempDir,
         pub(in super::super) machine: Machine,
     }
 
     impl Fake {
-        /// Root's, with DPDK in the binary and nothing else.
+        /// Creates a machine of root, with DPDK and RDMA in the binary.
         pub(in super::super) fn new() -> Fake {
             let tree = TempDir::new().unwrap();
             let machine = Machine {
@@ -222,12 +222,12 @@ pub(super) mod tests {
             std::os::unix::fs::symlink(target, path).unwrap();
         }
 
-        /// A processor with these flags.
+        /// Writes a processor with these flags.
         pub(in super::super) fn cpu(&self, vendor: &str, flags: &str) {
             self.write("proc/cpuinfo", format!("processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n\n"));
         }
 
-        /// Modules that can be loaded.
+        /// Adds loadable modules.
         pub(in super::super) fn loadable(&self, files: &[&str]) {
             let lines: String = files.iter().map(|file| format!("kernel/drivers/x/{file}.ko.xz: a.ko.xz\n")).collect();
             self.write("lib/modules/6.1.0-40-amd64/modules.dep", lines);
@@ -235,7 +235,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_module_is_present_loadable_or_absent() {
+    fn module_is_present_loadable_or_absent() {
         let fake = Fake::new();
         fake.loadable(&["vfio-pci", "vfio"]);
         fake.write("lib/modules/6.1.0-40-amd64/modules.builtin", "kernel/drivers/net/tun.ko\n");
@@ -249,7 +249,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_boot_parameter_is_set_by_grub_where_there_is_grub() {
+    fn boot_parameter_is_set_through_grub_if_installed() {
         let fake = Fake::new();
         assert!(fake.machine.boot_with("iommu=pt").contains("command line"));
         fake.write("etc/default/grub", "");
@@ -258,13 +258,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_path_in_a_command_is_one_word() {
+    fn path_is_quoted_as_one_shell_word() {
         assert_eq!(quoted("/dev/hugepages/rtemap_0"), "/dev/hugepages/rtemap_0");
         assert_eq!(quoted("/a b;'c"), "'/a b;'\\''c'");
     }
 
     #[test]
-    fn capabilities_and_user_are_the_effective_ones() {
+    fn effective_capabilities_and_user_are_read() {
         let fake = Fake::new();
         fake.write("proc/self/status", "Uid:\t0\t1000\t0\t0\nCapPrm:\tffffffffff\nCapEff:\t0000000000003000\n");
         assert_eq!(fake.machine.user(), Some(1000));

@@ -4,8 +4,8 @@ use super::machine::{capability, quoted};
 use super::{Check, Machine, State, Subject};
 use linerate_hugepages::{PageSize, Pool};
 
-/// What a server and a load generator use in hugepages, with room to spare.
-const COMFORTABLE: &str = "512M";
+/// Hugepage memory that suffices for a server and a load generator.
+const RECOMMENDED: &str = "512M";
 
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mut checks = vec![nodes(machine)];
@@ -47,17 +47,17 @@ fn hugepages(machine: &Machine, pool: &Pool) -> Check {
         return check(
             name,
             State::Ok,
-            if pool.reserved > 0 { found } else { "none reserved: 2 MB pages serve".into() },
+            if pool.reserved > 0 { found } else { "none reserved: 2 MB pages are sufficient".into() },
         );
     }
-    let reserve = format!("sudo {} hugepages reserve --top-up --memory {COMFORTABLE}", machine.program);
+    let reserve = format!("sudo {} hugepages reserve --top-up --memory {RECOMMENDED}", machine.program);
     if pool.available() == 0 {
-        let found = format!("{found}: ports fall back to small pages, which is slower");
+        let found = format!("{found}: ports use small pages, which are slower");
         return check(name, State::Warn, found).remedy(reserve);
     }
     match pool.nodes.iter().find(|node| node.free == 0) {
         Some(node) => {
-            let found = format!("{found}, but none on node {}: ports there reach across nodes", node.node);
+            let found = format!("{found}, but none on node {}: ports there use remote memory", node.node);
             check(name, State::Warn, found).remedy(format!("{reserve} --node {}", node.node))
         }
         None => check(name, State::Ok, found),
@@ -76,7 +76,7 @@ fn mounts(status: &linerate_hugepages::Status) -> Check {
     }
     let pages: u64 = files.iter().map(|file| file.pages).sum();
     let paths: Vec<String> = files.iter().map(|file| quoted(&file.path.display().to_string())).collect();
-    let found = format!("{} files, which no process uses, hold {pages} pages", files.len());
+    let found = format!("{} unused files hold {pages} pages", files.len());
     check(name, State::Warn, found).remedy(format!("sudo rm {}", paths.join(" ")))
 }
 
@@ -89,7 +89,7 @@ fn locked(machine: &Machine) -> Option<Check> {
         Ok(bytes) => {
             let found = format!("at most {} KB", bytes >> 10);
             if machine.capable(capability::IPC_LOCK) {
-                check(name, State::Ok, format!("{found}, but CAP_IPC_LOCK lifts it"))
+                check(name, State::Ok, format!("{found}, lifted by CAP_IPC_LOCK"))
             } else {
                 let found = format!("{found}: too little for AF_XDP, VFIO and RDMA");
                 check(name, State::Warn, found).remedy(
@@ -105,7 +105,7 @@ mod tests {
     use super::super::machine::tests::Fake;
     use super::*;
 
-    fn of(fake: &Fake, name: &str) -> Check {
+    fn find(fake: &Fake, name: &str) -> Check {
         checks(&fake.machine).into_iter().find(|check| check.name == name).unwrap()
     }
 
@@ -118,68 +118,68 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_listed_with_cores_and_memory() {
+    fn numa_nodes_list_cores_and_memory() {
         let fake = Fake::new();
-        assert_eq!(of(&fake, "numa").found, "one node");
+        assert_eq!(find(&fake, "numa").found, "one node");
         fake.write("sys/devices/system/node/node0/cpulist", "0-1\n");
         fake.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       2048000 kB\n");
-        assert_eq!(of(&fake, "numa").found, "node 0: cores 0-1, 2000 MB");
+        assert_eq!(find(&fake, "numa").found, "node 0: cores 0-1, 2000 MB");
     }
 
     #[test]
-    fn without_free_hugepages_the_command_that_reserves_them_is_told() {
+    fn missing_hugepages_name_the_reserve_command() {
         let fake = Fake::new();
         pool(&fake, "kernel/mm", 2048, 4, 0);
-        let check = of(&fake, "hugepages of 2 MB");
+        let check = find(&fake, "hugepages of 2 MB");
         assert_eq!(check.state, State::Warn);
         assert_eq!(check.remedy.unwrap(), "sudo linerate hugepages reserve --top-up --memory 512M");
     }
 
     #[test]
-    fn a_node_without_hugepages_is_named() {
+    fn node_without_hugepages_is_named() {
         let fake = Fake::new();
         pool(&fake, "kernel/mm", 2048, 4, 4);
         pool(&fake, "devices/system/node/node0", 2048, 4, 4);
-        assert_eq!(of(&fake, "hugepages of 2 MB").state, State::Ok);
+        assert_eq!(find(&fake, "hugepages of 2 MB").state, State::Ok);
         pool(&fake, "devices/system/node/node1", 2048, 0, 0);
-        assert!(of(&fake, "hugepages of 2 MB").remedy.unwrap().ends_with("--node 1"));
+        assert!(find(&fake, "hugepages of 2 MB").remedy.unwrap().ends_with("--node 1"));
     }
 
     #[test]
-    fn pages_of_1_gb_are_no_shortfall() {
+    fn missing_1_gb_pages_are_ok() {
         let fake = Fake::new();
         pool(&fake, "kernel/mm", 1_048_576, 0, 0);
-        assert_eq!(of(&fake, "hugepages of 1 GB").state, State::Ok);
+        assert_eq!(find(&fake, "hugepages of 1 GB").state, State::Ok);
     }
 
     #[test]
-    fn a_kernel_without_hugepages_is_a_warning() {
-        assert_eq!(of(&Fake::new(), "hugepages").state, State::Warn);
+    fn kernel_without_hugepages_is_a_warning() {
+        assert_eq!(find(&Fake::new(), "hugepages").state, State::Warn);
     }
 
     #[test]
-    fn files_that_a_dead_process_left_are_to_be_removed() {
+    fn files_of_dead_processes_are_removed() {
         let fake = Fake::new();
         pool(&fake, "kernel/mm", 2048, 4, 2);
-        assert_eq!(of(&fake, "hugetlbfs").state, State::Ok);
+        assert_eq!(find(&fake, "hugetlbfs").state, State::Ok);
         fake.write("huge/rtemap_0", "x".repeat(4096));
         let place = fake.machine.path("huge");
         fake.write("proc/mounts", format!("none {} hugetlbfs rw,pagesize=4K 0 0\n", place.display()));
-        let check = of(&fake, "hugetlbfs");
+        let check = find(&fake, "hugetlbfs");
         assert_eq!(check.state, State::Warn);
         assert_eq!(check.remedy.unwrap(), format!("sudo rm {}", quoted(&place.join("rtemap_0").display().to_string())));
         fake.write("proc/7/status", "HugetlbPages:\t 2048 kB\n");
-        assert_eq!(of(&fake, "hugetlbfs").state, State::Ok);
+        assert_eq!(find(&fake, "hugetlbfs").state, State::Ok);
     }
 
     #[test]
-    fn the_limit_of_locked_memory_counts_only_without_the_capability() {
+    fn locked_memory_limit_applies_without_cap_ipc_lock() {
         let fake = Fake::new();
         fake.write("proc/self/limits", "Max locked memory         8388608              8388608              bytes\n");
-        assert_eq!(of(&fake, "locked memory").state, State::Ok);
+        assert_eq!(find(&fake, "locked memory").state, State::Ok);
         fake.write("proc/self/status", "CapEff:\t0\n");
-        assert!(of(&fake, "locked memory").remedy.unwrap().contains("memlock unlimited"));
+        assert!(find(&fake, "locked memory").remedy.unwrap().contains("memlock unlimited"));
         fake.write("proc/self/limits", "Max locked memory         unlimited            unlimited            bytes\n");
-        assert_eq!(of(&fake, "locked memory").state, State::Ok);
+        assert_eq!(find(&fake, "locked memory").state, State::Ok);
     }
 }

@@ -1,9 +1,9 @@
-//! The forms of `--via`: which can be used here, and what stands in the way of the others.
+//! Forms of `--via`: availability, and the obstacles of unavailable forms.
 
 use super::{Check, State, Subject};
 use linerate_compare::host_checks::{FORMS, Need, missing};
 
-/// One check per form, from all that was found otherwise.
+/// Returns one check per form, derived from all other checks.
 pub(super) fn checks(details: &[Check]) -> Vec<Check> {
     let kernel = Check::new(Subject::Networks, "kernel", State::Ok, "ready").via("kernel");
     std::iter::once(kernel).chain(FORMS.into_iter().map(|(name, via, needs)| form(details, name, via, needs))).collect()
@@ -17,13 +17,13 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
             [one] => format!("{}: {}", one.name, one.found),
             several => {
                 let names: Vec<&str> = several.iter().map(|check| check.name.as_str()).collect();
-                format!("in the way: {}; see below", names.join(", "))
+                format!("missing: {}; see below", names.join(", "))
             }
         };
         let check = new(State::Missing, found);
         return Check { remedy: first.remedy.clone(), ..check };
     }
-    // These two are of use only with a device or an interface, which have checks of their own.
+    // These two forms also need a device or an interface, which have checks of their own.
     let subject = match name {
         "af_xdp" => Subject::Interfaces,
         "pci" => Subject::Pci,
@@ -34,7 +34,7 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
     let state = usable.iter().map(|check| check.state).min_by_key(|state| *state != State::Ok);
     let found = match state {
         Some(State::Ok) => "ready",
-        Some(_) => "ready, but only with what carries the default route (--force)",
+        Some(_) => "ready, but only with the default route (--force)",
         None if name == "pci" => "no device is bound to a driver that DPDK can use: see below",
         None => "no interface is up: see below",
     };
@@ -43,7 +43,7 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
         Some(State::Ok) => None,
         _ if name == "af_xdp" => Some(
             "sudo ip link add lr0 type veth peer name lr1 && sudo ip link set dev lr0 up \
-             && sudo ip link set dev lr1 up  # a pair of interfaces of its own: --via af_xdp:lr1"
+             && sudo ip link set dev lr1 up  # creates an interface pair: --via af_xdp:lr1"
                 .to_owned(),
         ),
         _ => unusable.iter().find_map(|check| check.remedy.clone()),
@@ -57,33 +57,33 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
 mod tests {
     use super::*;
 
-    fn of(details: &[Check], name: &str) -> Check {
+    fn find(details: &[Check], name: &str) -> Check {
         checks(details).into_iter().find(|check| check.name == name).unwrap()
     }
 
     #[test]
-    fn a_form_is_ready_when_nothing_that_it_needs_is_missing() {
+    fn form_is_ready_if_no_requirement_is_missing() {
         let details = [Check::new(Subject::Dpdk, "net_tap", State::Missing, "not installed").remedy("install it")];
-        assert_eq!(of(&details, "tap").state, State::Missing);
-        assert_eq!(of(&details, "tap").remedy.unwrap(), "install it");
-        assert_eq!(of(&details, "tap").found, "net_tap: not installed");
+        assert_eq!(find(&details, "tap").state, State::Missing);
+        assert_eq!(find(&details, "tap").remedy.unwrap(), "install it");
+        assert_eq!(find(&details, "tap").found, "net_tap: not installed");
         assert_eq!(
-            (of(&details, "vhost").state, of(&details, "vhost").via),
+            (find(&details, "vhost").state, find(&details, "vhost").via),
             (State::Ok, vec!["vhost:/run/a.sock".into()])
         );
     }
 
     #[test]
-    fn everything_that_is_in_the_way_is_named_and_mended_one_after_the_other() {
+    fn all_missing_requirements_are_named_and_the_first_is_fixed() {
         let missing =
-            |subject, name: &str| Check::new(subject, name, State::Missing, "no").remedy(format!("mend {name}"));
+            |subject, name: &str| Check::new(subject, name, State::Missing, "no").remedy(format!("fix {name}"));
         let details = [missing(Subject::Privileges, "cap_net_admin"), missing(Subject::Dpdk, "net_tap")];
-        assert_eq!(of(&details, "tap").found, "in the way: net_tap, cap_net_admin; see below");
-        assert_eq!(of(&details, "tap").remedy.unwrap(), "mend net_tap");
+        assert_eq!(find(&details, "tap").found, "missing: net_tap, cap_net_admin; see below");
+        assert_eq!(find(&details, "tap").remedy.unwrap(), "fix net_tap");
     }
 
     #[test]
-    fn without_dpdk_only_the_kernels_sockets_are_left() {
+    fn only_kernel_sockets_work_without_dpdk() {
         let details = [Check::new(Subject::Dpdk, "version", State::Missing, "DPDK is not installed").remedy("install")];
         let ready: Vec<String> =
             checks(&details).into_iter().filter(|check| check.state == State::Ok).map(|check| check.name).collect();
@@ -91,27 +91,27 @@ mod tests {
     }
 
     #[test]
-    fn af_xdp_lists_the_interfaces_that_it_can_take() {
+    fn af_xdp_lists_usable_interfaces() {
         let interface =
             |name: &str, state| Check::new(Subject::Interfaces, name, state, "").via(format!("af_xdp:{name}"));
         let details = [interface("eth0", State::Warn)];
         assert_eq!(
-            (of(&details, "af_xdp").state, of(&details, "af_xdp").via),
+            (find(&details, "af_xdp").state, find(&details, "af_xdp").via),
             (State::Warn, vec!["af_xdp:eth0".into()])
         );
-        assert!(of(&details, "af_xdp").remedy.unwrap().contains("type veth"));
+        assert!(find(&details, "af_xdp").remedy.unwrap().contains("type veth"));
         let details = [interface("eth0", State::Warn), interface("eth1", State::Ok)];
-        assert_eq!(of(&details, "af_xdp").state, State::Ok);
-        assert_eq!(of(&details, "af_xdp").via, ["af_xdp:eth1"]);
-        assert_eq!(of(&[], "af_xdp").state, State::Missing);
+        assert_eq!(find(&details, "af_xdp").state, State::Ok);
+        assert_eq!(find(&details, "af_xdp").via, ["af_xdp:eth1"]);
+        assert_eq!(find(&[], "af_xdp").state, State::Missing);
     }
 
     #[test]
-    fn pci_tells_how_to_hand_the_first_device_over() {
+    fn pci_shows_how_to_bind_the_first_device() {
         let device = Check::new(Subject::Pci, "0000:03:00.0", State::Warn, "").remedy("bind it");
-        let none = of(std::slice::from_ref(&device), "pci");
+        let none = find(std::slice::from_ref(&device), "pci");
         assert_eq!((none.state, none.remedy.unwrap().as_str()), (State::Missing, "bind it"));
         let bound = Check { state: State::Ok, remedy: None, ..device }.via("pci:0000:03:00.0");
-        assert_eq!(of(&[bound], "pci").via, ["pci:0000:03:00.0"]);
+        assert_eq!(find(&[bound], "pci").via, ["pci:0000:03:00.0"]);
     }
 }

@@ -1,41 +1,42 @@
-//! What a DPDK driver says about itself: the text that its build puts into the library for `dpdk-pmdinfo.py`.
+//! Driver descriptions that DPDK embeds in its libraries for `dpdk-pmdinfo.py`.
 
 use serde::Deserialize;
 
-/// A driver as its library describes it.
+/// Poll-mode driver as described by its library.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Pmd {
-    /// Such as `net_virtio`.
+    /// Name such as `net_virtio`.
     pub(super) name: String,
-    /// The kernel drivers that a device has to be bound to, as in `* igb_uio | uio_pci_generic | vfio-pci`.
+    /// Kernel drivers that a device must be bound to, such as `* igb_uio | uio_pci_generic | vfio-pci`.
     #[serde(default)]
     pub(super) kmod: String,
-    /// Vendor, device, subsystem vendor and subsystem device of what it drives.
+    /// Vendor, device, subsystem vendor and subsystem device of the supported devices.
     #[serde(default)]
     pci_ids: Vec<[u32; 4]>,
 }
 
-/// Matches any number in a PCI table (`RTE_PCI_ANY_ID`).
+/// Wildcard in a PCI table (`RTE_PCI_ANY_ID`).
 const ANY: u32 = 0xffff;
 
 impl Pmd {
-    /// Whether it drives a device of this vendor, number, subsystem vendor and subsystem number.
+    /// Returns whether the driver supports a device with these vendor, device, subsystem vendor and subsystem device
+    /// ids.
     pub(super) fn drives(&self, device: [u32; 4]) -> bool {
         self.pci_ids.iter().any(|ids| ids.iter().zip(device).all(|(&id, of)| id == ANY || id == of))
     }
 
-    /// Whether a device may be bound to this kernel driver.
+    /// Returns whether a device may be bound to this kernel driver.
     pub(super) fn runs_on(&self, driver: &str) -> bool {
         self.kmod.split([' ', '|', '&']).any(|word| word == driver)
     }
 
-    /// Whether it works beside the kernel's own driver (mlx4, mlx5, mana), through verbs.
+    /// Returns whether the driver works through verbs, beside the kernel driver (mlx4, mlx5, mana).
     pub(super) fn is_bifurcated(&self) -> bool {
         self.runs_on("ib_uverbs")
     }
 }
 
-/// The drivers in a library. A description that cannot be read is left out.
+/// Parses the drivers of a library. Skips invalid descriptions.
 pub(super) fn in_library(bytes: &[u8]) -> Vec<Pmd> {
     const MARK: &[u8] = b"PMD_INFO_STRING= ";
     let strings = bytes.split(|&byte| byte == 0).filter_map(|string| string.strip_prefix(MARK));
@@ -51,13 +52,13 @@ mod tests {
         \"pci_ids\": [[6900, 4096, 65535, 65535], [6900, 4161, 65535, 7]]}\0PMD_INFO_STRING= {\"name\": \0more";
 
     #[test]
-    fn the_drivers_of_a_library_are_read_and_what_is_cut_short_is_left_out() {
+    fn library_drivers_are_parsed_and_truncated_ones_skipped() {
         let pmds = in_library(LIBRARY);
         assert_eq!(pmds.iter().map(|pmd| pmd.name.as_str()).collect::<Vec<_>>(), ["net_virtio_user", "net_virtio"]);
     }
 
     #[test]
-    fn a_device_is_matched_with_wildcards() {
+    fn pci_ids_match_with_wildcards() {
         let virtio = &in_library(LIBRARY)[1];
         assert!(virtio.drives([6900, 4096, 1, 2]));
         assert!(virtio.drives([6900, 4161, 1, 7]));
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_driver_is_one_of_the_named_ones() {
+    fn kernel_driver_must_be_listed() {
         let virtio = &in_library(LIBRARY)[1];
         assert!(virtio.runs_on("vfio-pci") && virtio.runs_on("uio_pci_generic") && !virtio.runs_on("vfio"));
         assert!(!virtio.is_bifurcated());

@@ -1,19 +1,18 @@
-//! What this user may do.
+//! Privileges of this user.
 
 use super::machine::capability::{IPC_LOCK, NET_ADMIN, NET_RAW, SYS_ADMIN};
 use super::machine::{DEBIAN_KERNEL, Module};
 use super::{Check, Machine, State, Subject};
 
-/// The remedy of a root that a container has cut short.
-const CONTAINER: &str = "docker run --privileged --network host …  # where this container is started";
+/// Fix for root in a container without capabilities.
+const CONTAINER: &str = "docker run --privileged --network host …  # on the host of this container";
 
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let is_root = machine.user() == Some(0);
     let user = match machine.user() {
         Some(0) => check("user", State::Ok, "root"),
         Some(user) => {
-            let found =
-                format!("user {user}: only root reserves hugepages and binds PCI devices; what follows is this user's");
+            let found = format!("user {user}: only root reserves hugepages and binds PCI devices");
             check("user", State::Ok, found)
         }
         None => check("user", State::Warn, "unknown: /proc is not mounted").remedy("sudo mount -t proc proc /proc"),
@@ -21,23 +20,24 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let needed = [
         ("cap_net_admin", NET_ADMIN, "--via tap: and af_xdp: need it"),
         ("cap_net_raw", NET_RAW, "--via af_xdp: needs it"),
-        // libxdp finds its program by number, for which CAP_BPF is not enough.
+        // libxdp looks up its program by id, which CAP_BPF does not permit.
         ("cap_sys_admin", SYS_ADMIN, "--via af_xdp: needs it"),
-        ("cap_ipc_lock", IPC_LOCK, "memory for devices counts against the limit of locked memory"),
+        ("cap_ipc_lock", IPC_LOCK, "device memory counts against the locked-memory limit"),
     ];
     let capabilities = needed.into_iter().map(|(name, capability, without)| {
         if machine.capable(capability) {
-            return check(name, State::Ok, "there");
+            return check(name, State::Ok, "available");
         }
         let state = if name == "cap_ipc_lock" { State::Warn } else { State::Missing };
-        let remedy = if is_root { CONTAINER.to_owned() } else { keeping(machine, needed.map(|(name, ..)| name)) };
-        check(name, state, format!("not there: {without}")).remedy(remedy)
+        let remedy =
+            if is_root { CONTAINER.to_owned() } else { setpriv_command(machine, needed.map(|(name, ..)| name)) };
+        check(name, state, format!("missing: {without}")).remedy(remedy)
     });
     std::iter::once(user).chain(capabilities).chain([tun(machine)]).collect()
 }
 
-/// How this user runs the program with these capabilities, and remains who he is.
-fn keeping(machine: &Machine, capabilities: [&str; 4]) -> String {
+/// Returns the command that runs the program as this user with these capabilities.
+fn setpriv_command(machine: &Machine, capabilities: [&str; 4]) -> String {
     let kept = capabilities.map(|name| format!("+{}", name.trim_start_matches("cap_"))).join(",");
     format!(
         "sudo setpriv --reuid $(id -u) --regid $(id -g) --init-groups --inh-caps {kept} --ambient-caps {kept} {} …",
@@ -47,15 +47,15 @@ fn keeping(machine: &Machine, capabilities: [&str; 4]) -> String {
 
 fn tun(machine: &Machine) -> Check {
     if machine.may_use("dev/net/tun") {
-        return check("/dev/net/tun", State::Ok, "there");
+        return check("/dev/net/tun", State::Ok, "available");
     }
     if machine.exists("dev/net/tun") {
-        let found = "this user may not open it: --via tap: needs it";
+        let found = "this user cannot open it: --via tap: needs it";
         return check("/dev/net/tun", State::Missing, found)
             .remedy("sudo chmod 666 /dev/net/tun  # until the next boot");
     }
     let remedy = if machine.module("tun") == Module::Absent { DEBIAN_KERNEL } else { "sudo modprobe tun" };
-    check("/dev/net/tun", State::Missing, "not there: --via tap: needs it").remedy(remedy)
+    check("/dev/net/tun", State::Missing, "missing: --via tap: needs it").remedy(remedy)
 }
 
 fn check(name: &str, state: State, found: impl Into<String>) -> Check {
@@ -72,14 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn root_with_everything_has_nothing_to_mend() {
+    fn root_with_all_capabilities_needs_no_remedy() {
         let fake = Fake::new();
         fake.write("dev/net/tun", "");
         assert!(states(&fake).iter().all(|(_, state)| *state == State::Ok));
     }
 
     #[test]
-    fn a_user_without_capabilities_can_have_them_and_remain_himself() {
+    fn missing_capabilities_are_granted_by_setpriv() {
         let fake = Fake::new();
         fake.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n");
         for check in checks(&fake.machine).into_iter().filter(|check| check.name.starts_with("cap_")) {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_without_capabilities_is_in_a_container() {
+    fn root_without_capabilities_is_in_a_container() {
         let fake = Fake::new();
         fake.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n");
         let missing = checks(&fake.machine).into_iter().find(|check| check.name == "cap_net_admin").unwrap();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn tun_is_a_module_or_needs_another_kernel() {
+    fn missing_tun_is_loaded_or_needs_another_kernel() {
         let fake = Fake::new();
         let remedy = |fake: &Fake| checks(&fake.machine).pop().unwrap().remedy.unwrap();
         assert_eq!(remedy(&fake), DEBIAN_KERNEL);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_load_bpf_programs_may_not_find_them_by_number() {
+    fn cap_bpf_does_not_replace_cap_sys_admin() {
         let fake = Fake::new();
         fake.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t0000008000003000\n");
         assert!(states(&fake).contains(&("cap_sys_admin".into(), State::Missing)));

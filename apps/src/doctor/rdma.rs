@@ -1,4 +1,4 @@
-//! RDMA devices and the libraries that verbs need.
+//! RDMA devices and the verbs libraries.
 
 use super::interfaces::Interface;
 use super::machine::{DEBIAN_KERNEL, Module};
@@ -10,7 +10,7 @@ pub(super) fn checks(machine: &Machine, interfaces: &[Interface]) -> Vec<Check> 
     checks.extend(KERNEL.map(|(module, file, without)| kernel(machine, module, file, without)));
     let devices = machine.list("sys/class/infiniband");
     if devices.is_empty() {
-        checks.push(none(machine, interfaces));
+        checks.push(no_device(machine, interfaces));
     } else {
         checks.extend(access(machine));
     }
@@ -22,10 +22,10 @@ fn check(name: &str, state: State, found: impl Into<String>) -> Check {
     Check::new(Subject::Rdma, name, state, found)
 }
 
-/// Modules of the kernel, the file that each makes, and what is not to be had without it.
+/// Kernel modules: name, file that the loaded module creates, and effect of its absence.
 const KERNEL: [(&str, &str, &str); 2] = [
-    ("ib_uverbs", "sys/class/infiniband_verbs/abi_version", "programs reach no RDMA device"),
-    ("rdma_ucm", "sys/class/misc/rdma_cm", "programs make no RDMA connections by addresses"),
+    ("ib_uverbs", "sys/class/infiniband_verbs/abi_version", "programs cannot open RDMA devices"),
+    ("rdma_ucm", "sys/class/misc/rdma_cm", "programs cannot connect by IP address"),
 ];
 
 fn support(machine: &Machine) -> Check {
@@ -38,16 +38,16 @@ fn support(machine: &Machine) -> Check {
 
 fn kernel(machine: &Machine, module: &str, file: &str, without: &str) -> Check {
     if machine.exists(file) {
-        return check(module, State::Ok, "there");
+        return check(module, State::Ok, "loaded");
     }
     let remedy = match machine.module(module) {
         Module::Absent => DEBIAN_KERNEL.to_owned(),
         _ => format!("sudo modprobe {module}"),
     };
-    check(module, State::Warn, format!("not there: {without}")).remedy(remedy)
+    check(module, State::Warn, format!("missing: {without}")).remedy(remedy)
 }
 
-/// Whether this user may open the files by which programs reach devices.
+/// Checks that this user can open the device files of verbs.
 fn access(machine: &Machine) -> Option<Check> {
     let files = machine.list("dev/infiniband");
     let files: Vec<String> = files
@@ -61,7 +61,7 @@ fn access(machine: &Machine) -> Option<Check> {
     let opens = |file: &String| OpenOptions::new().read(true).write(true).open(machine.path(file));
     let refused = files.iter().find_map(|file| opens(file).err().map(|error| format!("/{file}: {error}")));
     Some(match refused {
-        None => check("/dev/infiniband", State::Ok, "can be opened"),
+        None => check("/dev/infiniband", State::Ok, "accessible"),
         Some(refused) => check("/dev/infiniband", State::Warn, refused).remedy(format!("sudo {} …", machine.program)),
     })
 }
@@ -79,18 +79,18 @@ fn libraries(machine: &Machine) -> Check {
         packages.push("ibverbs-providers");
     }
     if packages.is_empty() {
-        return check("libraries", State::Ok, "libibverbs, librdmacm and their providers");
+        return check("libraries", State::Ok, "libibverbs, librdmacm and providers");
     }
     check("libraries", State::Warn, format!("{} not installed", packages.join(", ")))
         .remedy(format!("sudo apt-get install {}", packages.join(" ")))
 }
 
-/// Without an RDMA NIC, the kernel can do it in software on any Ethernet interface.
-fn none(machine: &Machine, interfaces: &[Interface]) -> Check {
+/// Proposes software RDMA, which the kernel provides on any Ethernet interface.
+fn no_device(machine: &Machine, interfaces: &[Interface]) -> Check {
     let check = check("devices", State::Warn, "none");
     let up: Vec<&Interface> = interfaces.iter().filter(|interface| interface.is_ethernet && interface.is_up).collect();
     let Some(interface) = up.first() else {
-        return Check { found: "none, and no Ethernet interface is up that software could use".into(), ..check };
+        return Check { found: "none, and no Ethernet interface is up for software RDMA".into(), ..check };
     };
     let software = [("rdma_rxe", "rxe"), ("siw", "siw")];
     let usable = software.into_iter().find(|(module, _)| machine.module(module) != Module::Absent);
@@ -122,7 +122,7 @@ fn describe(machine: &Machine, device: &str) -> Check {
         return check(device, State::Ok, found);
     }
     let check = check(device, State::Warn, format!("{found}; no port is active"));
-    // The interface under an Ethernet port; for a software device it is the parent's name.
+    // Interface of an Ethernet port; a software device has it in `parent`.
     let under = machine.list(format!("sys/class/infiniband/{device}/device/net")).into_iter().next();
     match under.or_else(|| machine.read(format!("sys/class/infiniband/{device}/parent"))) {
         Some(interface) => check.remedy(format!("sudo ip link set dev {interface} up")),
@@ -136,7 +136,7 @@ mod tests {
     use super::super::machine::tests::Fake;
     use super::*;
 
-    fn of(fake: &Fake, name: &str) -> Check {
+    fn find(fake: &Fake, name: &str) -> Check {
         let interfaces = interfaces::list(&fake.machine);
         checks(&fake.machine, &interfaces).into_iter().find(|check| check.name == name).unwrap()
     }
@@ -150,75 +150,75 @@ mod tests {
     }
 
     #[test]
-    fn missing_libraries_are_named_by_their_packages() {
+    fn missing_libraries_name_their_packages() {
         let fake = Fake::new();
         fake.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1", "");
         fake.write("etc/libibverbs.d/rxe.driver", "driver rxe\n");
-        assert_eq!(of(&fake, "libraries").remedy.unwrap(), "sudo apt-get install librdmacm1");
+        assert_eq!(find(&fake, "libraries").remedy.unwrap(), "sudo apt-get install librdmacm1");
         fake.write("usr/lib/x86_64-linux-gnu/librdmacm.so.1", "");
-        assert_eq!(of(&fake, "libraries").state, State::Ok);
+        assert_eq!(find(&fake, "libraries").state, State::Ok);
     }
 
     #[test]
-    fn a_binary_without_rdma_says_so() {
+    fn binary_without_rdma_is_reported() {
         let mut fake = Fake::new();
-        assert_eq!(of(&fake, "support").state, State::Ok);
+        assert_eq!(find(&fake, "support").state, State::Ok);
         fake.machine.has_rdma = false;
-        assert!(of(&fake, "support").remedy.unwrap().contains("cmake libclang-dev"));
+        assert!(find(&fake, "support").remedy.unwrap().contains("cmake libclang-dev"));
     }
 
     #[test]
-    fn modules_of_the_kernel_are_to_be_loaded_or_need_another_kernel() {
+    fn missing_modules_are_loaded_or_need_another_kernel() {
         let fake = Fake::new();
-        assert_eq!(of(&fake, "ib_uverbs").remedy.unwrap(), DEBIAN_KERNEL);
+        assert_eq!(find(&fake, "ib_uverbs").remedy.unwrap(), DEBIAN_KERNEL);
         fake.loadable(&["ib_uverbs", "rdma_ucm"]);
-        assert_eq!(of(&fake, "ib_uverbs").remedy.unwrap(), "sudo modprobe ib_uverbs");
-        assert_eq!(of(&fake, "rdma_ucm").remedy.unwrap(), "sudo modprobe rdma_ucm");
+        assert_eq!(find(&fake, "ib_uverbs").remedy.unwrap(), "sudo modprobe ib_uverbs");
+        assert_eq!(find(&fake, "rdma_ucm").remedy.unwrap(), "sudo modprobe rdma_ucm");
         fake.write("sys/class/infiniband_verbs/abi_version", "6\n");
         fake.write("sys/class/misc/rdma_cm/dev", "10:124\n");
-        assert_eq!(["ib_uverbs", "rdma_ucm"].map(|module| of(&fake, module).state), [State::Ok; 2]);
+        assert_eq!(["ib_uverbs", "rdma_ucm"].map(|module| find(&fake, module).state), [State::Ok; 2]);
     }
 
     #[test]
-    fn devices_are_to_be_opened_by_this_user() {
+    fn device_files_must_be_accessible() {
         let fake = Fake::new();
         device(&fake, "4: ACTIVE\n");
         fake.write("dev/infiniband/rdma_cm", "");
         fake.write("dev/infiniband/uverbs0", "");
-        assert_eq!(of(&fake, "/dev/infiniband").state, State::Ok);
-        // A directory cannot be opened for writing, whoever tries.
+        assert_eq!(find(&fake, "/dev/infiniband").state, State::Ok);
+        // Opening a directory for writing fails, even for root.
         fake.write("dev/infiniband/uverbs1/file", "");
-        let check = of(&fake, "/dev/infiniband");
+        let check = find(&fake, "/dev/infiniband");
         assert!(check.state == State::Warn && check.found.starts_with("/dev/infiniband/uverbs1: "), "{check:?}");
         assert_eq!(check.remedy.unwrap(), "sudo linerate …");
     }
 
     #[test]
-    fn without_a_device_the_kernels_software_is_proposed_on_an_interface_that_is_up() {
+    fn missing_device_proposes_software_rdma_on_an_active_interface() {
         let fake = Fake::new();
         fake.loadable(&["rdma_rxe"]);
-        assert_eq!(of(&fake, "devices").remedy, None);
+        assert_eq!(find(&fake, "devices").remedy, None);
         interfaces::tests::interface(&fake, "eth0", "0x1002", Some("virtio_net"));
         interfaces::tests::interface(&fake, "eth1", "0x1003", Some("virtio_net"));
         let remedy = "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1";
-        assert_eq!(of(&fake, "devices").remedy.unwrap(), remedy);
+        assert_eq!(find(&fake, "devices").remedy.unwrap(), remedy);
     }
 
     #[test]
-    fn a_kernel_without_rdma_is_to_be_exchanged() {
+    fn kernel_without_rdma_needs_replacing() {
         let fake = Fake::new();
         interfaces::tests::interface(&fake, "eth1", "0x1003", Some("virtio_net"));
-        assert_eq!(of(&fake, "devices").remedy.unwrap(), DEBIAN_KERNEL);
+        assert_eq!(find(&fake, "devices").remedy.unwrap(), DEBIAN_KERNEL);
     }
 
     #[test]
-    fn a_device_needs_an_active_port() {
+    fn device_needs_an_active_port() {
         let fake = Fake::new();
         device(&fake, "4: ACTIVE\n");
-        assert_eq!(of(&fake, "rxe0").state, State::Ok);
-        assert_eq!(of(&fake, "rxe0").found, "port 1 Ethernet, active, 10 Gb/sec (4X)");
+        assert_eq!(find(&fake, "rxe0").state, State::Ok);
+        assert_eq!(find(&fake, "rxe0").found, "port 1 Ethernet, active, 10 Gb/sec (4X)");
         device(&fake, "1: DOWN\n");
-        assert_eq!(of(&fake, "rxe0").state, State::Warn);
-        assert_eq!(of(&fake, "rxe0").remedy.unwrap(), "sudo ip link set dev eth1 up");
+        assert_eq!(find(&fake, "rxe0").state, State::Warn);
+        assert_eq!(find(&fake, "rxe0").remedy.unwrap(), "sudo ip link set dev eth1 up");
     }
 }

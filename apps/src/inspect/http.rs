@@ -1,14 +1,14 @@
 //! HTTP/1.1 server side of `--metrics`: one page, one request per connection.
 
-use super::answering::Reaction;
+use super::server::Reaction;
 
 /// Maximum length of a request head in bytes.
-const HEAD: usize = 8 << 10;
+const MAX_HEAD: usize = 8 << 10;
 
 /// Handles the bytes received so far from a client: waits for a complete request head, then sends one response. `page` is called
 /// for a GET or HEAD of `/metrics`.
 pub fn react(received: &[u8], page: impl Fn() -> String) -> Reaction {
-    parse(received).map_or(Reaction::Wait, |request| Reaction::Last(respond(request, page)))
+    parse(received).map_or(Reaction::Incomplete, |request| Reaction::FinalReply(respond(request, page)))
 }
 
 /// A parsed request.
@@ -35,13 +35,13 @@ impl From<Response> for Request {
     }
 }
 
-/// Parses a request head; `None` while it is incomplete.
+/// Parses a request head. Returns `None` while it is incomplete.
 fn parse(head: &[u8]) -> Option<Request> {
-    let within = &head[..head.len().min(HEAD)];
-    // RFC 9112 §2.2: a line feed alone ends a line, too.
+    let within = &head[..head.len().min(MAX_HEAD)];
+    // RFC 9112 §2.2: a bare line feed also ends a line.
     let ends = within.windows(4).any(|end| end == b"\r\n\r\n") || within.windows(2).any(|end| end == b"\n\n");
     if !ends {
-        return (head.len() >= HEAD).then_some(Response::TooLong.into());
+        return (head.len() >= MAX_HEAD).then_some(Response::TooLong.into());
     }
     let line = within.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);

@@ -1,176 +1,177 @@
-//! Another process of the program, looked into from this one.
+//! Client of the introspection socket of another process.
 
-use super::place;
-use super::wire::{About, Answer, Ask, Connections, Counters, Line, VERSION, Value};
+use super::runtime_dir;
+use super::wire::{About, Connections, Counters, Line, Query, Reply, VERSION, Value};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an answer may take: a worker has a second, and others may be answered first.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Characters of a command that are shown in a list.
-const COMMAND: usize = 60;
-/// Bytes of an answer at most.
-const LONGEST: u64 = 8 << 20;
+/// Time limit for a reply: a worker has one second, and other clients may be served first.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of characters of a command in a list of processes.
+const COMMAND_WIDTH: usize = 60;
+/// Maximum length of a reply in bytes.
+const MAX_REPLY: u64 = 8 << 20;
 
-/// Which process is looked into.
+/// Selection of the process to inspect.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub struct WatchArgs {
-    /// The process to look into, if there are several; without it they are listed
+pub struct TargetArgs {
+    /// Process id [default: the only process; if there are several, they are listed]
     #[arg(long, value_name = "PID", conflicts_with = "socket")]
     pid: Option<u32>,
 
-    /// Its socket, where it is not in the usual place: /run/linerate/PID.sock
+    /// Introspection socket of the process [default: /run/linerate/PID.sock]
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
 }
 
-/// Why another process cannot be looked into.
+/// Error in querying another process.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// There is none.
+pub enum QueryError {
+    /// No process was found.
     #[error(
-        "no process of linerate to look into: start one without --no-inspect; only root sees those of other users{}", refused(.0)
+        "no linerate process found: start one without --no-inspect; only root sees processes of other users{}", reasons(.0)
     )]
     None(
-        /// Why some that are there could not be reached.
+        /// Reasons why existing processes could not be reached.
         Vec<String>,
     ),
-    /// There are several.
-    #[error("there are several processes: say which with --pid: {}", list(.0))]
+    /// Several processes were found.
+    #[error("several processes: select one with --pid: {}", list(.0))]
     Several(Vec<About>),
-    /// This one is not there.
-    #[error("--pid {pid}: {}", none_of(.others))]
-    NotThere {
-        /// Its number.
+    /// The process was not found.
+    #[error("--pid {pid}: {}", not_found(.others))]
+    NotFound {
+        /// Process id.
         pid: u32,
-        /// What there is.
+        /// Processes found.
         others: Vec<About>,
     },
-    /// It cannot be reached.
-    #[error("{}: {error}: see that the process runs, and that you are its user or root", path.display())]
+    /// The socket cannot be connected to.
+    #[error("{}: {error}: check that the process runs and that you are its user or root", path.display())]
     Unreachable {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// It has ended.
+    /// The process closed the connection.
     #[error("the process has ended")]
     Ended,
-    /// It says nothing.
-    #[error("the process has not answered for 5 s: it is stopped, or others look into it all the time")]
-    Silent,
-    /// It speaks otherwise.
-    #[error("the process answers what this linerate does not understand: {0}: use the one that it was started by")]
-    Strange(String),
-    /// It refuses.
-    #[error("the process answers: {0}")]
+    /// The process did not reply in time.
+    #[error("no reply from the process within 5 s: it is stopped, or too many clients query it")]
+    Timeout,
+    /// The reply is invalid or of another version.
+    #[error("invalid reply from the process: {0}: use the linerate that started it")]
+    Invalid(String),
+    /// The process replied with an error.
+    #[error("the process replies: {0}")]
     Refused(String),
-    /// Something is wrong with the socket.
-    #[error("the process's socket: {0}")]
+    /// Reading or writing the socket failed.
+    #[error("socket of the process: {0}")]
     Io(io::Error),
 }
 
-fn refused(why: &[String]) -> String {
-    why.iter().fold(String::new(), |text, why| text + "; " + why)
+fn reasons(unreachable: &[String]) -> String {
+    unreachable.iter().fold(String::new(), |text, reason| text + "; " + reason)
 }
 
 fn list(processes: &[About]) -> String {
-    let one = |about: &About| match about.command.char_indices().nth(COMMAND) {
+    let one = |about: &About| match about.command.char_indices().nth(COMMAND_WIDTH) {
         None => format!("{} ({})", about.pid, about.command),
         Some((end, _)) => format!("{} ({}…)", about.pid, &about.command[..end]),
     };
     processes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn none_of(others: &[About]) -> String {
+fn not_found(others: &[About]) -> String {
     match others {
-        [] => "no such process can be looked into, nor any other".to_owned(),
-        others => format!("no such process can be looked into; there are {}", list(others)),
+        [] => "no such linerate process, nor any other".to_owned(),
+        others => format!("no such linerate process; found {}", list(others)),
     }
 }
 
-/// The outcome of a question.
-pub type Asked<T> = Result<T, AskError>;
+/// Result of a query.
+pub type QueryResult<T> = Result<T, QueryError>;
 
-/// A process that can be asked.
+/// Connection to another process.
 #[derive(Debug)]
 pub struct Process {
     stream: BufReader<UnixStream>,
     about: About,
 }
 
-/// The process that is meant, or the only one that there is.
-pub fn find(which: &WatchArgs) -> Asked<Process> {
-    if let Some(socket) = &which.socket {
-        return Process::at(socket);
+/// Connects to the selected process, or to the only one.
+pub fn find(target: &TargetArgs) -> QueryResult<Process> {
+    if let Some(socket) = &target.socket {
+        return Process::connect(socket);
     }
-    find_in(&place::directories(), which.pid)
+    find_in(&runtime_dir::directories(), target.pid)
 }
 
-/// The process with this number.
-pub fn with_pid(pid: u32) -> Asked<Process> {
-    find_in(&place::directories(), Some(pid))
+/// Connects to the process with this id.
+pub fn with_pid(pid: u32) -> QueryResult<Process> {
+    find_in(&runtime_dir::directories(), Some(pid))
 }
 
-fn find_in(directories: &[PathBuf], pid: Option<u32>) -> Asked<Process> {
-    let (mut sockets, mut found, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+fn find_in(directories: &[PathBuf], pid: Option<u32>) -> QueryResult<Process> {
+    let (mut sockets, mut found, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
     for directory in directories {
-        match place::sockets(directory) {
+        match runtime_dir::sockets(directory) {
             Ok(some) => sockets.extend(some),
-            Err(error) => refused.push(format!("{}: {error}", directory.display())),
+            Err(error) => unreachable.push(format!("{}: {error}", directory.display())),
         }
     }
-    // Others are not asked if the one that is meant is there.
+    // The requested process comes first, so that no other is queried.
     sockets.sort_by_key(|(named, _)| pid != Some(*named));
     for (named, path) in sockets {
-        match Process::at(&path) {
+        match Process::connect(&path) {
             Ok(process) if pid == Some(named) => return Ok(process),
             Ok(process) => found.push(process),
-            // It was left behind, or has just ended.
-            Err(AskError::Ended) => {}
-            Err(AskError::Unreachable { error, .. }) if error.kind() == ErrorKind::ConnectionRefused => {}
+            // A stale socket, or a process that has just ended.
+            Err(QueryError::Ended) => {}
+            Err(QueryError::Unreachable { error, .. }) if error.kind() == ErrorKind::ConnectionRefused => {}
             Err(error) if pid == Some(named) => return Err(error),
-            Err(error) => refused.push(error.to_string()),
+            Err(error) => unreachable.push(error.to_string()),
         }
     }
     let abouts = |found: Vec<Process>| found.into_iter().map(|process| process.about).collect();
     match pid {
-        Some(pid) => Err(AskError::NotThere { pid, others: abouts(found) }),
-        None if found.len() > 1 => Err(AskError::Several(abouts(found))),
-        None => found.pop().ok_or(AskError::None(refused)),
+        Some(pid) => Err(QueryError::NotFound { pid, others: abouts(found) }),
+        None if found.len() > 1 => Err(QueryError::Several(abouts(found))),
+        None => found.pop().ok_or(QueryError::None(unreachable)),
     }
 }
 
 impl Process {
-    fn at(path: &Path) -> Asked<Process> {
-        let unreachable = |error| AskError::Unreachable { path: path.to_owned(), error };
+    fn connect(path: &Path) -> QueryResult<Process> {
+        let unreachable = |error| QueryError::Unreachable { path: path.to_owned(), error };
         let stream = UnixStream::connect(path).map_err(unreachable)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(unreachable)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(unreachable)?;
-        let nobody = About { pid: 0, program: String::new(), command: String::new(), workers: 0 };
-        let mut process = Process { stream: BufReader::new(stream), about: nobody };
-        match process.ask(Ask::About)? {
-            Answer::About(about) => process.about = About { command: shown(&about.command), ..about },
+        stream.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(unreachable)?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT)).map_err(unreachable)?;
+        let unknown = About { pid: 0, program: String::new(), command: String::new(), workers: 0 };
+        let mut process = Process { stream: BufReader::new(stream), about: unknown };
+        match process.query(Query::About)? {
+            Reply::About(about) => process.about = About { command: printable(&about.command), ..about },
             other => return Err(unexpected(&other)),
         }
         Ok(process)
     }
 
-    /// What it is.
+    /// Returns the description of the process.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// What its workers have counted.
-    pub fn counters(&mut self) -> Asked<Counters> {
-        match self.ask(Ask::Counters)? {
-            Answer::Counters(mut counters) => {
+    /// Returns the counters of its workers.
+    pub fn counters(&mut self) -> QueryResult<Counters> {
+        match self.query(Query::Counters)? {
+            Reply::Counters(mut counters) => {
                 for value in counters.workers.iter_mut().flatten().flat_map(|worker| worker.values_mut()) {
                     if let Value::Each(each) = value {
-                        *each = std::mem::take(each).into_iter().map(|(text, value)| (shown(&text), value)).collect();
+                        *each =
+                            std::mem::take(each).into_iter().map(|(text, value)| (printable(&text), value)).collect();
                     }
                 }
                 Ok(counters)
@@ -179,59 +180,59 @@ impl Process {
         }
     }
 
-    /// The connections of `worker`, a page of them that begins with the slot `from`.
-    pub fn connections(&mut self, worker: usize, from: usize) -> Asked<Connections> {
-        match self.ask(Ask::Connections { worker, from })? {
-            // One that never comes to an end is none of ours.
-            Answer::Connections(page) if page.next.is_some_and(|next| next <= from) => {
-                Err(AskError::Strange("pages that go back".to_owned()))
+    /// Returns a page of connections of `worker`, beginning with slot `from`.
+    pub fn connections(&mut self, worker: usize, from: usize) -> QueryResult<Connections> {
+        match self.query(Query::Connections { worker, from })? {
+            // Pages must advance, or a faulty process would never end the list.
+            Reply::Connections(page) if page.next.is_some_and(|next| next <= from) => {
+                Err(QueryError::Invalid("pages that do not advance".to_owned()))
             }
-            Answer::Connections(mut page) => {
-                page.connections.iter_mut().for_each(|connection| connection.state = shown(&connection.state));
+            Reply::Connections(mut page) => {
+                page.connections.iter_mut().for_each(|connection| connection.state = printable(&connection.state));
                 Ok(page)
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    fn ask(&mut self, ask: Ask) -> Asked<Answer> {
+    fn query(&mut self, query: Query) -> QueryResult<Reply> {
         let failed = |error: io::Error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => AskError::Silent,
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => AskError::Ended,
-            _ => AskError::Io(error),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => QueryError::Timeout,
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => QueryError::Ended,
+            _ => QueryError::Io(error),
         };
-        self.stream.get_mut().write_all(&Line::of(ask)).map_err(failed)?;
+        self.stream.get_mut().write_all(&Line::encode(query)).map_err(failed)?;
         let mut line = Vec::new();
-        Read::by_ref(&mut self.stream).take(LONGEST).read_until(b'\n', &mut line).map_err(failed)?;
+        Read::by_ref(&mut self.stream).take(MAX_REPLY).read_until(b'\n', &mut line).map_err(failed)?;
         if line.last() != Some(&b'\n') {
-            return Err(if (line.len() as u64) < LONGEST {
-                AskError::Ended
+            return Err(if (line.len() as u64) < MAX_REPLY {
+                QueryError::Ended
             } else {
-                AskError::Strange("too much".into())
+                QueryError::Invalid("longer than 8 MB".into())
             });
         }
-        let line: Line<Answer> =
-            serde_json::from_slice(&line).map_err(|error| AskError::Strange(shown(&error.to_string())))?;
+        let line: Line<Reply> =
+            serde_json::from_slice(&line).map_err(|error| QueryError::Invalid(printable(&error.to_string())))?;
         match line {
-            Line { version, .. } if version != VERSION => Err(AskError::Strange(format!("version {version}"))),
-            Line { said: Answer::Error(said), .. } => Err(AskError::Refused(shown(&said))),
-            Line { said, .. } => Ok(said),
+            Line { version, .. } if version != VERSION => Err(QueryError::Invalid(format!("version {version}"))),
+            Line { body: Reply::Error(error), .. } => Err(QueryError::Refused(printable(&error))),
+            Line { body, .. } => Ok(body),
         }
     }
 }
 
-fn unexpected(answer: &Answer) -> AskError {
-    let what = match answer {
-        Answer::About(_) => "about",
-        Answer::Counters(_) => "counters",
-        Answer::Connections(_) => "connections",
-        Answer::Error(_) => "error",
+fn unexpected(reply: &Reply) -> QueryError {
+    let kind = match reply {
+        Reply::About(_) => "about",
+        Reply::Counters(_) => "counters",
+        Reply::Connections(_) => "connections",
+        Reply::Error(_) => "error",
     };
-    AskError::Strange(format!("{what}, which was not asked for"))
+    QueryError::Invalid(format!("unrequested {kind}"))
 }
 
-/// Text of another process, which may be another user's, without what a terminal would take for orders.
-pub fn shown(text: &str) -> String {
+/// Replaces control characters, which could change the terminal, in text of a process that may belong to another user.
+pub fn printable(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 

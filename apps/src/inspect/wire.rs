@@ -1,4 +1,4 @@
-//! What is asked and answered between processes: one line of JSON each, which says its version.
+//! Messages between processes: one JSON line each, with a version.
 
 use linerate_bypass::inspect::{ConnInfo, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -6,152 +6,152 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The version of all of it. What is added and may be left out changes nothing; whatever else changes makes it another.
+/// Protocol version. Optional additions keep it; any other change increments it.
 pub const VERSION: u32 = 1;
 
-/// A line, either way.
+/// Query or reply line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Line<T> {
     /// [`VERSION`].
     pub version: u32,
-    /// What it says.
+    /// Content.
     #[serde(flatten)]
-    pub said: T,
+    pub body: T,
 }
 
 impl<T: Serialize> Line<T> {
-    /// The line that says so, with its end.
-    pub fn of(said: T) -> Vec<u8> {
-        let line = Line { version: VERSION, said };
-        let mut bytes = serde_json::to_vec(&line).expect("it is made of plain numbers and text");
+    /// Encodes a line, including its line feed.
+    pub fn encode(body: T) -> Vec<u8> {
+        let line = Line { version: VERSION, body };
+        let mut bytes = serde_json::to_vec(&line).expect("the types serialize without error");
         bytes.push(b'\n');
         bytes
     }
 }
 
-/// A question.
+/// Query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
-    /// What the process is.
+pub enum Query {
+    /// Description of the process.
     About,
-    /// What its workers have counted.
+    /// Counters of all workers.
     Counters,
-    /// The connections of a worker, a page of them.
+    /// One page of the connections of a worker.
     Connections {
-        /// Its number.
+        /// Worker number.
         worker: usize,
-        /// The slot to begin with: 0, and then the `next` of the last answer.
+        /// First slot: 0, then `next` of the previous reply.
         from: usize,
     },
 }
 
-/// What is said to a question.
+/// Reply to a query.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// To [`Ask::About`].
+pub enum Reply {
+    /// Reply to [`Query::About`].
     About(About),
-    /// To [`Ask::Counters`].
+    /// Reply to [`Query::Counters`].
     Counters(Counters),
-    /// To [`Ask::Connections`].
+    /// Reply to [`Query::Connections`].
     Connections(Connections),
-    /// To what is no question, or one of another version.
+    /// Reply to an invalid query or one of another version.
     Error(String),
 }
 
-/// What a process is.
+/// Description of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// The program's version.
+    /// Program version.
     pub program: String,
-    /// The words it was started with, without the program's name.
+    /// Command line without the program name.
     pub command: String,
-    /// How many workers it has.
+    /// Number of workers.
     pub workers: usize,
 }
 
-/// What the workers of a process have counted.
+/// Counters of the workers of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// When that was: microseconds since the process began to be looked into.
+    /// Time of the reply, in microseconds since introspection started.
     pub at_us: u64,
-    /// Each worker's, in the order of their numbers; `None` where one did not answer within a second. They go by the names of the
-    /// metrics, and what a network does not have is not there.
+    /// Values of each worker by metric name, indexed by worker number. `None` for a worker that did not answer within
+    /// one second. Metrics that the network does not have are absent.
     pub workers: Vec<Option<BTreeMap<String, Value>>>,
 }
 
-/// What a metric's value is.
+/// Value of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// One number.
+    /// Single value.
     One(u64),
-    /// One for each of its label's.
+    /// One value per label value.
     Each(BTreeMap<String, u64>),
 }
 
-/// Some connections of a worker.
+/// Page of connections of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Whether the worker answered within a second.
+    /// Whether the worker answered within one second.
     pub up: bool,
-    /// Those in the slots that were looked at, in their order.
+    /// Connections in the examined slots, in slot order.
     pub connections: Vec<Connection>,
-    /// The slot to go on with, if there are more.
+    /// First slot of the next page, if there is one.
     pub next: Option<usize>,
 }
 
-/// One connection. `None` is what cannot be told, or has not been measured yet.
+/// One connection. `None` means not available or not measured yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Connection {
-    /// Whose it is.
+    /// Number of the owning worker.
     pub worker: usize,
-    /// Its place there.
+    /// Slot in the worker.
     pub slot: usize,
-    /// How often the place had been used before.
+    /// Number of earlier uses of the slot.
     pub generation: u32,
-    /// How far it has come.
+    /// TCP state.
     pub state: String,
-    /// Our address.
+    /// Local address.
     pub local: Option<SocketAddr>,
-    /// The peer's.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// Received, and not consumed by the service.
+    /// Bytes received and not consumed by the service.
     pub unread_bytes: u64,
-    /// Sent by the service, and not gone yet.
+    /// Bytes written by the service and not sent.
     pub unsent_bytes: u64,
-    /// Sent, and not acknowledged.
+    /// Bytes sent and not acknowledged.
     pub in_flight_bytes: Option<u64>,
-    /// The most payload of a segment.
+    /// Maximum segment size.
     pub mss_bytes: Option<u16>,
-    /// The peer's receive window.
+    /// Receive window of the peer.
     pub send_window_bytes: Option<u64>,
-    /// The window that the peer may use.
+    /// Window advertised to the peer.
     pub receive_window_bytes: Option<u64>,
-    /// The congestion window.
+    /// Congestion window.
     pub congestion_window_bytes: Option<u64>,
-    /// The slow-start threshold, once something was lost or marked.
+    /// Slow-start threshold, set after the first loss or mark.
     pub slow_start_threshold_bytes: Option<u64>,
-    /// The smoothed round-trip time.
+    /// Smoothed round-trip time.
     pub rtt_us: Option<f64>,
-    /// Its variation.
+    /// Round-trip time variation.
     pub rtt_variation_us: Option<f64>,
-    /// The smallest one of the last minutes.
+    /// Minimum round-trip time of the last minutes.
     pub min_rtt_us: Option<f64>,
-    /// The retransmission time-out.
+    /// Retransmission timeout.
     pub retransmission_time_out_us: Option<f64>,
-    /// Retransmission time-outs in a row.
+    /// Consecutive retransmission timeouts.
     pub time_outs: Option<u32>,
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub retransmitted_segments: Option<u64>,
-    /// Whether something was lost that is being repaired.
+    /// Whether loss recovery is in progress.
     pub is_recovering: Option<bool>,
-    /// Whether the path has been seen to reorder.
+    /// Whether reordering was observed on the path.
     pub reorders: Option<bool>,
-    /// What is sent in a second, if it is paced.
+    /// Pacing rate, if the connection is paced.
     pub pacing_bytes_per_second: Option<u64>,
 }
 
@@ -188,9 +188,9 @@ impl From<&ConnInfo> for Connection {
 }
 
 impl Counters {
-    /// What was told `at` so long after the process began to be looked into.
-    pub fn of(at: Duration, told: &[Option<Snapshot>]) -> Self {
-        let values = |told: &Option<Snapshot>| told.as_ref().map(super::metrics::values);
-        Counters { at_us: at.as_micros() as u64, workers: told.iter().map(values).collect() }
+    /// Creates the message from `snapshots`, taken `at` after introspection started.
+    pub fn new(at: Duration, snapshots: &[Option<Snapshot>]) -> Self {
+        let values = |snapshot: &Option<Snapshot>| snapshot.as_ref().map(super::metrics::values);
+        Counters { at_us: at.as_micros() as u64, workers: snapshots.iter().map(values).collect() }
     }
 }

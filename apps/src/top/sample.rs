@@ -1,32 +1,32 @@
-//! What a process is asked for at a time, again and again, on a thread of its own: a screen does not wait for it.
+//! Periodic sampling of a process on a separate thread, so that the screen never waits for a reply.
 
-use crate::inspect::{AskError, Asked, Connection, Counters, Process};
+use crate::inspect::{Connection, Counters, Process, QueryError, QueryResult};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Pages of connections that are looked at for one screen, of all workers: one of each at least.
-const PAGES: usize = 16;
+/// Maximum number of connection pages per sample over all workers, but at least one per worker.
+const MAX_PAGES: usize = 16;
 
-/// What a process said at one time.
+/// State of a process at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Its counters.
+    /// Counters of the workers.
     pub counters: Counters,
-    /// Connections, of each worker those in its first slots.
+    /// Connections in the first slots of each worker.
     pub connections: Vec<Connection>,
-    /// Whether these are all.
-    pub is_all: bool,
+    /// Whether `connections` is complete.
+    pub is_complete: bool,
 }
 
 impl Sample {
-    /// Asks `process` for it.
-    pub fn take(process: &mut Process) -> Asked<Sample> {
+    /// Queries `process`.
+    pub fn take(process: &mut Process) -> QueryResult<Sample> {
         let counters = process.counters()?;
-        let (mut connections, mut is_all) = (Vec::new(), true);
-        let pages = (PAGES / counters.workers.len().max(1)).max(1);
-        for (worker, _) in counters.workers.iter().enumerate().filter(|(_, told)| told.is_some()) {
+        let (mut connections, mut is_complete) = (Vec::new(), true);
+        let pages = (MAX_PAGES / counters.workers.len().max(1)).max(1);
+        for (worker, _) in counters.workers.iter().enumerate().filter(|(_, metrics)| metrics.is_some()) {
             let mut next = Some(0);
             for _ in 0..pages {
                 let Some(from) = next else { break };
@@ -34,57 +34,64 @@ impl Sample {
                 connections.extend(page.connections);
                 next = page.next;
             }
-            is_all &= next.is_none();
+            is_complete &= next.is_none();
         }
-        Ok(Sample { counters, connections, is_all })
+        Ok(Sample { counters, connections, is_complete })
     }
 }
 
-/// What a [`Watcher`] brings.
-pub enum News {
-    /// The next sample.
+/// Event of a [`Sampler`].
+pub enum SamplerEvent {
+    /// Next sample.
     Sample(Box<Sample>),
-    /// There will be none, and why.
-    Over(AskError),
+    /// Sampling ended with this error.
+    Failed(QueryError),
 }
 
-/// A thread that asks a process at intervals. It ends when this is dropped.
-pub struct Watcher {
+/// Thread that samples a process periodically. Dropping it stops the thread.
+pub struct Sampler {
     intervals: Sender<Duration>,
-    /// What it brings.
-    pub news: Receiver<News>,
+    /// Samples and errors.
+    pub events: Receiver<SamplerEvent>,
 }
 
-impl Watcher {
-    /// Asks `process` each `interval`.
-    pub fn start(process: Process, interval: Duration) -> io::Result<Watcher> {
-        let (intervals, changes) = channel();
-        let (bring, news) = channel();
-        thread::Builder::new().name("watcher".to_owned()).spawn(move || watch(process, interval, &changes, &bring))?;
-        Ok(Watcher { intervals, news })
+impl Sampler {
+    /// Starts sampling `process` every `interval`.
+    pub fn start(process: Process, interval: Duration) -> io::Result<Sampler> {
+        let (intervals, interval_receiver) = channel();
+        let (sender, events) = channel();
+        thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || sample_periodically(process, interval, &interval_receiver, &sender))?;
+        Ok(Sampler { intervals, events })
     }
 
-    /// From now on it is asked each `interval`.
+    /// Changes the interval.
     pub fn set_interval(&self, interval: Duration) {
-        // One that has ended has said why.
+        // Fails only if the thread has ended, which it reported.
         let _ = self.intervals.send(interval);
     }
 }
 
-fn watch(mut process: Process, mut interval: Duration, changes: &Receiver<Duration>, bring: &Sender<News>) {
+fn sample_periodically(
+    mut process: Process,
+    mut interval: Duration,
+    intervals: &Receiver<Duration>,
+    sender: &Sender<SamplerEvent>,
+) {
     loop {
-        let asked = Instant::now();
-        let news = match Sample::take(&mut process) {
-            Ok(sample) => News::Sample(Box::new(sample)),
-            Err(error) => News::Over(error),
+        let started = Instant::now();
+        let event = match Sample::take(&mut process) {
+            Ok(sample) => SamplerEvent::Sample(Box::new(sample)),
+            Err(error) => SamplerEvent::Failed(error),
         };
-        let is_over = matches!(news, News::Over(_));
-        if bring.send(news).is_err() || is_over {
+        let failed = matches!(event, SamplerEvent::Failed(_));
+        if sender.send(event).is_err() || failed {
             return;
         }
         loop {
-            let left = (asked + interval).saturating_duration_since(Instant::now());
-            match changes.recv_timeout(left) {
+            let left = (started + interval).saturating_duration_since(Instant::now());
+            match intervals.recv_timeout(left) {
                 Ok(changed) => interval = changed,
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,

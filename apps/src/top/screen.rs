@@ -1,9 +1,9 @@
-//! How it is drawn.
+//! Drawing of the screen.
 
-use super::figures::{self, COLUMNS};
+use super::rates::{self, COLUMNS};
 use super::state::State;
 use super::units::{short, time};
-use crate::commands::conns::known;
+use crate::commands::conns::details;
 use crate::inspect::Connection;
 use clap::ValueEnum;
 use ratatui::Frame;
@@ -12,16 +12,16 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
-/// What keys do.
-const KEYS: &str = "q quit  ↑↓ choose  Enter open  Esc back  s sort  r reverse  w workers  +- pace";
-/// From which width on there is room for both addresses.
+/// Key bindings.
+const KEYS: &str = "q quit  ↑↓ select  Enter open  Esc back  s sort  r reverse  w workers  +- pace";
+/// Minimum width for showing both addresses.
 const WIDE: u16 = 108;
 
-/// Draws all of it, as far as there is room.
+/// Draws the screen as far as it fits.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let workers = state.workers();
     let area = frame.area();
-    // Where there is little room, the keys and the head of what is watched stay longest, and then workers, half at most.
+    // On a small screen the heading and the keys take precedence, then the workers with at most half of the lines.
     let rows = (workers.len() as u16 + 1).min((area.height / 2).max(2));
     let parts = [
         Constraint::Length(1),
@@ -32,12 +32,12 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     ];
     let [head, table, losses, connections, keys] = Layout::vertical(parts).areas(area);
     frame.render_widget(Line::from(heading(state)).style(Modifier::BOLD), head);
-    let mut lines = vec![workers_head(state)];
-    lines.extend(workers.iter().map(|row| Line::from(figures::line(row))));
+    let mut lines = vec![worker_headings(state)];
+    lines.extend(workers.iter().map(|row| Line::from(rates::line(row))));
     frame.render_widget(Paragraph::new(lines), table);
     frame.render_widget(Line::from(state.losses()), losses);
     match state.opened() {
-        Some((connection, is_there)) => draw_opened(frame, connections, connection, is_there),
+        Some((connection, is_open)) => draw_opened(frame, connections, connection, is_open),
         None => draw_connections(frame, connections, state),
     }
     frame.render_widget(Line::from(KEYS).style(Modifier::DIM), keys);
@@ -46,26 +46,26 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
 fn heading(state: &State) -> String {
     let about = &state.about;
     let workers = if about.workers == 1 { "" } else { "s" };
-    let waits = if state.now.is_none() { ", waiting for its answer" } else { "" };
+    let waiting = if state.now.is_none() { ", waiting for a reply" } else { "" };
     let each = state.interval.as_secs_f64();
     format!(
-        "linerate top: pid {}, {} worker{workers}, each {each} s{waits}: {}",
+        "linerate top: pid {}, {} worker{workers}, every {each} s{waiting}: {}",
         about.pid, about.workers, about.command
     )
 }
 
-/// The heads of the columns, that by which workers are sorted among them marked.
-fn workers_head(state: &State) -> Line<'static> {
-    let heads = figures::heads();
+/// Returns the line of headings, with the sort column of the workers in bold.
+fn worker_headings(state: &State) -> Line<'static> {
+    let headings = rates::headings();
     let (mut from, mut spans) = (0, Vec::new());
     for (number, column) in COLUMNS.iter().enumerate() {
-        let to = (from + column.width + 1).min(heads.len());
+        let to = (from + column.width + 1).min(headings.len());
         let style = if number == state.column {
             Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
         } else {
             Style::new().add_modifier(Modifier::UNDERLINED)
         };
-        spans.push(ratatui::text::Span::styled(heads[from..to].to_owned(), style));
+        spans.push(ratatui::text::Span::styled(headings[from..to].to_owned(), style));
         from = to;
     }
     Line::from(spans)
@@ -79,24 +79,25 @@ fn draw_connections(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let addresses = usize::from(area.width.saturating_sub(52)).clamp(8, 47 * 2);
     let (local, remote) = if area.width >= WIDE { (addresses / 2, addresses / 2) } else { (0, addresses) };
     let line = |texts: [String; 9]| {
-        let [state, worker, here, there, unread, unsent, rtt, window, again] = texts;
-        let here = if local > 0 { format!(" {here:local$.local$}") } else { String::new() };
+        let [state, worker, local_address, remote_address, unread, unsent, rtt, window, again] = texts;
+        let local_address = if local > 0 { format!(" {local_address:local$.local$}") } else { String::new() };
         format!(
-            "{state:12} {worker:>3}{here} {there:remote$.remote$} {unread:>6} {unsent:>6} {rtt:>6} {window:>5} {again:>5}"
+            "{state:12} {worker:>3}{local_address} {remote_address:remote$.remote$} {unread:>6} {unsent:>6} {rtt:>6} {window:>5} {again:>5}"
         )
     };
-    let heads = ["state", "wk", "local", "remote", "unread", "unsent", "rtt", "cwnd", "retr"].map(str::to_owned);
+    let headings = ["state", "wk", "local", "remote", "unread", "unsent", "rtt", "cwnd", "retr"].map(str::to_owned);
     let sort = state.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-    let part = if state.now.as_ref().is_none_or(|now| now.is_all) { "" } else { ", of each worker its first" };
+    let part =
+        if state.now.as_ref().is_none_or(|now| now.is_complete) { "" } else { ", first slots of each worker only" };
     let reversed = if state.reversed { ", reversed" } else { "" };
     let title = format!("{} connections{part}, by {sort}{reversed}", all.len());
-    let mut lines = vec![Line::from(title), Line::from(line(heads)).style(Modifier::UNDERLINED)];
+    let mut lines = vec![Line::from(title), Line::from(line(headings)).style(Modifier::UNDERLINED)];
     let room = usize::from(area.height).saturating_sub(lines.len());
-    let chosen = state.chosen();
-    // The chosen one is in sight.
-    let first = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
+    let selected = state.selected();
+    // The selected connection is kept visible.
+    let first = selected.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, connection) in all.iter().enumerate().skip(first).take(room) {
-        let style = if chosen == Some(at) { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+        let style = if selected == Some(at) { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
         lines.push(Line::from(line(texts(connection))).style(style));
     }
     frame.render_widget(Paragraph::new(lines), area);
@@ -117,18 +118,18 @@ fn texts(connection: &Connection) -> [String; 9] {
     ]
 }
 
-/// A connection with all that is known of it.
-fn draw_opened(frame: &mut Frame<'_>, area: Rect, connection: &Connection, is_there: bool) {
+/// Draws one connection with all details.
+fn draw_opened(frame: &mut Frame<'_>, area: Rect, connection: &Connection, is_open: bool) {
     let Connection { worker, slot, state, remote, unread_bytes, unsent_bytes, .. } = connection;
     let local = connection.local.map_or_else(|| "-".to_owned(), |local| local.to_string());
-    let gone = if is_there { "" } else { " (it has ended; this was last known)" };
+    let closed = if is_open { "" } else { " (closed; last known state)" };
     let mut lines = vec![
-        Line::from(format!("connection {worker}/{slot}, {state}{gone}")).style(Modifier::UNDERLINED),
+        Line::from(format!("connection {worker}/{slot}, {state}{closed}")).style(Modifier::UNDERLINED),
         Line::from(format!("local   {local}")),
         Line::from(format!("remote  {remote}")),
         Line::from(format!("queued  unread:{unread_bytes}  unsent:{unsent_bytes}")),
     ];
-    lines.push(Line::from(known(connection).join("  ")));
+    lines.push(Line::from(details(connection).join("  ")));
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
 }
 

@@ -1,12 +1,12 @@
-//! Numbers in few characters.
+//! Compact formatting of numbers.
 
-/// A number in five characters at most: 999, 1.23k, 12.3k, 123k, 1.23M.
+/// Formats a number in at most five characters: 999, 1.23k, 12.3k, 123k, 1.23M.
 pub fn short(number: f64) -> String {
     if !number.is_finite() || number < 0.0 {
         return "-".to_owned();
     }
     if number < 999.5 {
-        // Something may happen less than once a second.
+        // A rate may be below one per second.
         let digits = usize::from(number < 9.95 && number.fract() != 0.0);
         return format!("{number:.digits$}");
     }
@@ -21,7 +21,7 @@ pub fn short(number: f64) -> String {
     format!("{number:.digits$}{}", unit.unwrap_or_default())
 }
 
-/// A time in six characters at most: 12.5us, 999us, 1.50ms, 2.00s.
+/// Formats a time in at most six characters: 12.5us, 999us, 1.50ms, 2.00s.
 pub fn time(micros: f64) -> String {
     let (number, unit) = match micros {
         n if n < 999.5 => (n, "us"),
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_take_five_characters_at_most() {
+    fn numbers_fit_five_characters() {
         for (number, text) in [
             (0.0, "0"),
             (0.5, "0.5"),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn times_take_six_characters_at_most() {
+    fn times_fit_six_characters() {
         for (micros, text) in
             [(1.25, "1.25us"), (12.5, "12.5us"), (640.0, "640us"), (1500.0, "1.50ms"), (2e6, "2.00s"), (9e8, "900s")]
         {

@@ -59,7 +59,7 @@ impl MachinesArgs {
     /// What the arguments say cannot be, or a machine cannot be reached.
     pub fn look(&self, program: &Path, interrupted: &AtomicBool) -> Result<Machines, CompareError> {
         let Some([server, load]) = self.places(program).map_err(CompareError::Usage)? else {
-            return Ok(Machines { server: doctor::examine_here(&doctor::Machine::this()), other: None });
+            return Ok(Machines { server: doctor::examine_here(&doctor::Machine::local()), other: None });
         };
         let examined = [&server, &load].map(|place| place.examine(interrupted));
         let [server_is, load_is] = examined;
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn ways_are_those_of_one_machine_or_of_two() {
-        let examined = || doctor::examine_here(&doctor::Machine::this());
+        let examined = || doctor::examine_here(&doctor::Machine::local());
         let one = Machines { server: examined(), other: None };
         assert!(one.check(&["kernel".parse().unwrap(), "veth".parse().unwrap()]).is_ok());
         assert!(one.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-on"));

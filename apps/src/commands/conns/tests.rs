@@ -9,8 +9,8 @@ fn connection(slot: usize, local: &str, remote: &str, state: &str) -> Connection
 }
 
 #[test]
-fn a_place_is_an_address_a_prefix_or_a_port() {
-    for (text, has, has_not) in [
+fn address_filter_is_an_address_a_prefix_or_a_port() {
+    for (text, matching, other) in [
         ("10.0.0.2", "10.0.0.2:7", "10.0.0.3:7"),
         ("10.0.0.2:7", "10.0.0.2:7", "10.0.0.2:8"),
         (":7", "[::1]:7", "[::1]:8"),
@@ -23,36 +23,37 @@ fn a_place_is_an_address_a_prefix_or_a_port() {
         ("[::1]:7", "[::1]:7", "[::1]:9"),
         ("10.0.0.2", "[::ffff:10.0.0.2]:7", "[::ffff:10.0.0.3]:7"),
     ] {
-        let place: Place = text.parse().unwrap();
-        assert!(place.has(has.parse().unwrap()), "{text} has {has}");
-        assert!(!place.has(has_not.parse().unwrap()), "{text} has {has_not}");
+        let filter: AddressFilter = text.parse().unwrap();
+        assert!(filter.matches(matching.parse().unwrap()), "{text} {matching}");
+        assert!(!filter.matches(other.parse().unwrap()), "{text} {other}");
     }
     for text in ["", ":", ":x", ":70000", "10.0.0", "10.0.0.0/33", "10.0.0.0/", "::/129", "localhost", "10.0.0.0/-1"] {
-        assert!(text.parse::<Place>().is_err(), "{text}");
+        assert!(text.parse::<AddressFilter>().is_err(), "{text}");
     }
 }
 
 #[test]
-fn what_passes_is_what_all_filters_let_through() {
+fn connection_must_match_all_filters() {
     let all = [
         connection(0, "10.0.0.2:7", "10.0.0.1:1000", "established"),
         connection(1, "10.0.0.2:8", "10.0.0.1:1001", "established"),
         connection(2, "10.0.0.2:7", "10.9.0.1:1002", "close-wait"),
         Connection { local: None, ..connection(3, "10.0.0.2:7", "10.0.0.1:1003", "syn-sent") },
     ];
-    let passing = |filter: Filter| all.iter().filter(|it| filter.passes(it)).map(|it| it.slot).collect::<Vec<_>>();
-    let place = |text: &str| Some(text.parse().unwrap());
+    let matching =
+        |filter: Filter| all.iter().filter(|conn| filter.matches(conn)).map(|conn| conn.slot).collect::<Vec<_>>();
+    let address = |text: &str| Some(text.parse().unwrap());
     let state = |states: &[&str]| states.iter().map(|state| parse_state(state).unwrap()).collect();
-    assert_eq!(passing(Filter::default()), [0, 1, 2, 3]);
-    assert_eq!(passing(Filter { local: place(":7"), ..Filter::default() }), [0, 2]);
-    assert_eq!(passing(Filter { local: place(":7"), remote: place("10.0.0.0/24"), ..Filter::default() }), [0]);
-    assert_eq!(passing(Filter { state: state(&["ESTABLISHED"]), ..Filter::default() }), [0, 1]);
-    assert_eq!(passing(Filter { state: state(&["close-wait", "syn-sent"]), ..Filter::default() }), [2, 3]);
+    assert_eq!(matching(Filter::default()), [0, 1, 2, 3]);
+    assert_eq!(matching(Filter { local: address(":7"), ..Filter::default() }), [0, 2]);
+    assert_eq!(matching(Filter { local: address(":7"), remote: address("10.0.0.0/24"), ..Filter::default() }), [0]);
+    assert_eq!(matching(Filter { state: state(&["ESTABLISHED"]), ..Filter::default() }), [0, 1]);
+    assert_eq!(matching(Filter { state: state(&["close-wait", "syn-sent"]), ..Filter::default() }), [2, 3]);
     assert!(parse_state("open").unwrap_err().contains("fin-wait-1"));
 }
 
 #[test]
-fn numbers_are_sorted_from_the_greatest_and_addresses_from_the_smallest() {
+fn numbers_sort_descending_and_addresses_ascending() {
     let mut all = [
         Connection { rtt_us: Some(9.0), ..connection(0, "10.0.0.2:7", "10.0.0.1:900", "established") },
         Connection { rtt_us: None, ..connection(1, "10.0.0.2:7", "10.0.0.1:10000", "closed") },
@@ -73,7 +74,7 @@ fn numbers_are_sorted_from_the_greatest_and_addresses_from_the_smallest() {
 }
 
 #[test]
-fn the_text_has_what_is_known_and_leaves_out_what_is_not() {
+fn text_shows_available_details_only() {
     let bare = connection(0, "10.0.0.2:7", "10.0.0.1:900", "established");
     let full = Connection {
         mss_bytes: Some(1448),
@@ -96,7 +97,7 @@ fn the_text_has_what_is_known_and_leaves_out_what_is_not() {
 }
 
 #[test]
-fn the_json_has_all_fields_and_null_for_what_is_not_known() {
+fn json_has_all_fields_and_null_for_unavailable_ones() {
     let connections = vec![connection(0, "10.0.0.2:7", "10.0.0.1:900", "established")];
     let report = Report { pid: 1, program: "0", command: "echo serve", silent_workers: vec![3], connections };
     let json = serde_json::to_value(&report).unwrap();

@@ -3,19 +3,19 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::thread::{self, JoinHandle};
 
-/// A process that answers one client, line by line, as it is told to.
-fn process(directory: &Path, pid: u32, answers: &[&str]) -> JoinHandle<()> {
+/// Process that accepts one client and sends it these replies, one per line received.
+fn process(directory: &Path, pid: u32, replies: &[&str]) -> JoinHandle<()> {
     let listener = UnixListener::bind(directory.join(format!("{pid}.sock"))).unwrap();
     let about = format!(
         "{{\"version\":1,\"about\":{{\"pid\":{pid},\"program\":\"0\",\"command\":\"echo serve\\u001b[2J\",\"workers\":1}}}}\n"
     );
-    let answers: Vec<String> =
-        std::iter::once(about).chain(answers.iter().map(|answer| (*answer).to_owned())).collect();
+    let replies: Vec<String> =
+        std::iter::once(about).chain(replies.iter().map(|answer| (*answer).to_owned())).collect();
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        let mut asked = BufReader::new(&stream);
-        for answer in answers {
-            if asked.read_line(&mut String::new()).unwrap() == 0 {
+        let mut queries = BufReader::new(&stream);
+        for answer in replies {
+            if queries.read_line(&mut String::new()).unwrap() == 0 {
                 return;
             }
             (&stream).write_all(answer.as_bytes()).unwrap();
@@ -27,16 +27,16 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn find(directory: &tempfile::TempDir, pid: Option<u32>) -> Asked<Process> {
+fn find(directory: &tempfile::TempDir, pid: Option<u32>) -> QueryResult<Process> {
     find_in(&[directory.path().to_owned(), directory.path().join("none")], pid)
 }
 
 #[test]
-fn the_only_process_is_found_and_several_are_listed() {
+fn only_process_is_found_and_several_are_listed() {
     let directory = directory();
-    assert!(matches!(find(&directory, None), Err(AskError::None(_))));
+    assert!(matches!(find(&directory, None), Err(QueryError::None(_))));
     let one = process(directory.path(), 11, &[]);
-    // Nobody is behind this one, and this is not one.
+    // A stale socket, and a file that is not a socket.
     drop(UnixListener::bind(directory.path().join("12.sock")).unwrap());
     fs::write(directory.path().join("13.sock"), "").unwrap();
     let found = find(&directory, None).unwrap();
@@ -47,17 +47,17 @@ fn the_only_process_is_found_and_several_are_listed() {
 
     let threads = [process(directory.path(), 14, &[]), process(directory.path(), 15, &[])];
     let Err(error) = find(&directory, None) else { panic!("one of two") };
-    let said = error.to_string();
-    assert!(said.ends_with("--pid: 14 (echo serve?[2J), 15 (echo serve?[2J)"), "{said}");
+    let message = error.to_string();
+    assert!(message.ends_with("--pid: 14 (echo serve?[2J), 15 (echo serve?[2J)"), "{message}");
     for thread in threads {
         thread.join().unwrap();
     }
 }
 
 #[test]
-fn a_process_is_found_by_its_number_among_others() {
+fn process_is_found_by_id_among_others() {
     let directory = directory();
-    // Nobody asks the first one, which waits on.
+    // The first process is not queried and keeps waiting.
     let (_, thread) = (process(directory.path(), 14, &[]), process(directory.path(), 15, &[]));
     assert_eq!(find(&directory, Some(15)).unwrap().about().pid, 15);
     thread.join().unwrap();
@@ -65,23 +65,23 @@ fn a_process_is_found_by_its_number_among_others() {
         fs::remove_file(directory.path().join(format!("{pid}.sock"))).unwrap();
     }
     let thread = process(directory.path(), 16, &[]);
-    let said = find(&directory, Some(15)).unwrap_err().to_string();
-    assert!(said.starts_with("--pid 15: ") && said.ends_with("there are 16 (echo serve?[2J)"), "{said}");
+    let message = find(&directory, Some(15)).unwrap_err().to_string();
+    assert!(message.starts_with("--pid 15: ") && message.ends_with("found 16 (echo serve?[2J)"), "{message}");
     thread.join().unwrap();
 }
 
 #[test]
-fn whatever_a_process_answers_is_an_outcome() {
+fn any_reply_has_a_defined_outcome() {
     let page =
         |next: &str| format!("{{\"version\":1,\"connections\":{{\"up\":true,\"connections\":[],\"next\":{next}}}}}\n");
     for (answer, part) in [
         ("", "has ended"),
         ("{\"version\":1,\"conn", "has ended"),
-        ("\n", "does not understand"),
+        ("\n", "invalid reply"),
         ("{\"version\":2,\"connections\":{\"up\":true,\"connections\":[],\"next\":null}}\n", "version 2"),
-        ("{\"version\":1,\"error\":\"no\\u001b[0m\"}\n", "the process answers: no?[0m"),
-        ("{\"version\":1,\"counters\":{\"at_us\":1,\"workers\":[]}}\n", "counters, which was not asked for"),
-        (&page("5"), "pages that go back"),
+        ("{\"version\":1,\"error\":\"no\\u001b[0m\"}\n", "the process replies: no?[0m"),
+        ("{\"version\":1,\"counters\":{\"at_us\":1,\"workers\":[]}}\n", "unrequested counters"),
+        (&page("5"), "pages that do not advance"),
         (&page("6"), ""),
         (&page("null"), ""),
     ] {
@@ -91,8 +91,8 @@ fn whatever_a_process_answers_is_an_outcome() {
         match (outcome, part) {
             (Ok(page), "") => assert!(page.up),
             (Err(error), part) if !part.is_empty() => {
-                let said = error.to_string();
-                assert!(said.contains(part) && !said.contains('\u{1b}'), "{answer}: {said}");
+                let message = error.to_string();
+                assert!(message.contains(part) && !message.contains('\u{1b}'), "{answer}: {message}");
             }
             (outcome, _) => panic!("{answer}: {outcome:?}"),
         }
@@ -101,10 +101,10 @@ fn whatever_a_process_answers_is_an_outcome() {
 }
 
 #[test]
-fn an_answer_without_end_is_not_read_to_its_end() {
+fn endless_reply_is_not_read_to_its_end() {
     let directory = directory();
     let listener = UnixListener::bind(directory.path().join("11.sock")).unwrap();
-    let talks = thread::spawn(move || {
+    let writer = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut sent = 0_u64;
         while let Ok(n) = stream.write(&[b'['; 65_536]) {
@@ -112,12 +112,12 @@ fn an_answer_without_end_is_not_read_to_its_end() {
         }
         sent
     });
-    assert!(matches!(find(&directory, Some(11)), Err(AskError::Strange(_))));
-    assert!(talks.join().unwrap() < 2 * LONGEST);
+    assert!(matches!(find(&directory, Some(11)), Err(QueryError::Invalid(_))));
+    assert!(writer.join().unwrap() < 2 * MAX_REPLY);
 }
 
 #[test]
-fn the_causes_of_drops_are_shown_without_orders_to_the_terminal() {
+fn drop_causes_are_printable() {
     let directory = directory();
     let answer =
         "{\"version\":1,\"counters\":{\"at_us\":1,\"workers\":[{\"linerate_drops_total\":{\"a\\u001bb\":3}},null]}}\n";

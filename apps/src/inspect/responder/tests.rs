@@ -1,4 +1,4 @@
-use super::super::answering::{self, CONNECTIONS, Listener, PATIENCE, Post, Server};
+use super::super::server::{self, ClientServer, Endpoint, Listener, MAX_CLIENTS, REQUEST_TIMEOUT};
 use super::*;
 use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::mailbox;
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long anything in a test may take: longer than clients are waited for.
+/// Time limit of every test, longer than the timeouts of the server.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// How long who looks in may be silent here.
-const IDLE: Duration = Duration::from_secs(4);
+/// Idle timeout of clients.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A worker with so many connections, each 10th of which is closing.
-struct Full(usize);
+/// Worker with this number of connections, of which every tenth is closing.
+struct FakeWorker(usize);
 
-impl Inspect for Full {
+impl Inspect for FakeWorker {
     fn snapshot(&mut self) -> Snapshot {
         Snapshot { requests: Some(3), ..Snapshot::default() }
     }
@@ -39,19 +39,19 @@ impl Inspect for Full {
     }
 }
 
-/// A process with one worker that answers, on a thread of its own, or does not.
-struct World {
+/// Process with one worker thread that answers queries.
+struct FakeProcess {
     path: PathBuf,
     _directory: tempfile::TempDir,
-    _server: Server,
-    over: Arc<AtomicBool>,
-    /// Letters that the worker has had.
-    letters: Arc<AtomicUsize>,
+    _server: ClientServer,
+    stop: Arc<AtomicBool>,
+    /// Number of queries that reached the worker.
+    queries: Arc<AtomicUsize>,
     worker: Option<JoinHandle<()>>,
 }
 
-impl World {
-    fn new(connections: usize) -> World {
+impl FakeProcess {
+    fn new(connections: usize) -> FakeProcess {
         let (sender, mut mail) = mailbox(64);
         let way = Way::default();
         let make = way.told_by(Arc::new(|_: WorkerCtx<_>| Echo));
@@ -59,25 +59,25 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let about = About { pid: 7, program: "0".to_owned(), command: "echo serve".to_owned(), workers: 1 };
-        let told = Told::new(about, way);
-        let react = move |heard: &mut Vec<u8>| told.react(heard);
-        let post = Post::new(Listener::Unix(UnixListener::bind(&path).unwrap()), IDLE, react).unwrap();
-        let server = answering::answer(vec![post]).unwrap();
-        let (over, letters) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (ended, had) = (over.clone(), letters.clone());
+        let responder = Responder::new(about, way);
+        let react = move |received: &mut Vec<u8>| responder.react(received);
+        let endpoint = Endpoint::new(Listener::Unix(UnixListener::bind(&path).unwrap()), IDLE_TIMEOUT, react).unwrap();
+        let server = server::spawn(vec![endpoint]).unwrap();
+        let (stop, queries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopped, counter) = (stop.clone(), queries.clone());
         let run = move || {
-            while !ended.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 match mail.receive() {
-                    Some(AppMsg::Query(look)) => {
-                        had.fetch_add(1, Ordering::Relaxed);
-                        look.answer(&mut Full(connections));
+                    Some(AppMsg::Query(query)) => {
+                        counter.fetch_add(1, Ordering::Relaxed);
+                        query.answer(&mut FakeWorker(connections));
                     }
                     _ => thread::sleep(Duration::from_micros(50)),
                 }
             }
         };
         let worker = Some(thread::spawn(run));
-        World { path, _directory: directory, _server: server, over, letters, worker }
+        FakeProcess { path, _directory: directory, _server: server, stop, queries, worker }
     }
 
     fn client(&self) -> Client {
@@ -87,9 +87,9 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for FakeProcess {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.worker.take().unwrap().join().unwrap();
     }
 }
@@ -97,20 +97,20 @@ impl Drop for World {
 struct Client(BufReader<UnixStream>);
 
 impl Client {
-    fn say(&mut self, bytes: &[u8]) {
-        // The other end may have closed already.
+    fn send(&mut self, bytes: &[u8]) {
+        // The server may have closed the connection.
         let _ = self.0.get_mut().write_all(bytes);
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
     fn ask(&mut self, line: &str) -> Value {
-        self.say(format!("{line}\n").as_bytes());
-        self.hear()
+        self.send(format!("{line}\n").as_bytes());
+        self.receive()
     }
 
     fn has_ended(mut self) -> bool {
@@ -122,13 +122,13 @@ impl Client {
 const ABOUT: &str = r#"{"version":1,"ask":"about"}"#;
 
 #[test]
-fn questions_are_answered_one_after_the_other_on_one_connection() {
-    let world = World::new(3);
-    let mut client = world.client();
+fn queries_are_answered_in_sequence_on_one_connection() {
+    let process = FakeProcess::new(3);
+    let mut client = process.client();
     let about = json!({"version": 1, "about": {"pid": 7, "program": "0", "command": "echo serve", "workers": 1}});
     assert_eq!(client.ask(ABOUT), about);
-    let told = client.ask(r#"{"version":1,"ask":"counters"}"#);
-    assert_eq!(told["counters"]["workers"][0]["linerate_requests_total"], 3, "{told}");
+    let reply = client.ask(r#"{"version":1,"ask":"counters"}"#);
+    assert_eq!(reply["counters"]["workers"][0]["linerate_requests_total"], 3, "{reply}");
     let page = client.ask(r#"{"version":1,"ask":"connections","worker":0,"from":1}"#);
     let page = &page["connections"];
     assert_eq!((&page["up"], &page["next"]), (&json!(true), &Value::Null));
@@ -140,34 +140,34 @@ fn questions_are_answered_one_after_the_other_on_one_connection() {
         (&json!(12.5), &Value::Null, &json!(2))
     );
     assert_eq!((&first["remote"], &first["local"]), (&json!("10.0.0.1:1000"), &Value::Null));
-    // Something that nobody knows yet is ignored.
+    // Unknown fields are ignored.
     assert_eq!(client.ask(r#"{"version":1,"ask":"about","and":["more"]}"#), about);
 }
 
 #[test]
-fn what_is_asked_at_once_or_bit_by_bit_is_answered_in_its_order() {
-    let world = World::new(3);
-    let mut client = world.client();
+fn pipelined_and_fragmented_queries_are_answered_in_order() {
+    let process = FakeProcess::new(3);
+    let mut client = process.client();
     let both = format!("{ABOUT}\n{{\"version\":1,\"ask\":\"counters\"}}\n{ABOUT}\n");
-    client.say(both.as_bytes());
-    assert!(client.hear()["about"].is_object());
-    assert!(client.hear()["counters"].is_object());
-    assert!(client.hear()["about"].is_object());
+    client.send(both.as_bytes());
+    assert!(client.receive()["about"].is_object());
+    assert!(client.receive()["counters"].is_object());
+    assert!(client.receive()["about"].is_object());
     for byte in format!("{ABOUT}\n").bytes() {
-        client.say(&[byte]);
+        client.send(&[byte]);
     }
-    assert!(client.hear()["about"].is_object());
+    assert!(client.receive()["about"].is_object());
 }
 
 #[test]
-fn a_hundred_thousand_connections_come_by_pages() {
-    let world = World::new(100_000);
-    let mut client = world.client();
-    let (mut from, mut seen, mut letters) = (0, 0, 0);
+fn connections_are_paged() {
+    let process = FakeProcess::new(100_000);
+    let mut client = process.client();
+    let (mut from, mut seen, mut queries) = (0, 0, 0);
     loop {
         let page = client.ask(&format!(r#"{{"version":1,"ask":"connections","worker":0,"from":{from}}}"#));
         let page = &page["connections"];
-        letters += 1;
+        queries += 1;
         for connection in page["connections"].as_array().unwrap() {
             assert_eq!(connection["slot"], seen);
             seen += 1;
@@ -178,45 +178,45 @@ fn a_hundred_thousand_connections_come_by_pages() {
             None => break,
         }
     }
-    assert_eq!((seen, world.letters.load(Ordering::Relaxed)), (100_000, letters));
+    assert_eq!((seen, process.queries.load(Ordering::Relaxed)), (100_000, queries));
 }
 
 #[test]
-fn nonsense_is_refused_and_ends_the_connection() {
-    let world = World::new(1);
-    let long = format!("{{\"version\":1,\"ask\":\"{}\"}}", "x".repeat(2 * LONGEST));
-    let deep = "[".repeat(LONGEST - 10);
+fn invalid_query_is_refused_and_ends_the_connection() {
+    let process = FakeProcess::new(1);
+    let long = format!("{{\"version\":1,\"ask\":\"{}\"}}", "x".repeat(2 * MAX_LINE));
+    let deep = "[".repeat(MAX_LINE - 10);
     for (line, part) in [
-        ("", "no line of JSON"),
-        ("GET /metrics HTTP/1.1\r", "no line of JSON"),
-        ("{}", "no line of JSON with a version"),
-        ("[1,2,3]", "no line of JSON"),
-        ("{\"version\":\"1\",\"ask\":\"about\"}", "no line of JSON with a version"),
-        ("{\"version\":2,\"ask\":\"about\"}", "version 1 is spoken here"),
-        ("{\"version\":1}", "no question"),
-        ("{\"version\":1,\"ask\":\"stop\"}", "no question"),
-        ("{\"version\":1,\"ask\":\"connections\"}", "no question"),
-        ("{\"version\":1,\"ask\":\"connections\",\"worker\":-1,\"from\":0}", "no question"),
-        (&deep, "no line of JSON"),
-        (&long, "1024 bytes at most"),
+        ("", "not a line of JSON"),
+        ("GET /metrics HTTP/1.1\r", "not a line of JSON"),
+        ("{}", "not a line of JSON with a version"),
+        ("[1,2,3]", "not a line of JSON"),
+        ("{\"version\":\"1\",\"ask\":\"about\"}", "not a line of JSON with a version"),
+        ("{\"version\":2,\"ask\":\"about\"}", "this process uses version 1"),
+        ("{\"version\":1}", "not a query"),
+        ("{\"version\":1,\"ask\":\"stop\"}", "not a query"),
+        ("{\"version\":1,\"ask\":\"connections\"}", "not a query"),
+        ("{\"version\":1,\"ask\":\"connections\",\"worker\":-1,\"from\":0}", "not a query"),
+        (&deep, "not a line of JSON"),
+        (&long, "limited to 1024 bytes"),
     ] {
-        let mut client = world.client();
+        let mut client = process.client();
         let answer = client.ask(line);
         assert!(answer["error"].as_str().unwrap().contains(part), "{line:.60}: {answer}");
         client.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
         assert!(client.has_ended(), "{line:.60}");
     }
-    let mut client = world.client();
-    client.say(b"\xff\xfe\x00\n");
-    assert!(client.hear()["error"].is_string());
-    // It asked the worker nothing.
-    assert_eq!(world.letters.load(Ordering::Relaxed), 0);
+    let mut client = process.client();
+    client.send(b"\xff\xfe\x00\n");
+    assert!(client.receive()["error"].is_string());
+    // No query reached the worker.
+    assert_eq!(process.queries.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn a_worker_or_a_slot_that_there_is_not_is_no_nonsense() {
-    let world = World::new(5);
-    let mut client = world.client();
+fn unknown_worker_is_an_error_and_unknown_slot_is_an_empty_page() {
+    let process = FakeProcess::new(5);
+    let mut client = process.client();
     let answer = client.ask(r#"{"version":1,"ask":"connections","worker":1,"from":0}"#);
     assert!(answer["error"].as_str().unwrap().contains("no worker 1"), "{answer}");
     let answer = client.ask(&format!(r#"{{"version":1,"ask":"connections","worker":0,"from":{}}}"#, usize::MAX));
@@ -224,47 +224,47 @@ fn a_worker_or_a_slot_that_there_is_not_is_no_nonsense() {
 }
 
 #[test]
-fn half_a_line_is_waited_for_no_longer_than_others_can_bear() {
-    let world = World::new(1);
-    let mut client = world.client();
+fn incomplete_line_times_out() {
+    let process = FakeProcess::new(1);
+    let mut client = process.client();
     let began = Instant::now();
-    client.say(&ABOUT.as_bytes()[..10]);
+    client.send(&ABOUT.as_bytes()[..10]);
     assert!(client.has_ended());
-    assert!(began.elapsed() >= PATIENCE && began.elapsed() < DEADLINE);
+    assert!(began.elapsed() >= REQUEST_TIMEOUT && began.elapsed() < DEADLINE);
 }
 
 #[test]
-fn clients_beyond_the_limit_replace_silent_ones_and_not_those_that_asked() {
-    let world = World::new(1);
-    let mut asking = world.client();
+fn excess_clients_evict_silent_clients_only() {
+    let process = FakeProcess::new(1);
+    let mut asking = process.client();
     assert!(asking.ask(ABOUT)["about"].is_object());
-    let silent: Vec<_> = (0..CONNECTIONS).map(|_| world.client()).collect();
-    assert!(world.client().ask(ABOUT)["about"].is_object());
+    let silent: Vec<_> = (0..MAX_CLIENTS).map(|_| process.client()).collect();
+    assert!(process.client().ask(ABOUT)["about"].is_object());
     assert!(asking.ask(ABOUT)["about"].is_object());
     assert!(silent.into_iter().all(Client::has_ended));
 }
 
 #[test]
-fn who_does_not_read_is_dropped_and_holds_nobody_up() {
-    let world = World::new(100_000);
-    let mut deaf = world.client();
-    // As long as it takes what it says: answers fill the socket, and then nothing more is read.
-    deaf.0.get_ref().set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+fn client_that_does_not_read_is_dropped_without_delaying_others() {
+    let process = FakeProcess::new(100_000);
+    let mut blocked = process.client();
+    // Send queries until replies fill the socket and the server stops reading.
+    blocked.0.get_ref().set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let line = b"{\"version\":1,\"ask\":\"connections\",\"worker\":0,\"from\":0}\n";
     let began = Instant::now();
-    while deaf.0.get_mut().write_all(line).is_ok() {
+    while blocked.0.get_mut().write_all(line).is_ok() {
         assert!(began.elapsed() < DEADLINE);
     }
-    let asked = Instant::now();
-    assert!(world.client().ask(ABOUT)["about"].is_object());
-    assert!(asked.elapsed() < PATIENCE);
-    // The server closes the connection after `PATIENCE`, within a line that the client has not read.
-    let stream = deaf.0.get_ref();
+    let started = Instant::now();
+    assert!(process.client().ask(ABOUT)["about"].is_object());
+    assert!(started.elapsed() < REQUEST_TIMEOUT);
+    // The server closes the connection after `REQUEST_TIMEOUT`, within a line that the client has not read.
+    let stream = blocked.0.get_ref();
     let mut hang_up = [PollFd::new(stream, PollFlags::empty())];
     let deadline = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
     assert_eq!(poll(&mut hang_up, Some(&deadline)), Ok(1), "the server did not close the connection");
     assert!(hang_up[0].revents().contains(PollFlags::HUP));
     let mut rest = Vec::new();
-    let _ = deaf.0.read_to_end(&mut rest);
+    let _ = blocked.0.read_to_end(&mut rest);
     assert_ne!(rest.last(), Some(&b'\n'));
 }

@@ -1,4 +1,4 @@
-//! What the counters of a process come to over an interval: a row for each worker.
+//! Rates and levels of the workers of a process over an interval, one row per worker.
 
 use super::sample::Sample;
 use super::units::{short, time};
@@ -7,69 +7,69 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a worker has told, by the names of metrics.
-type Told = BTreeMap<String, Value>;
+/// Counters of a worker by metric name.
+type Metrics = BTreeMap<String, Value>;
 
-/// What one worker did, or all of them. `None` is what cannot be told.
+/// Row of the table: rates and levels of one worker or of all. `None` means not available.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures {
-    /// Its number; `None` of all together.
+pub struct WorkerRates {
+    /// Worker number. `None` for the total.
     pub worker: Option<usize>,
-    /// Whether it answered.
+    /// Whether the worker answered.
     pub is_up: bool,
-    /// The part of its turns in which there was something to do.
+    /// Fraction of iterations with work.
     pub busy: Option<f64>,
-    /// Frames received in a second, and the following likewise.
+    /// Frames received per second. The following rates are also per second.
     pub rx_frames: Option<f64>,
     pub rx_bytes: Option<f64>,
     pub tx_frames: Option<f64>,
     pub tx_bytes: Option<f64>,
     pub requests: Option<f64>,
     pub drops: Option<f64>,
-    /// Connections at the moment.
+    /// Current connections.
     pub connections: Option<u64>,
-    /// The part of the packets that the worker may hold which it holds.
+    /// Packets held by the worker, as a fraction of its share.
     pub held: Option<f64>,
-    /// Packets free in the pool.
+    /// Free packets in the pool.
     pub pool_free: Option<u64>,
-    /// Frames that wait for the port.
+    /// Frames queued for transmission.
     pub queued: Option<u64>,
-    /// The median of the round-trip times of its connections that were looked at, in microseconds.
+    /// Median round-trip time of the sampled connections, in microseconds.
     pub rtt: Option<f64>,
 }
 
-/// The number of a metric: the sum, if it has several.
-fn value(told: &Told, name: &str) -> Option<u64> {
-    match told.get(name)? {
+/// Returns the value of a metric, summed over its labels.
+fn value(metrics: &Metrics, name: &str) -> Option<u64> {
+    match metrics.get(name)? {
         Value::One(value) => Some(*value),
         Value::Each(each) => Some(each.values().sum()),
     }
 }
 
-/// The counters of an interval: those at its end, those at its beginning, and its length in seconds.
+/// Counters at both ends of an interval, and its length in seconds.
 struct Interval<'a> {
-    after: &'a Told,
-    before: Option<&'a Told>,
+    after: &'a Metrics,
+    before: Option<&'a Metrics>,
     seconds: f64,
 }
 
 impl Interval<'_> {
-    fn grown(&self, name: &str) -> Option<f64> {
+    fn increase(&self, name: &str) -> Option<f64> {
         Some(value(self.after, name)?.saturating_sub(value(self.before?, name)?) as f64)
     }
 
     fn rate(&self, name: &str) -> Option<f64> {
-        self.grown(name).map(|grown| grown / self.seconds).filter(|_| self.seconds > 0.0)
+        self.increase(name).map(|increase| increase / self.seconds).filter(|_| self.seconds > 0.0)
     }
 
-    fn figures(&self) -> Figures {
+    fn rates(&self) -> WorkerRates {
         let level = |name| value(self.after, name);
-        let part = |some: Option<f64>, all: Option<f64>| Some(some? / all.filter(|all| *all > 0.0)?);
+        let fraction = |part: Option<f64>, whole: Option<f64>| Some(part? / whole.filter(|whole| *whole > 0.0)?);
         let share = level("linerate_pool_share_packets").map(|share| share as f64);
-        Figures {
+        WorkerRates {
             worker: None,
             is_up: true,
-            busy: part(self.grown("linerate_busy_turns_total"), self.grown("linerate_turns_total")),
+            busy: fraction(self.increase("linerate_busy_turns_total"), self.increase("linerate_turns_total")),
             rx_frames: self.rate("linerate_rx_frames_total"),
             rx_bytes: self.rate("linerate_rx_bytes_total"),
             tx_frames: self.rate("linerate_tx_frames_total"),
@@ -77,7 +77,7 @@ impl Interval<'_> {
             requests: self.rate("linerate_requests_total"),
             drops: self.rate("linerate_drops_total"),
             connections: level("linerate_connections"),
-            held: part(level("linerate_packets_held").map(|held| held as f64), share),
+            held: fraction(level("linerate_packets_held").map(|held| held as f64), share),
             pool_free: level("linerate_pool_free_packets"),
             queued: level("linerate_tx_queued_frames"),
             rtt: None,
@@ -85,35 +85,35 @@ impl Interval<'_> {
     }
 }
 
-/// The middle of `times`.
+/// Returns the median.
 fn median(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied()
 }
 
-/// How long it was from one sample to the next, in seconds, by the clock of the process.
+/// Returns the seconds between two samples, by the clock of the process.
 fn seconds(after: &Sample, before: &Sample) -> f64 {
     after.counters.at_us.saturating_sub(before.counters.at_us) as f64 / 1e6
 }
 
-/// A row for each worker, in the order of their numbers.
-pub fn rows(after: &Sample, before: Option<&Sample>) -> Vec<Figures> {
+/// Returns one row per worker, in order of worker number.
+pub fn rows(after: &Sample, before: Option<&Sample>) -> Vec<WorkerRates> {
     let seconds = before.map_or(0.0, |before| seconds(after, before));
-    let row = |(worker, told): (usize, &Option<Told>)| {
-        let Some(told) = told else { return Figures { worker: Some(worker), ..Figures::default() } };
+    let row = |(worker, metrics): (usize, &Option<Metrics>)| {
+        let Some(metrics) = metrics else { return WorkerRates { worker: Some(worker), ..WorkerRates::default() } };
         let before = before.and_then(|before| before.counters.workers.get(worker)?.as_ref());
         let rtts = after.connections.iter().filter(|connection| connection.worker == worker);
         let rtt = median(rtts.filter_map(|connection| connection.rtt_us).collect());
-        Figures { worker: Some(worker), rtt, ..Interval { after: told, before, seconds }.figures() }
+        WorkerRates { worker: Some(worker), rtt, ..Interval { after: metrics, before, seconds }.rates() }
     };
     after.counters.workers.iter().enumerate().map(row).collect()
 }
 
-/// All workers together. Pools may be shared, so that nobody knows how much is free in all of them.
-pub fn total(rows: &[Figures], after: &Sample, before: Option<&Sample>) -> Figures {
-    let sum = |of: fn(&Figures) -> Option<f64>| rows.iter().filter_map(of).reduce(|a, b| a + b);
-    let count = |of: fn(&Figures) -> Option<u64>| rows.iter().filter_map(of).reduce(|a, b| a + b);
-    let grown = |name: &str| -> Option<u64> {
+/// Returns the total of all workers. Pools may be shared, so the total of free packets is unknown.
+pub fn total(rows: &[WorkerRates], after: &Sample, before: Option<&Sample>) -> WorkerRates {
+    let sum = |field: fn(&WorkerRates) -> Option<f64>| rows.iter().filter_map(field).reduce(|a, b| a + b);
+    let count = |field: fn(&WorkerRates) -> Option<u64>| rows.iter().filter_map(field).reduce(|a, b| a + b);
+    let increase = |name: &str| -> Option<u64> {
         let workers = after.counters.workers.iter().zip(&before?.counters.workers);
         Some(
             workers
@@ -121,11 +121,11 @@ pub fn total(rows: &[Figures], after: &Sample, before: Option<&Sample>) -> Figur
                 .sum(),
         )
     };
-    let turns = grown("linerate_turns_total").filter(|turns| *turns > 0);
-    Figures {
+    let turns = increase("linerate_turns_total").filter(|turns| *turns > 0);
+    WorkerRates {
         worker: None,
         is_up: true,
-        busy: grown("linerate_busy_turns_total").zip(turns).map(|(busy, turns)| busy as f64 / turns as f64),
+        busy: increase("linerate_busy_turns_total").zip(turns).map(|(busy, turns)| busy as f64 / turns as f64),
         rx_frames: sum(|row| row.rx_frames),
         rx_bytes: sum(|row| row.rx_bytes),
         tx_frames: sum(|row| row.tx_frames),
@@ -140,53 +140,53 @@ pub fn total(rows: &[Figures], after: &Sample, before: Option<&Sample>) -> Figur
     }
 }
 
-/// What a worker has dropped, by cause.
-fn by_cause(told: &Told) -> Option<&BTreeMap<String, u64>> {
-    match told.get("linerate_drops_total")? {
+/// Returns the drops of a worker by cause.
+fn by_cause(metrics: &Metrics) -> Option<&BTreeMap<String, u64>> {
+    match metrics.get("linerate_drops_total")? {
         Value::Each(each) => Some(each),
         Value::One(_) => None,
     }
 }
 
-/// What was dropped of all workers: the cause, how often in a second, and how often ever, the latest first. A worker that did not answer
-/// before has no rate, as in its row.
+/// Returns the drops of all workers: cause, rate per second and total, sorted by increase and then by total. A worker
+/// without an earlier sample has no rate.
 pub fn drops(after: &Sample, before: Option<&Sample>) -> Vec<(String, Option<f64>, u64)> {
     let seconds = before.map(|before| seconds(after, before)).filter(|seconds| *seconds > 0.0);
-    // Of each cause how many there were ever, and in the interval.
+    // Total and increase per cause.
     let mut causes = BTreeMap::<&String, (u64, u64)>::new();
-    for (worker, told) in after.counters.workers.iter().enumerate() {
+    for (worker, metrics) in after.counters.workers.iter().enumerate() {
         let earlier = before.and_then(|before| before.counters.workers.get(worker)?.as_ref());
-        for (cause, n) in told.iter().flat_map(by_cause).flatten() {
-            let had = earlier.map(|told| by_cause(told).and_then(|each| each.get(cause)).copied().unwrap_or(0));
-            let (ever, grown) = causes.entry(cause).or_default();
-            *ever += n;
-            *grown += had.map_or(0, |had| n.saturating_sub(had));
+        for (cause, n) in metrics.iter().flat_map(by_cause).flatten() {
+            let had = earlier.map(|metrics| by_cause(metrics).and_then(|each| each.get(cause)).copied().unwrap_or(0));
+            let (total, increase) = causes.entry(cause).or_default();
+            *total += n;
+            *increase += had.map_or(0, |had| n.saturating_sub(had));
         }
     }
     let mut all: Vec<_> = causes.into_iter().collect();
-    all.sort_by_key(|(_, (ever, grown))| Reverse((*grown, *ever)));
-    let rate = |grown| seconds.map(|seconds| grown as f64 / seconds);
-    all.into_iter().map(|(cause, (ever, grown))| (cause.clone(), rate(grown), ever)).collect()
+    all.sort_by_key(|(_, (total, increase))| Reverse((*increase, *total)));
+    let rate = |increase| seconds.map(|seconds| increase as f64 / seconds);
+    all.into_iter().map(|(cause, (total, increase))| (cause.clone(), rate(increase), total)).collect()
 }
 
-/// A column of the table of workers.
+/// Column of the table of workers.
 pub struct Column {
-    /// Its head.
+    /// Heading.
     pub head: &'static str,
-    /// Characters.
+    /// Width in characters.
     pub width: usize,
-    /// What it says of a worker.
-    pub text: fn(&Figures) -> String,
-    /// By what workers are sorted by it, the greatest first.
-    key: fn(&Figures) -> Option<f64>,
+    /// Formats the cell of a row.
+    pub text: fn(&WorkerRates) -> String,
+    /// Returns the sort key of a row. Rows are sorted in descending order.
+    key: fn(&WorkerRates) -> Option<f64>,
 }
 
-fn shortened(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), short)
 }
 
-fn percent(part: Option<f64>) -> String {
-    part.map_or_else(|| "-".to_owned(), |part| format!("{:.0}", part * 100.0))
+fn percent(fraction: Option<f64>) -> String {
+    fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{:.0}", fraction * 100.0))
 }
 
 macro_rules! column {
@@ -197,13 +197,13 @@ macro_rules! column {
         Column {
             head: $head,
             width: $width,
-            text: |row| shortened(row.$field.map(|n| n as f64)),
+            text: |row| format_number(row.$field.map(|n| n as f64)),
             key: |row| row.$field.map(|n| n as f64),
         }
     };
 }
 
-/// All of them, which fit into 80 characters.
+/// All columns. A line fits into 80 characters.
 pub static COLUMNS: [Column; 13] = [
     Column {
         head: "wk",
@@ -212,67 +212,67 @@ pub static COLUMNS: [Column; 13] = [
         key: |row| row.worker.map(|worker| -(worker as f64)),
     },
     column!("busy%", 5, percent, busy),
-    column!("rx/s", 5, shortened, rx_frames),
-    column!("rxB/s", 5, shortened, rx_bytes),
-    column!("tx/s", 5, shortened, tx_frames),
-    column!("txB/s", 5, shortened, tx_bytes),
-    column!("req/s", 5, shortened, requests),
+    column!("rx/s", 5, format_number, rx_frames),
+    column!("rxB/s", 5, format_number, rx_bytes),
+    column!("tx/s", 5, format_number, tx_frames),
+    column!("txB/s", 5, format_number, tx_bytes),
+    column!("req/s", 5, format_number, requests),
     column!("conns", 5, connections),
-    column!("drop/s", 6, shortened, drops),
+    column!("drop/s", 6, format_number, drops),
     column!("held%", 5, percent, held),
     column!("free", 5, pool_free),
     column!("txq", 5, queued),
     Column { head: "rtt", width: 6, text: |row| row.rtt.map_or_else(|| "-".to_owned(), time), key: |row| row.rtt },
 ];
 
-/// Which of two workers comes first by a column: what cannot be told is last.
-pub fn order(column: &Column, a: &Figures, b: &Figures) -> Ordering {
+/// Compares two workers by a column. Workers without a value come last.
+pub fn order(column: &Column, a: &WorkerRates, b: &WorkerRates) -> Ordering {
     let key = |row| (column.key)(row).unwrap_or(f64::NEG_INFINITY);
     key(b).total_cmp(&key(a)).then(a.worker.cmp(&b.worker))
 }
 
-/// The heads of the columns, as a line.
-pub fn heads() -> String {
+/// Returns the line of headings.
+pub fn headings() -> String {
     COLUMNS.iter().map(|column| format!("{:>1$}", column.head, column.width)).collect::<Vec<_>>().join(" ")
 }
 
-/// A row, as a line.
-pub fn line(row: &Figures) -> String {
+/// Formats a row as a line.
+pub fn line(row: &WorkerRates) -> String {
     if !row.is_up {
-        return format!("{:>3} does not answer", row.worker.unwrap_or_default());
+        return format!("{:>3} no reply", row.worker.unwrap_or_default());
     }
     COLUMNS.iter().map(|column| format!("{:>1$}", (column.text)(row), column.width)).collect::<Vec<_>>().join(" ")
 }
 
-/// What was sent again, where that is counted, and what was dropped, as one line.
+/// Formats retransmissions, where they are counted, and drops as one line.
 pub fn losses(after: &Sample, before: Option<&Sample>) -> String {
-    let each = |what: &str, rate, all| format!("{what} {}/s ({all})", shortened(rate));
-    let drops = drops(after, before).iter().map(|(cause, rate, all)| each(cause, *rate, *all)).collect::<Vec<_>>();
+    let each = |label: &str, rate, total| format!("{label} {}/s ({total})", format_number(rate));
+    let drops = drops(after, before).iter().map(|(cause, rate, total)| each(cause, *rate, *total)).collect::<Vec<_>>();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
-    match sent_again(after, before) {
-        Some((rate, all)) => format!("{}; drops: {drops}", each("sent again", rate, all)),
+    match retransmitted(after, before) {
+        Some((rate, total)) => format!("{}; drops: {drops}", each("retransmitted", rate, total)),
         None => format!("drops: {drops}"),
     }
 }
 
-/// Segments that all workers sent again: how many in a second, and how many ever.
-fn sent_again(after: &Sample, before: Option<&Sample>) -> Option<(Option<f64>, u64)> {
-    let all = |sample: &Sample| {
+/// Returns the retransmitted segments of all workers: rate per second and total.
+fn retransmitted(after: &Sample, before: Option<&Sample>) -> Option<(Option<f64>, u64)> {
+    let total = |sample: &Sample| {
         let workers = sample.counters.workers.iter().flatten();
-        workers.filter_map(|told| value(told, "linerate_retransmitted_segments_total")).reduce(|a, b| a + b)
+        workers.filter_map(|metrics| value(metrics, "linerate_retransmitted_segments_total")).reduce(|a, b| a + b)
     };
-    let now = all(after)?;
+    let now = total(after)?;
     let rate = before.and_then(|before| {
         let seconds = seconds(after, before);
-        Some(now.saturating_sub(all(before)?) as f64 / seconds).filter(|_| seconds > 0.0)
+        Some(now.saturating_sub(total(before)?) as f64 / seconds).filter(|_| seconds > 0.0)
     });
     Some((rate, now))
 }
 
-/// All of it without a screen: the workers, all together if there are several, and what was dropped.
+/// Formats the table without a screen: workers, total if there are several workers, and drops.
 pub fn plain(after: &Sample, before: Option<&Sample>) -> String {
     let rows = rows(after, before);
-    let mut text = heads();
+    let mut text = headings();
     rows.iter().for_each(|row| {
         let _ = write!(text, "\n{}", line(row));
     });
@@ -288,20 +288,20 @@ pub mod tests {
     use super::*;
     use crate::inspect::Counters;
 
-    /// A worker's values.
-    pub fn told(values: &[(&str, u64)], drops: &[(&str, u64)]) -> Option<Told> {
-        let mut told: Told =
+    /// Returns the metrics of a worker.
+    pub fn metrics(values: &[(&str, u64)], drops: &[(&str, u64)]) -> Option<Metrics> {
+        let mut metrics: Metrics =
             values.iter().map(|(name, value)| (format!("linerate_{name}"), Value::One(*value))).collect();
         let drops = drops.iter().map(|(cause, n)| ((*cause).to_owned(), *n)).collect();
-        told.insert("linerate_drops_total".to_owned(), Value::Each(drops));
-        Some(told)
+        metrics.insert("linerate_drops_total".to_owned(), Value::Each(drops));
+        Some(metrics)
     }
 
-    pub fn sample(at_us: u64, workers: Vec<Option<Told>>) -> Sample {
-        Sample { counters: Counters { at_us, workers }, connections: Vec::new(), is_all: true }
+    pub fn sample(at_us: u64, workers: Vec<Option<Metrics>>) -> Sample {
+        Sample { counters: Counters { at_us, workers }, connections: Vec::new(), is_complete: true }
     }
 
-    fn two() -> (Sample, Sample) {
+    fn two_samples() -> (Sample, Sample) {
         let worker = |n: u64| {
             let values = [
                 ("turns_total", 1000 * n),
@@ -313,29 +313,29 @@ pub mod tests {
                 ("packets_held", 30),
                 ("pool_free_packets", 512),
             ];
-            told(&values, &[("checksum", n), ("no listener", 10)])
+            metrics(&values, &[("checksum", n), ("no listener", 10)])
         };
         (sample(1_000_000, vec![worker(1), None]), sample(3_000_000, vec![worker(3), worker(1)]))
     }
 
     #[test]
-    fn rates_are_differences_over_the_interval_and_levels_are_as_they_are() {
-        let (before, after) = two();
+    fn rates_are_differences_over_the_interval_and_levels_are_current() {
+        let (before, after) = two_samples();
         let rows = rows(&after, Some(&before));
         let row = &rows[0];
         assert_eq!((row.worker, row.is_up, row.busy), (Some(0), true, Some(0.25)));
         assert_eq!((row.rx_frames, row.rx_bytes, row.drops), (Some(4000.0), Some(6e6), Some(1.0)));
         assert_eq!((row.connections, row.held, row.pool_free), (Some(7), Some(0.3), Some(512)));
-        // There is no service that counts requests, and no round trip was measured.
+        // The service does not count requests, and no round-trip time was measured.
         assert_eq!((row.requests, row.rtt, row.queued), (None, None, None));
-        // It did not answer before: there is nothing to hold it against.
+        // The worker did not answer before, so there is no earlier value.
         assert_eq!((rows[1].is_up, rows[1].rx_frames, rows[1].busy), (true, None, None));
         assert_eq!(rows[1].connections, Some(7));
     }
 
     #[test]
-    fn without_a_sample_before_or_an_interval_there_are_no_rates() {
-        let (_, after) = two();
+    fn rates_need_an_earlier_sample_and_a_nonzero_interval() {
+        let (_, after) = two_samples();
         for before in [None, Some(&after)] {
             let row = &rows(&after, before)[0];
             assert_eq!((row.rx_frames, row.busy, row.connections), (None, None, Some(7)));
@@ -343,41 +343,41 @@ pub mod tests {
     }
 
     #[test]
-    fn counters_that_begin_anew_are_no_great_rates() {
-        let (before, after) = two();
+    fn reset_counter_has_rate_zero() {
+        let (before, after) = two_samples();
         let row =
             &rows(&Sample { counters: Counters { at_us: 5_000_000, ..before.counters }, ..before }, Some(&after))[0];
         assert_eq!(row.rx_frames, Some(0.0));
     }
 
     #[test]
-    fn drops_are_told_by_cause_the_latest_first() {
-        let (before, after) = two();
+    fn drops_are_listed_by_cause_latest_first() {
+        let (before, after) = two_samples();
         let latest = drops(&after, Some(&before));
-        // The second worker did not answer before: what it has dropped until now is no rate.
+        // The second worker has no earlier sample: its drops count in the total only.
         assert_eq!(latest, [("checksum".to_owned(), Some(1.0), 4), ("no listener".to_owned(), Some(0.0), 20)]);
         assert_eq!(losses(&after, None), "drops: no listener -/s (20), checksum -/s (4)");
         assert_eq!(losses(&sample(0, vec![]), None), "drops: none");
-        let again = |at, n| sample(at, vec![told(&[("retransmitted_segments_total", n)], &[])]);
-        let said = losses(&again(3_000_000, 12), Some(&again(1_000_000, 6)));
-        assert_eq!(said, "sent again 3/s (12); drops: none");
+        let again = |at, n| sample(at, vec![metrics(&[("retransmitted_segments_total", n)], &[])]);
+        let line = losses(&again(3_000_000, 12), Some(&again(1_000_000, 6)));
+        assert_eq!(line, "retransmitted 3/s (12); drops: none");
     }
 
     #[test]
-    fn a_line_is_no_longer_than_a_screen_is_wide_and_all_are_aligned() {
-        let (before, after) = two();
+    fn lines_are_aligned_and_fit_80_columns() {
+        let (before, after) = two_samples();
         let text = plain(&after, Some(&before));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 5, "{text}");
         assert!(lines[..4].iter().all(|line| line.len() == lines[0].len() && line.len() <= 80), "{text}");
         assert!(lines[3].starts_with("all"), "{text}");
         let silent = sample(4_000_000, vec![None]);
-        assert!(plain(&silent, Some(&before)).contains("  0 does not answer\n"));
+        assert!(plain(&silent, Some(&before)).contains("  0 no reply\n"));
     }
 
     #[test]
-    fn workers_are_sorted_by_a_column_and_what_cannot_be_told_is_last() {
-        let with = |worker, busy| Figures { worker: Some(worker), busy, ..Figures::default() };
+    fn workers_without_a_value_sort_last() {
+        let with = |worker, busy| WorkerRates { worker: Some(worker), busy, ..WorkerRates::default() };
         let mut rows = [with(0, None), with(1, Some(0.1)), with(2, Some(0.9)), with(3, Some(0.1))];
         rows.sort_by(|a, b| order(&COLUMNS[1], a, b));
         assert_eq!(rows.map(|row| row.worker.unwrap()), [2, 1, 3, 0]);

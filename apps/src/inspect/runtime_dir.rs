@@ -1,4 +1,4 @@
-//! Where processes that can be looked into are found: a socket each, in a directory that is its user's alone.
+//! Runtime directory with one introspection socket per process, accessible only to its user.
 
 use rustix::process::{Pid, geteuid, test_kill_process};
 use std::fs::{self, DirBuilder};
@@ -7,64 +7,64 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// What the directory is called, wherever it is.
+/// Name of the directory.
 const NAME: &str = "linerate";
-/// What is behind the number of a process in the name of its socket.
+/// Extension of socket names, after the process id.
 const SUFFIX: &str = "sock";
 
-/// Why there is no socket.
+/// Error in creating a socket.
 #[derive(Debug, thiserror::Error)]
-pub enum NoPlace {
-    /// Nobody says where sockets of this user belong.
-    #[error("XDG_RUNTIME_DIR is not set, and only root's sockets are in /run")]
-    Nowhere,
-    /// The directory cannot be had.
+pub enum SocketError {
+    /// No runtime directory is configured for this user.
+    #[error("XDG_RUNTIME_DIR is not set, and only root uses /run")]
+    NoRuntimeDir,
+    /// The directory cannot be created or examined.
     #[error("{}: {error}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// Others may do something in it.
-    #[error("{}: it is not this user's alone: chown it, and chmod it to 700", .0.display())]
+    /// The directory is accessible to other users.
+    #[error("{}: accessible to other users: chown it to this user and chmod it to 700", .0.display())]
     NotPrivate(PathBuf),
-    /// The socket cannot be had.
+    /// The socket cannot be bound.
     #[error("{}: {error}", path.display())]
     Socket {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
 }
 
-/// The directory in which this process has its socket: below what systemd has made for it, else in /run for root, and in the user's
-/// directory of its session for others.
-fn own() -> Option<PathBuf> {
-    // Several are separated by colons (systemd.exec(5)).
+/// Returns the directory of this process's socket, below `RUNTIME_DIRECTORY` if systemd set it, otherwise below /run
+/// for root and `XDG_RUNTIME_DIR` for other users.
+fn own_directory() -> Option<PathBuf> {
+    // Multiple directories are separated by colons (systemd.exec(5)).
     let first = |paths: String| paths.split(':').next().map(PathBuf::from);
-    let made = std::env::var("RUNTIME_DIRECTORY").ok().and_then(first).filter(|path| path.is_absolute());
+    let systemd = std::env::var("RUNTIME_DIRECTORY").ok().and_then(first).filter(|path| path.is_absolute());
     let session = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = made.or_else(|| if geteuid().is_root() { Some(PathBuf::from("/run")) } else { session() })?;
+    let base = systemd.or_else(|| if geteuid().is_root() { Some(PathBuf::from("/run")) } else { session() })?;
     Some(base.join(NAME))
 }
 
-/// The directories in which somebody may look for sockets: the own one; root also looks in those of other users, and of services that
-/// systemd runs with a directory called after us. `RUNTIME_DIRECTORY`, where it is set, is the only one.
+/// Returns the directories to search for sockets: the directory of this process; for root also those of other users and
+/// of systemd services named `linerate-*`. If `RUNTIME_DIRECTORY` is set, it is the only one.
 pub fn directories() -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = own().into_iter().collect();
+    let mut all: Vec<PathBuf> = own_directory().into_iter().collect();
     if std::env::var_os("RUNTIME_DIRECTORY").is_none() && geteuid().is_root() {
         let below = |path: &str| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
         all.extend(below("/run/user").map(|path| path.join(NAME)));
-        let ours =
+        let is_service =
             |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"linerate-"));
-        all.extend(below("/run").filter(ours).map(|path| path.join(NAME)));
+        all.extend(below("/run").filter(is_service).map(|path| path.join(NAME)));
     }
     all
 }
 
-/// The sockets in `directory`, by the numbers of their processes. There may be nobody behind one.
+/// Returns the sockets in `directory`, sorted by process id. A socket may be stale.
 pub fn sockets(directory: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -81,30 +81,30 @@ pub fn sockets(directory: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(sockets)
 }
 
-/// The socket of this process, which goes when this is dropped.
+/// Socket file of this process. Dropping it removes the file.
 pub struct Socket {
     path: PathBuf,
 }
 
 impl Socket {
-    /// Listens where this process is looked for. Sockets there that nobody listens on any more go.
-    pub fn bind() -> Result<(UnixListener, Socket), NoPlace> {
-        Self::bind_in(&own().ok_or(NoPlace::Nowhere)?)
+    /// Binds the socket of this process, after removing stale sockets.
+    pub fn bind() -> Result<(UnixListener, Socket), SocketError> {
+        Self::bind_in(&own_directory().ok_or(SocketError::NoRuntimeDir)?)
     }
 
-    fn bind_in(directory: &Path) -> Result<(UnixListener, Socket), NoPlace> {
+    fn bind_in(directory: &Path) -> Result<(UnixListener, Socket), SocketError> {
         make_private(directory)?;
-        // What is left behind harms nobody, so that what cannot be removed stays.
+        // A stale socket that cannot be removed is harmless.
         for (pid, path) in sockets(directory).unwrap_or_default() {
             if is_stale(pid, &path) {
                 let _ = fs::remove_file(path);
             }
         }
         let path = directory.join(format!("{}.{SUFFIX}", std::process::id()));
-        let failed = |error| NoPlace::Socket { path: path.clone(), error };
+        let failed = |error| SocketError::Socket { path: path.clone(), error };
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let socket = Socket { path: path.clone() };
-        // Nobody else gets through the directory meanwhile.
+        // The directory keeps other users out until the permissions are set.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
         Ok((listener, socket))
     }
@@ -112,29 +112,29 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Somebody may have been tidying up.
+        // Another process may have removed it as stale.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Makes the directory, for this user alone; one that is there has to be like that.
-fn make_private(path: &Path) -> Result<(), NoPlace> {
-    let failed = |error| NoPlace::Directory { path: path.to_owned(), error };
+/// Creates the directory for this user only. An existing directory must already be private.
+fn make_private(path: &Path) -> Result<(), SocketError> {
+    let failed = |error| SocketError::Directory { path: path.to_owned(), error };
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
-    // Not of what a link leads to, which somebody else could have laid.
+    // symlink_metadata: another user could have created a link to a directory of this user.
     let found = fs::symlink_metadata(path).map_err(failed)?;
     let is_private = found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0;
-    if is_private { Ok(()) } else { Err(NoPlace::NotPrivate(path.to_owned())) }
+    if is_private { Ok(()) } else { Err(SocketError::NotPrivate(path.to_owned())) }
 }
 
-/// Whether nobody listens on the socket of the process `pid` any more. One that has bound it and is just about to listen is there.
+/// Returns whether no process listens on the socket of process `pid`. A live process may be about to listen.
 fn is_stale(pid: u32, path: &Path) -> bool {
     let refused = || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let is_gone = match i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // We have not bound it yet: it was another process of this number.
+        // This process has not bound its socket yet: the file belongs to an earlier process with the same id.
         Some(pid) if pid == rustix::process::getpid() => true,
         Some(pid) => test_kill_process(pid) == Err(rustix::io::Errno::SRCH),
         None => true,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_its_users_alone_and_goes_with_who_holds_it() {
+    fn socket_is_private_and_removed_on_drop() {
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("linerate");
         let (_listener, socket) = Socket::bind_in(&directory).unwrap();
@@ -163,23 +163,23 @@ mod tests {
     }
 
     #[test]
-    fn what_processes_left_behind_that_are_no_more_is_removed() {
+    fn stale_sockets_of_dead_processes_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("linerate");
         make_private(&directory).unwrap();
-        // No process has this number, which is beyond what the kernel gives (PID_MAX_LIMIT).
+        // Above PID_MAX_LIMIT, so no process has this id.
         let left = directory.join("2147483647.sock");
         drop(UnixListener::bind(&left).unwrap());
-        // Somebody listens here, whatever its number says.
+        // Has a listener, whatever its id.
         let kept = directory.join("2147483646.sock");
         let _listens = UnixListener::bind(&kept).unwrap();
-        // This is no socket.
+        // Not a socket.
         let file = directory.join("2147483645.sock");
         fs::write(&file, "").unwrap();
-        // Process 1 is there, and may be about to listen.
+        // Process 1 exists and may be about to listen.
         let init = directory.join("1.sock");
         drop(UnixListener::bind(&init).unwrap());
-        // Left by another process of our number.
+        // Left by an earlier process with the id of this process.
         let own = directory.join(format!("{}.sock", std::process::id()));
         drop(UnixListener::bind(&own).unwrap());
         let _socket = Socket::bind_in(&directory).unwrap();
@@ -187,17 +187,17 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_write_to_or_that_is_a_link_is_not_used() {
+    fn shared_or_linked_directory_is_rejected() {
         let base = tempfile::tempdir().unwrap();
         let open = base.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(matches!(Socket::bind_in(&open), Err(NoPlace::NotPrivate(_))));
+        assert!(matches!(Socket::bind_in(&open), Err(SocketError::NotPrivate(_))));
         let (private, link) = (base.path().join("private"), base.path().join("link"));
         make_private(&private).unwrap();
         std::os::unix::fs::symlink(&private, &link).unwrap();
-        assert!(matches!(Socket::bind_in(&link), Err(NoPlace::NotPrivate(_))));
+        assert!(matches!(Socket::bind_in(&link), Err(SocketError::NotPrivate(_))));
         let nowhere = base.path().join("no").join("such");
-        assert!(matches!(Socket::bind_in(&nowhere), Err(NoPlace::Directory { .. })));
+        assert!(matches!(Socket::bind_in(&nowhere), Err(SocketError::Directory { .. })));
     }
 }
