@@ -1,4 +1,4 @@
-//! A service of one's own, on whatever network the command line names: it says how many bytes it was sent.
+//! Example service on any network: counts the bytes of each connection and reports the number when the peer closes.
 //!
 //! `cargo run --example count -- --via kernel --listen 127.0.0.1:7777`, and from another shell
 //! `nc -N 127.0.0.1 7777 <README.md`.
@@ -12,11 +12,11 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Counts what a peer sends, and says how much it was when the peer has finished.
+/// Service that replies with the number of bytes received when the peer closes its side.
 struct Count;
 
 impl Service for Count {
-    /// What is kept for each connection: its bytes so far.
+    /// Bytes received on the connection so far.
     type Conn = u64;
     type Message = Infallible;
 
@@ -36,13 +36,13 @@ impl Service for Count {
     }
 }
 
-/// Counts the bytes of each connection.
+/// Count the bytes of each connection
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
     net: NetArgs,
 
-    /// An address to serve on
+    /// Listening address
     #[arg(long)]
     listen: SocketAddr,
 }

@@ -1,10 +1,10 @@
-//! The command line of `linerate`.
+//! Command line of `linerate`.
 
 use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
 use crate::commands::{chargen, conns, discard, echo, kv, raw, top};
-use crate::config::{self, Words};
+use crate::config::{self, MergedArgs};
 use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
@@ -15,25 +15,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-// With all features: the documentation has the commands for RDMA, too.
+// Requires all features, because the documentation includes the RDMA commands.
 #[cfg(all(test, feature = "rdma"))]
 mod reference;
 
-/// Services and load generators over DPDK ports and kernel sockets.
+/// Services and load generators over DPDK ports, RDMA devices and kernel sockets
 #[derive(Debug, Parser)]
 #[command(name = "linerate", version, propagate_version = true)]
 struct Cli {
-    /// Say more on standard error; -vv and -vvv say more still. RUST_LOG, if set, decides instead
+    /// Log more to standard error (-v info, -vv debug, -vvv trace); RUST_LOG overrides it [default: warnings]
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
 
-    /// End when standard input ends, as by SIGTERM; and at each line that comes, print what processors have done for this process until
-    /// then, as one JSON object. For who runs this on another machine, as linerate compare --server-on does
+    /// Exit when standard input closes, as on SIGTERM, and print the processor time of this process as one JSON object
+    /// for each input line. Used by linerate compare --server-on on remote machines
     #[arg(long, global = true)]
     supervised: bool,
 
-    /// Take options from a TOML file whose keys are their names without the dashes, in a table such as [kv.serve] those for one
-    /// command; what is given here replaces what the file says
+    /// Read options from a TOML file. Keys are option names without dashes; a table such as [kv.serve] applies to one
+    /// command. Command-line options take precedence
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -43,55 +43,55 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Send back what arrives (RFC 862), over TCP and UDP; or measure a server that does
+    /// Echo server and load generator over TCP and UDP (RFC 862)
     #[command(subcommand)]
     Echo(echo::Command),
-    /// Throw away what arrives (RFC 863); or measure sending to a server that does
+    /// Discard server and load generator: one-way transfer to the server (RFC 863)
     #[command(subcommand)]
     Discard(discard::Command),
-    /// Send without end (RFC 864); or measure receiving from a server that does
+    /// Chargen server and load generator: one-way transfer from the server (RFC 864)
     #[command(subcommand)]
     Chargen(chargen::Command),
-    /// Measure a key-value server that Redis or memcached clients talk to
+    /// Key-value server for Redis and memcached clients, and load generator
     #[command(subcommand)]
     Kv(kv::Command),
-    /// Compare the same application over every transport that this host has, and write a report
+    /// Compare one application over every available transport and write a report
     Compare(Box<CompareArgs>),
-    /// Move frames with no protocol: what a port can do by itself
+    /// Reflect and send raw frames to measure a port without a protocol stack
     #[command(subcommand)]
     Raw(raw::Command),
-    /// Watch a running server or load: its workers and their connections, on a screen
+    /// Show the workers and connections of a running process on a live screen
     Top(top::TopArgs),
-    /// List the connections of a running server or load, with what their transport knows of them
+    /// List the connections of a running process with transport details
     Conns(Box<conns::ConnsArgs>),
-    /// Reserve, release and inspect hugepages, per NUMA node
+    /// Reserve, release and inspect hugepages per NUMA node
     Hugepages(HugepagesArgs),
-    /// Show the RDMA devices of this machine, and measure them
+    /// Show and benchmark the RDMA devices of this host
     #[cfg(feature = "rdma")]
     #[command(subcommand)]
     Rdma(crate::commands::rdma::Command),
-    /// Say what this machine can do, and for every shortfall the command that mends it
+    /// Check this host and print a fix for each problem
     Doctor(DoctorArgs),
 }
 
-/// The definition of the command line, for who writes manual pages and completions from it.
+/// Returns the definition of the command line, from which manual pages and completions are generated.
 pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the program: exit status 0, or 2 for a wrong usage and 1 for any other failure, which is said in one line
-/// on standard error.
+/// Runs the program. Exit status: 0 for success, 2 for invalid usage, 1 for any other failure, which is printed as one
+/// line on standard error.
 pub fn main() -> ExitCode {
     let mut program = Cli::command();
     program.build();
-    let words = match config::words(&program, std::env::args_os().collect()) {
-        Ok(words) => words,
+    let args = match config::merge(&program, std::env::args_os().collect()) {
+        Ok(args) => args,
         Err(error) => {
             tell(format_args!("linerate: {error}"));
             return ExitCode::from(2);
         }
     };
-    let cli = match Cli::try_parse_from(&words.words) {
+    let cli = match Cli::try_parse_from(&args.args) {
         Ok(cli) => cli,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return match print_line(error.to_string().trim_end()) {
@@ -100,11 +100,11 @@ pub fn main() -> ExitCode {
             };
         }
         Err(error) => {
-            let said = match error.kind() {
+            let message = match error.kind() {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
                 _ => error.to_string(),
             };
-            tell(format_args!("linerate: {}{}", place_of(&error, &words), one_line(&said)));
+            tell(format_args!("linerate: {}{}", location_of(&error, &args), one_line(&message)));
             return ExitCode::from(2);
         }
     };
@@ -138,10 +138,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Where the file of options has what clap found wrong, if that is of the file.
-fn place_of(error: &clap::Error, words: &Words) -> String {
+/// Returns the location in the configuration file of the option that clap rejected, or an empty string.
+fn location_of(error: &clap::Error, args: &MergedArgs) -> String {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return String::new() };
-    words.place_of(option).map(|place| format!("{place}: ")).unwrap_or_default()
+    args.location_of(option).map(|location| format!("{location}: ")).unwrap_or_default()
 }
 
 fn log_to_stderr(verbose: u8) {
@@ -156,12 +156,12 @@ fn log_to_stderr(verbose: u8) {
         .init();
 }
 
-/// What clap says about an error, without its usage lines, and where to read more.
+/// Reduces an error message of clap to one line, without its usage section.
 fn one_line(error: &str) -> String {
-    let said = error.split("\n\nUsage:").next().unwrap_or(error);
-    let said = said.split("\n\nFor more information").next().unwrap_or(said);
-    let said: Vec<&str> = said.trim_start_matches("error: ").split_whitespace().collect();
-    format!("{}: see linerate --help", said.join(" "))
+    let message = error.split("\n\nUsage:").next().unwrap_or(error);
+    let message = message.split("\n\nFor more information").next().unwrap_or(message);
+    let words: Vec<&str> = message.trim_start_matches("error: ").split_whitespace().collect();
+    format!("{}: see linerate --help", words.join(" "))
 }
 
 #[cfg(test)]
@@ -169,12 +169,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn errors_of_usage_are_one_line() {
+    fn usage_errors_are_one_line() {
         for args in [
             &["linerate"][..],
             &["linerate", "eco"],

@@ -1,4 +1,4 @@
-//! One file for each subcommand: its arguments, and what it prints. What several share is here too.
+//! Subcommands: arguments and output of each, and shared parts.
 
 pub mod chargen;
 pub mod compare;

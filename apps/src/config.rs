@@ -1,4 +1,4 @@
-//! `--config`: a TOML file whose keys are long options, as words that are put before the command line's own.
+//! `--config`: a TOML file whose keys are long options, inserted before the options of the command line.
 
 #[cfg(test)]
 mod tests;
@@ -11,91 +11,91 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Options that are for the command line only.
-const NOT_HERE: [&str; 3] = ["config", "help", "version"];
+/// Options that are not allowed in a file.
+const COMMAND_LINE_ONLY: [&str; 3] = ["config", "help", "version"];
 
-/// Why a file is no configuration.
+/// Error in a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("--config {}: {source}", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It is not TOML, or says what no option takes.
-    #[error("{}:{line}: {said}", file.display())]
-    Wrong {
+    /// The file is not TOML, or a value does not fit its option.
+    #[error("{}:{line}: {message}", file.display())]
+    Invalid {
         /// The file.
         file: PathBuf,
-        /// Where, counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What, with the key's name.
-        said: String,
+        /// Description, including the key.
+        message: String,
     },
 }
 
-/// A command line with what the file says, and where that was said.
+/// Command line with the options of the file inserted.
 #[derive(Debug)]
-pub struct Words {
-    /// The program's name and its arguments.
-    pub words: Vec<OsString>,
-    /// File and line of the options that are of the file, by their names without dashes.
-    places: Vec<(String, String)>,
+pub struct MergedArgs {
+    /// Program name and arguments.
+    pub args: Vec<OsString>,
+    /// Location (`file:line`) of each option from the file, by option name without dashes.
+    locations: Vec<(String, String)>,
 }
 
-impl Words {
-    /// Where the file has the option that `said` is about, as clap writes it: `--memory <BYTES>`.
-    pub fn place_of(&self, said: &str) -> Option<&str> {
-        let name = said.trim_start_matches("--").split([' ', '=']).next()?;
-        self.places.iter().find(|(key, _)| key == name).map(|(_, place)| place.as_str())
+impl MergedArgs {
+    /// Returns the location of an option of the file, given as clap prints it: `--memory <BYTES>`.
+    pub fn location_of(&self, option: &str) -> Option<&str> {
+        let name = option.trim_start_matches("--").split([' ', '=']).next()?;
+        self.locations.iter().find(|(key, _)| key == name).map(|(_, location)| location.as_str())
     }
 }
 
-/// What of a file holds for the command that is run: an option, its words, and its line.
+/// Option of the file that applies to the selected command.
 struct Setting<'a> {
     option: &'a Arg,
-    words: Vec<String>,
+    args: Vec<String>,
     line: usize,
 }
 
-/// A file that is being read.
+/// Configuration file during parsing.
 struct Source<'a> {
     file: &'a Path,
     text: &'a str,
 }
 
-/// The words of the command line `given`, which begins with the program's name, and of the file that it names by `--config`, if it
-/// does. `program` is built.
-pub fn words(program: &Command, given: Vec<OsString>) -> Result<Words, ConfigError> {
-    let (commands, at) = command_of(program, &given);
-    let Some(file) = file_of(&given) else { return Ok(Words { words: given, places: Vec::new() }) };
+/// Merges the command line `given`, which begins with the program name, with the file that its `--config` names.
+/// `program` must be built.
+pub fn merge(program: &Command, given: Vec<OsString>) -> Result<MergedArgs, ConfigError> {
+    let (commands, at) = selected_commands(program, &given);
+    let Some(file) = config_file(&given) else { return Ok(MergedArgs { args: given, locations: Vec::new() }) };
     let text = fs::read_to_string(&file).map_err(|source| ConfigError::Unreadable { file: file.clone(), source })?;
     let source = Source { file: &file, text: &text };
     let table = DeTable::parse(&text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        source.wrong(at, error.message().lines().collect::<Vec<_>>().join(", "))
+        source.invalid(at, error.message().lines().collect::<Vec<_>>().join(", "))
     })?;
     let mut settings = Vec::new();
     source.read(table.get_ref(), program, &commands, &mut settings)?;
     let command = commands.last().copied().unwrap_or(program);
-    let (mut words, mut places) = (given[..at].to_vec(), Vec::new());
-    for Setting { option, words: own, line } in settings {
+    let (mut args, mut locations) = (given[..at].to_vec(), Vec::new());
+    for Setting { option, args: from_file, line } in settings {
         let name = option.get_long().unwrap_or_default();
-        let known = command.get_arguments().any(|it| it.get_long() == Some(name));
-        if known && !is_given(option, &given) {
-            words.extend(own.into_iter().map(OsString::from));
-            places.push((name.to_owned(), format!("{}:{line}", file.display())));
+        let is_accepted = command.get_arguments().any(|arg| arg.get_long() == Some(name));
+        if is_accepted && !is_given(option, &given) {
+            args.extend(from_file.into_iter().map(OsString::from));
+            locations.push((name.to_owned(), format!("{}:{line}", file.display())));
         }
     }
-    words.extend_from_slice(&given[at..]);
-    Ok(Words { words, places })
+    args.extend_from_slice(&given[at..]);
+    Ok(MergedArgs { args, locations })
 }
 
-/// The subcommands that `given` names, outermost first, and how many words they are and what comes before them.
-fn command_of<'a>(program: &'a Command, given: &[OsString]) -> (Vec<&'a Command>, usize) {
+/// Returns the subcommands in `given`, outermost first, and the number of words up to the innermost one.
+fn selected_commands<'a>(program: &'a Command, given: &[OsString]) -> (Vec<&'a Command>, usize) {
     let (mut commands, mut end, mut at) = (Vec::new(), 1.min(given.len()), 1);
     while let Some(word) = given.get(at).and_then(|word| word.to_str()) {
         at += 1;
@@ -115,76 +115,85 @@ fn command_of<'a>(program: &'a Command, given: &[OsString]) -> (Vec<&'a Command>
     (commands, end)
 }
 
-/// The file that `given` names; the last, if it names several.
-fn file_of(given: &[OsString]) -> Option<PathBuf> {
+/// Returns the file of the last `--config` in `given`.
+fn config_file(given: &[OsString]) -> Option<PathBuf> {
     let mut file = None;
     let mut words = given.iter().skip(1).take_while(|word| *word != "--");
     while let Some(word) = words.next() {
         if word == "--config" {
             file = words.next().map(PathBuf::from);
-        } else if let Some(named) = word.to_str().and_then(|word| word.strip_prefix("--config=")) {
-            file = Some(named.into());
+        } else if let Some(path) = word.to_str().and_then(|word| word.strip_prefix("--config=")) {
+            file = Some(path.into());
         }
     }
     file
 }
 
-/// Whether the command line has `option`.
+/// Returns whether `option` occurs on the command line.
 fn is_given(option: &Arg, given: &[OsString]) -> bool {
-    let is_it = |word: &OsStr| {
+    let matches = |word: &OsStr| {
         let Some(word) = word.to_str() else { return false };
         match word.strip_prefix("--") {
-            Some(long) => long.split('=').next() == option.get_long(),
-            None => word.strip_prefix('-').zip(option.get_short()).is_some_and(|(short, own)| short.starts_with(own)),
+            Some(long) => long.split('=').next().is_some_and(|name| has_name(option, name)),
+            None => word
+                .strip_prefix('-')
+                .zip(option.get_short())
+                .is_some_and(|(letters, short)| letters.starts_with(short)),
         }
     };
-    given.iter().skip(1).take_while(|word| *word != "--").any(|word| is_it(word))
+    given.iter().skip(1).take_while(|word| *word != "--").any(|word| matches(word))
+}
+
+/// Returns whether `name` is the long name of `option` or one of its aliases.
+fn has_name(option: &Arg, name: &str) -> bool {
+    option.get_long() == Some(name) || option.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
 }
 
 impl Source<'_> {
-    /// Reads `table`, which is for `command` and those below it. What holds for the innermost of `ours` goes to `settings`, where what
-    /// a table within says replaces what was said around it.
+    /// Reads `table`, which belongs to `command`. Collects the options for the innermost command of `selected` in
+    /// `settings`; an inner table overrides an outer one.
     fn read<'a>(
         &self,
         table: &DeTable,
         command: &'a Command,
-        ours: &[&'a Command],
+        selected: &[&'a Command],
         settings: &mut Vec<Setting<'a>>,
     ) -> Result<(), ConfigError> {
         let (tables, options): (Vec<_>, Vec<_>) = table.iter().partition(|(_, value)| value.get_ref().is_table());
         for (key, value) in options {
             let (name, at) = (key.get_ref().as_ref(), key.span().start);
-            // Commands may mean different things by a name: the one that is run comes first.
-            let option = ours.last().and_then(|ours| own_option(ours, name)).or_else(|| option_of(command, name));
-            let Some(option) = option.filter(|_| !NOT_HERE.contains(&name)) else {
-                return Err(self.wrong(at, format!("{name}: {} has no such option", said(command))));
+            // The same name may differ between commands: the selected command takes precedence.
+            let option =
+                selected.last().and_then(|command| own_option(command, name)).or_else(|| option_of(command, name));
+            let Some(option) = option.filter(|_| !COMMAND_LINE_ONLY.contains(&name)) else {
+                return Err(self.invalid(at, format!("{name}: {} has no such option", name_of(command))));
             };
-            let words = words_of(option, name, value).map_err(|why| self.wrong(at, format!("{name}: {why}")))?;
-            settings.retain(|setting| setting.option.get_long() != Some(name));
-            settings.push(Setting { option, words, line: self.line(at) });
+            let args = args_for(option, name, value).map_err(|error| self.invalid(at, format!("{name}: {error}")))?;
+            settings.retain(|setting| setting.option.get_long() != option.get_long());
+            settings.push(Setting { option, args, line: self.line(at) });
         }
         for (key, value) in tables {
             let (name, at) = (key.get_ref().as_ref(), key.span().start);
             let Some(inner) = command.find_subcommand(name).filter(|_| name != "help") else {
-                return Err(self.wrong(at, format!("{name}: {} has no such command", said(command))));
+                return Err(self.invalid(at, format!("{name}: {} has no such command", name_of(command))));
             };
             let DeValue::Table(table) = value.get_ref() else { continue };
-            let (is_ours, within) = match ours.split_first() {
-                Some((first, within)) if first.get_name() == inner.get_name() => (true, within),
-                _ => (false, ours),
+            let (is_selected, rest) = match selected.split_first() {
+                Some((first, rest)) if first.get_name() == inner.get_name() => (true, rest),
+                _ => (false, selected),
             };
-            if is_ours {
-                self.read(table, inner, within, settings)?;
+            if is_selected {
+                self.read(table, inner, rest, settings)?;
             } else {
-                // Another command's: only whether it is right.
+                // Table of another command: only validated.
                 self.read(table, inner, &[], &mut Vec::new())?;
             }
         }
         Ok(())
     }
 
-    fn wrong(&self, at: usize, said: String) -> ConfigError {
-        ConfigError::Wrong { file: self.file.to_owned(), line: self.line(at), said }
+    fn invalid(&self, at: usize, message: String) -> ConfigError {
+        ConfigError::Invalid { file: self.file.to_owned(), line: self.line(at), message }
     }
 
     fn line(&self, at: usize) -> usize {
@@ -192,47 +201,47 @@ impl Source<'_> {
     }
 }
 
-/// How a command is called.
-fn said(command: &Command) -> &str {
+/// Returns the full name of a command.
+fn name_of(command: &Command) -> &str {
     command.get_bin_name().unwrap_or(command.get_name())
 }
 
-/// The option of `command` that is called `name`.
+/// Returns the option of `command` with this name or alias.
 fn own_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
-    command.get_arguments().find(|option| option.get_long() == Some(name))
+    command.get_arguments().find(|option| has_name(option, name))
 }
 
-/// The option of `command`, or of one of those below it, that is called `name`.
+/// Returns the option with this name of `command` or of one of its subcommands.
 fn option_of<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     own_option(command, name).or_else(|| command.get_subcommands().find_map(|inner| option_of(inner, name)))
 }
 
-/// The words of `option` with `value`, or why it takes no such.
-fn words_of(option: &Arg, name: &str, value: &Spanned<DeValue>) -> Result<Vec<String>, String> {
-    let not = |wanted: &str| Err(format!("it takes {wanted}, and this is of type {}", value.get_ref().type_str()));
+/// Converts a value to arguments of `option`, or returns the reason why it does not fit.
+fn args_for(option: &Arg, name: &str, value: &Spanned<DeValue>) -> Result<Vec<String>, String> {
+    let not = |wanted: &str| Err(format!("expected {wanted}, found {}", value.get_ref().type_str()));
     match (option.get_action(), value.get_ref()) {
         (ArgAction::SetTrue, DeValue::Boolean(is_set)) => Ok(is_set.then(|| format!("--{name}")).into_iter().collect()),
         (ArgAction::SetTrue, _) => not("true or false"),
         (ArgAction::Count, DeValue::Integer(times)) if times.radix() == 10 => match times.as_str().parse::<u8>() {
             Ok(times) => Ok(vec![format!("--{name}"); times.into()]),
-            Err(_) => Err("it takes a number from 0 to 255".to_owned()),
+            Err(_) => Err("expected a number from 0 to 255".to_owned()),
         },
         (ArgAction::Count, _) => not("a number"),
         (ArgAction::Append, DeValue::Array(values)) => values
             .iter()
             .map(|value| scalar(value.get_ref()).map(|value| format!("--{name}={value}")))
             .collect::<Option<_>>()
-            .ok_or_else(|| "it takes strings or numbers".to_owned()),
+            .ok_or_else(|| "expected strings or numbers".to_owned()),
         (action, value) if action.takes_values() => match scalar(value) {
             Some(value) => Ok(vec![format!("--{name}={value}")]),
             None if matches!(action, ArgAction::Append) => not("a string, a number, or an array of them"),
             None => not("a string or a number"),
         },
-        _ => Err("it is for the command line only".to_owned()),
+        _ => Err("allowed on the command line only".to_owned()),
     }
 }
 
-/// A value as one would write it on the command line.
+/// Formats a value as a command-line argument.
 fn scalar(value: &DeValue) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),

@@ -1,4 +1,4 @@
-//! The command line of Linerate: `linerate` and its commands.
+//! `linerate` command line.
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -1,4 +1,4 @@
-//! `linerate`: see the crate's `cli` module.
+//! `linerate` binary: calls [`linerate_apps::cli`].
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `linerate compare`, shortened, over kernel sockets: what it writes, and what is left when it is interrupted; on one machine, and between
-//! two, which are network namespaces here.
+//! Shortened runs of `linerate compare` over kernel sockets: reports, and cleanup after an interruption. Runs on one
+//! machine and between two, for which network namespaces stand in.
 
 use linerate_compare::hosts::Host;
 use linerate_compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that only a shortened comparison that hangs takes. On an idle machine it takes a few seconds.
-const LONG: Duration = Duration::from_secs(300);
+/// Time limit of a shortened comparison, which takes a few seconds on an idle machine.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 fn linerate(args: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
@@ -21,14 +21,14 @@ fn linerate(args: &str) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for it to end, and stops it if it does not.
+/// Waits for the program to end, and stops it at the time limit.
 fn wait(mut child: Child) -> Output {
-    let until = Instant::now() + LONG;
+    let until = Instant::now() + TIME_LIMIT;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > until {
-            // It ends its children.
+            // SIGTERM also ends its children.
             kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-            panic!("it did not end: {:?}", child.wait_with_output());
+            panic!("the program did not end: {:?}", child.wait_with_output());
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -86,7 +86,7 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
     for report in ["report.html", "report.md"] {
         assert!(dir.path().join(report).exists(), "{report}");
     }
-    // What was found can be rendered elsewhere, and held against itself.
+    // The results can be rendered elsewhere, and compared with themselves.
     let (json, other) = (dir.path().join("results.json"), dir.path().join("other"));
     assert!(run(&format!("compare render {} --out {}", json.display(), other.display())).status.success());
     assert_eq!(self::results(&other), results);
@@ -94,17 +94,17 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
 }
 
 #[test]
-fn what_is_interrupted_leaves_its_report_and_no_child() {
+fn interrupted_comparison_leaves_a_report_and_no_child() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = compare(dir.path(), "--via kernel --rounds 100 --round-time 50ms --no-kernel-tuning");
     let process = program.id();
-    let said = BufReader::new(program.stderr.take().unwrap());
-    let mut lines = said.lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.starts_with("round 2")), "it never came to its second round");
+    let stderr = BufReader::new(program.stderr.take().unwrap());
+    let mut lines = stderr.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("round 2")), "no second round");
     kill_process(Pid::from_child(&program), Signal::INT).unwrap();
     let output = wait(program);
     assert_eq!(output.status.code(), Some(1));
-    assert!(lines.any(|line| line.contains("interrupted: what was found until then is in")));
+    assert!(lines.any(|line| line.contains("interrupted: partial results are in")));
     assert_eq!(children(process), [] as [u32; 0]);
     let results = results(dir.path());
     assert!(!results.finished);
@@ -112,10 +112,10 @@ fn what_is_interrupted_leaves_its_report_and_no_child() {
     assert!(!measured.fixed[0].rounds.is_empty());
 }
 
-/// Two namespaces that are joined, and the arguments that make machines of them; none without root.
+/// Creates two connected namespaces and the options that use them as machines. Returns `None` without root.
 fn two_machines() -> Option<([Host; 2], Vec<String>)> {
     if !rustix::process::getuid().is_root() {
-        eprintln!("skipped: network namespaces are made by root only");
+        eprintln!("skipped: network namespaces need root");
         return None;
     }
     let never = AtomicBool::new(false);
@@ -149,7 +149,7 @@ fn compare_between(dir: &Path, machines: &[String], more: &str) -> Child {
 }
 
 #[test]
-fn two_machines_are_compared_and_servers_tell_what_they_used() {
+fn two_machines_are_compared_and_servers_report_processor_time() {
     let Some((_hosts, machines)) = two_machines() else { return };
     let dir = tempfile::tempdir().unwrap();
     let more = "--via kernel --rounds 1 --points 2x2 --keys 100";
@@ -157,7 +157,7 @@ fn two_machines_are_compared_and_servers_tell_what_they_used() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let results = results(dir.path());
     assert!(results.finished && results.load_machine.is_some());
-    assert!(results.settings.kernel_tuning.iter().any(|said| said.contains("No sysctl was set")));
+    assert!(results.settings.kernel_tuning.iter().any(|line| line.contains("No sysctl was set")));
     let ids: Vec<&str> = results.rows.iter().map(|row| &*row.id).collect();
     assert_eq!(ids, ["echo/kernel/sleeping", "echo/kernel/spinning", "kv/kernel/sleeping", "kv/kernel/spinning"]);
     for row in &results.rows {
@@ -169,21 +169,21 @@ fn two_machines_are_compared_and_servers_tell_what_they_used() {
         let round = &fixed.rounds[0];
         assert!(round.requests > 0 && round.errors == 0, "{round:?}");
         assert!(round.server.cpu_seconds.unwrap() > 0.0 && round.transfer_ns.is_none(), "{round:?}");
-        assert!(round.server.copied.is_some(), "its summary came: {round:?}");
+        assert!(round.server.copied.is_some(), "no summary: {round:?}");
     }
 }
 
 #[test]
-fn what_is_interrupted_leaves_nothing_on_other_machines() {
+fn interrupted_comparison_leaves_no_process_on_other_machines() {
     let Some((hosts, machines)) = two_machines() else { return };
     for signal in [Signal::INT, Signal::KILL] {
         let dir = tempfile::tempdir().unwrap();
         let mut program = compare_between(dir.path(), &machines, "--via kernel --rounds 100 --apps echo");
-        let said = BufReader::new(program.stderr.take().unwrap());
-        assert!(said.lines().map_while(Result::ok).any(|line| line.starts_with("round 2")), "no second round");
+        let stderr = BufReader::new(program.stderr.take().unwrap());
+        assert!(stderr.lines().map_while(Result::ok).any(|line| line.starts_with("round 2")), "no second round");
         kill_process(Pid::from_child(&program), signal).unwrap();
         assert!(!wait(program).status.success());
-        let until = Instant::now() + LONG;
+        let until = Instant::now() + TIME_LIMIT;
         while hosts.iter().any(|host| !running(host).is_empty()) {
             assert!(Instant::now() < until, "{signal:?}: {:?}", hosts.each_ref().map(running));
             thread::sleep(Duration::from_millis(10));
@@ -191,7 +191,7 @@ fn what_is_interrupted_leaves_nothing_on_other_machines() {
     }
 }
 
-/// The processes in a namespace.
+/// Returns the processes in a namespace.
 fn running(host: &Host) -> String {
     let inside = host.command(Path::new("true"));
     let name = inside.get_args().nth(2).unwrap().to_str().unwrap().to_owned();
@@ -200,7 +200,7 @@ fn running(host: &Host) -> String {
 }
 
 #[test]
-fn rows_that_cannot_be_measured_say_why() {
+fn unmeasured_rows_state_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let output = wait(compare(dir.path(), "--via rdma:none0 --rounds 1 --round-time 50ms"));
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -216,9 +216,9 @@ fn rows_that_cannot_be_measured_say_why() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn invalid_comparisons_are_refused() {
     for (args, part) in [
-        ("compare --apps ecko", "write echo, kv"),
+        ("compare --apps ecko", "give echo, kv"),
         ("compare --via ethernet", "rdma:DEVICE"),
         ("compare --server-cores 1023", "core 1023 may not be used"),
         ("compare --quick render x.json", "cannot be used with"),
@@ -236,7 +236,7 @@ fn what_cannot_be_compared_is_refused() {
     }
 }
 
-/// Processes whose parent was `process`, or that run for it: none is left to be adopted.
+/// Returns the processes whose parent is `process`, once none is left or after five seconds.
 fn children(process: u32) -> Vec<u32> {
     let until = Instant::now() + Duration::from_secs(5);
     loop {

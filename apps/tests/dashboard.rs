@@ -1,6 +1,6 @@
-//! The dashboard for Grafana: what it asks Prometheus for is there.
+//! Grafana dashboard: its queries match the metrics of the program.
 
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 
 use common::{PATIENCE, Program, Server, run};
@@ -26,7 +26,7 @@ fn panels(dashboard: &Value) -> &Vec<Value> {
     dashboard["panels"].as_array().unwrap()
 }
 
-/// What panels ask for, with their titles.
+/// Returns the queries of the panels with their titles.
 fn queries(dashboard: &Value) -> Vec<(String, String)> {
     let targets = panels(dashboard).iter().flat_map(|panel| {
         let targets = panel["targets"].as_array().into_iter().flatten();
@@ -35,13 +35,13 @@ fn queries(dashboard: &Value) -> Vec<(String, String)> {
     targets.collect()
 }
 
-/// The metrics that an expression names.
+/// Returns the metrics in an expression.
 fn metrics(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("linerate_")).map(str::to_owned).collect()
 }
 
-/// The metrics that the documentation lists, which another test writes from the program's table.
+/// Returns the metrics listed in the documentation, which another test generates.
 fn documented() -> BTreeSet<String> {
     let page = fs::read_to_string(root().join("docs/src/metrics.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
@@ -49,7 +49,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 #[test]
-fn it_names_the_programs_metrics_all_of_them_and_no_others() {
+fn dashboard_uses_exactly_the_documented_metrics() {
     let dashboard = dashboard();
     let named = queries(&dashboard).iter().flat_map(|(_, expression)| metrics(expression)).collect::<BTreeSet<_>>();
     assert_eq!(named, documented());
@@ -60,7 +60,7 @@ fn it_names_the_programs_metrics_all_of_them_and_no_others() {
 }
 
 #[test]
-fn grafana_finds_what_it_wants_and_no_panel_lies_on_another() {
+fn dashboard_is_valid_and_panels_do_not_overlap() {
     let dashboard = dashboard();
     assert!(dashboard["schemaVersion"].as_u64() >= Some(30) && dashboard["uid"].is_string(), "{dashboard}");
     assert!(dashboard["title"].is_string() && dashboard["id"].is_null(), "{dashboard}");
@@ -79,11 +79,11 @@ fn grafana_finds_what_it_wants_and_no_panel_lies_on_another() {
         assert_eq!(targets.is_empty(), panel["type"] == "row", "{panel}");
         let references: BTreeSet<_> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
         assert_eq!(references.len(), targets.len(), "{panel}");
-        for asked in targets.iter().map(|target| &target["datasource"]).chain(panel.get("datasource")) {
-            assert_eq!(asked["uid"], "${datasource}", "{panel}");
+        for source in targets.iter().map(|target| &target["datasource"]).chain(panel.get("datasource")) {
+            assert_eq!(source["uid"], "${datasource}", "{panel}");
         }
     }
-    // Every variable that an expression uses is there, but for Grafana's own.
+    // Every variable in an expression is defined, or one of Grafana's.
     let known: BTreeSet<_> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
     for (title, expression) in queries(&dashboard) {
         let used = expression.split('$').skip(1).map(|rest| {
@@ -95,7 +95,7 @@ fn grafana_finds_what_it_wants_and_no_panel_lies_on_another() {
     }
 }
 
-/// A GET over HTTP, and the answer's body.
+/// Sends an HTTP GET and returns the body of the response.
 fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -106,14 +106,14 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
     head.split(' ').nth(1).filter(|status| *status == "200").map(|_| body.to_owned())
 }
 
-/// What Prometheus has for an expression: its series, or why it does not take it.
-fn asked(prometheus: SocketAddr, expression: &str) -> Option<Vec<Value>> {
+/// Returns the series of a Prometheus query, or `None` if Prometheus rejects it.
+fn query(prometheus: SocketAddr, expression: &str) -> Option<Vec<Value>> {
     let escaped: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let answer: Value = serde_json::from_str(&get(prometheus, &format!("/api/v1/query?query={escaped}"))?).ok()?;
     answer["data"]["result"].as_array().cloned()
 }
 
-/// Where a server's line `ready` says that its metrics are.
+/// Returns the metrics address in the ready line of a server.
 fn metrics_of(server: &Server) -> String {
     let (_, rest) = server.ready.split_once("metrics at http://").unwrap();
     rest.split('/').next().unwrap().to_owned()
@@ -124,24 +124,24 @@ fn free_port() -> SocketAddr {
 }
 
 #[test]
-#[ignore = "it starts Prometheus and looks at it for some seconds: ./run test --all"]
+#[ignore = "starts Prometheus and takes some seconds: ./run test --all"]
 fn prometheus_has_a_value_for_each_query() {
     if Command::new("prometheus").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no prometheus");
+        eprintln!("skipped: prometheus is not installed");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("a.sock");
     let link = link.display();
     let kernel = Server::start("echo", "--via kernel --listen 127.0.0.1:0 --metrics 127.0.0.1:0");
-    // The service that counts requests.
+    // The key-value service counts requests.
     let kv = Server::start("kv", "--via kernel --listen 127.0.0.1:0 --memory 64m --metrics 127.0.0.1:0");
     let mut servers = vec![metrics_of(&kernel), metrics_of(&kv)];
     let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --metrics 127.0.0.1:0";
     let stack = cfg!(feature = "dpdk").then(|| Server::start("echo", &format!("--via vhost:{link} {there}")));
     servers.extend(stack.as_ref().map(metrics_of));
     if stack.is_some() {
-        // Frames of no protocol: drops.
+        // Raw frames cause drops.
         let drops = run(&format!("raw load --via virtio-user:{link} --duration 500ms --json"));
         assert!(drops.status.code().is_some(), "{drops:?}");
     }
@@ -167,7 +167,7 @@ fn prometheus_has_a_value_for_each_query() {
 
     let filled =
         |text: &str| text.replace("$__rate_interval", "10s").replace("$job", "linerate").replace("$instance", ".*");
-    // There is no RDMA device here: what they are asked about is only looked at for its form.
+    // Without an RDMA device, the RDMA queries are only checked for syntax.
     let (rdma, mut waiting): (Vec<_>, Vec<_>) =
         queries(&dashboard()).into_iter().partition(|(_, query)| query.contains("_rdma_"));
     if stack.is_none() {
@@ -177,10 +177,10 @@ fn prometheus_has_a_value_for_each_query() {
     let end = Instant::now() + Duration::from_secs(50);
     while !waiting.is_empty() {
         assert!(Instant::now() < end, "no value for {waiting:#?}");
-        waiting.retain(|(_, query)| asked(address, &filled(query)).is_none_or(|series| series.is_empty()));
+        waiting.retain(|(_, query)| self::query(address, &filled(query)).is_none_or(|series| series.is_empty()));
         thread::sleep(Duration::from_millis(300));
     }
     for (title, query) in rdma {
-        assert!(asked(address, &filled(&query)).is_some(), "{title}: {query}");
+        assert!(self::query(address, &filled(&query)).is_some(), "{title}: {query}");
     }
 }

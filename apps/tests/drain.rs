@@ -1,6 +1,6 @@
-//! `--drain`: a server under load ends, and no request is lost.
+//! `--drain`: a server under load ends without losing a request.
 
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 #[path = "common/metrics.rs"]
 mod metrics;
@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server whose standard error is read line by line.
+/// Server whose standard error is read line by line.
 struct Draining {
     server: Server,
-    said: Receiver<String>,
+    log: Receiver<String>,
 }
 
 impl Draining {
@@ -26,9 +26,11 @@ impl Draining {
         let args = format!("--via kernel --listen 127.0.0.1:0 --json {args}");
         let mut server = Server::start(service, &args);
         let stderr = server.program.child().stderr.take().unwrap();
-        let (say, said) = channel();
-        thread::spawn(move || BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
-        Draining { server, said }
+        let (sender, log) = channel();
+        thread::spawn(move || {
+            BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Draining { server, log }
     }
 
     fn address(&self) -> SocketAddr {
@@ -42,12 +44,12 @@ impl Draining {
         stream
     }
 
-    /// Asks it to end; returns once it has said that it drains, and so many connections.
+    /// Sends SIGTERM and waits until the server reports that it drains this number of connections.
     #[track_caller]
     fn drain(&self, connections: &str) {
         self.server.program.signal(Signal::TERM);
-        let said = self.said.recv_timeout(PATIENCE).unwrap();
-        assert_eq!(said, format!("draining: {connections}"));
+        let line = self.log.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(line, format!("draining: {connections}"));
     }
 
     fn ended(self) -> (serde_json::Value, Output) {
@@ -62,7 +64,7 @@ fn ask(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 5]).unwrap();
 }
 
-/// A load that runs until it is over by itself, during which the server is told to end.
+/// Stops the server during a load, which must run to its end without errors.
 fn no_request_is_lost(service: &str, serve: &str, load: &str) {
     let server = Draining::start(service, &format!("--drain 1m --metrics 127.0.0.1:0 {serve}"));
     let connect = format!("--connect {} --connections 8 --duration 2s --json", server.address());
@@ -82,34 +84,34 @@ fn no_request_is_lost(service: &str, serve: &str, load: &str) {
     assert_eq!(summary["broken"], 0, "{summary}");
 }
 
-/// Connections that are established to a port of the loopback interface, by the kernel's table: the clients' ends.
+/// Returns the number of established connections to a loopback port, counted in the kernel's table at the client ends.
 fn connections_to(address: SocketAddr) -> usize {
     let established = format!(":{:04X} 01 ", address.port());
     std::fs::read_to_string("/proc/self/net/tcp").unwrap().matches(&established).count()
 }
 
 #[test]
-fn a_drained_echo_server_answers_a_load_to_its_end() {
+fn draining_echo_server_completes_a_load() {
     no_request_is_lost("echo", "", "");
 }
 
 #[test]
-fn so_does_one_of_two_workers() {
+fn draining_server_with_two_workers_completes_a_load() {
     no_request_is_lost("echo", "--workers 2", "--depth 4");
 }
 
 #[test]
-fn so_does_one_with_its_service_on_a_thread_of_its_own() {
+fn draining_split_server_completes_a_load() {
     no_request_is_lost("echo", "--threading split", "");
 }
 
 #[test]
-fn so_does_a_key_value_server() {
+fn draining_key_value_server_completes_a_load() {
     no_request_is_lost("kv", "--memory 64m", "--keys 1000");
 }
 
 #[test]
-fn a_draining_server_refuses_who_is_new_answers_datagrams_and_ends_with_its_last_connection() {
+fn draining_server_refuses_connections_and_ends_with_the_last_one() {
     let server = Draining::start("echo", "--drain 5m");
     let mut old = server.connect();
     ask(&mut old);
@@ -126,27 +128,27 @@ fn a_draining_server_refuses_who_is_new_answers_datagrams_and_ends_with_its_last
 }
 
 #[test]
-fn without_connections_a_drain_is_over_at_once() {
+fn drain_without_connections_ends_at_once() {
     let server = Draining::start("discard", "--drain 5m");
     server.drain("0 connections");
     server.ended();
 }
 
 #[test]
-fn a_client_that_never_closes_is_waited_for_as_long_as_was_said() {
+fn drain_waits_for_an_open_connection_up_to_its_limit() {
     let server = Draining::start("echo", "--drain 700ms");
     let mut idle = server.connect();
     ask(&mut idle);
-    let begun = Instant::now();
+    let started = Instant::now();
     server.drain("1 connection");
     let (summary, _) = server.ended();
-    let took = begun.elapsed();
+    let took = started.elapsed();
     assert!(took >= Duration::from_millis(650) && took < PATIENCE, "{took:?}");
     assert_eq!(summary["broken"], 1, "{summary}");
 }
 
 #[test]
-fn a_second_signal_ends_a_drain_with_the_summary() {
+fn second_signal_ends_a_drain_with_a_summary() {
     let server = Draining::start("echo", "--drain 5m");
     let mut idle = server.connect();
     ask(&mut idle);

@@ -1,6 +1,6 @@
-//! The manifest for Kubernetes: it says what the program takes, and fits together.
+//! Kubernetes manifest: consistent, and accepted by the program.
 
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 
 use common::Server;
@@ -10,10 +10,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Reads YAML, prints JSON.
+/// Python program that converts YAML to JSON.
 const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))";
 
-/// The manifest's objects, with the lines of one kind uncommented; `None` where there is nothing that reads YAML.
+/// Returns the objects of the manifest, with the lines of one kind uncommented. `None` if no YAML parser is installed.
 fn manifest(kind: Option<&str>) -> Option<Vec<Value>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes/linerate.yaml");
     let mut manifest = fs::read_to_string(file).unwrap();
@@ -24,16 +24,16 @@ fn manifest(kind: Option<&str>) -> Option<Vec<Value>> {
     }
     let has_yaml = Command::new("python3").args(["-c", "import yaml"]).stderr(Stdio::null()).status();
     if !has_yaml.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no python3-yaml");
+        eprintln!("skipped: python3-yaml is not installed");
         return None;
     }
-    let output = fed(Command::new("python3").args(["-c", TO_JSON]), &manifest);
+    let output = output_of(Command::new("python3").args(["-c", TO_JSON]), &manifest);
     Some(serde_json::from_str(&output).unwrap())
 }
 
-/// What a command prints for an input.
+/// Returns the output of a command for an input.
 #[track_caller]
-fn fed(command: &mut Command, input: &str) -> String {
+fn output_of(command: &mut Command, input: &str) -> String {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -41,28 +41,28 @@ fn fed(command: &mut Command, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+fn find_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap()
 }
 
 fn pod(objects: &[Value]) -> &Value {
-    &of_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    &find_kind(objects, "Deployment")["spec"]["template"]["spec"]
 }
 
 fn words(container: &Value) -> Vec<String> {
     container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
-/// The value of a key of the server's configuration, without quotes.
+/// Returns the value of a key in the server configuration, without quotes.
 fn configured<'a>(config: &'a str, key: &str) -> &'a str {
     let line = config.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_prefix('='));
     line.unwrap().trim().trim_matches('"')
 }
 
 #[test]
-fn the_server_takes_the_configuration_of_the_manifest() {
+fn server_accepts_the_configuration_of_the_manifest() {
     let Some(objects) = manifest(None) else { return };
-    let map = of_kind(&objects, "ConfigMap");
+    let map = find_kind(&objects, "ConfigMap");
     let config = map["data"]["kv.toml"].as_str().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("kv.toml");
@@ -72,21 +72,21 @@ fn the_server_takes_the_configuration_of_the_manifest() {
         [first, second, option, place].map(String::as_str),
         ["kv", "serve", "--config", "/etc/linerate/kv.toml"]
     );
-    let ours = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --workers 1 --memory 64m";
-    let server = Server::start("kv", &format!("--config {} {ours}", file.display()));
+    let overrides = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --workers 1 --memory 64m";
+    let server = Server::start("kv", &format!("--config {} {overrides}", file.display()));
     assert!(server.ready.contains("metrics at"), "{}", server.ready);
     assert!(server.stop().status.success());
 }
 
 #[test]
-fn what_it_says_in_several_places_fits_together() {
+fn manifest_is_consistent() {
     for kind in [None, Some("vf"), Some("link")] {
         let Some(objects) = manifest(kind) else { return };
-        let (map, pod) = (of_kind(&objects, "ConfigMap"), pod(&objects));
+        let (map, pod) = (find_kind(&objects, "ConfigMap"), pod(&objects));
         let config = map["data"]["kv.toml"].as_str().unwrap();
         let container = &pod["containers"][0];
 
-        // Guaranteed, with whole processors: one for each worker.
+        // Guaranteed quality of service, with one whole processor per worker.
         let resources = &container["resources"];
         assert_eq!(resources["requests"], resources["limits"], "{resources}");
         assert_eq!(resources["limits"]["cpu"].as_str().unwrap(), configured(config, "workers"));
@@ -112,69 +112,70 @@ fn what_it_says_in_several_places_fits_together() {
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
         assert_eq!(container["securityContext"]["capabilities"]["drop"], serde_json::json!(["ALL"]));
         let names = |list: &Value| {
-            let mut names: Vec<_> = list.as_array().unwrap().iter().map(|it| it["name"].to_string()).collect();
+            let mut names: Vec<_> = list.as_array().unwrap().iter().map(|item| item["name"].to_string()).collect();
             names.sort();
             names
         };
         assert_eq!(names(&container["volumeMounts"]), names(&pod["volumes"]));
         assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
-        let deployment = &of_kind(&objects, "Deployment")["spec"];
+        let deployment = &find_kind(&objects, "Deployment")["spec"];
         assert_eq!(deployment["selector"]["matchLabels"], deployment["template"]["metadata"]["labels"]);
-        assert_eq!(deployment["selector"]["matchLabels"], of_kind(&objects, "Service")["spec"]["selector"]);
+        assert_eq!(deployment["selector"]["matchLabels"], find_kind(&objects, "Service")["spec"]["selector"]);
         assert!(container["image"].as_str().unwrap().ends_with(concat!(":", env!("CARGO_PKG_VERSION"))));
     }
 }
 
-/// There is neither the device nor the link here: that is what the program says (1), and not that it does not know an option (2).
+/// Asserts exit status 1 (missing device or link) and not 2 (invalid option).
 #[cfg(feature = "dpdk")]
 #[test]
-fn the_program_takes_the_arguments_for_every_network() {
+fn program_accepts_the_arguments_for_every_network() {
     let directory = tempfile::tempdir().unwrap();
     for kind in ["vf", "link"] {
         let Some(objects) = manifest(Some(kind)) else { return };
         let file = directory.path().join("kv.toml");
-        fs::write(&file, of_kind(&objects, "ConfigMap")["data"]["kv.toml"].as_str().unwrap()).unwrap();
+        fs::write(&file, find_kind(&objects, "ConfigMap")["data"]["kv.toml"].as_str().unwrap()).unwrap();
         let args = words(&pod(&objects)["containers"][0]).into_iter().map(|word| match word.as_str() {
             "/etc/linerate/kv.toml" => file.to_str().unwrap().to_owned(),
             "/run/switch/linerate.sock" => "/nonexistent/linerate.sock".to_owned(),
             _ => word.replace("$(PCIDEVICE_EXAMPLE_COM_VF)", "0000:ff:1f.7").replace("/run/switch", "/nonexistent"),
         });
         let output =
-            common::Program::of(common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap()).wait();
+            common::Program::from_child(common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap())
+                .wait();
         assert_eq!(output.status.code(), Some(1), "{kind}: {}", common::text(&output.stderr));
     }
 }
 
-/// kubectl drops what it does not know when it sets a variable of a Deployment.
+/// kubectl drops unknown fields when it sets a variable of a Deployment.
 #[test]
-fn kubernetes_own_program_knows_every_field_of_the_deployment() {
+fn kubectl_knows_every_field_of_the_deployment() {
     if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
-        eprintln!("skipped: there is no kubectl");
+        eprintln!("skipped: kubectl is not installed");
         return;
     }
     for kind in [None, Some("vf"), Some("link")] {
         let Some(objects) = manifest(kind) else { return };
-        let deployment = of_kind(&objects, "Deployment");
+        let deployment = find_kind(&objects, "Deployment");
         let mut kubectl = Command::new("kubectl");
         kubectl.args(["set", "env", "--local", "--filename=-", "--output=json", "CHECKED=yes"]);
-        let read: Value = serde_json::from_str(&fed(&mut kubectl, &deployment.to_string())).unwrap();
-        is_within(deployment, &read, "Deployment");
+        let read: Value = serde_json::from_str(&output_of(&mut kubectl, &deployment.to_string())).unwrap();
+        assert_within(deployment, &read, "Deployment");
     }
 }
 
-/// Every field of `object` is in `read`; values may be written in another way.
+/// Asserts that every field of `object` is in `read`. The notation of values may differ.
 #[track_caller]
-fn is_within(object: &Value, read: &Value, place: &str) {
+fn assert_within(object: &Value, read: &Value, place: &str) {
     match object {
         Value::Object(fields) => {
             for (name, value) in fields {
                 assert!(!read[name].is_null(), "{place}: {name}");
-                is_within(value, &read[name], &format!("{place}.{name}"));
+                assert_within(value, &read[name], &format!("{place}.{name}"));
             }
         }
         Value::Array(values) => {
             assert_eq!(Some(values.len()), read.as_array().map(Vec::len), "{place}");
-            values.iter().zip(read.as_array().unwrap()).for_each(|(value, read)| is_within(value, read, place));
+            values.iter().zip(read.as_array().unwrap()).for_each(|(value, read)| assert_within(value, read, place));
         }
         _ => {}
     }

@@ -1,5 +1,5 @@
-//! `kv load`, by running the program against servers of others: redis-server and memcached, where they are installed, and
-//! ones that the test plays; and what `kv serve` says of its port.
+//! `kv load` against redis-server and memcached, where installed, and against simulated servers; and the port reported
+//! by `kv serve`.
 
 mod common;
 #[path = "../../benches/src/unused_address.rs"]
@@ -14,15 +14,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 use unused_address::unused_address;
 
-/// A server of others, ended with the test.
-struct Theirs {
+/// Redis or memcached server, killed on drop.
+struct ExternalServer {
     address: SocketAddr,
     _program: Program,
 }
 
-impl Theirs {
-    /// Starts `program` on an unused loopback address; `args` takes the IP address and the port. Prints a message and returns
-    /// `None` if the program is not installed.
+impl ExternalServer {
+    /// Starts `program` on an unused loopback address; `args` receives the IP address and the port. Prints a message
+    /// and returns `None` if the program is not installed.
     fn start(program: &str, args: fn(&str, &str) -> Vec<String>) -> Option<Self> {
         let address = unused_address();
         let mut command = Command::new(program);
@@ -32,16 +32,16 @@ impl Theirs {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let Ok(child) = command.spawn() else {
-            eprintln!("skipped: it needs {program}: apt-get install {program}");
+            eprintln!("skipped: needs {program}: apt-get install {program}");
             return None;
         };
-        let mut program = Program::of(child);
+        let mut program = Program::from_child(child);
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
             assert!(Instant::now() < deadline && program.child().try_wait().unwrap().is_none());
             thread::sleep(Duration::from_millis(5));
         }
-        Some(Theirs { address, _program: program })
+        Some(ExternalServer { address, _program: program })
     }
 
     fn redis() -> Option<Self> {
@@ -52,14 +52,14 @@ impl Theirs {
 
     fn memcached() -> Option<Self> {
         let args = |ip: &str, port: &str| {
-            // It does not run as root unless told to.
+            // memcached refuses to run as root without -u.
             ["-l", ip, "-p", port, "-U", "0", "-t", "1", "-u", "root"].map(str::to_owned).into()
         };
         Self::start("memcached", args)
     }
 }
 
-/// What is reported on a load of `address` that goes well.
+/// Runs a load that must succeed and returns its report.
 #[track_caller]
 fn report(address: SocketAddr, args: &str) -> serde_json::Value {
     let output = run(&format!("kv load --via kernel --connect {address} --json --duration 300ms {args}"));
@@ -67,20 +67,20 @@ fn report(address: SocketAddr, args: &str) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn loads(server: Option<Theirs>, protocol: &str) {
+fn loads(server: Option<ExternalServer>, protocol: &str) {
     let Some(server) = server else { return };
     for args in [
         "--connections 8 --keys 1000",
-        "--connections 3 --keys 1000 --depth 16 --verify --no-miss --value-size 8-3000 --get-ratio 0.5",
-        "--connections 2 --keys 10 --depth 4 --verify --no-miss --value-size 100k-900k --zipf 0",
-        "--connections 4 --keys 1 --depth 4 --verify --no-miss --get-ratio 0.5",
+        "--connections 3 --keys 1000 --depth 16 --verify --fail-on-miss --value-size 8-3000 --get-ratio 0.5",
+        "--connections 2 --keys 10 --depth 4 --verify --fail-on-miss --value-size 100k-900k --zipf 0",
+        "--connections 4 --keys 1 --depth 4 --verify --fail-on-miss --get-ratio 0.5",
         "--connections 4 --keys 1000 --rate 2000 --depth 8 --verify",
     ] {
         let report = report(server.address, &format!("{args} {protocol}"));
         let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
         let (get, set) = (&report["get"], &report["set"]);
         assert_eq!((&report["errors"], &report["misses"]), (&0.into(), &0.into()), "{args}: {report}");
-        // A busy machine may get few large values through, and by chance all of one kind.
+        // On a busy machine few large values get through, possibly all of one kind.
         let both =
             number(&report, "requests") < 500.0 || (number(get, "requests") > 0.0 && number(set, "requests") > 0.0);
         assert!(both && number(&report, "requests") > 0.0, "{args}: {report}");
@@ -99,26 +99,26 @@ fn loads(server: Option<Theirs>, protocol: &str) {
 }
 
 #[test]
-fn redis_is_loaded() {
-    loads(Theirs::redis(), "");
+fn load_works_with_redis() {
+    loads(ExternalServer::redis(), "");
 }
 
 #[test]
-fn memcached_is_loaded() {
-    loads(Theirs::memcached(), "--protocol memcached");
+fn load_works_with_memcached() {
+    loads(ExternalServer::memcached(), "--protocol memcached");
 }
 
 #[test]
-fn two_workers_fill_their_shares_and_verify_each_others_values() {
+fn workers_fill_their_shares_and_verify_values_of_others() {
     let cores = thread::available_parallelism().unwrap().get();
-    let Some(server) = Theirs::redis().filter(|_| cores > 1) else { return };
-    let args = "--connections 5 --workers 2 --keys 3000 --verify --no-miss --get-ratio 0.5 --zipf 1.2 --depth 2";
+    let Some(server) = ExternalServer::redis().filter(|_| cores > 1) else { return };
+    let args = "--connections 5 --workers 2 --keys 3000 --verify --fail-on-miss --get-ratio 0.5 --zipf 1.2 --depth 2";
     assert_eq!(report(server.address, args)["filled"], 3000);
 }
 
 #[test]
-fn it_reports_for_people_too() {
-    let Some(server) = Theirs::redis() else { return };
+fn load_prints_a_text_report() {
+    let Some(server) = ExternalServer::redis() else { return };
     let args = format!("kv load --via kernel --connect {} --keys 10 --duration 100ms", server.address);
     for (more, parts) in
         [("", &["GETs/s", "SETs/s", "missed", "p99.9"][..]), ("--rate 100", &["asked for/s", "sent late"])]
@@ -130,14 +130,14 @@ fn it_reports_for_people_too() {
 }
 
 #[test]
-fn sigint_ends_it_while_it_fills_and_while_it_measures() {
+fn sigint_ends_a_load_while_filling_and_while_measuring() {
     for keys in [10, 100_000_000] {
-        let Some(server) = Theirs::redis() else { return };
+        let Some(server) = ExternalServer::redis() else { return };
         let mut client = TcpStream::connect(server.address).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let args = format!("kv load --via kernel --connect {} --keys {keys} --duration 10m --json", server.address);
         let load = Program::start(&args);
-        // Once there is a key, it has begun to fill.
+        // The first key shows that filling has started.
         let deadline = Instant::now() + PATIENCE;
         let mut answer = [0; 4];
         while answer != *b":1\r\n" {
@@ -184,7 +184,7 @@ fn wrong_usage_is_one_line_and_status_2() {
     }
 }
 
-/// Serves every connection with `answer` to whatever comes.
+/// Serves every connection with `answer` to any request.
 fn peer(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -200,13 +200,10 @@ fn peer(answer: &'static [u8]) -> SocketAddr {
 }
 
 #[test]
-fn what_a_server_answers_instead_is_told() {
+fn unexpected_reply_is_reported() {
     for (answer, part) in [
         (&b"HTTP/1.1 400 Bad Request\r\n"[..], r#"it was answered with "HTTP/1.1 400 Bad Request\r\n""#),
-        (
-            b"-NOAUTH Authentication required.\r\n",
-            "2 requests were answered with an error; the first: SET key:000000000000",
-        ),
+        (b"-NOAUTH Authentication required.\r\n", "2 error replies; the first: SET key:000000000000"),
     ] {
         // One key is filled, and one request is due.
         let args =
@@ -219,7 +216,7 @@ fn what_a_server_answers_instead_is_told() {
 }
 
 #[test]
-fn a_server_that_gives_requests_back_is_found_out() {
+fn echo_server_is_detected() {
     let server = Server::start("echo", "--via kernel --listen 127.0.0.1:0");
     let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
     let args = format!("kv load --via kernel --connect {address} --keys 10 --duration 1s");
@@ -229,27 +226,27 @@ fn a_server_that_gives_requests_back_is_found_out() {
 }
 
 #[test]
-fn a_key_that_is_not_there_is_an_error_if_nothing_may_be_evicted() {
-    let Some(server) = Theirs::memcached() else { return };
-    // Values that memcached refuses are not there.
-    let args = "--keys 2 --value-size 2m --get-ratio 1 --duration 100ms --protocol memcached --no-miss";
+fn missing_key_is_an_error_with_fail_on_miss() {
+    let Some(server) = ExternalServer::memcached() else { return };
+    // memcached refuses values of this size, so the keys are missing.
+    let args = "--keys 2 --value-size 2m --get-ratio 1 --duration 100ms --protocol memcached --fail-on-miss";
     let output = run(&format!("kv load --via kernel --json --connect {} {args}", server.address));
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     assert!(output.status.code() == Some(1), "{output:?}");
-    assert!(said.contains("2 requests were answered with an error") && said.contains("found nothing"), "{said}");
-    assert!(said.contains("object too large for cache"), "{said}");
+    assert!(stderr.contains("2 error replies") && stderr.contains("misses of existing keys"), "{stderr}");
+    assert!(stderr.contains("object too large for cache"), "{stderr}");
 }
 
 #[test]
-fn a_port_that_the_system_chose_is_told() {
+fn assigned_port_is_reported() {
     let server = Server::start("kv", "--via kernel --memory 16m --listen 127.0.0.1:0");
     let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
     let (_, port) = address.split_once(':').unwrap();
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"INFO server\r\nCONFIG GET port\r\nQUIT\r\n").unwrap();
-    let mut said = String::new();
-    client.read_to_string(&mut said).unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
     let parameter = format!("\r\n*2\r\n$4\r\nport\r\n${}\r\n{port}\r\n+OK\r\n", port.len());
-    assert!(said.contains(&format!("\r\ntcp_port:{port}\r\n")) && said.ends_with(&parameter), "{said}");
+    assert!(reply.contains(&format!("\r\ntcp_port:{port}\r\n")) && reply.ends_with(&parameter), "{reply}");
     assert!(server.stop().status.success());
 }

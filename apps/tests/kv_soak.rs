@@ -1,11 +1,11 @@
-//! `kv serve` under pressure: with each policy, values of all sizes and short lives come and go in more numbers than there is
-//! memory for. No client ever gets a value that is another's or was overwritten or is over, and memory has its bound.
+//! `kv serve` under memory pressure: with each policy, values of all sizes and lifetimes exceed the memory. No client
+//! receives a value of another key, an overwritten value or an expired one, and memory stays bounded.
 //!
-//! The environment's `SOAK_SECONDS` says how long it takes in all, if not eight seconds.
+//! `SOAK_SECONDS` sets the total time [default: 8].
 
 #[path = "kv_soak/churn.rs"]
 mod churn;
-#[allow(dead_code, reason = "other tests use the rest")]
+#[allow(dead_code, reason = "each test target uses a part of it")]
 mod common;
 #[path = "../../benches/src/unused_address.rs"]
 mod unused_address;
@@ -18,14 +18,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 use unused_address::unused_address;
 
-/// What the server is given where all keys go, and where only those go that expire.
+/// Memory of the server, with eviction of all keys and with eviction of expiring keys only.
 const MEMORY: [u64; 2] = [128 << 20, 64 << 20];
-/// How much more of it may be resident, in hundredths.
+/// Limit of resident memory, in percent of the configured memory.
 const RESIDENT: u64 = 130;
-/// The longest load, so that sizes change.
-const LOAD: Duration = Duration::from_secs(5);
+/// Maximum duration of a load, so that sizes change.
+const MAX_LOAD_TIME: Duration = Duration::from_secs(5);
 
-/// Policies, and whether all keys go, or only those that expire.
+/// Policies, and whether they evict all keys or only expiring ones.
 const POLICIES: [(&str, bool); 8] = [
     ("lru", true),
     ("lfu", true),
@@ -37,18 +37,18 @@ const POLICIES: [(&str, bool); 8] = [
     ("none", false),
 ];
 
-/// Loads where all keys go, one after the other.
+/// Loads with eviction of all keys, run in sequence.
 const LOADS: [&str; 4] = [
     "--keys 400000 --value-size 8-300 --depth 16",
     "--keys 9000 --value-size 8-64k --depth 4 --protocol memcached",
     "--keys 300 --value-size 500k-1000k",
     "--keys 100000 --value-size 8-4000 --depth 16 --zipf 0.6",
 ];
-/// The one where only those go that expire, which these do not: they are few.
+/// Load with eviction of expiring keys only. Its few keys do not expire.
 const FEW: [&str; 1] = ["--keys 1000 --value-size 8-10k --depth 4"];
 
-/// Bytes that are resident of the process `pid`, in hugepages or not. The pages of its files are not among them, libraries and code,
-/// which are the same whatever memory it is given.
+/// Returns the resident bytes of process `pid`, including hugepages. File pages of libraries and code are excluded:
+/// they do not depend on the configured memory.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let kilobytes = |name: &str| {
@@ -58,24 +58,24 @@ fn resident(pid: u32) -> u64 {
     (kilobytes("RssAnon:") + kilobytes("RssShmem:") + kilobytes("HugetlbPages:")) << 10
 }
 
-/// Looks after the server's memory until `done`. Returns the most that was resident, and the most that it said was used.
+/// Monitors the memory of the server until `done`. Returns the maxima of resident and of used memory.
 fn watch(server: SocketAddr, pid: u32, memory: u64, done: &AtomicBool) -> (u64, u64) {
     let mut connection = Connection::new(server);
     let (mut most, mut most_used) = (0, 0);
     while !done.load(Ordering::Relaxed) {
-        most = most.max(resident(pid));
+        max_resident = max_resident.max(resident(pid));
         let used = connection.info("used_memory");
         assert!(used <= memory, "{used} bytes are used");
-        most_used = most_used.max(used);
+        max_used = max_used.max(used);
         thread::sleep(Duration::from_millis(10));
     }
-    (most, most_used)
+    (max_resident, max_used)
 }
 
-/// One policy, for so long.
+/// Tests one policy for this time.
 fn soak(number: usize, time: Duration) {
-    let (policy, all_go) = POLICIES[number];
-    let memory = MEMORY[usize::from(!all_go)];
+    let (policy, evicts_all) = POLICIES[number];
+    let memory = MEMORY[usize::from(!evicts_all)];
     let memcached = unused_address();
     let args = format!("--via kernel --listen 127.0.0.1:0 --memcached {memcached} --memory {memory} --evict {policy}");
     let mut server = Server::start("kv", &args);
@@ -83,23 +83,23 @@ fn soak(number: usize, time: Duration) {
     let words = server.ready.split([' ', ',']);
     let redis = words.filter_map(|word| word.parse().ok()).find(|address| *address != memcached).unwrap();
     let done = AtomicBool::new(false);
-    let began = Instant::now();
+    let started = Instant::now();
     let (most, used, seen, evicted) = thread::scope(|scope| {
         let watching = scope.spawn(|| watch(redis, pid, memory, &done));
         let churns = [1, 2, 3].map(|name| {
             let done = &done;
-            scope.spawn(move || Churn::new(redis, name, all_go).run(done))
+            scope.spawn(move || Churn::new(redis, name, evicts_all).run(done))
         });
-        let loads = if all_go { &LOADS[..] } else { &FEW[..] };
-        // Where nothing goes, loads would be refused.
-        for load in loads.iter().cycle().skip(number).take_while(|_| policy != "none" && began.elapsed() < time) {
+        let loads = if evicts_all { &LOADS[..] } else { &FEW[..] };
+        // Without eviction, loads would be refused.
+        for load in loads.iter().cycle().skip(number).take_while(|_| policy != "none" && started.elapsed() < time) {
             let address = if load.contains("memcached") { memcached } else { redis };
-            let duration = (time / 4).min(LOAD).as_millis();
+            let duration = (time / 4).min(MAX_LOAD_TIME).as_millis();
             let args = format!("--connect {address} --connections 4 --duration {duration}ms --get-ratio 0.5 {load}");
             let output = run(&format!("kv load --via kernel --verify --json {args}"));
             assert!(output.status.success(), "{policy}: {load}: {output:?}");
         }
-        while began.elapsed() < time {
+        while started.elapsed() < time {
             thread::sleep(Duration::from_millis(10));
         }
         done.store(true, Ordering::Relaxed);
@@ -117,7 +117,7 @@ fn soak(number: usize, time: Duration) {
 }
 
 #[test]
-fn under_pressure_memory_has_its_bound_and_no_value_is_stale_or_foreign() {
+fn memory_is_bounded_and_values_are_current_under_pressure() {
     let seconds = std::env::var("SOAK_SECONDS").map_or(8, |text| text.parse().unwrap());
     (0..POLICIES.len()).for_each(|number| soak(number, Duration::from_secs(seconds) / POLICIES.len() as u32));
 }

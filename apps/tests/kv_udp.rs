@@ -1,5 +1,5 @@
-//! `kv serve --udp` and `kv load --udp`, by running the program: against each other over kernel sockets, against a client that the test
-//! plays, and against memcached, where it is installed.
+//! `kv serve --udp` and `kv load --udp` over kernel sockets: against each other, a simulated client, and memcached,
+//! where installed.
 
 mod common;
 #[path = "../../benches/src/unused_address.rs"]
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use unused_address::unused_address;
 
-/// A server with this address on kernel sockets.
+/// Starts a server over kernel sockets and returns it with its address.
 fn serve(args: &str) -> (Server, SocketAddr) {
     let address = unused_address();
     let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address} --udp {args}"));
@@ -21,11 +21,11 @@ fn serve(args: &str) -> (Server, SocketAddr) {
     (server, address)
 }
 
-/// A client without connections.
+/// UDP client of memcached's protocol.
 struct Client(UdpSocket);
 
 impl Client {
-    fn of(address: SocketAddr) -> Self {
+    fn connect(address: SocketAddr) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(address).unwrap();
         Client(socket)
@@ -36,7 +36,7 @@ impl Client {
         self.0.send(&[&header, requests].concat()).unwrap();
     }
 
-    /// The next message in answer, which has the name `id` and comes in its datagrams' order.
+    /// Receives the reply to request `id`. Its datagrams must arrive in order.
     fn receive(&self, id: u16, patience: Duration) -> Option<Vec<u8>> {
         self.0.set_read_timeout(Some(patience)).unwrap();
         let (mut message, mut bytes) = (Vec::new(), [0; 2000]);
@@ -55,20 +55,20 @@ impl Client {
     #[track_caller]
     fn ask(&self, id: u16, requests: &[u8]) -> Vec<u8> {
         self.send(id, requests);
-        self.receive(id, PATIENCE).unwrap_or_else(|| panic!("no answer to {}", requests.escape_ascii()))
+        self.receive(id, PATIENCE).unwrap_or_else(|| panic!("no reply to {}", requests.escape_ascii()))
     }
 }
 
 #[test]
-fn a_client_without_connections_is_served() {
+fn udp_client_is_served() {
     let (server, address) = serve("");
-    let client = Client::of(address);
+    let client = Client::connect(address);
     assert_eq!(client.ask(1, b"set key 3 0 5\r\nvalue\r\n"), b"STORED\r\n");
     assert_eq!(client.ask(0xfedc, b"get key none\r\n"), b"VALUE key 3 5\r\nvalue\r\nEND\r\n");
     let long = [&b"set long 0 0 5000\r\n"[..], &[b'x'; 5000], b"\r\n"].concat();
     assert_eq!(client.ask(2, &long), b"STORED\r\n");
     assert_eq!(client.ask(3, b"get long\r\n"), [b"VALUE long 0 5000\r\n", &[b'x'; 5000][..], b"\r\nEND\r\n"].concat());
-    // Neither of these is answered, but what comes behind them.
+    // The server ignores these two and answers the following request.
     client.send(4, b"nonsense\r\n");
     client.0.send(b"mn\r\n").unwrap();
     assert_eq!(client.ask(5, b"mn\r\n"), b"MN\r\n");
@@ -76,22 +76,22 @@ fn a_client_without_connections_is_served() {
 }
 
 #[test]
-fn a_server_that_was_not_told_to_hears_no_datagrams() {
+fn server_without_udp_receives_no_datagrams() {
     let address = unused_address();
     let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address}"));
-    let client = Client::of(address);
+    let client = Client::connect(address);
     client.send(1, b"mn\r\n");
-    // The kernel says that nobody listens there.
+    // The kernel reports that the port is closed.
     assert_eq!(client.receive(1, Duration::from_secs(5)), None);
     assert!(server.stop().status.success());
 }
 
-/// Loads `address` in all ways, and checks the reports.
+/// Runs loads with various options against `address` and checks the reports.
 fn loads(address: SocketAddr, more: &str) {
     for args in [
-        "--connections 4 --depth 4 --keys 1000 --no-miss --verify --value-size 8-1411 --get-ratio 0.5",
-        "--connections 1 --depth 1 --keys 10 --no-miss --zipf 0 --warm-up 100ms",
-        "--connections 4 --depth 16 --keys 1000 --no-miss --verify --rate 2000",
+        "--connections 4 --depth 4 --keys 1000 --fail-on-miss --verify --value-size 8-1411 --get-ratio 0.5",
+        "--connections 1 --depth 1 --keys 10 --fail-on-miss --zipf 0 --warm-up 100ms",
+        "--connections 4 --depth 16 --keys 1000 --fail-on-miss --verify --rate 2000",
         "--connections 2 --keys 1000 --no-fill",
     ] {
         let args = format!("{args} {more}");
@@ -101,8 +101,8 @@ fn loads(address: SocketAddr, more: &str) {
         let output = run(&load);
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
-        // A socket's buffer may overflow where others have the processor; what is answered is right.
-        let lost = text(&output.stderr).contains(" requests were lost, 0 were answered with wrong bytes: the figures");
+        // A socket buffer may overflow on a busy machine, but replies must be correct.
+        let lost = text(&output.stderr).contains(" requests were lost, 0 replies were corrupt: the figures");
         assert!(output.status.success() || lost && output.status.code() == Some(1), "{args}: {output:?}");
         assert_eq!(output.status.success(), number(&report, "errors") == 0.0);
         assert!(number(&report, "requests") > 0.0 && report["misses"] == 0, "{report}");
@@ -116,7 +116,7 @@ fn loads(address: SocketAddr, more: &str) {
 }
 
 #[test]
-fn a_load_without_connections_is_served() {
+fn udp_load_is_served() {
     let (server, address) = serve("--json");
     loads(address, "");
     let output = server.stop();
@@ -125,7 +125,7 @@ fn a_load_without_connections_is_served() {
 }
 
 #[test]
-fn a_load_without_connections_is_served_by_two_workers() {
+fn udp_load_is_served_by_two_workers() {
     if thread::available_parallelism().unwrap().get() < 2 {
         return;
     }
@@ -135,18 +135,18 @@ fn a_load_without_connections_is_served_by_two_workers() {
 }
 
 #[test]
-fn memcached_is_loaded_without_connections() {
+fn udp_load_works_with_memcached() {
     let address = unused_address();
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("memcached");
     command.args(["-l", &ip, "-p", "0", "-U", &port, "-t", "1", "-u", "root"]);
     let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        return eprintln!("skipped: it needs memcached: apt-get install memcached");
+        return eprintln!("skipped: needs memcached: apt-get install memcached");
     };
-    let mut memcached = Program::of(child);
-    let (client, deadline) = (Client::of(address), Instant::now() + PATIENCE);
+    let mut memcached = Program::from_child(child);
+    let (client, deadline) = (Client::connect(address), Instant::now() + PATIENCE);
     loop {
-        // Until it listens, the kernel says that nobody does.
+        // The kernel reports a closed port until memcached listens.
         _ = client.0.send(&[0, 0, 0, 0, 0, 1, 0, 0, b'm', b'n', b'\r', b'\n']);
         if client.receive(0, Duration::from_millis(50)).is_some() {
             break;
@@ -157,7 +157,7 @@ fn memcached_is_loaded_without_connections() {
 }
 
 #[test]
-fn a_load_that_nobody_answers_ends_and_so_does_one_that_is_interrupted() {
+fn udp_load_ends_without_replies_and_on_sigint() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let load = format!("kv load --udp --protocol memcached --via kernel --connect {address}");
@@ -169,8 +169,8 @@ fn a_load_that_nobody_answers_ends_and_so_does_one_that_is_interrupted() {
     let load =
         format!("kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --duration 10m --json");
     let load = Program::start(&load);
-    let client = Client::of(address);
-    // Once there is a key, it has begun.
+    let client = Client::connect(address);
+    // The first key shows that the load has started.
     let deadline = Instant::now() + PATIENCE;
     while client.ask(1, b"get key:000000000001\r\n") == b"END\r\n" {
         assert!(Instant::now() < deadline);
@@ -183,13 +183,13 @@ fn a_load_that_nobody_answers_ends_and_so_does_one_that_is_interrupted() {
 }
 
 #[test]
-fn a_load_whose_server_goes_away_ends_and_says_what_was_lost() {
+fn udp_load_reports_losses_when_its_server_stops() {
     let (server, address) = serve("");
     let load = format!(
         "kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --depth 4 --duration 2s --json"
     );
     let load = Program::start(&load);
-    let client = Client::of(address);
+    let client = Client::connect(address);
     // All keys are set before the first GET.
     let deadline = Instant::now() + PATIENCE;
     let gets = || {
@@ -213,7 +213,7 @@ fn wrong_usage_is_one_line_and_status_2() {
     let serve = "kv serve --udp --via kernel --memory 64m";
     for (args, part) in [
         (load.to_owned(), "--protocol memcached"),
-        (format!("{load} --protocol memcached --value-size 1412"), "1411 bytes at most"),
+        (format!("{load} --protocol memcached --value-size 1412"), "at most 1411 bytes"),
         (format!("{load} --protocol memcached --connections 257"), "257"),
         (format!("{load} --protocol memcached --one-sided"), "--one-sided"),
         ("kv load --udp --protocol memcached --via tap:lr0 --dhcp --connect 10.0.0.2:7".to_owned(), "--ip"),

@@ -1,4 +1,4 @@
-//! Two processes over links in shared memory: virtio-user with vhost, and memif. Needs root and hugepages.
+//! Two processes over shared-memory links: virtio-user with vhost, and memif. Needs root and hugepages.
 #![cfg(feature = "dpdk")]
 
 mod common;
@@ -9,10 +9,10 @@ use common::{Program, Server, run, text};
 use metrics::await_metric;
 use std::io::{BufRead, BufReader};
 
-/// Hugepages that two processes take, in kB.
+/// Hugepage memory of two processes in kB.
 const NEEDED: u64 = 512 << 10;
 
-/// Whether this machine lets us; says why not.
+/// Returns whether this machine permits the tests. Prints the reason if not.
 fn possible() -> bool {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let value = |name: &str| {
@@ -26,7 +26,7 @@ fn possible() -> bool {
     possible
 }
 
-/// Requests that were answered, without an error.
+/// Returns the number of requests of a load without errors.
 fn answered(output: &std::process::Output) -> u64 {
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -34,14 +34,14 @@ fn answered(output: &std::process::Output) -> u64 {
     report["requests"].as_u64().unwrap()
 }
 
-/// Runs a load until it is answered: where others have the cores, a server may not run for as long as a short one lasts.
-/// Returns how many it took.
+/// Repeats a load with increasing duration until it completes a request: on a busy machine the server may not run
+/// during a short load. Returns the number of attempts.
 fn load_until_answered(load: &str) -> usize {
     let answered = |time: &&str| answered(&run(&format!("echo load {load} --duration {time} --json"))) > 0;
-    1 + ["300ms", "3s", "12s"].iter().position(answered).expect("an answer")
+    1 + ["300ms", "3s", "12s"].iter().position(answered).expect("a reply")
 }
 
-/// Serves at one end, loads from the other, over IPv4 and IPv6; afterwards the socket is gone.
+/// Serves at one end and loads from the other over IPv4 and IPv6. Checks that the socket is removed.
 fn echo_over(serve_via: &str, load_via: &str) {
     if !possible() {
         return;
@@ -74,49 +74,49 @@ fn echo_over(serve_via: &str, load_via: &str) {
 }
 
 #[test]
-fn a_virtio_user_link_carries_one_load_after_another() {
+fn virtio_user_link_carries_consecutive_loads() {
     echo_over("vhost:SOCKET", "virtio-user:SOCKET");
 }
 
 #[test]
-fn a_memif_link_carries_one_load_after_another() {
+fn memif_link_carries_consecutive_loads() {
     echo_over("memif:SOCKET,server", "memif:SOCKET");
 }
 
 #[test]
-fn a_load_that_is_started_first_waits_for_its_server() {
+fn load_started_first_waits_for_its_server() {
     if !possible() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("link.sock");
     let socket = socket.display();
-    let ours = "--ip 10.9.0.2/24 --connect 10.9.0.1:7 --duration 3s --json";
-    let mut load = Program::start(&format!("-v echo load --via virtio-user:{socket} {ours}"));
-    await_words(&mut load, "waiting for the other end");
+    let args = "--ip 10.9.0.2/24 --connect 10.9.0.1:7 --duration 3s --json";
+    let mut load = Program::start(&format!("-v echo load --via virtio-user:{socket} {args}"));
+    await_line(&mut load, "waiting for the other end");
     let server = Server::start("echo", &format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7"));
     let output = load.wait();
     assert!(answered(&output) > 0, "{output:?}");
     assert!(server.stop().status.success());
 }
 
-/// Waits for a line on the standard error of `program` with `words` in it, and leaves what follows unseen.
-fn await_words(program: &mut Program, words: &'static str) {
+/// Waits for a line on standard error that contains `words`, and discards the rest.
+fn await_line(program: &mut Program, words: &'static str) {
     let stderr = program.child().stderr.take().unwrap();
-    let (said, heard) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         if lines.any(|line| line.contains(words)) {
-            said.send(()).unwrap();
+            sender.send(()).unwrap();
         }
-        // Read on, lest the program be stuck writing.
+        // Keep reading, so that the program does not block on a full pipe.
         lines.for_each(drop);
     });
-    heard.recv_timeout(common::PATIENCE).unwrap_or_else(|_| panic!("it did not say: {words}"));
+    receiver.recv_timeout(common::PATIENCE).unwrap_or_else(|_| panic!("no line with: {words}"));
 }
 
-/// A server is told to end while a load goes on, which is answered to its end.
-fn a_load_outlasts_a_drain(engine: &str) {
+/// Stops a server during a load, which must complete without errors.
+fn load_outlasts_drain(engine: &str) {
     if !possible() {
         return;
     }
@@ -130,7 +130,7 @@ fn a_load_outlasts_a_drain(engine: &str) {
     await_metric(&server.ready, "linerate_connections", 16);
     await_metric(&server.ready, "linerate_rx_frames_total", 100);
     server.program.signal(rustix::process::Signal::TERM);
-    await_words(&mut server.program, "draining: 16 connections");
+    await_line(&mut server.program, "draining: 16 connections");
     assert!(answered(&running.wait()) > 0);
     let output = server.program.wait();
     assert!(output.status.success(), "{output:?}");
@@ -139,11 +139,11 @@ fn a_load_outlasts_a_drain(engine: &str) {
 }
 
 #[test]
-fn a_load_over_a_link_outlasts_a_drain() {
-    a_load_outlasts_a_drain("native");
+fn load_over_a_link_outlasts_a_drain() {
+    load_outlasts_drain("native");
 }
 
 #[test]
-fn so_it_does_with_smoltcps_sockets() {
-    a_load_outlasts_a_drain("smoltcp");
+fn load_over_a_link_outlasts_a_drain_with_smoltcp() {
+    load_outlasts_drain("smoltcp");
 }

@@ -1,6 +1,6 @@
-//! `linerate rdma` on whatever this machine has.
+//! `linerate rdma` with the devices of this machine.
 
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 
 use common::{linerate, run, text};
@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn assert_refused(output: &Output, part: &str) {
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(output.stdout.is_empty() && said.lines().count() == 1 && said.contains(part), "{output:?}");
+    assert!(output.stdout.is_empty() && stderr.lines().count() == 1 && stderr.contains(part), "{output:?}");
 }
 
 #[test]
-fn the_devices_are_shown_or_what_stands_in_the_way() {
+fn devices_or_the_obstacle_are_shown() {
     let output = run("rdma info --json");
     if output.status.success() {
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -28,15 +28,15 @@ fn the_devices_are_shown_or_what_stands_in_the_way() {
         }
         assert!(text(&run("rdma info").stdout).contains("port 1"));
     } else if !Path::new("/sys/class/infiniband_verbs/abi_version").exists() {
-        let said = text(&output.stderr);
-        let part = if said.contains("rdma-core") { "apt-get install" } else { "modprobe ib_uverbs rdma_ucm" };
+        let stderr = text(&output.stderr);
+        let part = if stderr.contains("rdma-core") { "apt-get install" } else { "modprobe ib_uverbs rdma_ucm" };
         assert_refused(&output, part);
     } else {
         assert_refused(&output, "there is no RDMA device: modprobe");
     }
 }
 
-/// The libraries' names as the loader finds them.
+/// Returns the paths of the libraries in the loader's cache.
 fn libraries() -> Vec<String> {
     let output = Command::new("/sbin/ldconfig").arg("-p").output().unwrap();
     let names = ["libibverbs.so.1", "librdmacm.so.1"];
@@ -47,7 +47,7 @@ fn libraries() -> Vec<String> {
     text(&output.stdout).lines().filter_map(of).collect()
 }
 
-/// The program with `hidden` libraries lying under an empty file, which only it sees; `None` where that needs more rights.
+/// Runs the program with `hidden` libraries covered by empty files in a mount namespace. Returns `None` without root.
 fn without(hidden: &[String], args: &str) -> Option<Output> {
     let mut script = String::from("set -e\n");
     for library in hidden {
@@ -66,13 +66,13 @@ fn without(hidden: &[String], args: &str) -> Option<Output> {
 }
 
 #[test]
-fn without_rdma_core_it_is_said_what_to_install() {
+fn missing_rdma_core_names_the_packages() {
     let libraries = libraries();
     let remedy = "apt-get install ibverbs-providers librdmacm1";
     let Some(output) = without(&libraries, "rdma info") else { return };
     assert_refused(&output, remedy);
     let device_is_there = Path::new("/sys/class/infiniband_verbs/abi_version").exists();
-    // Each is needed; without a device, the kernel's lack is said before the second is missed.
+    // Each library is needed. Without a device, missing kernel support is reported before the second library.
     for library in libraries.iter().filter(|library| device_is_there || library.contains("libibverbs")) {
         let output = without(std::slice::from_ref(library), "rdma info").unwrap();
         assert_refused(&output, remedy);
@@ -80,7 +80,7 @@ fn without_rdma_core_it_is_said_what_to_install() {
 }
 
 #[test]
-fn without_rdma_core_everything_else_runs() {
+fn other_commands_run_without_rdma_core() {
     let libraries = libraries();
     for args in ["--version", "doctor", "echo load --help"] {
         let Some(output) = without(&libraries, args) else { return };

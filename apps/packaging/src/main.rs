@@ -1,5 +1,5 @@
-//! `linerate-pages DIRECTORY`: writes what a package has of the command line's definition: a manual page for each command
-//! (`man1/`), and completions for bash, zsh and fish (`bash/`, `zsh/`, `fish/`).
+//! `linerate-pages DIRECTORY`: generates the manual page of each command (`man1/`) and the completions for bash, zsh
+//! and fish (`bash/`, `zsh/`, `fish/`) from the definition of the command line.
 #![forbid(unsafe_code)]
 
 use clap::Command;

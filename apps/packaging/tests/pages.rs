@@ -1,10 +1,10 @@
-//! What the package has of the command line's definition, as the program writes it.
+//! Tests of the generated manual pages and completions.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-/// The commands below `command`, each with the words that lead to it, joined by `-`.
+/// Collects the commands below `command`, as their words joined by `-`.
 fn names(command: &clap::Command, prefix: String, names: &mut BTreeSet<String>) {
     for inner in command.get_subcommands() {
         self::names(inner, format!("{prefix}-{}", inner.get_name()), names);
@@ -20,7 +20,7 @@ fn written() -> tempfile::TempDir {
 }
 
 #[test]
-fn each_command_has_a_page_which_tells_its_options() {
+fn each_command_has_a_manual_page_with_its_options() {
     let directory = written();
     let mut wanted = BTreeSet::new();
     names(&linerate_apps::cli::definition(), "linerate".to_owned(), &mut wanted);
@@ -32,7 +32,7 @@ fn each_command_has_a_page_which_tells_its_options() {
 }
 
 #[test]
-fn every_shell_completes_commands_and_options() {
+fn completions_include_commands_and_options() {
     let directory = written();
     for file in ["bash/linerate.bash", "zsh/_linerate", "fish/linerate.fish"] {
         let text = fs::read_to_string(directory.path().join(file)).unwrap();

@@ -5,16 +5,16 @@ use crate::error::Error;
 use linerate_load::Direction;
 use linerate_load::services::Chargen;
 
-/// What to do.
+/// Subcommands of `linerate chargen`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Serve chargen over TCP
+    /// Run a chargen server over TCP
     Serve(ServeArgs),
-    /// Measure receiving from a chargen server
+    /// Measure receive throughput from a chargen server
     Load(LoadArgs),
 }
 
-/// Runs the command.
+/// Runs `linerate chargen`.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(args) => super::serve::serve("chargen", &args, false, |_| Chargen).map(|_| ()),

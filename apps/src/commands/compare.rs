@@ -1,4 +1,4 @@
-//! `linerate compare`: the same application over every transport that the host has, side by side.
+//! `linerate compare`: one application over every transport of the host, side by side.
 
 mod machines;
 
@@ -20,11 +20,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Keys of the short comparison and of the other.
+/// Number of keys of a full comparison and of a quick one.
 const KEYS: [u64; 2] = [100_000, 1_000_000];
 
-/// Compare the same application over kernel sockets, the TCP stack, plain frames and RDMA: with no arguments over all that this host
-/// has, or between two machines.
+/// Compare one application over kernel sockets, the TCP stack, raw frames and RDMA. Without options: over everything
+/// that this host supports. Can run between two machines
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct CompareArgs {
@@ -37,21 +37,21 @@ pub struct CompareArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make the reports again from what a comparison found
+    /// Write the reports of an earlier comparison again
     Render {
-        /// Its results.json
+        /// File results.json of the comparison
         results: PathBuf,
 
-        /// Where the reports go [default: where the results are]
+        /// Directory for the reports [default: the directory of the results]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
-    /// Show what two comparisons found, side by side
+    /// Show two comparisons side by side
     Diff {
-        /// The one
+        /// Baseline results
         a: PathBuf,
 
-        /// The other
+        /// New results
         b: PathBuf,
 
         /// Print Markdown
@@ -60,103 +60,103 @@ enum Command {
     },
 }
 
-/// What is compared.
+/// Arguments of a comparison.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// What is served: echo, kv
+    /// Applications: echo, kv
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "echo,kv", value_parser = parse_app)]
     apps: Vec<App>,
 
-    /// What joins the two processes: kernel (loopback), veth (kernel sockets over a pair of interfaces), virtio-user, memif, af_xdp,
-    /// rdma:DEVICE; between two machines kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, with a name for each end where they differ:
-    /// rdma:SERVER/LOAD [default: virtio-user (on one machine), kernel, and the RDMA devices that there are]
+    /// Links between server and load generator: kernel (loopback), veth (kernel sockets over an interface pair),
+    /// virtio-user, memif, af_xdp, rdma:DEVICE. Between two machines: kernel, rdma:DEVICE, pci:ADDRESS,
+    /// af_xdp:INTERFACE, written as rdma:SERVER/LOAD if the names differ between the ends [default: virtio-user (one
+    /// machine), kernel, and existing RDMA devices]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     via: Vec<Way>,
 
-    /// The TCP engines
+    /// TCP engines
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "native,smoltcp")]
     engines: Vec<EngineArg>,
 
-    /// Where the service runs: inline on the worker's thread, or split on one of its own [default: inline, and split too with the
-    /// native engine]
+    /// Threading of the service: inline on the thread of the worker, or split on its own thread [default: inline; with
+    /// the native engine also split]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_threading)]
     threading: Option<Vec<Threading>>,
 
-    /// Where the reports go [default: linerate-compare- and the time]
+    /// Directory for the reports [default: linerate-compare-TIME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Be done within two minutes: short measurements, fewer keys, few sweeps or none
+    /// Finish within two minutes: short measurements, fewer keys, few or no sweeps
     #[arg(long)]
     quick: bool,
 
-    /// Leave the kernel's settings as they are; else they are set in a network namespace that goes afterwards
+    /// Do not tune kernel settings. By default they are tuned in a temporary network namespace
     #[arg(long)]
     no_kernel_tuning: bool,
 
-    /// The core of the servers, and a second one for services with a thread of their own
+    /// Cores of the server: one, and a second one for split services [default: chosen]
     #[arg(long, value_name = "LIST")]
     server_cores: Option<CoreList>,
 
-    /// The core of the loads
+    /// Core of the load generator [default: chosen]
     #[arg(long, value_name = "LIST")]
     load_cores: Option<CoreList>,
 
-    /// How often each fixed setting is measured
+    /// Measurements per fixed setting
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// How long each measurement lasts, such as 500ms [default: as long as there is time for]
+    /// Duration of a measurement, such as 500ms [default: derived from the time limit]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     round_time: Option<Duration>,
 
-    /// The fixed settings: connections x requests on the way on each
+    /// Fixed settings: connections x requests in flight per connection
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1x1,64x1,64x16", value_parser = parse_point)]
     points: Vec<Point>,
 
-    /// Measure the fixed settings only
+    /// Measure only the fixed settings
     #[arg(long)]
     no_sweeps: bool,
 
-    /// Be done within so long, such as 10m [default: 2m with --quick, else 30m]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    within: Option<Duration>,
+    /// Time limit of the comparison, such as 10m [default: 2m with --quick, else 30m]
+    #[arg(long, alias = "within", value_name = "TIME", value_parser = parse_duration)]
+    time_limit: Option<Duration>,
 
-    /// How many keys the key-value service has [default: 100000 with --quick, else 1000000]
+    /// Number of keys of the key-value service [default: 100000 with --quick, else 1000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     keys: Option<u64>,
 
-    /// Where servers and loads run.
     #[command(flatten)]
     machines: MachinesArgs,
 }
 
-/// Why there is no comparison, or not all of one.
+/// Error of `linerate compare`.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// What the arguments say cannot be done.
+    /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
-    /// Reports could not be read or written.
+    /// A report could not be read or written.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// It could not be begun.
+    /// The comparison could not be started.
     #[error("{what}: {error}")]
     Begin {
-        /// What it failed at.
+        /// Failed operation.
         what: &'static str,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// A link could not be set up, or a signal came before there was anything to be told.
+    /// A link could not be set up, or a signal arrived before the first result.
     #[error(transparent)]
     Process(#[from] process::Error),
-    /// A signal came.
-    #[error("interrupted: what was found until then is in {}", .0.display())]
+    /// A signal interrupted the comparison.
+    #[error("interrupted: partial results are in {}", .0.display())]
     Interrupted(PathBuf),
 }
 
-/// Runs the command.
+/// Runs `linerate compare`.
 ///
 /// # Errors
 /// [`CompareError`].
@@ -165,9 +165,9 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
         None => compare(&args.run),
         Some(Command::Render { results, out }) => {
             let found = report::read(&results)?;
-            let beside = results.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let paths = report::write(&found, out.as_deref().unwrap_or(beside))?;
-            print(&said(&paths))
+            let directory = results.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let paths = report::write(&found, out.as_deref().unwrap_or(directory))?;
+            print(&lines(&paths))
         }
         Some(Command::Diff { a, b, markdown }) => {
             let (a, b) = (report::read(&a)?, report::read(&b)?);
@@ -179,8 +179,8 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let begin = |what| move |error| CompareError::Begin { what, error };
     let interrupted = signals::stop_flag().map_err(begin("signals"))?;
-    let linerate = std::env::current_exe().map_err(begin("the program itself"))?;
-    let machines = args.machines.look(&linerate, &interrupted)?;
+    let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
+    let machines = args.machines.examine(&linerate, &interrupted)?;
     let ways = if args.via.is_empty() { machines.ways() } else { args.via.clone() };
     machines.check(&ways).map_err(CompareError::Usage)?;
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
@@ -202,7 +202,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         keys,
         points: &args.points,
         sweeps: !args.no_sweeps,
-        within: args.within,
+        within: args.time_limit,
         slower: machines.slower(),
     };
     let schedule = Schedule::plan(&rows, asked);
@@ -216,7 +216,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         schedule.times.round.as_millis(),
         time(schedule.takes())
     ));
-    let scratch = tempfile::tempdir().map_err(begin("a directory for sockets"))?;
+    let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
     let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
     let first = come_first();
     let (machine, other) = machines.apart();
@@ -232,45 +232,44 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     results.notes.extend(notes(&results));
     let paths = report::write(&results, &out)?;
     print(report::terminal(&results).trim_end())?;
-    tell(said(&paths));
+    tell(lines(&paths));
     if results.finished { Ok(()) } else { Err(CompareError::Interrupted(out)) }
 }
 
-/// What has to be known of the figures.
+/// Returns remarks that a reader of the results needs.
 fn notes(results: &Results) -> Vec<String> {
     let mut notes = Vec::new();
     let machines = || std::iter::once(&results.machine).chain(&results.load_machine);
     if machines().any(|machine| machine.emulated) {
-        notes.push("The processor is emulated in software: no time here says anything of hardware.".to_owned());
+        notes.push("The processor is emulated in software: times do not apply to hardware.".to_owned());
     }
     if results.load_machine.is_some() {
         notes.push(
-            "Servers and loads ran on a machine each. Processor time is what each server said of itself when it was asked, over the way              that leads to its machine; it is asked later than it would be here by as long as that takes."
+            "Servers and load generators ran on separate machines. Each server reported its own processor time on \
+             request; the request arrives later than on one machine by the time that it takes to reach the server."
                 .to_owned(),
         );
     }
     if machines().any(|machine| machine.hugepages == 0) {
-        notes.push("No hugepage was free: ports used small pages, which is slower (linerate doctor).".to_owned());
+        notes.push("No hugepage was free: ports used small pages, which are slower (linerate doctor).".to_owned());
     }
     if results.rows.iter().any(|row| row.co_scheduled) {
-        notes.push(
-            "Threads of a server that poll shared a core in some rows: with more cores they would not.".to_owned(),
-        );
+        notes.push("In some rows, polling threads of a server shared a core for lack of cores.".to_owned());
     }
     notes.push(
-        "What a client reaches by itself was measured against the least server that speaks its protocol over the link: \
-         that of the native engine, and spinning kernel sockets. For these two themselves there is no lesser one, so that they may be \
-         limited by their loads, which do as much for a request as they do."
+        "The ceiling of a client was measured against a minimal server for its protocol over the link: the native \
+         engine, or spinning kernel sockets. For these two no smaller server exists, so their rows may be limited by \
+         the load generator, which does as much work per request as they do."
             .to_owned(),
     );
     notes
 }
 
-/// What is shown while it runs: on a terminal a line that changes, else one for each part.
+/// Progress display: a line that changes on a terminal, otherwise one line per part.
 struct Progress {
     bar: ProgressBar,
-    /// The part that was said last.
-    said: Option<String>,
+    /// Part printed last.
+    last_part: Option<String>,
 }
 
 impl Progress {
@@ -278,7 +277,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{bar:30} {pos} of {len}, {prefix} left  {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress { bar, said: None }
+        Progress { bar, last_part: None }
     }
 
     fn show(&mut self, standing: &Standing<'_>) {
@@ -288,9 +287,9 @@ impl Progress {
                 Task::Round { round, .. } => format!("round {}", round + 1),
                 other => other.name(0),
             };
-            if self.said.as_ref() != Some(&part) {
+            if self.last_part.as_ref() != Some(&part) {
                 tell(format_args!("{part}: {done} of {of} done, about {} left", time(standing.left)));
-                self.said = Some(part);
+                self.last_part = Some(part);
             }
             return;
         }
@@ -307,7 +306,7 @@ fn time(time: Duration) -> String {
     if seconds < 120 { format!("{seconds} s") } else { format!("{} min {} s", seconds / 60, seconds % 60) }
 }
 
-fn said(paths: &[PathBuf]) -> String {
+fn lines(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join("\n")
 }
@@ -320,7 +319,7 @@ fn parse_app(text: &str) -> Result<App, String> {
     match text {
         "echo" => Ok(App::Echo),
         "kv" => Ok(App::Kv),
-        _ => Err("write echo, kv or both with a comma".to_owned()),
+        _ => Err("give echo, kv or echo,kv".to_owned()),
     }
 }
 
@@ -328,7 +327,7 @@ fn parse_threading(text: &str) -> Result<Threading, String> {
     match text {
         "inline" => Ok(Threading::Inline),
         "split" => Ok(Threading::Split),
-        _ => Err("write inline, split or both with a comma".to_owned()),
+        _ => Err("give inline, split or inline,split".to_owned()),
     }
 }
 
@@ -337,7 +336,7 @@ fn parse_point(text: &str) -> Result<Point, String> {
     let point = text
         .split_once('x')
         .and_then(|(connections, depth)| Some(Point { connections: number(connections)?, depth: number(depth)? }));
-    point.ok_or_else(|| "write connections and requests on the way on each, such as 64x16".to_owned())
+    point.ok_or_else(|| "give connections and requests per connection, such as 64x16".to_owned())
 }
 
 #[cfg(test)]
@@ -346,7 +345,7 @@ mod tests {
     use linerate_compare::run::schedule::POINTS;
 
     #[test]
-    fn settings_are_connections_and_requests_on_each() {
+    fn point_is_connections_and_depth() {
         assert_eq!(parse_point("64x16"), Ok(Point { connections: 64, depth: 16 }));
         for text in ["", "64", "x16", "0x1", "1x0", "100001x1", "1x1x1"] {
             assert!(parse_point(text).unwrap_err().contains("64x16"), "{text}");
@@ -354,8 +353,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_by_default_is_what_schedules_say() {
-        let told: Vec<Point> = "1x1,64x1,64x16".split(',').map(|text| parse_point(text).unwrap()).collect();
-        assert_eq!(told, POINTS);
+    fn default_points_match_the_schedule() {
+        let default: Vec<Point> = "1x1,64x1,64x16".split(',').map(|text| parse_point(text).unwrap()).collect();
+        assert_eq!(default, POINTS);
     }
 }

@@ -8,19 +8,19 @@ use linerate_load::services::{Busy, Echo};
 use linerate_load::{Connected, Connects, EchoLoad, Use};
 use linerate_net::units::parse_size;
 
-/// Connections that may be on their way to be closed, at least, while others are opened.
+/// Minimum number of additional connections that may be closing while others are opened.
 const CLOSING: u32 = 32;
 
-/// What to do.
+/// Subcommands of `linerate echo`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Serve echo over TCP and UDP
+    /// Run an echo server over TCP and UDP
     Serve(EchoServeArgs),
-    /// Send requests to an echo server, check every byte that comes back, and measure the round trips
+    /// Send requests to an echo server, verify every byte of the replies, and measure round-trip times
     Load(EchoLoadArgs),
 }
 
-/// `linerate echo serve`.
+/// Arguments of `linerate echo serve`.
 #[derive(Debug, clap::Args)]
 pub struct EchoServeArgs {
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct EchoServeArgs {
     work: WorkArgs,
 }
 
-/// `linerate echo load`.
+/// Arguments of `linerate echo load`.
 #[derive(Debug, clap::Args)]
 pub struct EchoLoadArgs {
     #[command(flatten)]
@@ -42,22 +42,21 @@ pub struct EchoLoadArgs {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Bytes of a request
+    /// Request size in bytes
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     size: usize,
 
-    /// Make a connection for each request: open it, send, await the answer, close it, and open the next; --connections is how many there
-    /// are at a time, and the RTT is from when the connection is asked for until the answer is there; where no local port is free, the
-    /// connection waits for one
+    /// Open and close a connection for each request. --connections is the number of simultaneous connections; the RTT
+    /// includes the handshake. A connection waits if no local port is free
     #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"])]
     reconnect: bool,
 
-    /// Over UDP: each connection is a port of ours, and a request without an answer in 100 ms is lost (one worker only)
+    /// Use UDP. Each connection is a local port; a request without a reply within 100 ms is lost (one worker only)
     #[arg(long, conflicts_with_all = ["reconnect"])]
     udp: bool,
 }
 
-/// Runs the command.
+/// Runs `linerate echo`.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(EchoServeArgs { serve, work: WorkArgs { service_time } }) => {
@@ -91,10 +90,10 @@ pub fn run(command: Command) -> Result<(), Error> {
     }
 }
 
-/// Makes a connection for each request.
+/// Runs the load with one connection per request.
 fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let each = Use { request: args.size, most: u64::MAX };
-    // Those that are being closed are there too.
+    // Closing connections also count.
     let opening = args.load.connections.max(CLOSING) * 2;
     let load = super::load::run_parts(&args.load, opening, "connections", move |plan, board, worker, workers| {
         Connects::new(plan, board, worker, workers, each)

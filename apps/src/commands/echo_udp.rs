@@ -9,24 +9,24 @@ use linerate_net::Over;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 
-/// The most bytes of a request: what UDP over IPv4 carries.
-const LARGEST: usize = 65_507;
+/// Maximum size of a request: the payload limit of UDP over IPv4.
+const MAX_SIZE: usize = 65_507;
 
-/// Runs it and prints its report.
+/// Runs the load and prints its report.
 pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> Result<(), Error> {
     times.check(args)?;
     udp::check(args)?;
-    if !(Probe::SMALLEST..=LARGEST).contains(&size) {
-        let said = format!("--udp --size {size}: give from {} to {LARGEST} bytes", Probe::SMALLEST);
-        return Err(Error::Usage(said));
+    if !(Probe::SMALLEST..=MAX_SIZE).contains(&size) {
+        let message = format!("--udp --size {size}: give {} to {MAX_SIZE} bytes", Probe::SMALLEST);
+        return Err(Error::Usage(message));
     }
     let (depth, open) = (open.depth(), open.plan());
     let (remote, places) = (args.connect, args.connections as usize * depth);
     let plan = FlightPlan { size, places, warm_up: args.warm_up(), duration: args.duration(), open };
     let run = u64::from_ne_bytes(udp::random()?);
     let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
-    let ours = (ports.local, ports.first);
-    let (load, basis) = ports.run(move |flags| UdpEchoLoad::new(remote, ours, depth, plan, run, flags))?;
+    let local = (ports.local, ports.first);
+    let (load, basis) = ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, why: None });
     };

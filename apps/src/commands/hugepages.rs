@@ -1,6 +1,6 @@
-//! `linerate hugepages`: status, reserve, release.
+//! `linerate hugepages`: status, reservation and release.
 //!
-//! With `--json`, each prints one object whose fields are those of [`Status`], [`Reserved`] and [`Released`].
+//! With `--json`, each subcommand prints one object with the fields of [`Status`], [`Reserved`] or [`Released`].
 
 use comfy_table::{Table, presets};
 use linerate_hugepages::{
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Reserve, release and inspect hugepages, per NUMA node.
+/// Reserve, release and inspect hugepages per NUMA node
 #[derive(Debug, clap::Args)]
 pub struct HugepagesArgs {
     #[command(subcommand)]
@@ -19,21 +19,21 @@ pub struct HugepagesArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Show what is reserved, free, mounted, and used by which process.
+    /// Show reserved and free pages, mounts, and the processes that use pages
     Status(StatusArgs),
-    /// Reserve more pages, and say how many the kernel really gave.
+    /// Reserve pages and print how many the kernel provided
     ///
-    /// Exit status 1 when it gave fewer than asked for; what it gave stays reserved.
+    /// Exit status 1 if the kernel provided fewer than requested; those stay reserved.
     Reserve(ReserveArgs),
-    /// Give pages back, but none that is in use.
+    /// Release free pages
     ///
-    /// Exit status 1 when fewer than COUNT could be released.
+    /// Exit status 1 if fewer than COUNT pages were released.
     Release(ReleaseArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct StatusArgs {
-    /// Print one JSON object.
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -41,16 +41,16 @@ struct StatusArgs {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("amount").required(true))]
 struct ReserveArgs {
-    /// Pages to add to those that are reserved.
+    /// Number of pages to reserve in addition to those already reserved
     #[arg(group = "amount", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// The same as an amount of memory, such as 512M or 2G, rounded up to whole pages.
-    #[arg(long, group = "amount", value_parser = some_memory)]
+    /// Amount of memory instead of COUNT, such as 512M or 2G, rounded up to whole pages
+    #[arg(long, group = "amount", value_parser = parse_amount)]
     memory: Option<u64>,
-    /// Add only as many as lack until so much is free.
+    /// Reserve only as many pages as are missing until this amount is free
     #[arg(long)]
     top_up: bool,
-    /// When the kernel gives too few: drop the page cache, compact memory, and ask once more.
+    /// If the kernel provides too few pages, drop the page cache, compact memory and retry once
     #[arg(long)]
     compact: bool,
     #[command(flatten)]
@@ -60,13 +60,13 @@ struct ReserveArgs {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("amount").required(true))]
 struct ReleaseArgs {
-    /// Pages to give back.
+    /// Number of pages to release
     #[arg(group = "amount", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// The same as an amount of memory, such as 512M or 2G, rounded up to whole pages.
-    #[arg(long, group = "amount", value_parser = some_memory)]
+    /// Amount of memory instead of COUNT, such as 512M or 2G, rounded up to whole pages
+    #[arg(long, group = "amount", value_parser = parse_amount)]
     memory: Option<u64>,
-    /// All pages that nobody uses.
+    /// Release all unused pages
     #[arg(long, group = "amount")]
     all: bool,
     #[command(flatten)]
@@ -75,51 +75,51 @@ struct ReleaseArgs {
 
 #[derive(Debug, clap::Args)]
 struct PoolArgs {
-    /// Size of the pages: 2M or 1G.
+    /// Page size: 2M or 1G
     #[arg(long, default_value = "2M")]
     size: PageSize,
-    /// NUMA node; without it, the kernel spreads over all.
+    /// NUMA node [default: spread over all nodes]
     #[arg(long)]
     node: Option<u32>,
-    /// Print one JSON object.
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-fn some_memory(text: &str) -> Result<u64, InvalidSize> {
+fn parse_amount(text: &str) -> Result<u64, InvalidSize> {
     parse_bytes(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err(InvalidSize::Amount(text.to_owned())) })
 }
 
-/// Why a `linerate hugepages` failed. All of them are exit status 1.
+/// Error of `linerate hugepages`, always exit status 1.
 #[derive(Debug, thiserror::Error)]
 pub enum HugepagesError {
-    /// Not root.
-    #[error("{} may be written by root only: sudo {command}", path.display())]
+    /// The command needs root.
+    #[error("{} is writable by root only: sudo {command}", path.display())]
     NotPermitted {
-        /// The kernel's file.
+        /// File of the kernel.
         path: PathBuf,
-        /// What was typed.
+        /// Command line.
         command: String,
     },
-    /// The library's.
+    /// Error of the hugepages library.
     #[error(transparent)]
     Hugepages(Error),
-    /// Fewer pages went than were to go.
+    /// Fewer pages were released than requested.
     #[error("released {released} of {requested} pages of {size}: no more were free")]
     NotReleased {
-        /// Their size.
+        /// Page size.
         size: PageSize,
-        /// How many were to go.
+        /// Requested number of pages.
         requested: u64,
-        /// How many went.
+        /// Released number of pages.
         released: u64,
     },
-    /// Standard output does not take it.
+    /// Standard output could not be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Does what the command line says, and prints it on standard output.
+/// Runs `linerate hugepages`.
 ///
 /// # Errors
 /// [`HugepagesError`].
@@ -181,7 +181,7 @@ fn reserve(args: ReserveArgs, host: &Host, out: &mut dyn Write) -> Result<(), Hu
         writeln!(out, "nothing to reserve: {wanted} pages of {size} are free{}", on(node))?;
     } else {
         let Reserved { got, requested, reserved, .. } = reserved;
-        writeln!(out, "reserved {got} of {requested} pages of {size}{}: {reserved} are reserved now", on(node))?;
+        writeln!(out, "reserved {got} of {requested} pages of {size}{}: {reserved} now reserved", on(node))?;
     }
     reserved.complete().map(drop).map_err(HugepagesError::from)
 }
@@ -249,31 +249,29 @@ fn show_status(status: &Status) -> String {
     format!("{}\n{mounts}{processes}", pools.trim_fmt())
 }
 
-/// `4 × 2 MB on node 0, 1 × 1 GB on node 1`.
+/// Formats the pages of a process: `4 × 2 MB on node 0, 1 × 1 GB on node 1`.
 fn show_pages(process: &Process) -> String {
     let Some(pages) = &process.pages else {
-        return format!("{} MB in all; which ones, only root may see", process.bytes >> 20);
+        return format!("{} MB in total; details are visible to root only", process.bytes >> 20);
     };
     let each = pages.iter().map(|mapped| format!("{} × {}{}", mapped.pages, mapped.page_size, on(mapped.node)));
     each.collect::<Vec<_>>().join(", ")
 }
 
 fn show_released(released: &Released) -> String {
-    let Released { page_size, released: gone, reserved, in_use, node, .. } = released;
+    let Released { page_size, released: count, reserved, in_use, node, .. } = released;
     let on = on(*node);
-    let mut text = format!("released {gone} pages of {page_size}{on}: {reserved} are reserved now\n");
+    let mut text = format!("released {count} pages of {page_size}{on}: {reserved} now reserved\n");
     if *in_use > 0 {
-        text += &format!("{in_use} pages of {page_size} are in use or promised on this host, and stay:\n");
+        text += &format!("{in_use} pages of {page_size} on this host are in use or committed, and stay reserved:\n");
         for process in &released.processes {
             text += &format!("  process {} ({}): {}\n", process.pid, process.command, show_pages(process));
         }
         for file in &released.files {
-            text +=
-                &format!("  file {}: {} pages; it holds them until it is removed\n", file.path.display(), file.pages);
+            text += &format!("  file {}: {} pages, until it is removed\n", file.path.display(), file.pages);
         }
         if released.processes.is_empty() && released.files.is_empty() {
-            text +=
-                "  no process that is visible here has them mapped: a memfd or another mount namespace holds them\n";
+            text += "  no visible process maps them: a memfd or another mount namespace holds them\n";
         }
     }
     text
@@ -293,7 +291,7 @@ mod tests {
         hugepages: HugepagesArgs,
     }
 
-    /// 10 pages of 2 MB on two nodes, 2 of them in use by process 7 on node 1.
+    /// Creates a host with 10 pages of 2 MB on two nodes, of which process 7 uses 2 on node 1.
     fn fake() -> (TempDir, Host) {
         let tree = TempDir::new().unwrap();
         let write = |path: &str, content: &str| {
@@ -327,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_are_consistent() {
+    fn arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -371,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn reserve_takes_pages_or_memory_and_says_what_it_got() {
+    fn reserve_accepts_pages_or_memory_and_prints_the_result() {
         let (_tree, host) = fake();
         let (text, result) = run_in(&host, "reserve 4");
         result.unwrap();
-        assert_eq!(text, "reserved 4 of 4 pages of 2 MB: 14 are reserved now\n");
+        assert_eq!(text, "reserved 4 of 4 pages of 2 MB: 14 now reserved\n");
         let (text, result) = run_in(&host, "reserve --memory 3M --json --node 1");
         result.unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn topping_up_adds_only_what_lacks_and_is_content_with_enough() {
+    fn top_up_reserves_only_missing_pages() {
         let (_tree, host) = fake();
         let (text, result) = run_in(&host, "reserve --top-up 8");
         result.unwrap();
@@ -394,15 +392,15 @@ mod tests {
         assert_eq!(host.pool(PageSize::MB_2).unwrap().reserved, 10);
         let (text, result) = run_in(&host, "reserve --top-up 4 --node 1");
         result.unwrap();
-        assert_eq!(text, "reserved 1 of 1 pages of 2 MB on node 1: 6 are reserved now\n");
+        assert_eq!(text, "reserved 1 of 1 pages of 2 MB on node 1: 6 now reserved\n");
     }
 
     #[test]
-    fn release_takes_what_is_free_and_says_what_stays_and_who_holds_it() {
+    fn release_frees_unused_pages_and_names_the_holders_of_the_rest() {
         let (_tree, host) = fake();
         let (text, result) = run_in(&host, "release --all");
         result.unwrap();
-        assert!(text.starts_with("released 8 pages of 2 MB: 2 are reserved now\n"), "{text}");
+        assert!(text.starts_with("released 8 pages of 2 MB: 2 now reserved\n"), "{text}");
         assert_eq!(host.pool(PageSize::MB_2).unwrap().reserved, 2);
         let mut released = Released {
             page_size: PageSize::MB_2,
@@ -415,16 +413,16 @@ mod tests {
             files: vec![HeldFile { path: "/mnt/left".into(), pages: 1 }],
         };
         let text = show_released(&released);
-        assert!(text.contains("2 pages of 2 MB are in use"), "{text}");
+        assert!(text.contains("2 pages of 2 MB on this host are in use"), "{text}");
         assert!(text.contains("process 7 (echo): 2 × 2 MB on node 1"), "{text}");
         assert!(text.contains("file /mnt/left: 1 pages"), "{text}");
         released.processes.clear();
         released.files.clear();
-        assert!(show_released(&released).contains("no process that is visible here"));
+        assert!(show_released(&released).contains("no visible process"));
     }
 
     #[test]
-    fn fewer_pages_released_than_asked_for_is_an_error() {
+    fn releasing_fewer_pages_than_requested_is_an_error() {
         let (_tree, host) = fake();
         let (_, result) = run_in(&host, "release 9");
         let error = result.unwrap_err().to_string();
@@ -432,14 +430,14 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_the_kernel_has_not_is_named() {
+    fn unsupported_page_size_names_the_supported_ones() {
         let (_tree, host) = fake();
         let error = run_in(&host, "reserve 1 --size 1G").1.unwrap_err().to_string();
         assert_eq!(error, "this kernel has no pages of 1 GB: it has 2 MB");
     }
 
     #[test]
-    fn what_cannot_be_meant_is_a_usage_error() {
+    fn invalid_arguments_are_usage_errors() {
         for line in [
             "",
             "reserve",
@@ -457,7 +455,7 @@ mod tests {
         ] {
             let words: Vec<&str> = line.split_whitespace().collect();
             let error = Cli::try_parse_from([&["hugepages"], &words[..]].concat()).unwrap_err();
-            // `use_stderr` is what makes clap exit with 2.
+            // clap exits with 2 if `use_stderr`.
             assert!(error.use_stderr() && error.kind() != ErrorKind::DisplayHelp, "{line}");
         }
     }

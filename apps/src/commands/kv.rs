@@ -22,20 +22,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a server has answered, and how long at most.
+/// Interval of checking for a reply, and time limit of the reply.
 const TICK: Duration = Duration::from_millis(2);
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const REPLY_LIMIT: Duration = Duration::from_secs(30);
 
-/// What to do.
+/// Subcommands of `linerate kv`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Serve keys and values to clients of Redis and memcached
+    /// Run a key-value server for Redis and memcached clients
     Serve(Box<KvServeArgs>),
-    /// Fill a key-value server, send GETs and SETs to it, and measure both
+    /// Fill a key-value server, send GETs and SETs, and measure both
     Load(Box<KvLoadArgs>),
 }
 
-/// `linerate kv load`.
+/// Arguments of `linerate kv load`.
 #[derive(Debug, clap::Args)]
 pub struct KvLoadArgs {
     #[command(flatten)]
@@ -47,57 +47,56 @@ pub struct KvLoadArgs {
     #[command(flatten)]
     pub(super) open: OpenArgs,
 
-    /// How the server is spoken to: resp as Redis is, or memcached
+    /// Protocol of the server
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub(super) protocol: Protocol,
 
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS))]
     keys: u64,
 
-    /// Bytes of a value, or from how many to how many: 64, 64-4k
+    /// Value size in bytes, or a range: 64, 64-4k
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes)]
     pub(super) value_size: RangeInclusive<u32>,
 
-    /// How many of the requests are GETs; the others are SETs
+    /// Fraction of GETs among the requests; the rest are SETs
     #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio)]
     get_ratio: f64,
 
-    /// How much more popular some keys are than others: the k-th is asked for in proportion to 1/k to this power, and
-    /// 0 makes them equal
+    /// Skew of key popularity: the k-th key is requested in proportion to 1/k^THETA; 0 is uniform
     #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta)]
     zipf: f64,
 
-    /// Measure at once, without setting every key before
+    /// Skip the initial SET of every key
     #[arg(long)]
     no_fill: bool,
 
-    /// Check every byte of every value: that it was written to that key, and not overwritten before it was asked for.
-    /// Takes 32 bytes of memory for each key
+    /// Verify every byte of every value, that it was written to its key, and that it is current. Takes 32 bytes of
+    /// memory per key
     #[arg(long, conflicts_with = "no_fill")]
     verify: bool,
 
-    /// Read values where the server exports them (kv serve --export), without its having a part in it; it is asked for what is not
-    /// there (rdma)
+    /// Read values one-sided from the memory exported by kv serve --export, and request only missing ones from the
+    /// server (rdma)
     #[arg(long)]
     one_sided: bool,
 
-    /// Instead of GETs and SETs, add 1 to counters where they are (kv serve --counters), without the server's having a part in it: --keys
-    /// says how many counters. Every 16th request compares and swaps. In the end they must have grown by what was added (rdma)
-    #[arg(long, conflicts_with_all = ["one_sided", "verify", "no_fill", "no_miss", "rate", "get_ratio", "value_size", "protocol"])]
+    /// Increment counters of kv serve --counters with one-sided atomics instead of GETs and SETs; --keys is the number
+    /// of counters. Every 16th request is a compare-and-swap. Verifies the sum at the end (rdma)
+    #[arg(long, conflicts_with_all = ["one_sided", "verify", "no_fill", "fail_on_miss", "rate", "get_ratio", "value_size", "protocol"])]
     one_sided_incr: bool,
 
-    /// The server evicts nothing: a key that is not there is an error
-    #[arg(long, conflicts_with = "no_fill")]
-    pub(super) no_miss: bool,
+    /// Count a missing key as an error, for servers that do not evict
+    #[arg(long, alias = "no-miss", conflicts_with = "no_fill")]
+    pub(super) fail_on_miss: bool,
 
-    /// Over UDP, with --protocol memcached: each connection is a port of ours, and a request without an answer in 100 ms is lost
-    /// (one worker only)
+    /// Use memcached's UDP protocol (with --protocol memcached). Each connection is a local port; a request without a
+    /// reply within 100 ms is lost (one worker only)
     #[arg(long, conflicts_with_all = ["one_sided", "one_sided_incr"])]
     pub(super) udp: bool,
 }
 
-/// Runs the command.
+/// Runs `linerate kv`.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(args) => kv_serve::run(&args),
@@ -107,7 +106,7 @@ pub fn run(command: Command) -> Result<(), Error> {
 
 fn load(args: &KvLoadArgs) -> Result<(), Error> {
     if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingArg::Split {
-        // They are begun on the worker's thread.
+        // One-sided requests are started on the thread of the worker.
         let with = "--threading inline";
         return Err(linerate_net::Error::OnlyWith { what: "a one-sided load", with }.into());
     }
@@ -116,9 +115,8 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         return count(args);
     }
     if args.verify && (*args.value_size.start() as usize) < SHORTEST_VERIFIED {
-        let said =
-            format!("--value-size: values of at least {SHORTEST_VERIFIED} bytes can be told apart with --verify");
-        return Err(Error::Usage(said));
+        let message = format!("--value-size: --verify needs values of at least {SHORTEST_VERIFIED} bytes");
+        return Err(Error::Usage(message));
     }
     if args.udp {
         return kv_udp::run(args);
@@ -132,8 +130,8 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     let mut reads = Reads::default();
     load.traffic.iter().for_each(|traffic| reads += traffic.reads());
     load.errors.refusals = sum(KvLoad::refused);
-    load.errors.missing = if args.no_miss { misses } else { 0 };
-    // A server that connections were lost to is not asked.
+    load.errors.missing = if args.fail_on_miss { misses } else { 0 };
+    // After connection losses the server is not queried.
     let after = if before.is_some() && load.errors.total() == 0 { server_time(args)? } else { None };
     let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
@@ -144,7 +142,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
 }
 
 impl KvLoadArgs {
-    /// What the load is of.
+    /// Returns the description of the load.
     pub(super) fn keyspace(&self, one_sided: Option<Exported>) -> Arc<Keyspace> {
         let plan = KvPlan {
             one_sided,
@@ -162,7 +160,7 @@ impl KvLoadArgs {
         Keyspace::new(plan, fastrand::u64(..))
     }
 
-    /// What all `parts` of the load measured together in `time`, in which so many things went wrong.
+    /// Combines the results of all `parts`, measured over `time`, with this number of errors.
     pub(super) fn report(&self, parts: &[&KvLoad], time: Duration, errors: u64) -> KvReport {
         let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
             let mut all = Histogram::new(3).expect("3 digits are valid");
@@ -194,95 +192,97 @@ impl KvLoadArgs {
     }
 }
 
-/// Where the server exports its strings.
+/// Queries the server for the location of its exported values.
 fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
-    let usage = |said: &str| Error::Usage(format!("--one-sided: {said}"));
+    let usage = |message: &str| Error::Usage(format!("--one-sided: {message}"));
     if !matches!(args.load.net.via, Via::Rdma { .. }) {
-        return Err(usage("values can be read over --via rdma:DEVICE alone"));
+        return Err(usage("requires --via rdma:DEVICE"));
     }
     if args.protocol != Protocol::Resp {
-        return Err(usage("the server tells clients of Redis where its values are: leave --protocol out"));
+        return Err(usage("values are located through the Redis protocol: leave --protocol out"));
     }
     let remote = args.load.connect;
-    match ask(args, move |over| Ask::export(remote, over))?.map_or(Err(None), Ask::outcome) {
+    match query(args, move |done| Ask::export(remote, done))?.map_or(Err(None), Ask::outcome) {
         Ok(Some(exported)) => Ok(exported),
         Ok(None) => Err(Error::NoExport(remote)),
         Err(why) => Err(Error::NoConnection { remote, why }),
     }
 }
 
-/// How long processors have been busy with the server, if it tells.
+/// Returns the processor time of the server, if it reports it.
 fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
     let remote = args.load.connect;
-    Ok(ask(args, move |over| Ask::cpu_time(remote, over))?.and_then(|asked| asked.outcome().ok()?))
+    Ok(query(args, move |done| Ask::cpu_time(remote, done))?.and_then(|query| query.outcome().ok()?))
 }
 
-/// Counts.
+/// Runs the load of one-sided increments.
 fn count(args: &KvLoadArgs) -> Result<(), Error> {
     if !matches!(args.load.net.via, Via::Rdma { .. }) {
-        return Err(Error::Usage("--one-sided-incr: counters are reached over --via rdma:DEVICE alone".to_owned()));
+        return Err(Error::Usage("--one-sided-incr: requires --via rdma:DEVICE".to_owned()));
     }
     let most = 1 << 20;
     let counters = usize::try_from(args.keys).ok().filter(|count| *count <= most);
     let counters = counters.ok_or_else(|| {
-        Error::Usage(format!(
-            "--keys: there are {most} counters at most; say how many the server has, as kv serve --counters does"
-        ))
+        Error::Usage(format!("--keys: at most {most} counters; give the number of kv serve --counters"))
     })?;
-    let (places, before) = look_at_counters(args, counters, Vec::new())?;
+    let (places, before) = read_counters(args, counters, Vec::new())?;
     let plan = Arc::new(CountPlan { places: places.clone(), depth: args.open.depth(), zipf: args.zipf });
     let load = super::load::run(&args.load, "requests", move || CountLoad::new(plan.clone()))?;
-    let (_, after) = look_at_counters(args, counters, places)?;
-    let grew =
+    let (_, after) = read_counters(args, counters, places)?;
+    let increase =
         before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));
 
     let mut nanos = Histogram::new(3).expect("3 digits are valid");
-    let mut counted = Counted::default();
+    let mut counts = Counted::default();
     for traffic in &load.traffic {
         nanos += traffic.nanos();
-        counted += traffic.counted();
+        counts += traffic.counted();
     }
     let requests = load.traffic.iter().map(CountLoad::requests).sum::<u64>();
     let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos)
         .with_histogram(args.times.histogram, &nanos);
-    let report = CountReport::new(all, &counted, counters as u64, grew);
+    let report = CountReport::new(all, &counts, counters as u64, increase);
     super::load::print(&args.load, report, load, None)?;
-    let Counted { unknown, .. } = counted;
-    if counted.explains(grew) { Ok(()) } else { Err(Error::Miscounted { grew, added: counted.added(), unknown }) }
+    let Counted { unknown, .. } = counts;
+    if counts.explains(increase) {
+        Ok(())
+    } else {
+        Err(Error::Miscounted { grew: increase, added: counts.added(), unknown })
+    }
 }
 
-/// Where so many counters are, of which `places` are known: all or none; and what they are.
-fn look_at_counters(
+/// Reads `count` counters and returns their locations and values. `places` are known locations: all or none.
+fn read_counters(
     args: &KvLoadArgs,
     count: usize,
     places: Vec<RemoteAddr>,
 ) -> Result<(Vec<RemoteAddr>, Vec<u64>), Error> {
     let remote = args.load.connect;
-    let asked = ask(args, move |over| AskCounters::new(remote, count, places.clone(), over))?;
-    asked.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {
+    let query = query(args, move |done| AskCounters::new(remote, count, places.clone(), done))?;
+    query.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {
         NoCounters::Connection(why) => Error::NoConnection { remote, why },
         NoCounters::Refused(number, reply) => {
             Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), reply }
         }
         NoCounters::Unsupported => {
-            Error::Usage("--one-sided-incr: the device has no atomic operations: linerate rdma info tells".to_owned())
+            Error::Usage("--one-sided-incr: the device has no atomic operations: see linerate rdma info".to_owned())
         }
     })
 }
 
-/// Runs what asks the server something until it says that it is over.
-fn ask<S: Service<Message = Infallible> + Send + 'static>(
+/// Runs a query service until it sets its flag, or a time limit expires.
+fn query<S: Service<Message = Infallible> + Send + 'static>(
     args: &KvLoadArgs,
     make: impl Fn(Arc<AtomicBool>) -> S + Send + Sync + 'static,
 ) -> Result<Option<S>, Error> {
-    let (interrupted, over) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
+    let (interrupted, done) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     args.load.net.check_remote(args.load.connect)?;
     let network = Network::open(&args.load.net.opening(1), &Listen::default(), Place::Last, &interrupted)?;
-    let (stop, seen) = (Arc::new(AtomicBool::new(false)), over.clone());
+    let (stop, seen) = (Arc::new(AtomicBool::new(false)), done.clone());
     let running = network.start(move |_| make(seen.clone()), stop.clone())?;
-    let begun = Instant::now();
-    while !over.load(Ordering::Acquire) && !running.is_over() && !interrupted.load(Ordering::Relaxed) {
-        if begun.elapsed() > ANSWER_LIMIT {
+    let started = Instant::now();
+    while !done.load(Ordering::Acquire) && !running.is_over() && !interrupted.load(Ordering::Relaxed) {
+        if started.elapsed() > REPLY_LIMIT {
             break;
         }
         thread::sleep(TICK);
@@ -292,13 +292,13 @@ fn ask<S: Service<Message = Infallible> + Send + 'static>(
     Ok(services.into_iter().next())
 }
 
-/// One size, or two with a dash between them.
+/// Parses a size, or two sizes separated by a dash.
 fn parse_sizes(text: &str) -> Result<RangeInclusive<u32>, String> {
     let size = |text| parse_size(text).map(|size| size as u32);
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     let sizes = size(from)?..=size(to)?;
     if *sizes.end() > 512 << 20 {
-        Err("no server takes values of more than 512m".to_owned())
+        Err("values are limited to 512m".to_owned())
     } else if sizes.is_empty() {
         Err("the first must not be larger than the second".to_owned())
     } else {
@@ -308,12 +308,12 @@ fn parse_sizes(text: &str) -> Result<RangeInclusive<u32>, String> {
 
 fn parse_ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
-    ratio.ok_or_else(|| "write a number from 0 to 1, such as 0.9".to_owned())
+    ratio.ok_or_else(|| "give a number from 0 to 1, such as 0.9".to_owned())
 }
 
 fn parse_theta(text: &str) -> Result<f64, String> {
     let theta = text.parse().ok().filter(|theta| (0.0..=10.0).contains(theta));
-    theta.ok_or_else(|| "write a number from 0 to 10, such as 0.99".to_owned())
+    theta.ok_or_else(|| "give a number from 0 to 10, such as 0.99".to_owned())
 }
 
 #[cfg(test)]
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_one_or_two() {
+    fn value_size_is_a_size_or_a_range() {
         assert_eq!(parse_sizes("64"), Ok(64..=64));
         assert_eq!(parse_sizes("64-4k"), Ok(64..=4096));
         for text in ["", "-", "64-", "-64", "65-64", "0-64", "1-513m", "1-2-3"] {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_bounds() {
+    fn ratio_and_theta_are_bounded() {
         assert_eq!((parse_ratio("0"), parse_ratio("1"), parse_theta("1.2")), (Ok(0.0), Ok(1.0), Ok(1.2)));
         for text in ["", "-1", "NaN", "inf", "1.01"] {
             assert!(parse_ratio(text).is_err(), "{text}");

@@ -19,65 +19,67 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The port of Redis.
-const REDIS: u16 = 6379;
-/// The port of memcached.
-const MEMCACHED: u16 = 11211;
-/// Counters at most: each name takes some hundred bytes.
-const MOST_COUNTERS: i64 = 1 << 20;
-/// Bytes that a file is read for a password, at most.
-const LONGEST_PASSWORD: u64 = 4096;
+/// Default port of Redis.
+const REDIS_PORT: u16 = 6379;
+/// Default port of memcached.
+const MEMCACHED_PORT: u16 = 11211;
+/// Maximum number of counters. Each name takes about a hundred bytes.
+const MAX_COUNTERS: i64 = 1 << 20;
+/// Maximum number of bytes read from a password file.
+const MAX_PASSWORD: u64 = 4096;
 
-/// `linerate kv serve`.
+/// Arguments of `linerate kv serve`.
 #[derive(Debug, clap::Args)]
 pub struct KvServeArgs {
     #[command(flatten)]
     net: NetArgs,
 
-    /// An address to serve clients of Redis on, such as 10.0.0.2 or [::]:6379; may be given several times
+    /// Listening address for Redis clients, such as 10.0.0.2 or [::]:6379; repeatable [default port: 6379]
     #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "memcached", value_parser = parse_redis)]
     listen: Vec<SocketAddr>,
 
-    /// An address to serve clients of memcached on, such as 10.0.0.2:11211
+    /// Listening address for memcached clients, such as 10.0.0.2 or 10.0.0.2:11211 [default port: 11211]
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached)]
     memcached: Option<SocketAddr>,
 
-    /// Answer datagrams on the address of --memcached, too, with memcached's UDP protocol. Nobody need say who he is, and whoever
-    /// can send from a forged address can have answers sent there: not for a network that others reach
+    /// Also serve memcached's UDP protocol on the address of --memcached. It has no authentication, and requests with
+    /// forged source addresses direct replies to others: use it on trusted networks only
     #[arg(long, requires = "memcached")]
     udp: bool,
 
-    /// Bytes that keys and values may take, and all that is kept beside them: 512m, 4g
+    /// Memory for keys, values and metadata: 512m, 4g
     #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
     memory: u64,
 
-    /// What goes when they are taken: none, random, lru, lfu or ttl, of all keys; volatile-random, volatile-lru or
-    /// volatile-lfu, of those that expire
+    /// Eviction policy when --memory is full: none, random, lru, lfu or ttl for all keys; volatile-random, volatile-lru
+    /// or volatile-lfu for keys with an expiry
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = parse_evict)]
     evict: Evict,
 
-    /// Bytes of replies that may wait for a client that does not read them before it is disconnected; 0 is any number
+    /// Disconnect a client when this many bytes of replies wait for it; 0 disables the limit
     #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_size_or_none)]
     client_output_limit: usize,
 
-    /// Disconnect clients that have been silent for so many seconds; 0 is never
+    /// Disconnect clients that are silent for this many seconds; 0 disables the timeout
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = parse_seconds)]
     timeout: u32,
 
-    /// Clients at most
+    /// Maximum number of clients
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_clients: u32,
 
-    /// A file whose first line is the password that clients of Redis have to say; those of memcached say none
+    /// File whose first line is the password that Redis clients must send; memcached clients send none [default: no
+    /// password]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
 
-    /// Let clients over RDMA read short values by themselves, from so many bytes of memory beside --memory (rdma)
+    /// Export short values in this much memory, in addition to --memory, for one-sided reads by RDMA clients (rdma)
+    /// [default: off]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     export: Option<u64>,
 
-    /// Let clients over RDMA count by themselves with so many counters (rdma); 0 is none
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_COUNTERS))]
+    /// Number of counters for one-sided atomics by RDMA clients; 0 disables them (rdma)
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MAX_COUNTERS))]
     counters: u32,
 
     #[command(flatten)]
@@ -90,10 +92,10 @@ pub struct KvServeArgs {
     end: EndArgs,
 }
 
-/// Runs the command.
+/// Runs `linerate kv serve`.
 pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     check_password(args)?;
-    check(args).map_err(|said| Error::Usage(said.to_owned()))?;
+    check(args).map_err(|message| Error::Usage(message.to_owned()))?;
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let mut tcp = args.listen.clone();
     tcp.extend(args.memcached);
@@ -129,53 +131,53 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     }
 }
 
-/// Memory in which `workers` workers export strings, and where peers find it.
+/// Allocates and publishes memory in which `workers` workers export values.
 fn export<M: Send + 'static>(
     network: &Network<M>,
     bytes: u64,
     workers: usize,
 ) -> Result<(Arc<Export>, RemoteAddrCell), Error> {
     let layout = usize::try_from(bytes).ok().and_then(|bytes| Layout::fitting(bytes, workers, fastrand::u64(..)));
-    let layout = layout.ok_or_else(|| Error::Usage(format!("--export {bytes}: too little, or too many workers")))?;
+    let layout = layout.ok_or_else(|| Error::Usage(format!("--export {bytes}: too small for {workers} workers")))?;
     let export = Export::new(layout, true).map_err(|error| Error::Export { bytes, error })?;
     let place = network.publish(export.memory().clone())?;
     Ok((Arc::new(export), place))
 }
 
-/// So many counters, and where peers find them.
+/// Allocates and publishes `count` counters.
 fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<Names>, RemoteAddrCell), Error> {
     let names = Names::new(count as usize).map_err(|error| Error::Counters { count, error })?;
     let place = network.count(names.numbers().clone(), "--counters")?;
     Ok((Arc::new(names), place))
 }
 
-/// Rejects a password together with an option that gives access without it, as `CONFIG SET requirepass` does.
+/// Rejects a password combined with an option that gives access without it, as `CONFIG SET requirepass` does.
 fn check_password(args: &KvServeArgs) -> Result<(), Error> {
     match PasswordConflict::find(args.udp, args.export.is_some(), args.counters > 0) {
         Some(conflict) if args.password_file.is_some() => {
-            Err(Error::Usage(format!("{conflict}: leave out this option or --password-file")))
+            Err(Error::Usage(format!("{conflict}: remove this option or --password-file")))
         }
         _ => Ok(()),
     }
 }
 
-/// What one argument says against another.
+/// Checks the arguments against each other.
 fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     if let Some(memcached) = args.memcached {
         if memcached.port() == 0 {
-            return Err("--memcached: its clients are known by their port; name one, such as 11211");
+            return Err("--memcached: the port identifies memcached clients: give one, such as 11211");
         }
         if args.listen.iter().any(|redis| redis.port() == memcached.port()) {
-            return Err("--memcached: clients of Redis have that port; give it another");
+            return Err("--memcached: port already used for Redis clients: give another");
         }
     }
     if args.udp && matches!(args.net.via, Via::Rdma { .. }) {
-        return Err("--udp has no effect with --via rdma, which has no datagrams of its own: leave it out");
+        return Err("--udp has no effect with --via rdma, which has no UDP: leave it out");
     }
     if args.counters > 0 && args.listen.is_empty() {
-        return Err("--counters: clients of Redis are told where they are, whom --listen serves");
+        return Err("--counters: clients find counters through the Redis protocol: add --listen");
     }
-    // Before any memory is taken.
+    // Checked before memory is allocated.
     if !matches!(args.net.via, Via::Rdma { .. }) {
         if args.export.is_some() {
             return Err("--export has an effect only with --via rdma:DEVICE: leave it out");
@@ -185,55 +187,53 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         }
     }
     if args.password_file.is_some() && args.listen.is_empty() {
-        return Err(
-            "--password-file: memcached's clients say no password; it is for those of Redis, whom --listen serves",
-        );
+        return Err("--password-file: applies to Redis clients only: add --listen");
     }
     Ok(())
 }
 
-/// The first line of the file at `path`, which may be a pipe.
+/// Reads the first line of the file at `path`, which may be a pipe.
 fn read_password(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |error| Error::PasswordFile { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     let mut line = Vec::new();
-    BufReader::new(file.take(LONGEST_PASSWORD)).read_until(b'\n', &mut line).map_err(failed)?;
+    BufReader::new(file.take(MAX_PASSWORD)).read_until(b'\n', &mut line).map_err(failed)?;
     let password = line.strip_suffix(b"\n").unwrap_or(&line);
     let password = password.strip_suffix(b"\r").unwrap_or(password);
     if password.is_empty() {
-        return Err(failed(io::Error::other("its first line is empty")));
+        return Err(failed(io::Error::other("the first line is empty")));
     }
-    if line.len() as u64 == LONGEST_PASSWORD {
-        return Err(failed(io::Error::other("its first line is too long")));
+    if line.len() as u64 == MAX_PASSWORD {
+        return Err(failed(io::Error::other("the first line is too long")));
     }
     if metadata.is_file() && metadata.mode() & 0o044 != 0 {
         let path = path.display();
-        tracing::warn!("--password-file {path}: other users can read it; `chmod 600 {path}` keeps it to yourself");
+        tracing::warn!("--password-file {path}: readable by other users: `chmod 600 {path}`");
     }
     Ok(password.to_vec())
 }
 
 fn parse_redis(text: &str) -> Result<SocketAddr, String> {
-    parse_address(text, REDIS)
+    parse_address(text, REDIS_PORT)
 }
 
 fn parse_memcached(text: &str) -> Result<SocketAddr, String> {
-    parse_address(text, MEMCACHED)
+    parse_address(text, MEMCACHED_PORT)
 }
 
 fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let ip = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let address = text.parse().or_else(|_| ip.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port)));
-    address.map_err(|_| format!("write an address, and a port if it is not {port}, such as 10.0.0.2:{port}"))
+    address.map_err(|_| format!("give an address, with a port if it is not {port}, such as 10.0.0.2:{port}"))
 }
 
 fn parse_seconds(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write a number of seconds, such as 300, or 0".to_owned())
+    text.parse().map_err(|_| "give a number of seconds, such as 300, or 0".to_owned())
 }
 
 fn parse_evict(text: &str) -> Result<Evict, String> {
     Evict::named(text).ok_or_else(|| {
-        "the policies are none, random, lru, lfu, ttl, volatile-random, volatile-lru and volatile-lfu".to_owned()
+        "valid policies: none, random, lru, lfu, ttl, volatile-random, volatile-lru and volatile-lfu".to_owned()
     })
 }

@@ -8,17 +8,17 @@ use linerate_net::Over;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 
-/// Runs it and prints its report.
+/// Runs the load and prints its report.
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     udp::check(&args.load)?;
-    let usage = |said: String| Err(Error::Usage(said));
+    let usage = |message: String| Err(Error::Usage(message));
     if args.protocol != Protocol::Memcached {
-        return usage("--udp: Redis has no protocol for datagrams: add --protocol memcached".to_owned());
+        return usage("--udp: Redis has no UDP protocol: add --protocol memcached".to_owned());
     }
     let longest = *args.value_size.end();
     if longest > LONGEST_IN_DATAGRAM {
         return usage(format!(
-            "--udp --value-size {longest}: a SET has to fit into one datagram: give {LONGEST_IN_DATAGRAM} bytes at most"
+            "--udp --value-size {longest}: a SET must fit into one datagram: give at most {LONGEST_IN_DATAGRAM} bytes"
         ));
     }
     let ports = Ports::open(&args.load, signals::stop_flag().map_err(Error::Signals)?)?;
@@ -34,7 +34,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     }
     let load = udp.load();
     let Astray { lost, corrupt, .. } = udp.astray();
-    let (refused, missing) = (load.refused(), if args.no_miss { load.misses() } else { 0 });
+    let (refused, missing) = (load.refused(), if args.fail_on_miss { load.misses() } else { 0 });
     let errors = lost + corrupt + refused + missing;
     let report = Over { result: args.report(&[load], udp.measured(), errors), basis };
     print_line(if args.load.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;

@@ -1,4 +1,4 @@
-//! What all load commands share: running a load, watching over it, and telling what came out.
+//! Shared part of all load commands: runs a load, watches its progress, and prints the report.
 
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
@@ -20,40 +20,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a load is looked after, and how often its progress is shown.
+/// Interval of checking the load and updating the progress line.
 const TICK: Duration = Duration::from_millis(5);
-/// How long connections may take to be opened: this, and a millisecond for each.
+/// Time limit for opening connections, plus one millisecond per connection.
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server that is prepared may answer nothing.
+/// Time limit without a reply while the server is prepared.
 const PREPARING_LIMIT: Duration = Duration::from_secs(10);
-/// How long peers may take to close after the measurement.
+/// Time limit for peers to close after the measurement.
 const DRAINING_LIMIT: Duration = Duration::from_secs(3);
 
-/// What every load command takes.
+/// Arguments of every load command.
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
-    /// Where its bytes go.
+    /// Network options.
     #[command(flatten)]
     pub net: NetArgs,
 
-    /// The server
+    /// Address and port of the server
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub connect: SocketAddr,
 
-    /// On how many ports the server listens, from that of --connect on: connections go to them in turn, of which there can be 64512 to
-    /// each from one address
+    /// Number of consecutive server ports, beginning with that of --connect, used in turn. One local address allows
+    /// 64512 connections to each port
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     ports: u16,
 
-    /// How many connections, spread over the workers
+    /// Number of connections, distributed over the workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
 
-    /// How long to send as while measuring, before what is sent counts: 500ms, 5s, 2m
+    /// Time before the measurement in which traffic is sent but not counted: 500ms, 5s, 2m
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
     warm_up: Duration,
 
-    /// How long to measure, once all connections are open: 500ms, 5s, 2m
+    /// Measurement time, after all connections are open: 500ms, 5s, 2m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     duration: Duration,
 
@@ -61,58 +61,56 @@ pub struct LoadArgs {
     #[arg(long)]
     json: bool,
 
-    /// Who may look in while it runs.
+    /// Introspection options.
     #[command(flatten)]
     pub introspection: IntrospectionArgs,
 }
 
-/// What load commands take that measure how long requests take.
+/// Arguments of loads that measure request times.
 #[derive(Debug, clap::Args)]
 pub struct TimesArgs {
-    /// Print all times too, not only percentiles: with --json, [[upper end of a bucket in µs, requests], …]
+    /// Include the histogram of request times with --json: [[upper end of a bucket in µs, requests], …]
     #[arg(long)]
     pub histogram: bool,
 }
 
 impl TimesArgs {
-    /// What they say against those of `load`.
+    /// Checks the arguments against those of `load`.
     pub fn check(&self, load: &LoadArgs) -> Result<(), Error> {
         if self.histogram && !load.json {
-            return Err(Error::Usage("--histogram: it is a part of the JSON object: give --json too".to_owned()));
+            return Err(Error::Usage("--histogram: part of the JSON output: add --json".to_owned()));
         }
         Ok(())
     }
 }
 
-/// Requests that may be on the way on each connection of an open loop, unless said otherwise: enough that a server that is behind,
-/// and not the load, decides what waits, for as long as it is not far behind.
+/// Default depth of an open loop: enough that a slightly overloaded server limits the queue, and not the load.
 const OPEN_DEPTH: u16 = 64;
 
-/// What load commands take that can be open loops.
+/// Arguments of loads that support an open loop.
 #[derive(Debug, clap::Args)]
 pub struct OpenArgs {
-    /// Send so many requests a second in all, whether or not they are answered in time, and count their times from when
-    /// they were due [default: as many as are answered]
+    /// Send at this total rate in requests per second, whether or not replies arrive, and measure from the intended
+    /// send time [default: closed loop]
     #[arg(long, value_name = "REQUESTS", value_parser = parse_rate)]
     rate: Option<f64>,
 
-    /// How the requests of --rate follow each other: poisson, by chance as those of many clients do, or even, at equal distances
-    /// [default: poisson]
+    /// Arrival process of --rate: poisson (random, like many clients) or even (constant intervals) [default: poisson]
     #[arg(long, value_enum, value_name = "HOW", requires = "rate", hide_possible_values = true)]
     arrivals: Option<Arrivals>,
 
-    /// Requests on the way on each connection; with --rate, as many as there may be [default: 1; with --rate 64]
+    /// Requests in flight per connection; with --rate, the maximum [default: 1; with --rate 64]
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: Option<u16>,
 }
 
 impl OpenArgs {
-    /// The open loop, if it is one.
+    /// Returns the open loop, if --rate is given.
     pub fn plan(&self) -> Option<OpenLoop> {
         self.rate.map(|rate| OpenLoop { rate, arrivals: self.arrivals.unwrap_or_default() })
     }
 
-    /// Requests on the way on each connection.
+    /// Returns the number of requests in flight per connection.
     pub fn depth(&self) -> usize {
         self.depth.unwrap_or(if self.rate.is_some() { OPEN_DEPTH } else { 1 }).into()
     }
@@ -120,41 +118,41 @@ impl OpenArgs {
 
 fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
-    rate.ok_or_else(|| "write a number of requests a second, such as 50000".to_owned())
+    rate.ok_or_else(|| "give requests per second, such as 50000".to_owned())
 }
 
 impl LoadArgs {
-    /// How long to measure.
+    /// Returns the measurement time.
     pub fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// How long requests are sent before they count.
+    /// Returns the warm-up time.
     pub fn warm_up(&self) -> Duration {
         self.warm_up
     }
 
-    /// Whether one JSON object is to be printed.
+    /// Returns whether to print JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 }
 
-/// What all workers of a load measured.
+/// Results of all workers of a load.
 pub struct Measured<T> {
-    /// Each worker's traffic.
+    /// Traffic of each worker.
     pub traffic: Vec<T>,
-    /// What went wrong.
+    /// Errors.
     pub errors: Errors,
-    /// How long was measured.
+    /// Measurement time.
     pub measured: Duration,
-    /// What it was measured over.
+    /// Basis of the measurement.
     pub basis: Basis,
-    /// Why the last connection that could not be opened could not.
+    /// Error of the last connection that could not be opened.
     pub why: Option<ConnectError>,
 }
 
-/// Runs a load whose progress is counted in `unit`, until its time is over or a signal comes.
+/// Runs a load, whose progress is counted in `unit`, until it ends or a signal arrives.
 pub fn run<T: Traffic>(
     args: &LoadArgs,
     unit: &str,
@@ -165,8 +163,8 @@ pub fn run<T: Traffic>(
     })
 }
 
-/// The same with parts that `make` makes of the plan, the board, a worker and how many there are, and that have up to `opening`
-/// connections at a time, those included that are being closed.
+/// Like [`run`], with parts created by `make` from the plan, the board, the worker number and the number of workers.
+/// `opening` is the maximum number of simultaneous connections, including closing ones.
 pub fn run_parts<P: Part>(
     args: &LoadArgs,
     opening: u32,
@@ -176,7 +174,7 @@ pub fn run_parts<P: Part>(
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
     if args.connect.port().checked_add(args.ports - 1).is_none() {
-        return Err(Error::Usage(format!("--ports {}: there are not so many from {} on", args.ports, args.connect)));
+        return Err(Error::Usage(format!("--ports {}: exceeds the port range after {}", args.ports, args.connect)));
     }
     let network = Network::open(&args.net.opening(opening), &Listen::default(), Place::Last, &interrupted)?;
     let basis = network.basis();
@@ -190,7 +188,7 @@ pub fn run_parts<P: Part>(
         network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?
     };
     let mut watch = Watch::new(&plan, &board, unit);
-    while !running.is_over() && !watch.is_over(&interrupted) {
+    while !running.is_over() && !watch.is_done(&interrupted) {
         thread::sleep(TICK);
     }
     watch.progress.finish_and_clear();
@@ -220,8 +218,7 @@ pub fn run_parts<P: Part>(
     Ok(all)
 }
 
-/// Prints `report` on what was `measured`. A load with errors is a failure all the same, of which `first` says what the first one
-/// was.
+/// Prints the report. Returns an error if the load had errors; `first` describes the first of them.
 pub fn print<T>(
     args: &LoadArgs,
     report: impl Display + Serialize,
@@ -242,7 +239,7 @@ pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
     print(args, BulkReport::new(up, down, load.measured, load.errors.total()), load, None)
 }
 
-/// Looks after a load: lets it begin, shows how it goes on, and sees when it is over.
+/// Supervision of a load: starts the measurement, shows progress, and detects the end.
 struct Watch<'a> {
     plan: &'a Plan,
     board: &'a Board,
@@ -252,9 +249,9 @@ struct Watch<'a> {
     /// When the server was last seen to be prepared further, and how far.
     preparing: Option<(Instant, u64)>,
     stalled: bool,
-    /// When measuring began, or will when all is warm.
+    /// Start of the measurement, after the warm-up.
     began: Option<Instant>,
-    /// When draining has taken too long.
+    /// Time and value of the last progress while preparing the server.
     give_up: Option<Instant>,
 }
 
@@ -275,14 +272,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn is_over(&mut self, interrupted: &AtomicBool) -> bool {
+    fn is_done(&mut self, interrupted: &AtomicBool) -> bool {
         let now = Instant::now();
         if interrupted.load(Ordering::Relaxed) && !self.board.is_stopped() {
             self.board.stop();
             self.give_up = Some(now + DRAINING_LIMIT);
         }
         match self.began {
-            None => self.lead_to_the_beginning(now),
+            None => self.advance_to_measurement(now),
             Some(began) if now < began => self.progress.set_message("warming up"),
             Some(began) => {
                 let seconds = (now - began).as_secs_f64();
@@ -298,8 +295,8 @@ impl<'a> Watch<'a> {
         self.board.all_done() || self.give_up.is_some_and(|end| now > end)
     }
 
-    /// Sees the connections opened and the server prepared, and then lets the workers begin.
-    fn lead_to_the_beginning(&mut self, now: Instant) {
+    /// Waits until connections are open and the server is prepared, and then starts the workers.
+    fn advance_to_measurement(&mut self, now: Instant) {
         let Some((seen, done)) = &mut self.preparing else {
             let limit = OPENING_LIMIT + Duration::from_millis(self.plan.connections as u64);
             if self.board.all_decided() || now > self.started + limit {
@@ -309,7 +306,7 @@ impl<'a> Watch<'a> {
                     tracing::info!("{} connections are open", self.board.opened());
                     self.board.prepare();
                     self.preparing = Some((now, 0));
-                    self.begin_when_prepared(now);
+                    self.begin_if_prepared(now);
                 }
             }
             self.progress.set_message(format!("{} of {} connections", self.board.opened(), self.plan.connections));
@@ -324,10 +321,10 @@ impl<'a> Watch<'a> {
             self.give_up = Some(now + DRAINING_LIMIT);
         }
         self.progress.set_message(format!("preparing: {progress} {}", self.unit));
-        self.begin_when_prepared(now);
+        self.begin_if_prepared(now);
     }
 
-    fn begin_when_prepared(&mut self, now: Instant) {
+    fn begin_if_prepared(&mut self, now: Instant) {
         if self.board.all_prepared() && !self.board.is_stopped() {
             tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
             self.board.begin();
@@ -343,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_have_bounds() {
+    fn rate_is_bounded() {
         assert_eq!(parse_rate("50000"), Ok(50_000.0));
         for text in ["", "-1", "0", "NaN", "inf", "1e10"] {
             assert!(parse_rate(text).is_err(), "{text}");

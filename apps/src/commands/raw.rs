@@ -15,16 +15,16 @@ use linerate_net::{Basis, Over};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What to do.
+/// Subcommands of `linerate raw`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Give every frame back with its Ethernet addresses swapped
+    /// Reflect every frame with its Ethernet addresses swapped
     Reflect(ReflectArgs),
-    /// Send frames to a reflector, and measure how many come back, and when
+    /// Send frames to a reflector and measure throughput, loss and round-trip times
     Load(RawLoadArgs),
 }
 
-/// `linerate raw reflect`.
+/// Arguments of `linerate raw reflect`.
 #[derive(Debug, clap::Args)]
 pub struct ReflectArgs {
     #[command(flatten)]
@@ -35,25 +35,25 @@ pub struct ReflectArgs {
     json: bool,
 }
 
-/// `linerate raw load`.
+/// Arguments of `linerate raw load`.
 #[derive(Debug, clap::Args)]
 pub struct RawLoadArgs {
     #[command(flatten)]
     port: PortArgs,
 
-    /// Bytes of a frame's payload, behind the 14 of its Ethernet header
+    /// Frame payload in bytes, without the 14-byte Ethernet header
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(SMALLEST as i64..))]
     size: u16,
 
-    /// Frames on the way
+    /// Number of frames in flight
     #[arg(long, value_name = "FRAMES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
 
-    /// How long to measure: 500ms, 5s, 2m
+    /// Measurement time: 500ms, 5s, 2m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     duration: Duration,
 
-    /// How long frames are sent before that and do not count, or 0
+    /// Time before the measurement in which frames are sent but not counted: 500ms, 5s, or 0
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
     warm_up: Duration,
 
@@ -61,12 +61,12 @@ pub struct RawLoadArgs {
     #[arg(long)]
     json: bool,
 
-    /// Print in it how often each time was measured: [µs, times], in buckets of three digits
+    /// Include the histogram of round-trip times: [µs, count] per bucket, with three significant digits
     #[arg(long, requires = "json")]
     histogram: bool,
 }
 
-/// Runs the command.
+/// Runs `linerate raw`.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Reflect(args) => reflect(&args),
@@ -109,7 +109,7 @@ impl Frames for Reflect {
             }
         }
         let mut summary = summary_of(reflector.nic().stats());
-        summary.drop_for("not to be given back", reflector.unanswered());
+        summary.drop_for("not reflected", reflector.unanswered());
         ((), summary)
     }
 }
@@ -167,8 +167,8 @@ impl Frames for Send {
         let (counts, measured) = load.flight().result();
         let counts = counts.clone();
         let mut summary = summary_of(load.nic().stats());
-        summary.drop_for("came back too late, or twice", counts.late);
-        summary.drop_for("not of this load", load.strange());
+        summary.drop_for("late or duplicate", counts.late);
+        summary.drop_for("foreign frame", load.strange());
         ((counts, measured), summary)
     }
 }

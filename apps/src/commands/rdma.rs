@@ -1,4 +1,4 @@
-//! `linerate rdma`: the RDMA devices of this machine, and what they do.
+//! `linerate rdma`: information about and benchmarks of the RDMA devices of this host.
 //!
 //! With `--json`, `info` prints one object, `{"devices": […]}`, whose entries have the fields of `info::Device`.
 
@@ -15,23 +15,23 @@ use linerate_rdma::perf::{PerfError, Test};
 use linerate_rdma::verbs::Error as VerbsError;
 use std::io::{self, Write};
 
-/// `linerate rdma`.
+/// Subcommands of `linerate rdma`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show the devices, their ports and addresses, and what they can do
+    /// Show the devices, their ports, addresses and capabilities
     Info(InfoArgs),
 
-    /// Measure how long connections take to be made, step by step and as a whole
+    /// Measure connection setup, step by step and as a whole
     ConnectBench(connect_bench::ConnectBenchArgs),
 
-    /// Measure what many connections cost: memory and time for each, with receive queues of their own, a shared one, and datagrams
+    /// Measure memory and time per connection with private receive queues, a shared receive queue, and datagrams
     ConnectionsBench(connections_bench::ConnectionsBenchArgs),
 
-    /// Measure SEND, WRITE and READ between two ends, as perftest does
+    /// Measure SEND, WRITE and READ between two ends, like perftest
     Perf(perf::PerfArgs),
 }
 
-/// `linerate rdma info`.
+/// Arguments of `linerate rdma info`.
 #[derive(Debug, clap::Args)]
 pub struct InfoArgs {
     /// Print one JSON object
@@ -39,55 +39,55 @@ pub struct InfoArgs {
     json: bool,
 }
 
-/// Why the devices cannot be shown, or measured.
+/// Error of `linerate rdma`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RdmaError {
-    /// There is no device, or it cannot be opened.
+    /// No device exists, or it cannot be opened.
     #[error(transparent)]
     Absent(#[from] Absent),
-    /// A device does not say what it is.
+    /// A device attribute cannot be read.
     #[error("RDMA device {name}: {error}: see linerate doctor")]
     Device {
-        /// Its name.
+        /// Name of the device.
         name: String,
-        /// What it said instead.
+        /// Cause.
         error: io::Error,
     },
-    /// It cannot be used.
+    /// The network failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// A step failed.
+    /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// There is no memory.
+    /// Memory could not be allocated.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// A connection was not made.
-    #[error("a connection was not made{}", .0.map(|why| format!(": {why}")).unwrap_or_default())]
+    /// A connection could not be established.
+    #[error("no connection established{}", .0.map(|why| format!(": {why}")).unwrap_or_default())]
     NotConnected(Option<ConnectError>),
-    /// Not all was measured.
+    /// A benchmark failed.
     #[error("{device}: {test}: {error}")]
     Perf {
         /// The device.
         device: String,
         /// The test.
         test: Test,
-        /// What stood in the way.
+        /// Cause.
         error: PerfError,
     },
-    /// What the arguments say cannot be.
+    /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
-    /// The signals could not be caught.
+    /// Signal handlers could not be installed.
     #[error("signals: {0}")]
     Signals(io::Error),
-    /// Standard output did not take them.
+    /// Standard output could not be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Runs a command.
+/// Runs `linerate rdma`.
 ///
 /// # Errors
 /// [`RdmaError`].

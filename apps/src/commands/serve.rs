@@ -1,4 +1,4 @@
-//! What all serve commands share: running a service until a signal comes, and telling what it did.
+//! Shared part of all serve commands: runs a service until a signal arrives and prints its summary.
 
 use crate::error::Error;
 use crate::inspect::InspectArgs;
@@ -13,13 +13,13 @@ use linerate_net::{Listen, NetArgs, Network, Place};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What every serve command takes.
+/// Arguments of every serve command.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
     #[command(flatten)]
     net: NetArgs,
 
-    /// An address to serve on, such as 10.0.0.2:7 or [::]:7; may be given several times
+    /// Listening address, such as 10.0.0.2:7 or [::]:7; repeatable
     #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
     listen: Vec<SocketAddr>,
 
@@ -30,11 +30,11 @@ pub struct ServeArgs {
     end: EndArgs,
 }
 
-/// What every serve command takes about its end.
+/// Shutdown arguments of every serve command.
 #[derive(Debug, clap::Args)]
 pub struct EndArgs {
-    /// When asked to end, take in no new connections and go on with those that there are until they end by themselves, for so long at
-    /// most: 500ms, 30s, 5m; 0 ends them at once. The second signal does, too
+    /// On SIGTERM, refuse new connections and serve existing ones for up to this time: 500ms, 30s, 5m. 0 closes them at
+    /// once, as does a second signal
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
     drain: Duration,
 
@@ -43,16 +43,16 @@ pub struct EndArgs {
     json: bool,
 }
 
-/// What serve commands take whose service may be given work to do.
+/// Arguments of services with simulated work.
 #[derive(Debug, clap::Args)]
 pub struct WorkArgs {
-    /// Compute for so long whenever a connection has something to read, as a service that does more would: 20us, 1ms
+    /// Simulate work: compute for this time whenever a connection has data to read, such as 20us or 1ms
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
     pub service_time: Duration,
 }
 
-/// Serves `name`, over UDP too if `udp` says so, until a signal comes; then prints the summary. Returns each
-/// worker's service.
+/// Serves `name` over TCP, and over UDP if `udp`, until a signal arrives, and prints the summary. Returns the service
+/// of each worker.
 pub fn serve<S: Service + Send + 'static>(
     name: &str,
     args: &ServeArgs,
@@ -63,8 +63,8 @@ pub fn serve<S: Service + Send + 'static>(
     serve_on(name, &args.net, &listen, &args.inspect, &args.end, |_| Ok(make))
 }
 
-/// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told what
-/// the network is like.
+/// Serves `name` on `listen` until a signal arrives, and prints the summary. `make` receives the opened network.
+/// Returns the service of each worker.
 pub fn serve_on<S: Service + Send + 'static, M>(
     name: &str,
     net: &NetArgs,

@@ -1,4 +1,4 @@
-//! What loads over UDP share: ports of ours on an open network, one worker that sends from them, and its end.
+//! Shared part of UDP loads: local ports on an open network, and one worker that sends from them.
 
 use super::LoadArgs;
 use crate::error::Error;
@@ -14,42 +14,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The most ports of ours: each takes memory of the stack's.
-const PORTS: u32 = 256;
-/// Where they begin: anywhere here, so that two loads hardly have the same.
+/// Maximum number of local ports. Each uses memory of the stack.
+const MAX_PORTS: u32 = 256;
+/// Range of the first port, random so that two loads rarely collide.
 const FIRST_PORT: std::ops::Range<u16> = 10_000..32_000;
-/// How often other ports are tried if somebody has one of them.
+/// Number of port ranges tried if a port is in use.
 const ATTEMPTS: usize = 8;
-/// How often it is looked whether it is over.
+/// Interval of checking for the end of the load.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A network on which as many ports are listened on as a load has connections.
+/// Network that listens on one local port per connection of the load.
 pub struct Ports {
     network: Network<Infallible>,
     introspection: IntrospectionArgs,
     interrupted: Arc<AtomicBool>,
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// The first of the ports.
+    /// First local port.
     pub first: u16,
 }
 
-/// Checks what a load of datagrams is told before anything is opened.
+/// Checks the arguments of a UDP load before anything is opened.
 pub fn check(args: &LoadArgs) -> Result<(), Error> {
     args.net.check_remote(args.connect)?;
     if matches!(args.net.via, Via::Rdma { .. }) {
         return Err(net::Error::NotWith { what: "--udp", via: "rdma" }.into());
     }
     let connections = args.connections;
-    if connections > PORTS {
-        let said = format!("--udp --connections {connections}: each is a port of ours: give {PORTS} at most");
-        return Err(Error::Usage(said));
+    if connections > MAX_PORTS {
+        let message = format!("--udp --connections {connections}: each uses a local port: give at most {MAX_PORTS}");
+        return Err(Error::Usage(message));
     }
     Ok(())
 }
 
 impl Ports {
-    /// Opens the network of `args`; a signal sets `interrupted`.
+    /// Opens the network of `args`. A signal sets `interrupted`.
     pub fn open(args: &LoadArgs, interrupted: Arc<AtomicBool>) -> Result<Ports, Error> {
         let local = local(args)?;
         let mut first = FIRST_PORT.start + u16::from_ne_bytes(random()?) % FIRST_PORT.len() as u16;
@@ -66,13 +66,14 @@ impl Ports {
             }
         };
         if network.workers() != 1 {
-            let said = format!("--udp: answers may reach any of {} workers: give one", network.workers());
-            return Err(Error::Usage(said));
+            let message = format!("--udp: replies may reach any of {} workers: use one worker", network.workers());
+            return Err(Error::Usage(message));
         }
         Ok(Ports { network, introspection: args.introspection.clone(), interrupted, local, first })
     }
 
-    /// Runs the load that `make` makes of what ends it and of what it sets in the end. Returns it, and what it ran on.
+    /// Runs the load that `make` creates from two flags: one ends the load, the load sets the other when done. Returns
+    /// the load and the basis of its measurement.
     pub fn run<S: Service<Message = Infallible> + Send + 'static>(
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
@@ -80,10 +81,10 @@ impl Ports {
         let Ports { network, introspection, interrupted, .. } = self;
         let basis = network.basis();
         let _serving = introspection.serve(&network.way(), network.workers())?;
-        let (over, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let flags = (interrupted, over.clone());
+        let (done, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let flags = (interrupted, done.clone());
         let running = network.start(move |_| make(flags.clone()), stop.clone())?;
-        while !running.is_over() && !over.load(Ordering::Relaxed) {
+        while !running.is_over() && !done.load(Ordering::Relaxed) {
             thread::sleep(TICK);
         }
         stop.store(true, Ordering::Relaxed);
@@ -93,18 +94,18 @@ impl Ports {
     }
 }
 
-/// The address to send from.
+/// Returns the source address.
 fn local(args: &LoadArgs) -> Result<IpAddr, Error> {
     let is_ipv4 = args.connect.is_ipv4();
     if args.net.via == Via::Kernel {
-        // The kernel chooses.
+        // The kernel selects the address.
         return Ok(if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() });
     }
     let own = args.net.ip.iter().map(|own| own.address()).find(|own| own.is_ipv4() == is_ipv4);
-    own.ok_or_else(|| Error::Usage("--udp: the address to send from has to be known: give it with --ip".to_owned()))
+    own.ok_or_else(|| Error::Usage("--udp: the source address must be known: give it with --ip".to_owned()))
 }
 
-/// Bytes that nobody can guess.
+/// Returns random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(net::Error::NoRandomness)?;

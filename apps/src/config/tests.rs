@@ -51,27 +51,27 @@ fn built() -> Command {
     program
 }
 
-/// What comes of `text` and the words `given` in which FILE is the file's name.
+/// Merges `text` with the arguments `given`, in which FILE stands for the name of the file.
 fn read(text: &str, given: &str) -> Result<String, String> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     let name = file.path().to_str().unwrap();
     let given = given.replace("FILE", name).split_whitespace().map(OsString::from).collect();
-    let said = words(&built(), given).map(|Words { words, .. }| {
-        let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
-        Program::try_parse_from(&words).unwrap();
-        words.join(" ")
+    let merged = merge(&built(), given).map(|MergedArgs { args, .. }| {
+        let args: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
+        Program::try_parse_from(&args).unwrap();
+        args.join(" ")
     });
-    said.map(|said| said.replace(name, "FILE")).map_err(|error| error.to_string().replace(name, "FILE"))
+    merged.map(|args| args.replace(name, "FILE")).map_err(|error| error.to_string().replace(name, "FILE"))
 }
 
 #[test]
-fn without_a_file_the_words_are_as_given() {
+fn command_line_without_a_file_is_unchanged() {
     assert_eq!(read("", "program -v kv serve --spin").unwrap(), "program -v kv serve --spin");
 }
 
 #[test]
-fn keys_are_long_options_and_come_before_the_words_that_are_given() {
+fn options_of_the_file_precede_the_given_ones() {
     let text = "listen = ['10.0.0.2:7', '[::]:7']\nmemory = '1g'\nspin = true\nworkers = 1_0\nverbose = 2\n";
     let words = read(text, "program --config FILE kv serve --ip 10.0.0.2/24").unwrap();
     let (head, tail) = words.split_once(" kv serve ").unwrap();
@@ -84,13 +84,13 @@ fn keys_are_long_options_and_come_before_the_words_that_are_given() {
 }
 
 #[test]
-fn the_file_may_be_named_behind_the_command() {
+fn config_may_follow_the_command() {
     assert_eq!(read("spin = true", "program kv serve --config=FILE").unwrap(), "program kv serve --spin --config=FILE");
     assert_eq!(read("json = true", "program doctor --config FILE").unwrap(), "program doctor --json --config FILE");
 }
 
 #[test]
-fn a_table_is_for_its_command_and_an_inner_one_replaces_what_is_around_it() {
+fn inner_table_overrides_outer_table() {
     let text = "memory = '1g'\nspin = true\n[kv]\nmemory = '2g'\n[kv.serve]\nmemory = '3g'\nspin = false\n[kv.load]\ntheta = 0.9\n";
     assert_eq!(read(text, "program kv serve --config FILE").unwrap(), "program kv serve --memory=3g --config FILE");
     assert_eq!(read(text, "program kv load --config FILE").unwrap(), "program kv load --theta=0.9 --config FILE");
@@ -98,7 +98,7 @@ fn a_table_is_for_its_command_and_an_inner_one_replaces_what_is_around_it() {
 }
 
 #[test]
-fn the_command_line_replaces_all_that_the_file_says_of_an_option() {
+fn command_line_replaces_all_values_of_an_option() {
     let text = "listen = ['10.0.0.2:7', '10.0.0.3:7']\nmemory = '1g'\nverbose = 1\n";
     for given in [
         "program kv serve --listen 10.0.0.4:7 --memory=2g -v --config FILE",
@@ -109,36 +109,36 @@ fn the_command_line_replaces_all_that_the_file_says_of_an_option() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_file_line_and_key() {
+fn error_names_file_line_and_key() {
     for (text, part) in [
         ("spin = true\nmemroy = '1g'\n", "FILE:2: memroy: program has no such option"),
         ("[kv.serve]\ntheta = 0.5\n", "FILE:2: theta: program kv serve has no such option"),
         ("\n[kv.sevre]\nspin = true\n", "FILE:2: sevre: program kv has no such command"),
         ("[kv.load]\nspin = true\n", "FILE:2: spin: program kv load has no such option"),
-        ("spin = 'yes'\n", "FILE:1: spin: it takes true or false, and this is of type string"),
-        ("memory = true\n", "FILE:1: memory: it takes a string or a number, and this is of type boolean"),
-        ("memory = ['1g', '2g']\n", "FILE:1: memory: it takes a string or a number, and this is of type array"),
-        ("\n\nlisten = [true]\n", "FILE:3: listen: it takes strings or numbers"),
-        ("listen = false\n", "FILE:1: listen: it takes a string, a number, or an array of them"),
-        ("verbose = 'much'\n", "FILE:1: verbose: it takes a number"),
-        ("verbose = 256\n", "FILE:1: verbose: it takes a number from 0 to 255"),
+        ("spin = 'yes'\n", "FILE:1: spin: expected true or false, found string"),
+        ("memory = true\n", "FILE:1: memory: expected a string or a number, found boolean"),
+        ("memory = ['1g', '2g']\n", "FILE:1: memory: expected a string or a number, found array"),
+        ("\n\nlisten = [true]\n", "FILE:3: listen: expected strings or numbers"),
+        ("listen = false\n", "FILE:1: listen: expected a string, a number, or an array of them"),
+        ("verbose = 'much'\n", "FILE:1: verbose: expected a number"),
+        ("verbose = 256\n", "FILE:1: verbose: expected a number from 0 to 255"),
         ("config = 'other.toml'\n", "FILE:1: config: program has no such option"),
         ("spin = true\nspin = true\n", "FILE:2: "),
         ("spin = \n", "FILE:1: "),
     ] {
-        let said = read(text, "program kv serve --config FILE").unwrap_err();
-        assert!(said.starts_with(part) && said.lines().count() == 1, "{said}");
+        let error = read(text, "program kv serve --config FILE").unwrap_err();
+        assert!(error.starts_with(part) && error.lines().count() == 1, "{error}");
     }
-    let missing = words(&built(), ["program", "doctor", "--config", "/no/such"].map(OsString::from).into());
+    let missing = merge(&built(), ["program", "doctor", "--config", "/no/such"].map(OsString::from).into());
     assert!(missing.unwrap_err().to_string().starts_with("--config /no/such: No such file"));
 }
 
 #[test]
-fn the_place_of_an_option_is_found_by_what_clap_calls_it() {
+fn location_of_an_option_is_found_by_its_clap_name() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"\nmemory = '1q'\n").unwrap();
     let given = ["program", "kv", "serve", "--config", file.path().to_str().unwrap()].map(OsString::from);
-    let words = words(&built(), given.into()).unwrap();
-    assert_eq!(words.place_of("--memory <BYTES>"), Some(format!("{}:2", file.path().display()).as_str()));
-    assert_eq!(words.place_of("--listen <LISTEN>"), None);
+    let args = merge(&built(), given.into()).unwrap();
+    assert_eq!(args.location_of("--memory <BYTES>"), Some(format!("{}:2", file.path().display()).as_str()));
+    assert_eq!(args.location_of("--listen <LISTEN>"), None);
 }

@@ -1,4 +1,4 @@
-//! A host for one script: namespaces of its own, in which its commands are run.
+//! Host for one script: separate namespaces in which its commands run.
 
 use super::page::{Block, Step, missing, only_lost, shortened};
 use rustix::process::{Pid, Signal, kill_process};
@@ -6,11 +6,12 @@ use std::fs::{self, File};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a command may take to end or to be ready, short of a hang.
+/// Time limit for a command to end or to be ready.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where `linerate` is on such a host, before what Debian installs.
+/// PATH on the host: `linerate` first, then Debian's directories.
 const PATH: &str = "/run/book:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What makes a host of new namespaces; $1 is the program. The bridge to the machine are its files, which are only to be read.
+/// Script that sets up a host in new namespaces. $1 is the program. Its file system is the machine's, mounted
+/// read-only.
 const SET_UP: &str = r#"
 set -eu
 mount -t tmpfs none /run
@@ -24,24 +25,24 @@ mount -t bpf none /sys/fs/bpf || true
 ip link set lo up
 "#;
 
-/// `command` on a new host: in namespaces of its own, with which all ends that it begins.
+/// Returns the command that runs `program` on a new host, in namespaces that end with all their processes.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", program]);
     command
 }
 
-/// A server that runs.
+/// Running server.
 struct Server {
     child: Child,
     command: String,
-    /// The file that has what it prints.
+    /// File with its output.
     out: String,
-    /// How much of it has been compared.
+    /// Length of the output compared so far.
     seen: usize,
 }
 
-/// Runs the blocks, in a process that [`command`] started; what is wrong is told with the line of its block.
+/// Runs the blocks in a process started by [`command`]. An error names the line of its block.
 pub fn run(blocks: &[Block]) -> Result<(), String> {
     let set_up = Command::new("bash").args(["-c", SET_UP, "bash", env!("CARGO_BIN_EXE_linerate")]).output().unwrap();
     if !set_up.status.success() {
@@ -51,11 +52,11 @@ pub fn run(blocks: &[Block]) -> Result<(), String> {
     let mut servers = Vec::new();
     for block in blocks {
         for step in &block.steps {
-            self::step(step, &mut servers).map_err(|why| format!("line {}: {why}", block.line))?;
+            self::step(step, &mut servers).map_err(|error| format!("line {}: {error}", block.line))?;
         }
     }
     while let Some(server) = servers.pop() {
-        end(server, Signal::TERM, &[])?;
+        stop(server, Signal::TERM, &[])?;
     }
     Ok(())
 }
@@ -64,7 +65,7 @@ fn step(step: &Step, servers: &mut Vec<Server>) -> Result<(), String> {
     match step {
         Step::Interrupt { shown } => {
             let server = servers.pop().ok_or("^C: no server runs")?;
-            end(server, Signal::INT, shown)
+            stop(server, Signal::INT, shown)
         }
         Step::Run { command, shown } => {
             let mut started = start(command);
@@ -75,7 +76,7 @@ fn step(step: &Step, servers: &mut Vec<Server>) -> Result<(), String> {
                     return check(&started, status, shown, &printed(&started));
                 }
                 let now = printed(&started);
-                // A whole line: what follows it may come later.
+                // Compare whole lines only: the rest of a line may still follow.
                 if now.lines().any(|line| line.starts_with("ready "))
                     && missing(shown, &now).is_none()
                     && now.ends_with('\n')
@@ -85,9 +86,9 @@ fn step(step: &Step, servers: &mut Vec<Server>) -> Result<(), String> {
                     return Ok(());
                 }
                 if Instant::now() > deadline {
-                    // It goes with the host.
+                    // The process ends with the host.
                     return Err(format!(
-                        "{command}\nneither ended nor was ready with {shown:#?} in {PATIENCE:?}; it printed:\n{now}"
+                        "{command}\nneither ended nor was ready with {shown:#?} within {PATIENCE:?}; output:\n{now}"
                     ));
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -96,7 +97,7 @@ fn step(step: &Step, servers: &mut Vec<Server>) -> Result<(), String> {
     }
 }
 
-/// Starts a command. Bash becomes it, if it is one, so that signals reach it.
+/// Starts a command through bash, which execs a single command, so that signals reach it.
 fn start(command: &str) -> Server {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let out = format!("/run/home/{}", NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
@@ -104,15 +105,15 @@ fn start(command: &str) -> Server {
     let mut bash = Command::new("bash");
     bash.args(["-o", "pipefail", "-c", &shortened(command)]).current_dir("/tmp/book");
     bash.env_clear().env("PATH", PATH).env("HOME", "/run/home").env("LC_ALL", "C.UTF-8");
-    // redis-cli prints then what it prints on a terminal.
+    // Makes redis-cli print as on a terminal.
     bash.env("FAKETTY", "1");
     bash.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
     Server { child: bash.spawn().unwrap(), command: command.to_owned(), out, seen: 0 }
 }
 
-/// Ends a server, which then prints what is shown.
-fn end(mut server: Server, signal: Signal, shown: &[String]) -> Result<(), String> {
-    // It may have ended by itself, which its status tells.
+/// Ends a server and compares its remaining output with `shown`.
+fn stop(mut server: Server, signal: Signal, shown: &[String]) -> Result<(), String> {
+    // The server may have ended already, which its status shows.
     let _ = kill_process(Pid::from_child(&server.child), signal);
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -121,22 +122,22 @@ fn end(mut server: Server, signal: Signal, shown: &[String]) -> Result<(), Strin
         match server.child.try_wait().unwrap() {
             Some(status) => return check(&server, status, shown, &printed),
             None if Instant::now() > deadline => {
-                return Err(format!("{}\ndid not end in {PATIENCE:?}; it printed:\n{printed}", server.command));
+                return Err(format!("{}\ndid not end within {PATIENCE:?}; output:\n{printed}", server.command));
             }
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     }
 }
 
-/// Whether it ended, and printed, as it is shown.
+/// Compares exit status and output with the page.
 fn check(ended: &Server, status: ExitStatus, shown: &[String], printed: &str) -> Result<(), String> {
     let command = &ended.command;
     let fails = shown.first().is_some_and(|line| line.starts_with("linerate: "));
     if status.success() == fails && !only_lost(command, printed) {
-        return Err(format!("{command}\nended with {status}; it printed:\n{printed}"));
+        return Err(format!("{command}\nended with {status}; output:\n{printed}"));
     }
     match missing(shown, printed) {
         None => Ok(()),
-        Some(line) => Err(format!("{command}\ndid not print '{line}', or not at its place, but:\n{printed}")),
+        Some(line) => Err(format!("{command}\ndid not print '{line}' in this order; output:\n{printed}")),
     }
 }

@@ -1,4 +1,4 @@
-//! Every command of the book and of the README is run, as the README beside this file says.
+//! Runs every command of the book and of the README, as described in README.md.
 
 mod host;
 mod page;
@@ -12,13 +12,13 @@ use std::process::Stdio;
 use std::time::Instant;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// The test that is a host, in a process of its own.
+/// Test that acts as a host in a separate process.
 const NAME: &str = "every_command_of_the_book_runs";
-/// Tells that process which: the number of the host in its page, and the page's path.
+/// Environment variable with the number of the host in its page, and the path of the page.
 const HOST: &str = "LINERATE_BOOK_HOST";
-/// What it says at its end.
-const DONE: &str = "the host did all";
-/// What is installed in other packages than Linerate's own.
+/// Output of a host that has run all blocks.
+const DONE: &str = "all blocks passed";
+/// Programs that are not part of Linerate.
 const PROGRAMS: [&str; 11] = [
     "redis-cli",
     "redis-benchmark",
@@ -33,7 +33,7 @@ const PROGRAMS: [&str; 11] = [
     "socat",
 ];
 
-/// The pages and their paths, by their names.
+/// Returns the pages with their paths, by name.
 fn pages() -> BTreeMap<String, (PathBuf, Page)> {
     let files = fs::read_dir(format!("{ROOT}/docs/src")).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.extension().is_some_and(|it| it == "md"));
@@ -46,41 +46,41 @@ fn pages() -> BTreeMap<String, (PathBuf, Page)> {
             pages.insert(name, (path, page));
         }
     }
-    assert!(!pages.is_empty(), "there is no such page: {only:?}");
+    assert!(!pages.is_empty(), "no such page: {only:?}");
     pages
 }
 
 fn page(path: &Path) -> Page {
-    let page = Page::of(&fs::read_to_string(path).unwrap());
+    let page = Page::parse(&fs::read_to_string(path).unwrap());
     page.unwrap_or_else(|(line, why)| panic!("{}:{line}: {why}", path.display()))
 }
 
-/// Says a line that is seen of tests that pass, too.
+/// Prints a line that is visible even if the test passes.
 fn say(line: &str) {
-    // Who runs tests may have gone away; that is no fault of the book's.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// What the blocks use that is not installed.
-fn lacks(blocks: &[Block]) -> Option<&'static str> {
+/// Returns a program that the blocks use and that is not installed.
+fn missing_program(blocks: &[Block]) -> Option<&'static str> {
     let commands = blocks.iter().flat_map(|block| &block.steps).filter_map(|step| match step {
         Step::Run { command, .. } => Some(command.as_str()),
         Step::Interrupt { .. } => None,
     });
-    let is_apart = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
-    let words: Vec<&str> = commands.flat_map(|command| command.split(is_apart)).collect();
-    let is_there =
+    let is_separator = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
+    let words: Vec<&str> = commands.flat_map(|command| command.split(is_separator)).collect();
+    let is_installed =
         |program: &str| ["/usr/sbin", "/usr/bin"].iter().any(|place| Path::new(place).join(program).exists());
-    PROGRAMS.into_iter().find(|program| words.contains(program) && !is_there(program))
+    PROGRAMS.into_iter().find(|program| words.contains(program) && !is_installed(program))
 }
 
-/// What is wrong with the commands for a host of a page.
-fn faults(path: &Path, number: usize) -> Option<String> {
+/// Runs the commands for a host of a page and returns the error output if they fail.
+fn run_host(path: &Path, number: usize) -> Option<String> {
     let mut host = host::command(std::env::current_exe().unwrap().to_str().unwrap());
     host.args(["--exact", NAME, "--nocapture", "--test-threads=1"]).env(HOST, format!("{number} {}", path.display()));
     let output = host.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    (!output.status.success() || !said.contains(DONE)).then(|| said.into_owned())
+    let output_text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (!output.status.success() || !output_text.contains(DONE)).then(|| output_text.into_owned())
 }
 
 fn is_root() -> bool {
@@ -109,20 +109,20 @@ fn every_command_of_the_book_runs() {
     for (name, (path, page)) in &pages {
         for (number, blocks) in page.hosts.iter().enumerate().filter(|(_, blocks)| !blocks.is_empty()) {
             let place = format!("{name}:{}", blocks[0].line);
-            if let Some(program) = lacks(blocks) {
+            if let Some(program) = missing_program(blocks) {
                 say(&format!("skipped: {place}: {program} is not installed"));
                 continue;
             }
-            let began = Instant::now();
-            failed.extend(faults(path, number).map(|said| format!("{place}: {said}")));
-            say(&format!("{place}: {:.1} s", began.elapsed().as_secs_f64()));
+            let started = Instant::now();
+            failed.extend(run_host(path, number).map(|error| format!("{place}: {error}")));
+            say(&format!("{place}: {:.1} s", started.elapsed().as_secs_f64()));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 #[test]
-fn what_does_not_do_as_its_page_says_is_told() {
+fn deviation_from_the_page_is_reported() {
     if !is_root() {
         say("skipped: hosts for scripts need root, for namespaces");
         return;
@@ -130,7 +130,7 @@ fn what_does_not_do_as_its_page_says_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.md");
     let serve = "$ linerate echo serve --via kernel --listen 127.0.0.1:0\n";
-    for (script, told) in [
+    for (script, expected) in [
         ("$ echo a 1\na 7\n".to_owned(), None),
         ("$ echo a\nb\n".to_owned(), Some("did not print 'b'")),
         ("$ false\n".to_owned(), Some("ended with exit status: 1")),
@@ -142,11 +142,11 @@ fn what_does_not_do_as_its_page_says_is_told() {
         ("$ touch /etc/linerate-was-here\n".to_owned(), Some("Read-only file system")),
     ] {
         fs::write(&file, format!("```console\n{script}```\n")).unwrap();
-        let faults = faults(&file, 0);
-        match (told, &faults) {
+        let error = run_host(&file, 0);
+        match (expected, &error) {
             (None, None) => {}
-            (Some(told), Some(said)) if said.contains(told) && said.contains("line 1: ") => {}
-            _ => panic!("{script}: {faults:?}"),
+            (Some(expected), Some(error)) if error.contains(expected) && error.contains("line 1: ") => {}
+            _ => panic!("{script}: {error:?}"),
         }
     }
 }

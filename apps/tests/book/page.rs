@@ -1,32 +1,32 @@
-//! A page as scripts: what its `console` blocks say, see the README.
+//! Extraction of scripts from the `console` blocks of a page; see README.md.
 
-/// A line of a script.
+/// Step of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A command, and the lines that it is shown to print.
+    /// Runs a command and compares its output.
     Run { command: String, shown: Vec<String> },
-    /// Ends the server that was started last, which is shown to print these lines.
+    /// Stops the server started last and compares its output.
     Interrupt { shown: Vec<String> },
 }
 
-/// A block that is run.
+/// Block that is run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The line of the page on which it begins, counted from 1.
+    /// Line number of the block in the page, from 1.
     pub line: usize,
     pub steps: Vec<Step>,
 }
 
-/// What a page has.
+/// Blocks of a page.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Blocks that are run one after the other on one host.
+    /// Blocks per host, run in sequence.
     pub hosts: Vec<Vec<Block>>,
-    /// Blocks that are not run: their lines, and why.
+    /// Blocks that are not run: line number and reason.
     pub not_run: Vec<(usize, String)>,
 }
 
-/// What comments above a block say.
+/// Comments above a block.
 #[derive(Debug, Default)]
 struct Notes {
     anew: bool,
@@ -34,28 +34,28 @@ struct Notes {
 }
 
 impl Page {
-    /// What `text` has, or what is wrong with it and in which line.
-    pub fn of(text: &str) -> Result<Page, (usize, String)> {
+    /// Parses a page, or returns an error with its line number.
+    pub fn parse(text: &str) -> Result<Page, (usize, String)> {
         let mut page = Page::default();
         let mut notes = Notes::default();
         let mut lines = text.lines().enumerate().map(|(n, line)| (n + 1, line));
         while let Some((line, indented)) = lines.next() {
-            // In lists, blocks are indented.
+            // Blocks in lists are indented.
             let text = indented.trim_start();
             let indent = indented.len() - text.len();
             if let Some(comment) = text.strip_prefix("<!--") {
-                notes.take(comment.trim_end_matches("-->").trim()).map_err(|why| (line, why))?;
+                notes.take(comment.trim_end_matches("-->").trim()).map_err(|error| (line, error))?;
                 continue;
             }
             if let Some(language) = text.strip_prefix("```") {
                 let body = lines.by_ref().map(|(_, text)| text).take_while(|text| text.trim() != "```");
                 let body: Vec<&str> = body.map(|text| text.get(indent..).unwrap_or_default()).collect();
                 if language == "console" {
-                    page.add(line, &body, std::mem::take(&mut notes)).map_err(|why| (line, why))?;
+                    page.add(line, &body, std::mem::take(&mut notes)).map_err(|error| (line, error))?;
                 }
             }
             if notes.anew || notes.not_run.is_some() {
-                return Err((line, "a comment for a block is right above it".to_owned()));
+                return Err((line, "a comment for a block must be directly above it".to_owned()));
             }
         }
         Ok(page)
@@ -67,23 +67,23 @@ impl Page {
             self.hosts.push(Vec::new());
         }
         match notes.not_run {
-            Some(why) => self.not_run.push((line, why)),
-            None => self.hosts.last_mut().expect("there is one").push(Block { line, steps }),
+            Some(reason) => self.not_run.push((line, reason)),
+            None => self.hosts.last_mut().expect("pushed above").push(Block { line, steps }),
         }
         Ok(())
     }
 }
 
 impl Notes {
-    /// What a comment says, if it is for a block.
+    /// Parses a comment, and ignores comments that do not concern blocks.
     fn take(&mut self, comment: &str) -> Result<(), String> {
         if comment == "anew" {
             self.anew = true;
-        } else if let Some(why) = comment.strip_prefix("not run:") {
-            if why.trim().is_empty() {
-                return Err("not run: say why".to_owned());
+        } else if let Some(reason) = comment.strip_prefix("not run:") {
+            if reason.trim().is_empty() {
+                return Err("not run: reason missing".to_owned());
             }
-            self.not_run = Some(why.trim().to_owned());
+            self.not_run = Some(reason.trim().to_owned());
         } else if comment.starts_with("not run") || comment.starts_with("anew") {
             return Err(format!("<!-- {comment} --> is neither <!-- not run: WHY --> nor <!-- anew -->"));
         }
@@ -116,31 +116,29 @@ fn steps(body: &[&str]) -> Result<Vec<Step>, String> {
         } else if let Some(Step::Run { shown, .. } | Step::Interrupt { shown }) = steps.last_mut() {
             shown.extend((!line.trim().is_empty()).then(|| (*line).to_owned()));
         } else {
-            return Err(format!("'{line}' is printed by no command"));
+            return Err(format!("'{line}' does not follow a command"));
         }
     }
-    if steps.is_empty() { Err("there is no command in it".to_owned()) } else { Ok(steps) }
+    if steps.is_empty() { Err("no command in the block".to_owned()) } else { Ok(steps) }
 }
 
-/// Whether a command is a load, of `linerate`.
+/// Returns whether a command runs a load of `linerate`.
 fn is_load(command: &str) -> bool {
     command.contains("linerate ") && command.contains(" load ")
 }
 
-/// Whether what a command printed at its end is that it lost datagrams, as a load does on a machine that is busy, and no worse.
+/// Returns whether the only error of a command is loss of datagrams, which is expected on a busy machine.
 pub fn only_lost(command: &str, printed: &str) -> bool {
     let last = printed.lines().last().unwrap_or_default();
     let is_lossy = is_load(command) && (command.contains(" raw ") || command.split(' ').any(|word| word == "--udp"));
     let rest = last.split_once(" requests were lost, 0 ").map_or("", |(_, rest)| rest);
     is_lossy
-        && ["came back", "were answered"].iter().any(|how| {
-            rest.strip_prefix(how)
-                .and_then(|rest| rest.strip_prefix(" with wrong bytes"))
-                .is_some_and(|rest| rest.starts_with([':', ';']))
-        })
+        && ["came back corrupted", "replies were corrupt"]
+            .iter()
+            .any(|error| rest.strip_prefix(error).is_some_and(|rest| rest.starts_with([':', ';'])))
 }
 
-/// The command, with loads that measure for less time.
+/// Shortens the measurement of a load.
 pub fn shortened(command: &str) -> String {
     if command.starts_with("redis-benchmark ") {
         return command.replace(" -n 100000 ", " -n 10000 ");
@@ -160,7 +158,7 @@ pub fn shortened(command: &str) -> String {
     command
 }
 
-/// A line with its numbers wild: what is compared of it.
+/// Normalizes a line for comparison: numbers become 0 and spaces are folded.
 fn shape(line: &str) -> String {
     let mut shape = String::new();
     for word in line.split_whitespace() {
@@ -172,7 +170,7 @@ fn shape(line: &str) -> String {
             shape.push_str(&rest[..at]);
             shape.push('0');
             let number = &rest[at..];
-            // Points that end a sentence are not the number's.
+            // A trailing point ends the sentence, not the number.
             let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
             rest = &number[number[..end].trim_end_matches('.').len()..];
         }
@@ -181,7 +179,7 @@ fn shape(line: &str) -> String {
     shape
 }
 
-/// Whether a printed line is what a page shows.
+/// Returns whether a printed line matches a line of the page.
 fn fits(shown: &str, printed: &str) -> bool {
     let (shown, printed) = (shape(shown), shape(printed));
     let mut parts = shown.split('…').map(str::trim);
@@ -203,14 +201,14 @@ fn fits(shown: &str, printed: &str) -> bool {
     true
 }
 
-/// The first line that is shown and not printed, in that order.
+/// Returns the first line of `shown` that is not printed in this order.
 pub fn missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a str> {
     let mut lines = printed.lines();
     shown.iter().find(|shown| !lines.any(|line| fits(shown, line))).map(String::as_str)
 }
 
 #[test]
-fn a_page_is_scripts_for_hosts() {
+fn page_is_parsed_into_scripts() {
     let text = "# Title\n```console\n$ one \\\n    two\nshown\n# cat <<'END'\na\nEND\n^C\nended\n```\n\n<!-- other -->\n```rust\n$ no\n```\n\
                 <!-- not run: no NIC -->\n```console\n$ three\n```\n- a list\n\n  <!-- anew -->\n  ```console\n  $ four\n  ```\n";
     let run = |command: &str, shown: &[&str]| Step::Run {
@@ -223,11 +221,11 @@ fn a_page_is_scripts_for_hosts() {
         Step::Interrupt { shown: vec!["ended".to_owned()] },
     ];
     let hosts = vec![vec![Block { line: 2, steps: first }], vec![Block { line: 24, steps: vec![run("four", &[])] }]];
-    assert_eq!(Page::of(text), Ok(Page { hosts, not_run: vec![(18, "no NIC".to_owned())] }));
+    assert_eq!(Page::parse(text), Ok(Page { hosts, not_run: vec![(18, "no NIC".to_owned())] }));
 }
 
 #[test]
-fn what_a_page_says_wrongly_is_told_with_its_line() {
+fn invalid_page_is_an_error_with_its_line() {
     for (text, line) in [
         ("```console\nprinted\n```\n", 1),
         ("\n```console\n```\n", 2),
@@ -235,12 +233,12 @@ fn what_a_page_says_wrongly_is_told_with_its_line() {
         ("<!-- not run: -->\n```console\n$ a\n```\n", 1),
         ("<!-- anew -->\ntext\n```console\n$ a\n```\n", 2),
     ] {
-        assert_eq!(Page::of(text).unwrap_err().0, line, "{text}");
+        assert_eq!(Page::parse(text).unwrap_err().0, line, "{text}");
     }
 }
 
 #[test]
-fn numbers_are_wild_and_all_else_is_not() {
+fn only_numbers_match_any_number() {
     for (shown, printed) in [
         ("rate 12 p50 1.5 us", "rate   9999 p50 20.75 us"),
         ("ready echo on 127.0.0.1:7.", "ready echo on 10.0.0.2:12345."),
@@ -260,7 +258,7 @@ fn numbers_are_wild_and_all_else_is_not() {
 }
 
 #[test]
-fn loads_measure_for_less_time() {
+fn load_commands_are_shortened() {
     let short = |command| shortened(command);
     assert_eq!(short("linerate echo load --duration 5s --json"), "linerate echo load --duration 300ms --json");
     assert_eq!(short("linerate kv load  --via kernel"), "linerate kv load --duration 300ms  --via kernel");
@@ -273,19 +271,16 @@ fn loads_measure_for_less_time() {
 }
 
 #[test]
-fn datagrams_may_be_lost_and_nothing_else() {
-    let lost = "errors 3\nlinerate: 3 requests were lost, 0 came back with wrong bytes: look at the way\n";
-    let wrong = "linerate: 3 requests were lost, 1 came back with wrong bytes: look at the way\n";
+fn only_lost_datagrams_are_accepted() {
+    let lost = "errors 3\nlinerate: 3 requests were lost, 0 came back corrupted: check the path\n";
+    let wrong = "linerate: 3 requests were lost, 1 came back corrupted: check the path\n";
     assert!(only_lost("linerate echo load --udp --connect 127.0.0.1:7", lost));
     assert!(only_lost("linerate raw load    --via memif:/tmp/a", lost));
     assert!(!only_lost("linerate echo load --udp --connect 127.0.0.1:7", wrong));
-    assert!(only_lost(
-        "linerate kv load --udp",
-        "linerate: 1 requests were lost, 0 were answered with wrong bytes: look\n"
-    ));
+    assert!(only_lost("linerate kv load --udp", "linerate: 1 requests were lost, 0 replies were corrupt: check\n"));
     assert!(!only_lost(
         "linerate kv load --udp",
-        "linerate: 1 requests were lost, 0 were answered with wrong bytes, 2 with an error: look\n"
+        "linerate: 1 requests were lost, 0 replies were corrupt, 2 error replies: check\n"
     ));
     assert!(!only_lost("linerate echo load --connect 127.0.0.1:7", lost));
     assert!(!only_lost("linerate echo load --udp --connect 127.0.0.1:7", "linerate: host unreachable\n"));

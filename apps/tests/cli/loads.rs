@@ -1,4 +1,4 @@
-//! What loads report, of servers that do well and of such that do not, and how they end.
+//! Reports, errors and termination of load generators.
 
 use crate::common::{PATIENCE, Program, run, text};
 use crate::unused_address::unused_address;
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[test]
-fn echo_load_reports_what_it_measured_as_one_json_object() {
+fn echo_load_report_is_one_json_object() {
     let server = serve("echo", "");
     for (more, size) in [
         ("--connections 64", 64),
@@ -39,7 +39,7 @@ fn echo_load_reports_what_it_measured_as_one_json_object() {
 }
 
 #[test]
-fn a_load_prints_the_histogram_of_all_its_requests() {
+fn histogram_covers_all_requests() {
     let server = serve("echo", "");
     let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", address(&server));
     let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
@@ -56,7 +56,7 @@ fn a_load_prints_the_histogram_of_all_its_requests() {
 }
 
 #[test]
-fn a_server_that_is_given_work_answers_that_much_later() {
+fn service_time_delays_replies() {
     for (service, load) in [("echo", ""), ("kv", "--keys 10")] {
         let shortest = |more: &str| {
             let server = serve(service, more);
@@ -66,14 +66,14 @@ fn a_server_that_is_given_work_answers_that_much_later() {
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
             report["histogram"][0][0].as_f64().unwrap()
         };
-        // A busy machine may hold up each answer for milliseconds.
+        // A busy machine may delay each reply by milliseconds.
         assert!(shortest("--service-time 20ms") >= 20_000.0, "{service}");
         assert!(shortest("") < 20_000.0, "{service}");
     }
 }
 
 #[test]
-fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
+fn reconnect_opens_a_connection_per_request() {
     for (more, workers) in [("--connections 1", ""), ("--connections 16 --size 3000 --warm-up 100ms", "--workers 2")] {
         let server = serve("echo", &format!("--json {workers}"));
         let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", address(&server));
@@ -84,7 +84,7 @@ fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
         assert!(number("requests") > 1.0 && number("connections") == number("rate"), "{report}");
         assert!(number("seconds") >= 0.3 && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
         let summary: serde_json::Value = serde_json::from_slice(&server.stop().stdout).unwrap();
-        // Each was opened for one request, and all but the last were closed in order.
+        // Each connection carries one request, and all but the last are closed in order.
         assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
         assert!(summary["finished"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
     }
@@ -93,7 +93,7 @@ fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
     assert!(output.status.success() && text(&output.stdout).starts_with("connections/s"), "{output:?}");
 }
 
-/// Starts a server that stalls once, for 400 ms.
+/// Starts a server that stalls once for 400 ms.
 fn stalling() -> SocketAddr {
     peer(1, |mut stream| {
         let mut bytes = [0; 64];
@@ -109,8 +109,8 @@ fn stalling() -> SocketAddr {
 }
 
 #[test]
-fn a_stall_of_the_server_shows_in_an_open_loop_and_not_in_a_closed_one() {
-    // Requests that took 100 ms or longer, more than a busy machine delays many of them by.
+fn server_stall_is_visible_in_an_open_loop_only() {
+    // Count requests of 100 ms or longer, more than the delay of many requests on a busy machine.
     let slow = |more: &str| {
         let args = format!("echo load --via kernel --connect {} --duration 1s --json --histogram {more}", stalling());
         let output = run(&args);
@@ -121,13 +121,13 @@ fn a_stall_of_the_server_shows_in_an_open_loop_and_not_in_a_closed_one() {
         let slow = buckets.filter(|bucket| bucket[0].as_f64().unwrap() >= 100_000.0);
         slow.map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>()
     };
-    // The stall delays one request of the closed loop, and in the open loop every request that was due in its first 300 ms.
+    // The stall delays one request of the closed loop, but every request due in its first 300 ms in the open loop.
     let (closed, open) = (slow(""), slow("--rate 1000"));
     assert!((1..=5).contains(&closed) && open >= 200, "closed {closed}, open {open}");
 }
 
 #[test]
-fn an_open_loop_reports_how_its_pace_was_kept() {
+fn open_loop_reports_its_pace() {
     let server = serve("echo", "");
     for (more, arrivals) in [("", "poisson"), ("--arrivals even --connections 3 --warm-up 100ms", "even")] {
         let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", address(&server));
@@ -137,7 +137,7 @@ fn an_open_loop_reports_how_its_pace_was_kept() {
         let open = &report["open"];
         assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
         let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
-        // Poisson's thousand is within five standard deviations.
+        // The Poisson count of a thousand is within five standard deviations.
         assert!((840..=1160).contains(&due), "{report}");
         assert_eq!(report["requests"].as_u64().unwrap() + unanswered, due, "{report}");
         assert!(unanswered < due && open["late_us"]["p50"].as_f64().is_some(), "{report}");
@@ -148,9 +148,9 @@ fn an_open_loop_reports_how_its_pace_was_kept() {
     }
 }
 
-/// The server is slow once, at first.
+/// Measures a server whose first reply is slow.
 #[test]
-fn what_happens_while_a_load_warms_up_does_not_count() {
+fn warm_up_is_not_counted() {
     let address = peer(1, |mut stream| {
         let mut bytes = [0; 64];
         while stream.read_exact(&mut bytes).is_ok() {
@@ -168,7 +168,7 @@ fn what_happens_while_a_load_warms_up_does_not_count() {
 }
 
 #[test]
-fn echo_load_reports_for_people_too() {
+fn echo_load_prints_a_text_report() {
     let server = serve("echo", "");
     let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", address(&server)));
     assert!(output.status.success(), "{output:?}");
@@ -178,7 +178,7 @@ fn echo_load_reports_for_people_too() {
 }
 
 #[test]
-fn bulk_loads_report_gigabits_each_way() {
+fn bulk_loads_report_gigabits_per_direction() {
     for (service, busy, idle) in [("discard", "up", "down"), ("chargen", "down", "up")] {
         let server = serve(service, "");
         let connect = format!("--connect {} --connections 2 --duration 500ms", address(&server));
@@ -194,13 +194,13 @@ fn bulk_loads_report_gigabits_each_way() {
 }
 
 #[test]
-fn a_load_without_a_server_says_so() {
+fn load_without_a_server_is_refused() {
     let free = unused_address();
     let args = format!("echo load --via kernel --connect {free} --duration 1s --json");
     assert_refused(&args, 1, &format!("{free}: connection refused: start a server there"));
 }
 
-/// Serves `connections` connections with `answer`, each on a thread.
+/// Serves `connections` connections with `answer`, each on its own thread.
 fn peer(connections: usize, answer: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -222,7 +222,7 @@ fn assert_errors(address: SocketAddr, part: &str) {
 }
 
 #[test]
-fn a_server_that_changes_a_byte_is_found_out() {
+fn corrupted_reply_is_an_error() {
     let address = peer(1, |mut stream| {
         let mut bytes = [0; 64];
         for round in 0.. {
@@ -233,24 +233,24 @@ fn a_server_that_changes_a_byte_is_found_out() {
             let _ = stream.write_all(&bytes);
         }
     });
-    assert_errors(address, "1 connections brought wrong bytes");
+    assert_errors(address, "1 connections with corrupt data");
 }
 
 #[test]
-fn a_server_that_goes_away_is_an_error() {
+fn lost_connection_is_an_error() {
     let address = peer(1, |mut stream| {
         let mut bytes = [0; 64];
         stream.read_exact(&mut bytes).unwrap();
         stream.write_all(&bytes).unwrap();
     });
-    assert_errors(address, "1 were lost");
+    assert_errors(address, "1 lost");
 }
 
 #[test]
-fn sigint_ends_a_load_early_with_what_it_measured() {
+fn sigint_ends_a_load_with_a_partial_report() {
     let server = serve("echo", "");
     let load = Program::start(&format!("echo load --via kernel --connect {} --duration 10m --json", address(&server)));
-    // Only once it is connected is it past its start, and the signal caught.
+    // A connected load has passed its start and catches the signal.
     let deadline = Instant::now() + PATIENCE;
     while !has_connection_to(address(&server)) {
         assert!(Instant::now() < deadline);
@@ -263,14 +263,14 @@ fn sigint_ends_a_load_early_with_what_it_measured() {
     assert!(report["seconds"].as_f64().unwrap() < 60.0 && report["errors"] == 0, "{report}");
 }
 
-/// Whether someone is connected to a port of the loopback interface, by the kernel's table.
+/// Returns whether the kernel's table has an established connection to this loopback port.
 fn has_connection_to(address: SocketAddr) -> bool {
     let established = format!(":{:04X} 01 ", address.port());
     std::fs::read_to_string("/proc/self/net/tcp").unwrap().contains(&established)
 }
 
 #[test]
-fn a_load_over_udp_reports_what_came_back_and_fails_if_nothing_does() {
+fn udp_load_reports_replies() {
     let server = serve("echo", "--json");
     let load = format!(
         "echo load --udp --via kernel --connect {} --connections 3 --depth 2 --duration 300ms",

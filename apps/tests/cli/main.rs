@@ -1,4 +1,4 @@
-//! The command line, by running the program: what is refused and how, what servers and loads say, how they end.
+//! Command-line tests: refusals, output, and termination of servers and loads.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,15 +13,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server over kernel sockets, on a free port of the loopback interface.
+/// Starts a server over kernel sockets on a free loopback port.
 fn serve(service: &str, more: &str) -> Server {
     Server::start(service, &format!("--via kernel --listen 127.0.0.1:0 {more}"))
 }
 
-/// The addresses that a server says it serves on.
+/// Returns the addresses in the ready line of a server.
 fn addresses(server: &Server) -> Vec<SocketAddr> {
-    let (what, rest) = server.ready.split_once(" on ").unwrap();
-    assert!(what.starts_with("ready ") && rest.contains(" via kernel, "), "{}", server.ready);
+    let (prefix, rest) = server.ready.split_once(" on ").unwrap();
+    assert!(prefix.starts_with("ready ") && rest.contains(" via kernel, "), "{}", server.ready);
     rest.split_once(" via ").unwrap().0.split(", ").map(|address| address.parse().unwrap()).collect()
 }
 
@@ -29,7 +29,7 @@ fn address(server: &Server) -> SocketAddr {
     addresses(server)[0]
 }
 
-/// A client of the kernel's, patient but not for ever.
+/// Connects a kernel socket to a server, with a time limit on reads and writes.
 fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(address(server)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -37,7 +37,7 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// One line on standard error that begins with the program's name and has `part` in it, nothing on standard output.
+/// Asserts that the program prints one line with its name and `part` on standard error, and nothing on standard output.
 #[track_caller]
 fn assert_refused(args: &str, status: i32, part: &str) {
     let output = run(args);
@@ -102,14 +102,14 @@ fn wrong_usage_is_one_line_and_status_2() {
 }
 
 #[test]
-fn what_the_machine_has_not_is_one_line_and_status_1() {
+fn missing_resource_is_one_line_and_status_1() {
     assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --workers 1000", 1, "cores can be used");
     assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --cores 1000", 1, "core 1000");
     assert_refused("echo serve --via kernel --listen 192.0.2.1:7", 1, "192.0.2.1:7");
 }
 
 #[test]
-fn a_taken_port_is_named() {
+fn port_in_use_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap().to_string();
     assert_refused(&format!("echo serve --via kernel --listen {taken}"), 1, &taken);
@@ -118,13 +118,13 @@ fn a_taken_port_is_named() {
 
 #[cfg(not(feature = "dpdk"))]
 #[test]
-fn without_dpdk_other_networks_are_refused() {
+fn networks_other_than_kernel_need_dpdk() {
     assert_refused("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", 2, "feature dpdk");
 }
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn an_unknown_interface_is_named() {
+fn unknown_interface_is_named() {
     let args = "echo serve --via af_xdp:no-such-if --ip 10.0.0.2/24 --listen 10.0.0.2:7";
     assert_refused(args, 1, "no-such-if");
 }
@@ -138,24 +138,24 @@ fn help_and_version_go_to_standard_output() {
 }
 
 #[test]
-fn pipes_that_nobody_reads_are_no_panic() {
+fn closed_pipes_cause_no_panic() {
     for (args, status) in [("--help", 0), ("no-such-command", 2), ("echo serve --via kernel --listen 192.0.2.1:7", 1)] {
         let mut child = linerate(args).spawn().unwrap();
         drop((child.stdout.take(), child.stderr.take()));
-        let status_then = Program::of(child).wait().status;
-        assert_eq!(status_then.code(), Some(status), "{args}");
+        let ended = Program::from_child(child).wait().status;
+        assert_eq!(ended.code(), Some(status), "{args}");
     }
     let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    let mut program = Program::of(child);
+    let mut program = Program::from_child(child);
     await_catching(program.child().id());
     program.signal(Signal::INT);
     let output = program.wait();
     assert!(output.status.success() && !text(&output.stderr).contains("panicked"), "{output:?}");
 }
 
-/// Waits until process `id` catches SIGINT, by the kernel's word: one that came before would kill it.
+/// Waits until process `id` catches SIGINT, according to the kernel. An earlier signal would kill the process.
 fn await_catching(id: u32) {
     let catches = || {
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();

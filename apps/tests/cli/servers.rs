@@ -1,4 +1,4 @@
-//! What servers do over the kernel's sockets, and how they end.
+//! Servers over kernel sockets, and their termination.
 
 use crate::common::{PATIENCE, Server, text};
 use crate::{address, addresses, assert_refused, connect, serve};
@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Instant;
 
-/// A hundred megabytes there and back, written and read at once, with the end of the stream passed on.
+/// Echoes 100 MB written and read concurrently, including the end of the stream.
 #[test]
 fn echo_returns_100_mb_exactly_and_answers_a_half_closed_connection() {
     const SIZE: usize = 100_000_000;
@@ -81,7 +81,7 @@ fn echo_answers_datagrams() {
     }
 }
 
-/// The page that a server's ready line points to.
+/// Fetches the metrics page named in the ready line of a server.
 fn metrics(server: &Server) -> String {
     let (_, at) = server.ready.trim_end().split_once(", metrics at http://").unwrap();
     let mut stream = TcpStream::connect(at.strip_suffix("/metrics").unwrap()).unwrap();
@@ -94,7 +94,7 @@ fn metrics(server: &Server) -> String {
     page.to_owned()
 }
 
-/// What `page` says of the metric `name` of all workers together.
+/// Returns the sum of metric `name` over all workers.
 #[track_caller]
 fn value(page: &str, name: &str) -> u64 {
     let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix("{worker=\""));
@@ -104,7 +104,7 @@ fn value(page: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn counters_can_be_read_while_a_server_runs() {
+fn metrics_are_served_while_the_server_runs() {
     for threading in ["inline", "split"] {
         let server = serve("echo", &format!("--threading {threading} --workers 2 --metrics 127.0.0.1:0"));
         let page = metrics(&server);
@@ -131,13 +131,13 @@ fn counters_can_be_read_while_a_server_runs() {
 }
 
 #[test]
-fn metrics_at_an_address_that_cannot_be_had_end_the_server_at_once() {
+fn unavailable_metrics_address_ends_the_server() {
     assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --metrics 192.0.2.1:1", 1, "--metrics 192.0.2.1:1");
     assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --metrics 9107", 2, "--metrics");
 }
 
 #[test]
-fn discard_takes_everything_and_returns_nothing() {
+fn discard_consumes_everything_and_returns_nothing() {
     let server = serve("discard", "");
     let mut stream = connect(&server);
     stream.write_all(&vec![7; 10_000_000]).unwrap();
@@ -146,7 +146,7 @@ fn discard_takes_everything_and_returns_nothing() {
 }
 
 #[test]
-fn chargen_sends_until_the_peer_has_finished() {
+fn chargen_sends_until_the_peer_closes() {
     let server = serve("chargen", "");
     let mut stream = connect(&server);
     let mut lines = vec![0; 74 * 100_000];
@@ -158,7 +158,7 @@ fn chargen_sends_until_the_peer_has_finished() {
 }
 
 #[test]
-fn sigint_and_sigterm_end_a_server_with_its_summary() {
+fn sigint_and_sigterm_end_a_server_with_a_summary() {
     for signal in [Signal::INT, Signal::TERM] {
         let server = serve("echo", "");
         let mut stream = connect(&server);
@@ -176,7 +176,7 @@ fn sigint_and_sigterm_end_a_server_with_its_summary() {
 }
 
 #[test]
-fn with_json_a_servers_summary_is_one_object_on_standard_output() {
+fn json_summary_is_one_object_on_standard_output() {
     let server = serve("discard", "--json");
     connect(&server).write_all(b"hello").unwrap();
     let mut stream = connect(&server);

@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time within which a counter reaches its value on a busy machine.
+/// Time limit for a counter to reach its value on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until counter or gauge `name`, summed over the workers of the server that printed the line `ready`, is at least `least`.
+/// Waits until the metric `name`, summed over the workers of the server that printed `ready`, is at least `least`.
 #[track_caller]
 pub fn await_metric(ready: &str, name: &str, least: u64) {
     let (_, address) = ready.split_once("metrics at http://").expect("a server with --metrics");

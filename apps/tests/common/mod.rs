@@ -1,4 +1,4 @@
-//! Runs the program, and ends it with the test.
+//! Runs the program and stops it at the end of the test.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
@@ -6,28 +6,28 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test fails.
+/// Time limit of every wait in a test.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program, not started yet.
+/// Returns the command of the program with the words of `args`.
 pub fn linerate(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
     command.args(args.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
-    // What can be looked into has its socket there.
+    // Directory of the introspection socket.
     command.env("RUNTIME_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The program, running.
+/// Running program, killed on drop.
 pub struct Program(Option<Child>);
 
 impl Program {
     pub fn start(args: &str) -> Self {
-        Self::of(linerate(args).spawn().unwrap())
+        Self::from_child(linerate(args).spawn().unwrap())
     }
 
-    pub fn of(child: Child) -> Self {
+    pub fn from_child(child: Child) -> Self {
         Program(Some(child))
     }
 
@@ -39,14 +39,14 @@ impl Program {
         self.0.as_mut().unwrap()
     }
 
-    /// Waits for it to end, and kills it if it does not.
+    /// Waits for the program to end, and kills it at the time limit.
     pub fn wait(mut self) -> Output {
         let mut child = self.0.take().unwrap();
         let deadline = Instant::now() + PATIENCE;
         while child.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
                 child.kill().unwrap();
-                panic!("it did not end: {:?}", child.wait_with_output());
+                panic!("the program did not end: {:?}", child.wait_with_output());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -63,24 +63,24 @@ impl Drop for Program {
     }
 }
 
-/// A server that has said that it is ready.
+/// Server that has printed its ready line.
 pub struct Server {
     pub program: Program,
-    /// The line that said so.
+    /// Ready line.
     pub ready: String,
 }
 
 impl Server {
-    /// `linerate SERVICE serve ARGS`.
+    /// Starts `linerate SERVICE serve ARGS`.
     pub fn start(service: &str, args: &str) -> Self {
-        Self::of(linerate(&format!("{service} serve {args}")))
+        Self::from_command(linerate(&format!("{service} serve {args}")))
     }
 
-    /// The server that `command` starts.
-    pub fn of(mut command: Command) -> Self {
-        let mut program = Program::of(command.spawn().unwrap());
+    /// Starts `command` and waits until it is ready.
+    pub fn from_command(mut command: Command) -> Self {
+        let mut program = Program::from_child(command.spawn().unwrap());
         let mut ready = String::new();
-        // One byte at a time, so that what follows the line stays for `wait`.
+        // One byte at a time, so that output after the line stays for `wait`.
         let stdout = program.0.as_mut().unwrap().stdout.as_mut().unwrap();
         BufReader::with_capacity(1, stdout).read_line(&mut ready).unwrap();
         if ready.is_empty() {
@@ -89,7 +89,7 @@ impl Server {
         Server { program, ready }
     }
 
-    /// Has it stop, as Ctrl-C does.
+    /// Stops the server with SIGINT.
     pub fn stop(self) -> Output {
         self.program.signal(Signal::INT);
         self.program.wait()

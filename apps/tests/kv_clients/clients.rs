@@ -1,17 +1,17 @@
-//! The clients, and what they are told.
+//! Clients under test.
 
 use super::{redis_benchmark, redis_cli};
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
-/// Seconds that a client may take.
-const PATIENCE: &str = "60";
-/// Debian's, which finds Debian's libraries.
+/// Time limit of a client in seconds.
+const TIME_LIMIT: &str = "60";
+/// Debian's Python, which finds the modules packaged by Debian.
 const PYTHON: &str = "/usr/bin/python3";
-/// Where Debian's libraries of Node.js are, for a Node.js that is not Debian's.
+/// Path of the Node.js modules packaged by Debian, for other builds of Node.js.
 const NODE_PATH: &str = "/usr/share/nodejs";
 
-/// A server, as a client is told of it.
+/// Server addresses and password for a client.
 pub struct Server {
     pub redis: SocketAddr,
     pub memcached: SocketAddr,
@@ -28,7 +28,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// Debian's package, and how to find out whether it is there.
+    /// Returns the Debian package and a command that succeeds if it is installed.
     fn package(self) -> (&'static str, Command) {
         let command = |program: &str, args: &[&str]| {
             let mut command = Command::new(program);
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// Whether it is there; says so if not.
+    /// Returns whether the client is installed. Prints a message if not.
     pub fn is_installed(self, test: &str) -> bool {
         let (package, mut command) = self.package();
         let found = command.output().is_ok_and(|output| output.status.success());
@@ -54,7 +54,7 @@ impl Client {
         found
     }
 
-    /// Has it do all that it is relied on for.
+    /// Runs all checks with the client.
     #[track_caller]
     pub fn try_on(self, server: &Server) {
         match self {
@@ -67,24 +67,24 @@ impl Client {
     }
 }
 
-/// `program`, which is killed if it takes too long.
+/// Returns the command of `program` with a time limit.
 pub fn bounded(program: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args([PATIENCE, program]);
+    command.args([TIME_LIMIT, program]);
     command
 }
 
-/// Runs the script `name` beside this file.
+/// Runs the script `name` in this directory.
 #[track_caller]
 fn script(program: &str, name: &str, server: SocketAddr, password: Option<&str>) {
     let mut command = bounded(program);
     command.arg(format!("{}/tests/kv_clients/{name}", env!("CARGO_MANIFEST_DIR")));
     command.args([server.ip().to_string(), server.port().to_string()]).args(password).env("NODE_PATH", NODE_PATH);
     let output = command.output().unwrap();
-    assert!(output.status.success() && output.stdout == b"all is well\n", "{name} of {server}: {}", said(&output));
+    assert!(output.status.success() && output.stdout == b"all is well\n", "{name} with {server}: {}", said(&output));
 }
 
-/// What a program said, to be read by whoever looks into a failure.
+/// Formats the output of a program for a failure message.
 pub fn said(output: &Output) -> String {
     let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     format!("{}\n{stdout}\n{stderr}", output.status)

@@ -1,4 +1,4 @@
-//! Over AF_XDP on a veth pair, and over TAP, in namespaces.
+//! Clients over AF_XDP on a veth pair and over TAP, in namespaces.
 
 use super::clients::{Client, Server};
 use super::namespace::{in_namespaces, ip};
@@ -6,7 +6,7 @@ use super::wire::{Wire, servers};
 
 const MEMCACHED: &str = "10.9.0.2:11211";
 
-/// On one worker over IPv4, and on two over IPv6.
+/// Tests one worker over IPv4 and two workers over IPv6.
 fn serves(name: &str, wire: Wire, client: Client) {
     if !client.is_installed(name) {
         return;

@@ -1,11 +1,11 @@
-//! redis-cli: what people type, and its tools.
+//! redis-cli: interactive commands and tools.
 
 use super::clients::{Server, bounded, said};
 use std::fmt::Write as _;
 use std::io::{Seek, Write as _};
 use std::process::{Command, Output, Stdio};
 
-/// Lines that are typed and what is shown, in both versions of the protocol.
+/// Commands and their output, in both versions of the protocol.
 const TYPED: &[(&str, &str)] = &[
     ("FLUSHALL", "OK"),
     ("SET greeting \"hello\\r\\nworld\" EX 100", "OK"),
@@ -35,26 +35,26 @@ const TYPED: &[(&str, &str)] = &[
     ("CLIENT SETNAME me", "OK"),
     ("CLIENT GETNAME", r#""me""#),
 ];
-/// What is shown differently.
+/// Commands whose output differs between the versions.
 const MAPS: [(&str, &str, &str); 2] = [
     ("HGETALL h", "1) \"f\"\n2) \"v\"", "1# \"f\" => \"v\""),
     ("CONFIG GET databases", "1) \"databases\"\n2) \"16\"", "1# \"databases\" => \"16\""),
 ];
-/// Keys of a database that the tools go through, ten at a time.
+/// Number of keys in the database for the tools, which scan ten at a time.
 const KEYS: usize = 1_000;
 
 #[track_caller]
 pub fn try_on(server: &Server) {
     for version in ["-2", "-3"] {
-        types(server, version);
+        interactive_commands(server, version);
     }
-    is_filled_by_pipe(server);
+    pipe(server);
     tools(server);
     large_values(server);
     passwords(server);
 }
 
-/// redis-cli, to be run with one's own arguments.
+/// Returns the command of redis-cli with the connection options.
 fn command(server: &Server) -> Command {
     let (ip, port) = (server.redis.ip().to_string(), server.redis.port().to_string());
     let mut command = bounded("redis-cli");
@@ -63,7 +63,7 @@ fn command(server: &Server) -> Command {
     command
 }
 
-/// What redis-cli shows of a command, or says with options.
+/// Runs redis-cli with `args` and returns its output.
 #[track_caller]
 pub fn redis_cli(server: &Server, args: &str) -> String {
     let output = command(server).arg("--no-raw").args(args.split(' ')).output().unwrap();
@@ -71,7 +71,7 @@ pub fn redis_cli(server: &Server, args: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs `command` with `input`.
+/// Runs `command` with `input` on standard input.
 fn with_input(command: &mut Command, input: &[u8]) -> Output {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(input).unwrap();
@@ -80,7 +80,7 @@ fn with_input(command: &mut Command, input: &[u8]) -> Output {
 }
 
 #[track_caller]
-fn types(server: &Server, version: &str) {
+fn interactive_commands(server: &Server, version: &str) {
     let maps = MAPS.map(|(line, v2, v3)| (line, if version == "-3" { v3 } else { v2 }));
     let (mut input, mut expected) = (String::new(), String::new());
     for (line, shown) in TYPED.iter().copied().chain(maps) {
@@ -91,9 +91,9 @@ fn types(server: &Server, version: &str) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{version}: {}", said(&output));
 }
 
-/// Many commands in one go, as the protocol has them.
+/// Loads many commands in the wire protocol with --pipe.
 #[track_caller]
-fn is_filled_by_pipe(server: &Server) {
+fn pipe(server: &Server) {
     assert_eq!(redis_cli(server, "FLUSHALL"), "OK\n");
     let mut commands = String::new();
     for n in 0..KEYS {
@@ -129,7 +129,7 @@ fn tools(server: &Server) {
     assert!(info.contains("redis_version:") && info.contains(&format!("db0:keys={}", KEYS + 2)), "{info}");
 }
 
-/// From a file and into one.
+/// Writes a value from standard input and reads it to standard output.
 #[track_caller]
 fn large_values(server: &Server) {
     let value: Vec<u8> = (0..1 << 20).map(|_| fastrand::u8(..)).collect();
@@ -142,8 +142,8 @@ fn large_values(server: &Server) {
 #[track_caller]
 fn passwords(server: &Server) {
     if server.password.is_some() {
-        let nobody = Server { password: None, ..*server };
-        assert_eq!(redis_cli(&nobody, "GET x"), "(error) NOAUTH Authentication required.\n");
+        let without_password = Server { password: None, ..*server };
+        assert_eq!(redis_cli(&without_password, "GET x"), "(error) NOAUTH Authentication required.\n");
         let output = command(&Server { password: Some("wrong"), ..*server }).arg("PING").output().unwrap();
         assert!(said(&output).contains("WRONGPASS invalid username-password pair or user is disabled."));
     }

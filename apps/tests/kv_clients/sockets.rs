@@ -1,4 +1,4 @@
-//! Over the kernel's sockets, on the loopback interface.
+//! Clients over kernel sockets on the loopback interface.
 
 use super::clients::{Client, Server};
 use super::program::{Program, linerate, turn, wait_for};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const PASSWORD: &str = "open sesame";
 
-/// On one worker with a password, and on two without.
+/// Tests one worker with a password, and two workers without.
 fn serves(test: &str, client: Client) {
     if !client.is_installed(test) {
         return;
@@ -57,27 +57,27 @@ fn pymemcache_works() {
     serves("pymemcache_works", Client::Pymemcache);
 }
 
-/// Starts `program`, a server of others on `address`; says so if it is not installed.
-fn theirs(program: &str, args: &str, address: SocketAddr) -> Option<Program> {
+/// Starts `program`, a server to compare with, on `address`. Prints a message if it is not installed.
+fn external_server(program: &str, args: &str, address: SocketAddr) -> Option<Program> {
     if Command::new(program).arg("--version").output().is_err() {
-        eprintln!("skipped: it needs {program}: apt-get install {program}");
+        eprintln!("skipped: needs {program}: apt-get install {program}");
         return None;
     }
     let mut command = Command::new(program);
     command.args(args.split_whitespace());
     let program = Program::start(command);
-    wait_for("its port", || TcpStream::connect(address).is_ok());
+    wait_for("the port to be open", || TcpStream::connect(address).is_ok());
     Some(program)
 }
 
 #[test]
-fn what_is_relied_on_holds_of_redis_and_memcached() {
-    let test = "what_is_relied_on_holds_of_redis_and_memcached";
+fn clients_work_with_redis_and_memcached() {
+    let test = "clients_work_with_redis_and_memcached";
     let _turn = turn();
     let [redis, memcached] = [unused_address(), unused_address()];
     let server = Server { redis, memcached, password: Some("sesame") };
     let args = format!("--bind {} --port {} --requirepass sesame --appendonly no --save", redis.ip(), redis.port());
-    if let Some(_redis) = theirs("redis-server", &args, redis) {
+    if let Some(_redis) = external_server("redis-server", &args, redis) {
         for client in [Client::RedisPy, Client::NodeRedis, Client::RedisCli, Client::RedisBenchmark] {
             if client.is_installed(test) {
                 client.try_on(&server);
@@ -85,7 +85,9 @@ fn what_is_relied_on_holds_of_redis_and_memcached() {
         }
     }
     let args = format!("-l {} -p {} -U 0 -u root", memcached.ip(), memcached.port());
-    if let Some(_memcached) = theirs("memcached", &args, memcached).filter(|_| Client::Pymemcache.is_installed(test)) {
+    if let Some(_memcached) =
+        external_server("memcached", &args, memcached).filter(|_| Client::Pymemcache.is_installed(test))
+    {
         Client::Pymemcache.try_on(&server);
     }
 }

@@ -1,4 +1,4 @@
-//! `linerate kv serve` as someone meets it who has not read the documentation.
+//! Usage errors and operation of `linerate kv serve`.
 
 use super::program::{Program, linerate, turn};
 use super::unused_address::unused_address;
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
-/// What is wrong is told in one line that names it and says what to do.
+/// Asserts exit status `status` and one error line that contains all `parts`.
 #[track_caller]
 fn assert_refused(args: &str, status: i32, parts: &[&str]) {
     let ended = Program::start(linerate(&format!("kv serve --via kernel {args}"))).wait();
@@ -18,13 +18,13 @@ fn assert_refused(args: &str, status: i32, parts: &[&str]) {
 }
 
 #[test]
-fn wrong_arguments_are_told_with_what_would_be_right() {
+fn wrong_arguments_name_the_correct_ones() {
     for (args, parts) in [
         ("", &["--listen"][..]),
         ("--listen here", &["--listen", "such as 10.0.0.2:6379"]),
         ("--memcached here", &["--memcached", "such as 10.0.0.2:11211"]),
         ("--memcached 127.0.0.1:0", &["--memcached", "such as 11211"]),
-        ("--listen 127.0.0.1:11211 --memcached 127.0.0.1", &["--memcached", "give it another"]),
+        ("--listen 127.0.0.1:11211 --memcached 127.0.0.1", &["--memcached", "give another"]),
         ("--memcached 127.0.0.1 --password-file x", &["--password-file", "--listen"]),
         ("--listen 127.0.0.1 --memory much", &["--memory", "such as 512m or 4g"]),
         ("--listen 127.0.0.1 --memory 1m", &["--memory", "at least 4m"]),
@@ -45,7 +45,7 @@ fn wrong_arguments_are_told_with_what_would_be_right() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for option in ["--listen", "--memcached"] {
@@ -54,7 +54,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_file_without_a_password_is_named() {
+fn file_without_a_password_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     fs::write(path("empty"), "").unwrap();
@@ -74,7 +74,7 @@ fn a_file_without_a_password_is_named() {
 }
 
 #[test]
-fn a_password_that_others_can_read_is_warned_of_and_asked_for() {
+fn password_is_required_and_a_readable_file_is_warned_of() {
     let _turn = turn();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, "sesame\r\nanything").unwrap();
@@ -86,45 +86,46 @@ fn a_password_that_others_can_read_is_warned_of_and_asked_for() {
         let server = Program::serve(linerate(&format!("kv serve --via kernel --json {args}")));
         let mut client = TcpStream::connect(address).unwrap();
         client.write_all(b"GET x\r\nAUTH sesame\r\nGET x\r\nQUIT\r\n").unwrap();
-        let mut said = String::new();
-        client.read_to_string(&mut said).unwrap();
-        assert_eq!(said, "-NOAUTH Authentication required.\r\n+OK\r\n$-1\r\n+OK\r\n");
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
+        assert_eq!(reply, "-NOAUTH Authentication required.\r\n+OK\r\n$-1\r\n+OK\r\n");
         let ended = server.stop();
         let warned =
-            ended.stderr.iter().any(|line| line.contains("other users can read it") && line.contains("chmod 600"));
+            ended.stderr.iter().any(|line| line.contains("readable by other users") && line.contains("chmod 600"));
         assert!(ended.status.success() && warned == warns, "{mode:o}: {ended:?}");
     }
 }
 
 #[test]
-fn memory_is_set_within_what_it_began_with() {
+fn memory_is_set_between_the_minimum_and_the_initial_size() {
     let _turn = turn();
     let address = unused_address();
     let server = Program::serve(linerate(&format!("kv serve --via kernel --json --memory 16m --listen {address}")));
     let mut client = TcpStream::connect(address).unwrap();
-    // None at all, which Redis takes for all there is, and more than was mapped; it can be less, and what it was.
+    // Refused: 0 (unlimited in Redis), less than the minimum, and more than was mapped. Accepted: less, and the initial
+    // size.
     for memory in ["0", "1mb", "17mb", "8mb", "16mb"] {
         write!(client, "CONFIG SET maxmemory {memory}\r\n").unwrap();
     }
     client.write_all(b"CONFIG GET maxmemory\r\nQUIT\r\n").unwrap();
-    let mut said = String::new();
-    client.read_to_string(&mut said).unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
     let refused = "-ERR CONFIG SET failed (possibly related to argument 'maxmemory') - argument must be between 4194304 and \
                    16777216 inclusive\r\n";
     let expected =
         format!("{refused}{refused}{refused}+OK\r\n+OK\r\n*2\r\n$9\r\nmaxmemory\r\n$8\r\n16777216\r\n+OK\r\n");
-    assert_eq!(said, expected);
+    assert_eq!(reply, expected);
     assert!(server.stop().status.success());
 }
 
 #[test]
-fn ctrl_c_in_the_middle_of_requests_ends_it_with_a_summary() {
+fn sigint_during_requests_ends_the_server_with_a_summary() {
     let _turn = turn();
     let address = unused_address();
     let server = Program::serve(linerate(&format!("kv serve --via kernel --json --memory 16m --listen {address}")));
     let load = format!("kv load --via kernel --connect {address} --keys 100 --connections 4 --depth 16 --duration 10m");
     let load = Program::start(linerate(&load));
-    // Half a request is on the way besides, and others are answered.
+    // Half a request is pending on one connection, while others are answered.
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"*2\r\n$3\r\nGET\r\n$1000\r\nhalf").unwrap();
     let mut other = TcpStream::connect(address).unwrap();
@@ -137,14 +138,14 @@ fn ctrl_c_in_the_middle_of_requests_ends_it_with_a_summary() {
     assert!(ended.status.success() && ended.json()["accepted"] == 6, "{ended:?}");
     let ended = load.wait();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    let line = ended.stderr.iter().find(|line| line.contains(" were lost")).expect("the lost ones are told");
-    let number = |what: &str| {
-        let (before, _) = line.split_once(what)?;
+    let line = ended.stderr.iter().find(|line| line.contains(" lost")).expect("lost connections");
+    let number = |label: &str| {
+        let (before, _) = line.split_once(label)?;
         before.rsplit(' ').next()?.parse::<u64>().ok()
     };
-    let [all, lost, refused] = [" errors: ", " were lost", " refused"].map(number);
-    // One that is opened again before all is over is lost again.
+    let [all, lost, refused] = [" errors: ", " lost", " refused"].map(number);
+    // A connection opened again before the end is lost again.
     assert!(lost >= Some(4), "{ended:?}");
-    // Nothing else went wrong.
+    // No other errors.
     assert_eq!(all, lost.zip(refused).map(|(lost, refused)| lost + refused), "{ended:?}");
 }

@@ -1,4 +1,4 @@
-//! A client of Redis whose values come and go, and that knows what each of its keys may have.
+//! Redis client that writes values of changing sizes and tracks the permitted value of each key.
 
 use crate::common::PATIENCE;
 use std::collections::HashMap;
@@ -7,15 +7,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Keys, of which the first few have values of all sizes, and the others small ones.
+/// Number of keys. The first few have values of all sizes, the others small ones.
 const KEYS: u64 = 400_000;
 const LARGE: u64 = 4000;
-/// Requests that are sent together, and bytes of them and of their replies, which must not wait for each other.
+/// Limits of a batch: number of requests, and bytes of requests and replies, which must not block each other.
 const BATCH: usize = 64;
 const BYTES: usize = 150_000;
-/// How long it is one size, and then the other.
+/// Time between changes of the value sizes.
 const PHASE: Duration = Duration::from_millis(1500);
-/// How late a clock may be.
+/// Tolerance for the expiry clock.
 const LATE: Duration = Duration::from_millis(100);
 
 /// A connection to a server.
@@ -37,7 +37,7 @@ impl Connection {
         line
     }
 
-    /// A string, if there is one.
+    /// Reads a bulk string, or `None` for a null reply.
     fn bulk(&mut self) -> Option<Vec<u8>> {
         let line = self.line();
         let len: i64 = line.strip_prefix('$').unwrap_or_else(|| panic!("{line}")).parse().unwrap();
@@ -48,7 +48,7 @@ impl Connection {
         Some(bytes)
     }
 
-    /// A number of `INFO`.
+    /// Returns a number of `INFO`.
     pub fn info(&mut self, name: &str) -> u64 {
         self.0.get_mut().write_all(b"INFO\r\n").unwrap();
         let info = String::from_utf8(self.bulk().unwrap()).unwrap();
@@ -57,7 +57,7 @@ impl Connection {
     }
 }
 
-/// What a key has been set to: `version` of so many bytes, and until when.
+/// Last value of a key: version, length and expiry.
 #[derive(Clone, Copy)]
 struct Last {
     version: u64,
@@ -65,17 +65,17 @@ struct Last {
     until: Option<Instant>,
 }
 
-/// What was asked for.
-enum Asked {
+/// Pending request.
+enum Request {
     Get(u64, Instant),
     Set(u64, Last, Option<Duration>),
 }
 
-/// The client.
+/// Client.
 pub struct Churn {
     connection: Connection,
     name: u64,
-    /// Some live for ever.
+    /// Whether some values have no expiry.
     some_stay: bool,
     random: fastrand::Rng,
     versions: u64,
@@ -97,28 +97,28 @@ impl Churn {
         }
     }
 
-    /// Goes on until `done`. Returns how many values it has seen.
+    /// Runs until `done`. Returns the number of values received.
     pub fn run(mut self, done: &AtomicBool) -> u64 {
-        let began = Instant::now();
+        let started = Instant::now();
         while !done.load(Ordering::Relaxed) {
-            let phase = began.elapsed().as_millis() / PHASE.as_millis();
-            let asked = self.ask(phase.is_multiple_of(2));
-            asked.into_iter().for_each(|asked| self.check(asked));
+            let phase = started.elapsed().as_millis() / PHASE.as_millis();
+            let requests = self.send_batch(phase.is_multiple_of(2));
+            requests.into_iter().for_each(|request| self.check(request));
         }
         self.seen
     }
 
-    /// Sends some requests.
-    fn ask(&mut self, is_large: bool) -> Vec<Asked> {
+    /// Sends a batch of requests.
+    fn send_batch(&mut self, is_large: bool) -> Vec<Request> {
         let (mut out, mut replies, mut all) = (Vec::new(), 0, Vec::new());
         while all.len() < BATCH && out.len() + replies < BYTES {
-            // No key is asked for twice in a batch, so that each is known.
+            // A batch requests each key once only, so that its value is known.
             let at = all.len() as u64;
             let key = if is_large { self.random.u64(..LARGE) } else { self.random.u64(LARGE..KEYS) } / 64 * 64 + at;
             if self.random.u8(..3) == 0 {
                 write!(out, "GET churn:{}:{key}\r\n", self.name).unwrap();
                 replies += self.lasts.get(&key).map_or(0, |last| last.len);
-                all.push(Asked::Get(key, Instant::now()));
+                all.push(Request::Get(key, Instant::now()));
                 continue;
             }
             let len = match self.random.u32(..200) {
@@ -139,36 +139,36 @@ impl Churn {
                 let life = life.as_millis().to_string();
                 write!(out, "$2\r\nPX\r\n${}\r\n{life}\r\n", life.len()).unwrap();
             }
-            all.push(Asked::Set(key, Last { version: self.versions, len, until: None }, life));
+            all.push(Request::Set(key, Last { version: self.versions, len, until: None }, life));
         }
         self.connection.0.get_mut().write_all(&out).unwrap();
         all
     }
 
-    /// Checks a reply.
-    fn check(&mut self, asked: Asked) {
-        match asked {
-            Asked::Get(key, at) => {
+    /// Checks the reply to a request.
+    fn check(&mut self, request: Request) {
+        match request {
+            Request::Get(key, at) => {
                 let Some(bytes) = self.connection.bulk() else { return };
                 let Some(last) = self.lasts.get(&key) else { panic!("{key} was never set") };
-                assert!(last.until.is_none_or(|until| at < until), "{key} of {} bytes is over", last.len);
+                assert!(last.until.is_none_or(|until| at < until), "{key} of {} bytes has expired", last.len);
                 let is_last = bytes == value(self.name, key, last.version, last.len);
                 assert!(is_last, "{key} has {} bytes instead of {} of version {}", bytes.len(), last.len, last.version);
                 self.seen += 1;
             }
-            Asked::Set(key, last, life) => match &self.connection.line()[..] {
+            Request::Set(key, last, life) => match &self.connection.line()[..] {
                 "+OK" => {
                     let until = life.map(|life| Instant::now() + life + LATE);
                     self.lasts.insert(key, Last { until, ..last });
                 }
-                // What was there before is still there.
+                // A refused SET keeps the earlier value.
                 refused => assert!(refused.starts_with("-OOM "), "{refused}"),
             },
         }
     }
 }
 
-/// What `version` of a client's key is.
+/// Returns the content of `version` of a key.
 fn value(name: u64, key: u64, version: u64, len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(name << 60 ^ key << 40 ^ version);
     let piece: [u8; 64] = std::array::from_fn(|_| random.u8(..));

@@ -1,4 +1,4 @@
-//! Many connections, one after the other: each is accepted, served and forgotten.
+//! Many consecutive connections: each is accepted, served and released.
 
 use super::client::{connect, exchange, random};
 use super::engine::on_engine;
@@ -10,13 +10,13 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// Clients at a time, over IPv4 and IPv6 by turns.
+/// Number of concurrent clients, alternating between IPv4 and IPv6.
 const CLIENTS: usize = 8;
 const CONNECTIONS: usize = 10_000;
 const RESETS: usize = 2_000;
 
-/// Has clients open `connections` connections to an echo server, do `use_up` with each, and checks that the server
-/// counted them all under `counter`.
+/// Opens `connections` connections to an echo server, calls `use_up` with each, and checks that the server counts them
+/// all under `counter`.
 fn connections(name: &str, wire: Wire, connections: usize, counter: &str, use_up: fn(TcpStream, [u8; 8])) {
     in_namespaces(name, |namespace| {
         wire.connect(namespace);
@@ -31,7 +31,7 @@ fn connections(name: &str, wire: Wire, connections: usize, counter: &str, use_up
                 });
             }
         });
-        // It is as good as new.
+        // The server still works.
         servers.into_iter().for_each(|server| exchange(server, &random(1 << 20), 1));
         let ended = program.stop();
         assert!(ended.status.success(), "{ended:?}");
@@ -42,7 +42,7 @@ fn connections(name: &str, wire: Wire, connections: usize, counter: &str, use_up
     });
 }
 
-/// A word goes there and back, and then both sides close, the client first.
+/// Echoes a word, then closes both sides, the client first.
 fn finish(mut stream: TcpStream, word: [u8; 8]) {
     stream.write_all(&word).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -51,7 +51,7 @@ fn finish(mut stream: TcpStream, word: [u8; 8]) {
     assert_eq!(back, word);
 }
 
-/// A word goes there and back, and then the client resets the connection.
+/// Echoes a word, then resets the connection.
 fn reset(mut stream: TcpStream, word: [u8; 8]) {
     stream.write_all(&word).unwrap();
     let mut back = [0; 8];
@@ -61,18 +61,18 @@ fn reset(mut stream: TcpStream, word: [u8; 8]) {
 }
 
 #[test]
-fn ten_thousand_connections_over_af_xdp_are_opened_and_closed() {
-    let name = "connects::ten_thousand_connections_over_af_xdp_are_opened_and_closed";
+fn af_xdp_opens_and_closes_ten_thousand_connections() {
+    let name = "connects::af_xdp_opens_and_closes_ten_thousand_connections";
     connections(name, Wire::AfXdp, CONNECTIONS, "finished", finish);
 }
 
 #[test]
-fn ten_thousand_connections_over_tap_are_opened_and_closed() {
-    let name = "connects::ten_thousand_connections_over_tap_are_opened_and_closed";
+fn tap_opens_and_closes_ten_thousand_connections() {
+    let name = "connects::tap_opens_and_closes_ten_thousand_connections";
     connections(name, Wire::Tap, CONNECTIONS, "finished", finish);
 }
 
 #[test]
-fn connections_that_clients_reset_are_forgotten() {
-    connections("connects::connections_that_clients_reset_are_forgotten", Wire::AfXdp, RESETS, "broken", reset);
+fn reset_connections_are_released() {
+    connections("connects::reset_connections_are_released", Wire::AfXdp, RESETS, "broken", reset);
 }

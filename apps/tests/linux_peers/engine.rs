@@ -1,15 +1,15 @@
-//! Which TCP engine is tested.
+//! Selection of the TCP engine under test.
 
-/// Names the engine to test: `native` or `smoltcp`. Unset, the program is left to its default.
+/// Environment variable with the engine to test, `native` or `smoltcp`. If unset, the program uses its default.
 const VARIABLE: &str = "LINERATE_TEST_ENGINE";
-/// The engine that the program takes when it is not told.
+/// Default engine of the program.
 const DEFAULT: &str = "native";
 
 fn named() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|engine| !engine.is_empty())
 }
 
-/// A service and arguments, with the engine to test behind them.
+/// Appends the option for the engine under test to a service and its arguments.
 pub fn on_engine(service: &str) -> String {
     match named() {
         Some(engine) => format!("{service} --engine {engine}"),
@@ -17,12 +17,12 @@ pub fn on_engine(service: &str) -> String {
     }
 }
 
-/// Whether the native engine is tested.
+/// Returns whether the native engine is under test.
 pub fn is_native() -> bool {
     named().as_deref().unwrap_or(DEFAULT) == "native"
 }
 
-/// Whether the native engine is tested, without which `test` cannot pass; says so if it is not.
+/// Returns whether the native engine is under test. Prints that `test` is skipped if not.
 pub fn is_native_for(test: &str) -> bool {
     if !is_native() {
         eprintln!("skipped: {test} needs the native engine ({VARIABLE}=native)");

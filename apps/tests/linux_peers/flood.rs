@@ -1,5 +1,5 @@
-//! A flood of SYNs from addresses that do not answer (RFC 4987), or of neighbour solicitations from made-up addresses (RFC 6583),
-//! and Linux clients that go on working meanwhile.
+//! Linux clients during a flood of SYNs from addresses that do not answer (RFC 4987), or of neighbour solicitations
+//! from forged addresses (RFC 6583).
 
 use super::client::{connect, exchange, random};
 use super::engine::{is_native_for, on_engine};
@@ -12,24 +12,24 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// SYNs in a millisecond. In the time that a half-open connection lives they are many times what there may be.
+/// SYNs per millisecond. Within the lifetime of a half-open connection they exceed the limit many times.
 const RATE: u32 = 10;
-/// The SYNs before anything is measured: more than there may be half-open connections.
+/// Number of SYNs before the measurement, above the limit of half-open connections.
 const BEFORE: u64 = 10_000;
-/// How long clients work meanwhile.
+/// Duration of the measurement.
 const TIME: Duration = Duration::from_secs(2);
-/// How long a new connection may take from its SYN to its end: a SYN may get lost, and is sent again after a second.
-const PATIENT: Duration = Duration::from_secs(10);
-/// New connections that come about meanwhile, at least. On an idle machine they are thousands.
-const LEAST: u64 = 20;
+/// Time limit of a new connection from SYN to close. A lost SYN is retransmitted after one second.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
+/// Minimum number of new connections. On an idle machine there are thousands.
+const MIN_CONNECTIONS: u64 = 20;
 
-/// Floods the address `to` of an echo server and runs `meanwhile`, with a connection that was open before and the time
-/// when to end. It returns how many connections it has opened: the server must have accepted these and nobody else.
+/// Floods the address `to` of an echo server and runs `meanwhile` with an open connection and the end time. `meanwhile`
+/// returns the number of connections that it opened; the server must have accepted exactly these.
 fn flooded(name: &str, wire: Wire, to: &str, meanwhile: impl FnOnce(&mut TcpStream, Instant) -> u64) {
     in_namespaces(name, |namespace| {
         let to: SocketAddr = to.parse().unwrap();
         wire.connect(namespace);
-        // What the server answers to the flood goes to the kernel, which drops it.
+        // Replies to the flood go to the kernel, which drops them.
         let program = wire.serve(&on_engine("echo --gateway 10.9.0.1 --gateway fd09::1"), namespace);
         let mut before = connect(to);
         echo(&mut before);
@@ -47,12 +47,12 @@ fn flooded(name: &str, wire: Wire, to: &str, meanwhile: impl FnOnce(&mut TcpStre
         let summary = ended.json();
         assert_eq!(summary["accepted"], opened + 1, "{sent:?} SYNs: {summary}");
         for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame"] {
-            assert!(summary["drops"].get(cause).is_none(), "it was no flood of SYNs: {summary}");
+            assert!(summary["drops"].get(cause).is_none(), "not a flood of SYNs: {summary}");
         }
     });
 }
 
-/// Ends a flood, also when what runs meanwhile fails.
+/// Stops the flood, even on panic.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -69,13 +69,13 @@ fn echo(stream: &mut TcpStream) {
     assert!(back == bytes, "other bytes came back");
 }
 
-/// Solicitations in a millisecond, and those before anything is measured: more than the neighbour table holds.
+/// Solicitations per millisecond, and their number before the measurement, above the capacity of the neighbour table.
 const SOLICITATIONS: u32 = 100;
 const BEFORE_SOLICITED: u64 = 25_000;
-/// The time after which so many may have been within the rate limit.
+/// Duration after which all solicitations may have stayed within the rate limit.
 const SLOW: Duration = Duration::from_secs(20);
 
-/// During a flood of solicitations an open connection over IPv6 works, and a host connects over IPv4 that was not known before.
+/// Tests an open IPv6 connection and a new IPv4 neighbour during a flood of solicitations.
 fn neighbors_are_served_during_solicitation_flood(name: &str, wire: Wire) {
     in_namespaces(name, |namespace| {
         let [v4, v6] = [V4, V6].map(|to| to.parse().unwrap());
@@ -84,16 +84,16 @@ fn neighbors_are_served_during_solicitation_flood(name: &str, wire: Wire) {
         let mut before = connect(v6);
         echo(&mut before);
         let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-        let began = Instant::now();
+        let started = Instant::now();
         std::thread::scope(|scope| {
             let _stop = StopOnDrop(&stop);
-            scope.spawn(|| Flood::of_solicitations(v6).run(SOLICITATIONS, &sent, &stop));
+            scope.spawn(|| Flood::solicitations(v6).run(SOLICITATIONS, &sent, &stop));
             wait_for("the flood", || sent.load(Ordering::Relaxed) >= BEFORE_SOLICITED);
             echo(&mut before);
             echo(&mut connect(v4));
             echo(&mut connect(v6));
         });
-        let was_slow = began.elapsed() > SLOW;
+        let was_slow = started.elapsed() > SLOW;
         drop(before);
         let ended = program.stop();
         assert!(ended.status.success(), "{ended:?}");
@@ -115,7 +115,7 @@ fn neighbors_are_served_during_solicitation_flood_over_tap() {
     neighbors_are_served_during_solicitation_flood(name, Wire::Tap);
 }
 
-fn an_open_connection_works_on(name: &str, wire: Wire, to: &str) {
+fn open_connection_works_during_flood(name: &str, wire: Wire, to: &str) {
     flooded(name, wire, to, |before, end| {
         while Instant::now() < end {
             echo(before);
@@ -124,7 +124,7 @@ fn an_open_connection_works_on(name: &str, wire: Wire, to: &str) {
     });
 }
 
-fn new_connections_come_about(name: &str, wire: Wire, to: &str) {
+fn new_connections_open_during_flood(name: &str, wire: Wire, to: &str) {
     if !is_native_for(name) {
         return;
     }
@@ -132,44 +132,44 @@ fn new_connections_come_about(name: &str, wire: Wire, to: &str) {
         let server = to.parse().unwrap();
         let mut opened = 0;
         while Instant::now() < end {
-            let began = Instant::now();
+            let started = Instant::now();
             let mut stream = connect(server);
             echo(&mut stream);
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(stream.read(&mut [0]).unwrap(), 0);
-            assert!(began.elapsed() < PATIENT, "connection {opened} took {:?}", began.elapsed());
+            assert!(started.elapsed() < CONNECTION_LIMIT, "connection {opened} took {:?}", started.elapsed());
             opened += 1;
         }
-        assert!(opened >= LEAST, "{opened} connections came about");
-        // Window scaling and SACK are not forgotten with the SYN: a megabyte is as fast as ever.
+        assert!(opened >= MIN_CONNECTIONS, "{opened} connections opened");
+        // SYN cookies preserve window scaling and SACK, so a megabyte is as fast as without a flood.
         exchange(server, &random(1 << 20), 1);
         opened + 1
     });
 }
 
 #[test]
-fn an_open_connection_outlives_a_flood_over_af_xdp_and_ipv4() {
-    an_open_connection_works_on("flood::an_open_connection_outlives_a_flood_over_af_xdp_and_ipv4", Wire::AfXdp, V4);
+fn open_connection_survives_flood_over_af_xdp_and_ipv4() {
+    open_connection_works_during_flood("flood::open_connection_survives_flood_over_af_xdp_and_ipv4", Wire::AfXdp, V4);
 }
 
 #[test]
-fn an_open_connection_outlives_a_flood_over_tap_and_ipv6() {
-    an_open_connection_works_on("flood::an_open_connection_outlives_a_flood_over_tap_and_ipv6", Wire::Tap, V6);
+fn open_connection_survives_flood_over_tap_and_ipv6() {
+    open_connection_works_during_flood("flood::open_connection_survives_flood_over_tap_and_ipv6", Wire::Tap, V6);
 }
 
 #[test]
-fn new_connections_come_about_during_a_flood_over_af_xdp_and_ipv4() {
-    let name = "flood::new_connections_come_about_during_a_flood_over_af_xdp_and_ipv4";
-    new_connections_come_about(name, Wire::AfXdp, V4);
+fn new_connections_open_during_flood_over_af_xdp_and_ipv4() {
+    let name = "flood::new_connections_open_during_flood_over_af_xdp_and_ipv4";
+    new_connections_open_during_flood(name, Wire::AfXdp, V4);
 }
 
 #[test]
-fn new_connections_come_about_during_a_flood_over_af_xdp_and_ipv6() {
-    let name = "flood::new_connections_come_about_during_a_flood_over_af_xdp_and_ipv6";
-    new_connections_come_about(name, Wire::AfXdp, V6);
+fn new_connections_open_during_flood_over_af_xdp_and_ipv6() {
+    let name = "flood::new_connections_open_during_flood_over_af_xdp_and_ipv6";
+    new_connections_open_during_flood(name, Wire::AfXdp, V6);
 }
 
 #[test]
-fn new_connections_come_about_during_a_flood_over_tap_and_ipv4() {
-    new_connections_come_about("flood::new_connections_come_about_during_a_flood_over_tap_and_ipv4", Wire::Tap, V4);
+fn new_connections_open_during_flood_over_tap_and_ipv4() {
+    new_connections_open_during_flood("flood::new_connections_open_during_flood_over_tap_and_ipv4", Wire::Tap, V4);
 }

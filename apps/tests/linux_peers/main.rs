@@ -1,16 +1,16 @@
-//! The TCP of `linerate` against that of the Linux kernel, both ways: options on and off, bulk from a well-known
-//! program, many connections, and a flood.
+//! TCP of `linerate` and of the Linux kernel as client and server: options on and off, bulk transfer from iperf, many
+//! connections, and floods.
 //!
-//! The kernel is a network namespace, which needs root: without it a test says so in one line and does nothing. The
-//! engine is the program's default, or the one that `LINERATE_TEST_ENGINE` names ([`engine`]).
+//! The kernel peer is a network namespace, which needs root: without root, tests print a message and pass. The engine
+//! is the default of the program or the value of `LINERATE_TEST_ENGINE` ([`engine`]).
 
 #[path = "../net/client.rs"]
 mod client;
 #[path = "../net/namespace.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod namespace;
 #[path = "../net/program.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod program;
 #[path = "../net/wire.rs"]
 mod wire;

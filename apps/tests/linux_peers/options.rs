@@ -1,4 +1,4 @@
-//! TCP options of the kernel on and off: a connection comes about with what both sides have, and every byte arrives.
+//! Kernel TCP options on and off: a connection uses the options common to both sides, and every byte arrives.
 
 use super::client::{connect, random};
 use super::engine::{is_native, is_native_for, on_engine};
@@ -10,10 +10,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 
-/// What is exchanged on each connection, either way.
+/// Bytes exchanged on each connection in each direction.
 const MEGABYTE: usize = 1 << 20;
 
-/// What a kernel does on a connection beyond the least.
+/// Optional TCP features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Options {
     /// RFC 7323, section 3.
@@ -22,7 +22,7 @@ struct Options {
     sack: bool,
     /// RFC 7323, section 2.
     window_scaling: bool,
-    /// RFC 3168: asked for by who connects, granted to who asks.
+    /// RFC 3168: requested by the client, granted on request.
     ecn: bool,
 }
 
@@ -30,7 +30,7 @@ impl Options {
     const ALL: Options = Options { timestamps: true, sack: true, window_scaling: true, ecn: true };
     const NONE: Options = Options { timestamps: false, sack: false, window_scaling: false, ecn: false };
 
-    /// Every combination.
+    /// Returns every combination.
     fn combinations() -> impl Iterator<Item = Options> {
         let on = |bits: u32, bit: u32| bits >> bit & 1 == 1;
         (0..16).map(move |bits| Options {
@@ -41,7 +41,7 @@ impl Options {
         })
     }
 
-    /// All, none, and all but each.
+    /// Returns all, none, and all but each.
     fn extremes() -> [Options; 6] {
         let all = Options::ALL;
         [
@@ -54,7 +54,7 @@ impl Options {
         ]
     }
 
-    /// Makes them those of all connections that are opened or accepted in this namespace from now on.
+    /// Sets the options of future connections in this namespace.
     fn set(self) {
         for (name, on) in [
             ("tcp_timestamps", self.timestamps),
@@ -66,8 +66,8 @@ impl Options {
         }
     }
 
-    /// Those of them that `linerate` has too: with the native engine all, ECN if it was asked for; smoltcp's has neither
-    /// timestamps nor ECN.
+    /// Returns the options common with `linerate`: with the native engine all, ECN only if requested; smoltcp supports
+    /// neither timestamps nor ECN.
     fn agreed(self, ecn: bool) -> Options {
         if is_native() {
             Options { ecn: self.ecn && ecn, ..self }
@@ -76,21 +76,21 @@ impl Options {
         }
     }
 
-    /// What the kernel says of a connection of its own.
+    /// Reads the options of a kernel connection from `ss`.
     fn of(stream: &TcpStream) -> Options {
-        let [ours, theirs] = [stream.local_addr(), stream.peer_addr()].map(|address| address.unwrap().port());
-        let filter = format!("sport = :{ours} and dport = :{theirs}");
+        let [source, destination] = [stream.local_addr(), stream.peer_addr()].map(|address| address.unwrap().port());
+        let filter = format!("sport = :{source} and dport = :{destination}");
         let output = Command::new("ss").arg("-tinoH").args(filter.split(' ')).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && said.contains("cwnd:"), "ss {filter}: {output:?}");
-        let has = |what: &str| said.split_whitespace().any(|word| word.split(':').next() == Some(what));
+        let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && output_text.contains("cwnd:"), "ss {filter}: {output:?}");
+        let has = |name: &str| output_text.split_whitespace().any(|word| word.split(':').next() == Some(name));
         Options { timestamps: has("ts"), sack: has("sack"), window_scaling: has("wscale"), ecn: has("ecn") }
     }
 }
 
 #[test]
-fn two_kernels_agree_on_the_options_that_both_have() {
-    in_namespaces("options::two_kernels_agree_on_the_options_that_both_have", |_| {
+fn kernels_use_the_common_options() {
+    in_namespaces("options::kernels_use_the_common_options", |_| {
         for options in Options::combinations() {
             options.set();
             let listener = TcpListener::bind("[::1]:7").unwrap();
@@ -101,7 +101,7 @@ fn two_kernels_agree_on_the_options_that_both_have() {
     });
 }
 
-/// Sends `bytes` while they come back, and ends the stream.
+/// Sends `bytes` while receiving their echo, and closes.
 fn exchange(mut stream: TcpStream, bytes: &[u8]) {
     let mut to = stream.try_clone().unwrap();
     let mut back = Vec::with_capacity(bytes.len());
@@ -112,11 +112,11 @@ fn exchange(mut stream: TcpStream, bytes: &[u8]) {
         });
         stream.read_to_end(&mut back).unwrap();
     });
-    assert!(back == bytes, "{} of {} bytes came back as they were", back.len(), bytes.len());
+    assert!(back == bytes, "{} bytes came back for {}", back.len(), bytes.len());
 }
 
-/// `--ecn` if `ecn` says so.
-fn asking(ecn: bool) -> &'static str {
+/// Returns `--ecn` if `ecn` is set.
+fn ecn_option(ecn: bool) -> &'static str {
     if ecn { "--ecn" } else { "" }
 }
 
@@ -126,7 +126,7 @@ fn clients(name: &str, wire: Wire, ecn: bool) {
     }
     in_namespaces(name, |namespace| {
         wire.connect(namespace);
-        let program = wire.serve(&on_engine(&format!("echo {}", asking(ecn))), namespace);
+        let program = wire.serve(&on_engine(&format!("echo {}", ecn_option(ecn))), namespace);
         let bytes = random(MEGABYTE);
         for options in Options::combinations() {
             options.set();
@@ -143,32 +143,32 @@ fn clients(name: &str, wire: Wire, ecn: bool) {
 }
 
 #[test]
-fn a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options() {
-    clients("options::a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options", Wire::AfXdp, false);
+fn linux_client_exchanges_1_mb_over_af_xdp_with_any_options() {
+    clients("options::linux_client_exchanges_1_mb_over_af_xdp_with_any_options", Wire::AfXdp, false);
 }
 
 #[test]
-fn a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options_with_ecn() {
-    clients("options::a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options_with_ecn", Wire::AfXdp, true);
+fn linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn() {
+    clients("options::linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn", Wire::AfXdp, true);
 }
 
 #[test]
-fn a_linux_client_gets_1_mb_back_over_tap_whatever_its_options() {
-    clients("options::a_linux_client_gets_1_mb_back_over_tap_whatever_its_options", Wire::Tap, false);
+fn linux_client_exchanges_1_mb_over_tap_with_any_options() {
+    clients("options::linux_client_exchanges_1_mb_over_tap_with_any_options", Wire::Tap, false);
 }
 
 #[test]
-fn a_linux_client_gets_1_mb_back_over_tap_whatever_its_options_with_ecn() {
-    clients("options::a_linux_client_gets_1_mb_back_over_tap_whatever_its_options_with_ecn", Wire::Tap, true);
+fn linux_client_exchanges_1_mb_over_tap_with_any_options_with_ecn() {
+    clients("options::linux_client_exchanges_1_mb_over_tap_with_any_options_with_ecn", Wire::Tap, true);
 }
 
-/// What an echo server of the kernel's says of a connection.
+/// Result of a connection at the kernel's echo server.
 struct Served {
     options: Options,
     bytes: u64,
 }
 
-/// Serves echo on sockets of this namespace for as long as the process lives, and tells of each connection that ended.
+/// Serves echo on kernel sockets in this namespace until the process ends, and reports each closed connection.
 fn serve_echo(at: SocketAddr) -> Receiver<Served> {
     let listener = TcpListener::bind(at).unwrap();
     let (sender, receiver) = mpsc::channel();
@@ -178,7 +178,7 @@ fn serve_echo(at: SocketAddr) -> Receiver<Served> {
             std::thread::spawn(move || {
                 let options = Options::of(&stream);
                 let mut back = stream.try_clone().unwrap();
-                // A load that has measured enough may leave in the midst of an answer.
+                // A load that ends may close during a reply.
                 let bytes = std::io::copy(&mut stream, &mut back).unwrap_or_default();
                 drop((stream, back));
                 let _ = sender.send(Served { options, bytes });
@@ -195,12 +195,12 @@ fn server(name: &str, wire: Wire, ecn: bool) {
     in_namespaces(name, |namespace| {
         wire.connect(namespace);
         let [v4, v6]: [SocketAddr; 2] = ["10.9.0.1:7", "[fd09::1]:7"].map(|address| address.parse().unwrap());
-        // With TAP the kernel has its addresses only while a load runs.
+        // Over TAP the kernel has its addresses only while a load runs.
         let served = serve_echo("[::]:7".parse().unwrap());
         for options in Options::extremes() {
             options.set();
             for server in [v4, v6] {
-                let load = format!("echo --connect {server} --size {MEGABYTE} --duration 300ms {}", asking(ecn));
+                let load = format!("echo --connect {server} --size {MEGABYTE} --duration 300ms {}", ecn_option(ecn));
                 let ended = wire.load(&on_engine(&load), namespace).wait();
                 assert!(ended.status.success(), "{options:?}: {ended:?}");
                 let report = ended.json();
@@ -211,7 +211,7 @@ fn server(name: &str, wire: Wire, ecn: bool) {
                 assert!(served.bytes >= bytes, "{} of {bytes} bytes were served", served.bytes);
                 assert_eq!(served.options, options.agreed(ecn), "{server}");
             }
-            wait_for("the interface to go", || {
+            wait_for("removal of the interface", || {
                 matches!(wire, Wire::AfXdp) || !std::path::Path::new("/sys/class/net/lr0").exists()
             });
         }
@@ -219,21 +219,21 @@ fn server(name: &str, wire: Wire, ecn: bool) {
 }
 
 #[test]
-fn a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options() {
-    server("options::a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options", Wire::AfXdp, false);
+fn linux_server_exchanges_1_mb_over_af_xdp_with_any_options() {
+    server("options::linux_server_exchanges_1_mb_over_af_xdp_with_any_options", Wire::AfXdp, false);
 }
 
 #[test]
-fn a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options_with_ecn() {
-    server("options::a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options_with_ecn", Wire::AfXdp, true);
+fn linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn() {
+    server("options::linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn", Wire::AfXdp, true);
 }
 
 #[test]
-fn a_linux_server_sends_1_mb_back_over_tap_whatever_its_options() {
-    server("options::a_linux_server_sends_1_mb_back_over_tap_whatever_its_options", Wire::Tap, false);
+fn linux_server_exchanges_1_mb_over_tap_with_any_options() {
+    server("options::linux_server_exchanges_1_mb_over_tap_with_any_options", Wire::Tap, false);
 }
 
 #[test]
-fn a_linux_server_sends_1_mb_back_over_tap_whatever_its_options_with_ecn() {
-    server("options::a_linux_server_sends_1_mb_back_over_tap_whatever_its_options_with_ecn", Wire::Tap, true);
+fn linux_server_exchanges_1_mb_over_tap_with_any_options_with_ecn() {
+    server("options::linux_server_exchanges_1_mb_over_tap_with_any_options_with_ecn", Wire::Tap, true);
 }

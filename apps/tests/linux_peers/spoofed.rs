@@ -1,4 +1,4 @@
-//! SYN segments and neighbour solicitations whose source address is not ours, over a raw socket of the kernel's.
+//! SYN segments and neighbour solicitations with forged source addresses, sent through a raw kernel socket.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
@@ -7,15 +7,15 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The number of TCP (RFC 9293 §3.1).
+/// Protocol number of TCP (RFC 9293 §3.1).
 const TCP: u8 = 6;
-/// The number of ICMPv6 (RFC 4443 §1).
+/// Protocol number of ICMPv6 (RFC 4443 §1).
 const ICMPV6: u8 = 58;
-/// Upper half of the addresses on the link.
+/// Upper half of on-link addresses.
 const ON_LINK: u128 = 0xfd09 << 112;
 
-/// Sends packets to one address, each from another: SYNs from the ranges that are kept for benchmarks (RFC 2544, RFC 5180), or
-/// neighbour solicitations from the link.
+/// Sender of packets to one address, each from a different source: SYNs from the benchmarking ranges (RFC 2544, RFC
+/// 5180), or neighbour solicitations from on-link addresses.
 pub struct Flood {
     socket: OwnedFd,
     to: SocketAddr,
@@ -30,32 +30,32 @@ enum Message {
 }
 
 impl Flood {
-    /// A flood of neighbour solicitations for the IPv6 address `to`, each from another address on the link.
-    pub fn of_solicitations(to: SocketAddr) -> Flood {
+    /// Creates a flood of neighbour solicitations for the IPv6 address `to`, each from a different on-link address.
+    pub fn solicitations(to: SocketAddr) -> Flood {
         Flood { message: Message::NeighborSolicitation, ..Flood::new(to) }
     }
 
-    /// A flood of SYNs to `to`.
+    /// Creates a flood of SYNs to `to`.
     pub fn new(to: SocketAddr) -> Flood {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        // With this protocol the kernel expects the IP header too.
+        // With IPPROTO_RAW the kernel expects the IP header from the program.
         let socket = socket(family, SocketType::RAW, Some(ipproto::RAW)).unwrap();
         Flood { socket, to, random: fastrand::Rng::with_seed(u64::from(to.is_ipv6())), message: Message::Syn }
     }
 
-    /// Sends `per_millisecond` of them every millisecond until `stop`, and counts them in `sent`.
+    /// Sends `per_millisecond` packets every millisecond until `stop`, and counts them in `sent`.
     pub fn run(mut self, per_millisecond: u32, sent: &AtomicU64, stop: &AtomicBool) {
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let taken = (0..per_millisecond).filter(|_| self.send()).count();
             sent.fetch_add(taken as u64, Ordering::Relaxed);
-            // What is late is not made up for.
+            // A late interval is not made up for.
             next = (next + Duration::from_millis(1)).max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Sends one; whether the kernel took it.
+    /// Sends one packet. Returns whether the kernel accepted it.
     fn send(&mut self) -> bool {
         let source = match self.to {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(0xc612_0000 | self.random.u32(..1 << 17))),
@@ -68,31 +68,31 @@ impl Flood {
             }
             _ => syn(from, self.to, self.random.u32(..)),
         };
-        // The port of a raw socket's address is its protocol, or none.
+        // The port in the address of a raw socket is its protocol, or 0.
         match sendto(&self.socket, &packet, SendFlags::empty(), &SocketAddr::new(self.to.ip(), 0)) {
             Ok(_) => true,
-            // The interface's queue is full: a flood does not wait.
+            // The queue of the interface is full. A flood does not wait.
             Err(Errno::NOBUFS | Errno::AGAIN) => false,
-            Err(error) => panic!("a raw socket does not send: {error}"),
+            Err(error) => panic!("sending on a raw socket: {error}"),
         }
     }
 }
 
-/// An IP packet with a SYN that offers a maximum segment size (RFC 9293 §3.1, §3.7.1).
+/// Builds an IP packet with a SYN and an MSS option (RFC 9293 §3.1, §3.7.1).
 fn syn(from: SocketAddr, to: SocketAddr, sequence: u32) -> Vec<u8> {
     let mut segment = Vec::with_capacity(24);
     segment.extend(from.port().to_be_bytes());
     segment.extend(to.port().to_be_bytes());
     segment.extend(sequence.to_be_bytes());
     segment.extend([0; 4]);
-    // Six words of header; SYN; a window of 64 240 bytes; the checksum follows.
+    // Header of six words; SYN; window of 64 240 bytes; checksum filled in below.
     segment.extend([6 << 4, 0x02, 0xfa, 0xf0, 0, 0, 0, 0]);
     segment.extend([2, 4, 0x05, 0xb4]);
     let length = segment.len() as u16;
     let (mut packet, pseudo) = match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let addresses = [from.octets(), to.octets()].concat();
-            // RFC 791 §3.1. The kernel computes the header's checksum.
+            // RFC 791 §3.1. The kernel computes the header checksum.
             let mut header = vec![0x45, 0];
             header.extend((20 + length).to_be_bytes());
             header.extend([0, 0, 0, 0, 64, TCP, 0, 0]);
@@ -117,11 +117,11 @@ fn syn(from: SocketAddr, to: SocketAddr, sequence: u32) -> Vec<u8> {
     packet
 }
 
-/// An IPv6 packet with a solicitation of `from` for the address `target`, to which it goes (RFC 4861 §4.3, §7.2.2).
+/// Builds an IPv6 packet with a unicast neighbour solicitation of `from` for `target` (RFC 4861 §4.3, §7.2.2).
 fn solicitation(from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
     message.extend(target.octets());
-    // The Ethernet address of the sender (RFC 4861 §4.6.1): one for each.
+    // Source link-layer address option (RFC 4861 §4.6.1), different for each sender.
     message.extend([1, 1, 2]);
     message.extend(&from.octets()[11..]);
     let addresses = [from.octets(), target.octets()].concat();
@@ -137,7 +137,7 @@ fn solicitation(from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     packet
 }
 
-/// RFC 1071, of an even number of bytes.
+/// Computes the Internet checksum (RFC 1071) of an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     while sum > 0xffff {
@@ -147,7 +147,7 @@ fn checksum(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn a_spoofed_syn_has_a_valid_checksum() {
+fn spoofed_syn_has_a_valid_checksum() {
     for (from, to) in [("198.18.0.1:1025", "10.9.0.2:7"), ("[2001:2::1]:1025", "[fd09::2]:7")] {
         let [from, to]: [SocketAddr; 2] = [from, to].map(|address| address.parse().unwrap());
         let packet = syn(from, to, 0x0102_0304);

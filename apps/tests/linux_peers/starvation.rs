@@ -1,4 +1,4 @@
-//! Linux clients that do not read what an echo server sends them, and one that does and goes on being served.
+//! A Linux client that is served beside clients that do not read their replies.
 
 use super::client::{connect, random};
 use super::engine::is_native_for;
@@ -10,16 +10,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Clients that do not read: enough to hold all packets of the server's port.
+/// Number of clients that do not read, sufficient to hold all packets of the server's port.
 const CLIENTS: usize = 24;
-/// Buffers of each, in bytes: small, so that data wait in the server.
+/// Socket buffers of each in bytes, small so that data wait in the server.
 const RECEIVE_BUFFER: usize = 4096;
 const SEND_BUFFER: usize = 16 << 10;
-/// Writes that no room was found for, one after the other, after which the server takes no more of a client.
+/// Consecutive rounds without a successful write, after which the server accepts no more data.
 const REFUSALS: u32 = 10;
-/// Time in which the other client is served, and requests that are answered meanwhile at least. On an idle machine they are thousands.
+/// Duration of the measurement, and the minimum number of answered requests. On an idle machine there are thousands.
 const TIME: Duration = Duration::from_secs(2);
-const LEAST: u32 = 100;
+const MIN_ANSWERED: u32 = 100;
 
 /// Connects with small buffers.
 fn connect_with_small_buffers(to: SocketAddr) -> TcpStream {
@@ -33,7 +33,7 @@ fn connect_with_small_buffers(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Writes messages of `len` bytes as long as there is room. Returns whether there was any.
+/// Writes messages of `len` bytes until the socket blocks. Returns whether any was written.
 fn write_all_that_fits(stream: &mut TcpStream, len: usize) -> bool {
     let message = vec![7; len];
     let mut has_written = false;
@@ -41,13 +41,13 @@ fn write_all_that_fits(stream: &mut TcpStream, len: usize) -> bool {
         match stream.write(&message) {
             Ok(_) => has_written = true,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return has_written,
-            // The server may end the connection of a client that holds too much.
+            // The server may drop a client that holds too much memory.
             Err(_) => return false,
         }
     }
 }
 
-/// Serves one client beside others that send messages of `len` bytes and read no answer.
+/// Serves one client beside others that send messages of `len` bytes and read no reply.
 fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
     if !is_native_for(name) {
         return;
@@ -59,7 +59,7 @@ fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
         let mut client = connect(to);
         let mut others: Vec<_> = (0..CLIENTS).map(|_| connect_with_small_buffers(to)).collect();
         let mut refusals = 0;
-        wait_for("the others to be refused", || {
+        wait_for("the other clients to block", || {
             let written =
                 others.iter_mut().map(|other| write_all_that_fits(other, len)).filter(|written| *written).count();
             refusals = if written == 0 { refusals + 1 } else { 0 };
@@ -70,13 +70,13 @@ fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
         while Instant::now() < end {
             client.write_all(&request).unwrap();
             client.read_exact(&mut answer).unwrap();
-            assert!(answer == request, "other bytes came back");
+            assert!(answer == request, "wrong bytes came back");
             for other in &mut others {
                 write_all_that_fits(other, len);
             }
             answered += 1;
         }
-        assert!(answered >= LEAST, "{answered} requests were answered in {TIME:?}");
+        assert!(answered >= MIN_ANSWERED, "{answered} requests were answered in {TIME:?}");
         drop((client, others));
         let ended = program.stop();
         assert!(ended.status.success(), "{ended:?}");

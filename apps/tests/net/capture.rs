@@ -1,4 +1,4 @@
-//! What passes a port, in a file that libpcap reads.
+//! Packet capture of a port, read back with libpcap.
 
 use super::links::{assert_no_errors, load, socket};
 use super::program::{Ended, Program, linerate, turn};
@@ -6,16 +6,16 @@ use pcap::{Capture, Precision};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A frame in a file.
+/// Captured frame.
 #[derive(Debug)]
 struct Frame {
-    /// Since 1970.
+    /// Time since 1970.
     at: Duration,
     len: usize,
     bytes: Vec<u8>,
 }
 
-/// The frames in `file`, as libpcap tells them.
+/// Reads the frames in `file` with libpcap.
 fn frames(file: &Path) -> Vec<Frame> {
     let mut capture = Capture::from_file_with_precision(file, Precision::Nano).unwrap();
     let mut frames = Vec::new();
@@ -27,7 +27,7 @@ fn frames(file: &Path) -> Vec<Frame> {
     frames
 }
 
-/// The directions of the frames in `file`, which libpcap does not tell: the bits of the option epb_flags.
+/// Reads the direction of each frame from the option epb_flags, which libpcap does not expose.
 fn directions(file: &Path) -> Vec<u32> {
     let file = std::fs::read(file).unwrap();
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
@@ -44,12 +44,12 @@ fn directions(file: &Path) -> Vec<u32> {
     directions
 }
 
-/// An echo server and a load of one connection between them, of which the server writes what passes, as `words` say.
-fn captured(words: &[&str]) -> (tempfile::TempDir, PathBuf, Ended) {
+/// Runs a load of one connection against an echo server that captures its port with these options.
+fn captured(options: &[&str]) -> (tempfile::TempDir, PathBuf, Ended) {
     let directory = tempfile::tempdir().unwrap();
     let (socket, file) = (socket(&directory), directory.path().join("frames.pcapng"));
     let mut server = linerate(&format!("echo serve --via memif:{socket},server --ip 10.9.0.2/24 --listen 10.9.0.2:7"));
-    server.args(["--idle", "backoff", "--json", "--pcap"]).arg(&file).args(words);
+    server.args(["--idle", "backoff", "--json", "--pcap"]).arg(&file).args(options);
     let server = Program::serve(server);
     assert_no_errors(&Program::start(load(&format!("memif:{socket}"), "--connections 1 --duration 200ms")).wait());
     let ended = server.stop();
@@ -58,19 +58,19 @@ fn captured(words: &[&str]) -> (tempfile::TempDir, PathBuf, Ended) {
 }
 
 #[test]
-fn every_frame_is_there_with_its_time_and_direction() {
+fn every_frame_is_captured_with_time_and_direction() {
     let _turn = turn();
     let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let (_directory, file, ended) = captured(&[]);
     let after = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let (frames, directions, summary) = (frames(&file), directions(&file), ended.json());
-    let count = |direction| directions.iter().filter(|it| **it == direction).count();
+    let count = |direction| directions.iter().filter(|other| **other == direction).count();
     assert_eq!(count(1), summary["rx_frames"].as_u64().unwrap() as usize, "{summary}");
     assert_eq!(count(2), summary["tx_frames"].as_u64().unwrap() as usize, "{summary}");
     assert_eq!(frames.len(), directions.len());
-    assert!(frames.is_sorted_by_key(|frame| frame.at), "one worker's frames are in order");
+    assert!(frames.is_sorted_by_key(|frame| frame.at), "frames of one worker are in order");
     assert!(frames[0].at >= before && frames[frames.len() - 1].at <= after);
-    // The first segment is the SYN that was received, and each end's frames have its address.
+    // The first IPv4 frame is the received SYN, and the source address matches the direction.
     let is_from = |frame: &Frame, last: u8| frame.bytes[26..30] == [10, 9, 0, last];
     let ip: Vec<_> = frames.iter().zip(&directions).filter(|(frame, _)| frame.bytes[12..14] == [8, 0]).collect();
     assert!(ip[0].0.bytes[47] & 0x12 == 2 && *ip[0].1 == 1, "{:?}", ip[0]);
@@ -79,7 +79,7 @@ fn every_frame_is_there_with_its_time_and_direction() {
 }
 
 #[test]
-fn a_filter_and_a_length_make_less_of_it() {
+fn filter_and_snap_length_reduce_the_capture() {
     let _turn = turn();
     let syn = "tcp[tcpflags] & tcp-syn != 0";
     let (_directory, file, _) = captured(&["--pcap-filter", syn, "--pcap-snap", "54"]);
@@ -89,7 +89,7 @@ fn a_filter_and_a_length_make_less_of_it() {
 }
 
 #[test]
-fn a_file_that_is_full_ends_in_order_and_the_service_goes_on() {
+fn full_file_is_complete_and_the_service_continues() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let (socket, file) = (socket(&directory), directory.path().join("frames.pcapng"));
@@ -107,14 +107,14 @@ fn a_file_that_is_full_ends_in_order_and_the_service_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_anything_is_opened() {
+fn invalid_capture_options_are_refused_early() {
     let port = "echo serve --via memif:/nowhere/sock --ip 10.9.0.2/24 --listen 10.9.0.2:7";
-    let refused = |words: &[&str], status, said: &str| {
+    let refused = |options: &[&str], status, part: &str| {
         let mut command = linerate(port);
-        command.args(words);
+        command.args(options);
         let ended = Program::start(command).wait();
         assert_eq!(ended.status.code(), Some(status), "{ended:?}");
-        assert!(ended.stderr.len() == 1 && ended.stderr[0].contains(said), "{ended:?}");
+        assert!(ended.stderr.len() == 1 && ended.stderr[0].contains(part), "{ended:?}");
     };
     refused(&["--pcap", "/nowhere/frames"], 1, "--pcap /nowhere/frames: No such file");
     refused(&["--pcap", "/dev/null", "--pcap-filter", "tcp prot 7"], 2, "--pcap-filter 'tcp prot 7': ");

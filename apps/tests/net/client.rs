@@ -1,4 +1,4 @@
-//! Clients over the kernel's own sockets.
+//! Clients over kernel sockets.
 
 use super::program::PATIENCE;
 use rustix::buffer::spare_capacity;
@@ -7,11 +7,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long an exchange may take. Of a thousand connections at once much is lost on the way into AF_XDP's ring, which
-/// holds some 2000 frames, and is sent again after ever longer time-outs.
+/// Time limit of an exchange. With a thousand connections, many frames are lost in the AF_XDP ring of about 2000 frames
+/// and are retransmitted after increasing timeouts.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A connection on which neither side may keep the test waiting for ever.
+/// Connects with a time limit on every operation.
 #[track_caller]
 pub fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
@@ -20,19 +20,19 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Random bytes.
+/// Returns pseudo-random bytes that depend on the length only.
 pub fn random(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(len as u64).fill(&mut bytes);
     bytes
 }
 
-/// A connection that sends a part of the bytes, says that this is all, and compares what comes back.
+/// Connection that sends a part of the bytes, closes its side, and compares the echo.
 struct Stream<'a> {
     socket: TcpStream,
     to_send: &'a [u8],
     to_receive: &'a [u8],
-    /// Everything came back, and then the end of the stream.
+    /// Whether all bytes and the end of the stream were received.
     done: bool,
 }
 
@@ -56,12 +56,12 @@ impl Stream<'_> {
         loop {
             match self.socket.read(buffer) {
                 Ok(0) => {
-                    assert_eq!(self.to_receive.len(), 0, "bytes did not come back before the end");
+                    assert_eq!(self.to_receive.len(), 0, "stream ended before all bytes came back");
                     self.done = true;
                     return Ok(());
                 }
                 Ok(n) => {
-                    assert!(self.to_receive.starts_with(&buffer[..n]), "other bytes came back");
+                    assert!(self.to_receive.starts_with(&buffer[..n]), "wrong bytes came back");
                     self.to_receive = &self.to_receive[n..];
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -71,8 +71,8 @@ impl Stream<'_> {
     }
 }
 
-/// Sends `bytes` to an echo service, an equal part over each of `connections` connections at once, each half-closed
-/// after its last byte. All of it must come back, and then the end of each stream.
+/// Sends `bytes` to an echo service in equal parts over `connections` concurrent connections, each half-closed after
+/// its last byte. Checks that all bytes and the end of each stream come back.
 #[track_caller]
 pub fn exchange(to: SocketAddr, bytes: &[u8], connections: usize) {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
@@ -90,7 +90,7 @@ pub fn exchange(to: SocketAddr, bytes: &[u8], connections: usize) {
     let mut events = Vec::with_capacity(256);
     let end = Instant::now() + DEADLINE;
     while left > 0 {
-        assert!(Instant::now() < end, "{left} of {connections} connections are not through in {DEADLINE:?}");
+        assert!(Instant::now() < end, "{left} of {connections} connections did not finish within {DEADLINE:?}");
         epoll::wait(&epoll, spare_capacity(&mut events), Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
         for event in events.drain(..) {
             let stream = &mut streams[event.data.u64() as usize];

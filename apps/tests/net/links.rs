@@ -1,25 +1,25 @@
-//! Two processes over a link in shared memory: either end first, either end killed, and what is left behind.
+//! Two processes over a shared-memory link: start order, killed ends, and cleanup.
 
 use super::metrics::await_metric;
 use super::program::{Ended, Program, linerate, turn};
 use std::path::Path;
 use std::process::Command;
 
-/// Counter of the frames that a server received, and more of them than handshakes of a load of 64 connections take.
+/// Counter of received frames, and a value above the handshakes of 64 connections.
 const FRAMES: (&str, u64) = ("linerate_rx_frames_total", 1_000);
 
-/// The path of a link's socket, in a directory of the test.
+/// Returns the path of a link's socket in the directory of the test.
 pub fn socket(directory: &tempfile::TempDir) -> String {
     directory.path().join("link.sock").to_str().unwrap().to_owned()
 }
 
-/// An echo load that prints JSON, on `via` and with `more` arguments.
+/// Returns the command of an echo load with JSON output.
 pub fn load(via: &str, more: &str) -> Command {
-    let ours = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json";
-    linerate(&format!("-v echo load --via {via} {ours} {more}"))
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json";
+    linerate(&format!("-v echo load --via {via} {args} {more}"))
 }
 
-/// A load that went well, and said so as promised.
+/// Asserts that a load succeeded with a consistent report.
 #[track_caller]
 pub fn assert_no_errors(ended: &Ended) {
     assert!(ended.status.success(), "{ended:?}");
@@ -32,7 +32,7 @@ pub fn assert_no_errors(ended: &Ended) {
     assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
 }
 
-/// The two ends of a kind of link.
+/// Ends of a link.
 struct Link {
     serve: String,
     load: String,
@@ -55,50 +55,50 @@ impl Link {
         Link::new(|socket| format!("memif:{socket},server"), |socket| format!("memif:{socket}"))
     }
 
-    /// A memif link whose server end has the load.
-    fn memif_turned() -> Link {
+    /// memif link with the load at the server end.
+    fn memif_swapped() -> Link {
         Link::new(|socket| format!("memif:{socket}"), |socket| format!("memif:{socket},server"))
     }
 
-    /// A virtio-user link whose device end has the load.
-    fn vhost_turned() -> Link {
+    /// virtio-user link with the load at the device end.
+    fn vhost_swapped() -> Link {
         Link::new(|socket| format!("virtio-user:{socket}"), |socket| format!("vhost:{socket}"))
     }
 
     fn server(&self) -> Command {
-        let ours = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
-        linerate(&format!("-v echo serve --via {} {ours}", self.serve))
+        let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
+        linerate(&format!("-v echo serve --via {} {args}", self.serve))
     }
 
     fn load(&self, duration: &str) -> Command {
         load(&self.load, &format!("--connections 64 --duration {duration}"))
     }
 
-    /// Ends the server, which tells what it did, and leaves nothing behind.
+    /// Stops the server, checks that nothing remains, and returns its summary.
     #[track_caller]
     fn stop(self, server: Program) -> serde_json::Value {
         let pid = server.pid();
         let ended = server.stop();
         assert!(ended.status.success(), "{ended:?}");
         assert_nothing_left(pid);
-        assert!(!Path::new(&self.socket).exists(), "the socket is left behind");
+        assert!(!Path::new(&self.socket).exists(), "the socket remains");
         let left = std::fs::read_dir(self.directory.path()).unwrap().count();
-        assert_eq!(left, 0, "something is left beside the socket");
+        assert_eq!(left, 0, "files remain beside the socket");
         ended.json()
     }
 }
 
-/// Nothing that the process `pid` made is left: no directory of EAL's, no huge file.
+/// Asserts that no EAL directory and no huge file of process `pid` remains.
 #[track_caller]
 pub fn assert_nothing_left(pid: u32) {
     let prefix = format!("linerate-{pid}");
-    // A process whose number begins with these digits is another one.
-    let is_ours =
+    // A longer id that begins with these digits belongs to another process.
+    let belongs =
         |name: &str| name.strip_prefix(&prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
     for directory in ["/var/run/dpdk", "/tmp/dpdk", "/dev/hugepages", "/mnt/huge"] {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let left: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        assert!(!left.iter().any(|name| is_ours(name)), "{directory}: {left:?}");
+        assert!(!left.iter().any(|name| belongs(name)), "{directory}: {left:?}");
     }
 }
 
@@ -112,12 +112,12 @@ fn server_first(link: Link) {
 }
 
 #[test]
-fn a_load_over_virtio_user_has_no_errors() {
+fn load_over_virtio_user_has_no_errors() {
     server_first(Link::vhost());
 }
 
 #[test]
-fn a_load_over_memif_has_no_errors() {
+fn load_over_memif_has_no_errors() {
     server_first(Link::memif());
 }
 
@@ -130,26 +130,26 @@ fn load_first(link: Link) {
 }
 
 #[test]
-fn a_load_waits_for_the_vhost_end() {
+fn load_waits_for_the_vhost_end() {
     load_first(Link::vhost());
 }
 
 #[test]
-fn a_load_at_the_vhost_end_waits_for_the_virtio_user_end() {
-    load_first(Link::vhost_turned());
+fn load_at_the_vhost_end_waits_for_the_virtio_user_end() {
+    load_first(Link::vhost_swapped());
 }
 
 #[test]
-fn a_load_waits_for_the_memif_server() {
+fn load_waits_for_the_memif_server() {
     load_first(Link::memif());
 }
 
 #[test]
-fn a_load_at_the_memif_server_waits_for_the_client() {
-    load_first(Link::memif_turned());
+fn load_at_the_memif_server_waits_for_the_client() {
+    load_first(Link::memif_swapped());
 }
 
-/// The server is killed under a load and comes back: the load goes on, and the next one notices nothing.
+/// Kills and restarts the server during a load. The load continues, and the next one has no errors.
 fn server_killed(link: Link) {
     let _turn = turn();
     let serve = || {
@@ -164,7 +164,7 @@ fn server_killed(link: Link) {
     let server = serve();
     await_metric(&server.ready, FRAMES.0, FRAMES.1);
     let ended = load.stop();
-    // What the old server had is lost, which is an error of each connection.
+    // Requests at the old server are lost, which is an error of each connection.
     let report = ended.json();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(report["errors"].as_u64() >= Some(64) && report["requests"].as_u64() > Some(0), "{report}");
@@ -173,16 +173,16 @@ fn server_killed(link: Link) {
 }
 
 #[test]
-fn a_load_over_virtio_user_survives_the_death_of_its_server() {
+fn load_over_virtio_user_survives_the_death_of_its_server() {
     server_killed(Link::vhost());
 }
 
 #[test]
-fn a_load_over_memif_survives_the_death_of_its_server() {
+fn load_over_memif_survives_the_death_of_its_server() {
     server_killed(Link::memif());
 }
 
-/// A load is killed, twice; the server serves the next one.
+/// Kills two loads. The server serves the next one.
 fn load_killed(link: Link) {
     let _turn = turn();
     let server = Program::serve(link.server());
@@ -197,17 +197,17 @@ fn load_killed(link: Link) {
 }
 
 #[test]
-fn a_vhost_server_survives_the_death_of_its_load() {
+fn vhost_server_survives_the_death_of_its_load() {
     load_killed(Link::vhost());
 }
 
 #[test]
-fn a_memif_server_survives_the_death_of_its_load() {
+fn memif_server_survives_the_death_of_its_load() {
     load_killed(Link::memif());
 }
 
 #[test]
-fn a_load_of_datagrams_over_virtio_user_has_no_errors() {
+fn udp_load_over_virtio_user_has_no_errors() {
     let _turn = turn();
     let link = Link::vhost();
     let server = Program::serve(link.server());

@@ -1,7 +1,7 @@
-//! Ordinary Linux clients of servers on `af_xdp:` and `tap:`. Nothing is prepared for them but addresses.
+//! Linux clients of servers on `af_xdp:` and `tap:`, configured with addresses only.
 
 use super::client::{connect, exchange, random};
-use super::namespace::{in_namespaces, ip, part, plays};
+use super::namespace::{in_namespaces, ip, plays, role};
 use super::program::{PATIENCE, Program, linerate, linerate_in, wait_for};
 use super::wire::{ADDRESSES, V4, Wire, servers};
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Runs `body` of the test `name` with an echo server, whose summary it then checks.
+/// Runs `body` of the test `name` with an echo server, and checks the summary of the server.
 fn with_echo(name: &str, wire: Wire, body: impl FnOnce()) {
     in_namespaces(name, |server| {
         wire.connect(server);
@@ -25,7 +25,7 @@ fn with_echo(name: &str, wire: Wire, body: impl FnOnce()) {
     });
 }
 
-/// A hundred megabytes there and back over 1, 64 and 1000 connections, each half-closed when it has sent its part.
+/// Echoes 100 MB over 1, 64 and 1000 connections, each half-closed after its part.
 fn streams() {
     let bytes = random(100_000_000);
     for server in servers() {
@@ -45,8 +45,8 @@ fn tap_returns_100_mb_exactly_over_1_64_and_1000_connections() {
     with_echo("linux::tap_returns_100_mb_exactly_over_1_64_and_1000_connections", Wire::Tap, streams);
 }
 
-/// What a host is expected to do besides serving streams.
-fn manners() {
+/// Checks ping, half-closed connections, closed ports and datagrams.
+fn host_behaviour() {
     for server in servers() {
         let ip = server.ip().to_string();
         let ping = Command::new("ping").args(["-c", "3", "-i", "0.2", "-W", "5", &ip]).output().unwrap();
@@ -57,7 +57,7 @@ fn manners() {
     }
 }
 
-/// Everything is sent and the client's side closed before the first byte is read.
+/// Sends everything and closes the client's side before reading.
 fn half_closed(server: SocketAddr) {
     for len in [0, 1, 1_000, 100_000] {
         let bytes = random(len);
@@ -92,18 +92,22 @@ fn datagrams(server: SocketAddr) {
 
 #[test]
 fn af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports() {
-    with_echo("linux::af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports", Wire::AfXdp, manners);
+    with_echo(
+        "linux::af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports",
+        Wire::AfXdp,
+        host_behaviour,
+    );
 }
 
 #[test]
 fn tap_answers_ping_half_closed_connections_datagrams_and_closed_ports() {
-    with_echo("linux::tap_answers_ping_half_closed_connections_datagrams_and_closed_ports", Wire::Tap, manners);
+    with_echo("linux::tap_answers_ping_half_closed_connections_datagrams_and_closed_ports", Wire::Tap, host_behaviour);
 }
 
-/// The part of a client that sends and reads without end.
+/// Role of a client that sends and reads continuously.
 const STREAMER: &str = "streamer";
 
-/// A client that is killed in the middle, and one that stops reading, are nobody else's trouble.
+/// Tests other clients beside a client that is killed and one that stops reading.
 fn bad_clients(name: &'static str, wire: Wire) {
     if plays(STREAMER) {
         let mut stream = connect(V4.parse().unwrap());
@@ -111,21 +115,21 @@ fn bad_clients(name: &'static str, wire: Wire) {
         let mut back = vec![0; 1 << 19];
         println!("streaming");
         loop {
-            // Ever more is on the way.
+            // More data is pending in each round.
             stream.write_all(&bytes[..1 << 19]).unwrap();
             stream.read_exact(&mut back[..1 << 18]).unwrap();
         }
     }
     with_echo(name, wire, || {
         let [v4, v6] = servers();
-        // It has sent what the server, the wire and both kernels hold, and never reads.
-        let mut deaf = connect(v6);
-        deaf.set_nonblocking(true).unwrap();
+        // Fills the buffers of the server, the wire and both kernels, and never reads.
+        let mut blocked = connect(v6);
+        blocked.set_nonblocking(true).unwrap();
         let bytes = random(1 << 20);
         let mut sent = 0;
         let mut last_sent = Instant::now();
-        wait_for("the end of its window", || {
-            while let Ok(n) = deaf.write(&bytes[sent % bytes.len()..]) {
+        wait_for("the end of the window", || {
+            while let Ok(n) = blocked.write(&bytes[sent % bytes.len()..]) {
                 sent += n;
                 last_sent = Instant::now();
             }
@@ -133,32 +137,32 @@ fn bad_clients(name: &'static str, wire: Wire) {
         });
         exchange(v4, &bytes, 4);
 
-        let streamer = Program::start(part(name, STREAMER));
+        let streamer = Program::start(role(name, STREAMER));
         streamer.wait_for_line("streaming");
         exchange(v4, &bytes, 4);
         streamer.kill();
         exchange(v4, &bytes, 4);
         exchange(v6, &bytes, 4);
 
-        // The deaf one has lost nothing either.
-        deaf.set_nonblocking(false).unwrap();
+        // The blocked client has lost no data.
+        blocked.set_nonblocking(false).unwrap();
         let mut back = vec![0; bytes.len().min(sent)];
-        deaf.read_exact(&mut back).unwrap();
+        blocked.read_exact(&mut back).unwrap();
         assert!(bytes.starts_with(&back));
     });
 }
 
 #[test]
-fn af_xdp_clients_do_not_suffer_from_one_that_dies_or_stops_reading() {
-    bad_clients("linux::af_xdp_clients_do_not_suffer_from_one_that_dies_or_stops_reading", Wire::AfXdp);
+fn af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one() {
+    bad_clients("linux::af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one", Wire::AfXdp);
 }
 
 #[test]
-fn tap_clients_do_not_suffer_from_one_that_dies_or_stops_reading() {
-    bad_clients("linux::tap_clients_do_not_suffer_from_one_that_dies_or_stops_reading", Wire::Tap);
+fn tap_clients_are_unaffected_by_a_dead_or_blocked_one() {
+    bad_clients("linux::tap_clients_are_unaffected_by_a_dead_or_blocked_one", Wire::Tap);
 }
 
-/// Bulk each way: discard takes all, chargen sends for as long as the client has not finished.
+/// Tests bulk transfer in both directions: discard consumes, and chargen sends until the client closes.
 fn discard_and_chargen(name: &str, wire: Wire) {
     in_namespaces(name, |server| {
         wire.connect(server);
@@ -197,7 +201,7 @@ fn tap_discards_and_generates() {
     discard_and_chargen("linux::tap_discards_and_generates", Wire::Tap);
 }
 
-/// Loads are clients of a server on the kernel's sockets.
+/// Tests loads as clients of a server over kernel sockets.
 fn loads(name: &str, wire: Wire) {
     in_namespaces(name, |namespace| {
         wire.connect(namespace);
@@ -232,7 +236,7 @@ fn af_xdp_serves_again_after_a_kill_and_after_the_link_was_down() {
         wire.connect(namespace);
         let [server, _] = servers();
         wire.serve("echo", namespace).kill();
-        // The program on the interface that the dead one left is no hindrance; a living one is.
+        // The XDP program left by the killed server is no obstacle, but a running server is.
         let program = wire.serve("echo", namespace);
         exchange(server, &random(100_000), 2);
         let second = linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES}"));
@@ -240,18 +244,18 @@ fn af_xdp_serves_again_after_a_kill_and_after_the_link_was_down() {
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
         assert!(ended.stderr.len() == 1 && ended.stderr[0].contains("lr1"), "{ended:?}");
         exchange(server, &random(100_000), 2);
-        // A connection outlives the link's loss.
+        // An open connection survives link loss.
         let mut stream = connect(server);
         for end in ["link set lr0".to_owned(), format!("-n {namespace} link set lr1")] {
             ip(&format!("{end} down"));
             ip(&format!("{end} up"));
-            stream.write_all(b"still there").unwrap();
+            stream.write_all(b"still open!").unwrap();
             let mut back = [0; 11];
             stream.read_exact(&mut back).unwrap();
-            assert_eq!(&back, b"still there");
+            assert_eq!(&back, b"still open!");
         }
         drop(stream);
-        // Not even the interface's end is the program's.
+        // Removing the interface does not end the program.
         ip("link del lr0");
         let ended = program.stop();
         assert!(ended.status.success(), "{ended:?}");

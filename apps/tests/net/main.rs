@@ -1,7 +1,7 @@
-//! The whole of `linerate` against real Linux clients and against itself in a second process.
+//! `linerate` with Linux clients, and with itself in a second process.
 //!
-//! Linux clients live in network namespaces, which need root: without it a test says so in one line and does nothing.
-//! What polls, and everything here does, takes its turn ([`program::turn`]).
+//! Linux clients run in network namespaces, which need root: without root, tests print a message and pass. Programs
+//! that poll run one test at a time ([`program::turn`]).
 
 mod capture;
 mod client;

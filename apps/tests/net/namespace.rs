@@ -7,31 +7,31 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Says, in a process that a test started, which part it plays: [`MAIN`], or one that [`part`] names.
+/// Environment variable with the role of a process started by a test: [`MAIN`], or the argument of [`role`].
 const ROLE: &str = "LINERATE_TEST_ROLE";
-/// The part that is the test itself, in its client's namespace.
+/// Role of the test itself, in the namespace of the client.
 const MAIN: &str = "main";
-/// Where such a process finds the name of the server's namespace.
+/// Environment variable with the name of the server's namespace.
 const SERVER: &str = "LINERATE_TEST_SERVER_NAMESPACE";
-/// What such a process says when it has done it.
-const DONE: &str = "the part was played";
-/// No test takes longer, short of a hang.
+/// Output of a process that has completed its role.
+const DONE: &str = "role completed";
+/// Time limit of a test.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// A network namespace, which goes with everything that runs in it.
+/// Network namespace, deleted on drop with all its processes.
 struct Namespace(String);
 
 impl Namespace {
-    fn new(what: &str) -> Namespace {
+    fn new(suffix: &str) -> Namespace {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let namespace = Namespace(format!("lrtest-{}-{number}-{what}", std::process::id()));
+        let namespace = Namespace(format!("lrtest-{}-{number}-{suffix}", std::process::id()));
         ip(&format!("netns add {}", namespace.0));
         ip(&format!("-n {} link set lo up", namespace.0));
         namespace
     }
 
-    /// Removes what test processes left that were killed or interrupted.
+    /// Deletes the namespaces of test processes that were killed or interrupted.
     fn sweep() {
         for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -51,21 +51,21 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         for pid in self.processes().into_iter().filter_map(rustix::process::Pid::from_raw) {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
         let removed = Command::new("ip").args(["netns", "del", &self.0]).status();
-        assert!(std::thread::panicking() || removed.unwrap().success(), "{} is left behind", self.0);
+        assert!(std::thread::panicking() || removed.unwrap().success(), "{} remains", self.0);
     }
 }
 
-/// Runs `body` of the test `name` in a process of its own in a new network namespace, the client's; it is given the
-/// name of another new one, the server's. Afterwards no process may be left in them, and they are removed.
+/// Runs `body` of the test `name` in a separate process in a new client namespace. `body` receives the name of a new
+/// server namespace. Checks that no process remains in them.
 pub fn in_namespaces(name: &str, body: impl FnOnce(&str)) {
     run(name, true, body);
 }
 
-/// The same for tests whose programs wait nearly all the time: others run meanwhile.
+/// Like [`in_namespaces`], for tests whose programs are mostly idle: they run concurrently.
 pub fn beside_others(name: &str, body: impl FnOnce(&str)) {
     run(name, false, body);
 }
@@ -76,7 +76,7 @@ fn run(name: &str, alone: bool, body: impl FnOnce(&str)) {
             body(&std::env::var(SERVER).unwrap());
             println!("{DONE}");
         }
-        Ok(role) => panic!("{name} has no part '{role}'"),
+        Ok(role) => panic!("{name} has no role '{role}'"),
         Err(_) if !is_root() => eprintln!("skipped: {name} needs root, to make network namespaces"),
         Err(_) => {
             let _turn = alone.then(program::turn);
@@ -94,25 +94,25 @@ fn run_in_namespaces(name: &str) {
     let mut test = Program::start(command);
     let end = Instant::now() + DEADLINE;
     while test.is_running() {
-        assert!(Instant::now() < end, "{name} hangs");
+        assert!(Instant::now() < end, "{name} timed out");
         std::thread::sleep(Duration::from_millis(5));
     }
     let ended = test.wait();
-    let said = format!("{}\n{}", ended.stdout.join("\n"), ended.stderr.join("\n"));
-    assert!(ended.status.success(), "{said}");
-    assert!(said.contains(DONE), "{name} is no test: {said}");
+    let output = format!("{}\n{}", ended.stdout.join("\n"), ended.stderr.join("\n"));
+    assert!(ended.status.success(), "{output}");
+    assert!(output.contains(DONE), "{name} is not a test: {output}");
     let left: Vec<_> = [&client, &server].into_iter().flat_map(Namespace::processes).collect();
-    assert!(left.is_empty(), "processes {left:?} are left behind");
+    assert!(left.is_empty(), "processes {left:?} remain");
 }
 
-/// The test `name` as another process in the same namespace, which plays `role`.
-pub fn part(name: &str, role: &str) -> Command {
+/// Returns the command that runs the test `name` with `role` in a further process in the same namespace.
+pub fn role(name: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
-/// Whether this process plays `role`.
+/// Returns whether this process has `role`.
 pub fn plays(role: &str) -> bool {
     std::env::var(ROLE).is_ok_and(|played| played == role)
 }

@@ -1,4 +1,4 @@
-//! What networks ask of a host beside streams: VLANs, announcements, fragments, long frames, several addresses.
+//! VLANs, address announcements, fragments, long frames, DHCP and multiple addresses.
 
 use super::client::{exchange, random};
 use super::links::{assert_no_errors, load, socket};
@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
-/// Gives the kernel's end of the wire an interface in VLAN 5, and addresses there; says so if the kernel has no VLANs, which are a module.
+/// Creates an interface of the kernel in VLAN 5 with addresses. Prints a message if the kernel lacks the VLAN module.
 fn join_vlan() -> bool {
     ip("link set lr0 up");
     let added = Command::new("ip").args("link add link lr0 name lr0.5 type vlan id 5".split(' ')).output().unwrap();
@@ -24,14 +24,14 @@ fn join_vlan() -> bool {
     true
 }
 
-/// A megabyte over either family, and what was counted meanwhile.
+/// Exchanges 1 MB over IPv4 and IPv6, and checks the summary.
 fn exchange_in_vlan(program: Program) {
     for server in servers() {
         exchange(server, &random(1 << 20), 4);
     }
     let ping =
         Command::new("ping").args(["-c", "1", "-W", "5", "-s", "1472", "-M", "do", "10.9.0.2"]).output().unwrap();
-    assert!(ping.status.success(), "the tag is not counted in the MTU: {ping:?}");
+    assert!(ping.status.success(), "the MTU must exclude the tag: {ping:?}");
     let ended = program.stop();
     assert!(ended.status.success(), "{ended:?}");
     let summary = ended.json();
@@ -40,8 +40,8 @@ fn exchange_in_vlan(program: Program) {
 }
 
 #[test]
-fn a_vlan_of_the_kernel_s_is_served_over_tap() {
-    beside_others("network::a_vlan_of_the_kernel_s_is_served_over_tap", |_| {
+fn kernel_vlan_is_served_over_tap() {
+    beside_others("network::kernel_vlan_is_served_over_tap", |_| {
         let program = Program::serve(linerate(&format!("echo serve --via tap:lr0 {ADDRESSES} --vlan 5")));
         if join_vlan() {
             exchange_in_vlan(program);
@@ -50,14 +50,14 @@ fn a_vlan_of_the_kernel_s_is_served_over_tap() {
 }
 
 #[test]
-fn a_vlan_of_the_kernel_s_is_served_over_af_xdp() {
-    beside_others("network::a_vlan_of_the_kernel_s_is_served_over_af_xdp", |namespace| {
+fn kernel_vlan_is_served_over_af_xdp() {
+    beside_others("network::kernel_vlan_is_served_over_af_xdp", |namespace| {
         ip(&format!("link add lr0 type veth peer name lr1 netns {namespace}"));
         ip(&format!("-n {namespace} link set lr1 up"));
-        // AF_XDP does not see a tag that is beside the frame.
-        let told = Command::new("ethtool").args(["-K", "lr0", "txvlan", "off"]).output();
-        if !told.is_ok_and(|output| output.status.success()) {
-            return eprintln!("skipped: there is no ethtool");
+        // AF_XDP does not see tags that are stored outside the frame (VLAN offload).
+        let disabled = Command::new("ethtool").args(["-K", "lr0", "txvlan", "off"]).output();
+        if !disabled.is_ok_and(|output| output.status.success()) {
+            return eprintln!("skipped: ethtool is not installed");
         }
         if !join_vlan() {
             return;
@@ -68,34 +68,34 @@ fn a_vlan_of_the_kernel_s_is_served_over_af_xdp() {
 }
 
 #[test]
-fn two_processes_in_a_vlan_hear_each_other_over_vhost_and_those_in_two_do_not() {
+fn vhost_processes_communicate_in_the_same_vlan_only() {
     let _turn = turn();
-    for (ours, heard) in [(5, true), (6, false)] {
+    for (vlan, connects) in [(5, true), (6, false)] {
         let directory = tempfile::tempdir().unwrap();
         let socket = socket(&directory);
         let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
         let server = Program::serve(linerate(&format!("echo serve --via vhost:{socket} {addresses} --vlan 5")));
-        let more = format!("--vlan {ours} --connections 8 --duration 300ms");
+        let more = format!("--vlan {vlan} --connections 8 --duration 300ms");
         let ended = Program::start(load(&format!("virtio-user:{socket}"), &more)).wait();
-        assert_eq!(ended.status.success(), heard, "{ended:?}");
-        if heard {
+        assert_eq!(ended.status.success(), connects, "{ended:?}");
+        if connects {
             assert_no_errors(&ended);
         }
         let summary = server.stop().json();
-        assert_eq!(summary["drops"].get("frame of another VLAN").is_none(), heard, "{summary}");
+        assert_eq!(summary["drops"].get("frame of another VLAN").is_none(), connects, "{summary}");
     }
 }
 
-/// Whether the kernel takes `ip` for that of the station `mac`.
+/// Returns whether the kernel's neighbour table maps `address` to `mac`.
 fn knows(address: &str, mac: &str) -> bool {
     let output = Command::new("ip").args(["neigh", "show", address]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).contains(&format!("lladdr {mac}"))
 }
 
-/// The kernel has no reason to ask: what it knows is not old.
+/// The neighbour entry is fresh, so the kernel does not probe by itself.
 #[test]
-fn the_kernel_learns_of_a_take_over_from_its_announcement() {
-    beside_others("network::the_kernel_learns_of_a_take_over_from_its_announcement", |namespace| {
+fn kernel_learns_of_a_takeover_from_the_announcement() {
+    beside_others("network::kernel_learns_of_a_takeover_from_the_announcement", |namespace| {
         Wire::AfXdp.connect(namespace);
         for mac in ["02:00:00:00:00:11", "02:00:00:00:00:12"] {
             let server = Wire::AfXdp.serve(&format!("echo --mac {mac}"), namespace);
@@ -111,8 +111,8 @@ fn the_kernel_learns_of_a_take_over_from_its_announcement() {
 }
 
 #[test]
-fn an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look() {
-    beside_others("network::an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look", |namespace| {
+fn duplicate_address_ends_the_program_without_no_dad() {
+    beside_others("network::duplicate_address_ends_the_program_without_no_dad", |namespace| {
         Wire::AfXdp.connect(namespace);
         ip("addr add fd09::2/64 dev lr0 nodad");
         let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
@@ -124,32 +124,32 @@ fn an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look() {
 }
 
 #[test]
-fn datagrams_in_fragments_are_counted_or_put_together() {
-    beside_others("network::datagrams_in_fragments_are_counted_or_put_together", |namespace| {
+fn fragmented_datagrams_are_dropped_or_reassembled() {
+    beside_others("network::fragmented_datagrams_are_dropped_or_reassembled", |namespace| {
         Wire::AfXdp.connect(namespace);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         socket.connect(V4).unwrap();
         let datagram = random(3000);
-        for taken in [false, true] {
-            let server = Wire::AfXdp.serve(if taken { "echo --fragments" } else { "echo" }, namespace);
+        for reassembles in [false, true] {
+            let server = Wire::AfXdp.serve(if reassembles { "echo --fragments" } else { "echo" }, namespace);
             exchange(V4.parse().unwrap(), b"hello", 1);
-            socket.set_read_timeout(Some(if taken { PATIENCE } else { Duration::from_millis(300) })).unwrap();
+            socket.set_read_timeout(Some(if reassembles { PATIENCE } else { Duration::from_millis(300) })).unwrap();
             socket.send(&datagram).unwrap();
             let mut back = [0; 4000];
-            let came = socket.recv(&mut back).ok().map(|n| back[..n] == datagram);
-            assert_eq!(came, taken.then_some(true));
+            let echoed = socket.recv(&mut back).ok().map(|n| back[..n] == datagram);
+            assert_eq!(echoed, reassembles.then_some(true));
             let summary = server.stop().json();
-            assert_eq!(summary["drops"]["IP fragment"].as_u64(), (!taken).then_some(3), "{summary}");
+            assert_eq!(summary["drops"]["IP fragment"].as_u64(), (!reassembles).then_some(3), "{summary}");
         }
     });
 }
 
-/// A lease of two minutes, which is to be renewed after four seconds.
+/// The lease lasts two minutes and is renewed after four seconds.
 #[test]
-fn dnsmasq_gives_an_address_and_renews_it() {
-    beside_others("network::dnsmasq_gives_an_address_and_renews_it", |namespace| {
+fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
+    beside_others("network::dhcp_lease_of_dnsmasq_is_obtained_and_renewed", |namespace| {
         if Command::new("dnsmasq").arg("--version").output().is_err() {
-            return eprintln!("skipped: there is no dnsmasq");
+            return eprintln!("skipped: dnsmasq is not installed");
         }
         Wire::AfXdp.connect(namespace);
         let mut command = Command::new("dnsmasq");
@@ -180,7 +180,7 @@ fn dnsmasq_gives_an_address_and_renews_it() {
     });
 }
 
-/// `--no-multi-segment` has each segment be a frame of its own.
+/// `--no-multi-segment` sends each segment as a separate frame.
 #[test]
 fn long_frames_cross_a_vhost_link() {
     let _turn = turn();
@@ -188,8 +188,8 @@ fn long_frames_cross_a_vhost_link() {
     let socket = socket(&directory);
     let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
     let server = Program::serve(linerate(&format!("discard serve --via vhost:{socket} {addresses}")));
-    let ours = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
-    let load = linerate(&format!("discard load --via virtio-user:{socket} {ours} --connections 2 --duration 500ms"));
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
+    let load = linerate(&format!("discard load --via virtio-user:{socket} {args} --connections 2 --duration 500ms"));
     let ended = Program::start(load).wait();
     assert!(ended.status.success(), "{ended:?}");
     let summary = server.stop().json();
@@ -198,8 +198,8 @@ fn long_frames_cross_a_vhost_link() {
 }
 
 #[test]
-fn every_address_is_answered_for_and_served() {
-    beside_others("network::every_address_is_answered_for_and_served", |namespace| {
+fn every_address_answers_ping_and_is_served() {
+    beside_others("network::every_address_answers_ping_and_is_served", |namespace| {
         Wire::AfXdp.connect(namespace);
         let more = "--ip 10.9.0.3/24 --ip fd09::3/64 --listen 10.9.0.3:7 --listen [fd09::3]:7";
         let server = Wire::AfXdp.serve(&format!("echo {more}"), namespace);

@@ -1,4 +1,4 @@
-//! Running `linerate`, and what it says.
+//! Runs `linerate` and reads its output.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
@@ -7,33 +7,33 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes longer, short of a hang.
+/// Time limit of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Held by a test while programs of its run: they poll, and two cores are enough for two.
+/// Lock of tests whose programs poll: two cores suffice for two programs.
 pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `done` until it says so.
+/// Calls `done` until it returns true.
 #[track_caller]
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait_for(event: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < end, "{what} did not come about in {PATIENCE:?}");
+        assert!(Instant::now() < end, "timed out after {PATIENCE:?}: {event}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// `linerate` with the words of `args`, to be run here.
+/// Returns the command of `linerate` with the words of `args`.
 pub fn linerate(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
     command.args(args.split_whitespace()).env_remove("RUST_LOG");
     command
 }
 
-/// `linerate` with the words of `args`, to be run in the network namespace `namespace`.
+/// Returns the command of `linerate` with the words of `args` in the network namespace `namespace`.
 pub fn linerate_in(namespace: &str, args: &str) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_linerate")]);
@@ -41,20 +41,20 @@ pub fn linerate_in(namespace: &str, args: &str) -> Command {
     command
 }
 
-/// A running program, killed when it is dropped.
+/// Running program, killed on drop.
 pub struct Program {
     child: Child,
-    /// Line of a server that says that it serves.
+    /// Ready line of a server.
     pub ready: String,
     stdout: Receiver<String>,
     stderr: Receiver<String>,
 }
 
-/// What a program that has ended leaves.
+/// Result of a program that has ended.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
-    /// What it said and nobody had read.
+    /// Lines of output that were not read before.
     pub stdout: Vec<String>,
     pub stderr: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl Program {
         Program { child, ready: String::new(), stdout, stderr }
     }
 
-    /// A server, once it is ready.
+    /// Starts a server and waits until it is ready.
     #[track_caller]
     pub fn serve(command: Command) -> Program {
         let mut server = Program::start(command);
@@ -77,7 +77,7 @@ impl Program {
                 assert!(line.starts_with("ready "), "{line}");
                 server.ready = line;
             }
-            Err(_) => panic!("it is not ready: {:?}", server.stderr.try_iter().collect::<Vec<_>>()),
+            Err(_) => panic!("the server is not ready: {:?}", server.stderr.try_iter().collect::<Vec<_>>()),
         }
         server
     }
@@ -86,12 +86,12 @@ impl Program {
         self.child.id()
     }
 
-    /// Whether it has not ended.
+    /// Returns whether the program runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Kills it. What EAL would have removed at its end is removed for it: a later process may have its number.
+    /// Kills the program and removes EAL's directory, which a later process with the same id would find.
     pub fn kill(mut self) {
         let pid = self.pid();
         self.child.kill().unwrap();
@@ -99,19 +99,19 @@ impl Program {
         let _ = std::fs::remove_dir_all(format!("/var/run/dpdk/linerate-{pid}"));
     }
 
-    /// Waits for a line on standard output that has `part` in it.
+    /// Waits for a line on standard output that contains `part`.
     #[track_caller]
     pub fn wait_for_line(&self, part: &str) {
         wait_for_line(&self.stdout, part);
     }
 
-    /// Waits for a line on standard error that has `part` in it.
+    /// Waits for a line on standard error that contains `part`.
     #[track_caller]
     pub fn wait_for_log(&self, part: &str) {
         wait_for_line(&self.stderr, part);
     }
 
-    /// Waits for its end.
+    /// Waits for the program to end.
     #[track_caller]
     pub fn wait(mut self) -> Ended {
         let end = Instant::now() + PATIENCE;
@@ -119,16 +119,16 @@ impl Program {
             match self.child.try_wait().unwrap() {
                 Some(status) => break status,
                 None if Instant::now() > end => {
-                    panic!("it does not end: {:?}", self.stderr.try_iter().collect::<Vec<_>>())
+                    panic!("the program did not end: {:?}", self.stderr.try_iter().collect::<Vec<_>>())
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        // Its ends of the pipes are closed.
+        // The pipes are closed, so the iterators end.
         Ended { status, stdout: self.stdout.iter().collect(), stderr: self.stderr.iter().collect() }
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Stops the program with SIGINT and waits for its end.
     #[track_caller]
     pub fn stop(self) -> Ended {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
@@ -144,7 +144,7 @@ impl Drop for Program {
 }
 
 impl Ended {
-    /// The JSON object that is all it said on standard output.
+    /// Parses standard output, which must be one JSON object.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.stdout.len(), 1, "{self:?}");
@@ -155,7 +155,7 @@ impl Ended {
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody listens any more once the test is over.
+        // Sending fails after the end of the test.
         BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
     });
     receiver
@@ -169,5 +169,5 @@ fn wait_for_line(lines: &Receiver<String>, part: &str) {
             return;
         }
     }
-    panic!("it never said '{part}'");
+    panic!("no line with '{part}'");
 }

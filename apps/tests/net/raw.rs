@@ -1,9 +1,9 @@
-//! Frames with no protocol, between two processes.
+//! Raw frames between two processes.
 
 use super::links::{assert_no_errors, assert_nothing_left, socket};
 use super::program::{Program, linerate, turn};
 
-fn reflected(reflect: &str, load: &str) {
+fn exchange_frames(reflect: &str, load: &str) {
     let _turn = turn();
     let reflector = Program::serve(linerate(&format!("raw reflect --json --via {reflect}")));
     let load = Program::start(linerate(&format!("raw load --json --duration 500ms --warm-up 100ms --via {load}")));
@@ -18,21 +18,21 @@ fn reflected(reflect: &str, load: &str) {
 }
 
 #[test]
-fn frames_come_back_over_virtio_user() {
+fn frames_are_reflected_over_virtio_user() {
     let directory = tempfile::tempdir().unwrap();
     let socket = socket(&directory);
-    reflected(&format!("vhost:{socket}"), &format!("virtio-user:{socket} --depth 64"));
+    exchange_frames(&format!("vhost:{socket}"), &format!("virtio-user:{socket} --depth 64"));
 }
 
 #[test]
-fn frames_come_back_over_memif() {
+fn frames_are_reflected_over_memif() {
     let directory = tempfile::tempdir().unwrap();
     let socket = socket(&directory);
-    reflected(&format!("memif:{socket},server"), &format!("memif:{socket}"));
+    exchange_frames(&format!("memif:{socket},server"), &format!("memif:{socket}"));
 }
 
 #[test]
-fn a_frame_that_is_too_long_is_refused_with_what_there_may_be() {
+fn frame_above_the_mtu_is_refused() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let ended = Program::start(linerate(&format!("raw load --via vhost:{} --size 9000", socket(&directory)))).wait();

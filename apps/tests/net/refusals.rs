@@ -1,4 +1,4 @@
-//! What cannot be served: one line that names the thing and the remedy, the right exit status, nothing left behind.
+//! Refused configurations: one error line with the remedy, the correct exit status, and no remains.
 
 use super::links::{assert_no_errors, assert_nothing_left, load, socket};
 use super::namespace::{in_namespaces, ip, is_root};
@@ -7,14 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-const OURS: &str = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
+const ADDRESSES: &str = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
 
-/// An echo server on `via` with `more` arguments.
+/// Returns the command of an echo server on `via`.
 fn serve(via: &str, more: &str) -> Command {
-    linerate(&format!("echo serve --via {via} {OURS} {more}"))
+    linerate(&format!("echo serve --via {via} {ADDRESSES} {more}"))
 }
 
-/// It ends with `status`, one line on standard error that has all `parts`, and nothing left.
+/// Asserts exit status `status`, one error line that contains all `parts`, and no remains.
 #[track_caller]
 fn assert_refused(command: Command, status: i32, parts: &[&str]) {
     let program = Program::start(command);
@@ -27,7 +27,7 @@ fn assert_refused(command: Command, status: i32, parts: &[&str]) {
     assert_nothing_left(pid);
 }
 
-/// Ends a server, which must have been well.
+/// Stops a server, which must succeed.
 #[track_caller]
 fn stop(server: Program) -> Ended {
     let pid = server.pid();
@@ -37,15 +37,15 @@ fn stop(server: Program) -> Ended {
     ended
 }
 
-/// What `ip` says about the interface.
+/// Returns the description of an interface by `ip`.
 fn interface(name: &str) -> String {
     let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
-fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
-    in_namespaces("refusals::an_interface_that_will_not_do_is_refused_with_the_remedy", |_| {
+fn unsuitable_interface_is_refused_with_the_remedy() {
+    in_namespaces("refusals::unsuitable_interface_is_refused_with_the_remedy", |_| {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr0 up");
         ip("link set lr1 up");
@@ -57,10 +57,10 @@ fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
         for name in ["lr0", "lr1"] {
             let via = format!("af_xdp:{name}");
             assert_refused(serve(&via, ""), 1, &[&format!("'{name}'"), "default route", "--force"]);
-            assert!(!interface(name).contains("xdp"), "a program is left on {name}");
+            assert!(!interface(name).contains("xdp"), "an XDP program remains on {name}");
         }
         stop(Program::serve(serve("af_xdp:lr1", "--force")));
-        assert!(!interface("lr1").contains("xdp"), "a program is left on it");
+        assert!(!interface("lr1").contains("xdp"), "an XDP program remains");
         ip("route del default");
         assert_refused(serve("tap:lr0", ""), 1, &["'lr0'", "already", "ip link del lr0"]);
         assert_refused(serve("af_xdp:lr1", "--workers 1000"), 1, &["--workers 1000", "cores"]);
@@ -70,23 +70,23 @@ fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
         assert_refused(serve("af_xdp:lr1", "--mtu 9000"), 1, &["af_xdp:lr1", "9000", "ip link set dev lr1 mtu"]);
         assert_refused(serve("af_xdp:lr1", "--listen 10.9.0.3:7"), 2, &["10.9.0.3:7", "--ip"]);
         assert_refused(serve("tap:lr2", "-- --no-such-argument"), 1, &["no-such-argument"]);
-        assert!(interface("lr2").is_empty(), "an interface is left");
+        assert!(interface("lr2").is_empty(), "an interface remains");
     });
 }
 
 #[test]
-fn a_tap_interface_goes_with_its_server() {
-    in_namespaces("refusals::a_tap_interface_goes_with_its_server", |_| {
+fn tap_interface_is_removed_with_its_server() {
+    in_namespaces("refusals::tap_interface_is_removed_with_its_server", |_| {
         let server = Program::serve(serve("tap:lr0", ""));
-        // The kernel's own 1000 are too few for many connections at once.
+        // The kernel's default of 1000 is too short for many connections.
         assert!(interface("lr0").contains("qlen 16384"), "{}", interface("lr0"));
         stop(server);
-        assert!(interface("lr0").is_empty(), "an interface is left");
+        assert!(interface("lr0").is_empty(), "an interface remains");
     });
 }
 
 #[test]
-fn a_socket_that_another_process_serves_is_left_to_it() {
+fn socket_of_a_running_server_is_refused() {
     let _turn = turn();
     for (server, client) in [("vhost:SOCKET", "virtio-user:SOCKET"), ("memif:SOCKET,server", "memif:SOCKET")] {
         let directory = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn a_socket_that_another_process_serves_is_left_to_it() {
 }
 
 #[test]
-fn what_is_no_place_for_a_socket_is_refused() {
+fn invalid_socket_path_is_refused() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
@@ -116,12 +116,12 @@ fn what_is_no_place_for_a_socket_is_refused() {
 }
 
 #[test]
-fn who_has_no_right_is_told_which() {
-    let name = "refusals::who_has_no_right_is_told_which";
+fn missing_privileges_are_named() {
+    let name = "refusals::missing_privileges_are_named";
     in_namespaces(name, |_| {
         assert!(is_root());
         ip("link add lr0 type veth peer name lr1");
-        // Where this user can reach it.
+        // A directory accessible to the other user.
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("linerate");
         std::fs::copy(env!("CARGO_BIN_EXE_linerate"), &program).unwrap();
@@ -129,7 +129,7 @@ fn who_has_no_right_is_told_which() {
         let as_nobody = |via: &str| {
             let mut command = Command::new("setpriv");
             command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
-            command.args(format!("echo serve --via {via} {OURS}").split_whitespace()).env_remove("RUST_LOG");
+            command.args(format!("echo serve --via {via} {ADDRESSES}").split_whitespace()).env_remove("RUST_LOG");
             command.env_remove("XDG_RUNTIME_DIR");
             command
         };
@@ -139,13 +139,13 @@ fn who_has_no_right_is_told_which() {
 }
 
 #[test]
-fn without_hugepages_a_server_says_so_and_serves() {
+fn server_without_hugepages_warns_and_serves() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let socket = socket(&directory);
     let server = Program::serve(serve(&format!("vhost:{socket}"), "-- --no-huge"));
     assert_no_errors(&Program::start(load(&format!("virtio-user:{socket}"), "--duration 200ms -- --no-huge")).wait());
     let ended = stop(server);
-    let said = ended.stderr.iter().filter(|line| line.contains("ordinary pages instead of hugepages")).count();
-    assert_eq!(said, 1, "{ended:?}");
+    let warnings = ended.stderr.iter().filter(|line| line.contains("ordinary pages instead of hugepages")).count();
+    assert_eq!(warnings, 1, "{ended:?}");
 }

@@ -1,4 +1,4 @@
-//! IPv6 addresses of what routers advertise: dnsmasq and radvd, which run beside the kernel.
+//! IPv6 addresses from router advertisements of dnsmasq and radvd.
 
 use super::client::{exchange, random};
 use super::namespace::{beside_others, ip};
@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
-/// Where the server is, by its Ethernet address.
+/// Address that the server forms from its Ethernet address.
 const SERVER: &str = "[fd0a::ff:fe00:11]:7";
 const SERVE: &str =
     "echo serve --via af_xdp:lr1 --slaac --mac 02:00:00:00:00:11 --listen [::]:7 --idle backoff --json -v";
@@ -17,20 +17,20 @@ fn server() -> SocketAddr {
     SERVER.parse().unwrap()
 }
 
-/// Connects this namespace, the router's, with `namespace`; says so if there is no `router`.
+/// Connects this namespace, the router's, with `namespace`. Prints a message if `router` is not installed.
 fn connect(namespace: &str, router: &str) -> bool {
     if Command::new(router).arg("--version").output().is_err() {
-        eprintln!("skipped: there is no {router}");
+        eprintln!("skipped: {router} is not installed");
         return false;
     }
     Wire::AfXdp.connect(namespace);
-    // The kernel at the server's end would have a default route there, with which the interface is not taken.
-    let deaf = "echo 0 > /proc/sys/net/ipv6/conf/lr1/accept_ra";
-    let told = Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", deaf]).output().unwrap();
-    assert!(told.status.success(), "{told:?}");
+    // Otherwise the kernel in the server's namespace gets a default route, and the interface is refused.
+    let ignore_ra = "echo 0 > /proc/sys/net/ipv6/conf/lr1/accept_ra";
+    let output = Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", ignore_ra]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
     ip("addr add fd0a::1/64 dev lr0 nodad");
     std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
-    // Routers advertise from their link-local address, which is tried first.
+    // Routers advertise from their link-local address, which duplicate address detection delays.
     wait_for("the router's address", || {
         let shown = Command::new("ip").args(["-6", "addr", "show", "dev", "lr0", "scope", "link"]).output().unwrap();
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -39,7 +39,7 @@ fn connect(namespace: &str, router: &str) -> bool {
     true
 }
 
-/// What the kernel knows of its connection with the server.
+/// Returns the kernel's description of its connection to the server.
 fn connection() -> String {
     let shown = Command::new("ss").args(["-6tin", "dst", SERVER]).output().unwrap();
     String::from_utf8_lossy(&shown.stdout).into_owned()
@@ -56,8 +56,8 @@ fn echo(stream: &mut TcpStream, bytes: &[u8]) {
 }
 
 #[test]
-fn an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says() {
-    beside_others("slaac::an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says", |namespace| {
+fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
+    beside_others("slaac::advertised_prefix_and_mtu_of_dnsmasq_are_used", |namespace| {
         if !connect(namespace, "dnsmasq") {
             return;
         }
@@ -72,7 +72,7 @@ fn an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says() {
         exchange(self::server(), &random(1 << 20), 4);
         let mut stream = TcpStream::connect(self::server()).unwrap();
         echo(&mut stream, &random(100_000));
-        // 1400, less the headers of IPv6 and TCP and the timestamps, either way.
+        // 1400 minus the headers of IPv6 and TCP and the timestamps, in both directions.
         let shown = connection();
         assert!(shown.contains(" mss:1328") && shown.contains(" rcvmss:1328"), "{shown}");
         drop(stream);
@@ -81,8 +81,8 @@ fn an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says() {
 }
 
 #[test]
-fn an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it() {
-    beside_others("slaac::an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it", |namespace| {
+fn address_expires_without_advertisements_of_radvd() {
+    beside_others("slaac::address_expires_without_advertisements_of_radvd", |namespace| {
         if !connect(namespace, "radvd") {
             return;
         }
@@ -107,7 +107,7 @@ fn an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it() {
         server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
         let mut stream = TcpStream::connect(self::server()).unwrap();
         echo(&mut stream, &random(1000));
-        // Its last word is that it is no router any more.
+        // On exit radvd advertises that it is no longer a router.
         radvd.stop();
         server.wait_for_log("SLAAC: no router");
         server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64 is ours no more");

@@ -1,4 +1,4 @@
-//! What a user who is not root can do with what he is given: `nobody`, with the capabilities that a network needs and no others.
+//! Operation as user `nobody` with only the capabilities that a network needs.
 
 use super::links::{assert_no_errors, socket};
 use super::namespace::{in_namespaces, ip, is_root};
@@ -9,14 +9,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A directory that everybody may write to, with the program: a checkout may be where `nobody` cannot go.
+/// World-writable directory with the program: `nobody` may not have access to the checkout.
 struct Nobody {
     directory: TempDir,
     program: PathBuf,
 }
 
 impl Nobody {
-    /// `None` without root, who alone becomes another user.
+    /// Returns `None` without root, which is needed to change the user.
     fn new(name: &str) -> Option<Nobody> {
         if !is_root() {
             eprintln!("skipped: {name} needs root, to become nobody");
@@ -29,30 +29,37 @@ impl Nobody {
         Some(Nobody { directory, program })
     }
 
-    /// `linerate` with the words of `args` as nobody, who has these capabilities.
+    /// Returns the command of `linerate` as nobody with these capabilities.
     fn linerate(&self, capabilities: &[&str], args: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups", "--no-new-privs"]);
-        let only: Vec<String> = capabilities.iter().map(|name| format!("+{name}")).collect();
-        let only = ["-all".to_owned()].into_iter().chain(only).collect::<Vec<_>>().join(",");
-        command.args(["--inh-caps", &only, "--ambient-caps", &only, "--bounding-set", &only]);
+        let capability_list: Vec<String> = capabilities.iter().map(|name| format!("+{name}")).collect();
+        let capability_list = ["-all".to_owned()].into_iter().chain(capability_list).collect::<Vec<_>>().join(",");
+        command.args([
+            "--inh-caps",
+            &capability_list,
+            "--ambient-caps",
+            &capability_list,
+            "--bounding-set",
+            &capability_list,
+        ]);
         command.arg(&self.program).args(args.split_whitespace());
-        // EAL's directory: another user's may be in /tmp.
+        // Directory of EAL: another user's may be in /tmp.
         command.env_remove("RUST_LOG").env("XDG_RUNTIME_DIR", self.directory.path());
         command
     }
 }
 
-/// Two processes of nobody's on the ends of a link, with neither capabilities nor files but the socket; hugepages if there are any.
-fn a_link(name: &str, serve: fn(&str) -> String, load: fn(&str) -> String) {
+/// Runs two processes of nobody at the ends of a link, without capabilities. Uses hugepages if available.
+fn test_link(name: &str, serve: fn(&str) -> String, load: fn(&str) -> String) {
     let Some(nobody) = Nobody::new(name) else { return };
     let _turn = turn();
     let socket = socket(&nobody.directory);
-    let ours = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
-    let server = Program::serve(nobody.linerate(&[], &format!("echo serve --via {} {ours}", serve(&socket))));
-    let ours = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --connections 8 --duration 300ms --json";
+    let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
+    let server = Program::serve(nobody.linerate(&[], &format!("echo serve --via {} {args}", serve(&socket))));
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --connections 8 --duration 300ms --json";
     assert_no_errors(
-        &Program::start(nobody.linerate(&[], &format!("echo load --via {} {ours}", load(&socket)))).wait(),
+        &Program::start(nobody.linerate(&[], &format!("echo load --via {} {args}", load(&socket)))).wait(),
     );
     let ended = server.stop();
     assert!(ended.status.success(), "{ended:?}");
@@ -61,26 +68,26 @@ fn a_link(name: &str, serve: fn(&str) -> String, load: fn(&str) -> String) {
     }
 }
 
-/// Those of 2 MB.
+/// Returns the number of free hugepages of 2 MB.
 fn free_hugepages() -> u64 {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     free.ok().and_then(|free| free.trim().parse().ok()).unwrap_or(0)
 }
 
 #[test]
-fn a_vhost_user_link_needs_no_capability() {
+fn vhost_user_link_needs_no_capability() {
     let virtio = |socket: &str| format!("virtio-user:{socket}");
-    a_link("unprivileged::a_vhost_user_link_needs_no_capability", |socket| format!("vhost:{socket}"), virtio);
+    test_link("unprivileged::vhost_user_link_needs_no_capability", |socket| format!("vhost:{socket}"), virtio);
 }
 
 #[test]
-fn a_memif_link_needs_no_capability() {
+fn memif_link_needs_no_capability() {
     let memif = |socket: &str| format!("memif:{socket}");
-    a_link("unprivileged::a_memif_link_needs_no_capability", |socket| format!("memif:{socket},server"), memif);
+    test_link("unprivileged::memif_link_needs_no_capability", |socket| format!("memif:{socket},server"), memif);
 }
 
-/// A server on an interface answers this namespace's kernel with these capabilities, and is not to be had without any of them.
-fn an_interface(name: &'static str, via: &'static str, needed: &'static [&'static str], client: &'static str) {
+/// Runs a server on an interface with the needed capabilities, and checks that it fails without any one of them.
+fn test_interface(name: &'static str, via: &'static str, needed: &'static [&'static str], client: &'static str) {
     in_namespaces(name, |_| {
         let Some(nobody) = Nobody::new(name) else { return };
         if via.starts_with("af_xdp") {
@@ -88,7 +95,7 @@ fn an_interface(name: &'static str, via: &'static str, needed: &'static [&'stati
             ip("link set lr1 up");
         }
         let serve = format!("echo serve --via {via} --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff");
-        // In place of a limit of locked memory that is high enough.
+        // ipc_lock stands in for a sufficient locked-memory limit.
         let with = |names: Vec<&'static str>| names.into_iter().chain(["ipc_lock"]).collect::<Vec<_>>();
         for missing in needed {
             let rest = with(needed.iter().copied().filter(|name| name != missing).collect());
@@ -107,17 +114,17 @@ fn an_interface(name: &'static str, via: &'static str, needed: &'static [&'stati
 
 #[test]
 fn tap_needs_one_capability() {
-    an_interface("unprivileged::tap_needs_one_capability", "tap:lr0", &["net_admin"], "lr0");
+    test_interface("unprivileged::tap_needs_one_capability", "tap:lr0", &["net_admin"], "lr0");
 }
 
 #[test]
 fn af_xdp_needs_three_capabilities() {
     let needed = &["net_admin", "net_raw", "sys_admin"];
-    an_interface("unprivileged::af_xdp_needs_three_capabilities", "af_xdp:lr1", needed, "lr0");
+    test_interface("unprivileged::af_xdp_needs_three_capabilities", "af_xdp:lr1", needed, "lr0");
 }
 
-/// What `doctor` says of a network.
-fn doctors_word(nobody: &Nobody, capabilities: &[&str], network: &str) -> (String, String) {
+/// Returns state and finding of `doctor` for a network.
+fn doctor_check(nobody: &Nobody, capabilities: &[&str], network: &str) -> (String, String) {
     let report = Program::start(nobody.linerate(capabilities, "doctor --json")).wait().json();
     let checks = report["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["subject"] == "networks" && check["name"] == network).unwrap();
@@ -125,18 +132,18 @@ fn doctors_word(nobody: &Nobody, capabilities: &[&str], network: &str) -> (Strin
 }
 
 #[test]
-fn the_doctor_tells_this_user_what_he_has_not() {
-    let Some(nobody) = Nobody::new("unprivileged::the_doctor_tells_this_user_what_he_has_not") else { return };
+fn doctor_names_the_missing_capabilities() {
+    let Some(nobody) = Nobody::new("unprivileged::doctor_names_the_missing_capabilities") else { return };
     for network in ["kernel", "vhost", "virtio-user", "memif"] {
-        assert_eq!(doctors_word(&nobody, &[], network).0, "ok", "{network}");
+        assert_eq!(doctor_check(&nobody, &[], network).0, "ok", "{network}");
     }
     for (network, needed) in [("tap", &["net_admin"][..]), ("af_xdp", &["net_admin", "net_raw", "sys_admin"])] {
         for missing in needed {
             let rest: Vec<&str> = needed.iter().copied().filter(|name| name != missing).collect();
-            let (state, found) = doctors_word(&nobody, &rest, network);
+            let (state, found) = doctor_check(&nobody, &rest, network);
             assert!(state == "missing" && found.contains(&format!("cap_{missing}")), "{network}: {found}");
         }
-        let (_, found) = doctors_word(&nobody, needed, network);
+        let (_, found) = doctor_check(&nobody, needed, network);
         assert!(!found.contains("cap_"), "{network}: {found}");
     }
 }

@@ -1,4 +1,4 @@
-//! Two workers on two queues: every connection is served, wherever its frames arrive.
+//! Two workers on two queues: every connection is served, whichever queue its frames arrive on.
 
 use super::client::{exchange, random};
 use super::links::{assert_no_errors, load, socket};
@@ -6,7 +6,7 @@ use super::namespace::in_namespaces;
 use super::program::{Ended, Program, linerate, linerate_in, turn};
 use super::wire::Wire;
 
-/// Whether there are two cores; says so if not.
+/// Returns whether two cores are available. Prints a message if not.
 fn two_cores(name: &str) -> bool {
     let enough = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
     if !enough {
@@ -15,7 +15,7 @@ fn two_cores(name: &str) -> bool {
     enough
 }
 
-/// Both workers accepted some of the `total` connections, by what each logged in the end.
+/// Asserts that both workers logged accepted connections, `total` together.
 #[track_caller]
 fn assert_shared(ended: &Ended, total: u64) {
     assert!(ended.status.success(), "{ended:?}");
@@ -30,8 +30,8 @@ fn assert_shared(ended: &Ended, total: u64) {
 }
 
 #[test]
-fn two_workers_share_the_connections_of_a_linux_client_over_af_xdp() {
-    let name = "workers::two_workers_share_the_connections_of_a_linux_client_over_af_xdp";
+fn workers_share_connections_of_linux_clients_over_af_xdp() {
+    let name = "workers::workers_share_connections_of_linux_clients_over_af_xdp";
     if !two_cores(name) {
         return;
     }
@@ -44,14 +44,14 @@ fn two_workers_share_the_connections_of_a_linux_client_over_af_xdp() {
         exchange("[fd09::2]:7".parse().unwrap(), &bytes, 64);
         let ended = program.stop();
         assert_shared(&ended, 128);
-        // The kernel spreads flows in its own way, so some arrived at the wrong worker.
+        // The kernel hashes flows differently, so some frames arrive at the other worker.
         assert!(ended.json()["misdirected"].as_u64().unwrap() > 0, "{ended:?}");
     });
 }
 
 #[test]
-fn two_workers_share_the_connections_of_two_workers_over_virtio() {
-    let name = "workers::two_workers_share_the_connections_of_two_workers_over_virtio";
+fn workers_share_connections_of_a_load_over_virtio() {
+    let name = "workers::workers_share_connections_of_a_load_over_virtio";
     if !two_cores(name) {
         return;
     }

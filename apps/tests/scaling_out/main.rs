@@ -1,8 +1,7 @@
-//! Several servers behind what others have made to spread requests over them: HAProxy, and a client that spreads keys by itself. What
-//! docs/src/scaling-out.md says of them.
+//! Several servers behind HAProxy, and behind a client that distributes keys, as described in docs/src/scaling-out.md.
 
 #[path = "../common/mod.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 #[path = "../../../benches/src/unused_address.rs"]
 mod unused_address;
@@ -16,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use unused_address::unused_address;
 
-/// Debian's, which finds Debian's libraries.
+/// Debian's Python, which finds the modules packaged by Debian.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Whether `program` runs with `args`; else says which package has it.
+/// Returns whether `program` runs with `args`. Prints the package that contains it if not.
 fn is_installed(program: &str, args: &[&str], package: &str) -> bool {
     let found = Command::new(program).args(args).output().is_ok_and(|output| output.status.success());
     if !found {
@@ -29,18 +28,18 @@ fn is_installed(program: &str, args: &[&str], package: &str) -> bool {
 }
 
 #[track_caller]
-fn wait_until(what: &str, done: impl Fn() -> bool) {
+fn wait_until(event: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < deadline, "{what} did not come about");
+        assert!(Instant::now() < deadline, "timed out: {event}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What a client sends at a time.
+/// Bytes per request of a client.
 const BYTES: usize = 1000;
 
-/// A client that is connected.
+/// Connected client.
 struct Client(TcpStream);
 
 impl Client {
@@ -50,9 +49,9 @@ impl Client {
         Client(stream)
     }
 
-    /// Sends and has it back.
+    /// Sends a request and receives its echo.
     #[track_caller]
-    fn ask(&mut self) {
+    fn echo(&mut self) {
         let mut back = [0; BYTES];
         self.0.write_all(&[7; BYTES]).unwrap();
         self.0.read_exact(&mut back).unwrap();
@@ -62,24 +61,25 @@ impl Client {
 
 fn clients(to: SocketAddr) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(to)).collect();
-    clients.iter_mut().for_each(Client::ask);
+    clients.iter_mut().for_each(Client::echo);
     clients
 }
 
-/// Returns true if a socket listens at `address`, according to the kernel's table. A trial connection would count as a client.
+/// Returns whether a socket listens at `address`, according to the kernel's table. A test connection would count as a
+/// client.
 fn listens(address: SocketAddr) -> bool {
     let IpAddr::V4(ip) = address.ip() else { panic!("{address}: not IPv4") };
     let listening = format!("{:08X}:{:04X} 00000000:0000 0A ", u32::from_ne_bytes(ip.octets()), address.port());
     std::fs::read_to_string("/proc/self/net/tcp").unwrap().contains(&listening)
 }
 
-/// Asks a server to end when its connections have, and waits until it takes in no others.
+/// Starts the drain of a server and waits until it no longer listens.
 fn drain(server: &Server, address: SocketAddr) {
     server.program.signal(Signal::TERM);
-    wait_until("its end of listening", || !listens(address));
+    wait_until("the end of listening", || !listens(address));
 }
 
-/// The payload that a server was sent, by its summary.
+/// Returns the payload bytes received by a server, from its summary.
 #[track_caller]
 fn received(output: &Output) -> u64 {
     assert!(output.status.success(), "{output:?}");
@@ -88,7 +88,7 @@ fn received(output: &Output) -> u64 {
 }
 
 #[test]
-fn haproxy_spreads_connections_and_one_that_drains_gets_no_more() {
+fn haproxy_balances_connections_and_avoids_a_draining_server() {
     if !is_installed("haproxy", &["-v"], "haproxy") {
         return;
     }
@@ -107,25 +107,25 @@ fn haproxy_spreads_connections_and_one_that_drains_gets_no_more() {
     std::fs::write(&file, text).unwrap();
     let mut haproxy = Command::new("haproxy");
     haproxy.arg("-db").arg("-f").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let haproxy = Program::of(haproxy.spawn().unwrap());
+    let haproxy = Program::from_child(haproxy.spawn().unwrap());
     wait_until("HAProxy", || listens(front));
 
     let mut before = clients(front);
     drain(&one, first);
-    // Those that there are go on, and those that come go to the other.
-    before.iter_mut().for_each(Client::ask);
+    // Existing connections continue, and new ones go to the other server.
+    before.iter_mut().for_each(Client::echo);
     let after = clients(front);
     drop((before, after));
-    // It ends by itself: no connection is left.
+    // The server ends with its last connection.
     let at_one = received(&one.program.wait());
     drop(haproxy);
     let at_two = received(&two.stop());
-    // Four of the first eight at each, twice; and all of the others at the second.
+    // Of the first eight clients, four per server sent twice; all later ones use the second server.
     assert_eq!((at_one, at_two), (8 * BYTES as u64, 16 * BYTES as u64));
 }
 
 #[test]
-fn a_client_spreads_keys_and_one_that_drains_has_them_go_to_the_other() {
+fn client_distributes_keys_and_moves_them_from_a_draining_server() {
     if !is_installed(PYTHON, &["-c", "import pymemcache"], "python3-pymemcache") {
         return;
     }
@@ -138,17 +138,17 @@ fn a_client_spreads_keys_and_one_that_drains_has_them_go_to_the_other() {
     client.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scaling_out/hash_client.py"));
     client.args(addresses.map(|address| address.to_string()));
     client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut client = Program::of(client.spawn().unwrap());
-    let mut said = String::new();
+    let mut client = Program::from_child(client.spawn().unwrap());
+    let mut line = String::new();
     // One byte at a time, so that the rest stays for `wait`.
     let stdout = client.child().stdout.as_mut().unwrap();
-    BufReader::with_capacity(1, stdout).read_line(&mut said).unwrap();
-    if said == "drain it\n" {
+    BufReader::with_capacity(1, stdout).read_line(&mut line).unwrap();
+    if line == "drain it\n" {
         drain(&one, addresses[0]);
         writeln!(client.child().stdin.as_mut().unwrap()).unwrap();
     }
     let output = client.wait();
-    assert!(output.status.success() && output.stdout == b"all is well\n", "{said}{output:?}");
+    assert!(output.status.success() && output.stdout == b"all is well\n", "{line}{output:?}");
     assert!(received(&one.program.wait()) > 0);
     assert!(received(&two.stop()) > 0);
 }

@@ -1,15 +1,15 @@
-//! Payload is not copied over links in shared memory, by address and by the program's own count. Needs root and hugepages.
+//! Zero copy over shared-memory links, checked by addresses and by the program's counter. Needs root and hugepages.
 
 #[path = "../common/mod.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 #[path = "../../../stack/tests/workers/common/observer.rs"]
 mod observer;
 #[path = "../../../bypass/tests/dpdk/process.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod process;
 #[path = "../../../stack/tests/workers/common/recorder.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
+#[expect(dead_code, reason = "each test target uses a part of it")]
 mod recorder;
 
 use common::{Program, Server, run, text};
@@ -21,13 +21,13 @@ use observer::{How, Observer};
 use process::{alone, socket};
 use recorder::Recorder;
 
-/// Message sizes: less than a segment, a segment, some, many.
+/// Message sizes: below one segment, one segment, several, many.
 const SIZES: [usize; 5] = [1, 64, 1_448, 20_000, 1 << 20];
 
-/// Hugepages that two processes take, in kB.
+/// Hugepage memory of two processes in kB.
 const NEEDED: u64 = 512 << 10;
 
-/// Whether this machine lets us; says why not.
+/// Returns whether this machine permits the tests. Prints the reason if not.
 fn possible() -> bool {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let value = |name: &str| {
@@ -41,28 +41,29 @@ fn possible() -> bool {
     possible
 }
 
-/// What the load is told besides its network and its messages. However slow the machine, some of the longest messages
-/// must make it. Nobody else is on the link who could have its address.
+/// Arguments of every load. The duration lets some of the longest messages complete on a slow machine. No other host is
+/// on the link, so duplicate address detection is unnecessary.
 const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad --duration 500ms --json";
 
-/// Serves on the end `ours` of a link, watched, while a load of messages of each size and way runs at its other end.
-fn an_echo_stays_where_it_is(name: &str, ours: &str, theirs: &str) {
+/// Serves on the end `server_via` of a link under observation, with a load of every message size and write method at
+/// the other end.
+fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str) {
     if !possible() {
         return;
     }
     alone(name, || {
         let socket = socket("zero-copy");
-        let via: Via = ours.replace("SOCKET", &socket).parse().unwrap();
-        let theirs = theirs.replace("SOCKET", &socket);
+        let via: Via = server_via.replace("SOCKET", &socket).parse().unwrap();
+        let load_via = load_via.replace("SOCKET", &socket);
         let load = |size: usize, to: &str| {
             let connections = How::all(size).len();
             let load =
-                format!("echo load --via {theirs} {LOAD} --connect {to} --size {size} --connections {connections}");
+                format!("echo load --via {load_via} {LOAD} --connect {to} --size {size} --connections {connections}");
             Program::start(&load)
         };
         let addressed = || SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle());
         let eal = Eal::start(&EalConfig::for_via(&via, Vec::new())).unwrap();
-        // The end that connects waits for the other.
+        // A virtio-user end waits for its peer, so the load starts first.
         let mut early =
             matches!(via, Via::VirtioUser { .. }).then(|| addressed().next().map(|(size, to)| load(size, to)));
         let port = Port::open(&eal, &via, PortConfig::default()).unwrap();
@@ -95,11 +96,11 @@ fn an_echo_stays_where_it_is(name: &str, ours: &str, theirs: &str) {
                 let what = format!("{size} bytes, {:?}", hows[index % hows.len()]);
                 let (received, sent) = (&notes.received[&(7, peer)], &notes.sent[&(7, peer)]);
                 assert!(sent.places.len() >= size && sent.places.iter().all(|place| *place != 0), "{what}");
-                assert_eq!(sent.moved, 0, "{what}: bytes were sent again from elsewhere");
-                assert!(received.places.starts_with(&sent.places), "{what}: not sent from where it was received");
+                assert_eq!(sent.moved, 0, "{what}: bytes were retransmitted from another address");
+                assert!(received.places.starts_with(&sent.places), "{what}: not sent from the receive buffer");
                 let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
-                assert!(looked_at.clone().count() > 0, "{what}: the service has seen nothing");
-                assert!({ looked_at }.all(|(seen, received)| seen == received), "{what}: the service saw copies");
+                assert!(looked_at.clone().count() > 0, "{what}: the service read nothing");
+                assert!({ looked_at }.all(|(seen, received)| seen == received), "{what}: the service read copies");
                 connections += 1;
             }
         }
@@ -113,26 +114,26 @@ fn an_echo_stays_where_it_is(name: &str, ours: &str, theirs: &str) {
 }
 
 #[test]
-fn what_arrives_by_vhost_is_seen_and_sent_back_where_it_lies() {
-    let name = "what_arrives_by_vhost_is_seen_and_sent_back_where_it_lies";
-    an_echo_stays_where_it_is(name, "vhost:SOCKET", "virtio-user:SOCKET");
+fn vhost_echo_is_sent_from_receive_buffers() {
+    let name = "vhost_echo_is_sent_from_receive_buffers";
+    echo_sends_from_receive_buffers(name, "vhost:SOCKET", "virtio-user:SOCKET");
 }
 
 #[test]
-fn what_arrives_by_virtio_user_is_seen_and_sent_back_where_it_lies() {
-    let name = "what_arrives_by_virtio_user_is_seen_and_sent_back_where_it_lies";
-    an_echo_stays_where_it_is(name, "virtio-user:SOCKET", "vhost:SOCKET");
+fn virtio_user_echo_is_sent_from_receive_buffers() {
+    let name = "virtio_user_echo_is_sent_from_receive_buffers";
+    echo_sends_from_receive_buffers(name, "virtio-user:SOCKET", "vhost:SOCKET");
 }
 
 #[test]
-fn what_arrives_by_memif_is_seen_and_sent_back_where_it_lies() {
-    let name = "what_arrives_by_memif_is_seen_and_sent_back_where_it_lies";
-    an_echo_stays_where_it_is(name, "memif:SOCKET,server", "memif:SOCKET");
+fn memif_echo_is_sent_from_receive_buffers() {
+    let name = "memif_echo_is_sent_from_receive_buffers";
+    echo_sends_from_receive_buffers(name, "memif:SOCKET,server", "memif:SOCKET");
 }
 
-/// Neither end counts a copied byte, whatever the size of the messages. Services on threads of their own that are behind with what has
-/// come have it copied, so that it does not keep the port's packets: theirs are on the workers.
-fn nothing_is_counted(serve_via: &str, load_via: &str) {
+/// Checks that neither end counts copied bytes at any message size. Services run inline: a split service that falls
+/// behind has its data copied, to release packets of the port.
+fn copies_nothing(serve_via: &str, load_via: &str) {
     if !possible() {
         return;
     }
@@ -157,11 +158,11 @@ fn nothing_is_counted(serve_via: &str, load_via: &str) {
 }
 
 #[test]
-fn neither_end_of_a_virtio_user_link_copies_at_any_size() {
-    nothing_is_counted("vhost:SOCKET", "virtio-user:SOCKET");
+fn virtio_user_link_copies_nothing_at_any_size() {
+    copies_nothing("vhost:SOCKET", "virtio-user:SOCKET");
 }
 
 #[test]
-fn neither_end_of_a_memif_link_copies_at_any_size() {
-    nothing_is_counted("memif:SOCKET,server", "memif:SOCKET");
+fn memif_link_copies_nothing_at_any_size() {
+    copies_nothing("memif:SOCKET,server", "memif:SOCKET");
 }

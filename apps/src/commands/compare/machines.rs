@@ -1,4 +1,4 @@
-//! Where servers and loads of a comparison run: both here, or each on a machine of its own.
+//! Machines of a comparison: both ends on this one, or each on its own.
 
 use super::CompareError;
 use crate::doctor::{self, Examined, State};
@@ -12,81 +12,81 @@ use linerate_stack::IpCidr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-/// Which machines.
+/// Selection of the machines.
 #[derive(Debug, Clone, clap::Args)]
 pub struct MachinesArgs {
-    /// Run servers on another machine: a command that runs there what follows it, such as 'ssh root@a'; its words are parted by white
-    /// space
+    /// Run servers on another machine through this command prefix, such as 'ssh root@a'; split at white space [default:
+    /// this machine]
     #[arg(long, value_name = "COMMAND")]
     server_on: Option<String>,
 
-    /// The same for loads [default: they run here]
+    /// Run load generators on another machine through this command prefix [default: this machine]
     #[arg(long, value_name = "COMMAND")]
     load_on: Option<String>,
 
-    /// Where linerate lies on other machines [default: where it does here]
+    /// Path of linerate on other machines [default: the path on this machine]
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
 
-    /// The address of the server's machine on the network that joins the two, such as 10.0.0.1/24
+    /// Address of the server on the network between the machines, such as 10.0.0.1/24
     #[arg(long, value_name = "CIDR")]
     server_ip: Option<IpCidr>,
 
-    /// That of the load's
+    /// Address of the load generator on that network
     #[arg(long, value_name = "CIDR")]
     load_ip: Option<IpCidr>,
 
-    /// The address of the server's port over pci and af_xdp, which is not the kernel's any more [default: --server-ip]
+    /// Address of the server's port with pci and af_xdp, which bypass the kernel's address [default: --server-ip]
     #[arg(long, value_name = "CIDR")]
     server_port_ip: Option<IpCidr>,
 
-    /// That of the load's [default: --load-ip]
+    /// Address of the load generator's port with pci and af_xdp [default: --load-ip]
     #[arg(long, value_name = "CIDR")]
     load_port_ip: Option<IpCidr>,
 }
 
-/// The machines of a comparison, and what is known of them.
+/// Machines of a comparison with the results of their examination.
 pub struct Machines {
     server: Examined,
-    /// The load's, and what joins the two, if it is another.
+    /// Machine of the load generator and the network to it, if it is separate.
     other: Option<(Examined, Network)>,
 }
 
 impl MachinesArgs {
-    /// Looks at the machines. `program` is where `linerate` lies here.
+    /// Examines the machines. `program` is the path of `linerate` on this machine.
     ///
     /// # Errors
-    /// What the arguments say cannot be, or a machine cannot be reached.
-    pub fn look(&self, program: &Path, interrupted: &AtomicBool) -> Result<Machines, CompareError> {
+    /// Fails if the arguments contradict each other, or if a machine cannot be reached.
+    pub fn examine(&self, program: &Path, interrupted: &AtomicBool) -> Result<Machines, CompareError> {
         let Some([server, load]) = self.places(program).map_err(CompareError::Usage)? else {
             return Ok(Machines { server: doctor::examine_here(&doctor::Machine::local()), other: None });
         };
         let examined = [&server, &load].map(|place| place.examine(interrupted));
-        let [server_is, load_is] = examined;
-        let (server_is, load_is) = (server_is?, load_is?);
+        let [server_host, load_host] = examined;
+        let (server_host, load_host) = (server_host?, load_host?);
         let network = Network {
             server: End {
                 place: server,
                 ip: self.server_ip,
                 port_ip: self.server_port_ip.or(self.server_ip),
-                without_manager: without_manager(&server_is),
+                without_manager: without_manager(&server_host),
             },
             load: End {
                 place: load,
                 ip: self.load_ip,
                 port_ip: self.load_port_ip.or(self.load_ip),
-                without_manager: without_manager(&load_is),
+                without_manager: without_manager(&load_host),
             },
-            emulated_by: [&server_is, &load_is]
+            emulated_by: [&server_host, &load_host]
                 .into_iter()
                 .find(|examined| examined.machine.emulated)
-                // Nothing else is known by being emulated.
+                // Examination detects emulation by QEMU only.
                 .map(|_| "QEMU".to_owned()),
         };
-        Ok(Machines { server: server_is, other: Some((load_is, network)) })
+        Ok(Machines { server: server_host, other: Some((load_host, network)) })
     }
 
-    /// Where servers and loads run, if that is not both on this machine.
+    /// Returns the places of server and load generator, or `None` if both are on this machine.
     fn places(&self, program: &Path) -> Result<Option<[Place; 2]>, String> {
         let given = [
             ("--program", self.program.is_some()),
@@ -103,9 +103,9 @@ impl MachinesArgs {
                 None => Ok(None),
             };
         }
-        let there = self.program.as_deref().unwrap_or(program);
-        let place = |option: &str, on: &Option<String>| match on {
-            Some(way) => Place::on(way, there.to_owned()).map_err(|error| format!("{option}: {error}")),
+        let remote_program = self.program.as_deref().unwrap_or(program);
+        let place = |option: &str, prefix: &Option<String>| match prefix {
+            Some(prefix) => Place::on(prefix, remote_program.to_owned()).map_err(|error| format!("{option}: {error}")),
             None => Ok(Place::here(program.to_owned())),
         };
         Ok(Some([place("--server-on", &self.server_on)?, place("--load-on", &self.load_on)?]))
@@ -113,38 +113,38 @@ impl MachinesArgs {
 }
 
 impl Machines {
-    /// The server's machine; the load's, and the network between the two, if it is another.
+    /// Returns the machine of the server and, if separate, that of the load generator with the network between them.
     pub fn apart(self) -> (Machine, Option<(Machine, Network)>) {
         (self.server.machine, self.other.map(|(load, network)| (load.machine, network)))
     }
 
-    /// How often as long it takes to start and to stop programs as on this machine.
+    /// Returns the factor by which starting and stopping programs takes longer than on this machine.
     pub fn slower(&self) -> u32 {
         self.other.as_ref().map_or(1, |(_, network)| network.slower())
     }
 
-    /// The ways that there are, if none are asked for.
+    /// Returns the default links.
     pub fn ways(&self) -> Vec<Way> {
         let devices = devices(&self.server.report);
         let Some((load, _)) = &self.other else {
             let mut devices: Vec<_> = devices.iter().map(|device| Some(Ends::both(device))).collect();
-            // Its rows say what would be needed.
+            // The row names what is missing.
             devices.resize(devices.len().max(1), None);
             return [Way::VirtioUser, Way::Kernel].into_iter().chain(devices.into_iter().map(Way::Rdma)).collect();
         };
-        let there = self::devices(&load.report);
-        let ends = devices.first().zip(there.first()).map(|(server, load)| Ends::new(server, load));
+        let load_devices = self::devices(&load.report);
+        let ends = devices.first().zip(load_devices.first()).map(|(server, load)| Ends::new(server, load));
         vec![Way::Kernel, Way::Rdma(ends)]
     }
 
-    /// What is wrong with `ways` on these machines.
+    /// Returns an error if a link in `ways` does not fit these machines.
     pub fn check(&self, ways: &[Way]) -> Result<(), String> {
         let network = self.other.as_ref().map(|(_, network)| network);
         let unfit = |way: &Way| way.unfit(network.is_some()).or_else(|| network.and_then(|network| network.lacks(way)));
         ways.iter().find_map(unfit).map_or(Ok(()), Err)
     }
 
-    /// What stands in the way of some of them.
+    /// Returns the obstacles of the links in `ways`.
     pub fn obstacles(&self, ways: &[Way]) -> Obstacles {
         match &self.other {
             None => Obstacles::find(ways, &self.server.report),
@@ -152,10 +152,10 @@ impl Machines {
         }
     }
 
-    /// The core of each thread.
+    /// Assigns cores to the threads.
     ///
     /// # Errors
-    /// What is wrong with those that are named, in words.
+    /// Fails if the requested cores are unsuitable.
     pub fn cores(&self, servers: Option<&[usize]>, loads: Option<&[usize]>) -> Result<Cores, String> {
         match &self.other {
             None => Cores::choose(&self.server.cores, servers, loads),
@@ -164,7 +164,7 @@ impl Machines {
     }
 }
 
-/// Whether a kernel has no connection manager for programs.
+/// Returns whether the kernel of a host lacks the RDMA connection manager.
 fn without_manager(examined: &Examined) -> bool {
     let is = |check: &&doctor::Check| check.subject == doctor::Subject::Rdma && check.name == "rdma_ucm";
     examined.report.checks.iter().find(is).is_some_and(|check| check.state != State::Ok)
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn either_end_may_be_on_another_machine() {
+    fn each_end_may_be_on_another_machine() {
         let here = || Place::here("/here/linerate".into());
         let there = |way: &str| Place::on(way, "/here/linerate".into()).unwrap();
         assert_eq!(places(&[]), Ok(None));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_without_another_machine_is_refused() {
+    fn remote_options_require_another_machine() {
         for words in [["--server-ip", "10.0.0.1/24"], ["--load-port-ip", "10.0.0.1/24"], ["--program", "/opt/linerate"]]
         {
             let error = places(&words).unwrap_err();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_those_of_one_machine_or_of_two() {
+    fn links_depend_on_the_number_of_machines() {
         let examined = || doctor::examine_here(&doctor::Machine::local());
         let one = Machines { server: examined(), other: None };
         assert!(one.check(&["kernel".parse().unwrap(), "veth".parse().unwrap()]).is_ok());

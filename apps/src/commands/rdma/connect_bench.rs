@@ -1,4 +1,4 @@
-//! `linerate rdma connect-bench`: how long it takes to have a connection, by all the ways that there are.
+//! `linerate rdma connect-bench`: connection setup time by every available method.
 
 use super::RdmaError;
 use comfy_table::{CellAlignment, Table, presets};
@@ -25,20 +25,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Queue pairs that are prepared at each end where some are.
+/// Number of prepared queue pairs at each end, in the cases with prepared ones.
 const POOL: u32 = 8;
-/// How often it is looked whether all connections have been made.
+/// Interval of checking for the end.
 const TICK: Duration = Duration::from_millis(5);
-/// The port at which the TCP stack's server listens.
+/// Port of the server on the TCP stack.
 const PORT: u16 = 7;
 
-/// `linerate rdma connect-bench`.
+/// Arguments of `linerate rdma connect-bench`.
 #[derive(Debug, clap::Args)]
 pub struct ConnectBenchArgs {
-    /// The device, such as mlx5_0: both ends are on it
+    /// Device of both ends, such as mlx5_0
     device: String,
 
-    /// How often each step is done, and how many connections are made each way
+    /// Number of repetitions of each step and of connections by each method
     #[arg(short = 'n', long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
 
@@ -47,18 +47,18 @@ pub struct ConnectBenchArgs {
     json: bool,
 }
 
-/// What it found. Times are in microseconds.
+/// Result. Times are in microseconds.
 #[derive(Debug, Serialize)]
 struct Report {
     device: Device,
     steps: Vec<Row>,
-    /// The medians of all steps together, but that of destroying: a process that has nothing yet.
+    /// Sum of the medians of all steps except destroying: the first connection of a process.
     cold_us: f64,
-    /// Of those that each connection needs.
+    /// Sum of the medians of the steps that every connection needs.
     warm_us: f64,
-    /// Of those that are left with a queue pair that was prepared.
+    /// Sum of the medians of the steps left with a prepared queue pair.
     pooled_us: f64,
-    /// Whole connections, from when they are asked for until they can be used.
+    /// Whole connections, from the request until the connection is usable.
     connections: Vec<Row>,
 }
 
@@ -83,14 +83,14 @@ impl Row {
 }
 
 impl Row {
-    /// Of times in nanoseconds.
-    fn of_nanos(what: &str, nanos: &Histogram<u64>) -> Self {
+    /// Creates a row from times in nanoseconds.
+    fn from_nanos(what: &str, nanos: &Histogram<u64>) -> Self {
         let Percentiles { p50, p99, max, .. } = Percentiles::of_nanos(nanos);
         Row { what: what.to_owned(), times: nanos.len() as usize, p50_us: p50, p99_us: p99, max_us: max }
     }
 }
 
-/// Runs the command.
+/// Runs `linerate rdma connect-bench`.
 pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let rounds = args.rounds as usize;
     let begin = Instant::now();
@@ -103,7 +103,7 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
 
     let mut all = vec![Step { what: "open the device", each: false, took: vec![opened] }];
     if is_iwarp {
-        tracing::info!("no steps are told: over iWARP they are those of rdma_cm's connections");
+        tracing::info!("steps not measured: over iWARP, rdma_cm performs them");
     } else {
         let arena = Arena::new(ArenaConfig { bytes: 8 << 20, hugepages: true })?;
         let clock = Instant::now();
@@ -112,8 +112,8 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let medians = |counts: fn(&Step) -> bool| {
         all.iter().filter(|step| counts(step)).map(|step| Row::new(step.what, step.took.clone()).p50_us).sum()
     };
-    let leads_up = |step: &Step| step.what != "destroy";
-    let (cold_us, warm_us) = (medians(leads_up), medians(|step| step.each && step.what != "destroy"));
+    let is_setup = |step: &Step| step.what != "destroy";
+    let (cold_us, warm_us) = (medians(is_setup), medians(|step| step.each && step.what != "destroy"));
     let pooled_us = medians(|step| matches!(step.what, "RTR" | "RTS"));
     let steps = all.iter().map(|step| Row::new(step.what, step.took.clone())).collect();
 
@@ -127,10 +127,10 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
         ("TCP exchange, prepared", ConnectArg::Tcp, POOL, false),
     ] {
         if is_general || !is_iwarp {
-            connections.push(Row::of_nanos(what, &over_verbs(&args.device, address, connect, pool, rounds)?));
+            connections.push(Row::from_nanos(what, &over_verbs(&args.device, address, connect, pool, rounds)?));
         }
     }
-    connections.push(Row::of_nanos("TCP stack, in memory", &over_stack(rounds)?));
+    connections.push(Row::from_nanos("TCP stack, in memory", &over_stack(rounds)?));
     let device = Device { name, emulated_by };
     let report = Report { device, steps, cold_us, warm_us, pooled_us, connections };
     match args.json {
@@ -142,14 +142,14 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     Ok(())
 }
 
-/// An address of the device by which it can be connected to.
+/// Returns an IPv4 address of the device that peers can connect to.
 pub(super) fn address(native: &Native) -> std::io::Result<IpAddr> {
     let gids = native.gids(1)?;
     let ip = gids.iter().filter(|gid| gid.kind != GidKind::RoceV1).map(|gid| gid.ip()).find(IpAddr::is_ipv4);
-    ip.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrNotAvailable, "its port has no IPv4 address"))
+    ip.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrNotAvailable, "the port has no IPv4 address"))
 }
 
-/// Connections between two ends on one device.
+/// Measures connections between two ends on one device.
 fn over_verbs(
     device: &str,
     address: IpAddr,
@@ -163,39 +163,40 @@ fn over_verbs(
         rdma_connections: Some(64),
         ..RdmaArgs::default()
     };
-    // Those who do nothing leave the processors to the others.
+    // Idle workers sleep, to leave the processors to the others.
     let args = NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::of(Via::Rdma { device: device.to_owned() }) };
     let stop = Arc::new(AtomicBool::new(false));
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
     let server = Network::open(&args, &listen, Place::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
-    let (over, connects) = connects(remote, rounds);
+    let (board, connects) = connects(remote, rounds);
     let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
     let connecting = client.start(move |_| connects(), stop.clone())?;
-    while !over.all_done() && !connecting.is_over() && !serving.is_over() {
+    while !board.all_done() && !connecting.is_over() && !serving.is_over() {
         thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);
-    let ended = connecting.join();
+    let result = connecting.join();
     serving.join()?;
-    let service = ended?.0.pop().ok_or(RdmaError::NotConnected(None))?;
-    times(&service, rounds)
+    let service = result?.0.pop().ok_or(RdmaError::NotConnected(None))?;
+    setup_times(&service, rounds)
 }
 
-/// What makes `rounds` connections to `remote`, one after another, and the board that tells when they have been made.
+/// Returns a factory of services that make `rounds` connections to `remote` in sequence, and the board that shows when
+/// all are done.
 fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Board>, impl Fn() -> Connects + Send + Sync + 'static) {
     let board = Arc::new(Board::new(1, 1));
-    // All of them count.
+    // Count from the first connection.
     board.begin();
-    let told = board.clone();
+    let shared = board.clone();
     let plan = Plan { remote, ports: 1, connections: 1, warm_up: Duration::ZERO, duration: Duration::MAX };
     let each = Use { request: 0, most: rounds as u64 };
-    (board, move || Connects::new(&plan, told.clone(), 0, 1, each))
+    (board, move || Connects::new(&plan, shared.clone(), 0, 1, each))
 }
 
-/// How long they took, if all were made.
-fn times(service: &Connects, rounds: usize) -> Result<Histogram<u64>, RdmaError> {
+/// Returns the setup times, if all connections were established.
+fn setup_times(service: &Connects, rounds: usize) -> Result<Histogram<u64>, RdmaError> {
     let connected = service.connected().map_err(RdmaError::NotConnected)?;
     if connected.connections == rounds as u64 {
         Ok(connected.nanos.clone())
@@ -204,9 +205,9 @@ fn times(service: &Connects, rounds: usize) -> Result<Histogram<u64>, RdmaError>
     }
 }
 
-/// Connections of the TCP stack, whose two ends take turns on this thread, over a link in memory.
+/// Measures connections of the TCP stack over a link in memory. Both ends run alternately on this thread.
 fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
-    let [ours, theirs] = [1, 2].map(|host| StackConfig {
+    let [client_config, server_config] = [1, 2].map(|host| StackConfig {
         addresses: vec![format!("10.0.0.{host}/24").parse().expect("an address with a prefix")],
         mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
         listen: vec![SocketAddr::from(([10, 0, 0, host], PORT))],
@@ -215,15 +216,15 @@ fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
     let (near, far) = Link::pair(LinkConfig::default());
     let clock = Clock::start();
     let mailboxes = || Mailboxes::for_workers(1).remove(0);
-    let (over, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
-    let mut client: Worker<_, Connects> = Worker::new(&ours, mailboxes(), near, |_| connects(), clock.now());
+    let (board, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
+    let mut client: Worker<_, Connects> = Worker::new(&client_config, mailboxes(), near, |_| connects(), clock.now());
     let mut server: Worker<_, Discard> =
-        Worker::new(&theirs, Mailboxes::for_workers(1).remove(0), far, |_| Discard::default(), clock.now());
-    while !over.all_done() {
+        Worker::new(&server_config, mailboxes(), far, |_| Discard::default(), clock.now());
+    while !board.all_done() {
         client.turn(clock.now());
         server.turn(clock.now());
     }
-    times(client.service(), rounds)
+    setup_times(client.service(), rounds)
 }
 
 impl fmt::Display for Report {
@@ -240,10 +241,7 @@ impl fmt::Display for Report {
         };
         let Report { device, steps, cold_us, warm_us, pooled_us, connections } = self;
         writeln!(f, "{}\n", table("step of one end", steps))?;
-        writeln!(
-            f,
-            "together, of the medians: {cold_us:.1} µs cold, {warm_us:.1} for each connection, {pooled_us:.1} prepared\n"
-        )?;
+        writeln!(f, "sum of medians: {cold_us:.1} µs cold, {warm_us:.1} per connection, {pooled_us:.1} prepared\n")?;
         writeln!(f, "{}\n", table("connection", connections))?;
         write!(f, "{device}")
     }

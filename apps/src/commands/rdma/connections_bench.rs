@@ -1,4 +1,4 @@
-//! `linerate rdma connections-bench`: what many connections cost, by the ways in which they can be had.
+//! `linerate rdma connections-bench`: memory and time per connection by receive-queue setup.
 
 use super::RdmaError;
 use super::connect_bench::address;
@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Buffers of a shared receive queue for each connection: one more than the fewest that there may be.
-const SHARED: u32 = 4;
-/// How often it is looked how far a run is.
+/// Buffers of a shared receive queue per connection: one more than the minimum.
+const SRQ_BUFFERS: u32 = 4;
+/// Interval of checking the progress of a run.
 const TICK: Duration = Duration::from_millis(2);
 
-/// `linerate rdma connections-bench`.
+/// Arguments of `linerate rdma connections-bench`.
 #[derive(Debug, clap::Args)]
 pub struct ConnectionsBenchArgs {
-    /// The device, such as mlx5_0: both ends are on it
+    /// Device of both ends, such as mlx5_0
     device: String,
 
-    /// How many connections
+    /// Numbers of connections to measure
     #[arg(
         short,
         long,
@@ -40,7 +40,7 @@ pub struct ConnectionsBenchArgs {
     )]
     connections: Vec<u32>,
 
-    /// How often a message goes there and back on all of them
+    /// Number of round trips on every connection
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
@@ -49,56 +49,57 @@ pub struct ConnectionsBenchArgs {
     json: bool,
 }
 
-/// What it found.
+/// Result.
 #[derive(Debug, Serialize)]
 struct Report {
     device: Device,
     rows: Vec<Row>,
 }
 
-/// Of one way, and so many connections.
+/// Result for one setup and number of connections.
 #[derive(Debug, Serialize)]
 struct Row {
     way: &'static str,
     connections: u32,
-    /// Memory of one end for each connection beyond the first: of the process, and of the machine with what its kernel has.
+    /// Memory of one end per connection beyond the first: resident memory of the process, and memory of the machine
+    /// including the kernel.
     process_kb: f64,
     machine_kb: f64,
-    /// How long it took to open each, one after another.
+    /// Time to open one connection, in sequence.
     open_us: f64,
-    /// How long a message's way there and back took of a round of all of them.
+    /// Round-trip time of a message within a round over all connections.
     echo_us: f64,
 }
 
-/// How connections are had.
+/// Receive-queue setup.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Setup {
     Own,
     Shared,
     Datagrams,
 }
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Own, Way::Shared, Way::Datagrams];
+impl Setup {
+    const ALL: [Setup; 3] = [Setup::Own, Setup::Shared, Setup::Datagrams];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Own => "own receive queues",
-            Way::Shared => "shared receive queue",
-            Way::Datagrams => "datagrams",
+            Setup::Own => "own receive queues",
+            Setup::Shared => "shared receive queue",
+            Setup::Datagrams => "datagrams",
         }
     }
 
     fn args(self, connections: u32) -> RdmaArgs {
-        let general = RdmaArgs {
+        let common = RdmaArgs {
             rdma_connections: Some(connections),
             rdma_connect: Some(ConnectArg::Tcp),
             ..RdmaArgs::default()
         };
         match self {
-            Way::Own => general,
-            Way::Shared => RdmaArgs { srq: Some(connections * SHARED), ..general },
-            Way::Datagrams => RdmaArgs { rdma_mode: Some(ModeArg::Ud), ..general },
+            Setup::Own => common,
+            Setup::Shared => RdmaArgs { srq: Some(connections * SRQ_BUFFERS), ..common },
+            Setup::Datagrams => RdmaArgs { rdma_mode: Some(ModeArg::Ud), ..common },
         }
     }
 }
@@ -126,33 +127,33 @@ impl Memory {
     }
 }
 
-/// What one run found.
+/// Result of one run.
 struct Run {
     memory: Memory,
     opened_in: Duration,
     took: Duration,
 }
 
-/// Runs the command.
+/// Runs `linerate rdma connections-bench`.
 pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
     let native = Native::open(&args.device)?;
     let failed = |error| RdmaError::Device { name: args.device.clone(), error };
     if native.limits().map_err(failed)?.transport == TransportKind::Iwarp {
-        let why = format!("{}: iWARP has neither an exchange over TCP nor datagrams to compare", args.device);
-        return Err(RdmaError::Usage(why));
+        let message = format!("{}: iWARP supports neither the TCP exchange nor datagrams", args.device);
+        return Err(RdmaError::Usage(message));
     }
     let address = address(&native).map_err(failed)?;
     let device = Device { name: native.name().to_owned(), emulated_by: native.emulated_by().map(str::to_owned) };
     drop(native);
     let mut rows = Vec::new();
-    for way in Way::ALL {
-        // What there is in any case.
-        let base = measure(&args.device, address, way, 1, 1)?;
+    for setup in Setup::ALL {
+        // Memory that does not depend on the number of connections.
+        let base = measure(&args.device, address, setup, 1, 1)?;
         for &connections in &args.connections {
-            let Run { memory, opened_in, took } = measure(&args.device, address, way, connections, args.rounds)?;
+            let Run { memory, opened_in, took } = measure(&args.device, address, setup, connections, args.rounds)?;
             let each = |all: f64, base: f64| (all - base) / f64::from(connections - 1) / 2.0 / 1024.0;
             rows.push(Row {
-                way: way.name(),
+                way: setup.name(),
                 connections,
                 process_kb: each(memory.process, base.memory.process),
                 machine_kb: each(memory.machine, base.memory.machine),
@@ -171,10 +172,10 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
     Ok(())
 }
 
-/// Connections between two ends on one device.
-fn measure(device: &str, address: IpAddr, way: Way, connections: u32, rounds: u32) -> Result<Run, RdmaError> {
-    let rdma = way.args(connections);
-    // Those who do nothing leave the processors to the others.
+/// Measures connections between two ends on one device.
+fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds: u32) -> Result<Run, RdmaError> {
+    let rdma = setup.args(connections);
+    // Idle workers sleep, to leave the processors to the others.
     let args = NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::of(Via::Rdma { device: device.to_owned() }) };
     let stop = Arc::new(AtomicBool::new(false));
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
@@ -183,8 +184,8 @@ fn measure(device: &str, address: IpAddr, way: Way, connections: u32, rounds: u3
     let serving = server.start(|_| Echo, stop.clone())?;
     let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
     let progress = Arc::<Progress>::default();
-    let told = progress.clone();
-    let make = move |_| Rounds::new(remote, connections as usize, rounds as usize, told.clone());
+    let shared = progress.clone();
+    let make = move |_| Rounds::new(remote, connections as usize, rounds as usize, shared.clone());
     let running = client.start(make, stop.clone())?;
     let wait = |until: &[Stage]| {
         while !until.contains(&progress.stage()) && !running.is_over() && !serving.is_over() {
@@ -196,9 +197,9 @@ fn measure(device: &str, address: IpAddr, way: Way, connections: u32, rounds: u3
     progress.go();
     wait(&[Stage::Over]);
     stop.store(true, Ordering::Relaxed);
-    let ended = running.join();
+    let result = running.join();
     serving.join()?;
-    let service = ended?.0.pop().ok_or(RdmaError::NotConnected(None))?;
+    let service = result?.0.pop().ok_or(RdmaError::NotConnected(None))?;
     let (opened_in, took) = service.times().map_err(RdmaError::NotConnected)?;
     Ok(Run { memory: memory?, opened_in, took })
 }

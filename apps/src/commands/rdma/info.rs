@@ -1,4 +1,4 @@
-//! What there is to say about a device.
+//! Description of an RDMA device.
 
 use linerate_rdma::Offers;
 use linerate_rdma::calls::{Calls, DeviceLimits, Gid, GidKind, LinkLayer, Port, PortState, TransportKind};
@@ -8,32 +8,32 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-/// Why no device is driven by the extended calls.
-const WHY_CLASSIC: &str = "every device and release of rdma-core has them; of the extended ones siw has none, and with \
-                           rdma-core 44 rxe gives garbage completions";
+/// Reason for using the classic verbs calls.
+const WHY_CLASSIC: &str = "every device and rdma-core release supports them; siw lacks the extended calls, and with \
+                            rdma-core 44 rxe returns garbage completions through them";
 
-/// A device. The field names are those of `--json` and stay as they are.
+/// RDMA device. `--json` prints the fields under these names, which are stable.
 #[derive(Debug, Serialize)]
 pub struct Device {
     name: String,
-    /// The driver in software, if it is one.
+    /// Name of the software driver, if the device is emulated.
     emulated_by: Option<String>,
     /// `infiniband` (RoCE included), `iwarp` or `other`.
     transport: &'static str,
     firmware: String,
     vendor: u32,
     part: u32,
-    /// The calls that post and poll.
+    /// Verbs calls used for posting and polling.
     calls: &'static str,
     why_these_calls: &'static str,
-    /// Whether connections can be made by `rdma_cm`.
+    /// Whether connections can be established through `rdma_cm`.
     connection_manager: bool,
     windows_type_2: bool,
-    /// What becomes of long slices.
+    /// Handling of long slices.
     long_slices: &'static str,
     atomics: bool,
     shared_queues: bool,
-    /// The most bytes that a request carries inline, tried out.
+    /// Maximum number of inline bytes, determined by trying.
     inline_bytes: u32,
     limits: Limits,
     ports: Vec<PortInfo>,
@@ -67,7 +67,7 @@ struct PortInfo {
     link: &'static str,
     mtu: u32,
     max_mtu: u32,
-    /// Bytes.
+    /// Maximum message size in bytes.
     max_message: u32,
     bits_per_second: Option<u64>,
     lid: u16,
@@ -80,13 +80,13 @@ struct GidInfo {
     /// `infiniband`, `roce-v1` or `roce-v2`.
     kind: &'static str,
     gid: IpAddr,
-    /// The address of an IP packet, where there is one.
+    /// IP address of the GID, if it has one.
     ip: Option<IpAddr>,
     interface: Option<String>,
 }
 
 impl Device {
-    /// Asks a device everything, and makes queue pairs to see what they can carry inline.
+    /// Queries a device. Creates queue pairs to determine the inline limit.
     pub fn of(native: &Native) -> io::Result<Device> {
         let limits = native.limits()?;
         let mut ports = Vec::new();
@@ -117,7 +117,7 @@ impl Device {
         })
     }
 
-    /// For people.
+    /// Prints the description as text.
     pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.emulated_by {
             Some(driver) => writeln!(out, "{}: emulated in software, by {driver}", self.name)?,
@@ -237,7 +237,7 @@ impl PortInfo {
         self.gids.iter().try_for_each(|gid| {
             let ip = gid.ip.map_or_else(|| gid.gid.to_string(), |ip| ip.to_string());
             let interface = gid.interface.as_deref().unwrap_or("no interface");
-            // The kernel lets an interface have almost any name.
+            // The kernel allows almost any character in the name of an interface.
             let interface = interface.replace(char::is_control, "\u{fffd}");
             writeln!(out, "    GID {:<6} {ip}, {}, {interface}", gid.index, gid.kind)
         })
@@ -248,7 +248,7 @@ fn or<'a>(has: bool, yes: &'a str, no: &'a str) -> &'a str {
     if has { yes } else { no }
 }
 
-/// The name of a network interface.
+/// Returns the name of a network interface.
 fn interface(index: u32) -> Option<String> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
     netdevice::index_to_name(socket, index).ok()
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_shown_whole() {
+    fn text_shows_the_whole_device() {
         let mut out = Vec::new();
         device().print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_the_same() {
+    fn json_has_the_same_values() {
         let value = serde_json::to_value(device()).unwrap();
         assert_eq!((&value["emulated_by"], &value["inline_bytes"]), (&"rxe".into(), &400.into()));
         let port = &value["ports"][0];

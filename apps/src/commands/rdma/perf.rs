@@ -1,6 +1,6 @@
-//! `linerate rdma perf`: measuring verbs themselves, by the options of perftest.
+//! `linerate rdma perf`: verbs benchmark with the options of perftest.
 //!
-//! With `--json` an end prints one object, that of [`Measured`], and in it the device.
+//! With `--json`, an end prints one object: the fields of [`Measured`] and the device.
 
 use super::RdmaError;
 use hdrhistogram::Histogram;
@@ -19,83 +19,83 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Nanoseconds that a message usually takes less than.
-const USUAL_NANOS: u64 = 10_000_000_000;
+/// Initial upper bound of the histogram in nanoseconds. It grows if exceeded.
+const INITIAL_MAX_NANOS: u64 = 10_000_000_000;
 
-/// `linerate rdma perf`.
+/// Arguments of `linerate rdma perf`.
 #[derive(Debug, clap::Args)]
 pub struct PerfArgs {
-    /// What messages are carried by
+    /// Operation
     #[arg(value_enum)]
     verb: VerbArg,
 
-    /// What is measured: how long there and back takes, or how much goes through
+    /// Measure latency (lat) or bandwidth (bw)
     #[arg(value_enum)]
     test: KindArg,
 
-    /// The server. Without one this is the server, for one client, which says how it is to be done
+    /// Server to connect to. Without it, this end is the server for one client, which sets the parameters
     host: Option<String>,
 
-    /// The device [default: the first]
+    /// Device [default: the first one]
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     device: Option<String>,
 
-    /// The port listened at, or connected to
+    /// TCP port for the exchange of parameters
     #[arg(short, long, default_value_t = perf::LISTEN.port())]
     port: u16,
 
-    /// The address that a server listens at [default: all]
+    /// Listening address of a server [default: all addresses]
     #[arg(long = "source_ip", value_name = "IP", conflicts_with = "host")]
     source: Option<IpAddr>,
 
-    /// Which atomic operation, as the client says (atomic) [default: FETCH_AND_ADD]
+    /// Atomic operation, set by the client (atomic) [default: FETCH_AND_ADD]
     #[arg(short = 'A', long = "atomic_type", value_name = "TYPE", value_enum, ignore_case = true)]
     atomic: Option<AtomicArg>,
 
     #[command(flatten)]
-    how: HowArgs,
+    parameters: ParameterArgs,
 
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What a client says, which both ends do.
+/// Parameters that the client sets for both ends.
 #[derive(Debug, Default, PartialEq, clap::Args)]
-struct HowArgs {
-    /// Bytes of a message, 8m at most [default: lat: 2, bw: 65536]
+struct ParameterArgs {
+    /// Message size in bytes, at most 8m [default: lat: 2, bw: 65536]
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<usize>,
 
-    /// Messages; 5 at least [default: 1000, of write bw: 5000]
+    /// Number of messages, at least 5 [default: 1000; write bw: 5000]
     #[arg(short = 'n', long = "iters", value_name = "N")]
     messages: Option<u64>,
 
-    /// Requests under way at a time (bw) [default: 128]
+    /// Requests in flight (bw) [default: 128]
     #[arg(short, long, value_name = "N")]
     tx_depth: Option<u16>,
 
-    /// Buffers posted at a time (send) [default: 512]
+    /// Posted receive buffers (send) [default: 512]
     #[arg(short, long, value_name = "N")]
     rx_depth: Option<u16>,
 
-    /// Requests that are posted by one call, 32 at most (bw) [default: 1]
+    /// Requests per post call, at most 32 (bw) [default: 1]
     #[arg(short = 'l', long = "post_list", value_name = "N")]
     list: Option<u16>,
 
-    /// Ask for a completion at every so many requests (bw) [default: 100, with -l as many as there, of at most -t]
+    /// Signal a completion every N requests (bw) [default: 100, at most -t; with -l the list length]
     #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
     signal_every: Option<u16>,
 
-    /// Send messages up to this many bytes inline, as far as an end can (send, write) [default: 0]
+    /// Send messages of up to this size inline, as far as both ends can (send, write) [default: 0]
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES", value_parser = parse_size_or_none)]
     inline: Option<usize>,
 
-    /// READs or atomic operations that the other end answers at a time, as far as both can (read, atomic) [default: as many]
+    /// Outstanding READs or atomic operations at the responder (read, atomic) [default: the maximum of both ends]
     #[arg(short, long = "outs", value_name = "N")]
     outs: Option<u8>,
 
-    /// Both ends at once (bw)
+    /// Measure both directions at once (bw)
     #[arg(short, long)]
     bidirectional: bool,
 }
@@ -142,21 +142,22 @@ impl PerfArgs {
 }
 
 impl PerfArgs {
-    /// What a client says, as far as it belongs to `test`.
+    /// Returns the parameters for `test`, or an error for an option that does not apply to it.
     fn parameters(&self, test: Test) -> Result<Parameters, String> {
         if self.atomic.is_some() && !matches!(test.verb, Verb::Atomic(_)) {
-            return Err(format!("-A is for atomic: leave it out of {test}"));
+            return Err(format!("-A applies to atomic only: leave it out of {test}"));
         }
-        self.how.parameters(test)
+        self.parameters.parameters(test)
     }
 }
 
-impl HowArgs {
-    /// What they say of `test`, and perftest's defaults for the rest; or what does not belong to it.
+impl ParameterArgs {
+    /// Returns the parameters for `test`, with the defaults of perftest, or an error for an option that does not apply
+    /// to it.
     fn parameters(&self, test: Test) -> Result<Parameters, String> {
         let is_bandwidth = test.kind == Kind::Bandwidth;
         let is_atomic = matches!(test.verb, Verb::Atomic(_));
-        for (is_given, belongs, option, to) in [
+        for (is_given, applies, option, tests) in [
             (self.tx_depth.is_some(), is_bandwidth, "-t", "bw"),
             (self.list.is_some(), is_bandwidth, "-l", "bw"),
             (self.signal_every.is_some(), is_bandwidth, "-Q", "bw"),
@@ -166,14 +167,14 @@ impl HowArgs {
             (self.outs.is_some(), test.verb == Verb::Read || is_atomic, "-o", "read and atomic"),
             (self.size.is_some(), !is_atomic, "-s", "send, write and read"),
         ] {
-            if is_given && !belongs {
-                return Err(format!("{option} is for {to}: leave it out of {test}"));
+            if is_given && !applies {
+                return Err(format!("{option} applies to {tests} only: leave it out of {test}"));
             }
         }
         let defaults = Parameters::new(test);
         let tx_depth = self.tx_depth.unwrap_or(defaults.tx_depth);
         let list = self.list.unwrap_or(defaults.list);
-        let seldom = if list > 1 { list } else { defaults.signal_every.min(tx_depth) };
+        let default_signal = if list > 1 { list } else { defaults.signal_every.min(tx_depth) };
         Ok(Parameters {
             test,
             size: self.size.map_or(defaults.size, |size| u32::try_from(size).unwrap_or(u32::MAX)),
@@ -181,7 +182,7 @@ impl HowArgs {
             tx_depth,
             rx_depth: self.rx_depth.unwrap_or(defaults.rx_depth),
             list,
-            signal_every: self.signal_every.unwrap_or(seldom),
+            signal_every: self.signal_every.unwrap_or(default_signal),
             inline: self.inline.map_or(defaults.inline, |bytes| u16::try_from(bytes).unwrap_or(u16::MAX)),
             reads: self.outs.unwrap_or(defaults.reads),
             bidirectional: self.bidirectional,
@@ -189,11 +190,11 @@ impl HowArgs {
     }
 }
 
-/// Runs the command.
+/// Runs `linerate rdma perf`.
 pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
     let test = args.test();
     let parameters = args.parameters(test).map_err(RdmaError::Usage)?;
-    let remote = args.host.as_deref().map(|host| find(host, args.port)).transpose()?;
+    let remote = args.host.as_deref().map(|host| resolve(host, args.port)).transpose()?;
     let stop = signals::stop_flag().map_err(RdmaError::Signals)?;
     let name = match &args.device {
         Some(name) => name.clone(),
@@ -205,8 +206,8 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
     let end = match remote {
         Some(remote) => End::client(&native, parameters, remote).map_err(failed)?,
         None => {
-            if args.how != HowArgs::default() || args.atomic.is_some() {
-                tracing::warn!("how it is done, the client says: what is given here does not matter");
+            if args.parameters != ParameterArgs::default() || args.atomic.is_some() {
+                tracing::warn!("parameters ignored: the client sets them");
             }
             let listen = SocketAddr::new(args.source.unwrap_or(perf::LISTEN.ip()), args.port);
             let end = End::server(&native, test, listen).map_err(failed)?;
@@ -214,14 +215,14 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
             end
         }
     };
-    let mut nanos = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
+    let mut nanos = Histogram::new_with_max(INITIAL_MAX_NANOS, 3).expect("the bounds are valid");
     nanos.auto(true);
     let is_over = || stop.load(Ordering::Relaxed);
     let trip = |time: linerate_bypass::time::Duration| {
         nanos.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     };
     let outcome = match end.run(&Clock::start(), is_over, trip) {
-        // A server that nobody came to has done all that it was to do.
+        // A server without a client has nothing to report.
         Err(PerfError::Interrupted(0)) if remote.is_none() => return Ok(()),
         result => result.map_err(failed)?,
     };
@@ -230,8 +231,8 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
     Ok(printed?)
 }
 
-/// The first address of a host.
-fn find(host: &str, port: u16) -> Result<SocketAddr, RdmaError> {
+/// Resolves a host name to its first address.
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, RdmaError> {
     let found = (host, port).to_socket_addrs().map(|mut found| found.next());
     match found {
         Ok(Some(address)) => Ok(address),
@@ -240,8 +241,9 @@ fn find(host: &str, port: u16) -> Result<SocketAddr, RdmaError> {
     }
 }
 
-/// What an end measured. As JSON `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}`, and in it of latency
-/// `"rtt_us":{…},"half_us":{…}`, of bandwidth `"bytes":…,"mb_per_s":…,"messages_per_s":…`. What an end did not measure is not there.
+/// Result of one end. As JSON: `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}` with
+/// `"rtt_us":{…},"half_us":{…}` for latency or `"bytes":…,"mb_per_s":…,"messages_per_s":…` for bandwidth. Values that
+/// this end did not measure are absent.
 #[derive(Debug, Serialize)]
 struct Measured {
     /// `send`, `write`, `read` or `atomic`.
@@ -250,12 +252,12 @@ struct Measured {
     test: String,
     /// `client` or `server`.
     role: &'static str,
-    /// Bytes of a message.
+    /// Message size in bytes.
     size: u32,
-    /// Messages that this end sent; of a server that was only sent some, those.
+    /// Messages sent by this end, or received by a server that sent none.
     messages: u64,
     bidirectional: bool,
-    /// How long that took.
+    /// Duration of the test.
     seconds: f64,
     #[serde(flatten)]
     figures: Figures,
@@ -264,17 +266,17 @@ struct Measured {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Figures {
-    /// There and back.
+    /// Round trip of a message and its reply.
     PingPong { rtt_us: Percentiles, half_us: Percentiles },
-    /// Until it was done.
+    /// Time until completion.
     Trip { rtt_us: Percentiles },
     Bandwidth {
         bytes: u64,
-        /// 10⁶ bytes a second.
+        /// 10⁶ bytes per second.
         mb_per_s: f64,
         messages_per_s: f64,
     },
-    /// The other end measures.
+    /// Measured by the other end.
     None {},
 }
 
@@ -314,9 +316,9 @@ impl fmt::Display for Measured {
         let Measured { verb, test, role, size, messages, bidirectional, seconds, figures } = self;
         let what = format!("{verb} {test}");
         if let Figures::None {} = figures {
-            return write!(f, "{what:<11} {role}: the client has what was measured");
+            return write!(f, "{what:<11} {role}: see the client for results");
         }
-        let both = if *bidirectional { ", both ways at once" } else { "" };
+        let both = if *bidirectional { ", both directions" } else { "" };
         writeln!(f, "{what:<11} {role}: {messages} messages of {size} bytes in {seconds:.3} s{both}")?;
         match figures {
             Figures::PingPong { rtt_us, half_us } => {
@@ -354,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    fn the_options_are_those_of_perftest() {
-        let told = parameters("write bw -d mlx5_0 -p 7 -s 4k -n 77 -t 64 -l 16 -Q 32 -I 60 -b 10.0.0.1").unwrap();
+    fn options_match_perftest() {
+        let parsed = parameters("write bw -d mlx5_0 -p 7 -s 4k -n 77 -t 64 -l 16 -Q 32 -I 60 -b 10.0.0.1").unwrap();
         let test = Test { verb: Verb::Write, kind: Kind::Bandwidth };
         let expected = Parameters {
             size: 4096,
@@ -367,7 +369,7 @@ mod tests {
             bidirectional: true,
             ..Parameters::new(test)
         };
-        assert_eq!(told, expected);
+        assert_eq!(parsed, expected);
         let long = "write bw --ib-dev mlx5_0 --port 7 --size 4k --iters 77 --tx-depth 64 --post_list 16 --cq-mod 32 \
                     --inline_size 60 --bidirectional 10.0.0.1";
         assert_eq!(parameters(long).unwrap(), expected);
@@ -386,18 +388,18 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_to_a_test_is_refused() {
+    fn inapplicable_option_is_refused() {
         for (text, option) in [
-            ("send lat -t 4", "-t is for bw"),
-            ("write lat -Q 4", "-Q is for bw"),
-            ("read lat -l 4", "-l is for bw"),
-            ("send lat -b", "-b is for bw"),
-            ("write bw -r 4", "-r is for send"),
-            ("read bw -I 4", "-I is for send and write"),
-            ("send bw -o 4", "-o is for read and atomic"),
-            ("atomic lat -s 8", "-s is for send, write and read"),
-            ("atomic bw -I 8", "-I is for send and write"),
-            ("write lat -A CMP_AND_SWP", "-A is for atomic"),
+            ("send lat -t 4", "-t applies to bw only"),
+            ("write lat -Q 4", "-Q applies to bw only"),
+            ("read lat -l 4", "-l applies to bw only"),
+            ("send lat -b", "-b applies to bw only"),
+            ("write bw -r 4", "-r applies to send only"),
+            ("read bw -I 4", "-I applies to send and write only"),
+            ("send bw -o 4", "-o applies to read and atomic only"),
+            ("atomic lat -s 8", "-s applies to send, write and read only"),
+            ("atomic bw -I 8", "-I applies to send and write only"),
+            ("write lat -A CMP_AND_SWP", "-A applies to atomic only"),
         ] {
             let error = parameters(text).unwrap_err();
             assert!(error.contains(option), "{text}: {error}");
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_has_its_half_beside_it_where_perftest_has_the_half() {
+    fn ping_pong_latency_includes_half_of_the_rtt() {
         let send = measured("send lat -s 64", true, 1000);
         let json: serde_json::Value = serde_json::from_str(&send.json()).unwrap();
         assert_eq!((&json["verb"], &json["test"], &json["role"]), (&"send".into(), &"lat".into(), &"client".into()));
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_in_bytes_and_messages() {
+    fn bandwidth_is_in_bytes_and_messages_per_second() {
         let both = measured("write bw -b -s 1000", false, 4_000_000);
         let json: serde_json::Value = serde_json::from_str(&both.json()).unwrap();
         assert_eq!(
@@ -440,11 +442,11 @@ mod tests {
             (&2000.0.into(), &2_000_000.0.into(), &4_000_000_000_u64.into())
         );
         assert!(
-            both.to_string().contains("in 2.000 s, both ways at once\nMB/s             2000.00\nmessages/s"),
+            both.to_string().contains("in 2.000 s, both directions\nMB/s             2000.00\nmessages/s"),
             "{both}"
         );
         let passive = measured("write bw", false, 0);
-        assert!(passive.to_string().starts_with("write bw    server: the client has"), "{passive}");
+        assert!(passive.to_string().starts_with("write bw    server: see the client"), "{passive}");
         assert!(!passive.json().contains("_per_s"), "{}", passive.json());
     }
 }
