@@ -42,7 +42,8 @@ pub enum Error {
     NoReflector(Via),
     /// Frames were lost or corrupted.
     #[error(
-        "{lost} requests were lost, {corrupt} came back corrupted: the figures cover the others; check the path, or lower --depth"
+        "{lost} requests were lost, {corrupt} came back corrupted: the figures cover the others; check the path, or lower \
+         --depth"
     )]
     Frames {
         /// Frames that did not come back in time.
@@ -101,8 +102,8 @@ pub enum Error {
     },
     /// Counters differ from the operations applied to them.
     #[error(
-        "the counters grew by {grew}, but acknowledged operations added {added} and {unknown} were not acknowledged: an operation \
-         was lost or duplicated, or other clients changed the counters"
+        "the counters grew by {grew}, but acknowledged operations added {added} and {unknown} were not acknowledged: \
+         an operation was lost or duplicated, or other clients changed the counters"
     )]
     Miscounted {
         /// Increase of the counters.

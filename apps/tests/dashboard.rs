@@ -156,7 +156,7 @@ fn prometheus_has_a_value_for_each_query() {
     let mut prometheus = Command::new("prometheus");
     prometheus.current_dir(directory.path()).arg("--config.file=prometheus.yml").arg("--storage.tsdb.path=data");
     prometheus.arg(format!("--web.listen-address={address}")).stdout(Stdio::null()).stderr(Stdio::null());
-    let _prometheus = Program::of(prometheus.spawn().unwrap());
+    let _prometheus = Program::from_child(prometheus.spawn().unwrap());
 
     let to = kernel.ready.split_once(" on ").unwrap().1.split_once(" via ").unwrap().0;
     let mut loads = vec![Program::start(&format!("echo load --via kernel --connect {to} --duration 60s"))];

@@ -61,7 +61,7 @@ fn resident(pid: u32) -> u64 {
 /// Monitors the memory of the server until `done`. Returns the maxima of resident and of used memory.
 fn watch(server: SocketAddr, pid: u32, memory: u64, done: &AtomicBool) -> (u64, u64) {
     let mut connection = Connection::new(server);
-    let (mut most, mut most_used) = (0, 0);
+    let (mut max_resident, mut max_used) = (0, 0);
     while !done.load(Ordering::Relaxed) {
         max_resident = max_resident.max(resident(pid));
         let used = connection.info("used_memory");

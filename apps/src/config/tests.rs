@@ -91,7 +91,8 @@ fn config_may_follow_the_command() {
 
 #[test]
 fn inner_table_overrides_outer_table() {
-    let text = "memory = '1g'\nspin = true\n[kv]\nmemory = '2g'\n[kv.serve]\nmemory = '3g'\nspin = false\n[kv.load]\ntheta = 0.9\n";
+    let text = "memory = '1g'\nspin = true\n[kv]\nmemory = '2g'\n[kv.serve]\nmemory = '3g'\nspin = false\n\
+                [kv.load]\ntheta = 0.9\n";
     assert_eq!(read(text, "program kv serve --config FILE").unwrap(), "program kv serve --memory=3g --config FILE");
     assert_eq!(read(text, "program kv load --config FILE").unwrap(), "program kv load --theta=0.9 --config FILE");
     assert_eq!(read(text, "program doctor --config FILE").unwrap(), "program doctor --config FILE");

@@ -5,8 +5,8 @@ use super::server::Reaction;
 /// Maximum length of a request head in bytes.
 const MAX_HEAD: usize = 8 << 10;
 
-/// Handles the bytes received so far from a client: waits for a complete request head, then sends one response. `page` is called
-/// for a GET or HEAD of `/metrics`.
+/// Handles the bytes received so far from a client: waits for a complete request head, then sends one response. Calls
+/// `page` for a GET or HEAD of `/metrics`.
 pub fn react(received: &[u8], page: impl Fn() -> String) -> Reaction {
     parse(received).map_or(Reaction::Incomplete, |request| Reaction::FinalReply(respond(request, page)))
 }

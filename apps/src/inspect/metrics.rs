@@ -80,7 +80,8 @@ const METRICS: &[Metric] = &[
     ),
     counter(
         "linerate_requests_total",
-        "Requests completed by the service or the load generator. Key-value: commands, and keys of memcached clients. Other services do not count requests.",
+        "Requests completed by the service or the load generator. Key-value: commands, and keys of memcached clients. \
+         Other services do not count requests.",
         |snapshot| snapshot.requests,
     ),
     counter(

@@ -31,7 +31,8 @@ pub struct TargetArgs {
 pub enum QueryError {
     /// No process was found.
     #[error(
-        "no linerate process found: start one without --no-inspect; only root sees processes of other users{}", reasons(.0)
+        "no linerate process found: start one without --no-inspect; only root sees processes of other users{}",
+        reasons(.0)
     )]
     None(
         /// Reasons why existing processes could not be reached.

@@ -82,7 +82,8 @@ fn draw_connections(frame: &mut Frame<'_>, area: Rect, state: &State) {
         let [state, worker, local_address, remote_address, unread, unsent, rtt, window, again] = texts;
         let local_address = if local > 0 { format!(" {local_address:local$.local$}") } else { String::new() };
         format!(
-            "{state:12} {worker:>3}{local_address} {remote_address:remote$.remote$} {unread:>6} {unsent:>6} {rtt:>6} {window:>5} {again:>5}"
+            "{state:12} {worker:>3}{local_address} {remote_address:remote$.remote$} {unread:>6} {unsent:>6} {rtt:>6} \
+             {window:>5} {again:>5}"
         )
     };
     let headings = ["state", "wk", "local", "remote", "unread", "unsent", "rtt", "cwnd", "retr"].map(str::to_owned);
