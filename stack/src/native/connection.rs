@@ -1,4 +1,4 @@
-//! One connection with all that its segments and its service act on.
+//! State shared by all connections, and a borrowed connection.
 
 use crate::congestion::CongestionControl;
 use crate::engine::{Event, EventBatch};
@@ -23,53 +23,53 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, ConnectError, Origin, Packet};
 use std::collections::VecDeque;
 
-/// What the connections of a worker share.
+/// State shared by the connections of a worker.
 pub(crate) struct Shared<P> {
     pub names: ConnIdSpace,
     pub settings: Settings,
-    /// Slots that are free, the one used last first: its cache lines may still be there.
+    /// Free slots, most recently used last. Its cache lines may still be present.
     pub free: Vec<u32>,
     pub buffers: BufferPool<P>,
-    /// What connections have instead of buffers whose ends take turns.
+    /// State of connections in request-response mode, which replaces their buffers.
     pub rr: RrPool<P>,
     pub table: FlowTable,
     pub key: HashKey,
     pub time_wait: TimeWait,
     pub secrets: Secrets,
-    /// The segment size that congestion control of a new connection is made for: that of most.
+    /// Segment size that congestion control of a new connection is created for: the most common one.
     pub common_mss: u16,
     pub ports: EphemeralPorts,
-    /// A timer for each connection: the token is its slot.
+    /// Timer wheel with one timer per connection. The token is the slot.
     pub wheel: Wheel,
-    /// When services asked to be called, by slot. Only connections of which that was asked have an entry.
+    /// Service timers by slot. Connections without a service timer have no entry.
     pub service_timers: HashMap<u32, Instant, foldhash::fast::FixedState>,
-    /// When connections that were closed with something unacknowledged are reset, by slot.
+    /// Deadlines of closed connections with unacknowledged data, by slot. The connection is reset at the deadline.
     pub linger_deadlines: HashMap<u32, Instant, foldhash::fast::FixedState>,
-    /// The tokens of connect calls that are under way.
+    /// Tokens of pending connect calls, by slot.
     pub connect_tokens: HashMap<u32, u64, foldhash::fast::FixedState>,
-    /// Connections that a peer has begun and not completed.
+    /// Connections in SYN-RECEIVED that were opened by a peer.
     pub half_open: usize,
-    /// How many connections each source has, if that is limited.
+    /// Connection limits per source address, if configured.
     pub per_source: Option<Box<PerSourceLimits>>,
-    /// When cookies were last sent: answers to them are believed for a while.
+    /// Time of the last SYN cookie sent. Cookies are checked only for a while after it.
     pub cookies_sent: Option<Instant>,
     pub mbufs_held: MbufsHeld,
-    /// Connections that were offered less window than they have room for, as packets ran low, the first to wait first.
+    /// Connections whose window update waits for free packets, in order of arrival.
     pub window_held: VecDeque<u32>,
-    /// When the port's pool was last asked what is left in it.
+    /// Time of the last reading of the port's free packets.
     pub pool_checked_at: Instant,
-    /// Search for connections that hold packets for too long or too many of them.
+    /// Sweep that enforces fair shares of packets.
     pub sweep: Sweep,
-    /// Connections with news for their service or something to send.
+    /// Connections with events for their service or something to send.
     pub active: Vec<u32>,
-    /// Connections with something to send that the port did not take.
+    /// Connections with data that the port did not accept.
     pub tx_backlog: TxBacklog,
-    /// What services are to be told.
+    /// Events for services.
     pub news: EventBatch,
-    /// Connections whose service found no packet to write to, the first to be asked again first.
+    /// Connections whose service found no free packet, in order of arrival.
     pub alloc_blocked: VecDeque<u32>,
-    /// The time of the worker's turn, and what follows from it: the clock that timestamps go by, and the soonest that timers
-    /// of what is sent now can expire, where the path has nothing to say of that and where it has.
+    /// Time of the worker's turn, and values derived from it: the timestamp clock, and the earliest expiry of a
+    /// retransmission timer started now, without and with a path-specific floor.
     pub now: Instant,
     pub milliseconds: u32,
     pub earliest_rto: [Tick; 2],
@@ -77,14 +77,14 @@ pub(crate) struct Shared<P> {
 }
 
 impl<P> Shared<P> {
-    /// A turn of the worker begins at `now`.
+    /// Sets the time at the beginning of a turn.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
         self.milliseconds = milliseconds(now);
         self.earliest_rto = self.settings.limits.earliest_rto(now).map(Tick::at_or_after);
     }
 
-    /// Lets the wheel's entry of `tcb`, the connection in `slot`, come up at `due` at the latest.
+    /// Makes the timer of the connection in `slot` expire at `due` at the latest.
     #[inline(always)]
     pub fn arm_for(&mut self, slot: u32, tcb: &mut Tcb, due: Tick) {
         if due.before(tcb.wheel_at) {
@@ -93,20 +93,20 @@ impl<P> Shared<P> {
         }
     }
 
-    /// The name of the connection of `tcb`, in `slot`.
+    /// Returns the identifier of the connection in `slot`.
     #[inline]
     pub fn id(&self, slot: u32, tcb: &Tcb) -> ConnId {
         self.names.conn_id(slot, tcb.generation)
     }
 
-    /// Packets that were received and not consumed.
+    /// Returns the packets received and not consumed.
     pub fn unread(&self) -> usize {
         self.mbufs_held.all - self.mbufs_held.queued - self.rr.packets_in_flight()
     }
 }
 
 impl<P: Packet> Shared<P> {
-    /// Takes the queues of `tcb` back, with what is in them.
+    /// Detaches the buffers of `tcb` and drops their data.
     #[inline(always)]
     pub fn detach(&mut self, tcb: &mut Tcb) {
         if let Some(held) = self.buffers.detach(tcb) {
@@ -114,8 +114,8 @@ impl<P: Packet> Shared<P> {
         }
     }
 
-    /// Both ends have finished and know it, and the service has had everything else: it is told so, and nothing is left to do.
-    /// The tuple is out of the table.
+    /// Completes a connection whose FINs are acknowledged and whose service has received all other events. The tuple is
+    /// not in the table.
     #[inline(always)]
     pub fn finish_close(&mut self, slot: u32, tcb: &mut Tcb) {
         self.detach(tcb);
@@ -126,7 +126,7 @@ impl<P: Packet> Shared<P> {
         self.news.others.push(Event::Closed(self.id(slot, tcb), CloseReason::Finished));
     }
 
-    /// Notes what is to be told of the connection of `tcb`, in `slot`.
+    /// Reports the events of the connection in `slot` to its service.
     #[inline(always)]
     pub fn report_events(&mut self, slot: u32, tcb: &mut Tcb) {
         let had = tcb.flags;
@@ -157,9 +157,9 @@ impl<P: Packet> Shared<P> {
             self.report_peer_closed(tcb, conn);
         }
         let over = match tcb.state {
-            // Our last acknowledgement goes out first.
+            // The last acknowledgement is sent first.
             State::TimeWait => tcb.flags.has(Flags::FIN_REPORTED) && !tcb.flags.has(Flags::ACK_NOW),
-            // A reset goes out first.
+            // The RST is sent first.
             State::Closed => !tcb.flags.has(Flags::RESET),
             _ => false,
         };
@@ -168,7 +168,7 @@ impl<P: Packet> Shared<P> {
         }
     }
 
-    /// The service knows the connection from now on.
+    /// Reports that the connection is open.
     #[inline(always)]
     fn report_opened(&mut self, slot: u32, tcb: &mut Tcb, conn: ConnId) {
         tcb.flags |= Flags::OPEN;
@@ -185,14 +185,14 @@ impl<P: Packet> Shared<P> {
         self.news.opened.push((conn, origin));
     }
 
-    /// The peer has finished, and the service has had all that it sent.
+    /// Reports that the peer has finished and that all its data was consumed.
     #[inline(always)]
     pub fn report_peer_closed(&mut self, tcb: &mut Tcb, conn: ConnId) {
         tcb.flags |= Flags::FIN_REPORTED;
         self.news.others.push(Event::PeerClosed(conn));
     }
 
-    /// It is over, for the reason that the flags say.
+    /// Reports the end of the connection, with the reason in its flags.
     #[inline(never)]
     fn report_closed(&mut self, conn: ConnId, tcb: &mut Tcb) {
         tcb.flags |= Flags::CLOSE_REPORTED;
@@ -212,7 +212,7 @@ impl<P: Packet> Shared<P> {
         self.news.others.push(Event::Closed(conn, why));
     }
 
-    /// It ended before the service knew it: news only if the service had asked for it.
+    /// Reports a failed connect call. A connection opened by the peer ends without an event.
     #[inline(never)]
     fn report_connect_failed(&mut self, slot: u32, tcb: &mut Tcb) {
         if let Some(token) = self.take_connect_token(slot, tcb) {
@@ -231,13 +231,13 @@ impl<P: Packet> Shared<P> {
         self.remove(slot, tcb);
     }
 
-    /// The token of the connect call that the connection of `tcb`, in `slot`, is of, which is answered now.
+    /// Removes and returns the token of the connect call that opened the connection in `slot`.
     #[inline]
     fn take_connect_token(&mut self, slot: u32, tcb: &Tcb) -> Option<u64> {
         if tcb.flags.has(Flags::ACTIVE_OPEN) { self.connect_tokens.remove(&slot) } else { None }
     }
 
-    /// [`detach`](Self::detach), where there is seldom anything.
+    /// [`detach`](Self::detach), out of line: buffers are rarely attached here.
     #[inline(never)]
     fn give_back(&mut self, tcb: &mut Tcb) {
         self.detach(tcb);
@@ -249,7 +249,7 @@ impl<P: Packet> Shared<P> {
         self.linger_deadlines.remove(&slot);
     }
 
-    /// Gives `slot` up, whose connection has ended, and all have been told.
+    /// Frees `slot` after its connection has ended and its service has received all events.
     #[inline]
     pub fn remove(&mut self, slot: u32, tcb: &mut Tcb) {
         debug_assert!(!tcb.flags.has(Flags::IN_TABLE) && tcb.state != State::SynReceived);
@@ -266,37 +266,37 @@ impl<P: Packet> Shared<P> {
         }
         tcb.state = State::Closed;
         tcb.generation = tcb.generation.wrapping_add(1);
-        // In the list of those to be looked at it is passed over.
+        // The active list skips vacant slots.
         tcb.flags = tcb.flags & Flags::LISTED | Flags::VACANT;
         self.free.push(slot);
     }
 }
 
-/// Packets of the port that queues hold.
+/// Counts of packets held by queues.
 #[derive(Debug, Default)]
 pub(crate) struct MbufsHeld {
-    /// In queues of either kind.
+    /// Packets in receive and send queues.
     pub all: usize,
-    /// Of them, those in send queues.
+    /// Packets in send queues.
     pub queued: usize,
 }
 
 impl MbufsHeld {
-    /// So many more are in send queues.
+    /// Adds `packets` to a send queue.
     #[inline(always)]
     pub fn queue(&mut self, packets: usize) {
         self.all += packets;
         self.queued += packets;
     }
 
-    /// Queues have let go of what is counted in `these`.
+    /// Subtracts the packets in `these`.
     #[inline(always)]
     pub fn release(&mut self, these: MbufsHeld) {
         self.all -= these.all;
         self.queued -= these.queued;
     }
 
-    /// Send queues have let go of so many.
+    /// Removes `packets` from a send queue.
     #[inline(always)]
     pub fn unqueue(&mut self, packets: usize) {
         self.all -= packets;
@@ -304,7 +304,7 @@ impl MbufsHeld {
     }
 }
 
-/// A connection, borrowed to be worked on.
+/// A connection, borrowed for the general path.
 pub(crate) struct Connection<'a, P, C> {
     pub slot: u32,
     pub tcb: &'a mut Tcb,
@@ -313,7 +313,7 @@ pub(crate) struct Connection<'a, P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Has the engine look at the connection in what `flags` say: [`NOTIFY`](Flags::NOTIFY) for news for the service,
+    /// Sets `flags` and adds the connection to the active list: [`NOTIFY`](Flags::NOTIFY) for events,
     /// [`TX_PENDING`](Flags::TX_PENDING) for something to send.
     #[inline]
     pub fn activate(&mut self, flags: Flags) {
@@ -322,19 +322,19 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Lets the connection be looked at in the next `collect`.
+    /// Schedules the connection for the next `collect`.
     #[inline]
     pub fn notify(&mut self) {
         self.activate(Flags::NOTIFY);
     }
 
-    /// Lets the connection send in the next `flush`.
+    /// Schedules the connection for the next `flush`.
     #[inline]
     pub fn schedule_tx(&mut self) {
         self.activate(Flags::TX_PENDING);
     }
 
-    /// Takes the tuple out of the table: segments on it are no longer for this connection.
+    /// Removes the tuple from the flow table, so that segments no longer reach this connection.
     #[inline]
     pub fn remove_from_table(&mut self) {
         if self.tcb.flags.has(Flags::IN_TABLE) {
@@ -344,7 +344,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Takes the queues back, with what is in them.
+    /// Detaches the buffers and drops their data.
     #[inline]
     pub fn detach(&mut self) {
         if self.tcb.has_buffers() {
@@ -357,7 +357,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.cold.idle_since = self.shared.milliseconds;
     }
 
-    /// It is no longer half-open, if it was.
+    /// Updates the counters of half-open connections when the connection leaves SYN-RECEIVED.
     pub fn leave_half_open(&mut self) {
         if self.tcb.state == State::SynReceived && !self.tcb.flags.has(Flags::ACTIVE_OPEN) {
             self.shared.half_open -= 1;
@@ -367,7 +367,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// It is over: nothing more comes of it, and the service is to be told why by the flags.
+    /// Ends the connection at once. `why` holds the flags with the reason for the service.
     pub fn end(&mut self, why: Flags) {
         self.remove_from_table();
         self.leave_half_open();

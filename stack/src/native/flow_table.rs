@@ -1,77 +1,77 @@
-//! The table that leads from a segment's 4-tuple to the connection it is of.
+//! Flow table: maps the 4-tuple of a segment to its connection.
 //!
-//! It holds no tuples: an entry is 32 bits of the tuple's keyed hash and the index of what the caller keeps elsewhere, eight
-//! bytes together, eight to a cache line. The caller says whether what is at an index is what it looks for.
+//! The table contains no tuples. An entry is 32 bits of the tuple's keyed hash and the index of the caller's object:
+//! eight bytes, eight entries to a cache line. The caller checks whether the object at an index is the one sought.
 
 use thiserror::Error;
 
-/// A table of a fixed size, never more than half full.
+/// Hash table of fixed size, at most half full.
 ///
-/// Open addressing with linear probing, last come, first served (Poblete and Munro, "Last-Come-First-Served Hashing", Journal
-/// of Algorithms 10, 1989): an entry is put where the search for it begins, and what was there moves on. Of a connection that
-/// is new there is more to come, and it may end before it would have paid to go far. A removal moves the
-/// entries behind it up, so that no marks of what was removed are left for later searches to step over. The memory is
-/// touched where there are entries and not before: a big table that is not in use costs next to nothing.
+/// Open addressing with linear probing, last come, first served (Poblete and Munro, "Last-Come-First-Served Hashing",
+/// Journal of Algorithms 10, 1989): an insertion takes the first slot of the probe sequence and moves the others on. A
+/// new connection receives more segments than an old one on average, and a short connection never moves. A removal
+/// closes the gap, so that no tombstones slow down searches. Memory is touched only where there are entries: an unused
+/// table costs almost nothing.
 pub(crate) struct FlowTable {
-    /// An empty one is 0.
+    /// Entries; 0 if empty.
     slots: Box<[u64]>,
     len: usize,
     capacity: usize,
 }
 
-/// The table holds as many entries as it was made for.
+/// Error: the table holds as many entries as it was created for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the flow table is full")]
 pub(crate) struct Full;
 
-/// An entry: the tag in the lower half, the index in the upper.
+/// Returns the entry with the tag in the lower half and the index in the upper half.
 #[inline]
 fn entry(tag: u32, index: u32) -> u64 {
     u64::from(index) << 32 | u64::from(tag)
 }
 
-/// What an entry keeps of a hash: its upper half. The lowest bit is always set, so that no entry looks empty.
+/// Returns the part of a hash that an entry stores: its upper half. The lowest bit is set, so that no entry is 0.
 #[inline]
 pub(crate) fn tag_of(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
 }
 
 impl FlowTable {
-    /// Entries of a table at most: the tag, less its lowest bit, tells the place of twice as many.
+    /// Maximum capacity: the tag without its lowest bit distinguishes twice as many slots.
     pub const MAX_CAPACITY: usize = 1 << 30;
 
-    /// What each of the entries that there can be takes in bytes: a place, and another that is empty.
+    /// Memory per entry in bytes: a slot in use and an empty slot.
     pub const ENTRY: usize = 2 * size_of::<u64>();
 
-    /// An empty table for `capacity` entries, at most [`MAX_CAPACITY`](Self::MAX_CAPACITY), of [`ENTRY`](Self::ENTRY) bytes
-    /// each.
+    /// Creates an empty table for `capacity` entries, at most [`MAX_CAPACITY`](Self::MAX_CAPACITY), of
+    /// [`ENTRY`](Self::ENTRY) bytes each.
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.min(Self::MAX_CAPACITY);
-        // Zeroed memory straight from the allocator, which has the system give it page by page.
+        // The allocator obtains zeroed memory from the system page by page.
         FlowTable { slots: vec![0; (2 * capacity).max(2)].into(), len: 0, capacity }
     }
 
-    /// Entries held.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no entry is held.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Entries that it can hold.
+    /// Returns the maximum number of entries.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The first index with this hash that `matches` says yes to.
+    /// Returns the first index with this hash for which `matches` is true.
     #[inline]
     pub fn find(&self, hash: u64, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
         let tag = tag_of(hash);
         let mut at = self.home(tag);
-        // It ends: half of the slots are empty.
+        // The loop ends: half of the slots are empty.
         loop {
             let entry = *self.slots.get(at)?;
             if entry as u32 == tag && matches((entry >> 32) as u32) {
@@ -84,13 +84,13 @@ impl FlowTable {
         }
     }
 
-    /// The index that [`find`](Self::find) is going to ask about first: nearly always the right one, and what to prefetch.
+    /// Returns the index that [`find`](Self::find) checks first, which is nearly always the right one.
     #[inline]
     pub fn candidate(&self, hash: u64) -> Option<u32> {
         self.find(hash, |_| true)
     }
 
-    /// Begins to load what [`find`](Self::find) is going to read.
+    /// Prefetches the slot that [`find`](Self::find) reads first.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if let Some(slot) = self.slots.get(self.home(tag_of(hash))) {
@@ -98,7 +98,7 @@ impl FlowTable {
         }
     }
 
-    /// Adds `index` under `hash`. Nothing compares it with what is there: what the caller puts in twice is there twice.
+    /// Adds `index` under `hash`. Duplicates are not detected.
     pub fn insert(&mut self, hash: u64, index: u32) -> Result<(), Full> {
         if self.len >= self.capacity {
             return Err(Full);
@@ -114,7 +114,7 @@ impl FlowTable {
         Ok(())
     }
 
-    /// Takes `index`, which was put in under `hash`, out again; `false` if it was not there.
+    /// Removes `index`, inserted under `hash`. Returns whether it was present.
     #[inline]
     pub fn remove(&mut self, hash: u64, index: u32) -> bool {
         let sought = entry(tag_of(hash), index);
@@ -125,7 +125,7 @@ impl FlowTable {
             }
             hole = self.next(hole);
         }
-        // What follows without a gap and would not be found any more beyond the hole is moved into it.
+        // Following entries that the hole would make unreachable move into it.
         let mut at = hole;
         loop {
             at = self.next(at);
@@ -143,7 +143,8 @@ impl FlowTable {
         true
     }
 
-    /// Where the search for `tag` begins: as far into the table as the tag is into its range.
+    /// Returns the first slot of the probe sequence of `tag`: its position in the table is that of the tag in its
+    /// range.
     #[inline]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
@@ -154,7 +155,7 @@ impl FlowTable {
         if at + 1 < self.slots.len() { at + 1 } else { 0 }
     }
 
-    /// How far `to` is behind `from`, round the end of the table.
+    /// Returns the distance from `from` to `to`, around the end of the table.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots.len() - from }
     }
@@ -166,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
-    /// What must be true of the slots, whatever happened: the entries counted, at most half of all, and none behind a gap.
+    /// Asserts the invariants: the count is right, the table is at most half full, and no entry is behind a gap.
     fn check(table: &FlowTable) {
         let held = table.slots.iter().filter(|slot| **slot != 0).count();
         assert_eq!(held, table.len());
@@ -185,7 +186,8 @@ mod tests {
         RemoveMissing(u64),
     }
 
-    /// Hashes of few homes, near the end of the table and at its beginning, so that runs are long and go round; some equal.
+    /// Hashes with few home slots, near the end and the beginning of the table, so that runs are long and wrap; some
+    /// are equal.
     fn hash() -> impl Strategy<Value = u64> {
         let home = prop_oneof![3 => 58u64..64, 1 => 0u64..4, 1 => 0u64..64];
         (home, 0u64..3).prop_map(|(home, rest)| home << 58 | rest << 40 | 7)
@@ -273,7 +275,7 @@ mod tests {
     fn what_came_last_is_found_first_even_where_others_began_before() {
         let mut table = FlowTable::with_capacity(64);
         for (i, tag) in (0..64).zip((1u64..).step_by(2)) {
-            // All begin at the first place.
+            // All have the first slot as home.
             table.insert(tag << 32, i).unwrap();
             check(&table);
             let place = table.slots.iter().position(|slot| *slot == entry(tag as u32, i));
@@ -315,8 +317,8 @@ mod tests {
         }
     }
 
-    /// Half full with random hashes, a search for what is there reads 1.5 slots on average (Knuth, The Art of Computer
-    /// Programming, vol. 3, §6.4).
+    /// In a half-full table with random hashes, a successful search reads 1.5 slots on average (Knuth, The Art of
+    /// Computer Programming, vol. 3, §6.4).
     #[test]
     fn runs_are_short_when_it_is_full() {
         let mut random = fastrand::Rng::with_seed(1);
@@ -324,7 +326,7 @@ mod tests {
         let hashes: Vec<_> = (0..1 << 16).map(|_| random.u64(..)).collect();
         let put = |table: &mut FlowTable| (0..).zip(&hashes).for_each(|(i, hash)| table.insert(*hash, i).unwrap());
         put(&mut table);
-        // As good after everything was removed and put in again.
+        // The quality remains after all entries were removed and inserted again.
         (0..).zip(&hashes).for_each(|(i, hash)| assert!(table.remove(*hash, i)));
         assert!(table.slots.iter().all(|slot| *slot == 0));
         put(&mut table);
@@ -332,7 +334,7 @@ mod tests {
         let read: usize = occupied.map(|(at, entry)| table.distance(table.home(*entry as u32), at) + 1).sum();
         let average = read as f64 / hashes.len() as f64;
         assert!((1.45..1.55).contains(&average), "{average}");
-        // 2¹⁶ others are found in the place of one of 2¹⁶ by chance where all 31 bits agree: twice.
+        // Of 2¹⁶ other hashes, two are expected to match one of 2¹⁶ entries in all 31 bits.
         let wrong = hashes.iter().filter(|hash| table.candidate(hash.rotate_left(32)).is_some()).count();
         let homes: HashSet<_> = hashes.iter().map(|hash| table.home(tag_of(*hash))).collect();
         assert!(wrong < 20 && homes.len() > 1 << 15, "{wrong} {}", homes.len());

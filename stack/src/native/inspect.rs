@@ -1,4 +1,4 @@
-//! A look inside for whoever drives the engine with hostile input: numbers to aim at, and what must hold between the parts.
+//! Hooks for fuzzers and tests: sequence numbers of connections, and consistency checks.
 
 use crate::congestion::CongestionControl;
 use crate::native::NativeEngine;
@@ -11,44 +11,44 @@ use crate::tcp::tuple::Tuple;
 use linerate_bypass::{ConnId, Packet};
 use std::collections::HashSet;
 
-/// The sequence numbers of a connection that its service knows and that is not closed (RFC 9293 §3.3.1).
+/// Sequence numbers of an open connection (RFC 9293 §3.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
     /// SND.UNA.
     pub una: u32,
     /// SND.NXT.
     pub nxt: u32,
-    /// Bytes queued that have never been sent.
+    /// Bytes queued and never sent.
     pub unsent: u32,
-    /// RCV.NXT, the peer's FIN counted.
+    /// RCV.NXT, including the peer's FIN.
     pub rcv_nxt: u32,
-    /// The right edge of the window offered.
+    /// Right edge of the advertised window.
     pub rcv_edge: u32,
-    /// Bytes received in order that the service has not consumed.
+    /// Bytes received in order and not consumed.
     pub received: u32,
-    /// The peer's FIN has been taken in.
+    /// Whether the peer's FIN was processed.
     pub peer_finished: bool,
-    /// Bits that the peer's window field is shifted by.
+    /// Shift of the peer's window field.
     pub snd_scale: u8,
-    /// Bits that ours is shifted by.
+    /// Shift of the local window field.
     pub rcv_scale: u8,
-    /// The most payload that we put into a segment.
+    /// Maximum payload of an outgoing segment.
     pub mss: u16,
 }
 
-/// Returns the TSval that header prediction accepts from `options`, on a connection whose TS.Recent is `ts_recent`.
+/// Returns the TSval that header prediction accepts from `options` with TS.Recent `ts_recent`.
 pub(crate) fn predicted_timestamp(options: &[u8], ts_recent: u32) -> Option<u32> {
     let tcb = Tcb { ts_recent, ..Tcb::vacant(Tuple::received_v4(0, 0, 0)) };
     tcb.paws_ok(options.try_into().ok()?)
 }
 
-/// Returns the part of the hash of `tuple` that the flow table keeps, in a worker whose configuration has the seed `seed`.
+/// Returns the part of the hash of `tuple` that the flow table stores, in a worker with the seed `seed`.
 pub(crate) fn flow_tag(seed: u128, tuple: &Tuple) -> u32 {
     flow_table::tag_of(tuple.hash_with(&Secrets::from_seed(seed).table_key()))
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// The numbers of `conn`, if there is such a connection.
+    /// Returns the sequence numbers of `conn`, if it exists.
     #[doc(hidden)]
     pub fn numbers(&self, conn: ConnId) -> Option<Numbers> {
         let tcb = &self.tcbs[self.slot_of(conn)? as usize];
@@ -66,30 +66,30 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         })
     }
 
-    /// Whether the ends of `conn` take turns, and it has an exchange in place of buffers.
+    /// Returns whether `conn` is in request-response mode.
     #[doc(hidden)]
     pub fn in_rr_mode(&self, conn: ConnId) -> bool {
         self.slot_of(conn).is_some_and(|slot| self.tcbs[slot as usize].in_rr_mode())
     }
 
-    /// Connections that a peer has begun and not completed.
+    /// Returns the number of half-open connections opened by peers.
     #[doc(hidden)]
     pub fn half_open(&self) -> usize {
         self.shared.half_open
     }
 
-    /// Connections in TIME-WAIT.
+    /// Returns the number of connections in TIME-WAIT.
     #[doc(hidden)]
     pub fn time_wait(&self) -> usize {
         self.shared.time_wait.len()
     }
 
-    /// Checks what must hold after every turn: every packet that queues hold is counted, every slot and buffer is somebody's
-    /// or free, queues are whole and within their limits, and whatever waits for a timer has one.
+    /// Checks the invariants that hold after every turn: packets in queues are counted, every slot and buffer is in use
+    /// or free, queues are contiguous and within their limits, and pending work has a timer.
     ///
     /// # Panics
     ///
-    /// If something does not.
+    /// If an invariant is violated.
     #[doc(hidden)]
     pub fn assert_consistent(&self) {
         let mut free = HashSet::new();
@@ -157,7 +157,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let received: usize = buffers.received.iter().map(Packet::len).sum();
         assert_eq!(received, tcb.received as usize, "bytes received, and what was counted: {tcb:?}");
         assert!(buffers.received.iter().all(|packet| packet.data().len() == packet.len()), "a chain is in the queue");
-        // Those behind a gap come on top when it is filled.
+        // Data beyond a gap is added when the gap is filled.
         let most = 2 * self.shared.settings.rx_packets;
         assert!(buffers.received_packets() <= most, "{} packets", buffers.received_packets());
         assert!(!tcb.rcv_nxt.after(tcb.rcv_edge), "RCV.NXT is beyond the window: {tcb:?}");
@@ -174,7 +174,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         assert!((tcb.outstanding() + tcb.unsent) as usize <= self.shared.settings.tx_buffer + 1, "{tcb:?}");
     }
 
-    /// What waits has a timer, and the wheel knows of it.
+    /// Checks that pending work has a deadline, and that the timer wheel expires no later.
     fn assert_timers(&self, tcb: &Tcb) {
         if tcb.state == State::Closed || tcb.flags.has_any(Flags::VACANT | Flags::TX_PENDING) {
             return;

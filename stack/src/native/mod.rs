@@ -1,11 +1,12 @@
-//! The native engine: TCP for packets that stay where the port put them.
+//! The native TCP engine: zero-copy processing of packets in the mbufs of the port.
 //!
-//! A connection is a control block of two cache lines in a slab, found through a hash table keyed by its 4-tuple; what it
-//! needs seldom lies apart, and queues are attached only while bytes are on their way. Received payload stays in its packet
-//! until the service has consumed it; what is sent stays where the service put it until it is acknowledged, with headers in
-//! front of it where it lies.
+//! A connection is a control block ([`tcb`]) of two cache lines in a slab, found through a hash table keyed by the
+//! 4-tuple. Rarely used state is stored separately, and queues are attached only while data is in flight or unread.
+//! Received payload stays in its packet until the service has consumed it. Sent payload stays where the service put it
+//! until it is acknowledged; headers are written in front of it in place.
 //!
-//! A segment goes through [`input`] (what it means), and what it asks for is sent by [`output`] once per burst.
+//! [`receive`] processes each segment, and [`send`] transmits the result once per burst. [`fast_path`] and [`rr`]
+//! handle the common cases.
 
 mod connection;
 mod fair_share;
@@ -56,34 +57,34 @@ use tcb::{Flags, State, Tcb};
 use time_wait::TimeWait;
 use timers::tick::Tick;
 
-/// Segments that one connection sends before the next gets its turn.
+/// Segments that a connection sends before the next connection is served.
 const SEGMENTS_PER_TURN: usize = 32;
 
-/// Connections whose service found no packet that are asked again in a turn.
+/// Connections per turn that retry a failed packet allocation.
 const ALLOC_RETRIES_PER_TURN: usize = 4 * BURST;
 
-/// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
+/// Connections whose state fits into the L1 and L2 caches. Below this number, prefetching costs more than it saves.
 const CACHE_RESIDENT: usize = 1280;
 
-/// How often the port's pool is asked what is left in it, which looks at more than one cache line.
+/// Interval between two readings of the port's free packets. A reading touches more than one cache line.
 const POOL_PERIOD: Duration = Duration::from_millis(1);
 
-/// What an idle connection takes in bytes; its service may keep something of its own beside it.
+/// Memory of an idle connection in bytes. The service may store its own state in addition.
 const IDLE_CONNECTION: usize = size_of::<Tcb>() + size_of::<TcbCold<Builtin>>() + Wheel::TIMER + FlowTable::ENTRY;
 
-// A million of them are 256 MB, with a word for each service.
+// A million idle connections take 256 MB, including one word for each service.
 const _: () = assert!(IDLE_CONNECTION + size_of::<u32>() <= 256);
 
-/// The native engine of one worker, for packets `P`, with congestion control by `C`.
+/// Native engine of one worker, for packets `P`, with congestion control `C`.
 pub struct NativeEngine<P, C = Builtin> {
     tcbs: Vec<Tcb>,
     cold: Vec<TcbCold<C>>,
-    /// Congestion control of a new connection.
+    /// Congestion control state that a new connection starts with.
     initial_control: C,
     shared: Shared<P>,
-    /// Tokens of timers that have come due.
+    /// Tokens of expired timers. Kept to reuse the memory.
     expired: Vec<u32>,
-    /// Room for the list of connections that is being gone through.
+    /// Empty list that replaces `shared.active` during a flush.
     spare_active: Vec<u32>,
 }
 
@@ -94,11 +95,11 @@ struct Counters {
     failed: u64,
     finished: u64,
     broken: u64,
-    /// Segments with data sent again.
+    /// Data segments retransmitted.
     retransmitted: u64,
     /// Payload bytes copied.
     copied: u64,
-    /// Segments for which a receive queue had no place.
+    /// Segments discarded because a receive queue was full.
     pruned: u64,
     /// Connections ended by the FIN-WAIT-2 timeout.
     fin_timeouts: u64,
@@ -106,14 +107,15 @@ struct Counters {
     idle_timeouts: u64,
     /// Connections ended by the stall timeout.
     stalled: u64,
-    /// Connections reset because they held more than their share of packets and made no progress.
+    /// Connections reset because they held more than their share of packets without progress.
     shed: u64,
-    /// Out-of-order segments discarded after they were accepted.
+    /// Out-of-order segments discarded after they were queued.
     discarded: u64,
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// The connection in `slot`, to be worked on: an ordinary one, with whatever is on its way in its buffers.
+    /// Borrows the connection in `slot` for the general path. **Demotes the connection from request-response mode**,
+    /// which moves its data in flight to its queues.
     #[inline(always)]
     fn demoted(&mut self, slot: u32) -> Connection<'_, P, C> {
         let at = slot as usize;
@@ -123,7 +125,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Connection { slot, tcb: &mut self.tcbs[at], cold: &mut self.cold[at], shared: &mut self.shared }
     }
 
-    /// The slot of the connection that `conn` names, if it is still there.
+    /// Returns the slot of `conn` if the connection still exists.
     #[inline]
     fn slot_of(&self, conn: ConnId) -> Option<u32> {
         let slot = self.shared.names.slot(conn);
@@ -131,26 +133,27 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         (tcb.generation == conn.generation() && tcb.flags.has(Flags::OPEN)).then_some(slot as u32)
     }
 
-    /// The connection that `conn` names, if it is still there.
+    /// Borrows connection `conn` for the general path, if it still exists. Demotes it as [`demoted`](Self::demoted)
+    /// does.
     #[inline]
     fn demoted_by_id(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
         let slot = self.slot_of(conn)?;
         Some(self.demoted(slot))
     }
 
-    /// The slot of the connection `tuple`.
+    /// Returns the slot of the connection with `tuple`.
     #[inline]
     fn lookup(&self, hash: u64, tuple: &Tuple) -> Option<u32> {
         let tcbs = &self.tcbs;
         self.shared.table.find(hash, |slot| tcbs[slot as usize].tuple == *tuple)
     }
 
-    /// Connections that exist, whatever their state.
+    /// Returns the number of connections in any state.
     fn len(&self) -> usize {
         self.tcbs.len() - self.shared.free.len()
     }
 
-    /// A new connection of this `tcb`, with its tuple, whose hash is `hash`, in the table.
+    /// Adds a connection with the given control block. `hash` is the hash of its tuple.
     #[inline(always)]
     fn insert(&mut self, hash: u64, tcb: Tcb) -> Option<Connection<'_, P, C>> {
         let slot = match self.shared.free.pop() {
@@ -164,13 +167,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let place = self.tcbs.get_mut(slot as usize)?;
         let cold = self.cold.get_mut(slot as usize)?;
         *cold = TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial);
-        // What outlasts the connections that a slot is used for.
+        // These fields outlive the connections that use the slot.
         let Tcb { generation, wheel_at, flags, .. } = *place;
         *place = Tcb { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | tcb.flags, ..tcb };
         Some(Connection { slot, tcb: place, cold, shared: &mut self.shared })
     }
 
-    /// A slot that was never used, if there may be one more.
+    /// Adds a slot, unless the connection limit is reached.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> Option<u32> {
@@ -183,14 +186,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Some(self.tcbs.len() as u32 - 1)
     }
 
-    /// Slots of all connections.
+    /// Returns the slots of all connections.
     fn slots(&self) -> Vec<u32> {
         let used = |slot: &u32| !self.tcbs[*slot as usize].flags.has(Flags::VACANT);
         (0..self.tcbs.len() as u32).filter(used).collect()
     }
 }
 
-/// Milliseconds of the clock that timestamps go by (RFC 7323 §5.4).
+/// Returns the timestamp clock in milliseconds (RFC 7323 §5.4).
 #[inline]
 fn milliseconds(now: Instant) -> u32 {
     isn::timestamp_clock(now)
@@ -311,7 +314,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn take_events(&mut self, news: &mut EventBatch) {
         let shared = &mut self.shared;
         shared.rr.collect(&mut shared.news.readable);
-        // All stay in the list for `flush`, which nearly all of them have something for.
+        // The connections stay in the list for `flush`: nearly all of them have something to send.
         let active = std::mem::take(&mut shared.active);
         for &slot in &active {
             if let Some(tcb) = self.tcbs.get_mut(slot as usize)
@@ -337,7 +340,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
-        // A vhost port learns only from the guest whether it can cut segments.
+        // A vhost port learns from the guest whether it supports TSO.
         self.shared.settings.update_tso(egress.capabilities());
         if now.since(self.shared.pool_checked_at) >= POOL_PERIOD {
             self.shared.pool_checked_at = now;
@@ -346,7 +349,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.sweep_if_due(now);
         self.rr_flush(egress, now);
         self.drain_backlog(egress, now);
-        // What there is to send in the next turn is collected anew.
+        // Connections that become active during this flush are sent in the next turn.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.spare_active));
         for &slot in &active {
             let Some(tcb) = self.tcbs.get_mut(slot as usize) else { continue };
@@ -366,7 +369,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let reopens = !self.shared.window_held.is_empty() && !self.shared.is_low();
-        // Whose service found no packet asks for one as long as there is none.
+        // A service without a packet retries until an allocation succeeds.
         let asks = !self.shared.alloc_blocked.is_empty();
         let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
         let news = sends || self.shared.rr.has_unanswered() || !self.shared.news.is_empty();

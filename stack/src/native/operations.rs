@@ -1,4 +1,4 @@
-//! What a service asks of a connection.
+//! Operations of services on connections.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -10,11 +10,11 @@ use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
-/// Longest payload that is copied behind others in a crowded send queue.
+/// Maximum payload that is copied to the last piece of a crowded send queue.
 const SHORT: usize = 256;
 
-/// Returns the bytes of payload that are put into one outgoing packet: a segment, which is then sent from where it lies, or as many whole
-/// segments as have room if `mss` is at most a quarter of that. A peer that announces a small MSS pins hardly more packets than others.
+/// Returns the bytes of payload that are put into one outgoing packet: one segment, which is then sent in place, or as
+/// many whole segments as fit if `mss` is at most a quarter of the room. A peer with a small MSS thus pins few packets.
 #[inline]
 fn payload_of_packet(mss: u16, room: usize) -> usize {
     let mss = usize::from(mss.max(1));
@@ -22,7 +22,7 @@ fn payload_of_packet(mss: u16, room: usize) -> usize {
 }
 
 impl<P: Packet> Shared<P> {
-    /// Bytes that can be queued on the connection of `tcb`.
+    /// Returns the bytes that can be queued on the connection of `tcb`.
     #[inline]
     pub(crate) fn room(&self, tcb: &Tcb) -> usize {
         if !tcb.state.may_send() || tcb.flags.has(Flags::FIN_QUEUED) {
@@ -33,8 +33,8 @@ impl<P: Packet> Shared<P> {
         if pieces >= self.settings.tx_pieces { 0 } else { self.settings.tx_buffer.saturating_sub(queued) }
     }
 
-    /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not called
-    /// for every segment acknowledged.
+    /// Returns whether the service should be notified of free send buffer space: at a quarter of the buffer, so that a
+    /// bulk sender is not called for every acknowledgement.
     pub(crate) fn has_enough_room(&self, tcb: &Tcb) -> bool {
         self.room(tcb) * 4 >= self.settings.tx_buffer
     }
@@ -51,7 +51,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         {
             let len = first.len();
             if len > left {
-                // Within the packet's one segment.
+                // The packet is a single mbuf segment.
                 let _ = first.adjust(left);
                 break;
             }
@@ -86,7 +86,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(bytes)
     }
 
-    /// The receive queue has become shorter by `n` bytes.
+    /// Updates the state after `n` bytes were removed from the receive queue.
     #[inline]
     fn after_consuming(&mut self, n: u32) {
         if n == 0 {
@@ -100,7 +100,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Bytes that can be queued.
+    /// Returns the bytes that can be queued.
     #[inline]
     fn room(&self) -> usize {
         self.shared.room(self.tcb)
@@ -110,7 +110,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.tcb.flags |= Flags::WANTS_ROOM;
     }
 
-    /// Gives back a place that was reserved and not committed: it is nothing.
+    /// Releases bytes that were reserved and not committed.
     #[inline]
     pub(crate) fn discard_reserved(&mut self) {
         if let Some(buffers) = self.shared.buffers.of_mut(self.tcb)
@@ -122,8 +122,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Whether what is queued has to go before more is: packets run low. One piece each may always be, so that no two
-    /// connections wait for each other.
+    /// Returns whether queued data has to be sent before more is accepted, because packets run low. One piece is always
+    /// accepted, so that no two connections wait for each other.
     fn is_crowded(&self) -> bool {
         let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
         pieces > 0 && !self.shared.may_queue_packet(pieces)
@@ -136,7 +136,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return Err(bytes);
         }
         if self.is_crowded() {
-            // An acknowledgement of what is queued makes room.
+            // An acknowledgement of queued data frees space.
             self.want_room();
             return Err(bytes);
         }
@@ -159,7 +159,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Queues what was received on the same connection, if all of it fits. Returns how many bytes that were.
+    /// Queues the received data for transmission on the same connection, if all of it fits. Returns the number of
+    /// bytes.
     #[inline]
     fn echo(&mut self) -> Option<usize> {
         self.discard_reserved();
@@ -171,7 +172,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         let buffers = self.shared.buffers.of_mut(tcb)?;
         if is_low || buffers.queue.pieces() + buffers.received.len() > CROWDED {
-            // Piece by piece, within the share and with short ones put together.
+            // The caller moves packets one by one, which enforces the share and merges short ones.
             return None;
         }
         let mut end = tcb.nxt + tcb.unsent;
@@ -187,13 +188,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(n as usize)
     }
 
-    /// The length of the first received packet.
+    /// Returns the length of the first received packet.
     #[inline]
     fn first_len(&self) -> Option<usize> {
         Some(self.shared.buffers.of(self.tcb)?.received.front()?.len())
     }
 
-    /// Takes the first received packet to queue it again; it stays counted.
+    /// Takes the first received packet to queue it for transmission. It remains counted.
     #[inline]
     fn pop_received(&mut self) -> Option<P> {
         let packet = self.shared.buffers.of_mut(self.tcb)?.received.pop_front()?;
@@ -201,7 +202,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(packet)
     }
 
-    /// The first `n` bytes of the first received packet, which is longer: shared with it.
+    /// Splits the first `n` bytes from the first received packet, which is longer. The memory is shared.
     fn split_received(&mut self, n: usize) -> Option<Bytes> {
         let first = self.shared.buffers.of_mut(self.tcb)?.received.front_mut()?;
         let mut part = first.retain(0)?;
@@ -211,7 +212,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(part)
     }
 
-    /// Queues a received packet, which is counted. A short one is copied behind others if there are many of them.
+    /// Queues a received packet, which remains counted. A short packet is copied to the last piece of a crowded queue.
     #[inline]
     fn queue_packet(&mut self, packet: P) {
         self.discard_reserved();
@@ -221,7 +222,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         tcb.unsent += packet.len() as u32;
         let queue = &mut self.shared.buffers.attach(tcb).queue;
         let crowded = if is_low { MIN_SHARE } else { CROWDED };
-        // The short end of a message among full segments is not worth a copy.
+        // A short packet among full segments, such as the end of a message, is not worth a copy.
         let is_sparse = end - tcb.una <= (queue.pieces() * SHORT) as u32;
         if queue.pieces() >= crowded
             && is_sparse
@@ -236,7 +237,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.mbufs_held.queued += 1;
     }
 
-    /// Returns true if more may be queued only when some of what is queued has been acknowledged: the connection holds its share.
+    /// Returns whether the connection holds its share of packets, so that more may be queued only after an
+    /// acknowledgement.
     fn holds_its_share(&self) -> bool {
         let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
         pieces > 0 && self.shared.may_not_forward(pieces)
@@ -251,7 +253,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.mbufs_held.queue(packets);
     }
 
-    /// Finishes sending (RFC 9293 §3.10.4).
+    /// Closes the local end (RFC 9293 §3.10.4).
     pub(crate) fn close(&mut self) {
         if let Some(linger) = self.shared.settings.linger
             && self.tcb.state.may_send()
@@ -273,13 +275,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Resets (RFC 9293 §3.10.5).
+    /// Aborts the connection (RFC 9293 §3.10.5).
     pub(crate) fn abort(&mut self) {
         let tcb = &mut *self.tcb;
         let resets = tcb.state != State::SynSent;
         match tcb.state {
             State::Closed => return,
-            // Nothing is left to be reset; the peer's FIN may still have to be acknowledged.
+            // There is nothing to reset; the peer's FIN may still have to be acknowledged.
             State::TimeWait => {
                 self.detach();
                 self.tcb.received = 0;
@@ -295,7 +297,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Ends the connection for the reason `why`, and resets the peer's.
+    /// Ends the connection and sends a RST. `why` holds the flags with the reason.
     pub(crate) fn end_with_reset(&mut self, why: Flags) {
         self.end(why);
         self.tcb.flags |= Flags::RESET;
@@ -304,8 +306,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 }
 
 impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
-    /// A place of up to `max` bytes in an outgoing packet: the last one queued, if nothing of that has been sent and it has
-    /// room, or a fresh one.
+    /// Reserves up to `max` bytes in an outgoing packet: the last one queued, if it is unsent and has room, or a new
+    /// one.
     pub(crate) fn reserve<N: Nic<Packet = P>>(mut self, max: usize, egress: &mut Egress<N>) -> Option<&'a mut [u8]> {
         let room = self.room();
         if room < max {
@@ -316,7 +318,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             return None;
         }
         self.discard_reserved();
-        // The flush takes back what is not committed by then.
+        // The flush releases bytes that are not committed by then.
         self.schedule_tx();
         let Connection { slot, tcb, shared, .. } = self;
         let most = payload_of_packet(tcb.mss, egress.capabilities().data_room);
@@ -327,12 +329,12 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             let pieces = queue.pieces();
             let packet = if shared.may_queue_packet(pieces) { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
-                // To be sent from, if only to give back the queues that it may have got for nothing.
+                // The flush also releases buffers that were attached for nothing.
                 if !tcb.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING) {
                     shared.active.push(slot);
                 }
                 tcb.flags |= Flags::WANTS_ROOM | Flags::TX_PENDING;
-                // Otherwise an acknowledgement of what is queued makes room.
+                // With data in the queue, an acknowledgement frees space.
                 if pieces == 0 {
                     shared.alloc_blocked.push_back(slot);
                 }
@@ -367,7 +369,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.forward_general(source, from == to, to, egress, now)
     }
 
-    /// [`forward_received`](Self::forward_received) from the connection in `source` where it takes more.
+    /// General case of [`forward_received`](Self::forward_received) from the connection in `source`.
     #[inline(never)]
     fn forward_general<N: Nic<Packet = P>>(
         &mut self,
@@ -406,7 +408,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 moved += len;
                 continue;
             }
-            // A part of it, shared from here on.
+            // A part of the packet, which both queues share.
             let Some(part) = from.split_received(room) else { break };
             self.demoted(sink).queue_bytes(part);
             moved += room;

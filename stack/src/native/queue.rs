@@ -1,53 +1,53 @@
-//! A queue that is short nearly always.
+//! Queue optimised for a single element.
 
 use std::collections::VecDeque;
 
-/// A queue whose first element lies in itself: one that holds a single element at a time, as those of a connection that asks
-/// and answers do, touches no other memory and costs a few instructions.
+/// Queue that stores its first element inline. A queue of a single element, as of a connection with requests and
+/// responses, touches no other memory and takes few instructions.
 #[derive(Debug, Default)]
 pub(crate) struct Queue<T> {
-    /// `None` only while there is nothing in `rest` either.
+    /// First element; `None` only if `rest` is empty.
     first: Option<T>,
     rest: VecDeque<T>,
 }
 
 impl<T> Queue<T> {
-    /// An empty one.
+    /// Creates an empty queue.
     pub fn new() -> Self {
         Queue { first: None, rest: VecDeque::new() }
     }
 
-    /// Elements in it.
+    /// Returns the number of elements.
     #[inline(always)]
     pub fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the queue is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// The element, if there is only one.
+    /// Returns the element, if there is exactly one.
     #[inline(always)]
     pub fn only(&self) -> Option<&T> {
         if self.rest.is_empty() { self.first.as_ref() } else { None }
     }
 
-    /// The element, if there is only one.
+    /// Returns the element, if there is exactly one.
     #[inline(always)]
     pub fn only_mut(&mut self) -> Option<&mut T> {
         if self.rest.is_empty() { self.first.as_mut() } else { None }
     }
 
-    /// Takes the element out, if there is only one.
+    /// Takes the element, if there is exactly one.
     #[inline(always)]
     pub fn take_only(&mut self) -> Option<T> {
         if self.rest.is_empty() { self.first.take() } else { None }
     }
 
-    /// Drops the element, if there is only one.
+    /// Drops the element, if there is exactly one.
     #[inline(always)]
     pub fn drop_only(&mut self) {
         if self.rest.is_empty() {
@@ -55,31 +55,31 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The first element.
+    /// Returns the first element.
     #[inline(always)]
     pub fn front(&self) -> Option<&T> {
         self.first.as_ref()
     }
 
-    /// The first element.
+    /// Returns the first element.
     #[inline(always)]
     pub fn front_mut(&mut self) -> Option<&mut T> {
         self.first.as_mut()
     }
 
-    /// The last element.
+    /// Returns the last element.
     #[inline]
     pub fn back(&self) -> Option<&T> {
         self.rest.back().or(self.first.as_ref())
     }
 
-    /// The last element.
+    /// Returns the last element.
     #[inline]
     pub fn back_mut(&mut self) -> Option<&mut T> {
         self.rest.back_mut().or(self.first.as_mut())
     }
 
-    /// Element number `at`.
+    /// Returns element number `at`.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&T> {
         match at.checked_sub(1) {
@@ -88,7 +88,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Element number `at`.
+    /// Returns element number `at`.
     #[inline]
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         match at.checked_sub(1) {
@@ -103,35 +103,36 @@ impl<T> Queue<T> {
         if self.first.is_some() {
             return self.rest.push_back(element);
         }
-        // There is nothing to drop, which the compiler cannot know.
+        // The old value is `None`, which the compiler cannot prove.
         std::mem::forget(self.first.replace(element));
     }
 
-    /// Puts an element into the queue, which must be empty.
+    /// Puts an element into an empty queue.
     #[inline(always)]
     pub fn put(&mut self, element: T) {
         debug_assert!(self.is_empty());
-        // There is nothing to drop, which the compiler cannot know.
+        // The old value is `None`, which the compiler cannot prove.
         std::mem::forget(self.first.replace(element));
     }
 
-    /// Puts an element in front of element number `at`, which is not the first.
+    /// Inserts an element before element number `at`, which is not the first.
     ///
     /// # Panics
-    /// If `at` is zero, or beyond the end.
+    ///
+    /// If `at` is zero or beyond the end.
     pub fn insert(&mut self, at: usize, element: T) {
         assert!(at > 0 && self.first.is_some(), "nothing is put in front of the first");
         self.rest.insert(at - 1, element);
     }
 
-    /// Takes the first element out.
+    /// Takes the first element.
     #[inline(always)]
     pub fn pop_front(&mut self) -> Option<T> {
         let next = if self.rest.is_empty() { None } else { self.rest.pop_front() };
         std::mem::replace(&mut self.first, next)
     }
 
-    /// Takes the last element out.
+    /// Takes the last element.
     #[inline]
     pub fn pop_back(&mut self) -> Option<T> {
         self.rest.pop_back().or_else(|| self.first.take())
@@ -144,18 +145,19 @@ impl<T> Queue<T> {
         self.rest.clear();
     }
 
-    /// How many elements it has memory for.
+    /// Returns the number of elements for which memory is allocated.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.rest.capacity()
     }
 
-    /// Gives memory back that is for more than `most` elements.
+    /// Frees memory for more than `most` elements.
     pub fn shrink_to(&mut self, most: usize) {
         self.rest.shrink_to(most);
     }
 
-    /// Where the elements begin of which `is_before` is not true; those of which it is come first.
+    /// Returns the index of the first element for which `is_before` is false. Elements for which it is true precede all
+    /// others.
     pub fn partition_point(&self, is_before: impl Fn(&T) -> bool) -> usize {
         match &self.first {
             Some(first) if is_before(first) => 1 + self.rest.partition_point(is_before),
@@ -163,18 +165,18 @@ impl<T> Queue<T> {
         }
     }
 
-    /// All elements.
+    /// Iterates over all elements.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.rest)
     }
 
-    /// All elements from number `at` on.
+    /// Iterates over the elements from number `at` on.
     pub fn iter_from(&self, at: usize) -> impl Iterator<Item = &T> {
         let first = if at == 0 { self.first.as_ref() } else { None };
         first.into_iter().chain(self.rest.iter().skip(at.saturating_sub(1)))
     }
 
-    /// All elements.
+    /// Iterates over all elements.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.first.iter_mut().chain(&mut self.rest)
     }

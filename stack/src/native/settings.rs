@@ -1,4 +1,4 @@
-//! Configuration and port as the engine goes by them.
+//! Settings of the engine, derived from the configuration and the port.
 
 use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
@@ -14,17 +14,17 @@ use linerate_bypass::time::Duration;
 use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
 use std::net::{IpAddr, SocketAddr};
 
-/// The window that a connection begins with, before it is tuned, in bytes.
+/// Initial receive window in bytes, before tuning.
 const FIRST_WINDOW: usize = 64 << 10;
 
-/// Buffers if nothing else was asked for, in bytes.
+/// Default buffer sizes in bytes.
 const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
 
-/// What connections are accepted on.
+/// Listening address.
 pub(crate) struct Listener {
     ipv4: bool,
-    /// The address, IPv4's in mapped form; none if any will do.
+    /// Address, IPv4 in mapped form; `None` for any address.
     ip: Option<u128>,
     port: u16,
 }
@@ -39,7 +39,7 @@ impl Listener {
         Listener { ipv4, ip, port: listen.port() }
     }
 
-    /// Whether a connection `tuple` is for it.
+    /// Returns whether a connection on `tuple` is for this listener.
     #[inline]
     pub fn is_for(&self, tuple: &Tuple) -> bool {
         self.port == tuple.local_port()
@@ -48,13 +48,13 @@ impl Listener {
     }
 }
 
-/// What does not change while the engine runs.
+/// Settings, most of which are constant while the engine runs.
 pub(crate) struct Settings {
     pub listen: Vec<Listener>,
     pub connections: usize,
     pub half_open: usize,
     pub half_open_timeout: Duration,
-    /// After how long a SYN is sent for the second time, or given up.
+    /// Time until the first retransmission of a SYN, or until it is given up.
     pub first_syn_timeout: Duration,
     pub user_timeout: Duration,
     pub linger: Option<Duration>,
@@ -62,35 +62,35 @@ pub(crate) struct Settings {
     pub fin_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub stall_timeout: Option<Duration>,
-    /// Set if a timer watches established connections without data in flight.
+    /// Whether a timer watches established connections without data in flight.
     pub has_inactivity_timers: bool,
-    /// The receive queue's size to begin with, and the most that tuning makes of it.
+    /// Initial and maximum size of the receive queue in bytes.
     pub rx_initial: u32,
     pub rx_max: u32,
-    /// The shift of the windows that we offer.
+    /// Shift of the local window field.
     pub rx_scale: u8,
-    /// Packets that one connection's receiving side may pin.
+    /// Packets that the receive side of a connection may hold.
     pub rx_packets: usize,
-    /// Of them, packets beyond a gap.
+    /// Packets of these that may be out of order.
     pub rx_out_of_order: usize,
-    /// Packets that all queues may pin before no more is taken in, of those that services keep none: what is left is for the
-    /// port to receive acknowledgements with, without which nothing would ever be let go, and for headers.
+    /// Packets that all queues and services may hold. The rest of the pool receives acknowledgements, without which no
+    /// packet would be released, and carries headers.
     packet_limit: usize,
-    /// What of that is left beside what services keep at present.
+    /// Packets that queues may hold, given the packets held by services.
     pub packets: usize,
-    /// Packets that they may pin before nothing more is written to be sent, and nothing beyond a gap is taken in: what is
-    /// left is for what fills gaps and is consumed.
+    /// Packets held from which on nothing more is written for transmission and no out-of-order data is accepted. The
+    /// rest is for data that fills gaps and is consumed.
     pub packets_in_advance: usize,
-    /// Packets that they may pin with what was received before no more of it is taken in: what is left is for answers, for
-    /// which a service may leave what it has received where it is.
+    /// Packets held, including unread data, from which on no more data is accepted. The rest is for responses: a
+    /// service may leave a request in place until it has answered.
     pub packets_received: usize,
-    /// Packets that they may pin before less window is offered, and with what was received before nothing beyond a gap is
-    /// taken in.
+    /// Packets held from which on smaller windows are advertised. Including unread data, out-of-order data is not
+    /// accepted.
     pub pressure: usize,
-    /// Bytes of queued data that may lie on the heap instead of in packets: as many as the packets have room for.
+    /// Bytes of queued data that may be on the heap instead of in packets: the capacity of the packets.
     pub heap_limit: usize,
     pub tx_buffer: usize,
-    /// Pieces that one connection's send queue may hold.
+    /// Pieces that the send queue of a connection may hold.
     pub tx_pieces: usize,
     pub ack_delay: Duration,
     pub nagle: bool,
@@ -98,14 +98,14 @@ pub(crate) struct Settings {
     pub ecn: bool,
     pub exact_ecn_echo: bool,
     pub limits: Limits,
-    /// The floor of time-outs that no acknowledgement is waited for by.
+    /// Minimum retransmission timeout for restarts after idleness and for zero-window probes.
     pub rto_floor: Duration,
-    /// The largest segment, TCP header options not deducted (RFC 6691), of IPv4 and of IPv6.
+    /// Maximum segment size before TCP options are deducted (RFC 6691), of IPv4 and of IPv6.
     mss: [u16; 2],
     pub offload: Offload,
-    /// To send takes no more than headers: the port sums, and takes payload that is kept.
+    /// Whether transmission needs to write headers only: the port computes checksums and accepts chains.
     pub headers_only: bool,
-    /// The most payload that the port cuts into segments by itself.
+    /// Maximum payload of a TSO packet.
     pub tso: Option<usize>,
     /// Fast paths in use.
     pub fast_paths: FastPaths,
@@ -166,7 +166,7 @@ impl Settings {
         settings
     }
 
-    /// Leaves `kept` packets to services, which have taken them from queues and not let go of them.
+    /// Updates the packet limits for `kept` packets held by services outside of queues.
     pub fn set_app_held(&mut self, kept: usize) {
         let most = self.packet_limit;
         self.packets = most.saturating_sub(kept);
@@ -175,30 +175,30 @@ impl Settings {
         self.pressure = (most - most / 7 * 3).saturating_sub(kept);
     }
 
-    /// Goes by what the port can do at present.
+    /// Updates the TSO limit to the current capabilities of the port.
     #[inline]
     pub fn update_tso(&mut self, port: &Capabilities) {
         self.tso = port.tso.filter(|_| port.multi_segment_tx);
     }
 
-    /// Goes by another largest IPv6 packet.
+    /// Sets the IPv6 MTU.
     pub fn set_mtu_v6(&mut self, mtu: usize) {
         self.mss[1] = mss(mtu, 60);
     }
 
-    /// The largest segment, TCP header options not deducted, of either family (RFC 6691).
+    /// Returns the maximum segment size of an address family, before TCP options are deducted (RFC 6691).
     #[inline]
     pub fn mss(&self, ipv4: bool) -> u16 {
         self.mss[usize::from(!ipv4)]
     }
 }
 
-/// The largest segment where packets of `mtu` bytes have headers of `headers`.
+/// Returns the maximum segment size for an MTU of `mtu` and headers of `headers` bytes.
 fn mss(mtu: usize, headers: usize) -> u16 {
     mtu.saturating_sub(headers).clamp(64, 65_495) as u16
 }
 
-/// The least shift by which 16 bits express a window of `bytes` (RFC 7323 §2.2).
+/// Returns the smallest shift with which 16 bits express a window of `bytes` (RFC 7323 §2.2).
 fn scale_for(bytes: usize) -> u8 {
     (0..14).find(|scale| bytes >> scale <= 65_535).unwrap_or(14)
 }

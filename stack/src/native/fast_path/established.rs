@@ -1,9 +1,11 @@
-//! The fast path: header prediction (Jacobson, "4BSD TCP Header Prediction", 1990) and what answers it.
+//! Fast path of established connections: header prediction (Jacobson, "4BSD TCP Header Prediction", 1990), and
+//! transmission of whole packets.
 //!
-//! Nearly every segment of a connection that asks and answers is the next in order, has nothing out of the ordinary, and
-//! acknowledges the one segment that is in flight; and nearly everything sent is one packet as the service left it. Here a
-//! few comparisons find that out, and nothing is done until it is certain. The steps are those of
-//! [`input`](crate::native::receive::input) and [`output`](crate::native::send::output), which do everything else.
+//! Nearly every segment of a request-response connection is the next in order, has no unusual option or flag, and
+//! acknowledges the only segment in flight. Nearly every transmission is one packet as the service left it. A few
+//! comparisons recognise these cases, and state changes only after all of them.
+//! [`input`](crate::native::receive::input) and [`output`](crate::native::send::output) handle everything else in the
+//! same steps.
 
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
@@ -25,17 +27,17 @@ use crate::native::{NativeEngine, SEGMENTS_PER_TURN};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, Nic, Packet};
 
-/// The length of the header and the flags of a segment that is nothing but an acknowledgement and perhaps data, as they are
-/// in bytes 12 and 13 of the TCP header (RFC 9293 §3.1): without options, and with a timestamp.
+/// Header length and control bits of a plain ACK, as in bytes 12 and 13 of the TCP header (RFC 9293 §3.1): without
+/// options, and with a timestamp.
 const PLAIN: u32 = 0x5010;
 const WITH_TIMESTAMP: u32 = 0x8010;
-/// The flag that makes no difference.
+/// PSH, which is ignored.
 const PUSH: u32 = 0x0008;
 
-/// What makes an arrival more than its data and what they acknowledge.
+/// Flags that disable header prediction.
 const RX_SLOW_FLAGS: Flags = Flags::ECN.or(Flags::PERSIST);
 
-/// What makes sending more than putting headers in front of a packet.
+/// Flags that disable transmission with headers only.
 const TX_SLOW_FLAGS: Flags = Flags::FIN_QUEUED
     .or(Flags::RESET)
     .or(Flags::TLP)
@@ -46,8 +48,8 @@ const TX_SLOW_FLAGS: Flags = Flags::FIN_QUEUED
     .or(Flags::ECN);
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, to be taken in as if nothing
-    /// had been done.
+    /// Processes a segment of the connection in `slot` if header prediction accepts it. Otherwise returns the packet,
+    /// without effect except on TS.Recent.
     #[inline]
     pub(crate) fn header_predict(&mut self, slot: u32, head: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
         if !self.shared.settings.fast_paths.has(FastPath::HeaderPrediction) {
@@ -73,7 +75,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let len = len as u32;
         let ack = Seq(field(fixed, 8));
         let acknowledged = ack - tcb.una;
-        // What neither brings nor acknowledges anything, or what was acknowledged before, may be a duplicate.
+        // A segment without data that acknowledges nothing new, or an old acknowledgement, may be a duplicate.
         if len > tcb.rcv_window()
             || acknowledged > tcb.outstanding()
             || len == 0 && acknowledged == 0
@@ -90,8 +92,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if expected == WITH_TIMESTAMP {
             let options = tcp[20..].first_chunk();
             let Some(timestamp) = options.and_then(|options| tcb.paws_ok(options)) else { return Some(packet) };
-            // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first. This
-            // holds whoever takes the segment in.
+            // RFC 7323 §4.3: only a segment that continues the last acknowledgement sent updates TS.Recent, so that a
+            // delayed ACK echoes the first timestamp. The update is valid on the general path as well.
             if tcb.rcv_acked == tcb.rcv_nxt {
                 tcb.ts_recent = timestamp;
             }
@@ -100,7 +102,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Some(packet);
         }
 
-        // From here on it is certain.
+        // From here on the segment is accepted.
         let buffers = self.shared.buffers.attach(tcb);
         tcb.wl1 = tcb.rcv_nxt;
         update_snd_window(slot, tcb, &mut self.cold, flags_and_window as u16);
@@ -123,8 +125,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         None
     }
 
-    /// Takes in a predicted segment of the connection in `slot`, with `len` bytes or none, that acknowledges what more is in
-    /// flight than one segment, or queued.
+    /// Processes a predicted segment of the connection in `slot`, with `len` bytes of payload, while other data is in
+    /// flight or queued.
     #[inline(never)]
     fn predict_general_ack(&mut self, slot: u32, ack: Seq, packet: P, len: u32, now: Instant) -> Option<P> {
         let mut flags =
@@ -145,8 +147,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         None
     }
 
-    /// New data is acknowledged, up to `ack`, on a connection on which nothing was ever missing. Returns whether there may
-    /// be something to send for it.
+    /// Processes an acknowledgement of new data up to `ack` on a connection without losses. Returns whether there may
+    /// be something to send.
     #[inline(never)]
     fn acknowledge_in_order(&mut self, slot: u32, ack: Seq, pure: bool, now: Instant) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
@@ -155,7 +157,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.mbufs_held.unqueue(packets);
         let acknowledged = ack - tcb.una;
         tcb.una = ack;
-        // What is left is due no sooner than it was.
+        // The deadline of the remaining data does not move closer.
         if ack == tcb.nxt {
             tcb.retransmit_at = Tick::NONE;
         }
@@ -167,7 +169,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         sends
     }
 
-    /// Tells the path and congestion control of the connection in `slot` of an acknowledgement in order.
+    /// Reports an acknowledgement in order to the path estimator and to congestion control.
     #[inline(never)]
     pub(crate) fn report_ack(&mut self, slot: u32, ack: Seq, acknowledged: u32, report: AckReport, now: Instant) {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
@@ -179,8 +181,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.cwnd = control.window();
     }
 
-    /// Sends the only packet received on the connection in `slot` back on it, if it is as simple as that. Returns how many
-    /// bytes that were; `None` when nothing has changed.
+    /// Sends the only packet received on the connection in `slot` back as an echo. Returns its length, or `None`
+    /// without effect if the packet or the state is unusual.
     #[inline(never)]
     pub(crate) fn echo_lone<N: Nic<Packet = P>>(
         &mut self,
@@ -215,22 +217,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         buffers.queue.push_lone(tcb.nxt, kept);
         self.shared.mbufs_held.queued += 1;
         tcb.received = 0;
-        // What was to be acknowledged has been.
+        // The echo acknowledges everything received.
         tcb.flags.clear(Flags::TX_PENDING | Flags::CONSUMED);
         egress.send_frame(packet);
         note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.earliest_rto, now);
         tcb.note_ack_sent();
         let has_turned = std::mem::take(&mut buffers.turned);
         self.shared.arm_for(slot, tcb, tcb.retransmit_at);
-        // Most connections that have answered twice take turns from there on.
+        // Most connections with two such exchanges continue in this way.
         if has_turned {
             self.promote(slot, now);
         }
         Some(len as usize)
     }
 
-    /// Sends what the connection in `slot` has to send if that is whole packets, each a segment, and nothing else is the
-    /// matter. Returns whether it was all that.
+    /// Sends the queued data of the connection in `slot` if it consists of whole packets, one per segment, and nothing
+    /// else is pending. Returns whether everything was sent.
     #[inline(always)]
     pub(crate) fn send_whole_packets<N: Nic<Packet = P>>(
         &mut self,
@@ -268,7 +270,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 break;
             }
             let Some((len, packet)) = buffers.queue.next_packet(tcb.nxt) else { break };
-            // A short one goes only as the last.
+            // A short segment is sent only as the last one.
             if len > mss || len < mss && len != tcb.unsent || tcb.outstanding() + len > most {
                 break;
             }
@@ -312,7 +314,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 }
 
-/// The peer offers the window that `field` says, on the connection in `slot`.
+/// Updates SND.WND of the connection in `slot` from the window field `field`.
 #[inline(always)]
 pub(crate) fn update_snd_window<C: CongestionControl>(slot: u32, tcb: &mut Tcb, cold: &mut [TcbCold<C>], field: u16) {
     let window = u32::from(field) << tcb.snd_scale();
@@ -324,8 +326,8 @@ pub(crate) fn update_snd_window<C: CongestionControl>(slot: u32, tcb: &mut Tcb, 
     }
 }
 
-/// `ack` acknowledges the one segment that is in flight, and nothing is queued behind it. Returns what is to be
-/// [reported](NativeEngine::report) of that.
+/// Processes an acknowledgement of the only segment in flight, with nothing queued behind it. Returns the measurement
+/// if it has to be [reported](NativeEngine::report_ack).
 #[inline(always)]
 pub(crate) fn ack_lone_segment<P: Packet>(
     tcb: &mut Tcb,
@@ -342,17 +344,17 @@ pub(crate) fn ack_lone_segment<P: Packet>(
     report.notable.then_some(report)
 }
 
-/// Puts the `len` bytes of `packet`, the next in order, into the receive queue.
+/// Appends `packet`, the next `len` bytes in order, to the receive queue.
 #[inline(always)]
 fn queue_in_order<P: Packet>(tcb: &mut Tcb, buffers: &mut ConnBuffers<P>, packet: P, len: u32) {
     buffers.received.push_back(packet);
     tcb.rcv_nxt += len;
     tcb.received += len;
-    // One that the port has put together of several wants an answer as they do.
+    // A segment merged by LRO counts as two, which triggers an immediate ACK.
     tcb.segs_unacked = tcb.segs_unacked.saturating_add(1 + u8::from(len > u32::from(tcb.mss)));
 }
 
-/// The only `len` bytes in flight have gone out.
+/// Updates the state after the only segment in flight, of `len` bytes, was sent.
 #[inline(always)]
 pub(crate) fn note_lone_sent(tcb: &mut Tcb, flight: &mut Flight, len: u32, earliest_rto: &[Tick; 2], now: Instant) {
     flight.sent_lone(len, now, tcb.cwnd);
@@ -360,7 +362,7 @@ pub(crate) fn note_lone_sent(tcb: &mut Tcb, flight: &mut Flight, len: u32, earli
     tcb.retransmit_at = earliest_rto[usize::from(tcb.rtt.consults_path())];
 }
 
-/// Whether what can be sent needs no more than headers in front of it, with nothing else to be said.
+/// Returns whether a segment needs only headers in front of the payload, and nothing else is pending.
 #[inline(always)]
 fn needs_headers_only<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>, settings: &Settings) -> bool {
     tcb.state == State::Established
@@ -372,8 +374,8 @@ fn needs_headers_only<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>, settings: 
         && buffers.flight.is_clean()
 }
 
-/// Puts the headers in front of the `len` bytes of `packet`, the next of the stream, and returns those, to be kept until they
-/// are acknowledged; `push` is a flag beside ACK. `None` if that cannot be; nothing has changed then.
+/// Writes the headers in front of the `len` bytes of `packet`, the next of the stream. Returns the payload, to be kept
+/// until it is acknowledged. `push` is added to ACK. Returns `None`, without effect, if the packet cannot be shared.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "what a header is made of")]
 pub(crate) fn prepend_headers<P: Packet>(
@@ -399,7 +401,7 @@ pub(crate) fn prepend_headers<P: Packet>(
         tso: None,
     };
     let timestamp = Timestamp { value: milliseconds.wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
-    // What the compiler knows makes this a few stores of whole words.
+    // The constants let the compiler reduce the header to a few stores of whole words.
     let offload = Offload { tcp: true, ..offload };
     match (tcb.tuple.is_ipv4(), tcb.flags.has(Flags::TIMESTAMPS)) {
         (true, true) => {
@@ -417,7 +419,7 @@ pub(crate) fn prepend_headers<P: Packet>(
     }
 }
 
-/// [`prepend_headers`], with `N` bytes of headers.
+/// [`prepend_headers`] with `N` bytes of headers.
 #[inline(always)]
 fn prepend_headers_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
     packet: &mut P,

@@ -1,8 +1,7 @@
-//! The steps that nearly every connection takes beside its data: the handshake is completed, the peer finishes, our FIN is
-//! sent and acknowledged.
+//! Fast path of connection setup and close: completion of the handshake, FINs and their acknowledgements.
 //!
-//! As on the [fast path](crate::native::fast_path::established), a few comparisons find out that a segment is just that, and nothing is done until it
-//! is certain. Everything else is looked at step by step in [`input`](crate::native::receive::input).
+//! As on the [fast path of data](crate::native::fast_path::established), a few comparisons recognise the case before
+//! any state changes. [`input`](crate::native::receive::input) handles everything else.
 
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
@@ -18,7 +17,7 @@ use crate::native::tcb::{Flags, State};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
-/// What a FIN by itself does not say, or waits for.
+/// Flags that a plain FIN does not express or has to wait for.
 const FIN_SLOW_FLAGS: Flags =
     Flags::FIN_SENT.or(Flags::TLP).or(Flags::WINDOW_PROBE).or(Flags::KEEPALIVE).or(Flags::DSACK).or(Flags::ECN_ECHO);
 
@@ -26,8 +25,8 @@ const FIN_SLOW_FLAGS: Flags =
 const FIXED: usize = 20;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in a segment of the connection in `slot`, whose tuple has the hash `hash`, if it is the connection's next step and
-    /// nothing else. Returns whether it was; otherwise nothing has changed.
+    /// Processes a segment that completes a handshake, or is a plain FIN or its acknowledgement. `hash` is the hash of
+    /// the tuple. Returns whether the segment was processed; otherwise nothing has changed.
     #[inline(always)]
     pub(crate) fn lifecycle_fast_path(
         &mut self,
@@ -45,7 +44,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some((_, tcp)) = data.split_at_checked(head.tcp_offset) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
         let [seq, ack] = [4, 8].map(|at| Seq(field(fixed, at)));
-        // Whatever is said in the header's length, in the flags but for PSH, and in the window.
+        // Header length, control bits without PSH, and window.
         let rest = field(fixed, 12);
         let control = Control((rest >> 16) as u8 & !Control::PSH.0);
         if tcp.len() != tcb.header_len()
@@ -79,7 +78,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             State::Established if control == Control::ACK.with(Control::FIN) => {
                 self.fin_fast_path(slot, ack, rest as u16, ts_recent, now)
             }
-            // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
+            // The service has received all other events, and the acknowledgement yields no measurement that is still
+            // needed.
             State::LastAck if control == Control::ACK && tcb.flags.has(Flags::FIN_SENT | Flags::FIN_REPORTED) => {
                 tcb.flags.clear(Flags::IN_TABLE);
                 self.shared.table.remove(hash, slot);
@@ -90,8 +90,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
     }
 
-    /// The peer of the established connection in `slot` finishes, and acknowledges all that we have sent: no more than one
-    /// segment is taken in here. `window` is the field.
+    /// Processes a FIN of the peer on the established connection in `slot` that acknowledges everything sent. Handles
+    /// at most one segment in flight. `window` is the window field.
     #[inline(always)]
     fn fin_fast_path(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
@@ -121,7 +121,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.state = State::CloseWait;
         let mut flags = Flags::ACK_NOW | Flags::TX_PENDING;
         if tcb.received == 0 && !tcb.flags.has(Flags::WANTS_ROOM) {
-            // Nothing is to be told first, or only that it is open, which comes first anyhow.
+            // Except for the event of a new connection, which precedes others in any case, no event is pending.
             self.shared.report_peer_closed(tcb, self.shared.id(slot, tcb));
         } else {
             flags |= Flags::NOTIFY;
@@ -135,8 +135,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         true
     }
 
-    /// Sends our FIN on the connection in `slot` if nothing is left to be sent before it, or to be said beside it. Returns
-    /// whether it went.
+    /// Sends a FIN on the connection in `slot` if no data or other signal is pending. Returns whether the FIN was sent.
     #[inline(always)]
     pub(crate) fn send_fin_fast_path<N: Nic<Packet = P>>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Fast paths for segments on established connections, SYNs, and the end of handshakes and connections.
+//! Fast paths for SYNs, for data on established connections, and for connection setup and close.
 
 pub(crate) mod established;
 mod lifecycle;

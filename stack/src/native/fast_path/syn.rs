@@ -1,7 +1,7 @@
-//! A SYN as nearly everybody sends it, and its answer.
+//! Fast path of SYNs with the common set of options, and their SYN-ACKs.
 //!
-//! As on the [fast path](crate::native::fast_path::established), a few comparisons find out that a segment is just that. Everything else that begins
-//! a connection, or does not, is looked at step by step in [`handshake`](crate::native::handshake).
+//! As on the [fast path of data](crate::native::fast_path::established), a few comparisons recognise the case.
+//! [`handshake`](crate::native::handshake) handles all other segments without a connection.
 
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
@@ -20,12 +20,12 @@ use crate::tcp::per_source_limits::SynVerdict;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
-/// The length of the TCP header of such a SYN.
+/// TCP header length of such a SYN.
 const LEN: usize = 20 + SynOptions::MAX_LEN;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in a segment whose tuple has the hash `hash`, which the table does not have. Nearly always it is a SYN as nearly
-    /// everybody sends it, and is answered at once.
+    /// Processes a segment whose tuple, with the hash `hash`, is not in the flow table. A common SYN is answered at
+    /// once; other segments take the general path.
     #[inline(never)]
     pub(crate) fn syn_fast_path<N: Nic<Packet = P>>(
         &mut self,
@@ -56,13 +56,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 }
 
-/// The SYN that `packet` is, if it is as nearly everybody sends it, and what it says.
+/// Parses `packet` if it is a SYN with the common set of options.
 #[inline(always)]
 fn common_syn<P: Packet>(packet: &P, head: &SegmentMeta) -> Option<(TcpHeader, SynParams)> {
     let data = packet.data();
     let header: &[u8; LEN] = data.get(head.tcp_offset..)?.try_into().ok()?;
     let options = Options::parse_common_syn(&header[20..])?;
-    // The length of the header and the flags (RFC 9293 §3.1), and the window.
+    // Header length, control bits and window (RFC 9293 §3.1).
     let flags_and_window = field(header, 12);
     if flags_and_window >> 16 != (LEN as u32) << 10 | u32::from(Control::SYN.0) || packet.len() != data.len() {
         return None;

@@ -1,5 +1,5 @@
-//! SYN cookies (RFC 4987 §3.6): a SYN is answered without keeping anything, and what must be known later comes back in what
-//! the peer acknowledges and echoes. For when the half-open table is full.
+//! SYN cookies (RFC 4987 §3.6), used while the half-open table is full. The SYN-ACK carries the connection parameters
+//! in its sequence number and timestamp; no state is kept.
 
 use crate::native::handshake::isn::Secrets;
 use crate::native::segment::options::MAX_WINDOW_SCALE;
@@ -7,51 +7,52 @@ use crate::native::segment::seq::Seq;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::{Duration, Instant};
 
-/// How long a period is. A cookie is good in the one it was made in and in the next: for 64 to 128 s.
+/// Length of a period. A cookie is valid in the period of its creation and the next one: for 64 to 128 s.
 const PERIOD: Duration = Duration::from_secs(64);
 
-/// Where the lower bits of a cookie begin and what they are: the segment size's place in its table, and the period's lowest
-/// bit. The other 28 bits are a keyed hash, so that a guess is right once in 2²⁸.
+/// Lower bits of a cookie: the index of the segment size, and the lowest bit of the period. The other 28 bits are a
+/// keyed hash, so that a guess succeeds with probability 2⁻²⁸.
 const INDEX: u32 = 7;
 const PARITY_SHIFT: u32 = 3;
 const HASH: u32 = !0xf;
 
-/// The sizes of segments that a cookie can tell, in bytes of payload: from the smallest that we send over RFC 9293's default
-/// and what is left of common paths after tunnels, to Ethernet's and that of jumbo frames.
+/// Segment sizes that a cookie can encode, in bytes of payload: the smallest size in use, the default of RFC 9293,
+/// common path MTUs behind tunnels, Ethernet and jumbo frames.
 const MSS_V4: [u16; 8] = [64, 256, 536, 1200, 1360, 1440, 1460, 8960];
-/// The same with IPv6's longer header and larger minimum.
+/// The same for IPv6, with its longer header and larger minimum MTU.
 const MSS_V6: [u16; 8] = [64, 536, 1220, 1340, 1380, 1420, 1440, 8940];
 
-/// The lower bits of a timestamp that carry options.
+/// Lower bits of a timestamp that encode options.
 const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
-/// The window scale that says that there is none.
+/// Window scale code for "not negotiated".
 const NO_SCALE: u32 = 15;
 const SACK_BIT: u32 = 1 << 4;
 const ECN_BIT: u32 = 1 << 5;
 
-/// What a SYN said that a cookie has no room for. The timestamp that we send carries it; without timestamps it is lost, and
-/// must not be offered in the SYN-ACK.
+/// SYN options that a cookie has no room for. The timestamp of the SYN-ACK encodes them. Without timestamps they are
+/// lost, and the SYN-ACK must not offer them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CookieOptions {
-    /// By how many bits the peer's windows are to be shifted.
+    /// Shift of the peer's window field.
     pub window_scale: Option<u8>,
-    /// Whether the peer reads SACK blocks.
+    /// Whether the peer permits SACK.
     pub sack: bool,
-    /// Whether the peer asked for ECN, and is to have it.
+    /// Whether ECN is negotiated.
     pub ecn: bool,
 }
 
-/// The initial sequence number that answers a SYN on `tuple` with number `peer_isn` and segment size `mss`.
+/// Returns the initial sequence number that answers a SYN on `tuple` with sequence number `peer_isn` and segment size
+/// `mss`.
 pub(crate) fn make(secrets: &Secrets, tuple: &Tuple, peer_isn: Seq, mss: u16, now: Instant) -> Seq {
     let sizes = sizes(tuple);
-    // Never more than the peer takes, unless it takes less than anybody.
+    // The largest size that does not exceed the peer's, or else the smallest size.
     let index = sizes.iter().rposition(|size| *size <= mss).unwrap_or(0);
     cookie(secrets, tuple, peer_isn, period(now), index as u32)
 }
 
-/// The segment size of the peer that acknowledges `isn`, if that is the number that its SYN with `peer_isn` was answered with
-/// not long ago. They are the segment's acknowledgement and its sequence number, less one each.
+/// Returns the segment size of the peer if `isn` is the valid cookie for its SYN with sequence number `peer_isn`. Both
+/// numbers are those of the peer's ACK, less one.
 pub(crate) fn check(secrets: &Secrets, tuple: &Tuple, isn: Seq, peer_isn: Seq, now: Instant) -> Option<u16> {
     let current = period(now);
     let age = (isn.0 >> PARITY_SHIFT ^ current) & 1;
@@ -60,10 +61,11 @@ pub(crate) fn check(secrets: &Secrets, tuple: &Tuple, isn: Seq, peer_isn: Seq, n
     (isn == expected).then(|| sizes(tuple)[index as usize])
 }
 
-/// The timestamp to send with a cookie: `value`, the present one, with `options` in its lower bits. It is at most `value` and
-/// less than 64 ms before it, so that what is sent later does not seem older (RFC 7323 §5.3).
+/// Returns the timestamp of a SYN-ACK with a cookie: `value`, the current timestamp, with `options` in the lower bits.
+/// The result is at most `value` and less than 64 ms before it, so that later timestamps do not appear older (RFC 7323
+/// §5.3).
 ///
-/// What comes back as its echo is therefore no good for a round-trip time.
+/// An echo of this timestamp yields no valid RTT sample.
 pub(crate) fn encode_timestamp(value: u32, options: CookieOptions) -> u32 {
     let scale = options.window_scale.map_or(NO_SCALE, |scale| scale.min(MAX_WINDOW_SCALE).into());
     let sack = if options.sack { SACK_BIT } else { 0 };
@@ -73,9 +75,9 @@ pub(crate) fn encode_timestamp(value: u32, options: CookieOptions) -> u32 {
     if carried > value & OPTION_MASK { encoded.wrapping_sub(1 << OPTION_BITS) } else { encoded }
 }
 
-/// The options that a timestamp carried, from what a peer with a cookie echoes and our timestamp of now for it (`value` as
-/// for [`encode_timestamp`]). `None` if `echo` is older than a cookie can be, or of the future: it is not ours, and what
-/// the peer believes to have been agreed upon is unknown.
+/// Decodes the options from the timestamp `echo` of a peer with a cookie. `value` is the current timestamp, as for
+/// [`encode_timestamp`]. Returns `None` if `echo` is older than any valid cookie, or in the future: the negotiated
+/// options are unknown then.
 pub(crate) fn decode_timestamp(echo: u32, value: u32) -> Option<CookieOptions> {
     const OLDEST: u32 = 2 * PERIOD.as_millis() as u32 + (1 << OPTION_BITS);
     if value.wrapping_sub(echo) >= OLDEST {
@@ -93,13 +95,13 @@ fn sizes(tuple: &Tuple) -> &'static [u16; 8] {
     if tuple.is_ipv4() { &MSS_V4 } else { &MSS_V6 }
 }
 
-/// The number of the period that `now` lies in.
+/// Returns the number of the period that contains `now`.
 fn period(now: Instant) -> u32 {
     (now.as_nanos() / PERIOD.as_nanos() as u64) as u32
 }
 
-/// The cookie of `period`. All that it says is hashed, the peer's initial sequence number too, so that a cookie is good for
-/// one SYN only.
+/// Returns the cookie of `period`. The hash covers all encoded values and the peer's initial sequence number, so that a
+/// cookie is valid for one SYN only.
 fn cookie(secrets: &Secrets, tuple: &Tuple, peer_isn: Seq, period: u32, index: u32) -> Seq {
     let hash = secrets.cookie_hash(tuple, [u64::from(peer_isn.0) << 32 | u64::from(period), index.into()]);
     Seq(hash & HASH | (period & 1) << PARITY_SHIFT | index)
@@ -129,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// RFC 9293 §3.7.1, MUST-16: no segments larger than the peer has said.
+        /// RFC 9293 §3.7.1, MUST-16: no segment exceeds the size announced by the peer.
         #[test]
         fn a_cookie_tells_the_segment_size_or_a_little_less(seed: u128, port: u16, isn: u32, mss in 64u16.., six: bool) {
             let secrets = Secrets::from_seed(seed);
@@ -149,7 +151,7 @@ mod tests {
             prop_assert_eq!(decode_timestamp(sent, value.wrapping_add(later)), Some(options));
         }
 
-        /// RFC 7323 §5.3: PAWS would throw away what follows with a smaller timestamp.
+        /// RFC 7323 §5.3: PAWS would discard later segments with a smaller timestamp.
         #[test]
         fn a_timestamp_with_options_is_not_ahead_of_the_clock(value: u32, options in options()) {
             let behind = value.wrapping_sub(encode_timestamp(value, options));
@@ -207,7 +209,8 @@ mod tests {
         }
     }
 
-    /// Sixteen of 2³² numbers are good at any time, one for each size and period: a guess is right once in 2²⁸.
+    /// At any time sixteen of 2³² numbers are valid, one for each size and period: a guess succeeds with probability
+    /// 2⁻²⁸.
     #[test]
     fn guesses_are_as_good_as_their_number() {
         let secrets = Secrets::from_seed(6);
@@ -222,7 +225,7 @@ mod tests {
             let guess = random.u32(..);
             assert_eq!(check(&secrets, &tuple(1), Seq(guess), PEER_ISN, NOW).is_some(), good.contains(&guess));
         }
-        // The hash of one bit alone: as often set as not. 2¹⁶ cookies, deviation 128.
+        // Each bit of the hash is set in half of the cookies. 2¹⁶ cookies, deviation 128.
         for bit in 4..32 {
             let set =
                 (0..=u16::MAX).filter(|port| make(&secrets, &tuple(*port), PEER_ISN, 1460, NOW).0 >> bit & 1 == 1);
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(check(&secrets, &tuple(1), cookie, PEER_ISN, Instant::ZERO), None);
     }
 
-    /// The oldest that there can be is of the beginning of the period before, and 63 ms late.
+    /// The oldest valid timestamp is from the beginning of the previous period, less 63 ms.
     #[test]
     fn an_echo_that_is_too_old_or_of_the_future_carries_nothing() {
         let options = CookieOptions { window_scale: Some(7), sack: true, ecn: false };

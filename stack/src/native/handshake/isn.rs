@@ -1,4 +1,4 @@
-//! Numbers that a peer sees and must not be able to continue: initial sequence numbers and timestamps.
+//! Unpredictable numbers: initial sequence numbers and timestamps.
 
 use crate::native::segment::seq::Seq;
 use crate::rng;
@@ -8,44 +8,46 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 use std::fmt;
 use std::hash::Hasher;
 
-/// Nanoseconds of a tick of the clock of initial sequence numbers (RFC 9293 §3.4.1, MUST-8).
+/// Tick of the ISN clock in nanoseconds (RFC 9293 §3.4.1, MUST-8).
 const ISN_TICK: u64 = 4_000;
 
-/// Nanoseconds of a tick of the timestamp clock: as fine as RFC 7323 §5.4 allows.
+/// Tick of the timestamp clock in nanoseconds: the finest that RFC 7323 §5.4 permits.
 pub(crate) const TIMESTAMP_TICK: u64 = 1_000_000;
 
-/// How far beyond an old connection a new one begins at least, where the clock has not got there.
+/// Minimum distance of a new connection's ISN from the old connection's sequence numbers, where the ISN clock is not
+/// ahead.
 const GAP: u32 = 1 << 16;
 
-/// The bits of what is added to that at random.
+/// Mask of the random part of that distance.
 const GAP_MASK: u32 = (1 << 24) - 1;
 
-/// The secret keys of the stack, all from one seed, one for each use: what one use shows says nothing of the others.
+/// Secret keys of the stack, derived from one seed. Each use has its own key, so that one use reveals nothing of
+/// another.
 ///
-/// They are the same on every worker, so that the numbers of a pair of addresses go on where they were when a flow moves from
-/// one worker to another, and a peer that compares connections of several workers sees one clock.
+/// All workers have the same keys. The numbers of a pair of addresses continue when a flow moves to another worker, and
+/// a peer that compares connections of several workers observes one clock.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     isn: SipHasher24,
     timestamps: SipHasher13,
     cookies: SipHasher24,
     tables: HashKey,
-    /// That of the last connection: the next is often of the same.
+    /// Address pair of the last connection. The next connection often has the same pair.
     latest: AddressPair,
 }
 
-/// A pair of addresses, and what the numbers of its connections have in common.
+/// Pair of addresses, and the values that its connections share.
 #[derive(Clone)]
 struct AddressPair {
-    /// With ports of zero.
+    /// Tuple with ports of zero.
     addresses: Tuple,
     timestamp_offset: u32,
-    /// The hash of initial sequence numbers as far as the addresses go.
+    /// Hash state of initial sequence numbers after the addresses.
     isn: SipHasher24,
 }
 
 impl Secrets {
-    /// The keys that follow from `seed`, which is to be taken from the system's generator.
+    /// Derives the keys from `seed`, which has to come from the operating system's random generator.
     pub fn from_seed(seed: u128) -> Self {
         let mut count = 0;
         let mut next = || {
@@ -63,23 +65,23 @@ impl Secrets {
         }
     }
 
-    /// The key of [`Tuple::hash_with`] for the tables.
+    /// Returns the key of [`Tuple::hash_with`] for flow tables.
     pub fn table_key(&self) -> HashKey {
         self.tables
     }
 
-    /// The initial sequence number of a connection `tuple` that begins at `now`: `M + F(tuple, secret)`, where `M` ticks
+    /// Returns the initial sequence number of a connection on `tuple` at `now`: `M + F(tuple, secret)`, where `M` ticks
     /// every 4 µs and `F` is SipHash-2-4 (RFC 6528 §3, RFC 9293 §3.4.1).
     pub fn isn(&self, tuple: &Tuple, now: Instant) -> Seq {
         Seq(hash(&self.isn, tuple, [])) + isn_clock(now)
     }
 
-    /// The initial sequence number of a connection that takes the place of one in TIME-WAIT, whose next sequence number
-    /// would have been `floor`: not before it, so that it is larger than all that the old connection has used
-    /// (RFC 9293 §3.6.1, MAY-2).
+    /// Returns the initial sequence number of a connection that replaces one in TIME-WAIT. `floor` is the old
+    /// connection's next sequence number; the result is not before it, and so is larger than all sequence numbers of
+    /// the old connection (RFC 9293 §3.6.1, MAY-2).
     ///
-    /// Whoever had the old connection knows `floor`, and need not be who has the new one: behind one address there may
-    /// be many. So what is added to it is secret as well.
+    /// The old peer knows `floor` and may differ from the new peer: one address may represent many hosts. The distance
+    /// from `floor` is therefore secret as well.
     pub fn isn_after(&self, tuple: &Tuple, now: Instant, floor: Seq) -> Seq {
         let isn = self.isn(tuple, now);
         if isn.at_or_after(floor) {
@@ -88,19 +90,18 @@ impl Secrets {
         floor + GAP + (hash(&self.isn, tuple, [floor.0.into(), now.as_nanos()]) & GAP_MASK)
     }
 
-    /// What the timestamps of `tuple` differ by from [`timestamp_clock`]: to be worked out once for each connection.
+    /// Returns the offset of the timestamps of `tuple` from [`timestamp_clock`]. To be computed once per connection.
     ///
-    /// It depends on the pair of addresses and not on the ports. RFC 6191 §3 wants timestamps to increase from one connection
-    /// to the next for a SYN to get through to a peer in TIME-WAIT; with one clock for each pair of addresses they do so not
-    /// only where a port is used again, but also behind a translator that gives the old port to another of our
-    /// connections. An observer learns how connections of one pair follow each other, and nothing of other pairs, nor
-    /// for how long we have been up (RFC 7323 §5.4 and §7).
+    /// The offset depends on the addresses and not on the ports. RFC 6191 §3 requires timestamps to increase from one
+    /// connection to the next for a SYN to be accepted in TIME-WAIT. One clock per address pair achieves this where a
+    /// port is reused, and also behind a NAT that assigns the old port to another connection. An observer learns the
+    /// order of the connections of one pair, but nothing of other pairs or of the uptime (RFC 7323 §5.4 and §7).
     pub fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
         AddressPair::of(tuple, &self.isn, &self.timestamps).timestamp_offset
     }
 
-    /// The [initial sequence number](Self::isn) of a connection `tuple` that begins at `now`, and its
-    /// [timestamps' offset](Self::timestamp_offset).
+    /// Returns the [initial sequence number](Self::isn) of a connection on `tuple` at `now`, and its [timestamp
+    /// offset](Self::timestamp_offset).
     #[inline(always)]
     pub fn isn_and_offset(&mut self, tuple: &Tuple, now: Instant) -> (Seq, u32) {
         if self.latest.addresses != tuple.without_ports() {
@@ -110,18 +111,18 @@ impl Secrets {
         (Seq(with_ports(isn, tuple)) + isn_clock(now), *timestamp_offset)
     }
 
-    /// The connections that begin now are between the addresses of `tuple`.
+    /// Caches the address pair of `tuple`.
     #[inline(never)]
     fn switch_pair(&mut self, tuple: &Tuple) {
         self.latest = AddressPair::of(tuple, &self.isn, &self.timestamps);
     }
 
-    /// Our clock as the peer of `tuple` sees it (TSval).
+    /// Returns the local timestamp (TSval) that the peer of `tuple` observes.
     pub fn timestamp(&self, now: Instant, tuple: &Tuple) -> u32 {
         timestamp_clock(now).wrapping_add(self.timestamp_offset(tuple))
     }
 
-    /// The keyed hash of SYN cookies: of `tuple` and of `more`.
+    /// Returns the keyed hash of `tuple` and `more` for SYN cookies.
     pub(crate) fn cookie_hash(&self, tuple: &Tuple, more: [u64; 2]) -> u32 {
         hash(&self.cookies, tuple, more)
     }
@@ -133,14 +134,14 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// The timestamp clock without an offset, in milliseconds: to be read once in a burst (RFC 7323 §5.4).
+/// Returns the timestamp clock in milliseconds, without an offset. To be read once per burst (RFC 7323 §5.4).
 #[inline]
 pub(crate) fn timestamp_clock(now: Instant) -> u32 {
     (now.as_nanos() / TIMESTAMP_TICK) as u32
 }
 
-/// The hash of the addresses of `tuple`, ours before the peer's, and of `more`, to which something may follow. IPv4's addresses
-/// take less, and messages of different lengths have nothing to do with each other.
+/// Hashes the addresses of `tuple`, local before remote, and `more`. Further input may follow. IPv4 addresses are
+/// shorter, and hashes of messages of different lengths are unrelated.
 #[inline]
 fn addresses<H: Hasher, const N: usize>(mut hash: H, tuple: &Tuple, more: [u64; N]) -> H {
     if tuple.is_ipv4() {
@@ -152,20 +153,21 @@ fn addresses<H: Hasher, const N: usize>(mut hash: H, tuple: &Tuple, more: [u64; 
     hash
 }
 
-/// The hash of the addresses and ports of `tuple` and of `more`.
+/// Returns the hash of the addresses and ports of `tuple` and of `more`.
 #[inline]
 fn hash<const N: usize>(key: &SipHasher24, tuple: &Tuple, more: [u64; N]) -> u32 {
     with_ports(&addresses(*key, tuple, more), tuple)
 }
 
-/// The hash of what has been hashed and of the ports of `tuple`.
+/// Returns the hash after the ports of `tuple` are added.
 #[inline]
 fn with_ports(hash: &SipHasher24, tuple: &Tuple) -> u32 {
-    // At once, and not written and finished: of whole words before it, this is one word, and no buffer is looked after.
+    // `hash` instead of `write` and `finish`: the previous input is whole words, so this is one word and needs no
+    // buffering.
     hash.hash(&tuple.sent_ports()) as u32
 }
 
-/// The clock of initial sequence numbers.
+/// Returns the ISN clock.
 #[inline]
 fn isn_clock(now: Instant) -> u32 {
     (now.as_nanos() / ISN_TICK) as u32
@@ -192,7 +194,7 @@ mod tests {
         Tuple::new(local.parse().unwrap(), remote.parse().unwrap())
     }
 
-    /// A tuple of each family, and some that differ in one thing.
+    /// Tuples of both families, some of which differ in one field.
     fn tuples() -> Vec<Tuple> {
         [
             ("10.0.0.1:7", "10.0.0.2:1024"),
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// RFC 9293 §3.4.1, MUST-9: F is of the whole tuple and of the secret.
+    /// RFC 9293 §3.4.1, MUST-9: F depends on the whole tuple and on the secret.
     #[test]
     fn initial_sequence_numbers_of_different_tuples_and_seeds_have_nothing_in_common() {
         let isns: HashSet<_> = (0..100)
@@ -232,7 +234,7 @@ mod tests {
             .flat_map(|secrets| tuples().into_iter().map(move |tuple| secrets.isn(&tuple, HOUR)))
             .collect();
         assert_eq!(isns.len(), 100 * tuples().len());
-        // The upper four bits of neighbours' numbers are all as frequent: 4096 in each place, deviation 62.
+        // The upper four bits of adjacent ports' numbers are uniform: 4096 in each bucket, deviation 62.
         let secrets = Secrets::from_seed(2);
         let mut frequency = [0u32; 16];
         for port in 0..=u16::MAX {
@@ -261,7 +263,7 @@ mod tests {
         }
     }
 
-    /// RFC 7323 §5.4: between 1 ms and 1 s for a tick.
+    /// RFC 7323 §5.4: a tick is between 1 ms and 1 s.
     #[test]
     fn the_timestamp_clock_ticks_every_millisecond_and_wraps() {
         let (secrets, tuple) = (Secrets::from_seed(4), tuples()[0]);
@@ -276,7 +278,7 @@ mod tests {
         );
     }
 
-    /// RFC 6191 §3: increasing from one connection to the next between the same addresses.
+    /// RFC 6191 §3: timestamps increase from one connection to the next between the same addresses.
     #[test]
     fn timestamps_go_on_from_connection_to_connection_of_a_pair_of_addresses() {
         let offset = |local, remote| Secrets::from_seed(5).timestamp_offset(&tuple(local, remote));

@@ -1,4 +1,4 @@
-//! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
+//! Connection establishment (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
 mod cookies;
 pub(crate) mod isn;
@@ -24,16 +24,16 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet};
 use std::net::SocketAddr;
 
-/// The time until a SYN is sent again for the first time (RFC 6298 §2.1).
+/// Time until the first retransmission of a SYN (RFC 6298 §2.1).
 pub(crate) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long after the last SYN cookie an acknowledgement of one is looked for: as long as one is valid.
+/// Period after the last SYN cookie in which acknowledgements of cookies are accepted: the lifetime of a cookie.
 const COOKIES_BELIEVED: Duration = Duration::from_secs(128);
-/// The segment size of a peer that does not say (RFC 9293 §3.7.1).
+/// Returns the segment size of a peer that sends no MSS option (RFC 9293 §3.7.1).
 const fn default_mss(ipv4: bool) -> u16 {
     if ipv4 { 536 } else { 1220 }
 }
 
-/// What a peer's SYN said, or its cookie.
+/// Connection parameters from a peer's SYN or SYN cookie.
 pub(crate) struct SynParams {
     mss: u16,
     window_scale: Option<u8>,
@@ -43,7 +43,7 @@ pub(crate) struct SynParams {
 }
 
 impl SynParams {
-    /// What a SYN with these options said over IPv4 or IPv6; `ecn` if both ends want that.
+    /// Returns the parameters of a SYN with `options`. `ecn`: both ends negotiate ECN.
     #[inline(always)]
     pub fn of(options: &Options, ipv4: bool, ecn: bool) -> Self {
         SynParams {
@@ -57,7 +57,8 @@ impl SynParams {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// A segment of no connection: it may begin one, or meet what is left of one; otherwise it is answered with a reset.
+    /// Processes a segment without a connection. It may open a connection, or belong to one in TIME-WAIT. Otherwise a
+    /// RST is sent.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     pub(crate) fn no_connection<N: Nic<Packet = P>>(
@@ -109,8 +110,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return self.accept_cookie(tuple, seg, hash, params, packet, egress, now);
         }
         if flags & (Control::ACK.0 | Control::RST.0) == 0 {
-            // RFC 9293 §3.10.7.2, fourth. A reset would acknowledge the segment's number, and refuse the connection of a SYN
-            // that has the same number and is under way.
+            // RFC 9293 §3.10.7.2, fourth. A RST would acknowledge the segment's sequence number, and reset the
+            // connection of a SYN with the same number that is in flight.
             return egress.count_drop(DropCause::InvalidFlags);
         }
         self.shared.reset_for(tuple, seg, egress, now);
@@ -121,7 +122,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.settings.listen.iter().any(|listener| listener.is_for(tuple))
     }
 
-    /// A SYN for an address that we listen on.
+    /// Processes a SYN for a listening address.
     #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     fn accept<N: Nic<Packet = P>>(
         &mut self,
@@ -134,7 +135,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        // RFC 3168 §6.1.1: both flags ask for ECN.
+        // RFC 3168 §6.1.1: both flags request ECN.
         let wants_ecn = seg.control.has(Control::ECE.with(Control::CWR));
         let params = SynParams::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
         let verdict = self.shared.check_syn(tuple);
@@ -157,7 +158,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.answer(tuple, tcb, seg, hash, &params, carrier, egress, now);
     }
 
-    /// A connection begins, of `tcb`, by a SYN, which is answered; in `carrier`, an empty packet, if that will do.
+    /// Creates the connection of `tcb` and sends the SYN-ACK. `carrier` is an empty packet that may be used for it.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     pub(crate) fn answer<N: Nic<Packet = P>>(
@@ -193,7 +194,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.settings.ecn
     }
 
-    /// Begins a connection.
+    /// Opens a connection.
     pub(crate) fn begin<N: Nic<Packet = P>>(
         &mut self,
         remote: SocketAddr,
@@ -229,7 +230,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Ok(())
     }
 
-    /// Answers a SYN without keeping anything (RFC 4987 §3.6).
+    /// Answers a SYN with a SYN cookie, without keeping state (RFC 4987 §3.6).
     #[cold]
     fn send_cookie<N: Nic<Packet = P>>(
         &mut self,
@@ -260,7 +261,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.send_syn(tuple, &answer, None, egress, now);
     }
 
-    /// What the cookie that `seg` acknowledges says, if it is one of ours.
+    /// Returns the parameters from the cookie that `seg` acknowledges, if it is valid.
     fn check_cookie(&self, tuple: &Tuple, seg: &TcpHeader, options: &Options, now: Instant) -> Option<SynParams> {
         let (isn, peer_isn) = (seg.ack - 1, seg.seq - 1);
         let mss = cookies::check(&self.shared.secrets, tuple, isn, peer_isn, now)?;
@@ -277,7 +278,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         })
     }
 
-    /// A connection of whose beginning nothing was kept but what its cookie says.
+    /// Creates a connection from a SYN cookie.
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     fn accept_cookie<N: Nic<Packet = P>>(
@@ -307,7 +308,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 }
 
-/// `packet` without what it holds, if that is in one place.
+/// Removes the contents of `packet`, if it is a single mbuf segment.
 #[inline(always)]
 pub(crate) fn empty_carrier<P: Packet>(mut packet: P) -> Option<P> {
     let len = packet.data().len();
@@ -315,19 +316,19 @@ pub(crate) fn empty_carrier<P: Packet>(mut packet: P) -> Option<P> {
 }
 
 impl<P: Packet> Shared<P> {
-    /// What becomes of a SYN on `tuple`, by the limits of its source.
+    /// Returns the decision of the source limits for a SYN on `tuple`.
     #[inline(always)]
     pub(crate) fn check_syn(&self, tuple: &Tuple) -> SynVerdict {
         self.per_source.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(tuple))
     }
 
-    /// Whether the peer of `tuple` has all the connections that it may have.
+    /// Returns whether the source of `tuple` has reached its connection limit.
     #[inline(always)]
     pub(crate) fn source_is_full(&self, tuple: &Tuple) -> bool {
         self.per_source.as_ref().is_some_and(|sources| sources.is_full(tuple))
     }
 
-    /// What every connection of `tuple` begins with.
+    /// Returns the initial control block of a connection on `tuple`.
     #[inline(always)]
     pub(crate) fn begin(&mut self, tuple: &Tuple, now: Instant) -> Tcb {
         let (isn, ts_offset) = self.secrets.isn_and_offset(tuple, now);
@@ -336,18 +337,18 @@ impl<P: Packet> Shared<P> {
 }
 
 impl Tcb {
-    /// Our SYN has gone out, or is about to.
+    /// Updates the state after a SYN was sent, or just before.
     #[inline(always)]
     pub(crate) fn note_syn_sent(&mut self, settings: &Settings, now: Instant) {
         if self.retransmit_at.is_some() {
-            // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
-            // as they liked. It is no longer known which of them is acknowledged (Karn).
+            // A SYN-ACK in response to a segment does not restart the timer; otherwise a peer could keep a half-open
+            // connection for any time. An acknowledgement of it yields no RTT sample (Karn).
             self.attempts = self.attempts.max(2);
             return;
         }
         let mut wait = settings.first_syn_timeout;
         if self.attempts > 0 {
-            // After n times, 2ⁿ - 1 seconds have passed.
+            // After n transmissions, 2ⁿ - 1 seconds have passed.
             let left = settings.half_open_timeout.saturating_sub(SYN_TIMEOUT * ((1 << self.attempts.min(7)) - 1));
             wait = (SYN_TIMEOUT * (1 << self.attempts.min(6))).min(left);
         }
@@ -355,7 +356,7 @@ impl Tcb {
         self.retransmit_at = Tick::at_or_after(now + wait);
     }
 
-    /// Our first SYN has not gone out after all, and is to be sent as soon as it can be.
+    /// Reverts [`note_syn_sent`](Self::note_syn_sent) after the first SYN could not be sent, and schedules it again.
     #[cold]
     fn note_syn_unsent(&mut self) {
         self.attempts = 0;
@@ -363,14 +364,14 @@ impl Tcb {
         self.flags |= Flags::ACK_NOW;
     }
 
-    /// Notes what the peer's SYN said.
+    /// Applies the parameters of the peer's SYN.
     #[inline(always)]
     fn apply_syn_params(&mut self, seg: &TcpHeader, params: &SynParams, settings: &Settings) {
         self.rcv_nxt = seg.seq + 1;
         self.rcv_acked = self.rcv_nxt;
-        // What a SYN of ours offers, unscaled.
+        // The window of the local SYN is not scaled.
         self.rcv_edge = self.rcv_nxt + settings.rx_initial.min(65_535);
-        // A window in a SYN is never scaled (RFC 7323 §2.2).
+        // The window of a SYN is never scaled (RFC 7323 §2.2).
         self.snd_wnd = seg.window.into();
         self.wl1 = seg.seq;
         self.wscale = match params.window_scale {
@@ -387,8 +388,8 @@ impl Tcb {
         if params.ecn {
             self.flags |= Flags::ECN;
         }
-        // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
-        // would make us send a header per byte.
+        // RFC 6691: the sender of a segment deducts the options, not the MSS option itself. The minimum prevents an
+        // implausible MSS from causing a header per byte.
         let options = if params.timestamp.is_some() { 12 } else { 0 };
         self.mss = params.mss.max(64).min(settings.mss(self.tuple.is_ipv4())) - options;
         self.set_full_window(settings.rx_initial);
@@ -396,7 +397,7 @@ impl Tcb {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Congestion control, which is as of a new connection, goes by the size of its segments.
+    /// Sets the segment size of congestion control, which is in its initial state.
     #[inline(always)]
     fn size_control(&mut self) {
         if self.tcb.mss != self.shared.common_mss {
@@ -405,7 +406,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.tcb.cwnd = self.cold.control.window();
     }
 
-    /// Both ends have agreed; `seg` acknowledges our SYN.
+    /// Enters ESTABLISHED. `seg` acknowledges the local SYN.
     #[inline(always)]
     pub(crate) fn establish(&mut self, seg: &TcpHeader, now: Instant) {
         let tcb = &mut *self.tcb;
@@ -414,16 +415,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if let Some(sources) = &mut self.shared.per_source {
                 sources.establish(&tcb.tuple);
             }
-            // What was left of the connection before this one.
+            // Removes the record of the previous connection in TIME-WAIT.
             if self.shared.time_wait.len() > 0 {
                 self.shared.time_wait.remove(&tcb.tuple);
             }
         }
         let tcb = &mut *self.tcb;
         if tcb.attempts == 1 && tcb.retransmit_at.is_some() {
-            // Karn: a SYN sent more than once says nothing of the round-trip time. The timer was rounded up to a tick, as those that are
-            // made of the mean will be; the minimum takes the earliest that the SYN may have been sent, for one that is too long is put
-            // right by the next round trip, and one too short by none.
+            // Karn: a retransmitted SYN yields no RTT sample. The timer was rounded up to a tick, as timers derived
+            // from the mean will be. For the minimum, the earliest possible time of transmission is used: the next
+            // sample corrects a minimum that is too long, but none corrects a minimum that is too short.
             let sent = tcb.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout;
             let round_trip = now.as_nanos().saturating_sub(sent.as_nanos());
             tcb.rtt.sample_nanos(round_trip, 0);
@@ -452,14 +453,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.notify();
     }
 
-    /// Returns true if `echo` can be the TSval of a SYN of this connection. Zero stands for no echo, as in common systems.
+    /// Returns whether `echo` can be the TSval of a SYN of this connection. Common systems send zero for "no echo".
     fn has_sent_timestamp(&self, echo: u32, now: Instant) -> bool {
         let now = crate::native::milliseconds(now);
         let age = now.wrapping_add(self.tcb.ts_offset).wrapping_sub(echo);
         echo == 0 || age <= now.wrapping_sub(self.cold.idle_since)
     }
 
-    /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
+    /// Processes a segment in SYN-SENT (RFC 9293 §3.10.7.3).
     pub(crate) fn syn_sent<N: Nic<Packet = P>>(
         &mut self,
         seg: &TcpHeader,
@@ -491,13 +492,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && let Some(Timestamp { echo, .. }) = options.timestamp
             && !self.has_sent_timestamp(echo, now)
         {
-            // Of an earlier connection (RFC 7323 §3.2).
+            // The segment is of an earlier connection (RFC 7323 §3.2).
             return egress.count_drop(DropCause::BadEcho);
         }
         let tcb = &mut *self.tcb;
         let asked_for_ecn = self.shared.settings.ecn && tcb.attempts <= 1;
         let ecn = match acknowledges {
-            // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
+            // RFC 3168 §6.1.1: a SYN-ACK carries ECE without CWR. A SYN-ACK with both is a reflection.
             true => control.has(Control::ECE) && !control.has(Control::CWR),
             false => control.has(Control::ECE.with(Control::CWR)),
         };
@@ -510,14 +511,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             tcb.flags |= Flags::ACK_NOW;
             self.schedule_tx();
             if seg.len > 0 || control.has(Control::FIN) {
-                // Behind the SYN, which takes up one number.
+                // The data starts after the SYN, which occupies one sequence number.
                 let mut rest = *seg;
                 rest.seq += 1;
                 rest.control.0 &= !Control::SYN.0;
                 self.process_payload_and_fin(&rest, packet, now);
             }
         } else {
-            // Both ends open at once (RFC 9293 §3.5, figure 8).
+            // Simultaneous open (RFC 9293 §3.5, figure 8).
             let tcb = &mut *self.tcb;
             tcb.state = State::SynReceived;
             tcb.flags |= Flags::ACK_NOW;

@@ -1,4 +1,4 @@
-//! A segment arrives (RFC 9293 §3.10.7.4).
+//! Segment arrival (RFC 9293 §3.10.7.4): dispatch to the fast paths, and processing of all other segments.
 
 use crate::congestion::CongestionControl;
 use crate::drop_stats::DropCause;
@@ -17,30 +17,30 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
 use smoltcp::wire::TcpPacket;
 
-/// How old TS.Recent may be and still say that a segment is old (RFC 7323 §5.5: 24 days), in milliseconds.
+/// Age in milliseconds beyond which TS.Recent is not used by PAWS (RFC 7323 §5.5): 24 days.
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
 
-/// Where in the TCP header the flags are (RFC 9293 §3.1).
+/// Offset of the control bits in the TCP header (RFC 9293 §3.1).
 const FLAGS: usize = 13;
 
-/// The fields of a TCP header.
+/// TCP header fields of a received segment, and its ECN mark.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TcpHeader {
     pub seq: Seq,
     pub ack: Seq,
     pub control: Control,
     pub window: u16,
-    /// Bytes in front of the payload.
+    /// Offset of the payload in the frame.
     pub header: usize,
     /// Bytes of payload.
     pub len: u32,
-    /// The packet was marked "congestion experienced" (RFC 3168 §5).
+    /// Whether the packet carries the CE mark (RFC 3168 §5).
     pub ce: bool,
 }
 
 impl TcpHeader {
-    /// Reads the headers of a frame, found right by the demultiplexer; the TCP header begins at `start`, and the whole frame is
-    /// `total` bytes long.
+    /// Parses the headers of a frame that the demultiplexer has validated. The TCP header is at `start`, and the frame
+    /// has `total` bytes.
     #[inline]
     fn read(data: &[u8], start: usize, total: usize) -> Self {
         let (headers, tcp) = data.split_at(start);
@@ -62,14 +62,14 @@ impl TcpHeader {
         }
     }
 
-    /// SEG.LEN: what it takes up of the sequence space.
+    /// Returns SEG.LEN: the sequence numbers that the segment occupies.
     pub fn seq_len(&self) -> u32 {
         self.len + u32::from(self.control.has(Control::SYN)) + u32::from(self.control.has(Control::FIN))
     }
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in the segments of a burst.
+    /// Processes the segments of a burst.
     pub(crate) fn process_burst<N: Nic<Packet = P>>(
         &mut self,
         segments: &mut Segments<P>,
@@ -84,7 +84,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             self.prefetch_burst(heads, &mut hashes, &mut slots);
             for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
                 let Some(packet) = packets.next() else { break };
-                // What began it may have come in the same burst.
+                // An earlier segment of the burst may have created the connection.
                 let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
                 if let Some(packet) = self.rr_receive(slot, head, packet, now) {
                     self.dispatch(packet, head, *hash, slot, egress, now);
@@ -95,13 +95,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         segments.clear();
     }
 
-    /// The slot where the connection most likely is whose tuple has the hash `hash`; no slot if there is none.
+    /// Returns the slot of the connection that most likely has a tuple with the hash `hash`, or `u32::MAX`.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64) -> u32 {
         self.shared.table.candidate(hash).unwrap_or(u32::MAX)
     }
 
-    /// Takes in a segment that is no turn in an exchange, with the hash of its tuple and its [candidate](Self::candidate).
+    /// Processes a segment that request-response mode did not accept, given the hash of its tuple and its
+    /// [candidate](Self::candidate).
     #[inline(never)]
     pub(crate) fn dispatch<N: Nic<Packet = P>>(
         &mut self,
@@ -129,10 +130,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
     }
 
-    /// Works out the hashes of the tuples in `heads`, and the slots where their connections most likely are.
+    /// Computes the hashes of the tuples in `heads` and the slots of their connections.
     ///
-    /// What their segments will touch is far from the core when there are many connections, and it comes faster together than
-    /// one after the other: so first all slots of the table are asked for, then all control blocks, then all queues.
+    /// With many connections their state is in memory, where loads that overlap take less time than loads in sequence.
+    /// Therefore the table slots of all segments are prefetched first, then all control blocks, then all queues.
     #[inline(never)]
     fn prefetch_burst(&self, heads: &[SegmentMeta], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
         for (hash, head) in hashes.iter_mut().zip(heads) {
@@ -145,7 +146,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 prefetch_whole(tcb);
                 self.shared.wheel.prefetch(*slot);
             }
-            // What few segments need most of those of a connection do that is idle between them.
+            // A connection that is idle between segments needs this rarely used state for most of them.
             if let Some(cold) = self.cold.get(*slot as usize) {
                 prefetch_whole(cold);
             }
@@ -160,8 +161,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
     }
 
-    /// A segment has come that was not predicted, with the hash of its tuple and the slot where its connection most likely
-    /// is.
+    /// Processes a segment that no fast path accepted, given the hash of its tuple and the slot of its likely
+    /// connection.
     #[inline(never)]
     pub(crate) fn process_unpredicted<N: Nic<Packet = P>>(
         &mut self,
@@ -188,7 +189,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// A segment has come that was not expected: it is looked at step by step.
+    /// Processes a segment of the connection in the order of RFC 9293 §3.10.7.
     fn process_segment<N: Nic<Packet = P>>(
         &mut self,
         mut seg: TcpHeader,
@@ -209,11 +210,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             _ if control.has(Control::RST) => return self.process_rst(&seg, egress, now),
             State::SynReceived if control.has(Control::SYN) && seg.seq + 1 == tcb.rcv_nxt => {
                 if !control.has(Control::ACK) {
-                    // The SYN again: ours was lost.
+                    // Retransmission of the SYN: the SYN-ACK was lost.
                     tcb.flags |= Flags::ACK_NOW;
                     return self.schedule_tx();
                 }
-                // Both ends opened at once (RFC 9293 §3.5, figure 8): the SYN is known, the rest is news.
+                // Simultaneous open (RFC 9293 §3.5, figure 8): the SYN is a duplicate, the rest is new.
                 seg.seq += 1;
                 seg.control.0 &= !Control::SYN.0;
             }
@@ -246,7 +247,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if !probes {
                 return;
             }
-            // The window is closed: the data have no place, but what they acknowledge counts (RFC 9293 §3.4).
+            // With a zero window the data is rejected, but the acknowledgement is processed (RFC 9293 §3.4).
             seg.len = 0;
             seg.control.0 &= !Control::FIN.0;
         }
@@ -266,7 +267,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 return self.shared.reset_for(&tuple, &seg, egress, now);
             }
             if !tcb.flags.has(Flags::ACTIVE_OPEN) && self.shared.source_is_full(&tcb.tuple) {
-                // Others were completed by SYN cookies meanwhile.
+                // Connections created from SYN cookies have reached the limit of the source.
                 egress.count_drop(DropCause::TooManyPerSource);
                 let tuple = tcb.tuple;
                 self.shared.reset_for(&tuple, &seg, egress, now);
@@ -275,7 +276,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.establish(&seg, now);
         }
         let tcb = &mut *self.tcb;
-        // RFC 5961 §5.2. What is older than the largest window that the peer has had is not of this connection.
+        // RFC 5961 §5.2. An acknowledgement older than the largest window the peer has advertised is not of this
+        // connection.
         if seg.ack.after(tcb.nxt)
             || i64::from(tcb.una.distance(seg.ack)) > i64::from(self.cold.largest_window(tcb.snd_scale()))
         {
@@ -295,7 +297,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.process_payload_and_fin(&seg, packet, now);
     }
 
-    /// Takes in the payload and the FIN of an acceptable segment whose acknowledgement has been taken in.
+    /// Processes the payload and the FIN of an acceptable segment after its acknowledgement.
     #[inline(always)]
     pub(crate) fn process_payload_and_fin(&mut self, seg: &TcpHeader, packet: P, now: Instant) {
         if seg.len > 0 && self.tcb.state.may_receive() {
@@ -306,7 +308,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// What an acceptable ACK, not beyond SND.NXT, says of what we have sent.
+    /// Processes an acceptable ACK that is not beyond SND.NXT.
     #[inline]
     pub(crate) fn process_ack(
         &mut self,
@@ -319,7 +321,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let window = u32::from(seg.window) << tcb.snd_scale();
         let window_changed = window != tcb.snd_wnd;
         let forward = seg.ack.after(tcb.una);
-        // RFC 9293 §3.10.7.4: the window is taken from the newest segment; an acknowledgement of new data is always newer.
+        // RFC 9293 §3.10.7.4: the newest segment updates the window. A segment that acknowledges new data is always
+        // newer.
         let newest = forward || seg.ack == tcb.una && seg.seq.at_or_after(tcb.wl1);
         if newest {
             tcb.wl1 = seg.seq;
@@ -332,7 +335,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if tcb.flags.has(Flags::PERSIST)
             && let Some(buffers) = self.shared.buffers.of_mut(tcb)
         {
-            // It answers probes.
+            // The peer responds to zero-window probes.
             buffers.stalled = Instant::ZERO;
         }
         if tcb.outstanding() == 0 && self.shared.buffers.of(tcb).is_none_or(|buffers| buffers.flight.is_settled()) {
@@ -370,12 +373,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let mut send = tcb.unsent > 0 || outcome.window_changed || tcb.flags.has(Flags::FIN_QUEUED);
         if forward {
-            // A tail loss probe that the port has not taken is needless (RFC 8985 §7.2).
+            // An unsent tail loss probe is no longer needed (RFC 8985 §7.2).
             tcb.flags.clear(Flags::TLP);
             tcb.una = seg.ack;
             let packets = buffers.queue.acknowledge(seg.ack);
             self.shared.mbufs_held.unqueue(packets);
-            // Queues that have become empty go back where it would be sent.
+            // Flush even when idle: the flush path releases empty buffers.
             send |= buffers.queue.is_empty();
             tcb.retransmit_at = if buffers.flight.is_settled() {
                 Tick::NONE
@@ -393,13 +396,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             tcb.retransmit_at = deadline(buffers, tcb, cold, &self.shared.settings.limits);
         }
         if send {
-            // It may turn out that nothing can be sent, so that this is the only one to arm the timer.
+            // If the flush sends nothing, no other call arms the timer.
             self.schedule_tx();
         }
         self.arm();
     }
 
-    /// The peer's window is another.
+    /// Applies a change of the peer's window.
     fn window_changed(&mut self) {
         let tcb = &mut *self.tcb;
         self.cold.offered(tcb.snd_wnd, tcb.snd_scale());
@@ -413,8 +416,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), reporting which of its
-    /// data were received before (RFC 2883 §4).
+    /// Acknowledges a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), and reports
+    /// duplicate data (RFC 2883 §4).
     fn ack_unacceptable<N: Nic<Packet = P>>(&mut self, seg: &TcpHeader, egress: &mut Egress<N>, now: Instant) {
         let tcb = &mut *self.tcb;
         if seg.len == 0 && seg.seq_len() == 0 {
@@ -428,14 +431,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Acknowledges what we have, unless that was done just now: a peer that knows nothing of the connection answers with a
-    /// reset that we believe (RFC 5961 §3.2, §7).
+    /// Sends a challenge ACK, subject to the rate limit (RFC 5961 §3.2, §7). A peer without the connection answers it
+    /// with an acceptable RST.
     fn challenge_ack<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.cold.may_challenge(now) {
             return;
         }
         if self.tcb.state == State::SynReceived {
-            // `ACK_NOW` would send the SYN-ACK again.
+            // `ACK_NOW` would retransmit the SYN-ACK.
             let seq = self.tcb.nxt;
             self.send_ack(seq, Control::ACK, egress, now);
             return;
@@ -444,8 +447,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Processes a reset (RFC 5961 §3.2). Only its sequence number counts: neither a payload nor an old timestamp (RFC 7323
-    /// §5.2) makes it acceptable or unacceptable.
+    /// Processes a RST (RFC 5961 §3.2). Only its sequence number is checked: neither payload nor an old timestamp (RFC
+    /// 7323 §5.2) affects its acceptability.
     fn process_rst<N: Nic<Packet = P>>(&mut self, seg: &TcpHeader, egress: &mut Egress<N>, now: Instant) {
         let tcb = &*self.tcb;
         if seg.seq == tcb.rcv_nxt {
@@ -455,14 +458,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Whether the connection has been silent for so long that its peer's timestamps may have wrapped (RFC 7323 §5.5).
+    /// Returns whether the connection was idle for so long that the peer's timestamps may have wrapped (RFC 7323 §5.5).
     fn ts_recent_is_outdated(&self, now: Instant) -> bool {
         let tcb = &*self.tcb;
         let idle_since = self.cold.idle_since;
         !tcb.has_buffers() && crate::native::milliseconds(now).wrapping_sub(idle_since) > TS_RECENT_AGE
     }
 
-    /// Explicit congestion notification on receipt (RFC 3168 §6.1.3; RFC 8257 §3.2).
+    /// Processes the ECN fields of a received segment (RFC 3168 §6.1.3; RFC 8257 §3.2).
     fn process_ecn<N: Nic<Packet = P>>(&mut self, seg: &TcpHeader, egress: &mut Egress<N>, now: Instant) {
         let exact = self.shared.settings.exact_ecn_echo;
         let tcb = &mut *self.tcb;
@@ -471,7 +474,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 return;
             }
             if seg.ce != tcb.flags.has(Flags::LAST_CE) && tcb.segs_unacked > 0 {
-                // What came before it is acknowledged by itself, with the state that it had.
+                // The previous segments are acknowledged separately, with their CE state.
                 let seq = tcb.nxt;
                 self.send_ack(seq, Control::ACK, egress, now);
             }
@@ -491,8 +494,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 }
 
-/// Whether a segment may be looked at further (RFC 9293 §3.4, §3.10.7.4). One at the very edge of the window that takes up
-/// nothing may, too: it is what a peer that has filled the window sends.
+/// Returns whether a segment is acceptable (RFC 9293 §3.4, §3.10.7.4). A segment of length zero at the right edge is
+/// acceptable: a peer that has filled the window sends it.
 fn is_acceptable(tcb: &Tcb, seg: &TcpHeader) -> bool {
     let seq_len = seg.seq_len();
     if seq_len == 0 {

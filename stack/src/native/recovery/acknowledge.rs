@@ -1,4 +1,4 @@
-//! What an acknowledgement does to a flight.
+//! Processing of acknowledgements by a flight.
 
 use linerate_bypass::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use super::scoreboard::SackReport;
 use super::scoreboard::{LossScan, TxRecord};
 use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome, Seq};
 
-/// What an acknowledgement says of the segments it delivers.
+/// Segments delivered by an acknowledgement.
 #[derive(Debug, Default)]
 pub(crate) struct AckSummary {
-    /// Bytes that arrived.
+    /// Bytes delivered.
     pub(crate) delivered: u32,
-    /// How many of them were never retransmitted.
+    /// Bytes delivered that were never retransmitted.
     pub(crate) original: u32,
-    /// Whether some were, and were acknowledged cumulatively.
+    /// Whether retransmitted bytes were acknowledged cumulatively.
     retransmitted: bool,
-    /// When the first and the last of those never retransmitted were sent.
+    /// Earliest and latest transmission among the segments never retransmitted.
     oldest: Option<Instant>,
     newest: Option<Instant>,
-    /// Whether something sent later had arrived before something sent earlier.
+    /// Whether a segment was delivered after one that was sent later.
     reordered: bool,
 }
 
@@ -40,14 +40,14 @@ impl AckSummary {
     }
 }
 
-/// What an acknowledgement in order says.
+/// Measurement by an acknowledgement in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AckReport {
-    /// The round trip in nanoseconds.
+    /// RTT sample in nanoseconds.
     pub(crate) sample: u64,
-    /// It is that of a lone segment, and a segment without data acknowledged it.
+    /// Whether a segment without data acknowledged a lone segment.
     pub(crate) lone: bool,
-    /// It is to be [reported](Flight::report).
+    /// Whether it has to be [reported](Flight::report).
     pub(crate) notable: bool,
 }
 
@@ -57,11 +57,11 @@ fn nanos_since(now: Instant, earlier: Instant) -> u64 {
 }
 
 impl Flight {
-    /// Takes in an acknowledgement.
+    /// Processes an acknowledgement.
     ///
-    /// When nothing is the matter this costs about a hundred instructions for a lone record, touches `cc` only
-    /// if the window limited what is acknowledged (RFC 9438 §5.8) or `exact_ecn` is set, and `path` once in sixteen times,
-    /// or when the round trip was remarkably short or that of a lone segment with a pure acknowledgement.
+    /// Without losses this takes about a hundred instructions for a single record. It accesses `cc` only if the window
+    /// limited the acknowledged data (RFC 9438 §5.8) or `exact_ecn` is set, and `path` only once in sixteen times, for
+    /// an unusually short RTT sample, or for a lone segment acknowledged without data.
     #[inline]
     pub(crate) fn acknowledge<C: CongestionControl>(
         &mut self,
@@ -75,7 +75,7 @@ impl Flight {
             if ack.ack.after(self.una()) && !ack.ack.after(self.next()) {
                 return self.advance_in_order(ack, rtt, path, cc, limits);
             }
-            // Data of the peer that comes while nothing more of ours was acknowledged.
+            // Data of the peer, while no local data was acknowledged.
             if !ack.duplicate_candidate {
                 return Outcome::default();
             }
@@ -84,7 +84,7 @@ impl Flight {
         Outcome { window_changed: true, ..outcome }
     }
 
-    /// The common case: new data is acknowledged in order, and nothing was ever missing.
+    /// Fast path: an acknowledgement of new data in order, without losses.
     #[inline]
     fn advance_in_order<C: CongestionControl>(
         &mut self,
@@ -102,9 +102,9 @@ impl Flight {
         Outcome { acknowledged, delivered: acknowledged, rtt: sample, window_changed: notable, ..Outcome::default() }
     }
 
-    /// Whether an acknowledgement that moves SND.UNA from `una` to `ack`, after `sample` nanoseconds, is to be
-    /// [reported](Self::report): the minimum of the path is worth a look into cold memory only if it may have changed, or
-    /// now and then, and what is remembered by its sequence number is brought along every 16 MB.
+    /// Returns whether an acknowledgement that advances SND.UNA from `una` to `ack`, with an RTT sample of `sample`
+    /// nanoseconds, has to be [reported](Self::report). The minimum RTT is in cold memory, and is updated only if it
+    /// may have changed, or from time to time. Stored sequence numbers are moved along every 16 MB.
     #[inline(always)]
     fn is_notable(&self, una: Seq, ack: Seq, sample: u64, previous: RttEstimator) -> bool {
         previous.is_much_longer_than(sample)
@@ -115,8 +115,8 @@ impl Flight {
             || self.config.exact_ecn
     }
 
-    /// [`acknowledge`](Self::acknowledge) of new data, up to `ack`, when nothing is [the matter](Self::is_clean); `pure`: by a
-    /// segment without data.
+    /// [`acknowledge`](Self::acknowledge) of new data up to `ack` for a [clean](Self::is_clean) flight. `pure`: the
+    /// segment has no data.
     #[inline(always)]
     pub(crate) fn acknowledge_clean(
         &mut self,
@@ -140,13 +140,13 @@ impl Flight {
         AckReport { sample, lone, notable: lone || self.is_notable(una, ack, sample, previous) }
     }
 
-    /// Whether a single transmission is in flight, which `ack` acknowledges.
+    /// Returns whether `ack` acknowledges the only transmission in flight.
     #[inline(always)]
     pub(crate) fn is_lone_acked_by(&self, ack: Seq) -> bool {
         self.scoreboard.is_lone() && ack == self.next()
     }
 
-    /// The common case when there is more than one record.
+    /// Fast path with more than one record.
     #[inline(never)]
     fn advance_further(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> u64 {
         let shift = self.samples_shift();
@@ -155,7 +155,7 @@ impl Flight {
         sample
     }
 
-    /// The common case when there is something for the path or for congestion control to know.
+    /// Reports an acknowledgement in order to the path estimator and to congestion control.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "one step of advance_in_order, kept out of its way")]
     pub(crate) fn report<C: CongestionControl>(
@@ -194,14 +194,14 @@ impl Flight {
         self.follow_una();
     }
 
-    /// About how many acknowledgements, one for every other segment, the round trip brings: the logarithm.
+    /// Returns the logarithm of the approximate number of RTT samples per round trip, one for every other segment.
     #[inline]
     fn samples_shift(&self) -> u32 {
         let records = self.scoreboard.len();
         if records < 4 { 0 } else { (records.ilog2() - 1).min(4) }
     }
 
-    /// Lets no remembered sequence number fall so far behind SND.UNA that it would seem to be ahead.
+    /// Moves stored sequence numbers along with SND.UNA, so that none wraps and appears to be ahead of it.
     fn follow_una(&mut self) {
         let una = self.una();
         self.limited_until = self.limited_until.max(una);
@@ -210,7 +210,7 @@ impl Flight {
         self.scoreboard.follow_una();
     }
 
-    /// Notes that nothing is the matter any more, if it is so: what follows in order is the common case again.
+    /// Marks the flight as clean if no trace of a disturbance remains, which enables the fast path.
     fn clean(&mut self) {
         self.disturbed = self.phase != Phase::Open
             || !self.is_quiet()
@@ -225,7 +225,7 @@ impl Flight {
         }
     }
 
-    /// Every other case.
+    /// General path.
     #[inline(never)]
     fn acknowledge_general<C: CongestionControl>(
         &mut self,
@@ -271,7 +271,8 @@ impl Flight {
             self.partial = true;
             self.guarded &= !self.una().after(self.recover);
             if summary.original > 0 || ack.echoed_timestamp.is_some() {
-                // Karn: the round trip is known again; a timestamp tells it of a retransmission too (RFC 7323 §4.1).
+                // Karn: the RTT is known again. With timestamps, that of a retransmission is known as well (RFC 7323
+                // §4.1).
                 path.clear_backoff();
             }
         }
@@ -282,7 +283,7 @@ impl Flight {
         if verdict == ProbeVerdict::Needless
             && let Some(since) = self.probe.alone_since()
         {
-            // The acknowledgement was held back for longer than was thought possible.
+            // The peer delayed the acknowledgement for longer than assumed.
             path.raise_ack_delay(nanos_since(ack.now, since));
         }
         if let Some((start, end)) = blocks.duplicate {
@@ -308,7 +309,7 @@ impl Flight {
             Phase::Loss => {}
         }
         let growing = matches!(self.phase, Phase::Open | Phase::Disorder | Phase::Loss);
-        // RFC 5681 §3.2: the window does not grow while something is missing, unless things come out of order anyway.
+        // RFC 5681 §3.2: the window does not grow during a recovery, except on a path that reorders in any case.
         let progress = outcome.acknowledged > 0 || self.config.sack && path.reordering_seen();
         let window_limited = growing
             && progress
@@ -334,13 +335,13 @@ impl Flight {
         self.clean();
         path.advise(rtt, limits);
         if self.is_empty() && had_backlog {
-            // From here an empty flight waits for what may still be learnt.
+            // From here on an empty flight waits for reports of duplicates or the result of a probe.
             self.rto_base = ack.now;
         }
         outcome
     }
 
-    /// Updates the scoreboard, and RACK's steps 2 and 3 (RFC 8985 §6.2).
+    /// Updates the scoreboard, and performs RACK's steps 2 and 3 (RFC 8985 §6.2).
     fn update_scoreboard(&mut self, ack: &Acknowledgement, blocks: &SackReport, path: &Path) -> AckSummary {
         let mut summary = AckSummary::default();
         let (scoreboard, rack) = (&mut self.scoreboard, &mut self.rack);
@@ -360,11 +361,12 @@ impl Flight {
         summary
     }
 
-    /// Without SACK each duplicate acknowledgement stands for a segment that arrived (RFC 9937 §6.2, RFC 3042).
+    /// Counts a duplicate acknowledgement without SACK: each represents one delivered segment (RFC 9937 §6.2, RFC
+    /// 3042).
     fn count_duplicates(&mut self, repeated: bool, acknowledged: u32, summary: &mut AckSummary) {
         let mss = self.mss();
         if acknowledged > 0 {
-            // The first segment was what was missing; what was acknowledged beyond it had been counted before.
+            // The first segment was missing; the data beyond it was counted by the duplicates.
             let counted = self.duplicated.min(acknowledged.saturating_sub(mss));
             self.duplicated = (self.duplicated - counted).min(self.scoreboard.in_flight());
             summary.delivered -= counted.min(summary.delivered);
@@ -375,7 +377,7 @@ impl Flight {
         } else if repeated && !self.guarded {
             let possible = match self.phase {
                 Phase::Recovery => self.prr.undelivered(),
-                // Only of the new data that was sent after the time-out (RFC 5682 §2.1 step 2b).
+                // Only duplicates of new data sent after the timeout count (RFC 5682 §2.1 step 2b).
                 Phase::Loss if !self.next().after(self.recover) => return,
                 Phase::Loss => (self.next() - self.recover).saturating_sub(self.duplicated),
                 _ => mss,
@@ -387,8 +389,8 @@ impl Flight {
         }
     }
 
-    /// Measures the round trip (RFC 6298 §3: not of what was retransmitted), by what was sent first: the time that it waited
-    /// for the acknowledgement belongs to the time-out. The minimum is measured by what was sent last.
+    /// Samples the RTT from the earliest transmission, because the RTO has to include delayed acknowledgements. The
+    /// minimum RTT is sampled from the latest transmission. Retransmitted segments yield no sample (RFC 6298 §3).
     fn measure(
         &mut self,
         now: Instant,

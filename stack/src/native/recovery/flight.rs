@@ -1,4 +1,4 @@
-//! What a connection has in flight.
+//! Retransmission state of the data that a connection has in flight.
 
 use linerate_bypass::time::Instant;
 
@@ -9,66 +9,66 @@ use super::rack::Rack;
 use super::scoreboard::Scoreboard;
 use super::undo::{ForwardRto, Undo};
 
-/// What the sender is doing.
+/// Phase of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing suspicious.
+    /// No indication of loss.
     Open,
-    /// Something is missing at the receiver, but not believed lost yet.
+    /// Data is missing at the receiver, but not yet considered lost.
     Disorder,
-    /// The window is being reduced because of an echo of congestion, for a round trip; nothing is lost.
+    /// The window is reduced for one round trip in response to ECE. Nothing is lost.
     Reducing,
-    /// Fast recovery: something was lost, and the window is being reduced.
+    /// Fast recovery: data was lost, and the window is reduced.
     Recovery,
     /// The retransmission timer expired; slow start from one segment.
     Loss,
 }
 
-/// What a flight must know of its connection.
+/// Connection parameters of a flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlightConfig {
-    /// The size of a full segment's payload, bytes; at least one.
+    /// Payload of a full segment in bytes; at least one.
     pub(crate) mss: u16,
-    /// The peer acknowledges selectively.
+    /// Whether SACK was negotiated.
     pub(crate) sack: bool,
-    /// Congestion control wants to hear of every mark rather than once per window
+    /// Whether congestion control processes every ECN mark instead of one per window
     /// (`CongestionControl::exact_ecn_echo`).
     pub(crate) exact_ecn: bool,
 }
 
-/// Everything about the data that a connection has in flight. One is attached to a connection while it has any, and returns
-/// to a pool when it [is settled](Self::is_settled); [`reset`](Self::reset) makes it another connection's.
+/// Retransmission state of the data in flight. It is attached to a connection that has data in flight, and returns to a
+/// pool when it [is settled](Self::is_settled). [`reset`](Self::reset) prepares it for another connection.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) scoreboard: Scoreboard,
     pub(crate) config: FlightConfig,
     pub(crate) phase: Phase,
-    /// Whether anything is the matter, or has left a trace: anything but data that was sent and acknowledged in order.
-    /// While it is not, the phase is Open and everything below but what is noted of sending is as in a new flight.
+    /// Whether anything but transmission and acknowledgement in order happened and has left a trace. If not, the phase
+    /// is Open, and all fields below have their initial values, except for those that record transmissions.
     pub(crate) disturbed: bool,
-    /// Time-outs since SND.UNA last advanced.
+    /// Consecutive timeouts since SND.UNA last advanced.
     pub(crate) time_outs: u8,
-    /// One segment may be sent whatever the window: the retransmission that a time-out makes.
+    /// Whether one segment may be sent regardless of the window: the retransmission after a timeout.
     pub(crate) forced: bool,
-    /// Once a fast recovery without SACK is over: until SND.UNA passes `recover`, duplicates are those of its
-    /// retransmissions (RFC 6582 §3.2 step 2).
+    /// Whether a fast recovery without SACK has ended, and SND.UNA has not passed `recover`. Duplicate acknowledgements
+    /// are then caused by its retransmissions (RFC 6582 §3.2 step 2).
     pub(crate) guarded: bool,
     /// Whether SND.UNA has advanced in this fast recovery without SACK (RFC 6582 §3.2 step 3).
     pub(crate) partial: bool,
-    /// Duplicate acknowledgements counted, without SACK.
+    /// Number of duplicate acknowledgements without SACK.
     pub(crate) duplicates: u32,
-    /// Bytes that they stand for: "1 SMSS for each" (RFC 9937 §6.2).
+    /// Bytes represented by them: "1 SMSS for each" (RFC 9937 §6.2).
     pub(crate) duplicated: u32,
-    /// Data before it was sent when the congestion window left no room for another segment (RFC 9438 §5.8).
+    /// Data before this was sent while the congestion window left no room for another segment (RFC 9438 §5.8).
     pub(crate) limited_until: Seq,
-    /// SND.NXT when the present recovery or reduction began ("RecoveryPoint").
+    /// SND.NXT at the start of the current recovery or reduction ("RecoveryPoint").
     pub(crate) recover: Seq,
-    /// When something was last sent. No two calls have the same time here: the order of transmissions that happen at one
-    /// time of the clock is kept as nanoseconds.
+    /// Time of the last transmission. It is unique: transmissions at the same time of the clock are ordered by
+    /// nanoseconds.
     pub(crate) last_sent: Instant,
-    /// From when the retransmission timer counts.
+    /// Start of the retransmission timeout.
     pub(crate) rto_base: Instant,
-    /// From when the probe timer counts.
+    /// Start of the probe timeout.
     pub(crate) probe_base: Instant,
     pub(crate) probe: Probe,
     pub(crate) rack: Rack,
@@ -78,7 +78,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// A flight with nothing in it, for a connection whose SND.UNA is `una`.
+    /// Creates an empty flight for a connection whose SND.UNA is `una`.
     pub(crate) fn new(una: Seq, config: FlightConfig) -> Self {
         Flight {
             scoreboard: Scoreboard::new(una),
@@ -104,9 +104,9 @@ impl Flight {
         }
     }
 
-    /// Makes it as new, but keeps its memory, up to 24 KB.
+    /// Resets the flight for another connection, and keeps up to 24 KB of its memory.
     ///
-    /// A flight in which nothing was missing has hardly anything to forget: this happens once for every short exchange.
+    /// This runs once for every short exchange. A flight without losses has few fields to reset.
     #[inline]
     pub(crate) fn reset(&mut self, una: Seq, config: FlightConfig) {
         if self.disturbed || !self.is_empty() || self.scoreboard.exceeds_idle_capacity() {
@@ -119,8 +119,8 @@ impl Flight {
         self.rack.move_to(una);
     }
 
-    /// Nobody waits for what is in flight any more: the connection is over. Nearly always that is one segment, and the flight
-    /// as clean as before.
+    /// Drops the data in flight when the connection ends. Nearly always this is one segment, and the flight stays
+    /// clean.
     #[inline]
     pub(crate) fn abandon(&mut self) {
         if self.scoreboard.is_lone() {
@@ -144,57 +144,57 @@ impl Flight {
         self.forward_rto = ForwardRto::Off;
     }
 
-    /// SND.UNA.
+    /// Returns SND.UNA.
     #[inline]
     pub(crate) fn una(&self) -> Seq {
         self.scoreboard.una()
     }
 
-    /// SND.NXT: one beyond the highest sequence number sent.
+    /// Returns SND.NXT, the sequence number after the highest one sent.
     #[inline]
     pub(crate) fn next(&self) -> Seq {
         self.scoreboard.next()
     }
 
-    /// Whether everything sent was acknowledged.
+    /// Returns whether everything sent was acknowledged.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.una() == self.next()
     }
 
-    /// Whether it is empty and nothing more is to be learnt: it may be given back. Otherwise an empty flight waits about
-    /// two round trips for a report of duplicates that would undo a recovery, or for the fate of a probe; a flight that is
-    /// given back earlier only loses that.
+    /// Returns whether the flight is empty and no further information is expected, so that it may be detached.
+    /// Otherwise an empty flight waits about two round trips for a report of duplicates that would undo a recovery, or
+    /// for the result of a probe. A flight detached earlier loses only that.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.is_empty() && self.is_quiet()
     }
 
-    /// Whether neither a probe's fate nor a report of duplicates is waited for.
+    /// Returns whether neither the result of a probe nor a report of duplicates is pending.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         !self.probe.is_unresolved() && !self.undo.is_active()
     }
 
-    /// What the sender is doing.
+    /// Returns the phase of the sender.
     #[inline]
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Bytes believed to be in the network ("pipe" of RFC 6675, "inflight" of RFC 9937 §6.2).
+    /// Returns the bytes estimated to be in the network ("pipe" of RFC 6675, "inflight" of RFC 9937 §6.2).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.scoreboard.in_flight().saturating_sub(self.duplicated)
     }
 
-    /// How many records it holds: no more than segments are outstanding.
+    /// Returns the number of records, at most that of the segments outstanding.
     #[cfg(test)]
     pub(crate) fn records(&self) -> usize {
         self.scoreboard.len()
     }
 
-    /// Time-outs in a row, without SND.UNA advancing.
+    /// Returns the consecutive timeouts without an advance of SND.UNA.
     pub(crate) fn time_outs(&self) -> u8 {
         self.time_outs
     }
@@ -204,16 +204,16 @@ impl Flight {
         u32::from(self.config.mss)
     }
 
-    /// A time for a transmission at `now` that differs from that of any other.
+    /// Returns a unique time for a transmission at `now`.
     #[inline]
     fn stamp(&mut self, now: Instant) -> Instant {
         self.last_sent = now.max(Instant::from_nanos(self.last_sent.as_nanos().saturating_add(1)));
         self.last_sent
     }
 
-    /// `len` bytes of new data were sent at SND.NXT, a FIN counting as one; `window` is the congestion window.
+    /// Records the transmission of `len` bytes at SND.NXT; a FIN counts as one byte. `window` is the congestion window.
     ///
-    /// More than one segment's worth must have been cut into segments of the present MSS, with only the last shorter.
+    /// Data of more than one segment must have been segmented by the current MSS, with only the last segment shorter.
     #[inline]
     pub(crate) fn sent(&mut self, len: u32, now: Instant, window: u32) {
         if len == 0 {
@@ -235,13 +235,13 @@ impl Flight {
         }
     }
 
-    /// Whether nothing is the matter, and never was.
+    /// Returns whether the flight is in its initial state except for transmissions in order.
     #[inline(always)]
     pub(crate) fn is_clean(&self) -> bool {
         !self.disturbed
     }
 
-    /// [`sent`](Self::sent) for one segment when nothing is in flight, and nothing [was ever](Self::is_clean) the matter.
+    /// [`sent`](Self::sent) for one segment of a [clean](Self::is_clean) flight without data in flight.
     #[inline(always)]
     pub(crate) fn sent_lone(&mut self, len: u32, now: Instant, window: u32) {
         // RFC 6298 §5.1.
@@ -254,19 +254,19 @@ impl Flight {
         }
     }
 
-    /// [`sent_lone`](Self::sent_lone) at `at`, some time ago, for a flight that is as new.
+    /// [`sent_lone`](Self::sent_lone) at the earlier time `at`, for a new flight.
     pub(crate) fn resume_lone(&mut self, len: u32, at: Instant, window: u32) {
-        // Whatever another connection sent at that time or later does not matter.
+        // Transmissions of another connection do not matter.
         self.last_sent = Instant::ZERO;
         self.sent_lone(len, at, window);
     }
 
-    /// More would have been sent, but for the window: it counts as used until what is in flight has been acknowledged.
+    /// Marks the data in flight as limited by the window, when only the window prevented more.
     pub(crate) fn mark_window_limited(&mut self) {
         self.limited_until = self.next();
     }
 
-    /// What else is to be noted of new data when something is the matter.
+    /// Records new data in a disturbed flight.
     #[inline(never)]
     fn sent_in_disorder(&mut self, len: u32, now: Instant) {
         if !self.probe.sent(self.scoreboard.next(), false) {
@@ -278,7 +278,7 @@ impl Flight {
         }
     }
 
-    /// How many bytes may be sent now, new or retransmitted, `window` being the congestion window.
+    /// Returns the bytes that may be sent now, new or retransmitted, for a congestion window of `window`.
     #[inline]
     pub(crate) fn allowance(&self, window: u32) -> u32 {
         let allowance = match self.phase {
@@ -288,12 +288,12 @@ impl Flight {
         if self.forced { allowance.max(self.mss()) } else { allowance }
     }
 
-    /// What is to be retransmitted next: the first range that is lost, of at most `max` bytes. If `max` cuts it, it is cut
-    /// between segments; if not even one fits, there is none.
+    /// Returns the next range to retransmit: the first lost range, of at most `max` bytes. It is cut between segments;
+    /// if not even one segment fits, the result is `None`.
     pub(crate) fn retransmission(&self, max: u32) -> Option<(Seq, u32)> {
         match self.forward_rto {
-            // RFC 5682: nothing but the first segment until it is known whether the time-out was spurious, and new data
-            // in its place.
+            // RFC 5682: until the timeout is known to be spurious or not, only the first segment is retransmitted, and
+            // new data is sent instead of the rest.
             ForwardRto::First { retransmitted: Some(_) } | ForwardRto::Second { .. } => return None,
             ForwardRto::First { retransmitted: None } | ForwardRto::Off => {}
         }
@@ -304,8 +304,8 @@ impl Flight {
         (len > 0).then_some((start, len))
     }
 
-    /// `[seq, seq + len)` was retransmitted with the TSval `timestamp` (zero if timestamps are not in use): a range that
-    /// [`retransmission`](Self::retransmission) or a probe named, or the beginning of one.
+    /// Records the retransmission of `[seq, seq + len)` with TSval `timestamp` (zero without timestamps): a range from
+    /// [`retransmission`](Self::retransmission) or a probe, or the beginning of one.
     pub(crate) fn retransmitted(&mut self, seq: Seq, len: u32, now: Instant, timestamp: u32) {
         let sent = self.stamp(now);
         let first = self.una() == seq;
@@ -325,13 +325,13 @@ impl Flight {
             self.prr.sent(len);
         }
         if first && (self.config.sack || self.phase != Phase::Recovery || !self.partial) {
-            // The first segment was sent anew, so its acknowledgement is a round trip away (and see RFC 6582 §3.2 step 3).
+            // An acknowledgement of the first segment is a round trip away (see also RFC 6582 §3.2 step 3).
             self.rto_base = now;
         }
     }
 
-    /// The path takes segments of at most `mss` bytes, and what is in flight did not fit: all of it is sent again, which is
-    /// no answer to congestion (RFC 1191 §6.4).
+    /// Reduces the MSS to `mss` and marks all data in flight for retransmission. This is not a congestion signal (RFC
+    /// 1191 §6.4).
     pub(crate) fn mss_exceeded(&mut self, mss: u16) {
         self.set_mss(mss);
         self.disturbed = true;
@@ -346,18 +346,18 @@ impl Flight {
         self.forced = true;
     }
 
-    /// From now on segments have no more than `mss` bytes (path MTU discovery).
+    /// Sets the MSS for new segments (path MTU discovery).
     pub(crate) fn set_mss(&mut self, mss: u16) {
         self.config.mss = mss.max(1);
         self.scoreboard.set_mss(self.config.mss);
     }
 
-    /// Open or Disorder, whichever it is when nothing else is the matter.
+    /// Returns the phase outside of recovery: Open or Disorder.
     pub(crate) fn open_or_disorder(&self) -> Phase {
         if self.scoreboard.sacked() > 0 || self.duplicated > 0 { Phase::Disorder } else { Phase::Open }
     }
 
-    /// Panics if anything does not agree with anything else.
+    /// Panics if the state is inconsistent.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         self.scoreboard.check();

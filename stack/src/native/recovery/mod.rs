@@ -1,23 +1,22 @@
-//! Loss detection and recovery of the sender: what is in flight, what is lost, what may be sent, and when to worry.
+//! Loss detection and recovery of the sender: data in flight, lost data, permission to send, and timers.
 //!
-//! It knows ranges of sequence numbers, times and acknowledgements; no packets and no payload. The engine keeps the
-//! payload, builds segments and calls this:
+//! The module handles sequence ranges, times and acknowledgements, but neither packets nor payload. The engine keeps
+//! the payload, builds the segments and makes these calls:
 //!
 //! ```text
 //! established:   Path::default(), RttEstimator::default() with the handshake's sample in both
-//! first data:    Flight taken from a pool, reset(una, setup)
+//! first data:    Flight taken from a pool, reset(una, config)
 //! to send:       while flight.allowance(cc.window()) > 0:
-//!                  flight.retransmission(allowance) → build it, flight.retransmitted(…)
-//!                  or new data                      → build it, flight.sent(…)
+//!                    flight.retransmission(allowance) → build it, flight.retransmitted(…)
+//!                    or new data                      → build it, flight.sent(…)
 //! ACK:           flight.acknowledge(…) → Outcome, then send; flight.is_settled() → back to the pool
 //! timer:         flight.deadline(…); when due flight.expire(…) → what to do
 //! ```
 //!
-//! What it implements: RACK-TLP (RFC 8985) where the peer selectively acknowledges (RFC 2018, RFC 2883), NewReno (RFC 6582)
-//! with limited transmit (RFC 3042) where it does not; proportional rate reduction (RFC 9937) for both and for echoes of
-//! congestion; the retransmission time-out of RFC 6298 with a floor that follows the peer (see [`Path`]); and undoing what
-//! was needless by timestamps (RFC 3522), F-RTO (RFC 5682) and reports of duplicates. Where it differs from an RFC, the item
-//! says so and why.
+//! It implements RACK-TLP (RFC 8985) with SACK (RFC 2018, RFC 2883), and NewReno (RFC 6582) with limited transmit (RFC
+//! 3042) without SACK; proportional rate reduction (RFC 9937) for losses and for ECE; the retransmission timeout of RFC
+//! 6298 with a floor adapted to the peer (see [`Path`]); and undo of unnecessary reductions by timestamps (RFC 3522),
+//! F-RTO (RFC 5682) and DSACK. Deviations from an RFC are documented where they occur.
 //!
 //! Time must not run backwards from one call to the next.
 
@@ -47,22 +46,23 @@ pub(crate) use flight::{Flight, FlightConfig, Phase};
 pub(crate) use path::Path;
 pub(crate) use rtt::RttEstimator;
 
-/// What bounds the retransmission timer. Times are kept in nanoseconds, as they are used for every segment.
+/// Limits of the retransmission timer. Times are in nanoseconds, because every segment uses them.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     rto_floor: u64,
     learnt_floor: u64,
     max_rto: u64,
     max_retransmissions: u8,
-    /// What is sent is spread over the round trip.
+    /// Whether transmission is paced.
     paced: bool,
 }
 
-/// The longest time-out there may be (RFC 6298 §2.5 allows a limit of 60 s or more).
+/// Maximum retransmission timeout (RFC 6298 §2.5 permits a limit of 60 s or more).
 const MAX_RTO: Duration = Duration::from_secs(60);
 
 impl Default for Limits {
-    /// For unknown peers: a floor of 200 ms, of 5 ms once the peer is known; 60 s at most; 15 time-outs in a row.
+    /// Limits for unknown peers: a floor of 200 ms, or of 5 ms once the peer is known; 60 s at most; 15 consecutive
+    /// timeouts.
     fn default() -> Self {
         Limits {
             rto_floor: 200_000_000,
@@ -75,7 +75,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// As the configuration has them.
+    /// Creates the limits from the configuration.
     pub(crate) fn of(config: &Config) -> Self {
         let defaults = Limits::default();
         let learnt = config.rto_floor.min(Duration::from_nanos(defaults.learnt_floor));
@@ -83,145 +83,145 @@ impl Limits {
         Limits { paced: config.pacing, ..limits }
     }
 
-    /// For peers within a data centre, which do not delay acknowledgements: 5 ms from the start.
+    /// Limits for peers within a data centre, which do not delay acknowledgements: a floor of 5 ms from the start.
     #[cfg(test)]
     pub(crate) fn datacenter() -> Self {
         Limits::default().with_rto_floor(Duration::from_millis(5))
     }
 
-    /// When the timer of one segment that is sent at `now`, alone, may expire at the earliest: where the estimator does not
-    /// [consult the path](RttEstimator::consults_path), and where it does. Asked then, the flight says whether it has.
+    /// Returns the earliest expiry of the timer of a lone segment sent at `now`: if the estimator does not [consult the
+    /// path](RttEstimator::consults_path), and if it does. At that time the flight decides whether the timer has
+    /// expired.
     pub(crate) fn earliest_rto(&self, now: Instant) -> [Instant; 2] {
         [self.rto_floor, self.learnt_floor].map(|floor| Instant::from_nanos(now.as_nanos().saturating_add(floor)))
     }
 
-    /// With another floor of the time-out's margin above the round trip, until the peer's acknowledgement delay has been
-    /// learnt.
+    /// Sets the floor of the RTO's margin above the RTT, in effect until the peer's acknowledgement delay is known.
     pub(crate) fn with_rto_floor(self, floor: Duration) -> Self {
         Limits { rto_floor: rtt::nanos(floor.min(MAX_RTO)), ..self }
     }
 
-    /// With another floor once it has been learnt, unless the delay demands more (see [`Path`]).
+    /// Sets the floor in effect once the delay is known, unless the delay requires more (see [`Path`]).
     pub(crate) fn with_learnt_floor(self, floor: Duration) -> Self {
         Limits { learnt_floor: rtt::nanos(floor.min(MAX_RTO)), ..self }
     }
 
-    /// With another number of time-outs in a row after which the connection is given up (R2 of RFC 9293 §3.8.3).
+    /// Sets the maximum number of consecutive timeouts (R2 of RFC 9293 §3.8.3).
     #[cfg(test)]
     pub(crate) fn with_max_retransmissions(self, max: u8) -> Self {
         Limits { max_retransmissions: max, ..self }
     }
 }
 
-/// What recovery needs to know of a received segment that acknowledges.
+/// Fields of an acknowledgement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Acknowledgement<'a> {
-    /// SEG.ACK. The engine has checked that it is acceptable (RFC 5961 §5); one beyond SND.NXT is ignored here.
+    /// SEG.ACK. The engine has checked that it is acceptable (RFC 5961 §5). A number beyond SND.NXT is ignored.
     pub(crate) ack: Seq,
-    /// The blocks of the SACK option, as they are in the segment; validated here.
+    /// Blocks of the SACK option, not yet validated.
     pub(crate) sack: &'a [(Seq, Seq)],
     /// TSecr, if timestamps are in use.
     pub(crate) echoed_timestamp: Option<u32>,
-    /// The ECE flag, if ECN is in use.
+    /// ECE, if ECN is in use.
     pub(crate) ece: bool,
-    /// No data, no SYN, no FIN, and the window is the one advertised before (RFC 5681 §2, "duplicate acknowledgment"; that
-    /// data is outstanding and SEG.ACK is SND.UNA is found out here).
+    /// Whether the segment has no data, SYN or FIN, and an unchanged window (RFC 5681 §2, "duplicate acknowledgment").
+    /// The conditions on outstanding data and SEG.ACK are checked here.
     pub(crate) duplicate_candidate: bool,
-    /// No data, no SYN, no FIN.
+    /// Whether the segment has no data, SYN or FIN.
     pub(crate) pure: bool,
-    /// The engine has data that was never sent and that the peer's window has room for.
+    /// Whether the engine has unsent data within the peer's window.
     pub(crate) unsent: bool,
-    /// When the segment arrived.
+    /// Time of arrival.
     pub(crate) now: Instant,
 }
 
-/// Why it is believed that a reduction of the window was needless.
+/// Evidence for an unnecessary window reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evidence {
     /// The acknowledgement echoed a timestamp older than the first retransmission (Eifel, RFC 3522).
     Timestamp,
-    /// Data that had not been retransmitted was acknowledged after the time-out (F-RTO, RFC 5682).
+    /// Data that was not retransmitted was acknowledged after the timeout (F-RTO, RFC 5682).
     ForwardRto,
     /// The receiver reported every retransmission as a duplicate (RFC 2883).
     Duplicates,
 }
 
-/// A reduction of the window that was taken back.
+/// Window reduction that was undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undone {
-    /// Whether a time-out had caused it, and not a fast retransmission.
+    /// Whether a timeout caused it, as opposed to a fast retransmission.
     pub(crate) time_out: bool,
-    /// What showed it.
+    /// Evidence.
     pub(crate) evidence: Evidence,
 }
 
-/// What an acknowledgement did.
+/// Effects of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outcome {
-    /// Bytes of sequence space by which SND.UNA advanced.
+    /// Sequence numbers by which SND.UNA advanced.
     pub(crate) acknowledged: u32,
-    /// Bytes newly known to have arrived, cumulatively or selectively.
+    /// Bytes newly acknowledged, cumulatively or selectively.
     pub(crate) delivered: u32,
-    /// Bytes newly believed lost.
+    /// Bytes newly marked lost.
     pub(crate) lost: u32,
-    /// How many of them had been retransmitted before.
+    /// Bytes of these that had been retransmitted before.
     pub(crate) lost_again: u32,
-    /// Bytes that the receiver reports to have got twice.
+    /// Bytes that the receiver reports as duplicates.
     pub(crate) duplicates: u32,
-    /// SACK blocks that could not be and were ignored.
+    /// SACK blocks that are invalid and were ignored.
     pub(crate) invalid_blocks: u8,
-    /// It counted as a duplicate acknowledgement, or, with SACK, brought nothing new.
+    /// Whether it counted as a duplicate acknowledgement, or with SACK contained no new information.
     pub(crate) duplicate: bool,
-    /// A fast recovery began.
+    /// Whether a fast recovery began.
     pub(crate) recovery_began: bool,
-    /// A fast recovery, or one after a time-out, ended.
+    /// Whether a recovery, fast or after a timeout, ended.
     pub(crate) recovery_ended: bool,
-    /// The window was reduced: the next segment with new data carries CWR if ECN is in use (RFC 3168 §6.1.2).
+    /// Whether the window was reduced: with ECN the next new data carries CWR (RFC 3168 §6.1.2).
     pub(crate) reduced: bool,
-    /// A reduction was taken back.
+    /// Window reduction that was undone.
     pub(crate) undone: Option<Undone>,
-    /// Congestion control was asked, so its window may be another.
+    /// Whether congestion control was called, so that its window may have changed.
     pub(crate) window_changed: bool,
-    /// A tail loss probe repaired the loss of the last segment.
+    /// Whether a tail loss probe repaired the loss of the last segment.
     pub(crate) probe_repaired: bool,
-    /// The round trip measured, in nanoseconds; zero if none was.
+    /// RTT sample in nanoseconds; zero if there is none.
     rtt: u64,
 }
 
 impl Outcome {
-    /// The round trip that the acknowledgement measured.
+    /// Returns the RTT sample of the acknowledgement.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         (self.rtt != 0).then(|| Duration::from_nanos(self.rtt))
     }
 }
 
-/// What the timer's expiry means.
+/// Result of a timer expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
-    /// Nothing: it is not due. Ask for the deadline again.
+    /// The timer is not due. The caller asks for the deadline again.
     Nothing,
-    /// The reordering timer: some data is lost and may be retransmitted as far as the allowance goes.
+    /// The reordering timer expired: data is lost and may be retransmitted within the allowance.
     Reordering {
-        /// Bytes newly believed lost.
+        /// Bytes newly marked lost.
         lost: u32,
-        /// A fast recovery began: the window was reduced (CWR).
+        /// Whether a fast recovery began and reduced the window (CWR).
         recovery_began: bool,
     },
-    /// Send a tail loss probe now, whatever the allowance: this range again, or if there is none one segment of new data.
+    /// A tail loss probe has to be sent regardless of the allowance: the given range, or one segment of new data.
     Probe(Option<(Seq, u32)>),
-    /// The retransmission timer: what is lost may be retransmitted as far as the allowance goes, at least one segment. The
+    /// The retransmission timer expired: lost data may be retransmitted within the allowance, at least one segment. The
     /// window was reduced (CWR).
     TimeOut {
-        /// Bytes newly believed lost.
+        /// Bytes newly marked lost.
         lost: u32,
-        /// The receiver had discarded what it had acknowledged selectively, or may have (RFC 2018 §8).
+        /// Whether the receiver discarded selectively acknowledged data, or may have (RFC 2018 §8).
         reneged: bool,
     },
-    /// Nothing is in flight, and what was waited for did not come: the flight is settled now.
+    /// Nothing is in flight, and the expected information did not arrive: the flight is settled.
     Settled {
-        /// A probe was presumed to have repaired a loss: the window was reduced (CWR).
+        /// Whether a probe is presumed to have repaired a loss, which reduced the window (CWR).
         reduced: bool,
     },
-    /// There were as many time-outs in a row as there may be: the connection is dead. Nothing has changed.
+    /// The maximum number of consecutive timeouts is reached: the connection is dead. Nothing has changed.
     GiveUp,
 }

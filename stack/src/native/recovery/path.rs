@@ -1,4 +1,4 @@
-//! What is known of the path and the peer while nothing is in flight.
+//! Path properties that persist while nothing is in flight.
 
 use linerate_bypass::time::{Duration, Instant};
 
@@ -7,86 +7,89 @@ use super::Limits;
 use super::rtt::nanos;
 use super::rtt::{RttEstimator, TICK};
 
-/// Nanoseconds per unit of the minimum round-trip time, as a power of two.
+/// Unit of the minimum RTT in nanoseconds, as a power of two.
 const RTT_SHIFT: u32 = 4;
-/// Nanoseconds per unit of the epochs in which the minimum is taken, as a power of two: 4.3 s, so that 16 bits wrap after
-/// three days. A connection that was silent for just so long keeps its old minimum for another minute.
+/// Unit of the epoch number in nanoseconds, as a power of two: 4.3 s, so that 16 bits wrap after three days. A
+/// connection that is silent for exactly that long keeps its old minimum for another minute.
 const EPOCH_SHIFT: u32 = 32;
-/// How long one of the two minima is gathered: about a minute. Their minimum covers the last one to two minutes.
+/// Length of one of the two epochs in which a minimum is taken: about a minute. Together they cover the last one to two
+/// minutes.
 const EPOCH: u16 = 14;
 /// No minimum yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// RACK.reo_wnd_persist after a duplicate was reported: recoveries until the window shrinks again (RFC 8985 §6.2 step 4).
+/// Initial value of RACK.reo_wnd_persist after a reported duplicate: recoveries until the reordering window shrinks
+/// again (RFC 8985 §6.2 step 4).
 const PERSISTENCE: u8 = 16;
-/// The largest RACK.reo_wnd_mult; the window is limited to SRTT anyway.
+/// Maximum of RACK.reo_wnd_mult. SRTT limits the window in any case.
 const FACTOR_LIMIT: u8 = 64;
-/// The most that the time-out is doubled: 64 s from any floor of a millisecond.
+/// Maximum number of doublings of the timeout: 64 s from a floor of one millisecond.
 const BACKOFF_LIMIT: u8 = 16;
 
-/// Nanoseconds per unit of the acknowledgement delay, as a power of two: the timer's tick.
+/// Unit of the acknowledgement delay in nanoseconds, as a power of two: the tick of the timer wheel.
 const DELAY_SHIFT: u32 = 16;
-/// No receiver may delay an acknowledgement longer (RFC 1122 §4.2.3.2): what took longer was something else.
+/// Maximum acknowledgement delay (RFC 1122 §4.2.3.2). Longer delays have other causes.
 const DELAY_LIMIT: u64 = 500_000_000;
-/// How many acknowledgements must have been measured before what they say of the peer's delay is believed.
+/// Samples required before the measured acknowledgement delay is used.
 ///
-/// Linux acknowledges up to 16 segments at once ("quick ACKs") before it begins to delay; twice that has seen both.
+/// Linux acknowledges up to 16 segments at once ("quick ACKs") before it delays. Twice that number covers both
+/// behaviours.
 const DELAY_SAMPLES: u16 = 32;
-/// The number doubles with each spurious time-out, at most this often.
+/// Maximum number of doublings of the required samples, one for each spurious timeout.
 const DISTRUST_LIMIT: u8 = 5;
 
 const REORDERING_SEEN: u8 = 1;
 const DELAY_LEARNT: u8 = 2;
-/// One spurious time-out, in the bits above.
+/// Unit of the spurious timeout count, in the upper bits.
 const DISTRUST: u8 = 4;
 
-/// The time-out of data before any round trip was measured, when a SYN had to be sent again, in nanoseconds (RFC 6298 §5.7).
+/// Timeout in nanoseconds of data before the first RTT sample, after a retransmitted SYN (RFC 6298 §5.7).
 const AFTER_LOST_SYN: u64 = 3_000_000_000;
-/// Beside the number of doublings: a SYN had to be sent again.
+/// Flag in `backoff`: a SYN was retransmitted.
 const SYN_LOST: u8 = 0x80;
 
-/// Per connection, cold, 20 bytes: the minimum round-trip time, how much the path reorders, how long the peer holds
-/// acknowledgements back, and the back-off of the retransmission timer.
+/// Rarely used path state of a connection, 20 bytes: minimum RTT, degree of reordering, the peer's acknowledgement
+/// delay, and the back-off of the retransmission timer.
 ///
-/// # The peer's acknowledgement delay
+/// # Acknowledgement delay of the peer
 ///
-/// The floor of the retransmission time-out exists because a receiver may hold an acknowledgement back, by up to 200 ms
-/// in common systems (and 500 ms in theory). Once it is known how long *this* peer does, the floor can follow it.
+/// The retransmission timeout has a floor because a receiver may delay an acknowledgement, by up to 200 ms in common
+/// systems (500 ms in theory). Once the delay of a particular peer is known, the floor can follow it.
 ///
-/// What can be measured: a **lone segment** (the only thing in flight, sent once) answered by a **pure acknowledgement**.
-/// Only then nothing but the receiver's timer decides when it is sent: with two segments in flight the receiver must
-/// acknowledge at once (RFC 5681 §4.2), and an acknowledgement that carries data came when the application answered. The
-/// delay is what the round trip took beyond the minimum of the path.
+/// The delay is sampled when a **lone segment** (the only one in flight, sent once) is answered by a **pure
+/// acknowledgement**. Only then does the receiver's timer alone decide when it is sent. With two segments in flight the
+/// receiver must acknowledge at once (RFC 5681 §4.2), and an acknowledgement with data depends on the application. The
+/// delay is the RTT less the minimum RTT of the path.
 ///
-/// What can be concluded: the maximum of the last 32 to 64 such measurements is the peer's delay. Fewer do not
-/// suffice, since receivers begin with a number of acknowledgements that they do not delay. A single larger measurement
-/// raises the maximum at once; it falls only when as many measurements have passed without one.
+/// The maximum of the last 32 to 64 samples is the peer's delay. Fewer samples do not suffice, because receivers start
+/// with a number of undelayed acknowledgements. A larger sample raises the maximum at once; it falls only after as many
+/// samples without one.
 ///
-/// The floor is then twice that maximum, and no less than [`Limits::learnt_floor`]. Until then it is
-/// [`Limits::rto_floor`], or twice what has been measured if that is more.
+/// The floor is twice that maximum, and at least [`Limits::learnt_floor`]. Before that it is [`Limits::rto_floor`], or
+/// twice the measured delay if that is more.
 ///
-/// A tail loss probe for a lone segment that proves needless shows that the peer has begun to delay for longer: measuring
-/// begins anew, and until it is done the ordinary floor holds. A time-out that proves spurious (RFC 3522, RFC 5682, or by
-/// D-SACK) shows that the conclusion was wrong: the same, and twice as many measurements are needed from then on.
+/// An unnecessary tail loss probe for a lone segment shows that the peer's delay has increased: sampling restarts, and
+/// the default floor applies in the meantime. A spurious timeout (RFC 3522, RFC 5682, or DSACK) shows that the learnt
+/// delay was wrong: sampling restarts as well, and from then on requires twice as many samples.
 #[derive(Debug, Clone)]
 pub(crate) struct Path {
-    /// The minimum of the present epoch and of the one before, in units of 16 ns.
+    /// Minimum of the current epoch and of the previous one, in units of 16 ns.
     minimum: u32,
     previous_minimum: u32,
-    /// When the present epoch began.
+    /// Start of the current epoch.
     epoch: u16,
     /// RACK.reo_wnd_mult.
     window_factor: u8,
     /// RACK.reo_wnd_persist.
     persistence: u8,
-    /// How often the time-out has been doubled (RFC 6298 §5.5), and [`SYN_LOST`].
+    /// Number of doublings of the timeout (RFC 6298 §5.5), and [`SYN_LOST`].
     backoff: u8,
-    /// What has been seen, and the number of spurious time-outs since the connection began.
+    /// Flags, and the number of spurious timeouts since the connection was opened.
     flags: u8,
-    /// The longest delay of the measurements being gathered, and of those gathered before, in ticks.
+    /// Maximum delay among the current and among the previous samples, in ticks.
     delay: u16,
     previous_delay: u16,
-    /// Measurements gathered.
+    /// Number of current samples.
     delay_samples: u16,
 }
 
@@ -111,12 +114,12 @@ impl Default for Path {
 }
 
 impl Path {
-    /// The smallest round-trip time of the last minutes (RACK.min_RTT, RFC 8985 §6.2 step 1).
+    /// Returns the minimum RTT of the last minutes (RACK.min_RTT, RFC 8985 §6.2 step 1).
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt_nanos().map(Duration::from_nanos)
     }
 
-    /// The retransmission time-out of a connection with this path and this `rtt`, back-off included.
+    /// Returns the retransmission timeout with this path and `rtt`, including back-off.
     pub(crate) fn time_out(&self, rtt: &RttEstimator, limits: &Limits) -> Duration {
         Duration::from_nanos(time_out(rtt, self, limits))
     }
@@ -126,7 +129,7 @@ impl Path {
         (minimum != UNKNOWN).then(|| u64::from(minimum) << RTT_SHIFT)
     }
 
-    /// Takes in a round trip measured at `now`: the handshake's, for instance. Flights do it themselves.
+    /// Adds an RTT sample at `now`.
     #[cfg(test)]
     pub(crate) fn measured(&mut self, rtt: Duration, now: Instant) {
         self.measured_nanos(nanos(rtt), now);
@@ -144,30 +147,30 @@ impl Path {
         }
     }
 
-    /// Whether the path has been seen to reorder (RACK.reordering_seen).
+    /// Returns whether the path reorders (RACK.reordering_seen).
     pub(crate) fn reordering_seen(&self) -> bool {
         self.flags & REORDERING_SEEN != 0
     }
 
-    /// The path has reordered.
+    /// Records that the path reorders.
     pub(crate) fn saw_reordering(&mut self) {
         self.flags |= REORDERING_SEEN;
     }
 
-    /// RACK.reo_wnd once the exceptions for paths that do not reorder are out of the way, in nanoseconds
-    /// (RFC 8985 §6.2 step 4): min(reo_wnd_mult · min_RTT / 4, SRTT).
+    /// Returns RACK.reo_wnd in nanoseconds for a path that reorders (RFC 8985 §6.2 step 4): min(reo_wnd_mult · min_RTT
+    /// / 4, SRTT).
     pub(crate) fn reordering_window(&self, smoothed: u64) -> u64 {
         let minimum = self.min_rtt_nanos().unwrap_or(smoothed);
         (minimum.saturating_mul(u64::from(self.window_factor)) / 4).min(smoothed)
     }
 
-    /// A round in which a retransmission proved unnecessary: the reordering window was too small.
+    /// Widens the reordering window after a round trip with an unnecessary retransmission.
     pub(crate) fn widen_reordering_window(&mut self) {
         self.window_factor = (self.window_factor + 1).min(FACTOR_LIMIT);
         self.persistence = PERSISTENCE;
     }
 
-    /// A fast or time-out recovery is over: after sixteen without a duplicate the reordering window shrinks again.
+    /// Updates the reordering window after a recovery: after sixteen without a duplicate it shrinks.
     pub(crate) fn recovered(&mut self) {
         self.persistence = self.persistence.saturating_sub(1);
         if self.persistence == 0 {
@@ -175,7 +178,7 @@ impl Path {
         }
     }
 
-    /// Takes in how long a lone segment waited for its pure acknowledgement, in nanoseconds.
+    /// Adds the RTT sample of a lone segment with a pure acknowledgement, in nanoseconds.
     pub(crate) fn sample_ack_delay(&mut self, rtt: u64) {
         let Some(minimum) = self.min_rtt_nanos() else { return };
         let delay = rtt.saturating_sub(minimum);
@@ -191,8 +194,8 @@ impl Path {
         }
     }
 
-    /// A lone segment's acknowledgement came only when a probe asked for it, `rtt` nanoseconds after the segment, which had
-    /// arrived: the peer holds acknowledgements back for longer than that.
+    /// Raises the acknowledgement delay after a probe elicited the acknowledgement of a lone segment that had arrived,
+    /// `rtt` nanoseconds after its transmission: the peer's delay is longer than that.
     pub(crate) fn raise_ack_delay(&mut self, rtt: u64) {
         let delay = rtt.saturating_sub(self.min_rtt_nanos().unwrap_or(0)).min(DELAY_LIMIT);
         self.delay = self.delay.max((delay >> DELAY_SHIFT) as u16);
@@ -200,7 +203,7 @@ impl Path {
         self.delay_samples = 0;
     }
 
-    /// A time-out was spurious: what was learnt of the peer's acknowledgement delay was wrong.
+    /// Discards the learnt acknowledgement delay after a spurious timeout.
     pub(crate) fn time_out_was_spurious(&mut self) {
         self.backoff = 0;
         if self.flags & DELAY_LEARNT != 0 {
@@ -212,7 +215,7 @@ impl Path {
         }
     }
 
-    /// The longest acknowledgement delay measured lately, and whether there are enough measurements to rely on it.
+    /// Returns the longest recent acknowledgement delay, and whether there are enough samples to use it.
     #[cfg(test)]
     pub(crate) fn acknowledgement_delay(&self) -> (Duration, bool) {
         (Duration::from_nanos(self.delay_nanos()), self.flags & DELAY_LEARNT != 0)
@@ -222,47 +225,48 @@ impl Path {
         u64::from(self.delay.max(self.previous_delay)) << DELAY_SHIFT
     }
 
-    /// The floor of the retransmission time-out, in nanoseconds.
+    /// Returns the floor of the retransmission timeout in nanoseconds.
     fn floor(&self, limits: &Limits) -> u64 {
         let floor = if self.flags & DELAY_LEARNT != 0 { limits.learnt_floor } else { limits.rto_floor };
         floor.max(2 * self.delay_nanos())
     }
 
-    /// Notes in `rtt` whether this has anything to add to the time-out: to be called whenever that may have changed.
+    /// Records in `rtt` whether the path affects the timeout. To be called after every change of the path.
     pub(crate) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
         rtt.set_consults_path(self.backoff > 0 || self.floor(limits) != limits.rto_floor);
     }
 
-    /// The time-out is doubled (RFC 6298 §5.5).
+    /// Doubles the timeout (RFC 6298 §5.5).
     pub(crate) fn back_off(&mut self) {
         if self.backoff & !SYN_LOST < BACKOFF_LIMIT {
             self.backoff += 1;
         }
     }
 
-    /// A SYN had to be sent again, so that no round trip could be measured.
+    /// Records a retransmitted SYN, after which there is no RTT sample.
     pub(crate) fn syn_was_lost(&mut self) {
         self.backoff |= SYN_LOST;
     }
 
-    /// How often the time-out has been doubled.
+    /// Returns the number of doublings of the timeout.
     pub(crate) fn backoff(&self) -> u8 {
         self.backoff
     }
 
-    /// A round trip was measured since the time-out: no doubling any more (RFC 6298 §5.7, Karn).
+    /// Ends the back-off after an RTT sample (RFC 6298 §5.7, Karn).
     pub(crate) fn clear_backoff(&mut self) {
         self.backoff = 0;
     }
 }
 
-/// The retransmission time-out in nanoseconds: floor, back-off and ceiling included (RFC 6298 §2.4, §2.5, §5.5).
+/// Returns the retransmission timeout in nanoseconds, including floor, back-off and maximum (RFC 6298 §2.4, §2.5,
+/// §5.5).
 #[inline(always)]
 pub(crate) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     let rto = if rtt.consults_path() {
         let unknown = path.backoff & SYN_LOST != 0 && !rtt.has_sample();
         let first = if unknown { AFTER_LOST_SYN } else { rtt.rto_nanos(path.floor(limits)) };
-        // It is below 2^37, the back-off at most 2^16.
+        // The timeout is below 2^37, and the back-off at most 2^16.
         first.min(limits.max_rto) << (path.backoff & !SYN_LOST)
     } else {
         rtt.rto_nanos(limits.rto_floor)
@@ -270,8 +274,8 @@ pub(crate) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 
     rto.min(limits.max_rto)
 }
 
-/// How long a peer may hold back the acknowledgement of a lone segment, in nanoseconds (TLP.max_ack_delay,
-/// RFC 8985 §7.2): what was learnt and a quarter of it, or the floor of the time-out, which stands for the same.
+/// Returns the assumed maximum delay of the acknowledgement of a lone segment in nanoseconds (TLP.max_ack_delay, RFC
+/// 8985 §7.2): the learnt delay and a quarter of it, or the floor of the timeout, which represents the same delay.
 pub(crate) fn delay_allowed(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     if rtt.consults_path() && path.flags & DELAY_LEARNT != 0 {
         let delay = path.delay_nanos();
@@ -308,10 +312,10 @@ mod tests {
         path.measured(10 * MS, at(0));
         path.measured(12 * MS, at(5));
         assert_eq!(path.min_rtt(), Some(10 * MS));
-        // What was measured a minute ago still counts, ...
+        // A sample of one minute ago still counts.
         path.measured(50 * MS, at(61));
         assert_eq!(path.min_rtt(), Some(10 * MS));
-        // ... what was measured two minutes ago does not.
+        // A sample of two minutes ago does not count.
         for second in 62..130 {
             path.measured(50 * MS, at(second));
         }
@@ -364,10 +368,10 @@ mod tests {
         path.advise(&mut rtt, &limits);
         let rto = time_out(&rtt, &path, &limits);
         assert!((80 * MS_NANOS..82 * MS_NANOS).contains(&rto), "{rto}");
-        // A longer delay counts at once, ...
+        // A longer delay counts at once.
         path.sample_ack_delay(101 * MS_NANOS);
         assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
-        // ... and is forgotten when enough samples have passed without it; what no receiver may do is no delay.
+        // It is forgotten after enough samples without it. A delay beyond the permitted maximum is ignored.
         for _ in 0..64 {
             path.sample_ack_delay(41 * MS_NANOS);
         }
@@ -395,7 +399,7 @@ mod tests {
         assert!(!path.acknowledgement_delay().1);
         path.sample_ack_delay(MS_NANOS);
         assert!(path.acknowledgement_delay().1);
-        // Five times at most; what else is known of the path is not touched.
+        // At most five doublings. Other path properties are unaffected.
         for _ in 0..10 {
             for _ in 0..1024 {
                 path.sample_ack_delay(MS_NANOS);

@@ -1,66 +1,66 @@
-//! Proportional rate reduction (RFC 9937): how much may be sent for each acknowledgement while the window shrinks.
+//! Proportional rate reduction (RFC 9937): bytes that may be sent for each acknowledgement while the window shrinks.
 
-/// The state of an episode: a fast recovery, or a round trip after an echo of congestion.
+/// State of an episode: a fast recovery, or a round trip after ECE.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Prr {
     /// RecoverFS: bytes that may be delivered during the episode.
     flight: u32,
-    /// prr_delivered: bytes delivered since it began.
+    /// prr_delivered: bytes delivered since its start.
     delivered: u32,
-    /// prr_out: bytes sent since it began.
+    /// prr_out: bytes sent since its start.
     out: u32,
-    /// ssthresh: the window to arrive at.
+    /// ssthresh: the target window.
     threshold: u32,
-    /// What is left of SndCnt: bytes that may be sent now.
+    /// Rest of SndCnt: bytes that may be sent now.
     quota: u32,
 }
 
 impl Prr {
-    /// An episode begins (§6.1). `flight` is SND.NXT − SND.UNA without what was acknowledged selectively, but with what the
-    /// acknowledgement that began the episode delivered.
+    /// Starts an episode (§6.1). `flight` is SND.NXT − SND.UNA without selectively acknowledged bytes, but with the
+    /// bytes delivered by the acknowledgement that started the episode.
     pub(crate) fn start(flight: u32, threshold: u32) -> Self {
         Prr { flight, delivered: 0, out: 0, threshold, quota: 0 }
     }
 
-    /// Bytes that may be sent now.
+    /// Returns the bytes that may be sent now.
     #[inline]
     pub(crate) fn quota(&self) -> u32 {
         self.quota
     }
 
-    /// How much more may count as delivered in this episode when the receiver does not say what it received
-    /// ("disallows incrementing DeliveredData when the total … would exceed" RecoverFS, §6.2).
+    /// Returns the bytes that may still count as delivered in this episode without SACK ("disallows incrementing
+    /// DeliveredData when the total … would exceed" RecoverFS, §6.2).
     pub(crate) fn undelivered(&self) -> u32 {
         self.flight.saturating_sub(self.delivered)
     }
 
-    /// An acknowledgement that does not end the episode (§6.2).
+    /// Processes an acknowledgement that does not end the episode (§6.2).
     ///
-    /// `delivered` is what it delivered, `in_flight` what is in flight now, `safe` whether SND.UNA advanced and no further
-    /// loss was found, `mss` the size of a segment.
+    /// `delivered` is the number of bytes it delivered, `in_flight` the bytes now in flight, and `mss` the segment
+    /// size. `safe`: SND.UNA advanced and no further loss was found.
     pub(crate) fn acknowledged(&mut self, delivered: u32, in_flight: u32, safe: bool, mss: u32) {
         if delivered > 0 {
             self.delivered = self.delivered.saturating_add(delivered);
             self.quota = if in_flight > self.threshold {
-                // In proportion. Rounded up to whole segments, as where segments are counted: otherwise each would wait
-                // for half an acknowledgement more.
+                // In proportion. Rounded up to whole segments, as when segments are counted; otherwise each segment
+                // would wait for another half acknowledgement.
                 let sent = u64::from(self.delivered) * u64::from(self.threshold);
                 let sent = sent.div_ceil(u64::from(self.flight.max(1))).next_multiple_of(u64::from(mss.max(1)));
                 u32::try_from(sent).unwrap_or(u32::MAX).saturating_sub(self.out)
             } else {
-                // Conservatively, or one segment faster when the recovery makes good progress; never above the threshold.
+                // Packet conservation, or one segment more if the recovery progresses; never above the threshold.
                 let conserving = self.delivered.saturating_sub(self.out).max(delivered);
                 let count = conserving.saturating_add(if safe { mss } else { 0 });
                 count.min(self.threshold - in_flight)
             };
         }
-        // A fast retransmission is sent at once (§6.2). Counting bytes, not segments: the room for one whole segment.
+        // A fast retransmission is sent at once (§6.2): room for one whole segment, because bytes are counted here.
         if self.out == 0 || in_flight == 0 {
             self.quota = self.quota.max(mss);
         }
     }
 
-    /// `len` bytes were sent or retransmitted (§6.3).
+    /// Records the transmission of `len` bytes, new or retransmitted (§6.3).
     #[inline]
     pub(crate) fn sent(&mut self, len: u32) {
         self.out = self.out.saturating_add(len);
@@ -74,7 +74,7 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Sends as many whole segments as the quota allows.
+    /// Sends as many whole segments as the quota permits.
     fn send(prr: &mut Prr) -> u32 {
         let mut segments = 0;
         while prr.quota() >= MSS {
@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_single_loss_spreads_the_reduction_over_the_round_trip() {
-        // RFC 9937 §8, figure 1: 20 segments in flight, the first lost, Reno. The third duplicate starts it with 22 sent.
+        // RFC 9937 §8, figure 1: 20 segments in flight, the first lost, Reno. The third duplicate starts the episode,
+        // with 22 sent.
         let mut prr = Prr::start((22 - 3 + 1) * MSS, 10 * MSS);
         let (mut in_flight, mut sent) = (18, Vec::new());
         for _ in 3..=21 {
@@ -95,22 +96,22 @@ mod tests {
             sent.push(segments);
             in_flight = in_flight + segments - 1;
         }
-        // R, then every second acknowledgement one segment; it ends with ten in flight. (The figure sends the last but one
-        // an acknowledgement earlier, where the algorithm of §6.2 finds ten in flight already.)
+        // A retransmission, then one segment for every second acknowledgement; it ends with ten in flight. (The figure
+        // shows the last but one an acknowledgement earlier, where the algorithm of §6.2 already has ten in flight.)
         assert_eq!(sent, [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1]);
         assert_eq!(in_flight + 1, 10);
     }
 
     #[test]
     fn heavy_loss_is_answered_packet_by_packet() {
-        // RFC 9937 §8, figure 2: the first 15 of 20 lost; two more were sent; the third duplicate finds the loss.
+        // RFC 9937 §8, figure 2: the first 15 of 20 lost; two more were sent; the third duplicate reveals the loss.
         let mut prr = Prr::start((22 - 3 + 1) * MSS, 10 * MSS);
         let mut in_flight = 22 - 3 - 15;
         for _ in 0..3 {
             prr.acknowledged(MSS, in_flight * MSS, false, MSS);
             assert_eq!(send(&mut prr), 1);
         }
-        // §7: when retransmissions are acknowledged cumulatively, one more for each.
+        // §7: one segment more for each cumulative acknowledgement of retransmissions.
         in_flight = 4;
         prr.acknowledged(MSS, (in_flight - 1) * MSS, true, MSS);
         assert_eq!(send(&mut prr), 2);
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn nothing_in_flight_means_one_segment() {
-        // All retransmissions lost again: without one more, only the time-out would be left.
+        // All retransmissions were lost again: without one more, only the timeout remains.
         let mut prr = Prr::start(20 * MSS, 10 * MSS);
         prr.sent(5 * MSS);
         prr.acknowledged(0, 0, false, MSS);
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn quota_stays_where_nothing_is_delivered() {
-        // RFC 9937 §6.2: an acknowledgement that delivers nothing lets nothing out.
+        // RFC 9937 §6.2: an acknowledgement that delivers nothing permits no transmission.
         let mut prr = Prr::start(20 * MSS, 10 * MSS);
         prr.acknowledged(MSS, 5 * MSS, false, MSS);
         assert_eq!(prr.quota(), MSS);

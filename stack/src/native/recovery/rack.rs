@@ -1,4 +1,4 @@
-//! RACK: losses found by what was delivered that had been sent later (RFC 8985 §6).
+//! RACK: loss detection by segments delivered that were sent later (RFC 8985 §6).
 
 use linerate_bypass::time::Instant;
 
@@ -7,10 +7,10 @@ use super::path::Path;
 use super::rtt::RttEstimator;
 use super::scoreboard::{LossScan, Scoreboard, TxRecord};
 
-/// DupThresh: as many segments acknowledged selectively mean a loss on a path that does not reorder.
+/// DupThresh: number of selectively acknowledged segments that indicate a loss on a path that does not reorder.
 pub(crate) const DUPLICATE_THRESHOLD: u32 = 3;
 
-/// Whether `a` comes before `b` as timestamps do (RFC 7323 §5.2).
+/// Returns whether timestamp `a` is before `b` (RFC 7323 §5.2).
 #[inline]
 pub(crate) fn timestamp_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
@@ -19,17 +19,18 @@ pub(crate) fn timestamp_before(a: u32, b: u32) -> bool {
 /// RACK's per-connection variables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rack {
-    /// RACK.xmit_ts: when the most recently sent of the delivered segments was sent; the origin of time if none.
+    /// RACK.xmit_ts: transmission time of the most recently sent segment among those delivered; the origin of time if
+    /// there is none.
     sent: Instant,
     /// RACK.end_seq: its end.
     end: Seq,
-    /// RACK.rtt, nanoseconds; zero if there is none.
+    /// RACK.rtt in nanoseconds; zero if there is none.
     rtt: u64,
-    /// RACK.fack: the highest sequence number delivered.
+    /// RACK.fack: highest sequence number delivered.
     forward: Seq,
-    /// RACK.dsack_round: the round trip, by its end, in which a duplicate was reported.
+    /// RACK.dsack_round: end of the round trip in which a duplicate was reported.
     duplicate_round: Option<Seq>,
-    /// When the reordering timer is due, if there is something to wait for.
+    /// Deadline of the reordering timer, if it is armed.
     deadline: Option<Instant>,
 }
 
@@ -38,29 +39,29 @@ impl Rack {
         Rack { sent: Instant::ZERO, end: una, rtt: 0, forward: una, duplicate_round: None, deadline: None }
     }
 
-    /// When the reordering timer is due.
+    /// Returns the deadline of the reordering timer.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The highest sequence number delivered.
+    /// Returns the highest sequence number delivered.
     pub(crate) fn forward(&self) -> Seq {
         self.forward
     }
 
-    /// SND.UNA is `una` now, of another connection.
+    /// Resets the state for a connection whose SND.UNA is `una`.
     #[inline]
     pub(crate) fn move_to(&mut self, una: Seq) {
         self.forward = una;
     }
 
-    /// SND.UNA is `una`: everything before it was delivered.
+    /// Moves the state along with SND.UNA.
     pub(crate) fn follow_una(&mut self, una: Seq) {
         self.forward = self.forward.max(una);
     }
 
-    /// What was delivered last no longer says anything: it turned out that something had been sent needlessly.
+    /// Forgets the last delivery, after an unnecessary retransmission.
     pub(crate) fn forget(&mut self) {
         self.sent = Instant::ZERO;
         self.rtt = 0;
@@ -68,8 +69,8 @@ impl Rack {
         self.duplicate_round = None;
     }
 
-    /// Steps 2 and 3: `record` was delivered, in order of the sequence space within an acknowledgement that arrived at
-    /// `now` and echoed the timestamp `echo`. Returns whether it shows that the path reorders.
+    /// Steps 2 and 3 for the delivery of `record`. The records of an acknowledgement are passed in sequence order. It
+    /// arrived at `now` and echoed timestamp `echo`. Returns whether the delivery indicates reordering.
     #[inline]
     pub(crate) fn delivered(
         &mut self,
@@ -87,7 +88,7 @@ impl Rack {
         };
         let rtt = now.as_nanos().saturating_sub(record.sent.as_nanos()).max(1);
         if record.is_retransmitted() {
-            // It may be the original that was delivered.
+            // The original may have been delivered instead of the retransmission.
             let original = echo.is_some_and(|echo| timestamp_before(echo, record.timestamp));
             if original || min_rtt.is_some_and(|minimum| rtt < minimum) {
                 return reordered;
@@ -101,7 +102,7 @@ impl Rack {
         reordered
     }
 
-    /// Step 4, first half: the receiver reported a duplicate, of something that was retransmitted for good reason.
+    /// Step 4, first half: processes a reported duplicate of a retransmission.
     pub(crate) fn duplicate(&mut self, una: Seq, next: Seq, path: &mut Path) {
         if self.duplicate_round.is_some_and(|round| una.at_or_after(round)) {
             self.duplicate_round = None;
@@ -112,17 +113,17 @@ impl Rack {
         }
     }
 
-    /// Step 4, second half: the reordering window in nanoseconds, `recovering` being whether in fast or RTO recovery.
+    /// Step 4, second half: returns the reordering window in nanoseconds. `recovering`: in fast or RTO recovery.
     fn window(&self, scoreboard: &Scoreboard, recovering: bool, path: &Path, rtt: &RttEstimator) -> u64 {
         let certain = || recovering || scoreboard.sacked_segments_reach(DUPLICATE_THRESHOLD);
         if !path.reordering_seen() && certain() { 0 } else { path.reordering_window(rtt.smoothed_nanos()) }
     }
 
-    /// Step 5: marks what is lost, and sets the reordering timer.
+    /// Step 5: marks lost segments, and arms the reordering timer.
     ///
-    /// RFC 8985 sets the timer for when the last of the suspected segments will be overdue. Here it is set for when a
-    /// segment sent together with the delivered one would be: no earlier than that, and later by no more than the time
-    /// between the two transmissions. It need not look at all suspected segments for it.
+    /// RFC 8985 sets the timer for the time when the last suspected segment becomes overdue. Here it is set for the
+    /// time when a segment sent together with the delivered one does: not before that, and later by at most the
+    /// interval between the two transmissions. This does not require a look at all suspected segments.
     pub(crate) fn detect(
         &mut self,
         scoreboard: &mut Scoreboard,
@@ -148,8 +149,8 @@ impl Rack {
         found
     }
 
-    /// What of the flight is lost when the retransmission timer expires: RACK_mark_losses_on_RTO, RFC 8985 §6.3. Without a
-    /// measured round trip everything is.
+    /// Marks lost segments when the retransmission timer expires: RACK_mark_losses_on_RTO, RFC 8985 §6.3. Without an
+    /// RTT sample all are lost.
     pub(crate) fn time_out(
         &mut self,
         scoreboard: &mut Scoreboard,

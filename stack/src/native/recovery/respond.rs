@@ -1,4 +1,4 @@
-//! Beginnings and ends: what a flight does about losses and echoes of congestion, once per window.
+//! Congestion response: begin and end of recoveries and reductions, once per window.
 
 use linerate_bypass::time::Instant;
 
@@ -11,7 +11,7 @@ use super::undo::{ForwardRto, Undo};
 use super::{Acknowledgement, CongestionControl, CongestionSignal, Outcome};
 
 impl Flight {
-    /// Ends what has reached its end.
+    /// Ends a recovery or reduction that is complete.
     pub(crate) fn end_episode<C: CongestionControl>(
         &mut self,
         now: Instant,
@@ -24,8 +24,8 @@ impl Flight {
         }
         match self.phase {
             Phase::Open | Phase::Disorder => return,
-            // Not before the segment with CWR, the first beyond, can have been seen by the receiver: until then it goes on
-            // to echo (RFC 3168 §6.1.3).
+            // The reduction continues until the receiver can have received the segment with CWR, the first after it:
+            // until then it sends ECE (RFC 3168 §6.1.3).
             Phase::Reducing if self.una() == self.recover && !self.is_empty() => return,
             Phase::Reducing => {}
             Phase::Recovery | Phase::Loss => {
@@ -46,7 +46,7 @@ impl Flight {
         self.phase = self.open_or_disorder();
     }
 
-    /// What is missing by the rules for peers that do not acknowledge selectively. Returns how many bytes.
+    /// Marks lost data by the rules for peers without SACK. Returns the bytes marked.
     pub(crate) fn mark_lost_without_sack(&mut self, outcome: &Outcome) -> u32 {
         match self.phase {
             // RFC 5681 §3.2.
@@ -59,7 +59,7 @@ impl Flight {
         }
     }
 
-    /// Responds to losses and echoes of congestion, once per window.
+    /// Responds to losses and ECE, once per window.
     pub(crate) fn respond<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
@@ -75,7 +75,7 @@ impl Flight {
             outcome.recovery_began = true;
             outcome.reduced |= calm;
         } else if !ack.ece || !self.una().after(self.recover) {
-            // No echo, or one of the congestion that was responded to already.
+            // No ECE, or ECE for congestion that was responded to.
         } else if calm && !self.config.exact_ecn {
             // RFC 3168 §6.1.2, with PRR (RFC 9937 §4).
             cc.congested(CongestionSignal::EcnEcho, in_flight, ack.now);
@@ -85,7 +85,8 @@ impl Flight {
             self.undo.finish();
             outcome.reduced = true;
         } else if self.config.exact_ecn {
-            // Congestion control hears of the mark with the delivery; here only CWR, once per window (RFC 8257 §3.3).
+            // The delivery passes the mark to congestion control. Only CWR is handled here, once per window (RFC 8257
+            // §3.3).
             self.recover = self.next();
             outcome.reduced = true;
         }
@@ -98,22 +99,22 @@ impl Flight {
         }
     }
 
-    /// A probe has repaired a loss: "a congestion control response equivalent to a fast recovery" (RFC 8985 §7.4.2), with
-    /// nothing left to recover.
+    /// Responds to a loss repaired by a probe: "a congestion control response equivalent to a fast recovery" (RFC 8985
+    /// §7.4.2), with nothing left to recover.
     pub(crate) fn respond_to_probe_repair<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
         cc.congested(CongestionSignal::Loss, self.in_flight().max(self.probe.in_flight()), now);
         cc.recovered(now);
     }
 
-    /// RecoverFS (RFC 9937 §6.1) when an acknowledgement has just delivered `delivered` bytes.
+    /// Returns RecoverFS (RFC 9937 §6.1) after an acknowledgement that delivered `delivered` bytes.
     fn recovery_flight(&self, delivered: u32) -> u32 {
         (self.scoreboard.outstanding() - self.scoreboard.sacked())
             .saturating_sub(self.duplicated)
             .saturating_add(delivered)
     }
 
-    /// Fast recovery begins. `in_flight` is what was in flight before the loss was found, `delivered` what the
-    /// acknowledgement delivered that found it.
+    /// Begins a fast recovery. `in_flight` is the bytes in flight before the loss was found, `delivered` the bytes
+    /// delivered by the acknowledgement that revealed it.
     pub(crate) fn begin_recovery<C: CongestionControl>(
         &mut self,
         now: Instant,
@@ -127,7 +128,7 @@ impl Flight {
             cc.congested(CongestionSignal::Loss, in_flight, now);
             self.prr = Prr::start(self.recovery_flight(delivered), cc.slow_start_threshold());
         }
-        // A reduction that congestion was echoed for is not taken back, whatever becomes of the losses.
+        // A reduction in response to ECE is never undone, even if the losses prove spurious.
         self.undo = if reduced || ece { Undo::none(self.una()) } else { Undo::start(self.una(), false) };
         self.phase = Phase::Recovery;
         self.recover = self.next();

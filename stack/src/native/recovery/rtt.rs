@@ -1,29 +1,29 @@
-//! The round-trip time and the retransmission time-out (RFC 6298).
+//! RTT estimator and retransmission timeout (RFC 6298).
 
 use linerate_bypass::time::Duration;
 
-/// The granularity of the clock that retransmission timers run on, "G" of RFC 6298 §2: one tick of the timing wheel.
+/// Clock granularity of retransmission timers, "G" of RFC 6298 §2: one tick of the timer wheel.
 pub(crate) const TICK: Duration = Duration::from_nanos(1 << 16);
-/// The time-out before any round trip was measured (RFC 6298 §2.1).
+/// Timeout before the first RTT sample (RFC 6298 §2.1).
 pub(crate) const INITIAL_RTO: Duration = Duration::from_secs(1);
 
-/// Nanoseconds per unit of the estimator, as a power of two: 16 ns, so that 32 bits reach 68 s.
+/// Unit of the estimator in nanoseconds, as a power of two: 16 ns, so that 32 bits reach 68 s.
 const UNIT_SHIFT: u32 = 4;
-/// The bit of `variation` that is no part of it.
+/// Bit of `variation` that holds a flag.
 const CONSULT_PATH: u32 = 1 << 31;
-/// The largest value of either mean that is kept: 34 s.
+/// Maximum of both means: 34 s.
 const LIMIT: u32 = CONSULT_PATH - 1;
 
-/// A duration in nanoseconds; no longer than some 146 years.
+/// Returns a duration in nanoseconds, limited to about 146 years.
 #[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX >> 2)
 }
 
-/// SRTT and RTTVAR in eight bytes: it lies among the hot state of every connection.
+/// SRTT and RTTVAR in eight bytes, part of the frequently used state of a connection.
 ///
-/// One bit is borrowed to say whether [`Path`](super::Path) has anything to add to the time-out (a back-off, a floor that
-/// was learnt), so that arming a timer does not touch that cold state when it has not.
+/// One bit tells whether [`Path`](super::Path) affects the timeout (by back-off or a learnt floor), so that arming a
+/// timer usually does not access that rarely used state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct RttEstimator {
     /// SRTT in units of 16 ns; zero before the first sample.
@@ -33,32 +33,32 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Whether a round trip has been measured.
+    /// Returns whether there is an RTT sample.
     #[inline]
     pub(crate) fn has_sample(&self) -> bool {
         self.smoothed != 0
     }
 
-    /// SRTT; zero before the first sample.
+    /// Returns SRTT; zero before the first sample.
     #[inline]
     pub(crate) fn smoothed(&self) -> Duration {
         Duration::from_nanos(self.smoothed_nanos())
     }
 
-    /// SRTT in nanoseconds.
+    /// Returns SRTT in nanoseconds.
     #[inline]
     pub(crate) fn smoothed_nanos(&self) -> u64 {
         u64::from(self.smoothed) << UNIT_SHIFT
     }
 
-    /// Whether `rtt`, in nanoseconds, is shorter than SRTT by more than an eighth, or the first measured.
+    /// Returns whether `rtt`, in nanoseconds, is shorter than SRTT by more than an eighth, or the first sample.
     #[inline]
     pub(crate) fn is_much_longer_than(&self, rtt: u64) -> bool {
         let smoothed = self.smoothed_nanos();
         rtt < smoothed - smoothed / 8 || smoothed == 0
     }
 
-    /// RTTVAR.
+    /// Returns RTTVAR.
     pub(crate) fn variation(&self) -> Duration {
         Duration::from_nanos(self.variation_nanos())
     }
@@ -68,16 +68,16 @@ impl RttEstimator {
         u64::from(self.variation & LIMIT) << UNIT_SHIFT
     }
 
-    /// Takes in a measured round trip, one per round trip at most: the handshake's, for instance.
+    /// Adds a sample, at most one per round trip.
     #[cfg(test)]
     pub(crate) fn sample(&mut self, rtt: Duration) {
         self.sample_nanos(nanos(rtt), 0);
     }
 
-    /// Takes in one of about 2^`spread_shift` samples of a round trip.
+    /// Adds one of about 2^`spread_shift` samples of a round trip.
     ///
-    /// RFC 6298 §2.3 is meant for one sample per round trip. With a sample per acknowledgement the gains are divided by
-    /// how many there are, so that the memory of the means is as many round trips long as before (RFC 7323 appendix G).
+    /// RFC 6298 §2.3 assumes one sample per round trip. With a sample per acknowledgement the gains are divided by the
+    /// number of samples, so that the means cover as many round trips as before (RFC 7323 appendix G).
     #[inline(always)]
     pub(crate) fn sample_nanos(&mut self, rtt: u64, spread_shift: u32) {
         // No value exceeds LIMIT, so that all differences fit into 32 bits with their sign.
@@ -89,8 +89,8 @@ impl RttEstimator {
             self.variation = (rtt / 2) as u32 | consult;
             return;
         }
-        // RFC 6298 §2.3: RTTVAR first, with the old SRTT. Both gains are at most one, so neither mean leaves its range, nor
-        // does SRTT become zero. Rounding down makes each smaller by less than 2^`spread_shift` · 128 ns.
+        // RFC 6298 §2.3: RTTVAR first, with the old SRTT. Both gains are at most one, so neither mean leaves its range,
+        // and SRTT does not become zero. Rounding down reduces each by less than 2^`spread_shift` · 128 ns.
         let smoothed = self.smoothed as i32;
         let variation = (self.variation & LIMIT) as i32;
         let error = rtt - smoothed;
@@ -98,7 +98,7 @@ impl RttEstimator {
         self.smoothed = (smoothed + (error >> (3 + spread_shift))) as u32;
     }
 
-    /// [`rto`](Self::rto) in nanoseconds, of a floor in nanoseconds.
+    /// [`rto`](Self::rto) in nanoseconds, for a floor in nanoseconds.
     #[inline(always)]
     pub(crate) fn rto_nanos(&self, floor: u64) -> u64 {
         if !self.has_sample() {
@@ -107,24 +107,24 @@ impl RttEstimator {
         self.smoothed_nanos() + (4 * self.variation_nanos()).max(TICK.as_nanos() as u64).max(floor)
     }
 
-    /// The retransmission time-out without back-off: SRTT + max(G, 4·RTTVAR, `floor`); [`INITIAL_RTO`] before the first
-    /// sample.
+    /// Returns the retransmission timeout without back-off: SRTT + max(G, 4·RTTVAR, `floor`), or [`INITIAL_RTO`] before
+    /// the first sample.
     ///
-    /// RFC 6298 §2.4 would have max(`floor`, SRTT + …). Here the floor stands for the time that the receiver may hold an
-    /// acknowledgement back, which comes on top of the round trip: with the RFC's form a round trip just below the floor
-    /// would leave no room for it.
+    /// RFC 6298 §2.4 specifies max(`floor`, SRTT + …). Here the floor represents the acknowledgement delay of the
+    /// receiver, which is added to the RTT: by the RFC's formula an RTT just below the floor would leave no room for
+    /// it.
     #[inline]
     pub(crate) fn rto(&self, floor: Duration) -> Duration {
         Duration::from_nanos(self.rto_nanos(nanos(floor)))
     }
 
-    /// Whether [`Path`](super::Path) must be asked for the time-out.
+    /// Returns whether [`Path`](super::Path) affects the timeout.
     #[inline]
     pub(crate) fn consults_path(&self) -> bool {
         self.variation & CONSULT_PATH != 0
     }
 
-    /// Notes whether [`Path`](super::Path) must be asked for the time-out.
+    /// Records whether [`Path`](super::Path) affects the timeout.
     #[inline]
     pub(crate) fn set_consults_path(&mut self, consult: bool) {
         self.variation = self.variation & LIMIT | if consult { CONSULT_PATH } else { 0 };

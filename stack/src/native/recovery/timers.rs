@@ -1,4 +1,4 @@
-//! The one timer of a flight: reordering, probe or retransmission (RFC 8985 §8).
+//! Timer of a flight: reordering, probe or retransmission (RFC 8985 §8).
 
 use linerate_bypass::time::Instant;
 
@@ -9,13 +9,13 @@ use super::rtt::RttEstimator;
 use super::undo::{ForwardRto, Undo};
 use super::{CongestionControl, Expired, Limits, Seq};
 
-/// What the timer is for.
+/// Purpose of the timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timer {
     Reordering,
     Probe,
     Retransmission,
-    /// Nothing is in flight, but something may still be learnt.
+    /// Nothing is in flight, but a probe result or duplicate report is pending.
     Linger,
 }
 
@@ -33,7 +33,7 @@ impl Flight {
         if let Some(reordering) = self.rack.deadline().filter(|&at| at <= rto) {
             return Some((Timer::Reordering, reordering));
         }
-        // RFC 8985 §7.2: not in a recovery, nor when something was acknowledged selectively.
+        // RFC 8985 §7.2: neither in a recovery nor with selectively acknowledged data.
         let probing = self.config.sack
             && matches!(self.phase, Phase::Open | Phase::Reducing)
             && self.scoreboard.sacked() == 0
@@ -47,20 +47,20 @@ impl Flight {
         Some((Timer::Retransmission, rto))
     }
 
-    /// What an empty flight waits for.
+    /// Returns the timer of an empty flight.
     #[cold]
     fn settle_timer(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
         let patience = probe::time_out(rtt, path, limits, &self.scoreboard);
         (!self.is_quiet()).then(|| (Timer::Linger, after(self.rto_base, patience)))
     }
 
-    /// When [`expire`](Self::expire) is to be called; none if there is nothing to wait for. To be asked again after anything
-    /// was sent or acknowledged, and after it has expired.
+    /// Returns the time at which [`expire`](Self::expire) has to be called; `None` if nothing is pending. It changes
+    /// with every transmission, acknowledgement and expiry.
     #[inline]
     pub(crate) fn deadline(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<Instant> {
         if !self.disturbed && !rtt.consults_path() && self.scoreboard.is_one_segment() {
-            // The common case. A probe would be due after the time-out, because a lone segment's acknowledgement may be
-            // held back for as long as the floor.
+            // Common case. The probe timeout would be after the RTO, because the acknowledgement of a lone segment may
+            // be delayed for as long as the floor.
             let rto = after(self.rto_base, path::time_out(rtt, path, limits));
             debug_assert_eq!(self.timer(rtt, path, limits).map(|(_, at)| at), Some(rto));
             return Some(rto);
@@ -68,8 +68,8 @@ impl Flight {
         self.timer(rtt, path, limits).map(|(_, at)| at)
     }
 
-    /// The timer has expired, or may have: says what to do. `unsent` is whether the engine has data that was never sent and
-    /// that the peer's window has room for.
+    /// Processes a timer that may have expired, and returns the action. `unsent`: the engine has unsent data within the
+    /// peer's window.
     pub(crate) fn expire<C: CongestionControl>(
         &mut self,
         now: Instant,
@@ -121,7 +121,7 @@ impl Flight {
         Expired::Probe(if unsent { None } else { self.last_segment() })
     }
 
-    /// The segment that ends at SND.NXT.
+    /// Returns the segment that ends at SND.NXT.
     fn last_segment(&self) -> Option<(Seq, u32)> {
         let last = self.scoreboard.last()?;
         let len = if last.is_one_segment() { last.len } else { (last.len - 1) % self.mss() + 1 };
@@ -142,14 +142,14 @@ impl Flight {
         }
         let in_flight = self.in_flight();
         let was = self.phase;
-        // The same segment times out again.
+        // The same segment timed out again.
         let again = was == Phase::Loss && self.time_outs > 0 && self.undo.una() == self.una();
         self.time_outs += 1;
         path.back_off();
 
-        // RFC 2018 §8 has the sender forget what was acknowledged selectively. That costs a window of needless
-        // retransmissions, so it is done when the receiver has shown that it discarded some, by not acknowledging it
-        // cumulatively when nothing was missing before it, or when the retransmission did not help.
+        // RFC 2018 §8 requires the sender to forget selective acknowledgements, which causes a window of unnecessary
+        // retransmissions. Therefore this is done only if the receiver has discarded data, as shown by a cumulative
+        // acknowledgement that stops before selectively acknowledged data, or if the retransmission had no effect.
         let discarded = self.scoreboard.first().is_some_and(|first| first.is_sacked());
         let reneged = (discarded || again) && self.scoreboard.sacked() > 0;
         if reneged {
@@ -164,11 +164,11 @@ impl Flight {
             self.rack.time_out(&mut self.scoreboard, now, recovering, path, rtt)
         };
         if !again {
-            // RFC 5681 §3.1: the threshold is held when the same segment times out again, and the window is one segment.
+            // RFC 5681 §3.1: when the same segment times out again, the threshold stays, and the window is one segment.
             cc.timed_out(in_flight, now);
             self.undo = Undo::start(self.una(), true);
         }
-        // RFC 5682 §2.1 step 1: not if a recovery was under way, unless it is for the same segment.
+        // RFC 5682 §2.1 step 1: not during a recovery, unless it is for the same segment.
         let applicable = !recovering || again && self.forward_rto != ForwardRto::Off;
         self.forward_rto = if applicable { ForwardRto::First { retransmitted: None } } else { ForwardRto::Off };
         self.phase = Phase::Loss;
@@ -183,7 +183,7 @@ impl Flight {
         Expired::TimeOut { lost, reneged }
     }
 
-    /// Nothing is in flight, and no more reports are expected.
+    /// Ends the wait for reports with nothing in flight.
     fn presume_settled<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) -> Expired {
         self.undo.finish();
         let reduced = self.probe.abandon();

@@ -1,4 +1,4 @@
-//! Reductions that proved unnecessary: Eifel (RFC 3522, RFC 4015), F-RTO (RFC 5682), and reports of duplicates (RFC 3708).
+//! Undo of unnecessary window reductions: Eifel (RFC 3522, RFC 4015), F-RTO (RFC 5682), and DSACK (RFC 3708).
 
 use super::acknowledge::AckSummary;
 use super::flight::{Flight, Phase};
@@ -8,53 +8,53 @@ use super::rack::timestamp_before;
 use super::scoreboard::SackReport;
 use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
 
-/// What must be known of a recovery to find out whether it was needless.
+/// State of a recovery that may prove unnecessary.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Undo {
-    /// Whether there is a reduction that may be taken back.
+    /// Whether there is a reduction that may be undone.
     active: bool,
-    /// Whether a time-out caused it.
+    /// Whether a timeout caused it.
     time_out: bool,
-    /// SND.UNA when it began.
+    /// SND.UNA at its start.
     una: Seq,
-    /// The end of the highest range retransmitted in it.
+    /// End of the highest range retransmitted in it.
     end: Seq,
-    /// Bytes retransmitted in it that were not reported as duplicates so far.
+    /// Bytes retransmitted in it and not yet reported as duplicates.
     unreported: u32,
     /// TSval of the first retransmission ("RetransmitTS", RFC 3522 §3.2 step 2).
     timestamp: Option<u32>,
-    /// Once the recovery is over: when this is acknowledged, no more reports can be expected.
+    /// After the recovery: sequence number whose acknowledgement ends the wait for reports.
     until: Option<Seq>,
 }
 
 impl Undo {
-    /// Nothing to undo.
+    /// Creates the state without a reduction.
     pub(crate) fn none(una: Seq) -> Self {
         Undo { active: false, time_out: false, una, end: una, unreported: 0, timestamp: None, until: None }
     }
 
-    /// A recovery begins that may be taken back if nothing retransmitted in it was needed.
+    /// Starts a recovery that is undone if none of its retransmissions was necessary.
     pub(crate) fn start(una: Seq, time_out: bool) -> Self {
         Undo { active: true, time_out, ..Undo::none(una) }
     }
 
-    /// Whether there is a reduction that may be taken back.
+    /// Returns whether there is a reduction that may be undone.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.active
     }
 
-    /// Whether a time-out caused it.
+    /// Returns whether a timeout caused it.
     pub(crate) fn is_for_time_out(&self) -> bool {
         self.time_out
     }
 
-    /// SND.UNA when it began.
+    /// Returns SND.UNA at its start.
     pub(crate) fn una(&self) -> Seq {
         self.una
     }
 
-    /// `[seq, seq + len)` was retransmitted with the TSval `timestamp`.
+    /// Records the retransmission of `[seq, seq + len)` with TSval `timestamp`.
     pub(crate) fn retransmitted(&mut self, seq: Seq, len: u32, timestamp: u32) {
         if self.active {
             self.end = if self.timestamp.is_some() { self.end.max(seq + len) } else { seq + len };
@@ -63,20 +63,20 @@ impl Undo {
         }
     }
 
-    /// Whether `[start, end)`, of which the receiver reports a duplicate, can be one of the retransmissions.
+    /// Returns whether the reported duplicate `[start, end)` may be one of the retransmissions.
     pub(crate) fn covers(&self, start: Seq, end: Seq) -> bool {
         self.active && self.timestamp.is_some() && !start.before(self.una) && !end.after(self.end)
     }
 
-    /// The receiver got `len` bytes twice that were retransmitted. Returns whether all that was retransmitted is now known
-    /// to have been needless.
+    /// Records a reported duplicate of `len` retransmitted bytes. Returns whether all retransmissions are known to be
+    /// unnecessary.
     pub(crate) fn duplicate(&mut self, len: u32) -> bool {
         self.unreported = self.unreported.saturating_sub(len);
         self.unreported == 0
     }
 
-    /// Whether an acknowledgement that advanced SND.UNA to `una` and echoed `echo` was caused by what was sent before the
-    /// first retransmission (RFC 3522 §3.2 step 4).
+    /// Returns whether an acknowledgement that advanced SND.UNA and echoed `echo` was caused by a transmission before
+    /// the first retransmission (RFC 3522 §3.2 step 4).
     pub(crate) fn original_arrived(&self, echo: Option<u32>) -> bool {
         match (echo, self.timestamp) {
             (Some(echo), Some(first)) => self.active && timestamp_before(echo, first),
@@ -84,12 +84,12 @@ impl Undo {
         }
     }
 
-    /// Whether everything retransmitted lies below `una`.
+    /// Returns whether all retransmissions are below `una`.
     pub(crate) fn is_behind(&self, una: Seq) -> bool {
         una.at_or_after(self.end)
     }
 
-    /// The recovery is over, with `next` being SND.NXT. Reports of duplicates may still come, for a round trip.
+    /// Ends the recovery. `next` is SND.NXT. Reports of duplicates may arrive for another round trip.
     pub(crate) fn recovered(&mut self, next: Seq) {
         if self.timestamp.is_none() {
             self.active = false;
@@ -97,32 +97,32 @@ impl Undo {
         self.until = Some(next);
     }
 
-    /// SND.UNA is `una` and `outstanding` whether anything is: gives up when no more reports can be expected.
+    /// Gives up when no more reports can be expected. SND.UNA is `una`; `outstanding` tells whether data is in flight.
     pub(crate) fn expire(&mut self, una: Seq, outstanding: bool) {
         if outstanding && self.until.is_some_and(|until| una.after(until)) {
             self.active = false;
         }
     }
 
-    /// It was taken back, or can no longer be.
+    /// Ends the state, after an undo or when none is possible.
     pub(crate) fn finish(&mut self) {
         self.active = false;
     }
 }
 
-/// Forward RTO-Recovery (RFC 5682): which acknowledgement after a time-out is awaited.
+/// Forward RTO-Recovery (RFC 5682): the expected acknowledgement after a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ForwardRto {
-    /// None: conventional recovery, or no time-out.
+    /// Inactive: conventional recovery, or no timeout.
     Off,
-    /// Step 2: the one of the retransmission, which reaches to `retransmitted` if it was made.
+    /// Step 2: acknowledgement of the retransmission, which ends at `retransmitted` if it was sent.
     First { retransmitted: Option<Seq> },
-    /// Step 3: the one after, `sent` being what was sent when the first came ("RecoveryPoint").
+    /// Step 3: the next acknowledgement. `sent` is SND.NXT at the first one ("RecoveryPoint").
     Second { sent: Seq },
 }
 
 impl Flight {
-    /// Looks for evidence that a reduction was needless, and takes it back.
+    /// Looks for evidence that a reduction was unnecessary, and undoes it.
     #[expect(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
     pub(crate) fn detect_spurious<C: CongestionControl>(
         &mut self,
@@ -140,8 +140,8 @@ impl Flight {
             && self.undo.covers(start, end)
         {
             if !self.undo.is_for_time_out() {
-                // What was believed lost was late. RFC 8985 leaves it at widening the window, which has no effect while
-                // reordering_seen is false: but this is reordering seen.
+                // Data considered lost was late. RFC 8985 only widens the reordering window, which has no effect while
+                // reordering_seen is false; but this is reordering.
                 path.saw_reordering();
             }
             self.rack.duplicate(self.una(), self.next(), path);
@@ -153,7 +153,8 @@ impl Flight {
             if !self.undo.is_for_time_out() {
                 path.saw_reordering();
             }
-            // After a fast retransmission others of its kind may have been needed: not before all are acknowledged.
+            // After a fast retransmission, further retransmissions may have been necessary. Therefore all of them have
+            // to be acknowledged.
             if self.phase == Phase::Loss || self.undo.is_behind(self.una()) {
                 evidence = Some(Evidence::Timestamp);
             }
@@ -168,14 +169,14 @@ impl Flight {
         }
     }
 
-    /// The algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the time-out is declared spurious.
+    /// Algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the timeout is spurious.
     fn time_out_was_spurious(&mut self, ack: &Acknowledgement, summary: &AckSummary, outcome: &Outcome) -> bool {
         match self.forward_rto {
             ForwardRto::Off => false,
             ForwardRto::First { retransmitted } => {
                 if outcome.acknowledged == 0 {
-                    // Beyond the RFC, which waits here: data sent before the time-out and only now acknowledged
-                    // selectively says the same as it does in step 3.
+                    // Extension of the RFC, which waits here: a selective acknowledgement of data sent before the
+                    // timeout is evidence as in step 3.
                     return summary.original > 0 && !self.rack.forward().after(self.recover);
                 }
                 let whole = retransmitted.is_some_and(|end| self.una().at_or_after(end));
@@ -202,17 +203,17 @@ impl Flight {
         }
     }
 
-    /// Takes back the last reduction.
+    /// Undoes the last reduction.
     fn undo_reduction<C: CongestionControl>(&mut self, time_out: bool, path: &mut Path, cc: &mut C) {
         cc.undo();
         self.undo.finish();
         if time_out {
             path.time_out_was_spurious();
         }
-        // Otherwise the recovery is over already.
+        // Otherwise the recovery is already over.
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {
             self.scoreboard.unmark_lost();
-            // The retransmissions, later than all that is in flight, must not make it appear lost.
+            // The retransmissions were sent later than all data in flight, and must not make it appear lost.
             self.rack.forget();
             self.forward_rto = ForwardRto::Off;
             self.forced = false;
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn undo_ends_a_round_trip_after_the_recovery() {
-        // RFC 3708 §3: a report of a duplicate that comes later is of something else.
+        // RFC 3708 §3: a later report concerns other data.
         let mut undo = Undo::start(Seq(1), false);
         undo.retransmitted(Seq(1), 1000, 0);
         undo.recovered(Seq(5001));
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn undo_of_the_last_data_waits_for_late_reports() {
-        // With nothing outstanding no acknowledgement passes the end of the recovery.
+        // Without data in flight no acknowledgement passes the end of the recovery.
         let mut undo = Undo::start(Seq(1), false);
         undo.retransmitted(Seq(1), 1000, 0);
         undo.recovered(Seq(5001));

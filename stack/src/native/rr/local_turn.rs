@@ -1,4 +1,4 @@
-//! What services do in their turn: send back what was received, or consume it and write something else.
+//! Service operations in the local turn of request-response mode: echo the request, or consume it and write a response.
 
 use super::{LocalTurn, Turn};
 use crate::congestion::CongestionControl;
@@ -12,16 +12,18 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
 impl Tcb {
-    /// Whether an answer of `len` bytes may go out as one segment.
+    /// Returns whether a response of `len` bytes can be sent as one segment.
     #[inline(always)]
     fn fits_one_segment(&self, len: u32) -> bool {
         let mss = u32::from(self.mss);
-        // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.
+        // With room for another segment the congestion window is not the limit (RFC 9438 §5.8), so congestion control
+        // need not be notified.
         len <= mss && len + mss <= self.cwnd && len <= self.snd_wnd
     }
 }
 
-/// Makes `link` right for now, which was right `at` that time, if it is known how to reach the peer of `tcb`.
+/// Updates `link`, the Ethernet header of epoch `at`, to the current epoch. Returns `None` if the address of the next
+/// hop is unknown.
 #[inline(always)]
 fn refresh_link<N: Nic>(
     (link, at): (&mut [u8; ETHERNET], &mut u32),
@@ -37,7 +39,7 @@ fn refresh_link<N: Nic>(
 }
 
 impl<P> Shared<P> {
-    /// The connection of `tcb`, in `slot`, has answered the peer's turn by `len` bytes.
+    /// Updates the state after a response of `len` bytes was sent on the connection in `slot`.
     #[inline(always)]
     fn note_response_sent(&mut self, slot: u32, tcb: &mut Tcb, len: u32) {
         self.rr.local_turns -= 1;
@@ -49,8 +51,8 @@ impl<P> Shared<P> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Answers the peer's turn of the connection in `slot`: with what the service has written, `HAS_RESPONSE`, if it has consumed all
-    /// that was received; otherwise with what was received. Returns how many bytes that were; `None` when nothing has changed.
+    /// Sends the response of the connection in `slot`: with `HAS_RESPONSE`, the data written by the service, if the
+    /// request was consumed; otherwise the request itself. Returns the length, or `None` without effect.
     #[inline(always)]
     pub(crate) fn rr_respond<const HAS_RESPONSE: bool, N: Nic<Packet = P>>(
         &mut self,
@@ -67,7 +69,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             false => (&mut turn.request, &turn.response, tcb.received),
         };
         let packet = packet.as_mut()?;
-        // The segment came in this turn of the worker, or the exchange would have been settled.
+        // The request arrived in this turn of the worker; otherwise the connection would have been demoted.
         debug_assert_eq!(now, self.shared.now);
         let settings = &self.shared.settings;
         if other.is_some()
@@ -97,8 +99,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Some(len as usize)
     }
 
-    /// Answers the peer's turn of the connection in `slot`, if the first `request` bytes are all that was received, with `len`
-    /// bytes, which `write` writes where the request was. Otherwise it gives `write` back, and the request is still there.
+    /// Replaces the request of the connection in `slot` by a response of `len` bytes from `write`, and sends it. The
+    /// request must be of `request_len` bytes and unread. Otherwise returns `write`, and the request is unchanged.
     #[inline(always)]
     pub(crate) fn rr_respond_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
@@ -133,7 +135,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let (link, milliseconds) = (&rr.link, self.shared.milliseconds);
         let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, milliseconds)
         else {
-            // It goes at the end of the turn.
+            // The flush sends it.
             turn.response = turn.request.take();
             self.shared.mbufs_held.queued += 1;
             tcb.unsent = size;
@@ -148,7 +150,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Ok(())
     }
 
-    /// Drops the first `n` bytes received in the exchange of the connection in `slot`, or all. Returns whether it has one.
+    /// Drops the first `n` bytes of the request on the connection in `slot`. Returns whether the connection is in
+    /// request-response mode.
     #[inline(always)]
     pub(crate) fn rr_consume(&mut self, slot: u32, n: usize) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
@@ -157,7 +160,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if n >= tcb.received as usize {
             let Some(mut packet) = turn.request.take() else { return true };
             tcb.received = 0;
-            // Nobody reads it any more, and it is near: the answer may be written there.
+            // The consumed packet is in the cache; the response may be written into it.
             if turn.response.is_none() && packet.trim(packet.len()) {
                 turn.response = Some(packet);
                 self.shared.mbufs_held.queued += 1;
@@ -172,8 +175,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         true
     }
 
-    /// Makes a place of up to `max` bytes at the end of the answer that is written in the exchange of the connection in `slot`.
-    /// Returns how many it has: none if there is no exchange, if it is not our turn, or if it is not as simple as that.
+    /// Reserves up to `max` bytes at the end of the response of the connection in `slot`. Returns the number reserved:
+    /// zero outside the local turn, or if the response does not fit into one segment or packet.
     #[inline(always)]
     pub(crate) fn rr_reserve<N: Nic<Packet = P>>(&mut self, slot: u32, max: usize, egress: &mut Egress<N>) -> usize {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return 0 };
@@ -188,7 +191,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return 0;
             }
         } else {
-            // Where packets run low, what is written in this turn becomes the queue of an ordinary connection at its end.
+            // Under memory pressure the response becomes the send queue of a demoted connection at the end of the turn.
             let Some(mut packet) = egress.allocate_for_payload() else { return 0 };
             if packet.append(n).is_none() {
                 return 0;
@@ -200,7 +203,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         n
     }
 
-    /// The last `n` bytes of the answer that is written in the exchange of the connection in `slot`.
+    /// Returns the last `n` bytes of the response of the connection in `slot`.
     #[inline(always)]
     pub(crate) fn rr_reserved_mut(&mut self, slot: u32, n: usize) -> Option<&mut [u8]> {
         let tcb = self.tcbs.get(slot as usize)?;
@@ -210,12 +213,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         data.get_mut(at..)
     }
 
-    /// The first `n` bytes that were reserved at the end of the answer in the exchange of the connection in `slot` are written.
-    /// Returns whether there is such an answer.
+    /// Commits the first `n` reserved bytes of the response of the connection in `slot`. Returns whether there is such
+    /// a response.
     ///
     /// # Panics
     ///
-    /// If that is more than was reserved.
+    /// If `n` exceeds the number of reserved bytes.
     #[inline(always)]
     pub(crate) fn rr_commit(&mut self, slot: u32, n: usize) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
@@ -225,7 +228,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let reserved = std::mem::take(&mut turn.reserved) as usize;
         assert!(n <= reserved, "{n} bytes committed of a place of {reserved}");
         if n < reserved {
-            // Within the packet's one segment.
+            // The response is in a single mbuf segment.
             let _ = packet.trim(reserved - n);
         }
         tcb.unsent += n as u32;

@@ -1,12 +1,13 @@
-//! Connections whose ends take turns: a request, its answer, the next request.
+//! Request-response mode, for connections on which requests and responses alternate.
 //!
-//! As long as that is all that happens, what is on its way is at most one packet that the service has not answered and one
-//! that the peer has not, and all that is to be known of them fits into one cache line. A connection that has come to this
-//! point gives its [`ConnBuffers`](crate::native::tcb::conn_buffers::ConnBuffers) back and has an [`RrState`] instead; its next segment has to pass a
-//! few comparisons, and its answer needs no more than headers: either the packet that was received goes back, or the service
-//! consumes that and writes one of its own. Whatever else happens to it, whether a segment that is not its turn, a timer, or
-//! another operation, comes through [`connection`](crate::native::NativeEngine::connection), which makes it an ordinary connection
-//! again beforehand.
+//! At any time such a connection has at most one packet unread and one packet unacknowledged, and its state fits into
+//! one cache line. Promotion replaces the [`ConnBuffers`](crate::native::tcb::conn_buffers::ConnBuffers) of a
+//! connection by an [`RrState`]. Its next segment has to pass a few comparisons, and its response needs only headers:
+//! either the request is sent back, or the service consumes it and writes a response of its own.
+//!
+//! Any other event demotes the connection to the general path: a segment that is no request, a timer, or another
+//! operation. Code of the general path borrows connections by [`demoted`](crate::native::NativeEngine::demoted), which
+//! demotes them first.
 
 mod local_turn;
 mod peer_turn;
@@ -18,49 +19,49 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Packet};
 use std::num::NonZeroUsize;
 
-/// Of a block's place of buffers: that it is the place of an exchange.
+/// Bit of [`Tcb::buffers`] that marks the index of an [`RrState`].
 const RR_BIT: u32 = 1 << 31;
 
-/// Whose turn it is, and what was last said.
+/// The end whose turn it is.
 enum Turn<P> {
-    /// What has been received is to be answered; everything that was sent has been acknowledged.
+    /// A request awaits the response. Everything sent was acknowledged.
     Local(LocalTurn<P>),
-    /// This has been sent and not acknowledged; everything that was received has been consumed.
+    /// This response is not acknowledged. Everything received was consumed.
     Peer(Bytes),
 }
 
-/// Our turn.
+/// State of the local turn.
 struct LocalTurn<P> {
-    /// What has been received, but for what the service has consumed of it; `None` when that is all.
+    /// Unread part of the request; `None` once it is consumed.
     request: Option<P>,
-    /// What the service has written to answer it.
+    /// Response written so far.
     response: Option<P>,
-    /// The last bytes of that, which the service has not committed yet.
+    /// Bytes at the end of the response that are reserved and not committed.
     reserved: u32,
 }
 
-/// What is on its way between two ends that take turns.
+/// State of a connection in request-response mode.
 #[repr(align(64))]
 pub(crate) struct RrState<P> {
     turn: Turn<P>,
-    /// When we last had a turn.
+    /// Time at which the last response was sent.
     sent_at: Instant,
-    /// Turns that the peer has had.
+    /// Number of requests received.
     peer_turns: u32,
-    /// The peer's window when it last had one, as it is on the wire.
+    /// Window field of the last request.
     window: u16,
-    /// The Ethernet header in front of what we send, and when in [`Egress::link_epoch`] it was right.
+    /// Ethernet header of responses, and its [`Egress::link_epoch`](crate::egress::Egress::link_epoch).
     link: [u8; ETHERNET],
     link_epoch: u32,
 }
 
-/// All exchanges of a worker.
+/// Request-response state of all connections of a worker.
 pub(crate) struct RrPool<P> {
     places: Vec<RrState<P>>,
     spare: Vec<u32>,
-    /// In how many it is our turn.
+    /// Number of connections in the local turn.
     local_turns: usize,
-    /// The connections whose turn it has become since the last flush, and whether services have been told.
+    /// Connections with a request since the last flush, and whether they were reported to their services.
     readable: Vec<ConnId>,
     readable_reported: bool,
 }
@@ -68,7 +69,7 @@ pub(crate) struct RrPool<P> {
 const _: () = assert!(size_of::<RrState<NonZeroUsize>>() == 64);
 
 impl Tcb {
-    /// Whether the connection has an exchange instead of buffers.
+    /// Returns whether the connection is in request-response mode.
     #[inline(always)]
     pub fn in_rr_mode(&self) -> bool {
         self.buffers >= RR_BIT && self.buffers != NO_BUFFERS
@@ -80,20 +81,20 @@ impl<P> RrPool<P> {
         RrPool { places: Vec::new(), spare: Vec::new(), local_turns: 0, readable: Vec::new(), readable_reported: false }
     }
 
-    /// The exchange of `tcb`, if it has one.
+    /// Returns the state of `tcb`, if it is in request-response mode.
     #[inline(always)]
     pub fn of(&self, tcb: &Tcb) -> Option<&RrState<P>> {
-        // No vector is long enough to have a place that is that of buffers, or none, without the bit.
+        // For an index without the bit, and for `NO_BUFFERS`, XOR yields at least 2³¹ - 1, beyond the end of any vector.
         self.places.get((tcb.buffers ^ RR_BIT) as usize)
     }
 
-    /// The exchange of `tcb`, if it has one.
+    /// Returns the state of `tcb`, if it is in request-response mode.
     #[inline(always)]
     fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut RrState<P>> {
         self.places.get_mut((tcb.buffers ^ RR_BIT) as usize)
     }
 
-    /// Gives `tcb`, which has no buffers, an exchange in which `sent` has just been sent.
+    /// Attaches a state to `tcb`, which has no buffers. `sent` was just sent.
     fn attach(&mut self, tcb: &mut Tcb, sent: Bytes, now: Instant) {
         debug_assert!(!tcb.has_buffers());
         let rr = RrState {
@@ -117,7 +118,7 @@ impl<P> RrPool<P> {
         tcb.buffers = place | RR_BIT;
     }
 
-    /// Takes the exchange of `tcb` back. Returns whose turn it was, and when we last had one.
+    /// Detaches the state of `tcb`. Returns its turn, and the time at which the last response was sent.
     fn detach(&mut self, tcb: &mut Tcb) -> Option<(Turn<P>, Instant)> {
         let rr = self.of_mut(tcb)?;
         let nothing = Turn::Peer(Bytes::default());
@@ -128,22 +129,22 @@ impl<P> RrPool<P> {
         Some(was)
     }
 
-    /// Number of connections with an exchange.
+    /// Returns the number of connections in request-response mode.
     pub fn len(&self) -> usize {
         self.places.len() - self.spare.len()
     }
 
-    /// Packets sent and not acknowledged: one in each exchange in which it is the peer's turn.
+    /// Returns the unacknowledged packets: one per connection in the peer's turn.
     pub fn packets_in_flight(&self) -> usize {
         self.len() - self.local_turns
     }
 
-    /// Whether there are turns that services have to be told of, or have not answered.
+    /// Returns whether there are requests without a response since the last flush.
     pub fn has_unanswered(&self) -> bool {
         !self.readable.is_empty()
     }
 
-    /// Appends the connections to `readable` whose turn it has become.
+    /// Appends the connections with unreported requests to `readable`.
     pub fn collect(&mut self, readable: &mut Vec<ConnId>) {
         if !self.readable_reported {
             readable.extend_from_slice(&self.readable);
@@ -151,7 +152,7 @@ impl<P> RrPool<P> {
         }
     }
 
-    /// The service of the connection in `slot` is not to be told any more that it is its turn. Returns whether it was to be.
+    /// Removes the connection in `slot` from the unreported requests. Returns whether it was among them.
     fn cancel_readable(&mut self, slot: u32) -> bool {
         let at = if self.readable_reported {
             None
@@ -163,7 +164,7 @@ impl<P> RrPool<P> {
 }
 
 impl<P: Packet> RrPool<P> {
-    /// The first bytes received on the connection of `tcb`, if it has an exchange.
+    /// Returns the unread request of `tcb`, if it is in request-response mode and in the local turn.
     pub fn peek(&self, tcb: &Tcb) -> Option<&[u8]> {
         match &self.of(tcb)?.turn {
             Turn::Local(turn) => Some(turn.request.as_ref().map_or(&[], Packet::data)),
@@ -171,12 +172,11 @@ impl<P: Packet> RrPool<P> {
         }
     }
 
-    /// Checks that the exchange of `tcb`, if it has one, is what the block says; returns the packets that it holds, and
-    /// whether it is our turn.
+    /// Checks the state of `tcb` against its control block. Returns the packets held, and whether it is the local turn.
     ///
     /// # Panics
     ///
-    /// If something does not agree.
+    /// If they are inconsistent.
     pub fn assert_consistent(&self, tcb: &Tcb) -> Option<(MbufsHeld, bool)> {
         let rr = self.of(tcb)?;
         assert!(tcb.state == State::Established, "takes no turns: {tcb:?}");
@@ -193,7 +193,7 @@ impl<P: Packet> RrPool<P> {
         Some((mbufs_held, matches!(rr.turn, Turn::Local(_))))
     }
 
-    /// Panics unless there are as many as `owned` and those that are spare, and it is our turn in `ours`.
+    /// Panics unless `owned` states are in use, `local_turns` of them in the local turn.
     pub fn assert_owned(&self, owned: usize, local_turns: usize) {
         assert_eq!(local_turns, self.local_turns, "our turns, and what was counted");
         assert_eq!(owned + self.spare.len(), self.places.len(), "exchanges owned or spare");

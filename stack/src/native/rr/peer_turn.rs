@@ -1,4 +1,4 @@
-//! Turns are taken, and connections begin and cease to take them.
+//! Requests in request-response mode, promotion and demotion.
 
 use super::{LocalTurn, RrState, Turn};
 use crate::congestion::CongestionControl;
@@ -13,22 +13,22 @@ use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
-/// Of how many round trips one is reported to what is known of the path.
+/// One RTT sample in this many is reported to the path estimator.
 const PATH_SAMPLE_INTERVAL: u32 = 16;
 
-/// A segment that is the peer's turn.
+/// Request segment.
 struct PeerSegment {
-    /// The length of its headers and of its payload.
+    /// Lengths of the headers and of the payload.
     header: usize,
     len: u32,
-    /// The window field.
+    /// Window field.
     window: u16,
-    /// TSval; without timestamps what it was.
+    /// TSval; TS.Recent without timestamps.
     timestamp: u32,
 }
 
 impl<P> LocalTurn<P> {
-    /// `packet` has been received.
+    /// Creates the turn that answers `packet`.
     #[inline(always)]
     fn new(packet: P) -> Self {
         LocalTurn { request: Some(packet), response: None, reserved: 0 }
@@ -36,11 +36,11 @@ impl<P> LocalTurn<P> {
 }
 
 impl<P: Packet> RrState<P> {
-    /// What `packet` is, of the connection of `tcb` and with a TCP header of `N` bytes, if it is the peer's turn: the next
-    /// data in order, which acknowledge all that was sent, and nothing else.
+    /// Parses `packet` if it is the next request of the connection of `tcb`, with a TCP header of `N` bytes: the next
+    /// data in order, which acknowledges everything sent.
     #[inline(always)]
     fn match_segment<const N: usize>(&self, tcb: &Tcb, head: &SegmentMeta, packet: &P) -> Option<PeerSegment> {
-        // First, so that the tuple, of which much is in registers, is done with.
+        // First, because much of the tuple is still in registers.
         if tcb.tuple != head.tuple {
             return None;
         }
@@ -49,7 +49,7 @@ impl<P: Packet> RrState<P> {
         let len = payload.len() as u32;
         let fixed = header.first_chunk::<20>()?;
         let flags_and_window = field(fixed, 12);
-        // The length of the header, and the flags: an acknowledgement, and perhaps PSH (RFC 9293 §3.1).
+        // Header length and control bits: ACK, and optionally PSH (RFC 9293 §3.1).
         if flags_and_window >> 16 & !0x0008 != (N as u32) << 10 | 0x0010
             || field(fixed, 4) != tcb.rcv_nxt.0
             || field(fixed, 8) != tcb.nxt.0
@@ -68,8 +68,8 @@ impl<P: Packet> RrState<P> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in a segment of the connection in `slot` if it is the peer's turn in an exchange: the next data in order, which
-    /// acknowledge all that was sent. Otherwise gives it back; if the connection has an exchange, it has none any more.
+    /// Processes a segment of the connection in `slot` if the connection is in request-response mode and the segment is
+    /// its next request. Otherwise demotes the connection and returns the packet.
     #[inline(always)]
     pub(crate) fn rr_receive(&mut self, slot: u32, head: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
         let Some(tcb) = self.tcbs.get(slot as usize) else { return Some(packet) };
@@ -89,7 +89,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.rr_receive_as::<20>(slot, head, packet, now)
     }
 
-    /// [`rr_receive`](Self::rr_receive) on a connection that has an exchange, with a TCP header of `N` bytes.
+    /// [`rr_receive`](Self::rr_receive) in request-response mode, with a TCP header of `N` bytes.
     #[inline(always)]
     fn rr_receive_as<const N: usize>(
         &mut self,
@@ -106,7 +106,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Some(packet);
         };
         let PeerSegment { len, window, timestamp, .. } = segment;
-        // All before it has been acknowledged, so that it continues the last acknowledgement sent (RFC 7323 §4.3).
+        // All previous data was acknowledged, so the segment continues the last acknowledgement sent (RFC 7323 §4.3).
         tcb.ts_recent = timestamp;
         if window != rr.window {
             rr.window = window;
@@ -120,7 +120,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let is_path_sample = rr.peer_turns % PATH_SAMPLE_INTERVAL == 0;
         let sample = now.as_nanos().saturating_sub(rr.sent_at.as_nanos());
         tcb.rtt.sample_nanos(sample, 0);
-        // What was sent is let go of, and what has come is held instead.
+        // The acknowledged response is released, and the request takes its place.
         if let Turn::Peer(sent) = std::mem::replace(&mut rr.turn, Turn::Local(LocalTurn::new(packet))) {
             drop(sent);
         }
@@ -132,7 +132,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         None
     }
 
-    /// Takes in what a round trip of the connection in `slot` says of the path.
+    /// Reports an RTT sample of the connection in `slot` to the path estimator.
     #[inline(never)]
     fn report_rtt(&mut self, slot: u32, sample: u64, now: Instant) {
         let (Some(tcb), Some(cold)) = (self.tcbs.get_mut(slot as usize), self.cold.get_mut(slot as usize)) else {
@@ -142,8 +142,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         cold.path.advise(&mut tcb.rtt, &self.shared.settings.limits);
     }
 
-    /// What the connection in `slot` has just sent is all that is on its way, and nothing else is the matter: from now on its
-    /// ends take turns.
+    /// Promotes the connection in `slot` to request-response mode if its last segment is the only data in flight and
+    /// nothing else is pending.
     #[inline(never)]
     pub(crate) fn promote(&mut self, slot: u32, now: Instant) {
         let (Some(tcb), Some(cold)) = (self.tcbs.get_mut(slot as usize), self.cold.get(slot as usize)) else {
@@ -167,12 +167,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.mbufs_held.queued -= 1;
     }
 
-    /// The wheel's entry of the connection in `slot` has come up. Returns whether that was all: the connection has an exchange in
-    /// which nothing is due, and the wheel another entry for it.
+    /// Returns whether the timer of the connection in `slot` expired early: the connection is in request-response mode,
+    /// and no deadline has passed. The timer is armed again.
     #[inline]
     pub(crate) fn rr_timer_is_early(&mut self, slot: u32, now: Instant) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
-        // Services' timers and lingering are not looked at here.
+        // Service timers and linger deadlines need the general path.
         let others = !self.shared.service_timers.is_empty() || !self.shared.linger_deadlines.is_empty();
         if !tcb.in_rr_mode() || others || tcb.retransmit_at.is_due(Tick::of(now)) {
             return false;
@@ -180,14 +180,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.wheel_at = Tick::NONE;
         self.shared.arm_for(slot, tcb, tcb.retransmit_at);
         if let Some(timeout) = self.shared.settings.idle_timeout {
-            // A connection that comes to rest before leaves its exchange, and notes when.
+            // A connection that becomes idle leaves request-response mode, which records the time.
             self.shared.arm_for(slot, tcb, Tick::at_or_after(now + timeout));
         }
         true
     }
 
-    /// Answers those whose turn it was and whose service has written an answer, and sees to those whose service has not
-    /// answered.
+    /// Ends the local turns: sends the responses written by services, and demotes connections without a response.
     #[inline]
     pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if self.shared.rr.local_turns > 0 {
@@ -209,7 +208,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.rr.readable = readable;
     }
 
-    /// Whether the connection in `slot` has an exchange in which it is our turn.
+    /// Returns whether the connection in `slot` is in the local turn.
     #[inline(always)]
     fn is_local_turn(&self, slot: u32) -> bool {
         let tcb = self.tcbs.get(slot as usize);
@@ -217,21 +216,21 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         rr.is_some_and(|rr| matches!(rr.turn, Turn::Local(_)))
     }
 
-    /// Makes the connection in `slot`, which has an exchange, an ordinary one.
+    /// Demotes the connection in `slot` from request-response mode to the general path.
     #[cold]
     #[inline(never)]
     pub(crate) fn demote(&mut self, slot: u32) {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
         let Some((turn, sent_at)) = self.shared.rr.detach(tcb) else { return };
         let buffers = self.shared.buffers.attach(tcb);
-        // It was not idle.
+        // The connection was not idle.
         buffers.idle = false;
         match turn {
             Turn::Local(LocalTurn { request, response, reserved }) => {
-                // It is all that has not been acknowledged.
+                // The request is the only unacknowledged data.
                 tcb.wl1 = tcb.rcv_acked;
                 let len = tcb.rcv_nxt - tcb.rcv_acked;
-                // One that the port has put together of several wants an answer as they do.
+                // A segment merged by LRO counts as two, which triggers an immediate ACK.
                 tcb.segs_unacked = 1 + u8::from(len > u32::from(tcb.mss));
                 let mut flags = Flags::TX_PENDING;
                 if let Some(packet) = request {
@@ -245,7 +244,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     Some(_) => self.shared.mbufs_held.unqueue(1),
                     None => {}
                 }
-                // Its service is to be told of it, if it has not been.
+                // A request that was not reported becomes an event of the general path.
                 if self.shared.rr.cancel_readable(slot) {
                     flags |= Flags::READABLE | Flags::NOTIFY;
                 }

@@ -1,4 +1,4 @@
-//! Segments without payload, whether of a connection or of none.
+//! Segments without payload: SYNs, acknowledgements and RSTs, with or without a connection.
 
 use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
@@ -13,10 +13,10 @@ use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
-/// A SYN, or the answer to one.
+/// Fields of a SYN or SYN-ACK to send.
 pub(crate) struct Syn {
     pub seq: Seq,
-    /// In an answer.
+    /// Acknowledgement number of a SYN-ACK.
     pub ack: Option<Seq>,
     pub window_scale: Option<u8>,
     pub sack: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Syn {
 }
 
 impl Syn {
-    /// That of the connection of `tcb`, or its answer once the peer's has come.
+    /// Returns the SYN of the connection of `tcb`, or its SYN-ACK once the peer's SYN has arrived.
     #[inline(always)]
     pub fn of(tcb: &Tcb, settings: &Settings, now: Instant) -> Self {
         let first = tcb.state == State::SynSent;
@@ -37,20 +37,20 @@ impl Syn {
             sack: first || tcb.flags.has(Flags::SACK),
             timestamp: (first || tcb.flags.has(Flags::TIMESTAMPS))
                 .then_some(Timestamp { value, echo: if first { 0 } else { tcb.ts_recent } }),
-            // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
+            // RFC 3168 §6.1.1.1: an unanswered SYN may have been dropped because it requested ECN.
             ecn: if first { settings.ecn && tcb.attempts == 0 } else { tcb.flags.has(Flags::ECN) },
         }
     }
 }
 
 impl<P: Packet> Shared<P> {
-    /// Whether [`send_fixed_len`](Self::send_fixed_len) is for segments of `tuple`.
+    /// Returns whether [`send_fixed_len`](Self::send_fixed_len) can send segments of `tuple`.
     #[inline]
     pub(crate) fn is_fixed_len(&self, tuple: &Tuple) -> bool {
         tuple.is_ipv4() && self.settings.offload.tcp
     }
 
-    /// Sends a segment that is only headers, with `link` in front `LEN` bytes. Returns whether it went.
+    /// Sends a segment of `LEN` bytes of headers, including the Ethernet header `link`. Returns whether it was sent.
     #[inline(always)]
     pub(crate) fn send_fixed_len<N: Nic<Packet = P>, const LEN: usize>(
         &self,
@@ -62,7 +62,7 @@ impl<P: Packet> Shared<P> {
         self.send_fixed_len_in::<N, LEN>(packet, header, link, egress)
     }
 
-    /// [`send_fixed_len`](Self::send_fixed_len), in `packet`, which is empty. The transmit queue has room for it.
+    /// [`send_fixed_len`](Self::send_fixed_len) in the empty packet `packet`. The transmit queue has room.
     #[inline(always)]
     fn send_fixed_len_in<N: Nic<Packet = P>, const LEN: usize>(
         &self,
@@ -71,7 +71,7 @@ impl<P: Packet> Shared<P> {
         link: [u8; ETHERNET],
         egress: &mut Egress<N>,
     ) -> bool {
-        // There is room for headers in front.
+        // The headroom of an empty packet fits the headers.
         let Some(place) = packet.prepend(LEN).and_then(|place| place.first_chunk_mut::<LEN>()) else { return false };
         header.write_frame::<true, LEN>(place, &link, self.settings.offload);
         if let Some(offload) = header.offload_for(true, self.settings.offload) {
@@ -81,7 +81,7 @@ impl<P: Packet> Shared<P> {
         true
     }
 
-    /// Sends a segment that is only headers. Returns whether it went.
+    /// Sends a segment without payload. Returns whether it was sent.
     pub(crate) fn send_header<N: Nic<Packet = P>>(
         &self,
         header: &TxHeader,
@@ -92,7 +92,7 @@ impl<P: Packet> Shared<P> {
         self.send_header_in(packet, header, egress, now)
     }
 
-    /// [`send_header`](Self::send_header), in `packet`, which is empty. The transmit queue has room for it.
+    /// [`send_header`](Self::send_header) in the empty packet `packet`. The transmit queue has room.
     fn send_header_in<N: Nic<Packet = P>>(
         &self,
         mut packet: P,
@@ -118,8 +118,8 @@ impl<P: Packet> Shared<P> {
         true
     }
 
-    /// Sends a segment without payload on the connection of `tcb`, with `options` behind the timestamp. Returns whether it
-    /// went.
+    /// Sends a segment without payload on the connection of `tcb`. `options` follow the timestamp. Returns whether it
+    /// was sent.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
     pub(crate) fn send_control<N: Nic<Packet = P>>(
@@ -159,7 +159,7 @@ impl<P: Packet> Shared<P> {
         self.send_header(&TxHeader { timestamp, options, ..header }, egress, now)
     }
 
-    /// Sends a SYN, or with `ack` the answer to one; in `carrier`, an empty packet, if that will do. Returns whether it went.
+    /// Sends a SYN or SYN-ACK. `carrier` is an empty packet that may be used for it. Returns whether it was sent.
     #[inline(always)]
     pub(crate) fn send_syn<N: Nic<Packet = P>>(
         &self,
@@ -169,7 +169,7 @@ impl<P: Packet> Shared<P> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
-        // RFC 3168 §6.1.1: both flags ask for ECN, and one agrees to it.
+        // RFC 3168 §6.1.1: both flags request ECN, and ECE accepts it.
         let (mut control, ecn) = match syn.ack {
             None => (Control::SYN, Control::ECE.with(Control::CWR)),
             Some(_) => (Control::SYN.with(Control::ACK), Control::ECE),
@@ -209,7 +209,7 @@ impl<P: Packet> Shared<P> {
         self.send_header_in(packet, &TxHeader { options: options.as_slice(), ..header }, egress, now)
     }
 
-    /// Answers a segment that no connection claims (RFC 9293 §3.10.7.1).
+    /// Answers a segment without a connection with a RST (RFC 9293 §3.10.7.1).
     pub(crate) fn reset_for<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
@@ -229,7 +229,7 @@ impl<P: Packet> Shared<P> {
         }
     }
 
-    /// Sends a segment that belongs to no connection's state.
+    /// Sends a segment without connection state.
     #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
     pub(crate) fn send_stateless<N: Nic<Packet = P>>(
         &self,
@@ -259,7 +259,7 @@ impl<P: Packet> Shared<P> {
         }
     }
 
-    /// Our timestamp on a segment of `tuple` that belongs to no connection.
+    /// Returns the timestamp of a segment of `tuple` without a connection.
     pub(crate) fn timestamp(&self, tuple: &Tuple, echo: u32, now: Instant) -> Timestamp {
         let value = crate::native::milliseconds(now).wrapping_add(self.secrets.timestamp_offset(tuple));
         Timestamp { value, echo }

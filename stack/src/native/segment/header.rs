@@ -1,4 +1,4 @@
-//! The headers of what we send: Ethernet, IP and TCP, written in one go.
+//! Ethernet, IP and TCP headers of outgoing segments.
 
 use crate::egress::ETHERNET;
 use crate::native::segment::options::{self, MAX_LEN, Timestamp};
@@ -8,22 +8,22 @@ use linerate_bypass::{Capabilities, L4, TxOffload};
 use smoltcp::wire::TcpPacket;
 use smoltcp::wire::checksum::{combine, data as sum};
 
-/// The hop limit of what we send.
+/// Hop limit of outgoing packets.
 const HOP_LIMIT: u8 = 64;
-/// IPv4's "don't fragment" (RFC 791 §3.1): path MTU discovery needs it, and with it the identification may be constant
+/// IPv4 "don't fragment" flag (RFC 791 §3.1). Path MTU discovery requires it, and it permits a constant identification
 /// (RFC 6864 §4.1).
 const DONT_FRAGMENT: u16 = 0x4000;
 const TCP: u8 = 6;
-/// Both as they lie in an IPv4 header.
+/// Hop limit and protocol as adjacent bytes of an IPv4 header.
 const HOP_LIMIT_AND_TCP: u64 = (HOP_LIMIT as u64) << 8 | TCP as u64;
-/// Bytes of the headers without options.
+/// Header lengths without options.
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const TCP_FIXED: usize = 20;
 const IPV4_AND_TCP: usize = IPV4 + TCP_FIXED;
 const IPV6_AND_TCP: usize = IPV6 + TCP_FIXED;
 
-/// TCP's flags as they lie in the header (RFC 9293 §3.1, RFC 3168 §6.1).
+/// Control bits of the TCP header (RFC 9293 §3.1, RFC 3168 §6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Control(pub u8);
 
@@ -47,7 +47,7 @@ impl Control {
     }
 }
 
-/// The ECN field of an IP header (RFC 3168 §5).
+/// ECN field of an IP header (RFC 3168 §5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Ecn {
     #[default]
@@ -55,7 +55,7 @@ pub(crate) enum Ecn {
     Capable0 = 2,
 }
 
-/// The options of a segment, already written.
+/// Encoded TCP options of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OptionBytes {
     bytes: [u8; MAX_LEN],
@@ -65,7 +65,7 @@ pub(crate) struct OptionBytes {
 impl OptionBytes {
     pub const NONE: OptionBytes = OptionBytes { bytes: [0; MAX_LEN], len: 0 };
 
-    /// What `write` writes into the 40 bytes that there are; it returns how many it took.
+    /// Creates the options from `write`, which fills up to 40 bytes and returns the length.
     pub fn written(write: impl FnOnce(&mut [u8; MAX_LEN]) -> usize) -> Self {
         let mut bytes = [0; MAX_LEN];
         let len = write(&mut bytes) as u8;
@@ -77,10 +77,10 @@ impl OptionBytes {
     }
 }
 
-/// What port and host make of every header.
+/// Checksum offloads in use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offload {
-    /// The port computes the IPv4 header's checksum.
+    /// The port computes the IPv4 header checksum.
     pub ipv4: bool,
     /// The port computes the TCP checksum.
     pub tcp: bool,
@@ -92,52 +92,52 @@ impl Offload {
     }
 }
 
-/// A segment's headers before they are written.
+/// Header fields of an outgoing segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TxHeader<'a> {
     pub tuple: &'a Tuple,
     pub seq: Seq,
-    /// Meaningful with ACK.
+    /// Acknowledgement number; valid with ACK.
     pub ack: Seq,
     pub control: Control,
-    /// As it goes on the wire: scaled.
+    /// Window field, scaled.
     pub window: u16,
     pub timestamp: Option<Timestamp>,
-    /// Behind the timestamp.
+    /// Options that follow the timestamp.
     pub options: &'a [u8],
     pub ecn: Ecn,
     /// Bytes of payload.
     pub payload: usize,
-    /// The payload is to be cut into segments of so many bytes by the port.
+    /// Segment size if the port has to segment the payload (TSO).
     pub tso: Option<u16>,
 }
 
 impl TxHeader<'_> {
-    /// Bytes of the TCP header.
+    /// Returns the length of the TCP header.
     #[inline]
     pub fn tcp_len(&self) -> usize {
         TCP_FIXED + if self.timestamp.is_some() { options::TIMESTAMP_LEN } else { 0 } + self.options.len()
     }
 
-    /// Bytes of the IP header.
+    /// Returns the length of the IP header.
     #[inline]
     pub fn ip_len(&self) -> usize {
         if self.tuple.is_ipv4() { IPV4 } else { IPV6 }
     }
 
-    /// Bytes of both.
+    /// Returns the length of the IP and TCP headers.
     #[inline]
     pub fn len(&self) -> usize {
         self.ip_len() + self.tcp_len()
     }
 
-    /// What the port is to be asked for.
+    /// Returns the offload request for the port.
     #[inline]
     pub fn offload(&self, offload: Offload) -> Option<TxOffload> {
         self.offload_for(self.tuple.is_ipv4(), offload)
     }
 
-    /// [`offload`](Self::offload), where it is known whether the header is `ipv4`.
+    /// [`offload`](Self::offload) with the address family as a constant.
     #[inline(always)]
     pub fn offload_for(&self, ipv4: bool, offload: Offload) -> Option<TxOffload> {
         if !(offload.tcp || offload.ipv4 && ipv4) {
@@ -154,9 +154,9 @@ impl TxHeader<'_> {
         })
     }
 
-    /// Writes the headers of a segment with a timestamp, or with other options, or with neither, and the Ethernet header `link`
-    /// in front: `N` bytes of a length that is known to be right. The port computes the TCP checksum. Faster the more is
-    /// known of the header where it is called.
+    /// Writes the Ethernet header `link` and the headers of a segment with a timestamp, with other options, or without
+    /// options: `N` bytes, which has to be their length. The port computes the TCP checksum. Constant arguments at the
+    /// call site make this faster.
     #[inline(always)]
     pub fn write_frame<const V4: bool, const N: usize>(
         &self,
@@ -180,8 +180,8 @@ impl TxHeader<'_> {
         }
     }
 
-    /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the payload's sum
-    /// for the checksum, where the port does not compute it.
+    /// Writes the IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the checksum of the payload,
+    /// for a port without checksum offload.
     pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
         let place = &mut place[..self.len()];
         let (fixed, ip_len) = if self.tuple.is_ipv4() {
@@ -199,13 +199,13 @@ impl TxHeader<'_> {
         }
         options.copy_from_slice(self.options);
         if !offload.tcp {
-            // The field holds the pseudo-header's sum, and so is part of the sum.
+            // The checksum field holds the pseudo-header checksum, and so is part of the sum.
             let sum = combine(&[sum(tcp), payload]);
             TcpPacket::new_unchecked(tcp).set_checksum(!sum);
         }
     }
 
-    /// Writes the fixed parts of IPv4's (RFC 791 §3.1) and TCP's header, with the pseudo-header's sum for a checksum.
+    /// Writes the fixed parts of the IPv4 header (RFC 791 §3.1) and of the TCP header, with the pseudo-header checksum.
     #[inline(always)]
     fn write_v4(&self, place: &mut [u8; IPV4_AND_TCP], offload: Offload) {
         let total_len = (IPV4 + self.tcp_len() + self.payload) as u16;
@@ -217,14 +217,14 @@ impl TxHeader<'_> {
         put(place, 0, first << 48 | u64::from(total_len) << 32 | u64::from(DONT_FRAGMENT));
         // Hop limit and protocol; checksum; source.
         put(place, 8, HOP_LIMIT_AND_TCP << 48 | u64::from(checksum) << 32 | addresses >> 32);
-        // Destination; the first four bytes of TCP's header.
+        // Destination; the first four bytes of the TCP header.
         put(place, 16, addresses << 32 | u64::from(u32::from_be_bytes(self.tuple.sent_ports())));
         let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
         put(place, 24, third);
         put(place, 32, fourth);
     }
 
-    /// Writes IPv6's header (RFC 8200 §3) and the fixed part of TCP's, with the pseudo-header's sum for a checksum.
+    /// Writes the IPv6 header (RFC 8200 §3) and the fixed part of the TCP header, with the pseudo-header checksum.
     #[inline]
     fn write_v6(&self, place: &mut [u8; IPV6_AND_TCP]) {
         let len = (self.tcp_len() + self.payload) as u64;
@@ -242,17 +242,17 @@ impl TxHeader<'_> {
         put(place, 52, fourth);
     }
 
-    /// The length in the pseudo-header (RFC 9293 §3.1).
+    /// Returns the length in the pseudo-header (RFC 9293 §3.1).
     #[inline]
     fn pseudo_len(&self) -> u64 {
-        // With TSO the port adds each segment's own (`rte_mbuf_core.h`).
+        // With TSO the port adds the length of each segment (`rte_mbuf_core.h`).
         if self.tso.is_some() { 0 } else { (self.tcp_len() + self.payload) as u64 }
     }
 
-    /// The fixed part of the TCP header behind the ports (RFC 9293 §3.1).
+    /// Returns the fixed part of the TCP header after the ports (RFC 9293 §3.1).
     #[inline]
     fn tcp_words(&self, checksum: u16) -> [u64; 2] {
-        // The data offset is in 32-bit words, in the upper four bits.
+        // The data offset counts 32-bit words, in the upper four bits.
         let offset_and_flags = (self.tcp_len() as u64 / 4) << 12 | u64::from(self.control.0);
         [
             u64::from(self.seq.0) << 32 | u64::from(self.ack.0),
@@ -261,7 +261,7 @@ impl TxHeader<'_> {
     }
 }
 
-/// Writes the time stamps into the last bytes of `place`.
+/// Writes the timestamps option into the last bytes of `place`.
 #[inline]
 fn put_timestamp<const N: usize>(place: &mut [u8; N], timestamp: Timestamp) {
     if let Some(place) = place.last_chunk_mut() {
@@ -269,7 +269,7 @@ fn put_timestamp<const N: usize>(place: &mut [u8; N], timestamp: Timestamp) {
     }
 }
 
-/// Puts `word` at `at`, a constant within `place`: one store.
+/// Writes `word` at `at`, a constant within `place`, as a single store.
 #[inline(always)]
 fn put<const N: usize>(place: &mut [u8; N], at: usize, word: u64) {
     if let Some(place) = place[at..].first_chunk_mut() {
@@ -277,15 +277,17 @@ fn put<const N: usize>(place: &mut [u8; N], at: usize, word: u64) {
     }
 }
 
-/// The one's complement sum in 16 bits (RFC 1071) of numbers whose sum is `sum`, each of 32 bits or 16.
+/// Returns the 16-bit one's complement sum (RFC 1071) of 16-bit or 32-bit numbers with the sum `sum`.
 #[inline]
 fn fold(sum: u64) -> u16 {
-    // A number added to itself with its halves exchanged has their sum and the carry of it in its upper half.
+    // A number plus itself with its halves exchanged holds the sum of the halves, including the carry, in its upper
+    // half.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// The checksum of the IPv4 header that [`TxHeader::write`] writes (RFC 791 §3.1); `addresses` is the sum of the two.
+/// Returns the checksum of the IPv4 header that [`TxHeader::write`] writes (RFC 791 §3.1). `addresses` is the sum of
+/// both addresses.
 #[inline]
 fn ipv4_checksum(addresses: u64, total_len: u16, ecn: Ecn) -> u16 {
     let first = 0x4500 | u64::from(ecn as u8);
@@ -307,7 +309,7 @@ mod tests {
         Tuple::new(local, remote)
     }
 
-    /// What [`TxHeader::write_frame`] writes is the link's header and what [`TxHeader::write`] does.
+    /// Asserts that [`TxHeader::write_frame`] writes the link header and the output of [`TxHeader::write`].
     fn frame_is_as_any<const V4: bool, const N: usize>(header: &TxHeader) {
         let link = std::array::from_fn(|i| 0x80 | i as u8);
         for ipv4 in [false, true] {

@@ -1,4 +1,4 @@
-//! Parts of segments: sequence numbers, options, headers, and segments without data.
+//! Segment formats: sequence numbers, options, headers, and segments without payload.
 
 pub(crate) mod control_segments;
 pub(crate) mod header;

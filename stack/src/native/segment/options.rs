@@ -1,23 +1,23 @@
-//! TCP options (RFC 9293 §3.1 and §3.2): read whole, read by the shape that nearly every segment has, and written.
+//! TCP options (RFC 9293 §3.1 and §3.2): parser with a fast case for common layouts, and writer.
 //!
-//! What is written is padded to four bytes with no-operations in front, so that the numbers in it are aligned.
+//! Written options are padded to four bytes by leading NOPs, which aligns the numbers.
 
 use crate::native::segment::seq::Seq;
 use std::ops::Deref;
 
-/// The longest options that a header can hold: its length field counts up to 15 words, of which five are fixed.
+/// Maximum length of the options: the data offset counts up to 15 words, of which five are fixed.
 pub(crate) const MAX_LEN: usize = 40;
 
-/// The length of a timestamp alone, padded.
+/// Length of a padded timestamps option.
 pub(crate) const TIMESTAMP_LEN: usize = 12;
 
-/// The largest shift of a window (RFC 7323 §2.3).
+/// Maximum window scale shift (RFC 7323 §2.3).
 pub(crate) const MAX_WINDOW_SCALE: u8 = 14;
 
-/// SACK blocks at most: what fits (RFC 2018 §3).
+/// Maximum number of SACK blocks in a segment (RFC 2018 §3).
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// SACK blocks at most beside a timestamp.
+/// Maximum number of SACK blocks in a segment with a timestamp.
 pub(crate) const MAX_SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
 
 const END: u8 = 0;
@@ -28,22 +28,22 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMP: u8 = 8;
 
-/// What comes before the two numbers of a timestamp, padded as RFC 7323 appendix A recommends and everybody does it.
+/// Head of a timestamps option with the padding recommended by RFC 7323 appendix A.
 pub(crate) const TIMESTAMP_HEAD: [u8; 4] = [NOP, NOP, TIMESTAMP, 10];
 
-/// The same where the padding's place is taken by SACK-permitted, as in nearly every SYN.
+/// Head of a timestamps option where SACK-permitted replaces the padding, as in nearly every SYN.
 const SACK_PERMITTED_AND_TIMESTAMP_HEAD: [u8; 4] = [SACK_PERMITTED, 2, TIMESTAMP, 10];
 
-/// What comes before the number of the segment size, and before the shift of windows with its padding.
+/// Heads of the MSS option and of the padded window scale option.
 const MSS_HEAD: u32 = (MSS as u32) << 8 | 4;
 const WINDOW_SCALE_HEAD: u32 = (NOP as u32) << 16 | (WINDOW_SCALE as u32) << 8 | 3;
 
-/// The timestamps option (RFC 7323 §3.2).
+/// Timestamps option (RFC 7323 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timestamp {
-    /// The sender's clock (TSval).
+    /// TSval: the sender's clock.
     pub value: u32,
-    /// What the sender has last seen of the receiver's clock (TSecr). Without meaning in a segment without ACK.
+    /// TSecr: the receiver's clock as last seen by the sender. Valid only with ACK.
     pub echo: u32,
 }
 
@@ -55,16 +55,16 @@ impl Timestamp {
     }
 }
 
-/// A run of bytes that has arrived (RFC 2018 §3), as the other end says it: `right` may come before `left`.
+/// SACK block (RFC 2018 §3) as sent by the peer: `right` may precede `left`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SackBlock {
-    /// The first sequence number of the run.
+    /// First sequence number of the block.
     pub left: Seq,
-    /// The sequence number after the last one.
+    /// Sequence number after the last one of the block.
     pub right: Seq,
 }
 
-/// Up to four SACK blocks, in the order in which they were sent.
+/// Up to four SACK blocks, in the order of transmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SackBlocks {
     blocks: [SackBlock; MAX_SACK_BLOCKS],
@@ -90,29 +90,29 @@ impl Deref for SackBlocks {
     }
 }
 
-/// The options of a segment.
+/// Options of a received segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Options {
-    /// The largest segment that the sender takes, in bytes of payload (RFC 9293 §3.7.1). Anything from 0 up.
+    /// MSS: maximum payload that the sender accepts (RFC 9293 §3.7.1). Any value.
     pub mss: Option<u16>,
-    /// By how many bits the sender's windows are to be shifted (RFC 7323 §2.2); at most [`MAX_WINDOW_SCALE`].
+    /// Shift of the sender's window field (RFC 7323 §2.2), at most [`MAX_WINDOW_SCALE`].
     pub window_scale: Option<u8>,
-    /// Whether the sender reads SACK blocks (RFC 2018 §2).
+    /// Whether the sender accepts SACK blocks (RFC 2018 §2).
     pub sack_permitted: bool,
-    /// The sender's clock, and what it has seen of ours.
+    /// Timestamps.
     pub timestamp: Option<Timestamp>,
-    /// What has arrived out of order, or twice (RFC 2018, RFC 2883).
+    /// SACK blocks (RFC 2018, RFC 2883).
     pub sack: SackBlocks,
 }
 
 impl Options {
-    /// Reads `bytes`, the part of the header behind its first 20 bytes.
+    /// Parses `bytes`, the TCP header after its first 20 bytes.
     ///
-    /// What is unknown, or known but of an unexpected length, is skipped (RFC 9293 §3.1, MUST-6). A length that cannot be true
-    /// ends the reading, for nothing tells where the next option begins; what came before it stands (MUST-7). Of an option
-    /// that occurs twice the last one counts, as in most systems.
+    /// Unknown options and known options of an unexpected length are skipped (RFC 9293 §3.1, MUST-6). An impossible
+    /// length ends parsing, because the start of the next option is unknown; preceding options remain valid (MUST-7).
+    /// If an option occurs twice, the last one is used, as in most systems.
     ///
-    /// Whole words are read as long as they are what nearly everybody sends, and the rest byte by byte.
+    /// Common layouts are parsed in whole words, and the rest byte by byte.
     pub fn parse(mut bytes: &[u8]) -> Options {
         if let Some(options) = Options::parse_common_syn(bytes) {
             return options;
@@ -132,7 +132,7 @@ impl Options {
             if word >> 16 == MSS_HEAD {
                 options.mss = Some(word as u16);
             } else if word >> 8 == WINDOW_SCALE_HEAD {
-                // RFC 7323 §2.3: a larger shift is taken for the largest.
+                // RFC 7323 §2.3: a larger shift is replaced by the maximum.
                 options.window_scale = Some((word as u8).min(MAX_WINDOW_SCALE));
             } else {
                 break;
@@ -142,7 +142,7 @@ impl Options {
         if bytes.is_empty() { options } else { options.parse_bytewise(bytes) }
     }
 
-    /// The options of a SYN in the order in which Linux and [`SynOptions`] have them, if all of them are there.
+    /// Parses the options of a SYN in the order used by Linux and [`SynOptions`], if all of them are present.
     #[inline(always)]
     pub fn parse_common_syn(bytes: &[u8]) -> Option<Options> {
         let (&[mss, head, value, echo, scale], []) = bytes.as_chunks::<4>() else { return None };
@@ -158,7 +158,7 @@ impl Options {
         })
     }
 
-    /// What [`parse`](Self::parse) makes of `bytes` behind these options.
+    /// Continues [`parse`](Self::parse) byte by byte.
     #[inline(never)]
     fn parse_bytewise(mut self, mut bytes: &[u8]) -> Options {
         loop {
@@ -178,7 +178,7 @@ impl Options {
     fn read(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
-            // RFC 7323 §2.3: a larger shift is taken for the largest.
+            // RFC 7323 §2.3: a larger shift is replaced by the maximum.
             (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
             (TIMESTAMP, _) => {
@@ -202,34 +202,34 @@ impl Options {
     }
 }
 
-/// The options of a segment with SYN.
+/// Options of an outgoing SYN or SYN-ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SynOptions {
-    /// The largest segment that we take, in bytes of payload; always sent (RFC 9293 §3.7.1, SHLD-5).
+    /// Maximum payload that the local end accepts; always sent (RFC 9293 §3.7.1, SHLD-5).
     pub mss: u16,
-    /// By how many bits our windows are shifted, if scaling is offered or agreed to.
+    /// Shift of the local window field, if offered or accepted.
     pub window_scale: Option<u8>,
-    /// Whether we read SACK blocks.
+    /// Whether the local end accepts SACK blocks.
     pub sack_permitted: bool,
-    /// Our clock and the peer's, if timestamps are offered or agreed to.
+    /// Timestamps, if offered or accepted.
     pub timestamp: Option<Timestamp>,
 }
 
 impl SynOptions {
-    /// The most bytes that they take.
+    /// Maximum encoded length.
     pub const MAX_LEN: usize = 20;
 
-    /// Their length in bytes, a multiple of four.
+    /// Returns the encoded length in bytes, a multiple of four.
     #[inline]
     pub fn len(&self) -> usize {
-        // SACK-permitted takes the place of a timestamp's padding.
+        // SACK-permitted replaces the padding of the timestamps option.
         let timestamp = if self.timestamp.is_some() { TIMESTAMP_LEN } else { 0 };
         let sack = if self.sack_permitted && self.timestamp.is_none() { 4 } else { 0 };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
         4 + sack + timestamp + scale
     }
 
-    /// Writes them to the beginning of `place`, and returns their length.
+    /// Encodes the options at the beginning of `place`. Returns their length.
     ///
     /// # Panics
     ///
@@ -258,7 +258,7 @@ impl SynOptions {
     }
 }
 
-/// Writes a timestamp alone.
+/// Encodes a padded timestamps option.
 #[inline]
 pub(crate) fn emit_timestamp(place: &mut [u8; TIMESTAMP_LEN], timestamp: Timestamp) {
     let mut writer = Writer::new(place);
@@ -266,7 +266,8 @@ pub(crate) fn emit_timestamp(place: &mut [u8; TIMESTAMP_LEN], timestamp: Timesta
     writer.timestamp(timestamp);
 }
 
-/// The length in bytes of `blocks` SACK blocks as [`emit_sack`] writes them: a multiple of four, 0 for none.
+/// Returns the length of a SACK option with `blocks` blocks as written by [`emit_sack`]: a multiple of four, 0 for
+/// none.
 #[inline]
 #[cfg(test)]
 pub(crate) const fn sack_len(blocks: usize) -> usize {
@@ -277,12 +278,12 @@ pub(crate) const fn sack_len(blocks: usize) -> usize {
     }
 }
 
-/// Writes the first four of `blocks` to the beginning of `place`, nothing if there are none, and returns the length.
-/// Beside a timestamp only [three](MAX_SACK_BLOCKS_WITH_TIMESTAMP) fit into a header.
+/// Encodes the first four of `blocks` at the beginning of `place`. Returns the length, 0 for no blocks. With a
+/// timestamp only [three](MAX_SACK_BLOCKS_WITH_TIMESTAMP) fit into a header.
 ///
 /// # Panics
 ///
-/// If `place` is shorter than that.
+/// If `place` is shorter than the encoding.
 pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
     let blocks = &blocks[..blocks.len().min(MAX_SACK_BLOCKS)];
     let mut writer = Writer::new(place);
@@ -296,7 +297,7 @@ pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
     writer.len()
 }
 
-/// Writes options a word at a time.
+/// Writes options word by word.
 struct Writer<'a> {
     words: &'a mut [[u8; 4]],
     at: usize,
@@ -320,7 +321,7 @@ impl<'a> Writer<'a> {
         self.put(timestamp.echo.to_be_bytes());
     }
 
-    /// Bytes written.
+    /// Returns the bytes written.
     #[inline]
     fn len(&self) -> usize {
         4 * self.at
@@ -356,7 +357,7 @@ mod tests {
         prop::collection::vec(any::<(u32, u32)>().prop_map(|(left, right)| block(left, right)), 0..=most)
     }
 
-    /// What smoltcp reads, option by option.
+    /// Parses options by smoltcp.
     fn parse_by_smoltcp(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
         while !bytes.is_empty() {
@@ -380,7 +381,7 @@ mod tests {
         options
     }
 
-    /// One option as it may come, well formed; SACK with as many blocks as smoltcp reads, and no experimental kind.
+    /// One well-formed option. SACK has as many blocks as smoltcp parses; experimental kinds are excluded.
     fn valid_option() -> impl Strategy<Value = Vec<u8>> {
         let with = |kind: u8| move |value: Vec<u8>| [&[kind, 2 + value.len() as u8], &value[..]].concat();
         let bytes = |len| prop::collection::vec(any::<u8>(), len);
@@ -476,7 +477,7 @@ mod tests {
         }
     }
 
-    /// RFC 9293 §3.2: what follows the end of the list is padding.
+    /// RFC 9293 §3.2: the bytes after the end of the list are padding.
     #[test]
     fn the_end_of_the_list_is_the_end() {
         assert_eq!(Options::parse(&[NOP, END, 2, MSS, 4, 5, 0xb4]), Options::default());

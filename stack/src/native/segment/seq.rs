@@ -3,43 +3,43 @@
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
-/// A sequence number. Two of them are compared by their distance, which is right while they lie within 2 GB of each other:
-/// what a window of at most 1 GB (RFC 7323 §2.3) guarantees for all that is acceptable.
+/// Sequence number. Comparison uses the signed distance, which is correct within 2 GB. Windows of at most 1 GB (RFC
+/// 7323 §2.3) ensure this for all acceptable numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// The signed distance from `other` to this: positive when this comes after it.
+    /// Returns the signed distance from `other` to `self`: positive if `self` is after `other`.
     #[inline]
     pub fn distance(self, other: Seq) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Whether this comes before `other`.
+    /// Returns whether `self` is before `other`.
     #[inline]
     pub fn before(self, other: Seq) -> bool {
         self.distance(other) < 0
     }
 
-    /// Whether this comes after `other`.
+    /// Returns whether `self` is after `other`.
     #[inline]
     pub fn after(self, other: Seq) -> bool {
         self.distance(other) > 0
     }
 
-    /// Whether this is `other` or comes after it.
+    /// Returns whether `self` is equal to or after `other`.
     #[inline]
     pub fn at_or_after(self, other: Seq) -> bool {
         self.distance(other) >= 0
     }
 
-    /// The later of the two.
+    /// Returns the later of two sequence numbers.
     #[inline]
     pub fn max(self, other: Seq) -> Seq {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of two sequence numbers.
     #[inline]
     pub fn min(self, other: Seq) -> Seq {
         if self.after(other) { other } else { self }
@@ -71,7 +71,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// The bytes from the second to the first, modulo 2³²: meaningful when the first is known not to come before the second.
+/// Number of bytes from `other` to `self`, modulo 2³². Meaningful if `self` is not before `other`.
 impl Sub for Seq {
     type Output = u32;
 

@@ -1,4 +1,4 @@
-//! What a connection sends, when it is its turn (RFC 9293 §3.8).
+//! Transmission on the general path (RFC 9293 §3.8).
 
 use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
@@ -16,20 +16,20 @@ use crate::native::timers::tick::Tick;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
 
-/// The most payload in a packet that the port cuts into segments: with headers it stays below what IP can express.
+/// Maximum payload of a TSO packet: with headers it stays below the limit of the IP length field.
 const MAX_TSO: usize = 65_535 - 120;
 
-/// Payload to be sent, and how.
+/// Payload range to send.
 struct TxRange {
     seq: Seq,
     len: u32,
     fin: bool,
-    /// For the first time.
+    /// Whether this is the first transmission.
     new: bool,
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Sends what the connection in `slot` has to send. Returns whether there is more.
+    /// Sends everything pending on the connection. Returns whether there is more.
     pub(crate) fn output<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         self.discard_reserved();
         let tcb = &mut *self.tcb;
@@ -56,14 +56,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let more = self.send_data(egress, now);
         self.send_acks_and_probes(egress, now);
         if !more {
-            // A probe that found nothing to send must not widen the window later.
+            // A probe without data to send must not extend the window later.
             self.tcb.flags.clear(Flags::TLP);
             self.idle(now);
         }
         more
     }
 
-    /// Sends lost data again and new data, as far as the windows allow. Returns whether more could be sent at once.
+    /// Sends retransmissions and new data as far as the windows allow. Returns whether more could be sent at once.
     fn send_data<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let pacing = self.shared.settings.pacing;
         for n in 0..SEGMENTS_PER_TURN {
@@ -82,7 +82,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Sends what of `range` lies in its first piece, when the port has no packets to send all of it with: that takes two.
+    /// Sends the part of `range` in its first piece. Used when the port has no packets for the whole range, which takes
+    /// two.
     #[cold]
     #[inline(never)]
     fn send_first_piece<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
@@ -91,7 +92,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         (1..range.len).contains(&len) && self.send_range(&TxRange { len, fin: false, ..*range }, egress, now)
     }
 
-    /// Something is to be sent after the connection was idle (RFC 5681 §4.1).
+    /// Restarts the congestion window before data is sent after idleness (RFC 5681 §4.1).
     #[inline(never)]
     pub(crate) fn restart_after_idle(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
@@ -106,7 +107,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         tcb.cwnd = cold.control.window();
     }
 
-    /// What is to be sent next, new data of at most `most` bytes.
+    /// Returns the next range to send, with at most `most` bytes of new data.
     #[inline]
     fn next_range(&mut self, most: u32, now: Instant) -> Option<TxRange> {
         let tcb = &mut *self.tcb;
@@ -124,12 +125,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let mut allowance = tcb.cwnd;
         let probe = outstanding > 0 && tcb.flags.has(Flags::TLP);
         if outstanding > 0 {
-            // Unless it has been acknowledged while the port took nothing.
+            // The range may have been acknowledged while the port accepted no packets.
             if probe
                 && let Some((seq, len)) = buffers.probe
                 && seq.at_or_after(tcb.una)
             {
-                // The path may have turned out to be narrower than when it was sent.
+                // The MSS may have been reduced since the first transmission.
                 return Some(TxRange::sent_before(tcb, seq, buffers.queue.span(seq, len.min(mss))));
             }
             allowance = buffers.flight.allowance(tcb.cwnd);
@@ -143,8 +144,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let window = tcb.window_left();
         let mut len = tcb.unsent.min(allowance).min(window);
         if len < mss && len < tcb.unsent {
-            // RFC 9293 §3.8.6.2.1: less than a full segment is not worth sending while more is to come, unless it is half
-            // of the largest window that the peer has; the timer sees to it that it goes in the end.
+            // RFC 9293 §3.8.6.2.1: less than a full segment is sent only if no more data is queued, or if it is half of
+            // the largest window of the peer. Otherwise the timer sends it.
             if window < mss && window <= allowance && len > 0 {
                 let worth = 2 * len >= self.cold.largest_window(tcb.snd_scale())
                     || tcb.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
@@ -162,7 +163,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if len > mss {
             len = match self.shared.settings.tso.map(|tso| most.min(tso.min(MAX_TSO) as u32)) {
-                // The end of what there is goes along, unless it may have to wait.
+                // The final short segment is included, unless Nagle's algorithm may delay it.
                 Some(most) if ends && len <= most && !self.shared.settings.nagle => len,
                 Some(most) => len.min(most) / mss * mss,
                 None => mss,
@@ -172,7 +173,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(TxRange { seq: tcb.nxt, len, fin: fin_waits && len == tcb.unsent, new: true })
     }
 
-    /// Sends one segment of payload, with FIN or FIN alone. Returns whether it went.
+    /// Sends one segment with payload, FIN or both. Returns whether it was sent.
     #[inline]
     fn send_range<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
         if egress.room() == 0 {
@@ -200,7 +201,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 control = control.with(Control::ECE);
             }
             if new && len > 0 {
-                // RFC 3168 §6.1.5: not on what is sent again.
+                // RFC 3168 §6.1.5: retransmissions are not ECN-capable.
                 ecn = Ecn::Capable0;
                 if tcb.flags.has(Flags::CWR) {
                     control = control.with(Control::CWR);
@@ -209,7 +210,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let mut sack = OptionBytes::NONE;
         if tcb.flags.has(Flags::DSACK) || !buffers.reassembly.is_empty() && tcb.flags.has(Flags::SACK) {
-            // Only as many as leave the segment as long as it is.
+            // SACK blocks must not make the segment longer than the MSS.
             sack = sack_option(tcb, buffers);
             if len as usize + sack.as_slice().len() > usize::from(tcb.mss) {
                 sack = OptionBytes::NONE;
@@ -230,7 +231,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let offload = self.shared.settings.offload;
         let link = egress.link_header(tuple.remote_v6().to_bits(), now).copied();
         let front = if link.is_some() { ETHERNET } else { 0 };
-        // What the port does not sum is summed before the payload is handed over.
+        // The checksum is computed before the payload is handed over, unless the port computes it.
         let sum = if offload.tcp { 0 } else { crate::checksum::sum_of(buffers.queue.slices(seq, len)) };
         let write = |place: &mut [u8]| {
             if let Some(link) = link {
@@ -275,17 +276,17 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Sends what is not data: an acknowledgement that nothing has carried, a probe of a closed window or of an idle peer.
+    /// Sends pending acknowledgements, zero-window probes and keepalive probes.
     fn send_acks_and_probes<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let tcb = &mut *self.tcb;
         if tcb.flags.take(Flags::WINDOW_PROBE | Flags::KEEPALIVE) {
-            // A number that the peer has had: it answers with what it expects (RFC 9293 §3.8.4, §3.8.6.1).
+            // An old sequence number: the peer responds with the one it expects (RFC 9293 §3.8.4, §3.8.6.1).
             let seq = tcb.una - 1;
             self.send_ack(seq, Control::ACK, egress, now);
         }
         let tcb = &mut *self.tcb;
         if tcb.segs_unacked > 1 {
-            // RFC 5681 §4.2: every second segment at least.
+            // RFC 5681 §4.2: at least every second segment is acknowledged.
             tcb.flags |= Flags::ACK_NOW;
         }
         if tcb.flags.has(Flags::ACK_NOW) || self.should_update_window() {
@@ -307,7 +308,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Sends a segment without payload. Returns whether it went.
+    /// Sends a segment without payload. Returns whether it was sent.
     pub(crate) fn send_ack<N: Nic<Packet = P>>(
         &mut self,
         seq: Seq,
@@ -336,11 +337,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         went
     }
 
-    /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.
+    /// Sends a SYN, or a SYN-ACK once the peer's SYN has arrived. Returns whether it was sent.
     pub(crate) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let syn = Syn::of(self.tcb, &self.shared.settings, now);
         if self.tcb.attempts == 0 {
-            // Before its TSval no other was sent.
+            // No TSval before this one was sent.
             self.cold.idle_since = crate::native::milliseconds(now);
         }
         let went = self.shared.send_syn(&self.tcb.tuple, &syn, None, egress, now);
@@ -351,7 +352,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         went
     }
 
-    /// Resets the connection in `slot` (RFC 9293 §3.10.5).
+    /// Sends a RST (RFC 9293 §3.10.5).
     fn send_reset<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let tcb = &*self.tcb;
         let (tuple, seq, ack) = (tcb.tuple, tcb.nxt, tcb.rcv_nxt);
@@ -360,21 +361,21 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 }
 
 impl TxRange {
-    /// `len` numbers from `seq` on, sent before, of which the last may be the FIN.
+    /// Returns the range of `len` sequence numbers at `seq`, sent before. The last one may be the FIN.
     fn sent_before(tcb: &Tcb, seq: Seq, len: u32) -> TxRange {
         let fin = tcb.flags.has(Flags::FIN_SENT) && seq + len == tcb.nxt;
         TxRange { seq, len: len - u32::from(fin), fin, new: false }
     }
 }
 
-/// When loss detection wants to be asked, at the latest.
+/// Returns the deadline of the retransmission timer.
 #[inline]
 pub(crate) fn deadline<P, C>(buffers: &ConnBuffers<P>, tcb: &Tcb, cold: &TcbCold<C>, limits: &Limits) -> Tick {
     let at = buffers.flight.deadline(&tcb.rtt, &cold.path, limits);
     at.map_or(Tick::NONE, Tick::at_or_after)
 }
 
-/// What is to be reported of what has arrived out of order and of duplicates (RFC 2018, RFC 2883).
+/// Returns the SACK option that reports out-of-order data and duplicates (RFC 2018, RFC 2883).
 fn sack_option<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>) -> OptionBytes {
     if !tcb.flags.has(Flags::SACK) {
         return OptionBytes::NONE;

@@ -1,8 +1,8 @@
-//! Pacing: what the window has room for leaves over the round trip, and not all at once.
+//! Pacing: the congestion window is spread over the round trip.
 //!
-//! How fast is up to congestion control ([`CongestionControl::pacing_rate`]). What leaves at a time is a burst of a few
-//! segments, or as much as the rate makes in a few ticks of the wheel, whichever is more: below that no timer can spread
-//! anything, and the window alone holds back.
+//! Congestion control sets the rate ([`CongestionControl::pacing_rate`]). Data leaves in bursts of a few segments, or
+//! of the amount that the rate yields in a few ticks of the timer wheel, whichever is more. Shorter intervals are below
+//! the timer resolution, so that only the window limits them.
 
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
@@ -11,40 +11,41 @@ use crate::tcp::wheel::TICK_SHIFT;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 
-/// Segments in a burst at least.
+/// Minimum segments in a burst.
 const MIN_BURST_SEGMENTS: u32 = 4;
-/// What the rate makes in so many nanoseconds is a burst: four ticks, so that one that comes a tick late is not late by much.
+/// Duration of a burst at the pacing rate, in nanoseconds: four ticks, so that a delay of one tick is small in
+/// relation.
 const BURST_TIME: u64 = 4 << TICK_SHIFT;
 
-/// Where a connection is in its schedule.
+/// Pacing schedule of a connection.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pace {
-    /// When a whole burst may go: later by what was sent meanwhile.
+    /// Time at which a whole burst may be sent. Each transmission moves it.
     full: Instant,
-    /// Nothing goes until then.
+    /// Whether transmission waits for that time.
     waits: bool,
 }
 
 impl Pace {
-    /// When a burst goes that waits for its time.
+    /// Returns the time of the next burst if transmission waits for it.
     pub fn waits_until(&self) -> Option<Instant> {
         self.waits.then_some(self.full)
     }
 }
 
-/// How long `bytes` take at `rate` bytes per second; at `u64::MAX`, no time.
+/// Returns the duration of `bytes` at `rate` bytes per second; zero at `u64::MAX`.
 fn time_of(bytes: u32, rate: u64) -> Duration {
     Duration::from_nanos(u64::from(bytes) * 1_000_000_000 / rate)
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// How many bytes may go now, `first` in this turn; zero if it is not time for any yet.
+    /// Returns the bytes that may be sent now; zero before the next burst. `first`: this is the first call of the turn.
     #[inline(never)]
     pub(crate) fn paced_burst(&mut self, first: bool, now: Instant) -> u32 {
         let rate = self.pacing_rate();
         let burst = u32::try_from(rate.saturating_mul(BURST_TIME) / 1_000_000_000).unwrap_or(u32::MAX);
         let burst = burst.max(MIN_BURST_SEGMENTS * u32::from(self.tcb.mss));
-        // At no rate, while no round trip has been measured, it takes no time: everything goes.
+        // Without an RTT measurement the rate is unlimited, and everything is sent.
         let time = time_of(burst, rate).max(Duration::from_nanos(1));
         if first {
             self.catch_up(time, now);
@@ -52,7 +53,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.is_due(time, now) { burst } else { 0 }
     }
 
-    /// So many bytes have gone.
+    /// Moves the schedule after `bytes` were sent.
     #[inline(never)]
     pub(crate) fn note_paced(&mut self, bytes: u32) {
         let time = time_of(bytes, self.pacing_rate());
@@ -65,13 +66,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.cold.control.pacing_rate(self.tcb.rtt.smoothed()).max(1)
     }
 
-    /// Lets a burst go, which takes `burst` at the rate, if its time has come: none saves up more than one, except that one
-    /// which comes late goes with what should have gone since, up to as much again.
+    /// Releases a burst of duration `burst` if its time has come. Unused time accumulates up to one burst. A burst that
+    /// is late may be followed by as much data as the delay covers, up to another burst.
     fn catch_up(&mut self, burst: Duration, now: Instant) {
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
         let pace = &mut buffers.pace;
         if self.tcb.outstanding() == 0 {
-            // There is no round trip to spread it over.
+            // Without data in flight there is no round trip to spread it over.
             *pace = Pace { full: now, waits: false };
         } else if pace.full <= now {
             let late = if pace.waits { burst } else { Duration::ZERO };
@@ -79,7 +80,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Whether something may go now; if not, it does when the time for a burst has come.
+    /// Returns whether data may be sent now. Otherwise arms the timer for the next burst.
     fn is_due(&mut self, burst: Duration, now: Instant) -> bool {
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return true };
         let pace = &mut buffers.pace;
@@ -89,7 +90,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let full = pace.full;
         if self.tcb.unsent > 0 {
-            // It is for the window's sake that it waits.
+            // The window counts as the limit while pacing delays data.
             buffers.flight.mark_window_limited();
         }
         self.arm_by(full);

@@ -1,26 +1,26 @@
-//! What is to be sent and what is not acknowledged yet, where the service or the port put it.
+//! Send queue: unsent and unacknowledged data, in the memory where the service or the port put it.
 
 use crate::egress::Egress;
 use crate::native::queue::Queue;
 use crate::native::segment::seq::Seq;
 use linerate_bypass::{Bytes, Nic, Packet};
 
-/// Pieces in one frame at most: enough for 64 KB in segments of an ordinary link.
+/// Maximum pieces in one frame: enough for 64 KB in segments of an ordinary link.
 const MAX_PIECES: usize = 48;
 
-/// Bytes of a piece on the heap: few allocations, and each of them is freed soon after a peer reads again.
+/// Bytes of a piece on the heap: few allocations, and each is freed soon after the peer reads again.
 const HEAP_PIECE: usize = 16 << 10;
 
-/// A piece of the stream, which lies in one of two places.
+/// Contiguous part of the stream in one of two places.
 struct Piece<P> {
     seq: Seq,
     len: u32,
-    /// In a packet of its own that has never been sent: headers can go in front of it, where it lies.
+    /// Packet that was never sent. Headers can be prepended in place.
     packet: Option<P>,
-    /// In memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that has been sent or
-    /// is shared, or other.
+    /// Memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that was sent or
+    /// is shared, or other memory.
     retained: Option<Bytes>,
-    /// It holds a packet of the port: the one that it is or was, or one that its bytes are part of.
+    /// Whether the piece holds a packet of the port: in `packet`, or as the memory of `retained`.
     holds_mbuf: bool,
 }
 
@@ -30,7 +30,7 @@ impl<P: Packet> Piece<P> {
         self.seq + self.len
     }
 
-    /// Packets that it holds: one, or none where the memory is not a port's.
+    /// Returns the packets that the piece holds: one, or none if the memory is not a port's.
     #[inline]
     fn packets(&self) -> usize {
         usize::from(self.holds_mbuf)
@@ -47,18 +47,18 @@ impl<P: Packet> Piece<P> {
 /// Result of [`SendQueue::move_to_heap`].
 #[derive(Debug, Default)]
 pub(crate) struct HeapMove {
-    /// Packets let go of.
+    /// Packets released.
     pub packets: usize,
-    /// Bytes that lay in them.
+    /// Bytes in these packets.
     pub bytes: usize,
-    /// Bytes copied, with those that were on the heap and became part of longer pieces.
+    /// Bytes copied, including bytes on the heap that became part of longer pieces.
     pub copied: usize,
 }
 
-/// The stream from the oldest unacknowledged byte to the last one queued, in pieces.
+/// Stream from SND.UNA to the last byte queued, in pieces.
 pub(crate) struct SendQueue<P> {
     pieces: Queue<Piece<P>>,
-    /// The number of the first piece of which something has never been sent.
+    /// Index of the first piece that was not sent completely.
     unsent: usize,
 }
 
@@ -72,13 +72,13 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.is_empty()
     }
 
-    /// Pieces held: each takes a description, however short it is.
+    /// Returns the number of pieces. Each takes a descriptor, however short it is.
     #[inline]
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Packets held: each pins a buffer of the port, however little of it is to be sent.
+    /// Returns the packets held. Each pins an mbuf of the port, however little of it is to be sent.
     pub fn packets(&self) -> usize {
         self.pieces.iter().map(Piece::packets).sum()
     }
@@ -88,19 +88,19 @@ impl<P: Packet> SendQueue<P> {
         self.unsent = 0;
     }
 
-    /// Number of pieces that it has memory for.
+    /// Returns the number of pieces for which memory is allocated.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.pieces.capacity()
     }
 
-    /// Gives memory back that is for more than `most` pieces.
+    /// Frees memory for more than `most` pieces.
     pub fn shrink_to(&mut self, most: usize) {
         self.pieces.shrink_to(most);
     }
 
-    /// Appends `bytes` to the last piece, if it lies in a packet that has never been sent, has room, and stays within `most` bytes.
-    /// Returns whether it did.
+    /// Appends `bytes` to the last piece if that is in a packet that was never sent, has room, and stays within `most`
+    /// bytes. Returns whether it did.
     pub fn append_copy(&mut self, bytes: &[u8], most: usize) -> bool {
         let Some(piece) = self.pieces.back_mut() else { return false };
         let Some(packet) = &mut piece.packet else { return false };
@@ -113,8 +113,8 @@ impl<P: Packet> SendQueue<P> {
         true
     }
 
-    /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Data that lie elsewhere stay: a queue
-    /// that grows while its peer does not read is moved again and again. `nxt` is SND.NXT.
+    /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Other data stays in
+    /// place, because a queue that grows while its peer does not read is moved repeatedly. `nxt` is SND.NXT.
     pub fn move_to_heap(&mut self, nxt: Seq) -> HeapMove {
         let mut all = HeapMove { packets: self.packets(), ..HeapMove::default() };
         if all.packets == 0 {
@@ -147,8 +147,8 @@ impl<P: Packet> SendQueue<P> {
         all
     }
 
-    /// Moves `copy`, the data from `begin` on, to the end of the queue. Shorter pieces on the heap before it become part of it, so that
-    /// pieces are not many and no byte is copied often. Returns the bytes copied.
+    /// Moves `copy`, the data at `begin`, to the end of the queue. Shorter heap pieces in front of it are merged, which
+    /// bounds the number of pieces and the copies of a byte. Returns the bytes copied.
     fn push_copy(&mut self, begin: Option<Seq>, copy: &mut Vec<u8>) -> usize {
         let Some(mut seq) = begin else { return 0 };
         let mut copied = copy.len();
@@ -169,14 +169,14 @@ impl<P: Packet> SendQueue<P> {
         copied
     }
 
-    /// Queues the data of `packet`, a single segment, at `seq`, where the queue ends.
+    /// Queues the data of `packet`, a single mbuf segment, at `seq`, the end of the queue.
     #[inline(always)]
     pub fn push_packet(&mut self, seq: Seq, packet: P) {
         let len = packet.len() as u32;
         self.pieces.push_back(Piece { seq, len, packet: Some(packet), retained: None, holds_mbuf: true });
     }
 
-    /// Queues `bytes` at `seq`, where the queue ends. Returns how many packets it holds more.
+    /// Queues `bytes` at `seq`, the end of the queue. Returns the number of packets added.
     #[inline]
     pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> usize {
         let holds_mbuf = bytes.is_pooled();
@@ -186,8 +186,8 @@ impl<P: Packet> SendQueue<P> {
         packets
     }
 
-    /// Makes the last piece longer by up to `max` bytes, if nothing of it has been sent, there is room behind it, and it
-    /// stays within `most` bytes. Returns by how many; what is not wanted of them is given back by [`trim`](Self::trim).
+    /// Extends the last piece by up to `max` bytes if none of it was sent, it has room, and it stays within `most`
+    /// bytes. Returns the number of bytes. [`trim`](Self::trim) returns unused bytes.
     pub fn extend(&mut self, max: usize, most: usize) -> usize {
         let Some(piece) = self.pieces.back_mut() else { return 0 };
         let Some(packet) = &mut piece.packet else { return 0 };
@@ -199,14 +199,14 @@ impl<P: Packet> SendQueue<P> {
         n
     }
 
-    /// The last `n` bytes, which [`extend`](Self::extend) has just made.
+    /// Returns the last `n` bytes, added by [`extend`](Self::extend).
     pub fn end_mut(&mut self, n: usize) -> Option<&mut [u8]> {
         let data = self.pieces.back_mut()?.packet.as_mut()?.data_mut()?;
         let at = data.len().checked_sub(n).filter(|_| n > 0)?;
         data.get_mut(at..)
     }
 
-    /// Takes `n` bytes off the end of the last piece, which has never been sent. Returns how many packets went with them.
+    /// Removes `n` bytes from the end of the last piece, which was never sent. Returns the packets released.
     pub fn trim(&mut self, n: u32) -> usize {
         let Some(piece) = self.pieces.back_mut() else { return 0 };
         if let Some(packet) = &mut piece.packet
@@ -223,7 +223,7 @@ impl<P: Packet> SendQueue<P> {
         0
     }
 
-    /// Lets go of everything before `una`. Returns how many packets that were.
+    /// Removes everything before `una`. Returns the packets released.
     #[inline]
     pub fn acknowledge(&mut self, una: Seq) -> usize {
         let mut packets = 0;
@@ -237,7 +237,7 @@ impl<P: Packet> SendQueue<P> {
         packets
     }
 
-    /// Where the queue begins and ends, `None` if nothing is in it. Panics unless its pieces lie one behind the other.
+    /// Returns the begin and end of the queue, or `None` if it is empty. Panics unless the pieces are contiguous.
     pub fn assert_contiguous(&self) -> Option<(Seq, Seq)> {
         for (piece, next) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
             assert_eq!(piece.end(), next.seq, "a gap in the send queue");
@@ -250,7 +250,8 @@ impl<P: Packet> SendQueue<P> {
         Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
     }
 
-    /// How much of the `max` bytes from `seq` on goes into one frame: ports take chains of so many pieces and no more.
+    /// Returns the part of the `max` bytes at `seq` that fits into one frame: ports limit the number of mbufs in a
+    /// chain.
     #[inline]
     pub fn span(&self, seq: Seq, max: u32) -> u32 {
         if self.pieces.len() <= MAX_PIECES {
@@ -263,12 +264,12 @@ impl<P: Packet> SendQueue<P> {
         }
     }
 
-    /// How much from `seq` on lies in one piece.
+    /// Returns the bytes from `seq` to the end of its piece.
     pub fn piece_left(&self, seq: Seq) -> u32 {
         self.pieces.get(self.find(seq)).map_or(0, |piece| piece.end() - seq)
     }
 
-    /// The number of the piece that holds `seq`.
+    /// Returns the index of the piece that contains `seq`.
     #[inline]
     fn find(&self, seq: Seq) -> usize {
         match self.pieces.get(self.unsent) {
@@ -277,7 +278,7 @@ impl<P: Packet> SendQueue<P> {
         }
     }
 
-    /// The bytes of `seq..seq + len`, for a checksum.
+    /// Returns the bytes of `seq..seq + len`, for a checksum.
     pub fn slices(&self, seq: Seq, len: u32) -> impl Iterator<Item = &[u8]> {
         let end = seq + len;
         self.pieces.iter_from(self.find(seq)).map_while(move |piece| {
@@ -291,7 +292,7 @@ impl<P: Packet> SendQueue<P> {
         })
     }
 
-    /// The packet, and its length, that begins at `seq`, the next to be sent for the first time, if it was never sent.
+    /// Returns the packet that starts at `seq` (SND.NXT) and its length, if it was never sent.
     #[inline(always)]
     pub fn next_packet(&mut self, seq: Seq) -> Option<(u32, &mut P)> {
         let piece = self.pieces.get_mut(self.unsent)?;
@@ -301,7 +302,8 @@ impl<P: Packet> SendQueue<P> {
         Some((piece.len, piece.packet.as_mut()?))
     }
 
-    /// Takes the [next packet](Self::next_packet) out, to be sent; `retained` are its bytes, which stay.
+    /// Takes the [next packet](Self::next_packet) out of the queue for transmission. `retained` is its data, which
+    /// stays in the queue.
     #[inline(always)]
     pub fn packet_sent(&mut self, retained: Bytes) -> Option<P> {
         let piece = self.pieces.get_mut(self.unsent)?;
@@ -311,14 +313,14 @@ impl<P: Packet> SendQueue<P> {
         packet
     }
 
-    /// Queues `bytes` of a packet at `seq`, where the queue ends, being empty; they are about to be sent.
+    /// Queues `bytes` of a packet at `seq` in an empty queue, as sent.
     #[inline(always)]
     pub fn push_lone(&mut self, seq: Seq, bytes: Bytes) {
         self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf: true });
         self.unsent = 1;
     }
 
-    /// Lets go of the only piece there is, all of it being acknowledged. Returns how many packets that were.
+    /// Removes the only piece, which is acknowledged. Returns the packets released.
     #[inline(always)]
     pub fn acknowledge_lone(&mut self) -> usize {
         let packets = self.pieces.only().map_or(0, Piece::packets);
@@ -327,7 +329,7 @@ impl<P: Packet> SendQueue<P> {
         packets
     }
 
-    /// Takes out the bytes of the only piece there is, if they have been sent and lie in a packet of the port.
+    /// Takes the data of the only piece, if it was sent and is in a packet of the port.
     pub fn take_lone(&mut self) -> Option<Bytes> {
         let piece = self.pieces.only()?;
         if piece.retained.is_none() || !piece.holds_mbuf {
@@ -337,17 +339,17 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.take_only()?.retained
     }
 
-    /// Whether there is one piece.
+    /// Returns whether there is exactly one piece.
     #[inline(always)]
     pub fn is_lone(&self) -> bool {
         self.pieces.only().is_some()
     }
 
-    /// A frame of `header` bytes that `write` fills and the `len` bytes of the stream from `seq` on, all of which are queued.
-    /// The header goes in front of the payload where that lies, if `in_place` allows it and nothing of the payload was sent
-    /// before; otherwise into a packet of its own. For a port that takes no chains and nothing that is shared, that packet has
-    /// the payload too: made by the port, when others wait for it that hold all packets, the copy might never be.
-    /// `None` when the port has no packet for it.
+    /// Builds a frame of `header` bytes, filled by `write`, and the `len` queued bytes at `seq`. The header is
+    /// prepended in place if `in_place` permits it and the payload was never sent; otherwise it gets a packet of its
+    /// own. For a port without chains and shared mbufs that packet contains the payload as well. The copy is made here
+    /// and not by the port, which might never find a packet when waiting connections hold all packets. Returns `None`
+    /// if the port has no packet.
     #[inline]
     pub fn build_frame<N: Nic<Packet = P>>(
         &mut self,
@@ -366,14 +368,14 @@ impl<P: Packet> SendQueue<P> {
             && piece.len <= len
             && let Some(mut packet) = piece.packet.take()
         {
-            // The packet leaves, and its bytes stay.
+            // The packet is sent, and its data stays in the queue.
             let Some(place) = packet.prepend(header) else {
                 piece.packet = Some(packet);
                 return self.build_frame_separate(first, seq, len, header, egress, write);
             };
             write(place);
             let Some(bytes) = packet.retain(header) else {
-                // Its holders cannot be counted any more. This one stays, and is sent from where it lies.
+                // The reference count is exhausted. The data stays, and is sent from its place.
                 piece.retained = Some(packet.into_bytes(header..header + piece.len as usize));
                 return None;
             };
@@ -389,7 +391,7 @@ impl<P: Packet> SendQueue<P> {
         self.build_frame_separate(first, seq, len, header, egress, write)
     }
 
-    /// As [`build_frame`](Self::build_frame), with the header in a packet of its own.
+    /// [`build_frame`](Self::build_frame) with the header in a packet of its own.
     fn build_frame_separate<N: Nic<Packet = P>>(
         &mut self,
         first: usize,
@@ -413,7 +415,7 @@ impl<P: Packet> SendQueue<P> {
         Some(packet)
     }
 
-    /// Chains the `len` bytes from `seq` on, which begin in piece number `at`, behind `packet`.
+    /// Chains the `len` bytes at `seq`, which start in piece number `at`, to `packet`.
     fn append<N: Nic<Packet = P>>(
         &mut self,
         packet: &mut P,
@@ -441,7 +443,7 @@ impl<P: Packet> SendQueue<P> {
             let bytes = piece.retained.as_ref()?.slice(from as usize..(from + n) as usize);
             match egress.attach(bytes) {
                 Ok(part) => packet.chain(part).ok()?,
-                // Either no packet is left, or the port does not reach that memory.
+                // Either no packet is left, or the port cannot access the memory.
                 Err(bytes) => copy(packet, &bytes, egress)?,
             }
             (at, seq, len) = (at + 1, seq + n, len - n);
@@ -449,7 +451,7 @@ impl<P: Packet> SendQueue<P> {
         Some(())
     }
 
-    /// Notes that everything before `end` has been sent.
+    /// Marks everything before `end` as sent.
     #[inline]
     fn sent_up_to(&mut self, end: Seq) {
         while let Some(piece) = self.pieces.get(self.unsent)
@@ -460,7 +462,7 @@ impl<P: Packet> SendQueue<P> {
     }
 }
 
-/// Copies `bytes` behind `packet`, into packets of the port.
+/// Copies `bytes` into packets of the port, and chains them to `packet`.
 fn copy<N: Nic>(packet: &mut N::Packet, bytes: &[u8], egress: &mut Egress<N>) -> Option<()> {
     let room = egress.capabilities().data_room.max(1);
     for part in bytes.chunks(room) {

@@ -1,5 +1,5 @@
-//! Connections that have something to send which the port did not take: they go on in the order in which they came, as many in a turn
-//! as there is room for, so that a turn costs no more for those that wait.
+//! Backlog of connections whose data the port did not accept. They continue in order of arrival, as far as the transmit
+//! queue has room, so that the cost of a turn does not depend on their number.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -9,20 +9,20 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 use std::collections::VecDeque;
 
-/// Connections that could send nothing though there is room in the transmit queue, after which the others are not tried: there
-/// are no packets.
+/// Connections that may fail to send although the transmit queue has room, before the others are skipped: no packets
+/// are free.
 const MAX_FAILED_SENDS: usize = 4;
 
-/// Slots that wait, each once.
+/// Slots in the backlog, each once.
 #[derive(Debug, Default)]
 pub(crate) struct TxBacklog {
     queue: VecDeque<u32>,
-    /// A bit for each slot that is in the queue.
+    /// Bit set of the slots in the queue.
     members: Vec<u64>,
 }
 
 impl TxBacklog {
-    /// Lets `slot` wait behind the others, unless it waits already.
+    /// Appends `slot`, unless it is in the backlog.
     pub fn push(&mut self, slot: u32) {
         let (word, bit) = place(slot);
         if self.members.len() <= word {
@@ -34,7 +34,7 @@ impl TxBacklog {
         }
     }
 
-    /// The slot that has waited for the longest.
+    /// Removes the slot that waited longest.
     pub fn pop(&mut self) -> Option<u32> {
         let slot = self.queue.pop_front()?;
         let (word, bit) = place(slot);
@@ -42,7 +42,7 @@ impl TxBacklog {
         Some(slot)
     }
 
-    /// How many wait.
+    /// Returns the number of slots.
     #[inline]
     pub fn len(&self) -> usize {
         self.queue.len()
@@ -53,7 +53,7 @@ impl TxBacklog {
         self.queue.is_empty()
     }
 
-    /// Whether `slot` waits.
+    /// Returns whether `slot` is in the backlog.
     pub fn contains(&self, slot: u32) -> bool {
         let (word, bit) = place(slot);
         self.members.get(word).is_some_and(|members| members & bit != 0)
@@ -61,7 +61,7 @@ impl TxBacklog {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Lets connections that wait go on, the first of them first, as long as the port takes something.
+    /// Sends data of connections in the backlog, as long as the port accepts packets.
     #[inline]
     pub(crate) fn drain_backlog<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.shared.tx_backlog.is_empty() {
@@ -79,7 +79,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             let Some(slot) = self.shared.tx_backlog.pop() else { return };
             let Some(tcb) = self.tcbs.get(slot as usize) else { continue };
-            // It may have ended, or sent what it had in answer to something.
+            // The connection may have ended, or sent its data in response to a segment.
             if tcb.flags.has(Flags::VACANT) || tcb.in_rr_mode() {
                 continue;
             }
@@ -91,8 +91,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
     }
 
-    /// Sends what the connection in `slot` has to send, which has `data` to send or not. Returns whether that was all that it may
-    /// send for now.
+    /// Sends everything pending on the connection in `slot`; `data` tells whether that includes data. Returns whether
+    /// nothing remains that may be sent now.
     #[inline(always)]
     pub(crate) fn transmit<N: Nic<Packet = P>>(
         &mut self,

@@ -1,4 +1,4 @@
-//! The part of a connection's state that few segments need.
+//! Connection state that few segments need.
 
 use crate::congestion::{Builtin, CongestionControl};
 use crate::native::recovery::Path;
@@ -6,41 +6,41 @@ use crate::native::segment::seq::Seq;
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
 
-/// What lies apart from the [`Tcb`](crate::native::tcb::Tcb), in the same slot.
+/// Part of the connection state outside the [`Tcb`](crate::native::tcb::Tcb), in the same slot.
 #[derive(Clone)]
 pub(crate) struct TcbCold<C> {
     /// Congestion control.
     pub control: C,
-    /// What is known of the path when nothing is in flight.
+    /// Path properties that persist while no data is in flight.
     pub path: Path,
-    /// Bytes that the receive queue may hold at present: tuned to what the path and the service take.
+    /// Current limit of the receive queue in bytes, tuned to the path and the service.
     pub rx_limit: u32,
-    /// Up to where the stream had been consumed when a round trip began, by which the receive queue is tuned, and when it
-    /// will be over.
+    /// Sequence number consumed at the start of the current tuning round trip, and the end of that round trip.
     pub tuned_from: Seq,
     pub tuned_at: Tick,
-    /// The largest window that the peer has offered (MAX.SND.WND of RFC 5961 §5.2), as it is on the wire.
+    /// Largest window field advertised by the peer (MAX.SND.WND of RFC 5961 §5.2).
     largest_window: u16,
-    /// When the last challenge was sent (RFC 5961 §7), in units of [`CHALLENGE_SHIFT`]; zero if none was.
+    /// Time of the last challenge ACK (RFC 5961 §7) in units of [`CHALLENGE_SHIFT`]; zero before the first.
     challenged: u16,
-    /// Milliseconds at which the connection was last seen idle: for the age of TS.Recent, and the restart after idleness. In
-    /// SYN-SENT, those at which the first SYN was sent.
+    /// Timestamp clock when the connection last became idle, for the age of TS.Recent and the restart after idleness.
+    /// In SYN-SENT: timestamp clock of the first SYN.
     pub idle_since: u32,
-    /// Segments with data that were sent again, since the connection was begun: for who looks into it.
+    /// Data segments retransmitted since the connection was opened, for introspection.
     pub retransmitted: u32,
 }
 
-/// Nanoseconds per unit of the time between two challenges, as a power of two: 17 ms.
+/// Unit of the challenge time in nanoseconds, as a power of two: 17 ms.
 const CHALLENGE_SHIFT: u32 = 24;
-/// The time between two challenges of one connection (RFC 5961 §7), less than the first retransmission of a SYN: half a
-/// second. Every 18 minutes a challenge of long ago looks as if it had been one of just now; whoever is owed one asks again.
+/// Interval between two challenge ACKs of one connection (RFC 5961 §7): half a second, less than the first SYN
+/// retransmission. The recorded time repeats every 18 minutes, and may then suppress one challenge ACK; the peer
+/// retransmits.
 const CHALLENGE_PERIOD: u16 = 30;
 
 // Each of a million connections has one.
 const _: () = assert!(size_of::<TcbCold<Builtin>>() <= 96);
 
 impl<C: CongestionControl> TcbCold<C> {
-    /// That of a new connection with this congestion control, whose receive queue may hold `rx_limit` bytes.
+    /// Creates the state of a new connection with congestion control `control` and a receive queue of `rx_limit` bytes.
     #[inline(always)]
     pub fn new(control: C, rx_limit: u32) -> Self {
         TcbCold {
@@ -56,21 +56,21 @@ impl<C: CongestionControl> TcbCold<C> {
         }
     }
 
-    /// The largest window that the peer has offered, in bytes.
+    /// Returns the largest window advertised by the peer, in bytes.
     #[inline]
     pub fn largest_window(&self, scale: u8) -> u32 {
         u32::from(self.largest_window) << scale
     }
 
-    /// The peer has offered a window of `bytes`.
+    /// Records a window of `bytes` advertised by the peer.
     #[inline]
     pub fn offered(&mut self, bytes: u32, scale: u8) {
-        // What a SYN offers is not scaled, so that it may lie between two steps.
+        // The window of a SYN is not scaled, and need not be a multiple of the unit.
         let field = bytes.div_ceil(1 << scale).min(65_535) as u16;
         self.largest_window = self.largest_window.max(field);
     }
 
-    /// Whether a challenge may be sent now; it is noted that it was.
+    /// Returns whether a challenge ACK may be sent at `now`, and records it.
     pub fn may_challenge(&mut self, now: Instant) -> bool {
         let now = ((now.as_nanos() >> CHALLENGE_SHIFT) as u16).max(1);
         if self.challenged != 0 && now.wrapping_sub(self.challenged) < CHALLENGE_PERIOD {

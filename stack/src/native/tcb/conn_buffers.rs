@@ -1,4 +1,4 @@
-//! What a connection holds while bytes are on their way through it, and gives back when it is idle.
+//! Queues of a connection, attached while it has data in flight or unread.
 
 use crate::congestion::initial_window;
 use crate::native::connection::MbufsHeld;
@@ -14,42 +14,41 @@ use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 use std::collections::HashSet;
 
-/// Packets that queues of spare buffers keep room for; one that has had to hold more gives the memory back.
+/// Packets for which a spare queue keeps memory. A queue that has grown beyond this is shrunk.
 const KEPT: usize = 64;
 
-/// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
+/// Length of a receive queue from which on short payloads are merged, so that each does not hold a packet.
 pub(crate) const CROWDED: usize = 64;
 
-/// Queues of both directions, and what is in flight.
+/// Queues of both directions, and the retransmission state.
 pub(crate) struct ConnBuffers<P> {
-    /// Received in order and not consumed: each packet's data are payload.
+    /// Data received in order and not consumed. The packets contain payload only.
     pub received: Queue<P>,
-    /// Received out of order.
+    /// Data received out of order.
     pub reassembly: Reassembly<P>,
-    /// Queued and unacknowledged.
+    /// Data queued or unacknowledged.
     pub queue: SendQueue<P>,
-    /// What the unacknowledged part has come to.
+    /// Retransmission state of the unacknowledged data.
     pub flight: Flight,
-    /// What a tail loss probe is to send again (RFC 8985 §7.3), if not new data.
+    /// Range that a tail loss probe retransmits (RFC 8985 §7.3); `None` for new data.
     pub probe: Option<(Seq, u32)>,
-    /// When the first time-out in a row came, or the first probe of a closed window that has not been answered was sent;
-    /// zero while all were.
+    /// Time of the first of consecutive timeouts, or of the first unanswered zero-window probe; zero if there is none.
     pub stalled: Instant,
-    /// When what is to be sent may go, if it is paced.
+    /// Pacing schedule.
     pub pace: Pace,
-    /// Nothing has been sent since they were attached: the connection was idle before, and its window is larger than that of
-    /// a new one, which it may have to be again (RFC 5681 §4.1).
+    /// Whether nothing was sent since the buffers were attached, and the congestion window is larger than the initial
+    /// window. It may have to be reset (RFC 5681 §4.1).
     pub idle: bool,
-    /// What was received last has acknowledged the single segment that had been sent, and nothing has been sent since.
+    /// Whether the last received segment acknowledged the only segment in flight, and nothing was sent since.
     pub turned: bool,
-    /// A duplicate to be reported in the next acknowledgement (RFC 2883).
+    /// Duplicate range that the next acknowledgement reports (RFC 2883).
     pub duplicate: (Seq, Seq),
-    /// RCV.NXT, SND.UNA and SND.NXT as a timer last found them, and when it first did: for the time since which no data moved. What
-    /// another connection has left there is taken for movement.
+    /// RCV.NXT, SND.UNA and SND.NXT as last seen by a timer, and when these values were first seen. Values left by a
+    /// previous connection count as a change.
     pub seen: ([Seq; 3], Instant),
-    /// Progress as the search for connections that hold packets for too long has seen it.
+    /// Progress as seen by the fair-share sweep.
     pub progress: Progress,
-    /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
+    /// Bytes reserved by [`extend`](SendQueue::extend) and not yet committed by the service.
     pub reserved: u32,
 }
 
@@ -72,13 +71,13 @@ impl<P: Packet> ConnBuffers<P> {
         }
     }
 
-    /// Whether there is nothing in them.
+    /// Returns whether the buffers are empty.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.received.is_empty() && self.queue.is_empty() && self.flight.is_settled() && self.reassembly.is_empty()
     }
 
-    /// Lets go of everything. Returns the packets that were.
+    /// Drops all data. Returns the packets released.
     #[cold]
     #[inline(never)]
     fn clear(&mut self) -> MbufsHeld {
@@ -89,7 +88,7 @@ impl<P: Packet> ConnBuffers<P> {
         held
     }
 
-    /// Gives memory back that queues have had for many packets.
+    /// Frees memory of queues that have grown.
     #[cold]
     #[inline(never)]
     fn shrink(&mut self) {
@@ -97,24 +96,24 @@ impl<P: Packet> ConnBuffers<P> {
         self.queue.shrink_to(KEPT);
     }
 
-    /// Packets of the port that the receiving side holds.
+    /// Returns the packets held by the receive side.
     #[inline]
     pub fn received_packets(&self) -> usize {
         self.received.len() + self.reassembly.packets()
     }
 
-    /// Packets that both sides hold.
+    /// Returns the packets held by both sides.
     #[inline]
     pub fn mbufs_held(&self) -> usize {
         self.received_packets() + self.queue.packets()
     }
 }
 
-/// All buffers of a worker: as many as there have ever been connections with bytes in them at one time.
+/// Buffers of a worker. Their number is the peak number of connections with buffers.
 pub(crate) struct BufferPool<P> {
     buffers: Vec<ConnBuffers<P>>,
     spare: Vec<u32>,
-    /// Congestion control answers every mark by itself.
+    /// Whether congestion control responds to each ECN mark itself.
     handles_ecn_echo: bool,
 }
 
@@ -123,7 +122,7 @@ impl<P: Packet> BufferPool<P> {
         BufferPool { buffers: Vec::new(), spare: Vec::new(), handles_ecn_echo }
     }
 
-    /// The buffers of `tcb`, which gets some if it has none.
+    /// Returns the buffers of `tcb`, and attaches buffers if there are none.
     #[inline(always)]
     pub fn attach(&mut self, tcb: &mut Tcb) -> &mut ConnBuffers<P> {
         if !tcb.has_buffers() {
@@ -150,13 +149,13 @@ impl<P: Packet> BufferPool<P> {
         buffers.idle = tcb.cwnd > initial_window(tcb.mss.into());
     }
 
-    /// The buffers of `tcb`, if it has some.
+    /// Returns the buffers of `tcb`, if it has buffers.
     #[inline]
     pub fn of(&self, tcb: &Tcb) -> Option<&ConnBuffers<P>> {
         self.buffers.get(tcb.buffers as usize)
     }
 
-    /// The buffers of `tcb`, if it has some.
+    /// Returns the buffers of `tcb`, if it has buffers.
     #[inline]
     pub fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut ConnBuffers<P>> {
         self.buffers.get_mut(tcb.buffers as usize)
@@ -167,7 +166,7 @@ impl<P: Packet> BufferPool<P> {
         self.buffers.len() - self.spare.len()
     }
 
-    /// Panics unless each of the buffers is either spare, and empty, or in `owned`.
+    /// Panics unless all buffers are either spare and empty, or in `owned`.
     pub fn assert_owned(&self, owned: &HashSet<u32>) {
         assert_eq!(owned.len() + self.spare.len(), self.buffers.len(), "buffers owned or spare");
         for place in &self.spare {
@@ -176,7 +175,7 @@ impl<P: Packet> BufferPool<P> {
         }
     }
 
-    /// Takes the buffers of `tcb` back with whatever is in them. Returns the packets that were, if there were any.
+    /// Detaches the buffers of `tcb` and drops their data. Returns the packets released, if any.
     #[inline(always)]
     pub fn detach(&mut self, tcb: &mut Tcb) -> Option<MbufsHeld> {
         let buffers = self.buffers.get_mut(tcb.buffers as usize)?;
@@ -188,7 +187,7 @@ impl<P: Packet> BufferPool<P> {
             buffers.shrink();
         }
         buffers.reserved = 0;
-        // What it was went with them.
+        // The duplicate range was part of the buffers.
         tcb.flags.clear(Flags::DSACK);
         buffers.flight.abandon();
         self.spare.push(tcb.buffers);

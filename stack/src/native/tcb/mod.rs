@@ -1,4 +1,4 @@
-//! The control block of a connection (RFC 9293 §3.3.1): what every segment needs, in two cache lines.
+//! Transmission control block (RFC 9293 §3.3.1): the state that every segment needs, in two cache lines.
 
 pub(crate) mod cold;
 pub(crate) mod conn_buffers;
@@ -12,139 +12,141 @@ use crate::native::timers::tick::Tick;
 use crate::tcp::tuple::Tuple;
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
-/// The states of RFC 9293 §3.3.2. LISTEN has no control block; TIME-WAIT has one only while the service has not been told of
-/// everything, beside the compact record that answers segments.
+/// Connection states of RFC 9293 §3.3.2. LISTEN has no control block. In TIME-WAIT a compact record answers segments,
+/// and a control block exists only until the service has received all events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// No connection any more, or none yet.
+    /// No connection.
     Closed,
-    /// We have sent a SYN.
+    /// SYN sent.
     SynSent,
-    /// A SYN has come and ours is not acknowledged.
+    /// SYN received; the local SYN is not acknowledged.
     SynReceived,
-    /// Data flow.
+    /// Data transfer.
     Established,
-    /// We have finished sending, and our FIN is not acknowledged.
+    /// FIN sent or queued, and not acknowledged.
     FinWait1,
-    /// We have finished sending, and the peer knows.
+    /// FIN acknowledged.
     FinWait2,
-    /// The peer has finished sending.
+    /// FIN received.
     CloseWait,
-    /// Both have finished, our FIN is not acknowledged, and the peer's came after ours.
+    /// FINs exchanged; the local FIN is not acknowledged, and the peer's FIN arrived after it was sent.
     Closing,
-    /// Both have finished, our FIN is not acknowledged, and the peer's came before ours.
+    /// FINs exchanged; the local FIN is not acknowledged, and was sent after the peer's FIN arrived.
     LastAck,
-    /// Both have finished and know it.
+    /// FINs exchanged and acknowledged.
     TimeWait,
 }
 
 impl State {
-    /// Whether both ends have agreed on sequence numbers (RFC 9293 §3.5.2).
+    /// Returns whether the connection is synchronized (RFC 9293 §3.5.2).
     #[inline]
     pub fn is_synchronized(self) -> bool {
         self >= State::Established
     }
 
-    /// Whether data of ours may still be queued and sent.
+    /// Returns whether local data may be queued and sent.
     #[inline]
     pub fn may_send(self) -> bool {
         matches!(self, State::Established | State::CloseWait)
     }
 
-    /// Whether the peer may still send data.
+    /// Returns whether the peer may send data.
     #[inline]
     pub fn may_receive(self) -> bool {
         matches!(self, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether the peer's FIN has been taken in.
+    /// Returns whether the peer's FIN was processed.
     #[inline]
     pub fn peer_finished(self) -> bool {
         matches!(self, State::CloseWait | State::Closing | State::LastAck | State::TimeWait)
     }
 }
 
-/// What is true of a connection, a bit each.
+/// Set of connection flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Flags(u32);
 
 impl Flags {
-    /// In the engine's list of connections with news for the service.
+    /// The connection is in the active list and has events for its service.
     pub const NOTIFY: Flags = Flags(1);
-    /// In the engine's list of connections with something to send.
+    /// The connection is in the active list and has something to send.
     pub const TX_PENDING: Flags = Flags(1 << 1);
-    /// The service knows the connection.
+    /// The service was notified that the connection is open.
     pub const OPEN: Flags = Flags(1 << 2);
-    /// The service has been told its end.
+    /// The service was notified that the connection is closed.
     pub const CLOSE_REPORTED: Flags = Flags(1 << 3);
-    /// It was opened by us.
+    /// The connection was opened by the local end.
     pub const ACTIVE_OPEN: Flags = Flags(1 << 4);
-    /// It has just been established, and the service is to be told.
+    /// The connection was established, and the service is not yet notified.
     pub const NEWLY_OPEN: Flags = Flags(1 << 5);
-    /// More has arrived than the service was told of.
+    /// Data arrived that was not reported to the service.
     pub const READABLE: Flags = Flags(1 << 6);
-    /// An operation found too little room.
+    /// An operation of the service failed for lack of send buffer space.
     pub const WANTS_ROOM: Flags = Flags(1 << 7);
-    /// The service has been told that the peer finished.
+    /// The service was notified of the peer's FIN.
     pub const FIN_REPORTED: Flags = Flags(1 << 8);
-    /// An acknowledgement is to be sent with the next flush.
+    /// An acknowledgement is due at the next flush.
     pub const ACK_NOW: Flags = Flags(1 << 9);
-    /// The service has finished sending: a FIN follows what is queued.
+    /// The service closed its end: a FIN follows the queued data.
     pub const FIN_QUEUED: Flags = Flags(1 << 10);
-    /// The FIN has been sent, and SND.NXT counts it.
+    /// The FIN was sent; SND.NXT includes it.
     pub const FIN_SENT: Flags = Flags(1 << 11);
     /// Timestamps were negotiated (RFC 7323 §3).
     pub const TIMESTAMPS: Flags = Flags(1 << 12);
-    /// Selective acknowledgement was negotiated (RFC 2018).
+    /// SACK was negotiated (RFC 2018).
     pub const SACK: Flags = Flags(1 << 13);
-    /// Explicit congestion notification was negotiated (RFC 3168 §6.1.1).
+    /// ECN was negotiated (RFC 3168 §6.1.1).
     pub const ECN: Flags = Flags(1 << 14);
-    /// Congestion was experienced and the peer is to be told (RFC 3168 §6.1.3).
+    /// Segments carry ECE (RFC 3168 §6.1.3).
     pub const ECN_ECHO: Flags = Flags(1 << 15);
-    /// We have reduced our window, and the peer is to be told with the next data (RFC 3168 §6.1.2).
+    /// The next new data carries CWR: the congestion window was reduced (RFC 3168 §6.1.2).
     pub const CWR: Flags = Flags(1 << 16);
-    /// The last data segment was marked (RFC 8257 §3.2).
+    /// The last data segment carried the CE mark (RFC 8257 §3.2).
     pub const LAST_CE: Flags = Flags(1 << 17);
-    /// A reset is to be sent with the next flush.
+    /// A RST is due at the next flush.
     pub const RESET: Flags = Flags(1 << 18);
-    /// A tail loss probe is to be sent with the next flush.
+    /// A tail loss probe is due at the next flush.
     pub const TLP: Flags = Flags(1 << 19);
-    /// The retransmission timer is probing a closed window (RFC 9293 §3.8.6.1).
+    /// The retransmission timer probes a zero window (RFC 9293 §3.8.6.1).
     pub const PERSIST: Flags = Flags(1 << 20);
-    /// One byte is to be sent into a closed window with the next flush.
+    /// A zero-window probe is due at the next flush.
     pub const WINDOW_PROBE: Flags = Flags(1 << 21);
-    /// In the engine's list of connections whose window is held back while packets run low.
+    /// The connection is in the list of connections whose window update waits for free packets.
     pub const WINDOW_HELD: Flags = Flags(1 << 22);
-    /// The service has consumed something since a window was offered.
+    /// The service has consumed data since the last window update.
     pub const CONSUMED: Flags = Flags(1 << 23);
-    /// The peer reset it.
+    /// The peer reset the connection.
     pub const WAS_RESET: Flags = Flags(1 << 24);
-    /// We aborted it.
+    /// The local end aborted the connection.
     pub const WAS_ABORTED: Flags = Flags(1 << 25);
-    /// The peer stopped answering.
+    /// The peer stopped responding.
     pub const TIMED_OUT: Flags = Flags(1 << 26);
-    /// The tuple is in the table.
+    /// The flow table contains the tuple.
     pub const IN_TABLE: Flags = Flags(1 << 27);
-    /// A keepalive probe is to be sent with the next flush.
+    /// A keepalive probe is due at the next flush.
     pub const KEEPALIVE: Flags = Flags(1 << 28);
-    /// A duplicate was received, and the block in `ConnBuffers` says so in the next acknowledgement (RFC 2883).
+    /// A duplicate was received; the next acknowledgement reports the range in
+    /// [`ConnBuffers::dsack`](conn_buffers::ConnBuffers) (RFC 2883).
     pub const DSACK: Flags = Flags(1 << 29);
-    /// An ICMP error said that the peer cannot be reached.
+    /// An ICMP error reported the peer as unreachable.
     pub const UNREACHABLE: Flags = Flags(1 << 30);
 
-    /// The address of ours that it was from is not ours any more. Both at once: it ends but once.
+    /// The local address was removed. Encoded as two flags that are never set together: a connection ends for one
+    /// reason only.
     pub const ADDRESS_LOST: Flags = Flags::TIMED_OUT.or(Flags::UNREACHABLE);
 
-    /// The idle timeout has expired. Both at once, as above.
+    /// The idle timeout expired. Encoded as [`ADDRESS_LOST`](Self::ADDRESS_LOST) is.
     pub const IDLE: Flags = Flags::TIMED_OUT.or(Flags::WAS_ABORTED);
 
-    /// The slot is nobody's.
+    /// The slot is free.
     pub const VACANT: Flags = Flags(1 << 31);
 
-    /// What says that some list has the slot, whoever's it is.
+    /// Flags of membership in lists of slots. They belong to the slot, not to the connection.
     pub const LISTED: Flags = Flags::NOTIFY.or(Flags::TX_PENDING).or(Flags::WINDOW_HELD);
 
-    /// These and those: `|` for constants.
+    /// Returns the union. `const` form of `|`.
     pub const fn or(self, flags: Flags) -> Flags {
         Flags(self.0 | flags.0)
     }
@@ -164,7 +166,7 @@ impl Flags {
         self.0 &= !flags.0;
     }
 
-    /// Clears `flags` and says whether any of them was set.
+    /// Clears `flags`. Returns whether any of them was set.
     #[inline]
     pub fn take(&mut self, flags: Flags) -> bool {
         let had = self.has_any(flags);
@@ -196,71 +198,71 @@ impl BitAnd for Flags {
     }
 }
 
-/// The place of a connection's buffers when it has none.
+/// Value of [`Tcb::buffers`] for a connection without buffers.
 pub(crate) const NO_BUFFERS: u32 = u32::MAX;
 
-/// The hot part of a connection's state.
+/// Frequently used state of a connection.
 #[repr(C, align(64))]
 #[derive(Debug, Clone)]
 pub(crate) struct Tcb {
-    /// Whose it is.
+    /// Addresses and ports.
     pub tuple: Tuple,
-    /// SND.UNA: the oldest byte that is not acknowledged.
+    /// SND.UNA: oldest unacknowledged sequence number.
     pub una: Seq,
-    /// SND.NXT: the next byte to send for the first time.
+    /// SND.NXT: next sequence number to send.
     pub nxt: Seq,
-    /// RCV.NXT: the next byte expected.
+    /// RCV.NXT: next sequence number expected.
     pub rcv_nxt: Seq,
-    /// The right edge of the window that the peer has been offered. It never moves left.
+    /// Right edge of the advertised window. Never moves left.
     pub rcv_edge: Seq,
     /// Last.ACK.sent (RFC 7323 §4.3).
     pub rcv_acked: Seq,
     /// TS.Recent (RFC 7323 §4.3).
     pub ts_recent: u32,
 
-    /// What our timestamps are ahead of the clock by.
+    /// Offset of the local timestamps from the timestamp clock.
     pub ts_offset: u32,
     /// SND.WND in bytes.
     pub snd_wnd: u32,
-    /// SND.WL1: the sequence number of the segment that the window was last taken from.
+    /// SND.WL1: sequence number of the segment used for the last window update.
     pub wl1: Seq,
-    /// The congestion window, as congestion control last said.
+    /// Congestion window of the last call to congestion control.
     pub cwnd: u32,
-    /// Round-trip time.
+    /// Round-trip time estimator.
     pub rtt: RttEstimator,
-    /// Bytes queued that have never been sent.
+    /// Bytes queued and never sent.
     pub unsent: u32,
-    /// Bytes received that the service has not consumed.
+    /// Bytes received and not consumed by the service.
     pub received: u32,
-    /// The place of the buffers, or [`NO_BUFFERS`].
+    /// Index of the buffers, or [`NO_BUFFERS`].
     pub buffers: u32,
-    /// When the retransmission timer fires: loss detection, probes of the tail and of a closed window, the SYN.
+    /// Deadline of the retransmission timer, which also serves tail loss probes, zero-window probes and SYNs.
     pub retransmit_at: Tick,
-    /// When a delayed acknowledgement goes out.
+    /// Deadline of a delayed acknowledgement.
     pub ack_at: Tick,
-    /// When the wheel has this connection's entry come up; not after any deadline.
+    /// Deadline of the timer wheel entry; not later than any other deadline.
     pub wheel_at: Tick,
-    /// What is true of it.
+    /// Flags.
     pub flags: Flags,
-    /// Which use of the slot this is.
+    /// Number of connections that used the slot before.
     pub generation: u32,
-    /// The most payload in one segment, options deducted.
+    /// Largest payload of one segment, with options deducted.
     pub mss: u16,
     pub state: State,
-    /// Bits that the windows are shifted by: the peer's in the low half, ours in the high one (RFC 7323 §2).
+    /// Window scale shifts (RFC 7323 §2): the peer's in the low half, the local one in the high half.
     pub wscale: u8,
-    /// The window field that an empty receive queue is worth.
+    /// Window field advertised while the receive queue is empty.
     pub full_window: u16,
-    /// Segments with data that have come since the last acknowledgement was sent.
+    /// Data segments received since the last acknowledgement was sent.
     pub segs_unacked: u8,
-    /// Times that the SYN, or a probe of the closed window, has been sent since it was answered.
+    /// Transmissions of the SYN or of zero-window and keepalive probes since the last response.
     pub attempts: u8,
 }
 
 const _: () = assert!(size_of::<Tcb>() == 128);
 
 impl Tcb {
-    /// Nobody's.
+    /// Creates the control block of a free slot.
     pub fn vacant(tuple: Tuple) -> Self {
         Tcb {
             tuple,
@@ -292,51 +294,51 @@ impl Tcb {
         }
     }
 
-    /// Bits that the peer's window field is shifted by.
+    /// Returns the shift of the peer's window field.
     #[inline]
     pub fn snd_scale(&self) -> u8 {
         self.wscale & 15
     }
 
-    /// Bits that ours is shifted by.
+    /// Returns the shift of the local window field.
     #[inline]
     pub fn rcv_scale(&self) -> u8 {
         self.wscale >> 4
     }
 
-    /// Bytes sent and not acknowledged, SYN and FIN counted.
+    /// Returns the unacknowledged sequence numbers, including SYN and FIN.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.nxt - self.una
     }
 
-    /// Whether nothing waits to be sent or acknowledged, unless a FIN does.
+    /// Returns whether all queued data was sent and acknowledged. A queued FIN does not count.
     #[inline]
     pub fn has_sent_all(&self) -> bool {
         self.unsent == 0 && self.una == self.nxt
     }
 
-    /// Bytes that the peer's window still has room for.
+    /// Returns the unused bytes of the peer's window.
     #[inline]
     pub fn window_left(&self) -> u32 {
         let used = self.outstanding();
         self.snd_wnd.saturating_sub(used)
     }
 
-    /// The window that the peer may use, in bytes.
+    /// Returns the advertised window in bytes.
     #[inline]
     pub fn rcv_window(&self) -> u32 {
         self.rcv_edge - self.rcv_nxt
     }
 
-    /// The receive queue may hold `limit` bytes.
+    /// Sets the window for a receive queue of at most `limit` bytes.
     #[inline]
     pub fn set_full_window(&mut self, limit: u32) {
         self.full_window = (limit >> self.rcv_scale()).min(65_535) as u16;
     }
 
-    /// The window field of the next segment, the receive queue being empty, and the right edge moved to it; `None`, with
-    /// nothing changed, if it is not as simple as that.
+    /// Returns the window field of the next segment if the receive queue is empty, and moves the right edge to it.
+    /// Returns `None`, without effect, under memory pressure or if the edge would move left.
     #[inline(always)]
     pub fn offer_full_window(&mut self, has_pressure: bool) -> Option<u16> {
         let window = u32::from(self.full_window) << self.rcv_scale();
@@ -347,8 +349,7 @@ impl Tcb {
         Some(self.full_window)
     }
 
-    /// What the timestamp of a segment says of its sender's clock, if the timestamp is all that its `options` are and it is not
-    /// old (PAWS, RFC 7323 §5.3).
+    /// Returns TSval if `options` consist of a timestamp only and the timestamp passes PAWS (RFC 7323 §5.3).
     #[inline(always)]
     pub fn paws_ok(&self, options: &[u8; TIMESTAMP_LEN]) -> Option<u32> {
         let value = field(options, 4);
@@ -356,7 +357,7 @@ impl Tcb {
         (is_alone && value.wrapping_sub(self.ts_recent) as i32 >= 0).then_some(value)
     }
 
-    /// A segment that acknowledges everything has been sent.
+    /// Updates the state after a segment that acknowledges all received data was sent.
     #[inline]
     pub fn note_ack_sent(&mut self) {
         self.flags.clear(Flags::ACK_NOW | Flags::DSACK);
@@ -365,8 +366,8 @@ impl Tcb {
         self.ack_at = Tick::NONE;
     }
 
-    /// Notes that the engine is to look at the connection in what `news` say. Returns whether it has to be put into the list of
-    /// those that are looked at.
+    /// Sets `flags` among [`NOTIFY`](Flags::NOTIFY), [`TX_PENDING`](Flags::TX_PENDING) and others. Returns whether the
+    /// caller has to add the slot to the active list.
     #[inline(always)]
     pub fn mark_active(&mut self, news: Flags) -> bool {
         let is_listed = self.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING);
@@ -379,7 +380,7 @@ impl Tcb {
         self.buffers != NO_BUFFERS
     }
 
-    /// The length of the TCP header of an ordinary segment.
+    /// Returns the TCP header length of a segment without SACK.
     #[inline]
     pub fn header_len(&self) -> usize {
         if self.flags.has(Flags::TIMESTAMPS) { 32 } else { 20 }
@@ -413,7 +414,7 @@ mod tests {
                     prop_assert_eq!(paws_ok.map(|paws_ok| paws_ok.value), Some(accepted));
                     prop_assert_eq!(read, alone(paws_ok.unwrap()));
                 }
-                // Any other layout is for the parser (RFC 7323 appendix A).
+                // The parser handles any other layout (RFC 7323 appendix A).
                 None => prop_assert!(paws_ok.is_none() || damage.is_some_and(|(at, _)| at < 4)),
             }
         }

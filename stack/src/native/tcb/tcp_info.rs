@@ -1,4 +1,4 @@
-//! What outsiders are told of a connection. Nothing is kept for it: it is what the engine knows anyway.
+//! Introspection of a connection, derived from the engine's state.
 
 use crate::congestion::CongestionControl;
 use crate::native::NativeEngine;
@@ -25,7 +25,7 @@ impl From<State> for ConnState {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// The connection in `slot`, if there is one.
+    /// Returns a description of the connection in `slot`, if there is one.
     pub(crate) fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
         let tcb = self.tcbs.get(slot)?;
         if tcb.flags.has(Flags::VACANT) {

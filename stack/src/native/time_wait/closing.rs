@@ -1,4 +1,4 @@
-//! How a connection ends in peace (RFC 9293 §3.6).
+//! Orderly close (RFC 9293 §3.6).
 
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
@@ -9,7 +9,7 @@ use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Our FIN has been acknowledged.
+    /// Updates the state after the local FIN was acknowledged.
     pub(crate) fn fin_acknowledged(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         match tcb.state {
@@ -24,13 +24,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Leaves a compact record to answer segments; the block stays until the service knows that it is over.
+    /// Enters TIME-WAIT. A compact record answers segments; the control block remains until the service has received
+    /// all events.
     pub(crate) fn enter_time_wait(&mut self, now: Instant) {
         self.remove_from_table();
         let tcb = &mut *self.tcb;
         tcb.state = State::TimeWait;
         tcb.retransmit_at = Tick::NONE;
-        // No less than was ever offered: the right edge does not move left, and the peer sends nothing more into it.
+        // The window covers at least what was advertised: the right edge does not move left, and the peer sends no more
+        // data.
         let scale = tcb.rcv_scale();
         let window = tcb.rcv_window().max(self.cold.rx_limit).div_ceil(1 << scale).min(65_535);
         tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt + (window << scale));
@@ -45,7 +47,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.notify();
     }
 
-    /// The peer has all of ours; the block stays until the service has all of the peer's.
+    /// Keeps the control block after the close until the service has consumed the peer's data.
     fn await_service(&mut self) {
         self.remove_from_table();
         self.tcb.state = State::TimeWait;

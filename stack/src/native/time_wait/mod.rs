@@ -1,4 +1,4 @@
-//! Connections in TIME-WAIT (RFC 9293 §3.3.2): a record of 48 bytes each, in a table of 16 bytes each.
+//! Connections in TIME-WAIT (RFC 9293 §3.3.2): a record of 48 bytes and a table entry of 16 bytes each.
 
 mod closing;
 
@@ -10,105 +10,104 @@ use crate::native::segment::seq::Seq;
 use crate::tcp::tuple::{Address, HashKey, Tuple};
 use linerate_bypass::time::{Duration, Instant};
 
-/// Records that end in one call of [`TimeWait::expire`]: a few microseconds of work.
+/// Maximum records that one call of [`TimeWait::expire`] removes: a few microseconds of work.
 const BATCH: usize = 64;
 
-/// Length of a tick, the unit of deadlines, in nanoseconds, as a power of two: 1.05 ms. A coarser unit would delay the reuse of a
-/// port, for which the time of entry is derived from the deadline.
+/// Length of a tick, the unit of deadlines, in nanoseconds, as a power of two: 1.05 ms. A coarser unit would delay the
+/// reuse of a port, for which the time of entry is derived from the deadline.
 const TICK_SHIFT: u32 = 20;
 
-/// Unit of the time between two challenges, in nanoseconds, as a power of two: 134 ms.
+/// Unit of the challenge time in nanoseconds, as a power of two: 134 ms.
 const CHALLENGE_SHIFT: u32 = 27;
 
-/// Time between two challenges of one connection (RFC 5961 §7), in units of [`CHALLENGE_SHIFT`]: half a second, as in the other
-/// states.
+/// Interval between two challenge ACKs of one connection (RFC 5961 §7), in units of [`CHALLENGE_SHIFT`]: half a second,
+/// as in the other states.
 const CHALLENGE_PERIOD: u8 = 4;
 
-/// Period, in units of [`CHALLENGE_SHIFT`], after which the recorded time of a challenge repeats: 17 s. One challenge that is due then
-/// may be suppressed; the peer retransmits.
+/// Period, in units of [`CHALLENGE_SHIFT`], after which the recorded challenge time repeats: 17 s. It may then suppress
+/// one challenge ACK; the peer retransmits.
 const CHALLENGE_WRAP: u64 = 127;
 
-/// No record: the end of a list.
+/// End of a list.
 const NONE: u32 = u32::MAX;
 
-/// A connection that enters TIME-WAIT.
+/// Connection that enters TIME-WAIT.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimeWaitEntry {
-    /// Its name.
+    /// Addresses and ports.
     pub tuple: Tuple,
-    /// Our next sequence number: the one behind our FIN (SND.NXT).
+    /// SND.NXT: the sequence number after the local FIN.
     pub next: Seq,
-    /// The peer's next sequence number: the one behind its FIN (RCV.NXT).
+    /// RCV.NXT: the sequence number after the peer's FIN.
     pub peer_next: Seq,
-    /// The last timestamp of the peer (TS.Recent), if timestamps were negotiated.
+    /// TS.Recent, if timestamps were negotiated.
     pub ts_recent: Option<u32>,
-    /// The window that we offered last, as it went on the wire.
+    /// Last window field sent.
     pub window: u16,
 }
 
-/// What matters here of a segment that has arrived.
+/// Fields of a received segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     pub seq: Seq,
-    /// Without meaning unless the flags have ACK.
+    /// Acknowledgement number; valid with ACK.
     pub ack: Seq,
-    /// The flags as they lie in byte 13 of the header (RFC 9293 §3.1).
+    /// Control bits, as in byte 13 of the header (RFC 9293 §3.1).
     pub flags: u8,
     /// Bytes of payload.
     pub len: u32,
-    /// The timestamps option, as far as we use it at all.
+    /// Timestamps option, if present.
     pub timestamp: Option<Timestamp>,
 }
 
-/// A segment without data: `<SEQ=seq><ACK=ack><CTL=ACK>`.
+/// Segment without data: `<SEQ=seq><ACK=ack><CTL=ACK>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub seq: Seq,
     pub ack: Seq,
-    /// As it goes on the wire.
+    /// Window field.
     pub window: u16,
-    /// The timestamp to echo; none if timestamps were not negotiated.
+    /// Timestamp to echo, if timestamps were negotiated.
     pub ts_recent: Option<u32>,
 }
 
-/// What to do with a segment that met a record.
+/// Action for a segment that matches a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing.
+    /// Drop the segment.
     Ignore,
-    /// Acknowledge again.
+    /// Acknowledge.
     Acknowledge(Reply),
-    /// Acknowledge again, unless that was done too often of late (RFC 5961 §7): what the peer may answer in kind, or an
-    /// attacker may send. Without a limit two ends that disagree would talk for ever.
+    /// Acknowledge, subject to the rate limit of challenge ACKs (RFC 5961 §7). An attacker may send such segments, and
+    /// the peer may respond in kind: without a limit two inconsistent ends would exchange segments forever.
     Challenge(Reply),
-    /// A new connection may begin, with an initial sequence number that does not come before `isn_floor`
+    /// Permit a new connection, with an initial sequence number not before `isn_floor`
     /// ([`Secrets::isn_after`](crate::native::handshake::isn::Secrets::isn_after)).
     ///
-    /// The record stays, so that the connection is in TIME-WAIT as before if the SYN turns out to be an old duplicate
-    /// (RFC 9293 §3.6.1, MAY-2). [`TimeWait::remove`] it once the new connection is established; at once if nothing is kept
-    /// of it, as with SYN cookies.
+    /// The record remains, so that TIME-WAIT continues if the SYN proves to be an old duplicate (RFC 9293 §3.6.1,
+    /// MAY-2). The caller [removes](TimeWait::remove) it when the new connection is established, or at once if it keeps
+    /// no state, as with SYN cookies.
     Reopen {
-        /// What our next sequence number would have been.
+        /// SND.NXT of the old connection.
         isn_floor: Seq,
     },
 }
 
-/// What is known of an earlier connection to somebody who wants to open another.
+/// Permission to open a connection on the tuple of an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// Nothing.
+    /// No record: permitted.
     NoRecord,
-    /// It has ended just now, or there is no way to tell its segments from new ones.
+    /// Not permitted: the old connection ended too recently, or its segments cannot be distinguished from new ones.
     TooSoon,
-    /// Its segments will not be taken for new ones: another may begin, with an initial sequence number that does not come before
-    /// `isn_floor`.
+    /// Permitted, with an initial sequence number not before `isn_floor`. Timestamps distinguish the old segments.
     Allowed {
-        /// What our next sequence number would have been.
+        /// SND.NXT of the old connection.
         isn_floor: Seq,
     },
 }
 
-/// What is kept of a connection. The tuple is in parts: our address is one of few.
+/// State of a connection. The tuple is stored in parts, because there are few local addresses.
 struct Record {
     remote: Address,
     ports: u32,
@@ -117,30 +116,30 @@ struct Record {
     ts_recent: u32,
     /// Deadline in ticks: the low 32 bits, which repeat after 52 days. [`TimeWait::deadline`] restores the others.
     until: u32,
-    /// The record that ends next after this one, or the next free place.
+    /// Record with the next deadline, or the next free slot.
     later: u32,
-    /// The record that ends last before this one.
+    /// Record with the previous deadline.
     earlier: u32,
     window: u16,
     local: LocalId,
     marks: Marks,
 }
 
-/// Use of timestamps, and time of the last challenge, in one byte.
+/// Use of timestamps, and time of the last challenge ACK, in one byte.
 #[derive(Debug, Clone, Copy)]
 struct Marks(u8);
 
-/// The connections of a worker that are in TIME-WAIT: a bounded number, of which the oldest ends early for a new one.
+/// TIME-WAIT connections of a worker. Their number is bounded: the oldest ends early to make room for a new one.
 pub(crate) struct TimeWait {
     records: Vec<Record>,
     table: FlowTable,
     key: HashKey,
     locals: LocalAddresses,
-    /// Places that are free, linked by `later`.
+    /// Head of the list of free slots, linked by `later`.
     free: u32,
-    /// The record that ends first.
+    /// Record with the earliest deadline.
     first: u32,
-    /// The record that ends last.
+    /// Record with the latest deadline.
     last: u32,
     /// Latest deadline of all records so far, in ticks.
     latest: u64,
@@ -148,7 +147,7 @@ pub(crate) struct TimeWait {
 }
 
 impl TimeWait {
-    /// Room for `capacity` records, with `key` for the table. Memory is touched as it is needed.
+    /// Creates a table for `capacity` records, hashed with `key`. Memory is touched on first use.
     pub fn new(capacity: usize, key: HashKey) -> Self {
         let capacity = capacity.min(FlowTable::MAX_CAPACITY);
         TimeWait {
@@ -164,24 +163,24 @@ impl TimeWait {
         }
     }
 
-    /// Records held.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Records that ended before their time because there was no room for them.
+    /// Returns the number of records that ended early for lack of room.
     pub fn ended_early(&self) -> u64 {
         self.ended_early
     }
 
-    /// Whether there is a record of `tuple`.
+    /// Returns whether there is a record of `tuple`.
     pub fn contains(&self, tuple: &Tuple) -> bool {
         self.find(tuple).is_some()
     }
 
-    /// Our next sequence number of the connection `tuple`, if there is a record of it that keeps us from opening a new one, or
-    /// an old one that does not: what is new then has timestamps that are greater than all that the old one sent before it
-    /// was in TIME-WAIT, so that its peer tells one from the other (RFC 6191 §2, seen from the other end; RFC 7323 §5.2).
+    /// Returns whether a connection on `tuple` may be opened. A record permits it once the timestamps of the new
+    /// connection exceed all that the old one sent before TIME-WAIT, so that the peer can distinguish the connections
+    /// (RFC 6191 §2, seen from the other end; RFC 7323 §5.2).
     pub fn check_reuse(&self, tuple: &Tuple, now: Instant) -> Reuse {
         let Some(record) = self.find(tuple).and_then(|at| self.records.get(at as usize)) else {
             return Reuse::NoRecord;
@@ -190,7 +189,7 @@ impl TimeWait {
         if record.marks.timestamps() && is_past { Reuse::Allowed { isn_floor: record.next } } else { Reuse::TooSoon }
     }
 
-    /// Notes that a connection has entered TIME-WAIT. A record that is there of its tuple is replaced.
+    /// Adds a record. An existing record of the tuple is replaced.
     pub fn insert(&mut self, closed: TimeWaitEntry, now: Instant) {
         self.remove(&closed.tuple);
         if self.table.capacity() == 0 {
@@ -229,12 +228,12 @@ impl TimeWait {
             self.records[at as usize] = record;
             at
         };
-        // There is room: the table was made for as many.
+        // The table has room: its capacity is that of the records.
         let _ = self.table.insert(closed.tuple.hash_with(&self.key), at);
         self.append(at, now);
     }
 
-    /// Forgets the connection `tuple`; `false` if nothing was known of it.
+    /// Removes the record of `tuple`. Returns whether there was one.
     #[inline]
     pub fn remove(&mut self, tuple: &Tuple) -> bool {
         let Some(at) = self.find(tuple) else { return false };
@@ -242,7 +241,7 @@ impl TimeWait {
         true
     }
 
-    /// What a segment on `tuple` gets, or `None` if there is no record of it.
+    /// Returns the action for a segment on `tuple`, or `None` if there is no record.
     #[inline]
     pub fn process(&mut self, tuple: &Tuple, segment: &Segment, now: Instant) -> Option<Action> {
         let at = self.find(tuple)?;
@@ -254,14 +253,15 @@ impl TimeWait {
         Some(answer)
     }
 
-    /// Returns true and records the time if a challenge ACK may be sent for `tuple` now. Each connection has a limit of its own, so
-    /// that one connection reveals nothing of another (CVE-2016-5696).
+    /// Returns whether a challenge ACK may be sent for `tuple` at `now`, and records it. Each connection has a limit of
+    /// its own, so that one connection reveals nothing of another (CVE-2016-5696).
     pub fn may_challenge(&mut self, tuple: &Tuple, now: Instant) -> bool {
         let Some(at) = self.find(tuple) else { return false };
         self.records[at as usize].marks.may_challenge(now)
     }
 
-    /// Forgets what has ended, some at a time: while there is more, [`next_deadline`](Self::next_deadline) is past.
+    /// Removes expired records, a batch at a time: while there are more, [`next_deadline`](Self::next_deadline) is in
+    /// the past.
     pub fn expire(&mut self, now: Instant) {
         for _ in 0..BATCH {
             match self.records.get(self.first as usize) {
@@ -271,12 +271,12 @@ impl TimeWait {
         }
     }
 
-    /// When the first record ends.
+    /// Returns the earliest deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.records.get(self.first as usize).map(|record| self.deadline(record))
     }
 
-    /// Returns the time at which `record` ends.
+    /// Returns the deadline of `record`.
     fn deadline(&self, record: &Record) -> Instant {
         let before_latest = (self.latest as u32).wrapping_sub(record.until);
         Instant::from_nanos(self.latest.saturating_sub(before_latest.into()) << TICK_SHIFT)
@@ -296,7 +296,7 @@ impl TimeWait {
         Tuple::from_parts(self.locals.address(record.local), record.remote, record.ports)
     }
 
-    /// Ends the oldest record before its time.
+    /// Ends the oldest record early.
     fn end_early(&mut self) {
         if self.first != NONE {
             self.end(self.first);
@@ -313,7 +313,7 @@ impl TimeWait {
         self.free = at;
     }
 
-    /// Puts the record at `at`, which is in no list, behind all others, to end in the time of TIME-WAIT from `now`.
+    /// Appends the record at `at`, which is in no list, with a deadline of one TIME-WAIT period from `now`.
     fn append(&mut self, at: u32, now: Instant) {
         self.latest = (now + TIME_WAIT).as_nanos().div_ceil(1 << TICK_SHIFT);
         let last = self.last;
@@ -327,7 +327,7 @@ impl TimeWait {
         self.last = at;
     }
 
-    /// Takes the record at `at` out of the list.
+    /// Removes the record at `at` from the list.
     fn unlink(&mut self, at: u32) {
         let Record { earlier, later, .. } = self.records[at as usize];
         match self.records.get_mut(earlier as usize) {
@@ -352,9 +352,9 @@ impl Marks {
         self.0 & Self::TIMESTAMPS != 0
     }
 
-    /// Returns true and records the time if no challenge was sent within [`CHALLENGE_PERIOD`].
+    /// Returns whether a challenge ACK may be sent at `now`, and records it.
     fn may_challenge(&mut self, now: Instant) -> bool {
-        // Zero stands for no challenge.
+        // Zero stands for "no challenge ACK".
         let tick = ((now.as_nanos() >> CHALLENGE_SHIFT) % CHALLENGE_WRAP) as u8 + 1;
         let last = self.0 & !Self::TIMESTAMPS;
         let since = if tick >= last { tick - last } else { CHALLENGE_WRAP as u8 - (last - tick) };
@@ -367,33 +367,33 @@ impl Marks {
 }
 
 impl Record {
-    /// What `segment` gets, and whether the time begins anew.
+    /// Returns the action for `segment`, and whether the TIME-WAIT period restarts.
     fn process(&mut self, segment: &Segment) -> (Action, bool) {
         const FIN: u8 = 1;
         const SYN: u8 = 2;
         const RST: u8 = 4;
         const ACK: u8 = 16;
         let has = |flag| segment.flags & flag != 0;
-        // RFC 1337 §3, F1: a reset does not end TIME-WAIT.
+        // RFC 1337 §3, F1: a RST does not end TIME-WAIT.
         if has(RST) {
             return (Action::Ignore, false);
         }
         if has(SYN) {
             let begins = !has(ACK) && !has(FIN) && self.may_reopen(segment);
-            // RFC 9293 §3.10.7.4, fourth: any other SYN gets a challenge, whatever its sequence number.
+            // RFC 9293 §3.10.7.4, fourth: any other SYN elicits a challenge ACK, whatever its sequence number.
             let answer = if begins { Action::Reopen { isn_floor: self.next } } else { Action::Challenge(self.reply()) };
             return (answer, false);
         }
-        // RFC 9293 §3.10.7.4, fifth. RFC 7323 §3.2: once negotiated, timestamps are in every segment.
+        // RFC 9293 §3.10.7.4, fifth. RFC 7323 §3.2: every segment carries timestamps once they are negotiated.
         if !has(ACK) || self.marks.timestamps() && segment.timestamp.is_none() {
             return (Action::Ignore, false);
         }
-        // PAWS (RFC 7323 §5.3, R1), and acknowledgements of what we have never sent (RFC 5961 §5.2).
+        // PAWS (RFC 7323 §5.3, R1), and acknowledgements of data that was never sent (RFC 5961 §5.2).
         let advance =
             segment.timestamp.filter(|_| self.marks.timestamps()).map(|t| t.value.wrapping_sub(self.ts_recent) as i32);
         let credible = advance.is_none_or(|advance| advance >= 0) && !segment.ack.after(self.next);
         let span = segment.len + u32::from(has(FIN));
-        // Up to now the peer can only have sent again what ends with its FIN, or nothing behind that.
+        // The peer can only retransmit a segment that ends with its FIN, or send one without data after it.
         let end = segment.seq + span;
         let expected = credible && end == self.peer_next && (has(FIN) || segment.len == 0);
         if expected && let Some(timestamp) = segment.timestamp.filter(|_| self.marks.timestamps()) {
@@ -408,16 +408,16 @@ impl Record {
         }
     }
 
-    /// Whether a SYN begins a new connection (RFC 6191 §2).
+    /// Returns whether a SYN may open a new connection (RFC 6191 §2).
     fn may_reopen(&self, segment: &Segment) -> bool {
-        // Greater than the last sequence number seen, the one of the peer's FIN.
+        // Greater than the last sequence number seen, which is the one of the peer's FIN.
         let beyond = segment.seq.at_or_after(self.peer_next);
         match segment.timestamp {
             Some(timestamp) if self.marks.timestamps() => match timestamp.value.wrapping_sub(self.ts_recent) as i32 {
                 0 => beyond,
                 advance => advance > 0,
             },
-            // Old segments have no timestamps, and will not be taken for new ones.
+            // Old segments carry no timestamps, and are distinguished from new ones.
             Some(_) => true,
             None => beyond,
         }
@@ -429,16 +429,17 @@ impl Record {
     }
 }
 
-/// Names one of our addresses in a byte.
+/// Identifier of a local address, in one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LocalId(u8);
 
-/// The addresses of ours that records have, each once, with how many have it.
+/// Local addresses with the number of records that use them.
 #[derive(Default)]
 struct LocalAddresses(Vec<(Address, u32)>);
 
 impl LocalAddresses {
-    /// The name of `address`, held until it is released; `None` if 256 others are held.
+    /// Returns the identifier of `address`, in use until it is released. Returns `None` if 256 other addresses are in
+    /// use.
     fn acquire(&mut self, address: Address) -> Option<LocalId> {
         let at = self.0.iter().position(|(held, _)| *held == address);
         let at = at.or_else(|| self.0.iter().position(|(_, holders)| *holders == 0)).unwrap_or(self.0.len());

@@ -11,7 +11,7 @@ const ACK: u8 = 16;
 const START: Instant = Instant::from_nanos(7_000_000_000_000);
 const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
-/// What all connections of the tests have had: our FIN was 999, the peer's 1999.
+/// State of all connections in the tests: the local FIN was 999, the peer's 1999.
 const NEXT: Seq = Seq(1000);
 const PEER_NEXT: Seq = Seq(2000);
 const TS_RECENT: u32 = 500;
@@ -29,7 +29,7 @@ fn closed(tuple: Tuple, timestamps: bool) -> TimeWaitEntry {
     TimeWaitEntry { tuple, next: NEXT, peer_next: PEER_NEXT, ts_recent: timestamps.then_some(TS_RECENT), window: 99 }
 }
 
-/// A table with one connection that used timestamps or did not.
+/// Creates a table with one connection, with or without timestamps.
 fn one(timestamps: bool) -> TimeWait {
     let mut table = table(16);
     table.insert(closed(tuple(1), timestamps), START);
@@ -45,12 +45,12 @@ fn meets(table: &mut TimeWait, segment: Segment) -> Action {
     table.process(&tuple(1), &segment, START + Duration::from_secs(10)).unwrap()
 }
 
-/// What is acknowledged with.
+/// Returns the expected acknowledgement.
 fn reply(timestamp: Option<u32>) -> Reply {
     Reply { seq: NEXT, ack: PEER_NEXT, window: 99, ts_recent: timestamp }
 }
 
-/// Whether the time began anew when the segment of ten seconds after the beginning came.
+/// Returns whether the TIME-WAIT period restarted at the segment after ten seconds.
 fn restarted(table: &TimeWait) -> bool {
     let deadline = table.next_deadline().unwrap();
     let since = |begin: Instant| deadline >= begin + TIME_WAIT && deadline < begin + TIME_WAIT + TICK;
@@ -66,7 +66,7 @@ fn another_connection_may_be_opened_once_its_timestamps_are_greater() {
     assert_eq!(with.check_reuse(&tuple(2), START), Reuse::NoRecord);
     assert_eq!(with.check_reuse(&tuple(1), START), Reuse::TooSoon);
     assert_eq!(with.check_reuse(&tuple(1), START + ticks), Reuse::Allowed { isn_floor: NEXT });
-    // Without timestamps nothing tells segments of one from those of the other.
+    // Without timestamps the segments of both connections cannot be distinguished.
     let without = one(false);
     assert_eq!(without.check_reuse(&tuple(1), START + TIME_WAIT), Reuse::TooSoon);
     check(&with);
@@ -109,7 +109,7 @@ fn deadline_is_exact_where_the_low_bits_of_ticks_wrap() {
     }
 }
 
-/// Everything that must hold between records, list, table and addresses.
+/// Asserts the invariants of records, list, table and addresses.
 fn check(table: &TimeWait) {
     let mut listed = Vec::new();
     let mut at = table.first;
@@ -156,7 +156,7 @@ fn a_repeated_fin_is_acknowledged_and_the_time_begins_anew() {
     }
 }
 
-/// RFC 7323 §4.3: TS.Recent follows what is acceptable, and is echoed.
+/// RFC 7323 §4.3: TS.Recent follows acceptable segments, and is echoed.
 #[test]
 fn a_repeated_fin_has_its_timestamp_echoed() {
     let mut table = one(true);
@@ -185,7 +185,7 @@ fn a_fin_of_somebody_else_does_not_keep_the_record() {
     }
 }
 
-/// RFC 1337 §3, F1: no assassination, not even by a reset at exactly the right number.
+/// RFC 1337 §3, F1: a RST does not end TIME-WAIT, even with the exact sequence number.
 #[test]
 fn a_reset_changes_nothing() {
     for timestamps in [false, true] {
@@ -199,7 +199,7 @@ fn a_reset_changes_nothing() {
     }
 }
 
-/// RFC 9293 §3.10.7.4: the first check for acceptability, and what a good acknowledgement does: nothing.
+/// RFC 9293 §3.10.7.4: first check, acceptability. A valid acknowledgement has no effect.
 #[test]
 fn the_last_acknowledgement_is_not_answered_and_others_are_challenged() {
     for timestamps in [false, true] {
@@ -220,7 +220,7 @@ fn the_last_acknowledgement_is_not_answered_and_others_are_challenged() {
     }
 }
 
-/// RFC 9293 §3.10.7.4, first: what is not acceptable is acknowledged, so that the peer learns what we have.
+/// RFC 9293 §3.10.7.4, first: an unacceptable segment is acknowledged, which informs the peer of RCV.NXT.
 #[test]
 fn data_sent_again_is_acknowledged() {
     let mut table = one(false);
@@ -241,7 +241,7 @@ fn a_segment_without_ack_is_dropped() {
     assert!(!restarted(&table));
 }
 
-/// RFC 7323 §5.3, R1: acknowledged and dropped; R3's TS.Recent stays.
+/// RFC 7323 §5.3: R1 acknowledges and drops the segment; R3 does not update TS.Recent.
 #[test]
 fn an_old_timestamp_makes_a_segment_old() {
     let mut table = one(true);
@@ -260,7 +260,7 @@ fn a_missing_timestamp_makes_a_segment_foreign() {
     assert!(!restarted(&table));
 }
 
-/// What is negotiated for the old connection counts: an option that was not is not looked at.
+/// An option that was not negotiated is ignored.
 #[test]
 fn a_timestamp_that_was_not_negotiated_means_nothing() {
     let mut table = one(false);
@@ -269,7 +269,7 @@ fn a_timestamp_that_was_not_negotiated_means_nothing() {
     assert!(restarted(&table));
 }
 
-/// RFC 6191 §2, all its cases: used timestamps before, the SYN's timestamp, its sequence number.
+/// RFC 6191 §2, all cases: timestamps negotiated before, timestamp of the SYN, sequence number of the SYN.
 #[test]
 fn a_syn_opens_anew_when_it_cannot_be_an_old_one() {
     let (old, last, new) = (Some(TS_RECENT - 1), Some(TS_RECENT), Some(TS_RECENT + 1));
@@ -297,7 +297,7 @@ fn a_syn_opens_anew_when_it_cannot_be_an_old_one() {
             false => Action::Challenge(reply(timestamps.then_some(TS_RECENT))),
         };
         assert_eq!(meets(&mut table, segment(SYN, seq, stamp)), expected, "{timestamps} {stamp:?} {seq:?}");
-        // RFC 9293 §3.6.1, MAY-2 (2): still there, should the SYN turn out to be an old duplicate.
+        // RFC 9293 §3.6.1, MAY-2 (2): the record remains, in case the SYN is an old duplicate.
         assert!(table.contains(&tuple(1)) && !restarted(&table));
         assert!(table.remove(&tuple(1)));
         assert!(!table.remove(&tuple(1)));
@@ -316,7 +316,7 @@ fn timestamps_and_sequence_numbers_are_compared_round_the_wrap() {
     assert!(matches!(meets(&mut table, segment(SYN, Seq(4), Some(u32::MAX))), Action::Reopen { .. }));
 }
 
-/// RFC 9293 §3.10.7.4, fourth; a SYN with ACK answers one of ours, and a SYN with FIN is nobody's.
+/// RFC 9293 §3.10.7.4, fourth. A SYN-ACK answers a local SYN, and a SYN with FIN is invalid.
 #[test]
 fn a_syn_with_other_flags_opens_nothing() {
     let mut table = one(false);
@@ -339,7 +339,7 @@ fn records_end_in_order_after_their_time() {
     for i in 0..10u16 {
         table.insert(closed(tuple(i), false), START + Duration::from_secs(u64::from(i)));
     }
-    // The first begins anew after the last.
+    // The first record restarts after the last.
     let fin = segment(FIN | ACK, PEER_NEXT - 1, None);
     table.process(&tuple(0), &fin, START + Duration::from_secs(10)).unwrap();
     for i in (1..10).chain([0]) {
@@ -376,7 +376,7 @@ fn the_oldest_makes_room_and_is_counted() {
     let left: Vec<_> = (0..5).filter(|i| table.contains(&tuple(*i))).collect();
     assert_eq!((left, table.ended_early()), (vec![2, 3, 4], 2));
     check(&table);
-    // One that is there already takes no further place.
+    // An insertion for an existing tuple takes no additional slot.
     table.insert(TimeWaitEntry { window: 7, ..closed(tuple(3), false) }, START);
     assert_eq!((table.len(), table.ended_early()), (3, 2));
     let answer = meets_on(&mut table, 3);
@@ -403,7 +403,7 @@ fn connections_of_more_addresses_than_can_be_named_make_room() {
     assert_eq!((table.len(), table.ended_early()), (256, 44));
     assert!((44..300).all(|i| table.contains(&of(i))));
     check(&table);
-    // Names are used again once nobody has them.
+    // Identifiers without users are reused.
     (44..300).for_each(|i| assert!(table.remove(&of(i))));
     (300..556).for_each(|i| table.insert(closed(of(i), false), START));
     assert_eq!((table.len(), table.ended_early()), (256, 44));
@@ -428,7 +428,7 @@ enum Step {
 }
 
 proptest! {
-    /// The model: tuples with their deadlines in ticks, in the order of those.
+    /// Model: tuples and their deadlines in ticks, sorted by deadline.
     #[test]
     fn it_does_what_a_sorted_list_does(
         steps in prop::collection::vec(
@@ -505,7 +505,7 @@ fn challenges_keep_their_distance_where_the_recorded_time_wraps() {
 
 #[test]
 fn reuse_waits_until_timestamps_are_greater_to_the_nanosecond() {
-    // RFC 6191 §2: at the tick of the timestamp clock itself they may be equal.
+    // RFC 6191 §2: at the tick of the timestamp clock itself the timestamps may be equal.
     let table = one(true);
     let entered = Instant::from_nanos(table.next_deadline().unwrap().as_nanos() - TIME_WAIT.as_nanos() as u64);
     let tick = Duration::from_nanos(TIMESTAMP_TICK);

@@ -1,4 +1,4 @@
-//! What happens without a segment: retransmission, probes, delayed acknowledgements, connections given up.
+//! Connection timers: retransmission, probes, delayed acknowledgements and timeouts.
 
 mod inactivity;
 pub(crate) mod tick;
@@ -13,11 +13,11 @@ use crate::native::timers::tick::Tick;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 
-/// The longest time between two probes of a closed window (RFC 9293 §3.8.6.1 leaves it to us).
+/// Maximum interval of zero-window probes (RFC 9293 §3.8.6.1 leaves it to the implementation).
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Lets the timers due at `now` do their work.
+    /// Processes the timers that are due at `now`.
     pub(crate) fn expire_timers(&mut self, now: Instant) {
         let mut expired = std::mem::take(&mut self.expired);
         self.shared.wheel.expire(now, &mut expired);
@@ -67,19 +67,19 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.arm();
     }
 
-    /// Lets the wheel have an entry for the next deadline of the connection in `slot`, if it has none that comes first.
+    /// Arms the timer wheel for the next deadline of the connection.
     #[inline]
     pub(crate) fn arm(&mut self) {
         self.arm_for(self.tcb.retransmit_at.earlier(self.tcb.ack_at));
     }
 
-    /// Lets the connection's entry in the wheel come up at `due` at the latest.
+    /// Makes the timer wheel entry expire at `due` at the latest.
     #[inline]
     fn arm_for(&mut self, due: Tick) {
         self.shared.arm_for(self.slot, self.tcb, due);
     }
 
-    /// The service asks to be called at `at`, or no more.
+    /// Sets or cancels the timer of the service.
     pub(crate) fn set_service_timer(&mut self, at: Option<Instant>) {
         let Some(at) = at else {
             self.shared.service_timers.remove(&self.slot);
@@ -89,7 +89,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.arm_by(at);
     }
 
-    /// What is queued may be delivered for so long.
+    /// Limits the time for delivery of queued data.
     pub(crate) fn linger_for(&mut self, time: Duration) {
         let until = self.shared.now + time;
         self.shared.linger_deadlines.insert(self.slot, until);
@@ -111,8 +111,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Has the connection's entry in the wheel come up at `at`; what a tick cannot express comes up before, to be looked at
-    /// again.
+    /// Makes the timer wheel entry expire at `at`. A time beyond the range of a tick expires earlier, and is checked
+    /// then.
     pub(crate) fn arm_by(&mut self, at: Instant) {
         self.arm_for(Tick::at_or_after(at.min(self.shared.now + Tick::REACH)));
     }
@@ -132,7 +132,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Our SYN has not been answered in time.
+    /// Processes an expired SYN timer.
     fn syn_timed_out(&mut self) {
         let tcb = &mut *self.tcb;
         let waited = SYN_TIMEOUT * ((1 << tcb.attempts.min(7)) - 1);
@@ -143,13 +143,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Something is unacknowledged, and its timer has come.
+    /// Processes an expired retransmission timer with data in flight.
     fn retransmit(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let cold = &mut *self.cold;
         let limits = &self.shared.settings.limits;
-        // A segment that the window has no room for is not sent in part (RFC 9293 §3.8.6.2.1).
+        // A segment that exceeds the peer's window is not sent in part (RFC 9293 §3.8.6.2.1).
         let unsent = tcb.unsent > 0 && tcb.window_left() >= tcb.unsent.min(tcb.mss.into());
         let mut time_outs = 0;
         let expired = buffers.flight.expire(now, unsent, &mut tcb.rtt, &mut cold.path, &mut cold.control, limits);
@@ -165,7 +165,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             Expired::TimeOut { .. } => {
                 tcb.flags |= Flags::CWR;
-                // A probe of the window that was answered meanwhile has left no time.
+                // An answered zero-window probe has reset the time.
                 if buffers.flight.time_outs() == 1 || buffers.stalled == Instant::ZERO {
                     buffers.stalled = now;
                 } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
@@ -182,10 +182,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// The window is closed, or too small to be worth using (RFC 9293 §3.8.6.1, §3.8.6.2.1).
+    /// Sends a zero-window probe, or probes a window too small to be used (RFC 9293 §3.8.6.1, §3.8.6.2.1).
     fn probe_window(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
-        // RFC 9293 §3.8.6.1, MUST-37: it stays open for as long as the peer answers, and no longer.
+        // RFC 9293 §3.8.6.1, MUST-37: the connection stays open as long as the peer responds.
         if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
             if buffers.stalled == Instant::ZERO {
                 buffers.stalled = now;
@@ -199,7 +199,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Arms the timer for the next probe of a closed window: at intervals that double.
+    /// Arms the timer for the next zero-window probe. The interval doubles each time.
     pub(crate) fn arm_persist(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         tcb.flags |= Flags::PERSIST;
@@ -209,14 +209,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.arm();
     }
 
-    /// After everything that could be sent has been: a closed window is probed, and queues that are empty go back.
+    /// Arms the timers after everything that can be sent was sent: a zero window is probed, and empty buffers are
+    /// detached.
     pub(crate) fn idle(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         if tcb.outstanding() > 0 || !tcb.state.is_synchronized() {
             return;
         }
         if tcb.unsent > 0 {
-            // Without a timer, what a probe had brought through is acknowledged, and the window is as small as it was.
+            // Without a timer, the data sent by a probe was acknowledged, and the window is as small as before.
             if !tcb.flags.has(Flags::PERSIST) || !tcb.retransmit_at.is_some() {
                 tcb.attempts = 0;
                 if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
@@ -232,7 +233,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.tcb.retransmit_at = Tick::NONE;
             self.arm_keepalive(now);
         } else if buffers.flight.is_settled() && !tcb.retransmit_at.is_some() {
-            // What was received waits for its service, or for what is missing before it. The peer may be gone all the same.
+            // Received data waits for its service or for a gap to be filled. The peer may be gone nevertheless.
             self.arm_keepalive(now);
         }
     }

@@ -1,29 +1,29 @@
-//! Time in the timing wheel's ticks, in 32 bits: what a control block can afford.
+//! Time in ticks of the timer wheel, in the 32 bits that a control block has room for.
 
 use crate::tcp::wheel::TICK_SHIFT;
 use linerate_bypass::time::{Duration, Instant};
 
-/// A moment in ticks of 65.5 µs that wraps after 78 hours, or none. Two of them are compared by their distance, so they must
-/// not lie more than 39 hours apart: all deadlines of a connection are nearer than that.
+/// Time in ticks of 65.5 µs, which wraps after 78 hours, or no time. Comparison requires a distance of less than 39
+/// hours; the deadlines of a connection are closer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tick(u32);
 
 impl Tick {
-    /// No moment.
+    /// No time.
     pub const NONE: Tick = Tick(0);
-    /// How long a tick is.
+    /// Length of a tick.
     pub const LENGTH: Duration = Duration::from_nanos(1 << TICK_SHIFT);
-    /// The furthest ahead that a moment may lie.
+    /// Maximum distance of a deadline.
     pub const REACH: Duration = Duration::from_secs(38 * 3600);
 
-    /// The first tick that does not begin before `at`, so that nothing happens early.
+    /// Returns the first tick that does not begin before `at`, so that no timer expires early.
     #[inline]
     pub fn at_or_after(at: Instant) -> Tick {
         let up = (1 << TICK_SHIFT) - 1;
         Tick(((at.as_nanos().saturating_add(up) >> TICK_SHIFT) as u32).max(1))
     }
 
-    /// The tick that `at` lies in.
+    /// Returns the tick that contains `at`.
     #[inline]
     pub fn of(at: Instant) -> Tick {
         Tick(((at.as_nanos() >> TICK_SHIFT) as u32).max(1))
@@ -34,30 +34,30 @@ impl Tick {
         self != Tick::NONE
     }
 
-    /// Whether this is a moment and has come at `now`.
+    /// Returns whether this is a time that has come at `now`.
     #[inline]
     pub fn is_due(self, now: Tick) -> bool {
         self.is_some() && now.0.wrapping_sub(self.0) as i32 >= 0
     }
 
-    /// Whether this moment comes before `other`; none comes after all.
+    /// Returns whether this time is before `other`. `NONE` is after all times.
     #[inline]
     pub fn before(self, other: Tick) -> bool {
         self.is_some() && (!other.is_some() || (self.0.wrapping_sub(other.0) as i32) < 0)
     }
 
-    /// Ticks from `earlier` to this, neither of them none.
+    /// Returns the ticks from `earlier` to `self`. Neither is `NONE`.
     pub fn since(self, earlier: Tick) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// The earlier of the two; none comes after all.
+    /// Returns the earlier of two times. `NONE` is after all times.
     #[inline]
     pub fn earlier(self, other: Tick) -> Tick {
         if self.before(other) { self } else { other }
     }
 
-    /// The moment near `now` that this stands for.
+    /// Returns the time near `now` that this tick represents.
     pub fn instant(self, now: Instant) -> Instant {
         let tick = now.as_nanos() >> TICK_SHIFT;
         let distance = i64::from(self.0.wrapping_sub(tick as u32) as i32);

@@ -1,11 +1,11 @@
-//! Marking what is lost, and what is sent again.
+//! Marking of lost and retransmitted data.
 
 use linerate_bypass::time::Instant;
 
 use super::record::{LOST, RETRANSMITTED, SACKED};
 use super::{Scoreboard, Seq};
 
-/// A range retransmitted at one time.
+/// Range retransmitted at one time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retransmission {
     pub(crate) seq: Seq,
@@ -13,19 +13,19 @@ pub(crate) struct Retransmission {
     pub(crate) sent: Instant,
 }
 
-/// What [`Scoreboard::find_lost`] found.
+/// Result of [`Scoreboard::find_lost`].
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct LossScan {
     /// Bytes newly marked lost.
     pub(crate) lost: u32,
-    /// How many of them had been retransmitted before.
+    /// Bytes of these that had been retransmitted before.
     pub(crate) lost_again: u32,
-    /// Whether something sent early enough to be suspected is not overdue yet.
+    /// Whether a suspected segment is not overdue yet.
     pub(crate) waiting: bool,
 }
 
 impl Scoreboard {
-    /// The first range that is lost and has not been retransmitted.
+    /// Returns the first range that is lost and not retransmitted.
     #[inline]
     pub(crate) fn first_lost(&self) -> Option<(Seq, Seq)> {
         self.lost.first()
@@ -39,7 +39,7 @@ impl Scoreboard {
         end - seq
     }
 
-    /// Marks the first segment lost, unless it was acknowledged selectively or ever retransmitted. Returns its length.
+    /// Marks the first segment lost, unless it was selectively acknowledged or ever retransmitted. Returns its length.
     pub(crate) fn mark_first_segment_lost(&mut self) -> u32 {
         let Some(&first) = self.records.front() else { return 0 };
         if first.flags != 0 {
@@ -51,15 +51,15 @@ impl Scoreboard {
         self.mark_lost(0)
     }
 
-    /// Marks every record in flight that is overdue: sent before what was delivered last (`sent_before`, of time and end)
-    /// and long enough ago (`overdue`, of the time); RACK_detect_loss of RFC 8985 §6.2 step 5.
+    /// Marks every record in flight lost that was sent before the last delivered one (`sent_before`, of time and end)
+    /// and is overdue (`overdue`, of time); RACK_detect_loss of RFC 8985 §6.2 step 5.
     pub(crate) fn find_lost(
         &mut self,
         sent_before: impl Fn(Instant, Seq) -> bool,
         overdue: impl Fn(Instant) -> bool,
     ) -> LossScan {
         let mut found = LossScan::default();
-        // What was sent once: in order of time as it is in order of sequence numbers.
+        // Records sent once are in the same order by time and by sequence number.
         let mut index = self.index_of(self.loss_scan_from.max(self.una));
         self.loss_scan_from = self.next;
         while let Some(&record) = self.records.get(index) {
@@ -74,7 +74,7 @@ impl Scoreboard {
             }
             index += 1;
         }
-        // What was sent more than once.
+        // Records sent more than once.
         while let Some(&Retransmission { seq, end, sent }) = self.retransmissions.front() {
             let mut index = self.index_of(seq.max(self.una));
             let mut stopped = None;
@@ -108,8 +108,8 @@ impl Scoreboard {
         found
     }
 
-    /// Marks the first record and all those for which `overdue` holds of their time lost, except what was acknowledged
-    /// selectively (RFC 8985 §6.3). Returns how many bytes were newly marked. Looks at every record.
+    /// Marks the first record and all overdue records lost, except for selectively acknowledged ones (RFC 8985 §6.3).
+    /// `overdue` decides by the time of transmission. Returns the bytes newly marked. Visits every record.
     pub(crate) fn time_out(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
         let before = self.lost.bytes();
         let mut first = true;
@@ -132,7 +132,7 @@ impl Scoreboard {
         self.loss_scan_from = self.una;
     }
 
-    /// Takes back that anything is lost.
+    /// Removes all loss marks.
     pub(crate) fn unmark_lost(&mut self) {
         for (start, end) in self.lost.iter() {
             let mut index = self.records.partition_point(|record| start.at_or_after(record.end()));
@@ -141,7 +141,7 @@ impl Scoreboard {
             {
                 record.flags &= !LOST;
                 if record.is_retransmitted() {
-                    // In flight again, at its place among the retransmissions.
+                    // The record is in flight again, at its place among the retransmissions.
                     let resent = Retransmission { seq: record.seq, end: record.end(), sent: record.sent };
                     let place = self.retransmissions.partition_point(|other| other.sent <= resent.sent);
                     self.retransmissions.insert(place, resent);
@@ -153,7 +153,7 @@ impl Scoreboard {
         self.loss_scan_from = self.una;
     }
 
-    /// Notes the retransmission of `[seq, seq + len)`. Returns how many bytes of it are still of interest.
+    /// Records the retransmission of `[seq, seq + len)`. Returns the bytes of it that are not acknowledged.
     pub(crate) fn retransmitted(&mut self, seq: Seq, len: u32, sent: Instant, timestamp: u32) -> u32 {
         let end = (seq + len).min(self.next);
         let seq = seq.max(self.una);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn forgiven_retransmissions_of_one_time_stay_in_order_of_sequence_numbers() {
-        // RFC 8985 §6.2 step 2: of segments that were sent at one time, those with the lower numbers were sent first.
+        // RFC 8985 §6.2 step 2: of segments sent at the same time, lower sequence numbers were sent first.
         let at = Instant::from_nanos;
         let mut scoreboard = Scoreboard::new(Seq(0));
         for n in 1..4 {

@@ -1,28 +1,27 @@
-//! What is known of every byte between SND.UNA and SND.NXT: when it was last sent, whether it arrived, whether it is lost.
+//! Scoreboard: transmission time, delivery and loss of every byte between SND.UNA and SND.NXT.
 //!
 //! # Structure and cost
 //!
-//! *Records*, one for each transmission, lie in a deque in the order of the sequence space and cover it without a gap.
-//! Beside them three smaller structures keep anything from being searched for:
+//! *Records*, one for each transmission, are kept in a deque in sequence order, and cover the sequence space without a
+//! gap. Three smaller structures avoid searches:
 //!
-//! - the **ranges acknowledged selectively**: what a SACK block adds is found by a binary search, whatever the block's
-//!   size, so that each record is marked once however often it is reported;
-//! - the **ranges lost** and not retransmitted since: the next to retransmit is the first;
-//! - the **retransmissions** in the order in which they were made. Together with the records that were never retransmitted,
-//!   whose order in the sequence space is their order in time, they are RACK's list by transmission time
-//!   (RFC 8985 §6.2): looking for losses stops at the first transmission of either kind that is not lost, and what it went
-//!   past is not looked at again.
+//! - **Selectively acknowledged ranges**: a binary search finds the new part of a SACK block, whatever its size, so
+//!   that each record is marked once however often it is reported.
+//! - **Lost ranges** that were not retransmitted since: the first is the next to retransmit.
+//! - **Retransmissions** in order of time. Records that were never retransmitted are in order of time as well, so that
+//!   both together are RACK's list by transmission time (RFC 8985 §6.2). The search for losses stops at the first
+//!   transmission of either kind that is not lost, and does not visit earlier ones again.
 //!
-//! So an acknowledgement costs a binary search for each of its SACK blocks, and constant time, amortised, for each
-//! record that it acknowledges, cumulatively or selectively, and for each that is found lost.
+//! Therefore an acknowledgement costs a binary search for each SACK block, and amortised constant time for each record
+//! that it acknowledges, cumulatively or selectively, or that is found lost.
 //!
-//! A block that ends within a record (segmentation offload: one record of up to 64 KB for many segments) cuts it. Where the
-//! neighbour was acknowledged already the boundary is moved, so that a growing block cuts nothing; otherwise a record is
-//! inserted, which moves up to half the deque, 24 bytes a record. That is the worst case of an acknowledgement: eight
-//! insertions for four blocks. The number of ranges a peer can make is limited (see [`SeqRanges`]).
+//! A block that ends within a record (with TSO, one record of up to 64 KB for many segments) splits it. If the adjacent
+//! record is acknowledged, the boundary moves instead, so that a growing block splits nothing. Otherwise a record is
+//! inserted, which moves up to half the deque, at 24 bytes a record. The worst case of an acknowledgement is eight
+//! insertions for four blocks. The number of ranges that a peer can create is limited (see [`SeqRanges`]).
 //!
-//! Records are only cut between the segments they were sent in: a block that does not end at such a place counts up to the
-//! last one. So **there are never more records than segments in flight**, which is what the engine's send buffer bounds.
+//! Records are split only at boundaries between segments: a block that ends elsewhere counts up to the last boundary.
+//! Therefore **there are never more records than segments in flight**, which the engine's send buffer bounds.
 
 mod losses;
 mod ranges;
@@ -43,7 +42,7 @@ pub(crate) use losses::LossScan;
 pub(crate) use record::TxRecord;
 pub(crate) use sack::SackReport;
 
-/// For how many records an idle scoreboard keeps memory.
+/// Records for which an idle scoreboard keeps memory.
 const IDLE_RECORDS: usize = 1024;
 
 /// See the [module](self).
@@ -55,7 +54,7 @@ pub(crate) struct Scoreboard {
     sacked: SeqRanges,
     lost: SeqRanges,
     retransmissions: VecDeque<Retransmission>,
-    /// No record before it that was never retransmitted is still in flight: all were acknowledged or marked lost.
+    /// Records before this that were never retransmitted are acknowledged or marked lost.
     loss_scan_from: Seq,
 }
 
@@ -72,7 +71,7 @@ impl Scoreboard {
         }
     }
 
-    /// Begins anew at `una`, being empty.
+    /// Moves an empty scoreboard to `una`.
     #[inline]
     pub(crate) fn move_to(&mut self, una: Seq) {
         self.una = una;
@@ -80,13 +79,13 @@ impl Scoreboard {
         self.loss_scan_from = una;
     }
 
-    /// Whether it holds more memory than an idle one should.
+    /// Returns whether it holds more memory than an idle scoreboard should.
     #[inline]
     pub(crate) fn exceeds_idle_capacity(&self) -> bool {
         self.records.capacity() > IDLE_RECORDS
     }
 
-    /// Forgets everything; keeps its memory, as far as an idle one should.
+    /// Empties the scoreboard, and keeps as much memory as an idle one should.
     pub(crate) fn reset(&mut self) {
         self.next = self.una;
         self.records.clear();
@@ -97,106 +96,106 @@ impl Scoreboard {
         self.retransmissions.shrink_to(IDLE_RECORDS);
     }
 
-    /// SND.UNA.
+    /// Returns SND.UNA.
     #[inline]
     pub(crate) fn una(&self) -> Seq {
         self.una
     }
 
-    /// SND.NXT, or rather SND.MAX: retransmitting does not move it back.
+    /// Returns SND.NXT (more precisely SND.MAX: retransmission does not move it back).
     #[inline]
     pub(crate) fn next(&self) -> Seq {
         self.next
     }
 
-    /// Bytes sent and not acknowledged cumulatively: "FlightSize" of RFC 5681 §2.
+    /// Returns the bytes sent and not acknowledged cumulatively: "FlightSize" of RFC 5681 §2.
     #[inline]
     pub(crate) fn outstanding(&self) -> u32 {
         self.next - self.una
     }
 
-    /// Bytes acknowledged selectively.
+    /// Returns the bytes selectively acknowledged.
     #[inline]
     pub(crate) fn sacked(&self) -> u32 {
         self.sacked.bytes()
     }
 
-    /// Bytes lost and not retransmitted since.
+    /// Returns the bytes lost and not retransmitted since.
     #[inline]
     pub(crate) fn lost(&self) -> u32 {
         self.lost.bytes()
     }
 
-    /// Bytes believed to be in the network: what RFC 9937 §6.2 has a sender with SACK calculate.
+    /// Returns the bytes estimated to be in the network, as in RFC 9937 §6.2 for a sender with SACK.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.outstanding() - self.sacked.bytes() - self.lost.bytes()
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// The oldest record.
+    /// Returns the oldest record.
     #[inline]
     pub(crate) fn first(&self) -> Option<&TxRecord> {
         self.records.front()
     }
 
-    /// Whether there is one record.
+    /// Returns whether there is exactly one record.
     #[inline(always)]
     pub(crate) fn is_lone(&self) -> bool {
         self.records.only().is_some()
     }
 
-    /// Whether a single segment is all there is.
+    /// Returns whether a single segment is outstanding.
     #[inline]
     pub(crate) fn is_one_segment(&self) -> bool {
         self.records.only().is_some_and(TxRecord::is_one_segment)
     }
 
-    /// The newest record.
+    /// Returns the newest record.
     #[inline]
     pub(crate) fn last(&self) -> Option<&TxRecord> {
         self.records.back()
     }
 
-    /// Whether a retransmission may be in flight.
+    /// Returns whether a retransmission may be in flight.
     #[inline]
     pub(crate) fn has_retransmissions(&self) -> bool {
         !self.retransmissions.is_empty()
     }
 
-    /// The end of the highest range acknowledged selectively.
+    /// Returns the end of the highest selectively acknowledged range.
     pub(crate) fn highest_sacked(&self) -> Option<Seq> {
         self.sacked.end()
     }
 
-    /// Notes the transmission of `len` new bytes, no more than a segment, when there is no record.
+    /// Records the transmission of `len` new bytes, at most one segment, in an empty scoreboard.
     #[inline(always)]
     pub(crate) fn push_lone(&mut self, len: u32, mss: u16, sent: Instant) {
         self.records.put(TxRecord { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
         self.next += len;
     }
 
-    /// Notes the transmission of `len` new bytes in segments of `mss`.
+    /// Records the transmission of `len` new bytes in segments of `mss`.
     #[inline(always)]
     pub(crate) fn push(&mut self, len: u32, mss: u16, sent: Instant) {
         let mss = mss.max(1);
-        // Data and a FIN that fit into one segment together are one segment.
+        // Data and a FIN that fit into one segment are one segment.
         let mss = if len == u32::from(mss) + 1 { mss.saturating_add(1) } else { mss };
         self.records.push_back(TxRecord { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
         self.next += len;
     }
 
-    /// Lets the place up to which all is settled not fall behind SND.UNA.
+    /// Moves the start of the loss scan along with SND.UNA.
     pub(crate) fn follow_una(&mut self) {
         self.loss_scan_from = self.loss_scan_from.max(self.una);
     }
 
-    /// The index of the record that holds `seq`, or the number of records.
+    /// Returns the index of the record that contains `seq`, or the number of records.
     fn index_of(&self, seq: Seq) -> usize {
         match self.records.front() {
             Some(first) if seq.before(first.end()) => 0,
@@ -204,7 +203,7 @@ impl Scoreboard {
         }
     }
 
-    /// Cuts the record at `index` in two, the second beginning at `at`, which lies within it.
+    /// Splits the record at `index` at `at`, which is within it.
     fn split(&mut self, index: usize, at: Seq) {
         let Some(record) = self.records.get_mut(index) else { return };
         let mut second = *record;
@@ -214,15 +213,15 @@ impl Scoreboard {
         self.records.insert(index + 1, second);
     }
 
-    /// Removes the only record there is, all of which `ack` acknowledges. Returns when it was sent.
+    /// Removes the only record, which `ack` acknowledges. Returns its time of transmission.
     #[inline(always)]
     pub(crate) fn take_lone(&mut self, ack: Seq) -> Instant {
         self.una = ack;
         self.records.take_only().map_or(Instant::ZERO, |record| record.sent)
     }
 
-    /// Removes everything before `ack`, which lies in (SND.UNA, SND.NXT], when nothing was acknowledged selectively, lost
-    /// or retransmitted. Returns when the oldest of it was sent.
+    /// Removes everything before `ack`, which is in (SND.UNA, SND.NXT], when nothing was selectively acknowledged, lost
+    /// or retransmitted. Returns the time of transmission of the oldest record.
     #[inline]
     pub(crate) fn advance_in_order(&mut self, ack: Seq) -> Instant {
         self.una = ack;
@@ -241,8 +240,8 @@ impl Scoreboard {
         sent
     }
 
-    /// Removes everything before `ack`, which lies in (SND.UNA, SND.NXT]. Calls `delivered` in order with each record, or
-    /// part of one, that had not been acknowledged selectively before.
+    /// Removes everything before `ack`, which is in (SND.UNA, SND.NXT]. Calls `delivered` in order with each record, or
+    /// part of one, that was not selectively acknowledged before.
     pub(crate) fn advance(&mut self, ack: Seq, mut delivered: impl FnMut(&TxRecord)) {
         while let Some(record) = self.records.front_mut() {
             let mut piece = *record;
@@ -267,14 +266,14 @@ impl Scoreboard {
         }
     }
 
-    /// From now on segments have no more than `mss` bytes: what is in flight may be cut accordingly.
+    /// Limits segments to `mss` bytes: records in flight may be split accordingly.
     pub(crate) fn set_mss(&mut self, mss: u16) {
         for record in self.records.iter_mut() {
             record.mss = record.mss.min(mss.max(1));
         }
     }
 
-    /// Panics if the structures do not agree with each other.
+    /// Panics if the structures are inconsistent.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         let (mut at, mut sacked, mut lost) = (self.una, SeqRanges::default(), SeqRanges::default());

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use super::Seq;
 
-/// How many separate ranges a set made from a peer's reports may have.
+/// Maximum number of separate ranges in a set built from a peer's reports.
 ///
-/// What would be one more is not noted: a selective acknowledgement is advice (RFC 2018 §8), and the data counts as in
-/// flight for longer. It bounds what a peer that reports every other segment can make an insertion cost.
+/// Further ranges are not recorded: a selective acknowledgement is advisory (RFC 2018 §8), and the data counts as in
+/// flight for longer. The limit bounds the cost of an insertion for a peer that reports every other segment.
 const RANGES_LIMIT: usize = 4096;
 
-/// A set of sequence numbers within one window, as sorted, separate, non-empty ranges `[start, end)`.
+/// Set of sequence numbers within one window, as sorted, separate, non-empty ranges `[start, end)`.
 ///
-/// Finding is a binary search. Inserting and removing move what lies on the shorter side, at most half the ranges.
+/// Lookup is a binary search. Insertion and removal move the shorter side, at most half the ranges.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeqRanges {
     list: VecDeque<(Seq, Seq)>,
@@ -20,41 +20,41 @@ pub(crate) struct SeqRanges {
 }
 
 impl SeqRanges {
-    /// How many sequence numbers it holds.
+    /// Returns the number of sequence numbers.
     #[inline]
     pub(crate) fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// Forgets everything; keeps its memory, which is small.
+    /// Empties the set and keeps its memory, which is small.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.bytes = 0;
     }
 
-    /// The first range.
+    /// Returns the first range.
     #[inline]
     pub(crate) fn first(&self) -> Option<(Seq, Seq)> {
         self.list.front().copied()
     }
 
-    /// The end of the last range.
+    /// Returns the end of the last range.
     pub(crate) fn end(&self) -> Option<Seq> {
         self.list.back().map(|&(_, end)| end)
     }
 
-    /// The ranges in order.
+    /// Iterates over the ranges in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
         self.list.iter().copied()
     }
 
-    /// The index of the first range that ends after `seq`.
+    /// Returns the index of the first range that ends after `seq`.
     fn after(&self, seq: Seq) -> usize {
         self.list.partition_point(|&(_, end)| seq.at_or_after(end))
     }
 
-    /// The first part of `[start, end)` that is not in the set.
+    /// Returns the first part of `[start, end)` that is not in the set.
     pub(crate) fn gap(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
         let (mut start, mut index) = (start, self.after(start));
         if let Some(&(from, to)) = self.list.get(index)
@@ -66,7 +66,7 @@ impl SeqRanges {
         start.before(end).then_some((start, end))
     }
 
-    /// Whether `[start, end)` may be inserted without exceeding the limit on separate ranges.
+    /// Returns whether `[start, end)` can be inserted within the limit on separate ranges.
     pub(crate) fn has_room_for(&self, start: Seq, end: Seq) -> bool {
         if self.list.len() < RANGES_LIMIT {
             return true;
@@ -80,7 +80,7 @@ impl SeqRanges {
         if !start.before(end) {
             return;
         }
-        // What touches the new range becomes one with it.
+        // Ranges that touch the new one are merged with it.
         let first = match self.list.back() {
             Some(&(_, last)) if !last.before(start) => self.list.partition_point(|&(_, to)| to.before(start)),
             _ => self.list.len(),
@@ -105,7 +105,7 @@ impl SeqRanges {
         }
     }
 
-    /// Takes `[start, end)` out.
+    /// Removes `[start, end)`.
     pub(crate) fn remove(&mut self, start: Seq, end: Seq) {
         let mut index = self.after(start);
         while let Some(slot) = self.list.get_mut(index) {
@@ -136,7 +136,7 @@ impl SeqRanges {
         }
     }
 
-    /// Takes everything before `seq` out.
+    /// Removes everything before `seq`.
     pub(crate) fn advance(&mut self, seq: Seq) {
         while let Some(first) = self.list.front_mut()
             && first.0.before(seq)

@@ -1,28 +1,28 @@
-//! Reading the SACK option: what is a duplicate report, what is news, and what is nonsense (RFC 2018, RFC 2883).
+//! Validation of SACK blocks: duplicate report, new information, or invalid (RFC 2018, RFC 2883).
 
 use super::Seq;
 
-/// How many blocks an option can carry (RFC 2018 §3).
+/// Maximum number of blocks in an option (RFC 2018 §3).
 const BLOCKS: usize = 4;
-/// How far below SND.UNA a report of a duplicate may lie: a window, at most (RFC 7323 §2.3).
+/// Maximum distance of a duplicate report below SND.UNA: one window (RFC 7323 §2.3).
 const HISTORY: u32 = 1 << 30;
 
-/// The blocks of one acknowledgement, validated.
+/// Validated blocks of one acknowledgement.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct SackReport {
-    /// What the receiver got twice: the first block, if it lies below the acknowledgement number or within the second
-    /// (RFC 2883 §4).
+    /// Duplicate reported by the first block: it is below the acknowledgement number or within the second block (RFC
+    /// 2883 §4).
     pub(crate) duplicate: Option<(Seq, Seq)>,
-    /// The others that are possible, sorted by where they begin. They may overlap.
+    /// Other valid blocks, sorted by start. They may overlap.
     blocks: [(Seq, Seq); BLOCKS],
     count: usize,
-    /// Blocks that were ignored because they cannot be.
+    /// Number of invalid blocks, which were ignored.
     pub(crate) invalid_blocks: u8,
 }
 
 impl SackReport {
-    /// Reads the blocks that came with the acknowledgement number `ack` while `una` (which may be later) and `next` are
-    /// SND.UNA and SND.NXT. More than four are not looked at.
+    /// Validates the blocks of a segment with acknowledgement number `ack`. `una` (which may be later) and `next` are
+    /// SND.UNA and SND.NXT. Blocks after the fourth are ignored.
     pub(crate) fn read(sack: &[(Seq, Seq)], ack: Seq, una: Seq, next: Seq) -> Self {
         let mut read = SackReport::default();
         for (index, &(start, end)) in sack.iter().take(BLOCKS).enumerate() {
@@ -36,7 +36,7 @@ impl SackReport {
             if reported && una.distance(start) <= HISTORY as i32 {
                 read.duplicate = Some((start, end));
             } else if possible && start.after(una) {
-                // What begins at SND.UNA itself would have been acknowledged cumulatively.
+                // A block that starts at SND.UNA would have been acknowledged cumulatively.
                 read.insert(start, end);
             } else if !possible || end.after(una) {
                 read.invalid_blocks += 1;
@@ -60,7 +60,7 @@ impl SackReport {
         }
     }
 
-    /// The blocks that say what arrived, in order.
+    /// Iterates over the blocks of arrived data, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
         self.blocks.iter().take(self.count).copied()
     }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(read(&[(5000, 5000), (6000, 5000), (8000, 9001), (3500, 4500)], 4000), (None, vec![], 4));
         assert_eq!(read(&[(4000, 4500)], 4000), (None, vec![], 1));
         assert_eq!(read(&[(9000u32.wrapping_sub(1 << 31), 9000)], 4000), (None, vec![], 1));
-        // Old news, after the first block, is no error.
+        // An outdated block after the first is valid.
         assert_eq!(read(&[(5000, 5500), (3000, 3500)], 4000), (None, vec![(5000, 5500)], 0));
     }
 

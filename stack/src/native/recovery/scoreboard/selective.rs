@@ -1,11 +1,11 @@
-//! Marking what is acknowledged selectively.
+//! Marking of selectively acknowledged data.
 
 use super::record::{LOST, SACKED, TxRecord};
 use super::{Scoreboard, Seq};
 
 impl Scoreboard {
-    /// Marks `[start, end)`, within (SND.UNA, SND.NXT], as acknowledged selectively. Calls `delivered` in order with each
-    /// record, or part of one, that had not been before.
+    /// Marks `[start, end)`, within (SND.UNA, SND.NXT], as selectively acknowledged. Calls `delivered` in order with
+    /// each record, or part of one, that was not marked before.
     pub(crate) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&TxRecord)) {
         let mut from = start;
         while let Some((start, to)) = self.sacked.gap(from, end) {
@@ -17,7 +17,7 @@ impl Scoreboard {
         }
     }
 
-    /// The largest part of `[start, end)` that begins and ends between segments; empty if it starts at or after its end.
+    /// Returns the largest part of `[start, end)` between segment boundaries; empty if it starts at or after its end.
     fn whole_segments(&self, start: Seq, end: Seq) -> (Seq, Seq) {
         let first = self.records.get(self.index_of(start));
         let last = self.records.get(self.index_of(end - 1));
@@ -29,7 +29,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks `[start, end)`, which begins and ends between segments and of which nothing is marked.
+    /// Marks `[start, end)`, which starts and ends at segment boundaries and of which nothing is marked.
     fn mark_sacked(&mut self, start: Seq, end: Seq, delivered: &mut impl FnMut(&TxRecord)) {
         let mut index = self.index_of(start);
         let Some(&first) = self.records.get(index) else { return };
@@ -38,7 +38,7 @@ impl Scoreboard {
             if let Some(follower) = follower
                 && !first.end().after(end)
             {
-                // What follows is marked already: it grows downwards.
+                // The next record is marked: it grows downwards.
                 let mut piece = first;
                 piece.seq = start;
                 piece.len = first.end() - start;
@@ -63,7 +63,7 @@ impl Scoreboard {
                     self.split(index, end);
                     continue;
                 };
-                // What precedes is marked already: it grows upwards.
+                // The previous record is marked: it grows upwards.
                 let mut piece = record;
                 piece.len = end - record.seq;
                 before.len += piece.len;
@@ -90,7 +90,7 @@ impl Scoreboard {
         delivered(piece);
     }
 
-    /// Whether at least `count` segments were acknowledged selectively. Looks at no more than `count` records.
+    /// Returns whether at least `count` segments are selectively acknowledged. Visits at most `count` records.
     pub(crate) fn sacked_segments_reach(&self, count: u32) -> bool {
         let mut seen = 0;
         for (start, end) in self.sacked.iter() {
