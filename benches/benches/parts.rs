@@ -12,7 +12,7 @@ use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 use linerate_kv::resp::{Limits, Parsed, Parser};
-use linerate_kv::store::{Config as StoreConfig, Expiry, LONG, Store};
+use linerate_kv::store::{Config as StoreConfig, Expiry, LONG_THRESHOLD, Store};
 use linerate_load::services;
 use linerate_stack::{Config, HashKey, Mailboxes, NativeEngine, Tuple, Wheel, Worker};
 use smoltcp::phy::ChecksumCapabilities;
@@ -235,7 +235,7 @@ fn keys_and_values(criterion: &mut Criterion) {
 }
 
 fn requests(criterion: &mut Criterion) {
-    let limits = Limits { bulk: 512 << 20, long: LONG, apart: false, authenticated: true };
+    let limits = Limits { bulk: 512 << 20, long: LONG_THRESHOLD, apart: false, authenticated: true };
     let get = "*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n".repeat(32);
     let set = format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000042\r\n$64\r\n{}\r\n", "x".repeat(64)).repeat(32);
     for (name, requests) in [("RESP: 32 GETs read", get), ("RESP: 32 SETs of 64 bytes read", set)] {

@@ -59,7 +59,7 @@ impl<'a> Shards<'a> {
             shard_of(hash).inspect(|store| store.prefetch_index(hash));
         }
         for hash in &fetched[..count] {
-            shard_of(*hash).inspect(|store| store.prefetch_item(store.see(*hash)));
+            shard_of(*hash).inspect(|store| store.prefetch_item(store.location_hint(*hash)));
         }
     }
 

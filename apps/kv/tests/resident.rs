@@ -3,7 +3,7 @@
 //! Each policy is tried for `LINERATE_SOAK_SECONDS`, a half by itself.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_kv::store::{Config, Error, Evict, Expiry, Store};
+use linerate_kv::store::{Config, Error, EvictionPolicy, Expiry, Store};
 use std::time::{Duration, Instant};
 
 /// The bound.
@@ -29,7 +29,7 @@ fn fill(key: u32, version: u8) -> u8 {
     (key as u8).wrapping_mul(31).wrapping_add(version)
 }
 
-fn churn(evict: Evict, time: Duration) {
+fn churn(evict: EvictionPolicy, time: Duration) {
     let arena = Arena::new(ArenaConfig { bytes: MEMORY + (2 << 20), hugepages: false }).expect("memory");
     let mut store = Store::new(&Config { memory: MEMORY, evict, arena, ..Config::new(1 << 20) }, 0);
     let mut random = fastrand::Rng::with_seed(7);
@@ -100,6 +100,6 @@ fn churn(evict: Evict, time: Duration) {
 fn what_is_resident_stays_near_the_bound() {
     let seconds = std::env::var("LINERATE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0.5);
     for name in ["none", "lru", "lfu", "ttl", "random", "volatile-lru", "volatile-lfu", "volatile-random"] {
-        churn(Evict::named(name).expect("a policy"), Duration::from_secs_f64(seconds));
+        churn(EvictionPolicy::from_name(name).expect("a policy"), Duration::from_secs_f64(seconds));
     }
 }

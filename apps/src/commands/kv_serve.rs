@@ -8,7 +8,7 @@ use linerate_kv::commands::Settings;
 use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
-use linerate_kv::store::Evict;
+use linerate_kv::store::EvictionPolicy;
 use linerate_load::services::Busy;
 use linerate_net::units::{parse_bytes, parse_size_or_none};
 use linerate_net::{Listen, NetArgs, Network};
@@ -54,7 +54,7 @@ pub struct KvServeArgs {
     /// Eviction policy when --memory is full: none, random, lru, lfu or ttl for all keys; volatile-random, volatile-lru
     /// or volatile-lfu for keys with an expiry
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = parse_evict)]
-    evict: Evict,
+    evict: EvictionPolicy,
 
     /// Disconnect a client when this many bytes of replies wait for it; 0 disables the limit
     #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_size_or_none)]
@@ -232,8 +232,8 @@ fn parse_seconds(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "give a number of seconds, such as 300, or 0".to_owned())
 }
 
-fn parse_evict(text: &str) -> Result<Evict, String> {
-    Evict::named(text).ok_or_else(|| {
+fn parse_evict(text: &str) -> Result<EvictionPolicy, String> {
+    EvictionPolicy::from_name(text).ok_or_else(|| {
         "valid policies: none, random, lru, lfu, ttl, volatile-random, volatile-lru and volatile-lfu".to_owned()
     })
 }

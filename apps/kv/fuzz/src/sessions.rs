@@ -7,7 +7,7 @@ use super::net::{Client, Host};
 use super::replies;
 use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
-use linerate_kv::store::{Evict, From};
+use linerate_kv::store::{Evictable, EvictionPolicy};
 use linerate_kv::{memcached, resp};
 
 /// What parts begin with.
@@ -88,8 +88,12 @@ impl Play {
         let workers = 1 + usize::from(bits & 1);
         let set = |settings: &mut Settings| {
             settings.memory = MEMORY * workers as u64;
-            settings.evict =
-                [Evict::None, Evict::Lru(From::All), Evict::Ttl, Evict::Random(From::All)][usize::from(bits >> 1 & 3)];
+            settings.evict = [
+                EvictionPolicy::None,
+                EvictionPolicy::Lru(Evictable::AllKeys),
+                EvictionPolicy::Ttl,
+                EvictionPolicy::Random(Evictable::AllKeys),
+            ][usize::from(bits >> 1 & 3)];
             settings.bulk = BULK;
             settings.output = OUTPUT;
             settings.password = (bits & 8 != 0).then(|| b"pw".to_vec());

@@ -30,7 +30,7 @@ pub use table::{Command, Quick};
 use crate::resp::{Args, OwnedArgs, Reply};
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
-use crate::store::{Key, Keys, Value};
+use crate::store::{Key, KeyHasher, Value};
 use error::{NO_AUTH, TOO_LONG};
 use session::{Paused, Queued};
 use table::{Flags, Touch};
@@ -43,7 +43,7 @@ pub struct Context<'a, 's> {
     /// The shards that it needs; others may be there, too.
     pub shards: &'a mut Shards<'s>,
     /// Makes keys.
-    pub keys: &'a Keys,
+    pub hasher: &'a KeyHasher,
     /// The client.
     pub session: &'a mut Session,
     /// The server around.
@@ -77,13 +77,13 @@ impl<'a> Request<'a> {
     /// the [client's](Session::space) when the commands before it have run. Long arguments are [whole](Self::whole) where they
     /// have to be; otherwise it is refused.
     #[inline]
-    pub fn new(args: Args<'a>, space: u8, keys: &Keys) -> Self {
+    pub fn new(args: Args<'a>, space: u8, hasher: &KeyHasher) -> Self {
         let mut command = table::find(args);
         if args.longs().len() > 0 && command.is_ok() && !takes_longs(command.as_ref().ok().copied(), args) {
             command = Err(TOO_LONG);
         }
         let key = match &command {
-            Ok(command) if command.first > 0 => Some(keys.key(space, args.at(command.first.into()))),
+            Ok(command) if command.first > 0 => Some(hasher.key(space, args.at(command.first.into()))),
             _ => None,
         };
         Request { command, args, key, is_queued: false }
@@ -113,12 +113,12 @@ impl<'a> Request<'a> {
     }
 
     /// Which of `count` shards have to be there when it is run for `session`.
-    pub fn needs(&self, session: &Session, keys: &Keys, count: usize) -> ShardSet {
+    pub fn needs(&self, session: &Session, hasher: &KeyHasher, count: usize) -> ShardSet {
         match &self.command {
             Ok(command) if session.transaction.is_none() || command.flags.has(Flags::AT_ONCE) => {
                 let mut needed = ShardSet::NONE;
                 let mut space = session.space;
-                self.touches(command, session, &mut space, keys, count, &mut needed);
+                self.touches(command, session, &mut space, hasher, count, &mut needed);
                 needed
             }
             // It is queued, or refused.
@@ -132,11 +132,11 @@ impl<'a> Request<'a> {
         command: &Command,
         session: &Session,
         space: &mut u8,
-        keys: &Keys,
+        hasher: &KeyHasher,
         count: usize,
         needed: &mut ShardSet,
     ) {
-        let mut add = |space: u8, bytes: &[u8]| needed.add(shard_of(keys.key(space, bytes).hash(), count));
+        let mut add = |space: u8, bytes: &[u8]| needed.add(shard_of(hasher.key(space, bytes).hash(), count));
         match command.touch {
             Touch::Nothing => {}
             Touch::Keys => match &self.key {
@@ -163,7 +163,7 @@ impl<'a> Request<'a> {
                 // Nothing of a spoiled one is done.
                 let transaction = session.transaction.iter().filter(|transaction| !transaction.is_spoiled);
                 for queued in transaction.flat_map(|transaction| &transaction.queue) {
-                    Request::queued(queued).touches(queued.command, session, space, keys, count, needed);
+                    Request::queued(queued).touches(queued.command, session, space, hasher, count, needed);
                 }
             }
         }
@@ -225,7 +225,7 @@ impl<'a> Request<'a> {
         cx.stats.commands += u64::from(!cx.session.is_paused());
         if command.last != command.first as i8 && command.touch == Touch::Keys {
             let places = table::key_places(command, self.args.len());
-            let hash = |at| cx.keys.key(cx.session.space, self.args.at(at)).hash();
+            let hash = |at| cx.hasher.key(cx.session.space, self.args.at(at)).hash();
             cx.shards.fetch_ahead(places.map(hash));
         }
         if let Err(refused) = (command.run)(cx, self, reply) {
@@ -259,7 +259,7 @@ impl Context<'_, '_> {
     fn key<'k>(&self, request: &Request<'k>, at: usize) -> Key<'k> {
         match (&request.key, &request.command) {
             (Some(key), Ok(command)) if at == usize::from(command.first) && key.space == self.session.space => *key,
-            _ => self.keys.key(self.session.space, request.args.at(at)),
+            _ => self.hasher.key(self.session.space, request.args.at(at)),
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
     use crate::store::{Config, Store};
 
     /// What `f` makes of the arguments `words`, the last of which is received apart.
-    fn with_long<T>(words: &[&str], f: impl FnOnce(Args<'_>, &Keys) -> T) -> T {
+    fn with_long<T>(words: &[&str], f: impl FnOnce(Args<'_>, &KeyHasher) -> T) -> T {
         let config = Config::new(4 << 20);
         let mut store = Store::new(&config, 0);
         let (last, words) = words.split_last().unwrap();
@@ -298,19 +298,19 @@ mod tests {
         writer.fill(last.as_bytes());
         parser.give(writer.finish());
         assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Request(data.len())));
-        f(parser.args(data.as_bytes()), &Keys::new(&config.key))
+        f(parser.args(data.as_bytes()), &KeyHasher::new(&config.key))
     }
 
     #[test]
     fn a_long_value_stays_where_it_is_and_another_argument_is_made_whole() {
         for words in [&["set", "a", "value"][..], &["mset", "a", "1", "b", "value"], &["hset", "h", "f", "value"]] {
             assert!(with_long(words, |args, _| Request::whole(args).is_none()));
-            assert!(with_long(words, |args, keys| Request::new(args, 0, keys).command().is_some()));
+            assert!(with_long(words, |args, hasher| Request::new(args, 0, hasher).command().is_some()));
         }
         for words in [&["get", "key"][..], &["mset", "a", "1", "key"], &["set", "a", "1", "nx"], &["echo", "text"]] {
             let whole = with_long(words, |args, _| Request::whole(args)).unwrap();
             assert_eq!(whole.args().iter().last().unwrap(), words[words.len() - 1].as_bytes());
-            assert!(with_long(words, |args, keys| Request::new(args, 0, keys).command().is_none()));
+            assert!(with_long(words, |args, hasher| Request::new(args, 0, hasher).command().is_none()));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::commands::admin::slowlog::SlowRequest;
 use crate::commands::session::Client;
 use crate::counters::Names;
 use crate::export::Layout;
-use crate::store::Evict;
+use crate::store::EvictionPolicy;
 use linerate_bypass::RemoteAddr;
 
 /// The server around the worker that runs a command: its settings, its connections, and what was counted.
@@ -72,7 +72,7 @@ pub struct Settings {
     /// Bytes that all shards may take.
     pub memory: u64,
     /// What goes when they are taken.
-    pub evict: Evict,
+    pub evict: EvictionPolicy,
     /// Seconds after which who is silent is disconnected; 0 is never.
     pub timeout: u32,
     /// Connections at most.
@@ -95,7 +95,7 @@ impl Default for Settings {
         Settings {
             password: None,
             memory: 1 << 30,
-            evict: Evict::None,
+            evict: EvictionPolicy::None,
             timeout: 0,
             clients: 10_000,
             output: 0,

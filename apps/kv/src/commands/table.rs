@@ -232,7 +232,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("unlink", -2, WRITE | FAST | KEY, keys::del).keys(1, -1, 1, "RM delete"),
     C::new("exists", -2, READ | FAST | KEY, keys::exists).keys(1, -1, 1, "RO"),
     C::new("touch", -2, READ | FAST | KEY, keys::touch).keys(1, -1, 1, "RO"),
-    C::new("type", 2, READ | FAST | KEY, keys::kind).key("RO"),
+    C::new("type", 2, READ | FAST | KEY, keys::value_type).key("RO"),
     C::new("rename", 3, WRITE | KEY | SIZED, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
     C::new("renamenx", 3, WRITE | FAST | KEY | SIZED, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
     C::new("copy", -3, MORE | KEY | SIZED, keys::copy).keys(1, 2, 1, "RO access,OW update").touch(Touch::Copy),

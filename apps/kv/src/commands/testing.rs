@@ -9,7 +9,7 @@ use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::Shards;
-use crate::store::{Config, Keys, ShardStats, Store};
+use crate::store::{Config, KeyHasher, ShardStats, Store};
 use linerate_bypass::RemoteAddr;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ pub(super) struct Client {
     pub host: Host,
     pub stores: Vec<Option<Box<Store>>>,
     pub stats: Stats,
-    keys: Keys,
+    hasher: KeyHasher,
     now: u64,
     export: Export,
     /// All words so far.
@@ -138,7 +138,7 @@ impl Client {
             },
             stores,
             stats: Stats::default(),
-            keys: Keys::new(&config.key),
+            hasher: KeyHasher::new(&config.key),
             now: START,
             export,
             words: BTreeSet::new(),
@@ -162,15 +162,15 @@ impl Client {
         let mut parser = Parser::default();
         let limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
         assert_eq!(parser.parse(&line, limits), Ok(Parsed::Request(line.len())));
-        let request = Request::new(parser.args(&line), self.session.space(), &self.keys);
+        let request = Request::new(parser.args(&line), self.session.space(), &self.hasher);
         let count = self.stores.len();
-        let needed = request.needs(&self.session, &self.keys, count);
+        let needed = request.needs(&self.session, &self.hasher, count);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
         needed.iter().for_each(|at| lent[at] = self.stores[at].take());
         let mut out = Vec::new();
         let mut cx = Context {
             shards: &mut Shards::new(&mut lent),
-            keys: &self.keys,
+            hasher: &self.hasher,
             session: &mut self.session,
             server: &mut self.host,
             stats: &mut self.stats,
@@ -191,9 +191,9 @@ impl Client {
             self.words.extend(words.iter().cloned());
         }
         for word in self.words.iter().filter(|_| has_few).chain(&words) {
-            let key = self.keys.key(0, word);
+            let key = self.hasher.key(0, word);
             let found = find(&self.export, word, self.now);
-            let there = Shards::new(&mut self.stores).of(&key).glance(&key, self.now);
+            let there = Shards::new(&mut self.stores).of(&key).peek_untouched(&key, self.now);
             let fits = there.as_ref().is_some_and(|value| word.len() + value.len() <= self.export.layout().longest());
             if found.is_some() || fits && has_few {
                 assert_eq!(found, there, "{command} of {:?}", word.escape_ascii().to_string());

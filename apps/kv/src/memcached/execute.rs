@@ -55,12 +55,12 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
             sink.put(what.as_bytes());
             return Flow::On;
         }
-        Command::Get { keys, unique, expires } => {
-            get(keys, unique, expires, cx, sink);
+        Command::Get { keys, cas, expires } => {
+            get(keys, cas, expires, cx, sink);
             return Flow::On;
         }
-        Command::Put { key, how, flags, expires, unique } => {
-            let put = Put { how, flags, marks: 0, expiry: expiry(expires, cx.now), unique, may_be_stale: false };
+        Command::Put { key, how, flags, expires, cas } => {
+            let put = Put { how, flags, marks: 0, expiry: expiry(expires, cx.now), cas, may_be_stale: false };
             store(key, &put, data, cx)
         }
         Command::Count { key, up, by } => {
@@ -126,7 +126,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
     Flow::On
 }
 
-fn get(keys: Words<'_>, unique: bool, expires: Option<i32>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+fn get(keys: Words<'_>, cas: bool, expires: Option<i32>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
     if keys.count() > 1 {
         cx.shards.fetch_ahead(keys.map(|name| cx.key(name).hash()));
     }
@@ -136,7 +136,7 @@ fn get(keys: Words<'_>, unique: bool, expires: Option<i32>, cx: &mut Context<'_,
             // What expires at once is shown once more.
             let goes = expires_at(seconds, cx.now).is_some_and(|at| at <= cx.now);
             if goes {
-                get_one(&key, unique, cx, sink);
+                get_one(&key, cas, cx, sink);
             }
             match put::touch(cx, &key, seconds) {
                 Err(_) => return sink.put(NO_MEMORY),
@@ -144,13 +144,13 @@ fn get(keys: Words<'_>, unique: bool, expires: Option<i32>, cx: &mut Context<'_,
                 Ok(_) => {}
             }
         }
-        get_one(&key, unique, cx, sink);
+        get_one(&key, cas, cx, sink);
     }
     sink.put(b"END\r\n");
 }
 
 #[inline]
-fn get_one(key: &Key, unique: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+fn get_one(key: &Key, cas: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
     let now = cx.now;
     let store = cx.shards.of(key);
     cx.counts.add(Count::CmdGet);
@@ -160,15 +160,15 @@ fn get_one(key: &Key, unique: bool, cx: &mut Context<'_, '_>, sink: &mut impl Si
     };
     cx.counts.add(Count::GetHits);
     let mut line = Line::new(b"VALUE ");
-    line.put(key.bytes).put(b" ").number(found.tag.flags.into()).put(b" ").number(found.value.len() as u64);
-    if unique {
-        line.put(b" ").number(found.tag.unique);
+    line.put(key.bytes).put(b" ").number(found.meta.flags.into()).put(b" ").number(found.value.len() as u64);
+    if cas {
+        line.put(b" ").number(found.meta.cas);
     }
     sink.put(line.put(b"\r\n").bytes());
     found.value.write_to(sink);
     sink.put(b"\r\n");
-    let tag = found.tag;
-    put::note_fetched(store, key, tag, now);
+    let meta = found.meta;
+    put::note_fetched(store, key, meta, now);
 }
 
 fn store(key: &[u8], put: &Put, data: Data<'_>, cx: &mut Context<'_, '_>) -> &'static [u8] {
@@ -181,7 +181,7 @@ fn store(key: &[u8], put: &Put, data: Data<'_>, cx: &mut Context<'_, '_>) -> &'s
         Done::Unended => UNENDED,
         done @ (Done::TooLarge | Done::Full) => {
             // What was to be replaced is not what the client wants to find.
-            if put.how == How::Set && put.unique.is_none() {
+            if put.how == How::Set && put.cas.is_none() {
                 cx.shards.of(&key).remove(&key, cx.now);
             }
             if done == Done::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE }
@@ -196,8 +196,8 @@ fn touch(key: &[u8], expires: i32, cx: &mut Context<'_, '_>) -> &'static [u8] {
             let now = cx.now;
             let store = cx.shards.of(&key);
             if let Ok(Some(found)) = store.fetch(&key, true, now) {
-                let tag = found.tag;
-                put::note_fetched(store, &key, tag, now);
+                let meta = found.meta;
+                put::note_fetched(store, &key, meta, now);
             }
             b"TOUCHED\r\n"
         }

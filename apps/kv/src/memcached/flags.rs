@@ -39,7 +39,7 @@ pub(super) struct Meta<'a> {
     /// `I`
     pub invalidate: bool,
     /// `C`
-    pub unique: Option<u64>,
+    pub cas: Option<u64>,
     /// `F`
     pub client_flags: u32,
     /// `T`
@@ -65,7 +65,7 @@ impl<'a> Meta<'a> {
             value: false,
             unused: false,
             invalidate: false,
-            unique: None,
+            cas: None,
             client_flags: 0,
             expires: None,
             vivify: None,
@@ -109,8 +109,8 @@ impl<'a> Meta<'a> {
                 b'T' => time(&mut self.expires),
                 b'R' => time(&mut self.recache),
                 b'C' => {
-                    self.unique = unsigned(token);
-                    self.unique.is_none().then_some(BAD_TOKEN)
+                    self.cas = unsigned(token);
+                    self.cas.is_none().then_some(BAD_TOKEN)
                 }
                 b'D' => unsigned(token).map(|delta| self.delta = delta).is_none().then_some(BAD_DELTA),
                 b'J' => unsigned(token).map(|initial| self.initial = initial).is_none().then_some(BAD_INITIAL),

@@ -8,13 +8,13 @@ use super::request::{How, size};
 use super::words::{expires_at, expiry, seconds_left};
 use super::{Context, Count, Data, KEY, base64};
 use crate::sink::Sink;
-use crate::store::{Expiry, Key, Store, Str, Tag};
+use crate::store::{Expiry, ItemMeta, Key, Store, Str};
 
 const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
 
 /// An item as `mg` finds it, and what it changes.
 struct Item {
-    tag: Tag,
+    meta: ItemMeta,
     len: usize,
     idle: u64,
     expires_at: Option<u64>,
@@ -34,16 +34,16 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
     let (mut item, value) = match store.fetch(&key, !meta.unused, now) {
         Ok(Some(found)) => {
             cx.counts.add(Count::GetHits);
-            let (tag, len, idle) = (found.tag, found.value.len(), found.idle);
-            let item = Item { tag, len, idle, expires_at: found.expires_at, is_new: false, won: false };
+            let (meta, len, idle) = (found.meta, found.value.len(), found.idle);
+            let item = Item { meta, len, idle, expires_at: found.expires_at, is_new: false, won: false };
             (item, Some(found.value))
         }
         _ => {
             cx.counts.add(Count::GetMisses);
-            let new = meta.vivify.and_then(|_| store.set_tagged(&key, b"", 0, WON, Expiry::Never, now).ok());
-            let Some(unique) = new else { return missed(meta, quiet, &key, sink) };
-            let tag = Tag { flags: 0, unique, marks: WON };
-            (Item { tag, len: 0, idle: 0, expires_at: None, is_new: true, won: true }, None)
+            let new = meta.vivify.and_then(|_| store.set_with_meta(&key, b"", 0, WON, Expiry::Never, now).ok());
+            let Some(cas) = new else { return missed(meta, quiet, &key, sink) };
+            let meta = ItemMeta { flags: 0, cas, marks: WON };
+            (Item { meta, len: 0, idle: 0, expires_at: None, is_new: true, won: true }, None)
         }
     };
     let before = item.expires_at;
@@ -71,9 +71,9 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
         answer(meta, &line, value, sink);
     }
     let used = if meta.unused { 0 } else { FETCHED };
-    let marks = item.tag.marks | used | if item.won { WON } else { 0 };
-    if marks != item.tag.marks {
-        store.set_tag(&key, Tag { marks, ..item.tag }, now);
+    let marks = item.meta.marks | used | if item.won { WON } else { 0 };
+    if marks != item.meta.marks {
+        store.set_meta(&key, ItemMeta { marks, ..item.meta }, now);
     }
 }
 
@@ -87,8 +87,8 @@ fn answer(meta: &Meta<'_>, line: &Line, value: Str<'_>, sink: &mut impl Sink) {
 
 /// Adds to `line` what the flags ask for, which do in their order what they do, and the end of the line.
 fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Line) {
-    let had_won = !item.is_new && item.tag.marks & WON != 0;
-    let is_stale = item.tag.marks & STALE != 0;
+    let had_won = !item.is_new && item.meta.marks & WON != 0;
+    let is_stale = item.meta.marks & STALE != 0;
     for flag in meta.flags {
         match flag[0] {
             b'T' => item.expires_at = meta.expires.and_then(|seconds| expires_at(seconds, now)),
@@ -100,11 +100,11 @@ fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Li
             }
             b's' => _ = line.put(b" s").number(item.len as u64),
             b't' => put_expiry(item.expires_at, now, line),
-            b'c' => _ = line.put(b" c").number(item.tag.unique),
-            b'f' => _ = line.put(b" f").number(item.tag.flags.into()),
-            b'h' => _ = line.put(b" h").number((item.tag.marks & FETCHED != 0).into()),
+            b'c' => _ = line.put(b" c").number(item.meta.cas),
+            b'f' => _ = line.put(b" f").number(item.meta.flags.into()),
+            b'h' => _ = line.put(b" h").number((item.meta.marks & FETCHED != 0).into()),
             b'l' => _ = line.put(b" l").number(item.idle),
-            _ => echo(flag, key, item.tag.marks & BINARY != 0, line),
+            _ => echo(flag, key, item.meta.marks & BINARY != 0, line),
         }
     }
     item.won |= is_stale && !had_won;
@@ -166,12 +166,12 @@ pub(super) fn set(
         flags: meta.client_flags,
         marks: if meta.binary { BINARY } else { 0 },
         expiry: meta.expires.map_or(Expiry::Never, |seconds| expiry(seconds, cx.now)),
-        unique: meta.unique,
+        cas: meta.cas,
         may_be_stale: meta.invalidate,
     };
-    let (code, unique) = match put::put(cx, &key, &put, data) {
+    let (code, cas) = match put::put(cx, &key, &put, data) {
         Done::Stored(_) if quiet => return,
-        Done::Stored(unique) => (b"HD", unique),
+        Done::Stored(cas) => (b"HD", cas),
         Done::NotStored => (b"NS", 0),
         Done::Exists => (b"EX", 0),
         Done::NotFound => (b"NF", 0),
@@ -185,7 +185,7 @@ pub(super) fn set(
     let mut line = Line::new(code);
     for flag in meta.flags {
         match flag[0] {
-            b'c' => _ = line.put(b" c").number(unique),
+            b'c' => _ = line.put(b" c").number(cas),
             _ => echo(flag, &key, meta.binary, &mut line),
         }
     }
@@ -198,21 +198,21 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
     cx.counts.add(Count::CmdMeta);
     let now = cx.now;
     let store = cx.shards.of(&key);
-    let code = match store.tag(&key, now) {
+    let code = match store.meta(&key, now) {
         None => {
             cx.counts.add(Count::DeleteMisses);
             b"NF"
         }
-        Some(tag) if meta.unique.is_some_and(|unique| unique != tag.unique) => b"EX",
-        Some(tag) => {
+        Some(old) if meta.cas.is_some_and(|cas| cas != old.cas) => b"EX",
+        Some(old) => {
             if meta.invalidate {
                 if let Some(seconds) = meta.expires
                     && store.set_expiry(&key, expires_at(seconds, now), now).is_err()
                 {
                     return sink.put(NO_MEMORY);
                 }
-                let unique = store.next_unique();
-                store.set_tag(&key, Tag { unique, marks: (tag.marks | STALE) & !WON, ..tag }, now);
+                let cas = store.next_cas();
+                store.set_meta(&key, ItemMeta { cas, marks: (old.marks | STALE) & !WON, ..old }, now);
             } else {
                 store.remove(&key, now);
                 cx.counts.add(Count::DeleteHits);
@@ -230,19 +230,19 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     let mut room = [0; KEY];
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
-    let counted = put::count(cx, &key, up, meta.delta, meta.unique);
+    let counted = put::count(cx, &key, up, meta.delta, meta.cas);
     let now = cx.now;
     let store = cx.shards.of(&key);
     let mut digits_room = [0; DIGITS];
-    let (number, unique, is_new) = match counted {
-        Counted::To(number, unique) => (number, unique, false),
+    let (number, cas, is_new) = match counted {
+        Counted::To(number, cas) => (number, cas, false),
         Counted::NotFound if meta.vivify.is_none() => return say(b"NF", meta, &key, sink),
         Counted::NotFound => {
             let initial = digits(meta.initial, &mut digits_room);
-            let Ok(unique) = store.set_tagged(&key, initial, 0, 0, Expiry::Never, now) else {
+            let Ok(cas) = store.set_with_meta(&key, initial, 0, 0, Expiry::Never, now) else {
                 return sink.put(NO_MEMORY_TO_COUNT);
             };
-            (meta.initial, unique, true)
+            (meta.initial, cas, true)
         }
         Counted::Exists => return say(b"EX", meta, &key, sink),
         Counted::NoNumber => return sink.put(NO_NUMBER),
@@ -262,7 +262,7 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
             b'T' => expires = meta.expires.and_then(|seconds| expires_at(seconds, now)),
             b'N' if is_new => expires = meta.vivify.and_then(|seconds| expires_at(seconds, now)),
             b't' => put_expiry(expires, now, &mut line),
-            b'c' => _ = line.put(b" c").number(unique),
+            b'c' => _ = line.put(b" c").number(cas),
             _ => echo(flag, &key, meta.binary, &mut line),
         }
     }
@@ -287,7 +287,7 @@ pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl S
     let store: &mut Store = cx.shards.of(&key);
     let Ok(Some(found)) = store.fetch(&key, false, now) else { return sink.put(b"EN\r\n") };
     let mut line = Line::new(b"ME ");
-    if found.tag.marks & BINARY != 0 {
+    if found.meta.marks & BINARY != 0 {
         base64::encode(key.bytes, |text| _ = line.put(text));
     } else {
         line.put(key.bytes);
@@ -295,9 +295,9 @@ pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl S
     // Seconds are counted towards the end.
     let left = found.expires_at.map_or(1, |at| seconds_left(at, now));
     line.put(b" exp=-").number(left).put(b" la=").number(found.idle);
-    line.put(b" cas=").number(found.tag.unique).put(b" fetch=");
-    line.put(if found.tag.marks & FETCHED != 0 { b"yes" } else { b"no" });
-    let size = size(key.bytes.len(), found.tag.flags, found.value.len());
+    line.put(b" cas=").number(found.meta.cas).put(b" fetch=");
+    line.put(if found.meta.marks & FETCHED != 0 { b"yes" } else { b"no" });
+    let size = size(key.bytes.len(), found.meta.flags, found.value.len());
     line.put(b" cls=1 size=").number(size as u64).put(b"\r\n");
     sink.put(line.bytes());
 }

@@ -10,7 +10,7 @@ const LINE: usize = 2048;
 /// The longest line of keys.
 const KEYS_LINE: usize = 1 << 20;
 /// Spaces in front of the first word at most, in a line that is longer than most.
-const SPACES: usize = 100;
+const KEYSPACES: usize = 100;
 /// What ends a line, and data.
 const END: &[u8; 2] = b"\r\n";
 
@@ -164,7 +164,7 @@ fn is_too_long(line: &[u8]) -> bool {
     }
     let is_of_keys = || matches!(Words(line).next(), Some(b"get" | b"gets" | b"gat" | b"gats"));
     let spaces = line.iter().take_while(|byte| **byte == b' ').count();
-    line.len() > KEYS_LINE || spaces > SPACES || !is_of_keys()
+    line.len() > KEYS_LINE || spaces > KEYSPACES || !is_of_keys()
 }
 
 #[cfg(test)]

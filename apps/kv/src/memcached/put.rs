@@ -4,7 +4,7 @@ use super::line::{DIGITS, digits};
 use super::request::{How, size};
 use super::words::unsigned;
 use super::{Context, Count, Data};
-use crate::store::{Error, Expiry, Key, Store, Str, Tag, Value};
+use crate::store::{Error, Expiry, ItemMeta, Key, Store, Str, Value};
 
 /// A client has fetched it.
 pub(super) const FETCHED: u8 = 1;
@@ -26,7 +26,7 @@ pub(super) struct Put {
     pub marks: u8,
     pub expiry: Expiry,
     /// It is put there only if this is the number of what is there,
-    pub unique: Option<u64>,
+    pub cas: Option<u64>,
     /// or if a later one is, and it is stale then and expires when what was there would have.
     pub may_be_stale: bool,
 }
@@ -63,16 +63,16 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
         }
     };
     cx.counts.add(Count::CmdSet);
-    let old = store.tag(key, now);
+    let old = store.meta(key, now);
     let done = match (put.how, old) {
-        (How::Set, None) | (How::Replace, None) if put.unique.is_some() => Ok(Done::NotFound),
+        (How::Set, None) | (How::Replace, None) if put.cas.is_some() => Ok(Done::NotFound),
         (How::Set | How::Add, None) => set(store, key, put, value, now),
-        (How::Set | How::Replace, Some(old)) => match put.unique {
-            Some(unique) if (1..old.unique).contains(&unique) && put.may_be_stale => {
+        (How::Set | How::Replace, Some(old)) => match put.cas {
+            Some(cas) if (1..old.cas).contains(&cas) && put.may_be_stale => {
                 let put = Put { expiry: Expiry::Keep, marks: put.marks | STALE | old.marks & WON, ..*put };
                 set(store, key, &put, value, now)
             }
-            Some(unique) if unique != old.unique => Ok(Done::Exists),
+            Some(cas) if cas != old.cas => Ok(Done::Exists),
             _ => set(store, key, put, value, now),
         },
         (How::Add, Some(_)) => {
@@ -80,9 +80,7 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
             Ok(Done::NotStored)
         }
         (How::Replace | How::Append | How::Prepend, None) => Ok(Done::NotStored),
-        (How::Append | How::Prepend, Some(old))
-            if put.unique.is_some_and(|unique| ![0, old.unique].contains(&unique)) =>
-        {
+        (How::Append | How::Prepend, Some(old)) if put.cas.is_some_and(|cas| ![0, old.cas].contains(&cas)) => {
             Ok(Done::Exists)
         }
         (How::Append, Some(old)) => append(store, key, old, &value, largest, now),
@@ -94,7 +92,7 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
         Done::Full => cx.counts.add(Count::StoreNoMemory),
         _ => {}
     }
-    if put.unique.is_some() {
+    if put.cas.is_some() {
         match done {
             Done::Stored(_) => cx.counts.add(Count::CasHits),
             Done::Exists => cx.counts.add(Count::CasBadval),
@@ -106,14 +104,14 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
 }
 
 fn set(store: &mut Store, key: &Key, put: &Put, value: Value<'_>, now: u64) -> Result<Done, Error> {
-    store.set_tagged(key, value, put.flags, put.marks, put.expiry, now).map(Done::Stored)
+    store.set_with_meta(key, value, put.flags, put.marks, put.expiry, now).map(Done::Stored)
 }
 
 /// The length of what is under `key`, if that of an item is no more than `largest` with `more` bytes added.
 fn has_room(
     store: &mut Store,
     key: &Key,
-    old: Tag,
+    old: ItemMeta,
     more: usize,
     largest: usize,
     now: u64,
@@ -122,7 +120,14 @@ fn has_room(
     Ok((size(key.bytes.len(), old.flags, len + more) <= largest).then_some(len))
 }
 
-fn append(store: &mut Store, key: &Key, old: Tag, value: &Value<'_>, largest: usize, now: u64) -> Result<Done, Error> {
+fn append(
+    store: &mut Store,
+    key: &Key,
+    old: ItemMeta,
+    value: &Value<'_>,
+    largest: usize,
+    now: u64,
+) -> Result<Done, Error> {
     let value = as_str(value);
     if has_room(store, key, old, value.len(), largest, now)?.is_none() {
         return Ok(Done::NotStored);
@@ -131,12 +136,19 @@ fn append(store: &mut Store, key: &Key, old: Tag, value: &Value<'_>, largest: us
         Str::Short(bytes) => store.append(key, bytes, now)?,
         Str::Long(_) => store.append(key, &value.to_vec(), now)?,
     };
-    let unique = store.next_unique();
-    store.set_tag(key, Tag { unique, marks: 0, ..old }, now);
-    Ok(Done::Stored(unique))
+    let cas = store.next_cas();
+    store.set_meta(key, ItemMeta { cas, marks: 0, ..old }, now);
+    Ok(Done::Stored(cas))
 }
 
-fn prepend(store: &mut Store, key: &Key, old: Tag, value: &Value<'_>, largest: usize, now: u64) -> Result<Done, Error> {
+fn prepend(
+    store: &mut Store,
+    key: &Key,
+    old: ItemMeta,
+    value: &Value<'_>,
+    largest: usize,
+    now: u64,
+) -> Result<Done, Error> {
     let value = as_str(value);
     let Some(len) = has_room(store, key, old, value.len(), largest, now)? else { return Ok(Done::NotStored) };
     let mut whole = Vec::with_capacity(len + value.len());
@@ -144,7 +156,7 @@ fn prepend(store: &mut Store, key: &Key, old: Tag, value: &Value<'_>, largest: u
     if let Some(behind) = store.peek(key, now)? {
         behind.copy_to(&mut whole);
     }
-    store.set_tagged(key, &whole[..], old.flags, 0, Expiry::Keep, now).map(Done::Stored)
+    store.set_with_meta(key, &whole[..], old.flags, 0, Expiry::Keep, now).map(Done::Stored)
 }
 
 fn as_str<'a>(value: &'a Value<'_>) -> Str<'a> {
@@ -165,8 +177,8 @@ pub(super) enum Counted {
     Full,
 }
 
-/// Counts the number under `key` up or down, if what is there has the unique number `unique`.
-pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, unique: Option<u64>) -> Counted {
+/// Counts the number under `key` up or down, if what is there has the unique number `cas`.
+pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, cas: Option<u64>) -> Counted {
     let (hits, misses) = if up { (Count::IncrHits, Count::IncrMisses) } else { (Count::DecrHits, Count::DecrMisses) };
     let now = cx.now;
     let store = cx.shards.of(key);
@@ -175,28 +187,28 @@ pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, uniq
         cx.counts.add(misses);
         return Counted::NotFound;
     };
-    let tag = found.tag;
+    let meta = found.meta;
     // What cannot be a number is not compared.
     let Some(bytes) = found.value.short().filter(|bytes| !bytes.is_empty()) else { return Counted::NoNumber };
-    if unique.is_some_and(|unique| ![0, tag.unique].contains(&unique)) {
+    if cas.is_some_and(|cas| ![0, meta.cas].contains(&cas)) {
         return Counted::Exists;
     }
     let (number, len) = (unsigned(bytes), bytes.len());
     let Some(number) = number else { return Counted::NoNumber };
     cx.counts.add(hits);
     let number = if up { number.wrapping_add(by) } else { number.saturating_sub(by) };
-    match write_number(store, key, number, len, tag, now) {
-        Ok(unique) => Counted::To(number, unique),
+    match write_number(store, key, number, len, meta, now) {
+        Ok(cas) => Counted::To(number, cas),
         Err(_) => Counted::Full,
     }
 }
 
 /// Puts `number` under `key`, where a value of `len` bytes is: it stays as long as it is, if it is long enough.
-fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, tag: Tag, now: u64) -> Result<u64, Error> {
+fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, meta: ItemMeta, now: u64) -> Result<u64, Error> {
     let mut room = [0; DIGITS];
     let digits = digits(number, &mut room);
     if digits.len() > len {
-        return store.set_tagged(key, digits, tag.flags, 0, Expiry::Keep, now);
+        return store.set_with_meta(key, digits, meta.flags, 0, Expiry::Keep, now);
     }
     store.set_range(key, 0, digits, now)?;
     let mut at = digits.len();
@@ -205,9 +217,9 @@ fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, tag: Tag,
         store.set_range(key, at, &[b' '; PADDING][..n], now)?;
         at += n;
     }
-    let unique = store.next_unique();
-    store.set_tag(key, Tag { unique, ..tag }, now);
-    Ok(unique)
+    let cas = store.next_cas();
+    store.set_meta(key, ItemMeta { cas, ..meta }, now);
+    Ok(cas)
 }
 
 /// What is under `key` expires as a client says in `seconds`. Returns whether anything is.
@@ -223,10 +235,10 @@ pub(super) fn touch(cx: &mut Context<'_, '_>, key: &Key, seconds: i32) -> Result
     Ok(true)
 }
 
-/// Notes that what is under `key`, which has `tag`, has been fetched.
+/// Notes that what is under `key`, which has `meta`, has been fetched.
 #[inline]
-pub(super) fn note_fetched(store: &mut Store, key: &Key, tag: Tag, now: u64) {
-    if tag.marks & FETCHED == 0 {
-        store.set_tag(key, Tag { marks: tag.marks | FETCHED, ..tag }, now);
+pub(super) fn note_fetched(store: &mut Store, key: &Key, meta: ItemMeta, now: u64) {
+    if meta.marks & FETCHED == 0 {
+        store.set_meta(key, ItemMeta { marks: meta.marks | FETCHED, ..meta }, now);
     }
 }

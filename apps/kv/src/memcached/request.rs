@@ -28,7 +28,7 @@ pub(super) enum Command<'a> {
     Get {
         keys: Words<'a>,
         /// Whether the unique numbers are asked for.
-        unique: bool,
+        cas: bool,
         /// When what is there is to expire.
         expires: Option<i32>,
     },
@@ -37,7 +37,7 @@ pub(super) enum Command<'a> {
         how: How,
         flags: u32,
         expires: i32,
-        unique: Option<u64>,
+        cas: Option<u64>,
     },
     Count {
         key: &'a [u8],
@@ -217,27 +217,27 @@ fn key(word: &[u8]) -> Result<&[u8], Wrong> {
     if word.len() <= KEY { Ok(word) } else { Err(Wrong::Argument(BAD_LINE)) }
 }
 
-fn get<'a>(keys: Words<'a>, unique: bool) -> Command<'a> {
+fn get<'a>(keys: Words<'a>, cas: bool) -> Command<'a> {
     if { keys }.next().is_none() {
         return Command::Say(ERROR);
     }
-    keys_of(keys, unique, None)
+    keys_of(keys, cas, None)
 }
 
-fn get_and_touch<'a>(mut words: Words<'a>, unique: bool) -> Command<'a> {
+fn get_and_touch<'a>(mut words: Words<'a>, cas: bool) -> Command<'a> {
     match words.next().map(signed) {
         None => Command::Say(ERROR),
         Some(None) => Command::Say(BAD_TIME),
-        Some(expires) => keys_of(words, unique, expires),
+        Some(expires) => keys_of(words, cas, expires),
     }
 }
 
-fn keys_of<'a>(keys: Words<'a>, unique: bool, expires: Option<i32>) -> Command<'a> {
+fn keys_of<'a>(keys: Words<'a>, cas: bool, expires: Option<i32>) -> Command<'a> {
     // Most lines are shorter than the longest key.
     if keys.0.len() > KEY && { keys }.any(|key| key.len() > KEY) {
         return Command::Say(BAD_LINE);
     }
-    Command::Get { keys, unique, expires }
+    Command::Get { keys, cas, expires }
 }
 
 fn put<'a>(how: How, compares: bool, words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
@@ -249,9 +249,9 @@ fn put<'a>(how: How, compares: bool, words: Words<'a>, limits: &Limits) -> (Requ
     let quiet = args[len - 1] == b"noreply";
     let command = || {
         let (flags, expires, len) = (unsigned(args[1])?, signed(args[2])?, length(args[3])?);
-        let unique = if compares { Some(unsigned(args[4])?) } else { None };
+        let cas = if compares { Some(unsigned(args[4])?) } else { None };
         (args[0].len() <= KEY).then_some(())?;
-        Some((Command::Put { key: args[0], how, flags: flags as u32, expires, unique }, flags as u32, len))
+        Some((Command::Put { key: args[0], how, flags: flags as u32, expires, cas }, flags as u32, len))
     };
     let Some((command, flags, len)) = command() else {
         return (Request { command: said(BAD_LINE, quiet), quiet }, Body::None);

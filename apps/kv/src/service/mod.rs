@@ -33,7 +33,7 @@ pub use workers::messages::Message;
 
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
-use crate::store::{Batch, Keys, Store};
+use crate::store::{HashBatch, KeyHasher, Store};
 use conn::output::Replies;
 use conn::{Client, Speech};
 use fast_path::Ahead;
@@ -54,7 +54,7 @@ pub struct Kv {
     worker: usize,
     /// All shards' places, one for each worker: its own, unless it is lent, and those that it has borrowed.
     stores: Vec<Option<Box<Store>>>,
-    keys: Keys,
+    hasher: KeyHasher,
     /// Whether what is set is written to an export.
     exports: bool,
     /// By slot.
@@ -75,7 +75,7 @@ pub struct Kv {
     ahead: Vec<Ahead>,
     asked: usize,
     /// The keys of those others whose hashes are not known yet.
-    unhashed: Batch,
+    unhashed: HashBatch,
     /// Clients that ask for one of these and nothing else, and which that is.
     lone: Vec<(ConnId, u32)>,
     /// Clients that ask for more than one of these, or for something else, and which of these they ask for first.
@@ -114,7 +114,7 @@ impl Kv {
         Kv {
             worker,
             stores,
-            keys: hub.keys(),
+            hasher: hub.hasher(),
             datagrams: Datagrams::new(hub.datagrams()),
             exports: hub.exports(),
             clients: Vec::new(),
@@ -127,7 +127,7 @@ impl Kv {
             replies: Replies::default(),
             ahead: Vec::new(),
             asked: 0,
-            unhashed: Batch::default(),
+            unhashed: HashBatch::default(),
             lone: Vec::new(),
             others: Vec::new(),
             glimpsed: Vec::new(),

@@ -99,7 +99,7 @@ impl Kv {
     pub(super) fn serve_datagrams(&mut self, net: &mut impl Transport) {
         if !self.datagrams.waiting.is_empty() {
             if let Some(store) = &self.stores[self.worker] {
-                self.datagrams.hashes.iter().for_each(|hash| store.prefetch_item(store.see(*hash)));
+                self.datagrams.hashes.iter().for_each(|hash| store.prefetch_item(store.location_hint(*hash)));
             }
             self.datagrams.hashes.clear();
             let mut waiting = std::mem::take(&mut self.datagrams.waiting);

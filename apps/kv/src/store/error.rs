@@ -1,17 +1,17 @@
-//! What is refused.
+//! Errors of store operations.
 
 use thiserror::Error;
 
-/// Why something was not done, in Redis' words.
+/// Reason for refusing an operation, in the words of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Error {
-    /// What is under the key is of another kind.
+    /// The value has another type.
     #[error("WRONGTYPE Operation against a key holding the wrong kind of value")]
     WrongType,
-    /// There is no memory for it, and nothing may go.
+    /// Memory is full and nothing can be evicted.
     #[error("OOM command not allowed when used memory > 'maxmemory'.")]
     Full,
-    /// A key or the name of a field longer than [`Store::LONGEST_KEY`](crate::store::Store::LONGEST_KEY).
+    /// The key or field name is longer than [`Store::LONGEST_KEY`](crate::store::Store::LONGEST_KEY).
     #[error("ERR key or field is too long")]
     TooLong,
 }

@@ -1,62 +1,61 @@
-//! What peers may read by themselves is kept in step with what is here.
-//!
-//! Every change of a string comes through here: when an item was written or its expiry put off, when it goes for whatever reason, and
-//! when its keyspace is flushed.
+//! Keeps the RDMA-readable export in step with the store.
+//! Every change of a string is reported here: a write, a new expiry time, a removal of any kind, and a flush.
 
 use crate::export::Writer;
 use crate::store::Store;
 use crate::store::index::Location;
 use crate::store::memory::item::{Form, Item};
 
-/// The keyspace whose strings are exported: the database that clients begin with.
-const EXPORTED: u8 = 0;
+/// Keyspace whose strings are exported: the database that clients start in.
+const EXPORTED_KEYSPACE: u8 = 0;
 
 impl Store {
-    /// Strings of the first keyspace that are put in or changed from now on are written to `export` as well, if they are short.
+    /// Exports strings of the first keyspace that are written from now on, if they are short.
     pub fn export_to(&mut self, export: Writer) {
         self.export = Some(Box::new(export));
-        self.is_heard = true;
+        self.has_observers = true;
     }
 
-    /// Asks for that part of the export in which `key` of `space` will be written, if it will.
+    /// Prefetches the part of the export that a write of `key` changes.
     pub fn prefetch_export(&self, space: u8, key: &[u8]) {
-        if let Some(export) = self.export.as_ref().filter(|_| space == EXPORTED) {
+        if let Some(export) = self.export.as_ref().filter(|_| space == EXPORTED_KEYSPACE) {
             export.prefetch(key);
         }
     }
 
-    /// The item at `location`, of a key of this hash, has been written, or is to expire at another time.
+    /// Reports that the item at `location`, whose key has this hash, was written or got a new expiry time.
     #[inline(always)]
-    pub(super) fn wrote(&mut self, hash: u64, location: Location) {
-        if self.is_heard {
-            self.tell_written(hash, location);
+    pub(super) fn note_write(&mut self, hash: u64, location: Location) {
+        if self.has_observers {
+            self.note_write_slow(hash, location);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_written(&mut self, hash: u64, location: Location) {
+    fn note_write_slow(&mut self, hash: u64, location: Location) {
         self.watches.changed(hash);
         self.write_export(location);
     }
 
     fn write_export(&mut self, location: Location) {
         let item = Item(self.heap.at(location));
-        let Some(export) = self.export.as_mut().filter(|_| item.space() == self.spaces.current(EXPORTED)) else {
+        let Some(export) = self.export.as_mut().filter(|_| item.space() == self.keyspaces.current(EXPORTED_KEYSPACE))
+        else {
             return;
         };
         match item.form() {
             Form::Short => export.set(item.key(), item.value(), item.expires_at()),
             Form::Long => export.remove(item.key()),
-            // Where it is, a string was not: one has to go first.
+            // A hash never replaces a string in place: the string is removed first.
             Form::Fields | Form::Buckets | Form::Bucket => {}
         }
     }
 
-    /// The item at `location` goes.
+    /// Reports that the item at `location` is about to be removed.
     #[inline(always)]
-    pub(super) fn withdraw(&mut self, location: Location) {
-        if self.is_heard {
+    pub(super) fn note_removal(&mut self, location: Location) {
+        if self.has_observers {
             self.remove_export(location);
         }
     }
@@ -65,8 +64,9 @@ impl Store {
     #[inline(never)]
     fn remove_export(&mut self, location: Location) {
         let item = Item(self.heap.at(location));
-        // Of what was flushed nothing is there, and there may be something new under the same key.
-        let Some(export) = self.export.as_mut().filter(|_| item.space() == self.spaces.current(EXPORTED)) else {
+        // An item of a flushed keyspace is not exported, and its key may have a new value there.
+        let Some(export) = self.export.as_mut().filter(|_| item.space() == self.keyspaces.current(EXPORTED_KEYSPACE))
+        else {
             return;
         };
         if item.form() == Form::Short {
@@ -74,16 +74,16 @@ impl Store {
         }
     }
 
-    /// Removes the string that was under `key`, where a hash is now.
-    pub(super) fn withdraw_string(&mut self, key: &crate::store::Key) {
-        if let Some(export) = self.export.as_mut().filter(|_| key.space == EXPORTED) {
+    /// Removes the string under `key` from the export after a hash replaced it.
+    pub(super) fn unexport_string(&mut self, key: &crate::store::Key) {
+        if let Some(export) = self.export.as_mut().filter(|_| key.space == EXPORTED_KEYSPACE) {
             export.remove(key.bytes);
         }
     }
 
-    /// The keys of `space` have gone.
-    pub(super) fn withdraw_all(&mut self, space: u8) {
-        if space == EXPORTED
+    /// Removes all strings of `space` from the export.
+    pub(super) fn unexport_all(&mut self, space: u8) {
+        if space == EXPORTED_KEYSPACE
             && let Some(export) = &mut self.export
         {
             export.clear();
@@ -93,9 +93,9 @@ impl Store {
 
 #[cfg(test)]
 impl Store {
-    /// The string under `key` at `now`, without any change.
-    pub(crate) fn glance(&self, key: &crate::store::Key, now: u64) -> Option<Vec<u8>> {
-        let location = self.find_any(key)?;
+    /// Returns the string under `key` at `now` without changing anything.
+    pub(crate) fn peek_untouched(&self, key: &crate::store::Key, now: u64) -> Option<Vec<u8>> {
+        let location = self.find_ignoring_expiry(key)?;
         let is_there = self.item(location).expires_at().is_none_or(|at| at > now);
         self.string(location).ok().filter(|_| is_there).map(|string| string.to_vec())
     }

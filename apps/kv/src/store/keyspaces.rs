@@ -1,100 +1,100 @@
-//! Keyspaces, which are flushed at once and emptied later.
+//! Keyspaces (databases), which a flush empties in constant time.
 
 use crate::store::stats::ShardStats;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Keyspaces that there are: 16 databases, memcached's, and some more.
-pub const SPACES: usize = 32;
+/// Number of keyspaces: 16 databases, the keyspace of memcached, and spares.
+pub const KEYSPACES: usize = 32;
 
-/// What an item says of its keyspace is a number that stands for it until it is flushed.
-///
-/// Then another stands for it, and the items with the old one are nobody's: they go when somebody comes across them.
-pub(crate) struct Spaces {
-    /// What stands for each keyspace.
-    current: [u8; SPACES],
-    /// What each stands for, or did.
+/// Table from keyspaces to their current ids.
+/// Each item stores the id of its keyspace. A flush gives the keyspace another id. Items with the old id are dead and
+/// are removed in the background.
+pub(crate) struct Keyspaces {
+    /// Current id of each keyspace.
+    current: [u8; KEYSPACES],
+    /// Keyspace of each id, current or former.
     outer: [u8; 256],
     len: [usize; 256],
-    /// How many of them expire some time.
+    /// Number of items with an expiry time, by id.
     expiring: [usize; 256],
-    /// For each keyspace, a cursor of the index near which there is a key, or was.
-    near: [u64; SPACES],
-    /// Items that are nobody's.
+    /// For each keyspace, an index cursor near a recent key.
+    near: [u64; KEYSPACES],
+    /// Number of dead items.
     flushed: usize,
-    /// Counts of each keyspace for other workers.
+    /// Key counts for other workers.
     stats: Arc<ShardStats>,
 }
 
-impl Spaces {
+impl Keyspaces {
     pub fn new(stats: Arc<ShardStats>) -> Self {
-        let outer = std::array::from_fn(|n| if n < SPACES { n as u8 } else { 0 });
-        Spaces {
+        let outer = std::array::from_fn(|n| if n < KEYSPACES { n as u8 } else { 0 });
+        Keyspaces {
             current: std::array::from_fn(|n| n as u8),
             outer,
             len: [0; 256],
             expiring: [0; 256],
-            near: [0; SPACES],
+            near: [0; KEYSPACES],
             flushed: 0,
             stats,
         }
     }
 
-    /// What items of `space` say now.
+    /// Returns the current id of `space`.
     #[inline(always)]
     pub fn current(&self, space: u8) -> u8 {
         self.current[usize::from(space)]
     }
 
-    /// The keyspace that `number` stands for, or did.
+    /// Returns the keyspace of the id `number`, current or former.
     #[inline]
     pub fn outer(&self, number: u8) -> u8 {
         self.outer[usize::from(number)]
     }
 
-    /// Whether an item that says `number` is nobody's.
+    /// Returns true if items with the id `number` are dead.
     #[inline]
     pub fn is_flushed(&self, number: u8) -> bool {
         self.flushed > 0 && self.current(self.outer(number)) != number
     }
 
-    /// Items of `space`.
+    /// Returns the number of items in `space`.
     pub fn len(&self, space: u8) -> usize {
         self.len[usize::from(self.current(space))]
     }
 
-    /// Those of them that expire some time.
+    /// Returns the number of items in `space` that have an expiry time.
     pub fn expiring(&self, space: u8) -> usize {
         self.expiring[usize::from(self.current(space))]
     }
 
-    /// Items that are nobody's.
+    /// Returns the number of dead items.
     pub fn flushed(&self) -> usize {
         self.flushed
     }
 
-    /// There is an item more that says `number`, at the index's cursor `at`.
+    /// Counts a new item with the id `number` at the index cursor `at`.
     #[inline]
-    pub fn added(&mut self, number: u8, at: u64) {
+    pub fn add_item(&mut self, number: u8, at: u64) {
         let (len, space) = (&mut self.len[usize::from(number)], self.outer[usize::from(number)]);
         *len += 1;
         self.near[usize::from(space)] = at;
         self.stats.set_keys(space, *len);
     }
 
-    /// A cursor of the index near which there is a key of `space`, or was.
+    /// Returns an index cursor near a recent key of `space`.
     pub fn near(&self, space: u8) -> u64 {
         self.near[usize::from(space)]
     }
 
-    /// There is a key of `space` at the cursor `at`.
+    /// Stores the index cursor of a key of `space`.
     pub fn set_near(&mut self, space: u8, at: u64) {
         self.near[usize::from(space)] = at;
     }
 
-    /// There is an item less that says `number`.
+    /// Counts the removal of an item with the id `number`.
     #[inline]
-    pub fn removed(&mut self, number: u8) {
+    pub fn remove_item_of(&mut self, number: u8) {
         self.len[usize::from(number)] -= 1;
         if self.is_flushed(number) {
             self.flushed -= 1;
@@ -103,42 +103,42 @@ impl Spaces {
         }
     }
 
-    /// One of the items that say `number` expires some time.
+    /// Counts an item with the id `number` that got an expiry time.
     #[inline]
     pub fn expires(&mut self, number: u8) {
         self.expiring[usize::from(number)] += 1;
         self.publish_expiring(number);
     }
 
-    /// It does not any more, or has gone.
+    /// Counts an item with the id `number` that lost its expiry time or was removed.
     #[inline]
-    pub fn expires_no_more(&mut self, number: u8) {
+    pub fn remove_expiring(&mut self, number: u8) {
         self.expiring[usize::from(number)] -= 1;
         self.publish_expiring(number);
     }
 
-    /// Stores the number of expiring items of the keyspace of `number`, unless `number` is from before its last flush.
+    /// Publishes the number of expiring items of the keyspace of `number`, unless a flush made `number` obsolete.
     #[inline]
     fn publish_expiring(&self, number: u8) {
         let space = self.outer(number);
-        // The last flushed item has been taken from `flushed` before this, so that does not tell.
+        // `flushed` cannot answer this: the last dead item was already subtracted.
         if self.current(space) == number {
             self.stats.set_expiring(space, self.expiring[usize::from(number)]);
         }
     }
 
-    /// Returns true if numbers are free for the flush of all of `spaces`.
+    /// Returns true if enough ids are free to flush all of `keyspaces`.
     pub fn can_flush(&self, spaces: Range<u8>) -> bool {
         let needed = spaces.filter(|space| self.len(*space) > 0).count();
         (0..u8::MAX).filter(|number| self.is_free(*number)).take(needed).count() == needed
     }
 
-    /// Returns true if `number` stands for no keyspace, and no item says it.
+    /// Returns true if the id `number` belongs to no keyspace and to no item.
     fn is_free(&self, number: u8) -> bool {
         self.len[usize::from(number)] == 0 && self.current(self.outer(number)) != number
     }
 
-    /// Makes the items of `space` nobody's. Returns whether it did: it cannot while there are others of too many flushes.
+    /// Makes all items of `space` dead. Returns false if no id is free, because dead items of too many flushes remain.
     pub fn flush(&mut self, space: u8) -> bool {
         let old = self.current(space);
         if self.len[usize::from(old)] == 0 {

@@ -1,4 +1,4 @@
-//! One shard's keys and values.
+//! Keys and values of one shard.
 
 mod error;
 mod export_sync;
@@ -11,120 +11,120 @@ mod values;
 mod watch;
 
 pub use error::Error;
-pub use index::hasher::Keys;
-pub use index::lookahead::Seen;
-pub use index::siphash::Batch;
-pub use keyspaces::SPACES;
-pub use memory::item::Tag;
+pub use index::hasher::KeyHasher;
+pub use index::lookahead::LocationHint;
+pub use index::siphash::HashBatch;
+pub use keyspaces::KEYSPACES;
+pub use memory::item::ItemMeta;
 pub use memory::long_value::{Long, LongWriter, Str, Value};
-pub use reclaim::eviction::{Evict, From};
+pub use reclaim::eviction::{Evictable, EvictionPolicy};
 pub use stats::ShardStats;
 pub use values::fetch::Fetched;
-pub use values::keys::Owned;
+pub use values::keys::DumpedValue;
 
 use crate::export::Writer;
 use index::{Index, Location};
-use keyspaces::Spaces;
+use keyspaces::Keyspaces;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use memory::heap::Heap;
-use memory::item::{Form, Head, Item};
+use memory::item::{Form, Item, ItemHeader};
 use memory::slab::Slab;
 use reclaim::expiry_wheel::Wheel;
 use std::sync::Arc;
 use values::hashes::table::Table;
 use watch::Watches;
 
-/// Items of about this size make an index of the right size from the start; it grows for smaller ones.
+/// Item size assumed for the initial size of the index. The index grows if items are smaller.
 const USUAL_ITEM: usize = 128;
 
-/// What a store is made of.
+/// Configuration of a store.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Bytes that it may take, in all.
+    /// Memory limit in bytes, for everything the store holds.
     pub memory: usize,
-    /// What goes when they are taken.
-    pub evict: Evict,
-    /// The key of the hash, which no client must know.
+    /// Eviction policy at the memory limit.
+    pub evict: EvictionPolicy,
+    /// Secret of the key hash. No client may learn it.
     pub key: [u8; 16],
-    /// Values of so many bytes lie in the arena; at most [`LONG`].
+    /// Length from which a value is stored in the arena, at most [`LONG_THRESHOLD`].
     pub long: usize,
-    /// The memory of all shards' values.
+    /// Arena shared by all shards.
     pub arena: Arena,
 }
 
-/// The most that [`Config::long`] may be, and usually is.
-pub const LONG: usize = 4096;
+/// Largest and default [`Config::long`].
+pub const LONG_THRESHOLD: usize = 4096;
 
 impl Config {
-    /// A store of its own in ordinary memory, which refuses what it has no room for.
+    /// Creates a configuration with a private arena in ordinary memory and without eviction.
     ///
     /// # Panics
-    /// If the system does not give the memory.
+    /// Panics if the system refuses the memory.
     pub fn new(memory: usize) -> Self {
         let arena = Arena::new(ArenaConfig { bytes: memory.next_multiple_of(1 << 20) + (2 << 20), hugepages: false });
         Config {
             memory,
-            evict: Evict::None,
+            evict: EvictionPolicy::None,
             key: std::array::from_fn(|_| fastrand::u8(..)),
-            long: LONG,
+            long: LONG_THRESHOLD,
             arena: arena.expect("memory for an arena"),
         }
     }
 }
 
-/// What is under a key, as `TYPE` says it.
+/// Type of a value (`TYPE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueType {
     /// A string.
     String,
     /// A hash.
     Hash,
 }
 
-/// A key, with its hash.
+/// Key and its hash.
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a> {
-    /// Which keyspace it is in.
+    /// Keyspace of the key.
     pub space: u8,
-    /// The key itself.
+    /// Bytes of the key.
     pub bytes: &'a [u8],
     hash: u64,
 }
 
 impl<'a> Key<'a> {
-    /// Creates a key of `space` with the hash that [`Keys`] computed of it before.
+    /// Creates a key of `space` whose hash [`Keys`] computed earlier.
     pub(crate) fn with_hash(space: u8, bytes: &'a [u8], hash: u64) -> Self {
         Key { space, bytes, hash }
     }
 
-    /// Its hash, by the key that all shards have.
+    /// Returns the hash, which is the same in all shards.
     #[inline]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 }
 
-/// When something is to expire.
+/// Expiry time of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// When it did before; never, if it is new.
+    /// That of the replaced value, or never.
     Keep,
     /// Never.
     Never,
-    /// At so many milliseconds of the clock by which the store is asked.
+    /// Milliseconds on the clock that the caller passes as `now`.
     At(u64),
 }
 
-/// What happened to items that nobody asked to go.
+/// Numbers of items the store removed on its own.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Items that expired.
+    /// Expired items.
     pub expired: u64,
-    /// Items that went because memory was full.
+    /// Items evicted at the memory limit.
     pub evicted: u64,
 }
 
-/// One shard's keys and values.
+/// Keys and values of one shard.
 pub struct Store {
     index: Index,
     heap: Heap,
@@ -132,33 +132,33 @@ pub struct Store {
     longs: Slab<Long>,
     /// Large hashes.
     tables: Slab<Table>,
-    /// Those of them that are nobody's.
-    doomed: Vec<u32>,
+    /// Deleted large hashes whose buckets are not freed yet.
+    dead_tables: Vec<u32>,
     /// Number of changes of large hashes.
     table_changes: u64,
-    /// Bytes that they take beside the heap.
-    beside: usize,
-    spaces: Spaces,
+    /// Bytes of long values and large hashes outside the heap.
+    external_bytes: usize,
+    keyspaces: Keyspaces,
     watches: Watches,
-    /// What peers may read.
+    /// RDMA-readable copy of short strings.
     export: Option<Box<Writer>>,
-    /// Whether there is an export, or a watched key: who writes asks this alone.
-    is_heard: bool,
-    evict: Evict,
+    /// True if there is an export or a watched key. Writes test only this flag.
+    has_observers: bool,
+    evict: EvictionPolicy,
     memory: usize,
     long: usize,
-    keys: Keys,
-    random: fastrand::Rng,
-    /// Counters for other workers.
+    hasher: KeyHasher,
+    rng: fastrand::Rng,
+    /// Counters that other workers read.
     stats: Arc<ShardStats>,
-    /// The unique number of the last tag.
-    unique: u64,
-    /// Where flushed items are looked for next.
-    sweep: u64,
+    /// CAS value given last.
+    last_cas: u64,
+    /// Index cursor of the sweep for flushed items.
+    sweep_cursor: u64,
     /// Empty between calls.
-    found: Vec<Location>,
-    labels: Vec<u32>,
-    /// The hash of the key that may not be evicted.
+    scratch_locations: Vec<Location>,
+    scratch_labels: Vec<u32>,
+    /// Hash of the key that must not be evicted.
     pinned: Option<u64>,
     /// Empty between calls.
     scratch: Vec<u8>,
@@ -166,17 +166,17 @@ pub struct Store {
 }
 
 impl Store {
-    /// Bytes of the longest key, and of the longest name of a field.
+    /// Length limit of a key and of a field name.
     pub const LONGEST_KEY: usize = 4000;
-    /// Items that a [`tick`](Self::tick) is best about: some microseconds' work.
+    /// Recommended budget of a [`tick`](Self::tick): a few microseconds of work.
     pub const TICK: usize = 32;
 
-    /// An empty store, at `now` milliseconds.
+    /// Creates an empty store at `now` milliseconds.
     pub fn new(config: &Config, now: u64) -> Self {
         Store::with_stats(config, now, Arc::default())
     }
 
-    /// An empty store, at `now` milliseconds, that counts in `stats`, which no other store does.
+    /// Creates an empty store at `now` milliseconds that counts in `stats`, which no other store may use.
     pub fn with_stats(config: &Config, now: u64, stats: Arc<ShardStats>) -> Self {
         let seed = u64::from_le_bytes(*config.key.first_chunk().expect("a key has 16 bytes"));
         Store {
@@ -185,168 +185,167 @@ impl Store {
             wheel: Wheel::new(now),
             longs: Slab::new(),
             tables: Slab::new(),
-            doomed: Vec::new(),
+            dead_tables: Vec::new(),
             table_changes: 0,
-            beside: 0,
-            spaces: Spaces::new(stats.clone()),
+            external_bytes: 0,
+            keyspaces: Keyspaces::new(stats.clone()),
             watches: Watches::default(),
             export: None,
-            is_heard: false,
+            has_observers: false,
             evict: config.evict,
             memory: config.memory,
-            long: config.long.min(LONG),
-            keys: Keys::new(&config.key),
-            random: fastrand::Rng::with_seed(seed),
+            long: config.long.min(LONG_THRESHOLD),
+            hasher: KeyHasher::new(&config.key),
+            rng: fastrand::Rng::with_seed(seed),
             stats,
-            unique: 0,
-            sweep: 0,
-            found: Vec::new(),
-            labels: Vec::new(),
+            last_cas: 0,
+            sweep_cursor: 0,
+            scratch_locations: Vec::new(),
+            scratch_labels: Vec::new(),
             pinned: None,
             scratch: Vec::new(),
             scratch_beside: Vec::new(),
         }
     }
 
-    /// `bytes` as a key of `space`, which is below [`SPACES`].
+    /// Returns `bytes` as a key of `space`, which is below [`KEYSPACES`].
     #[inline]
     pub fn key<'a>(&self, space: u8, bytes: &'a [u8]) -> Key<'a> {
-        self.keys().key(space, bytes)
+        self.hasher().key(space, bytes)
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes in use.
     pub fn used(&self) -> usize {
-        self.heap.used() + self.index.bytes() + self.longs.bytes() + self.tables.bytes() + self.beside
+        self.heap.used() + self.index.bytes() + self.longs.bytes() + self.tables.bytes() + self.external_bytes
     }
 
-    /// What has gone without being asked to.
+    /// Returns the numbers of expired and evicted items.
     pub fn counts(&self) -> Counts {
         self.stats.counts()
     }
 
-    /// Counters for other workers.
+    /// Returns the counters that other workers read.
     pub fn stats(&self) -> &Arc<ShardStats> {
         &self.stats
     }
 
-    /// Stores the [bytes that it takes](Self::used) in its [counters](Self::stats).
+    /// Publishes the [bytes in use](Self::used) in the [counters](Self::stats).
     pub fn publish_used(&self) {
         self.stats.set_used(self.used());
     }
 
-    /// Bytes that it may take.
+    /// Returns the memory limit.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// It may take `memory` bytes from now on. If it takes more, that changes piece by piece.
+    /// Sets the memory limit. Usage above the limit shrinks step by step.
     pub fn set_memory(&mut self, memory: usize) {
         self.memory = memory;
     }
 
-    /// What goes when memory is full.
-    pub fn evict(&self) -> Evict {
+    /// Returns the eviction policy.
+    pub fn evict(&self) -> EvictionPolicy {
         self.evict
     }
 
-    /// `evict` goes when memory is full, from now on.
-    pub fn set_evict(&mut self, evict: Evict) {
+    /// Sets the eviction policy.
+    pub fn set_evict(&mut self, evict: EvictionPolicy) {
         self.evict = evict;
     }
 
-    /// The item at `location`.
     #[inline]
     fn item(&self, location: Location) -> Item<&[u8]> {
         Item(self.heap.at(location))
     }
 
-    /// Where the item of `key` lies, which has not expired at `now`.
+    /// Returns the location of the item of `key` if it has not expired at `now`.
     #[inline]
     fn find(&mut self, key: &Key, now: u64) -> Option<Location> {
-        self.look(key, now).map(|(location, _)| location)
+        self.find_with_header(key, now).map(|(location, _)| location)
     }
 
-    /// As [`find`](Self::find), and how the item begins.
+    /// [`find`](Self::find) that also returns the item's header.
     #[inline(always)]
-    fn look(&mut self, key: &Key, now: u64) -> Option<(Location, Head)> {
-        let space = self.spaces.current(key.space);
+    fn find_with_header(&mut self, key: &Key, now: u64) -> Option<(Location, ItemHeader)> {
+        let space = self.keyspaces.current(key.space);
         let (location, head) = self.index.find_map(key.hash, |location| {
-            self.item(location).head_if(space, key.bytes).map(|head| (location, head))
+            self.item(location).header_if(space, key.bytes).map(|head| (location, head))
         })?;
         if head.expires() && self.item(location).expires_at().is_some_and(|at| at <= now) {
-            self.let_expire(key, location);
+            self.expire_item(key, location);
             return None;
         }
         Some((location, head))
     }
 
-    /// The item at `location`, of `key`, has expired.
+    /// Removes the expired item at `location`.
     #[cold]
-    fn let_expire(&mut self, key: &Key, location: Location) {
+    fn expire_item(&mut self, key: &Key, location: Location) {
         self.stats.add_expired(1);
         self.watches.changed(key.hash);
-        self.drop_item(key.hash, location);
+        self.remove_item(key.hash, location);
     }
 
-    /// Where the item of `key` lies, whether or not it has expired.
+    /// Returns the location of the item of `key`, expired or not.
     #[inline]
-    fn find_any(&self, key: &Key) -> Option<Location> {
-        let space = self.spaces.current(key.space);
-        self.index.find(key.hash, |location| self.item(location).head_if(space, key.bytes).is_some())
+    fn find_ignoring_expiry(&self, key: &Key) -> Option<Location> {
+        let space = self.keyspaces.current(key.space);
+        self.index.find(key.hash, |location| self.item(location).header_if(space, key.bytes).is_some())
     }
 
-    /// As [`find`](Self::find); a use is noted.
+    /// [`find`](Self::find) that also records a use.
     #[inline]
-    fn find_used(&mut self, key: &Key, now: u64) -> Option<Location> {
-        let (location, head) = self.look(key, now)?;
-        self.evict.note_use(Item(self.heap.at_mut(location)), head.access(), now, &mut self.random);
+    fn find_and_touch(&mut self, key: &Key, now: u64) -> Option<Location> {
+        let (location, head) = self.find_with_header(key, now)?;
+        self.evict.record_use(Item(self.heap.at_mut(location)), head.access(), now, &mut self.rng);
         Some(location)
     }
 
-    /// The hash of the key of the item at `location`.
+    /// Returns the hash of the key of the item at `location`.
     fn hash_at(&self, location: Location) -> u64 {
         let item = self.item(location);
-        self.key(self.spaces.outer(item.space()), item.key()).hash
+        self.key(self.keyspaces.outer(item.space()), item.key()).hash
     }
 
-    /// Lets the item at `location` go, unasked.
-    fn discard(&mut self, location: Location) {
+    /// Removes the item at `location` on the store's own account.
+    fn reclaim_item(&mut self, location: Location) {
         let hash = self.hash_at(location);
-        if !self.spaces.is_flushed(self.item(location).space()) {
+        if !self.keyspaces.is_flushed(self.item(location).space()) {
             self.watches.changed(hash);
         }
-        self.drop_item(hash, location);
+        self.remove_item(hash, location);
     }
 
-    /// Takes the item at `location` out of the index.
+    /// Removes the item at `location` from the index.
     fn unlink(&mut self, hash: u64, location: Location) {
-        self.withdraw(location);
+        self.note_removal(location);
         self.index.remove(hash, location);
-        self.spaces.removed(self.item(location).space());
+        self.keyspaces.remove_item_of(self.item(location).space());
     }
 
-    fn drop_item(&mut self, hash: u64, location: Location) {
+    fn remove_item(&mut self, hash: u64, location: Location) {
         self.unlink(hash, location);
         self.release_value(location);
         self.free(location);
     }
 
-    /// Lets that part of the item at `location` go which lies elsewhere.
+    /// Releases the part of the value that is outside the item at `location`.
     fn release_value(&mut self, location: Location) {
         let item = self.item(location);
         match item.form() {
             Form::Short | Form::Bucket => {}
-            Form::Long => self.drop_long(item.number()),
-            Form::Fields => self.release_fields(location, values::hashes::HEAD),
-            Form::Buckets => self.doom(item.number()),
+            Form::Long => self.remove_long(item.number()),
+            Form::Fields => self.release_fields(location, values::hashes::HEADER),
+            Form::Buckets => self.defer_free(item.number()),
         }
     }
 
-    /// Gives back the memory of the item at `location`, which is in the table no more.
+    /// Frees the item at `location`, which the index no longer contains.
     fn free(&mut self, location: Location) {
         let item = self.item(location);
         if item.expires() {
-            self.spaces.expires_no_more(item.space());
+            self.keyspaces.remove_expiring(item.space());
             self.wheel.remove(location, &mut self.heap);
         }
         self.heap.release(location);

@@ -1,21 +1,21 @@
-//! Counters of a shard that every worker reads without borrowing the shard.
+//! Counters of a shard that every worker can read without borrowing the shard.
 
-use crate::store::{Counts, SPACES};
+use crate::store::{Counts, KEYSPACES};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one shard, as `INFO`, `DBSIZE` and `stats` report them.
 ///
-/// Only the worker that has the shard writes, so a counter is a load and a store without a locked instruction. The key counts and
-/// the counts of expired and evicted keys change together with the keys. A reply to a write therefore implies that its counts are
-/// visible: the shard, or the reply, reached the reader through a mailbox. The used memory is stored from time to time
-/// ([`Store::publish_used`](crate::store::Store::publish_used)).
+/// Only the worker that holds the shard writes, so an update is a load and a store without a locked instruction. The
+/// key counts and the counts of expired and evicted keys change together with the keys. A reply to a write therefore
+/// implies that its counts are visible: the shard, or the reply, reached the reader through a mailbox. The bytes in use
+/// are published periodically ([`Store::publish_used`](crate::store::Store::publish_used)).
 ///
-/// The alignment keeps the counters of two shards out of the pair of cache lines that a processor fetches together.
+/// The alignment keeps the counters of two shards out of one pair of cache lines that a processor fetches together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ShardStats {
-    keys: [AtomicU64; SPACES],
-    expiring: [AtomicU64; SPACES],
+    keys: [AtomicU64; KEYSPACES],
+    expiring: [AtomicU64; KEYSPACES],
     expired: AtomicU64,
     evicted: AtomicU64,
     used: AtomicU64,
@@ -28,22 +28,22 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl ShardStats {
-    /// Number of keys in `space`, expired keys included that have not been removed yet.
+    /// Returns the number of keys in `space`, including expired keys that are not removed yet.
     pub fn keys(&self, space: u8) -> u64 {
         self.keys[usize::from(space)].load(Ordering::Relaxed)
     }
 
-    /// Number of keys in `space` that have an expiry time.
+    /// Returns the number of keys in `space` that have an expiry time.
     pub fn expiring(&self, space: u8) -> u64 {
         self.expiring[usize::from(space)].load(Ordering::Relaxed)
     }
 
-    /// Numbers of keys that expired and that were evicted, since the shard was made.
+    /// Returns the numbers of keys expired and evicted since the shard was created.
     pub fn counts(&self) -> Counts {
         Counts { expired: self.expired.load(Ordering::Relaxed), evicted: self.evicted.load(Ordering::Relaxed) }
     }
 
-    /// Bytes that the shard took when it last stored them.
+    /// Returns the bytes in use at the last publication.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -74,10 +74,10 @@ impl ShardStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Config, Evict, Expiry, Store};
+    use crate::store::{Config, EvictionPolicy, Expiry, Store};
 
     #[test]
-    fn stats_hold_used_bytes_of_the_last_publication() {
+    fn used_bytes_are_those_of_last_publication() {
         let mut store = Store::new(&Config::new(4 << 20), 0);
         let stats = store.stats().clone();
         assert_eq!(stats.used(), 0);
@@ -92,8 +92,9 @@ mod tests {
     }
 
     #[test]
-    fn stats_count_keys_of_each_space_and_expired_and_evicted_keys() {
-        let mut store = Store::new(&Config { evict: Evict::named("lru").unwrap(), ..Config::new(4 << 20) }, 0);
+    fn key_expiring_and_removal_counts_follow_changes() {
+        let mut store =
+            Store::new(&Config { evict: EvictionPolicy::from_name("lru").unwrap(), ..Config::new(4 << 20) }, 0);
         let stats = store.stats().clone();
         for n in 0..10u8 {
             let name = [n];
@@ -101,7 +102,7 @@ mod tests {
             store.set(&key, b"x", if n < 6 { Expiry::At(5) } else { Expiry::Never }, 0).unwrap();
         }
         assert_eq!([0, 1, 2].map(|space| (stats.keys(space), stats.expiring(space))), [(5, 3), (5, 3), (0, 0)]);
-        // A lookup removes one expired key, the background removes the others.
+        // The lookup removes one expired key, ticks remove the others.
         let key = store.key(0, &[0]);
         assert!(!store.exists(&key, 1000));
         assert_eq!(stats.counts(), Counts { expired: 1, evicted: 0 });

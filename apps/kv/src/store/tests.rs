@@ -6,50 +6,49 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-fn store(memory: usize, evict: Evict) -> Store {
+fn store(memory: usize, evict: EvictionPolicy) -> Store {
     Store::new(&Config { evict, key: *b"0123456789abcdef", ..Config::new(memory) }, 0)
 }
 
-/// The bytes of a key.
 fn name(key: u8) -> Vec<u8> {
     vec![key; 1 + usize::from(key)]
 }
 
 #[test]
-fn what_was_seen_is_written_over_where_it_lies_if_nothing_but_its_value_changes() {
-    let mut store = store(8 << 20, Evict::None);
+fn hint_reads_and_overwrites_plain_short_string() {
+    let mut store = store(8 << 20, EvictionPolicy::None);
     let [key, other, tagged, expiring, list] =
-        [&b"key"[..], b"other", b"tagged", b"expiring", b"hash"].map(|name| store.keys().key(0, name));
+        [&b"key"[..], b"other", b"tagged", b"expiring", b"hash"].map(|name| store.hasher().key(0, name));
     store.set(&key, &b"one"[..], Expiry::Never, 0).unwrap();
-    store.set_tagged(&tagged, &b"one"[..], 7, 0, Expiry::Never, 0).unwrap();
+    store.set_with_meta(&tagged, &b"one"[..], 7, 0, Expiry::Never, 0).unwrap();
     store.set(&expiring, &b"one"[..], Expiry::At(99), 0).unwrap();
     store.hset(&list, b"one", &b"two"[..], 0).unwrap();
-    let seen = store.see(key.hash());
-    assert_eq!(store.get_seen(&key, seen, 1), Some(&b"one"[..]));
-    assert!(store.set_seen(&key, seen, b"two", 1));
-    assert_eq!(store.get_seen(&key, seen, 1), Some(&b"two"[..]));
-    // It has expired, or is no short string: what there is, others say.
-    let [seen_expiring, seen_hash] = [&expiring, &list].map(|key| store.see(key.hash()));
-    assert_eq!(store.get_seen(&expiring, seen_expiring, 98), Some(&b"one"[..]));
-    assert_eq!(store.get_seen(&expiring, seen_expiring, 99), None);
-    assert_eq!(store.get_seen(&list, seen_hash, 1), None);
+    let seen = store.location_hint(key.hash());
+    assert_eq!(store.get_with_hint(&key, seen, 1), Some(&b"one"[..]));
+    assert!(store.set_with_hint(&key, seen, b"two", 1));
+    assert_eq!(store.get_with_hint(&key, seen, 1), Some(&b"two"[..]));
+    // Expired values and hashes are left to the full lookup.
+    let [seen_expiring, seen_hash] = [&expiring, &list].map(|key| store.location_hint(key.hash()));
+    assert_eq!(store.get_with_hint(&expiring, seen_expiring, 98), Some(&b"one"[..]));
+    assert_eq!(store.get_with_hint(&expiring, seen_expiring, 99), None);
+    assert_eq!(store.get_with_hint(&list, seen_hash, 1), None);
     assert!(store.get(&key, 1).unwrap().unwrap() == b"two"[..]);
-    // Another length, another key, nothing seen, and what more is to be known of than key and value.
-    assert!(!store.set_seen(&key, seen, b"three", 1));
-    assert!(!store.set_seen(&other, seen, b"two", 1));
-    assert!(!store.set_seen(&key, Seen::default(), b"two", 1));
+    // Other length, other key, no hint, and items with metadata, an expiry time or fields.
+    assert!(!store.set_with_hint(&key, seen, b"three", 1));
+    assert!(!store.set_with_hint(&other, seen, b"two", 1));
+    assert!(!store.set_with_hint(&key, LocationHint::default(), b"two", 1));
     for key in [&tagged, &expiring, &list] {
-        let seen = store.see(key.hash());
-        assert!(!store.set_seen(key, seen, b"two", 1), "{key:?}");
+        let seen = store.location_hint(key.hash());
+        assert!(!store.set_with_hint(key, seen, b"two", 1), "{key:?}");
     }
-    // What has gone since is not there any more, even if something else lies there now.
+    // A hint is void after a removal, even if another item reuses the slot.
     assert!(store.remove(&key, 1));
     store.set(&other, &b"tw"[..], Expiry::Never, 1).unwrap();
-    assert!(!store.set_seen(&key, seen, b"two", 1));
+    assert!(!store.set_with_hint(&key, seen, b"two", 1));
     assert!(store.get(&key, 1).unwrap().is_none() && store.get(&other, 1).unwrap().unwrap() == b"tw"[..]);
 }
 
-/// What the model keeps: the value, and when it expires.
+/// Expected contents: value and expiry time by keyspace and key.
 type Model = HashMap<(u8, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
 #[derive(Debug, Clone)]
@@ -76,10 +75,10 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// With memory to spare, a store is a map whose values expire.
+    /// With enough memory, a store is a map whose values expire.
     #[test]
-    fn it_is_a_map_whose_values_expire(steps in prop::collection::vec(steps(), 1..300)) {
-        let mut store = store(8 << 20, Evict::None);
+    fn store_is_a_map_whose_values_expire(steps in prop::collection::vec(steps(), 1..300)) {
+        let mut store = store(8 << 20, EvictionPolicy::None);
         let mut model = Model::new();
         let (mut now, mut expired) = (0, Vec::new());
         for step in steps {
@@ -125,7 +124,7 @@ proptest! {
                     model.retain(|_, (_, at)| at.is_none_or(|at| at > now));
                     let len = store.len(0) + store.len(1);
                     let late = expired.iter().filter(|at| **at + 16 > now).count();
-                    // All have gone but those that expired within the last tick of the wheel.
+                    // Only items that expired within the last tick of the wheel may remain.
                     prop_assert!(len >= model.len() && len <= model.len() + late, "{} keys of {}", len, model.len());
                 }
             }
@@ -147,21 +146,21 @@ proptest! {
 }
 
 proptest! {
-    // Each is as long as a thousand others.
+    // One case takes as long as a thousand cases of the other tests.
     #![proptest_config(ProptestConfig { cases: 14, ..ProptestConfig::default() })]
 
-    /// Whatever goes when memory is full, the rest is as it was written, and memory is bounded.
+    /// Evictions leave the other values unchanged, and memory stays bounded.
     #[test]
-    fn memory_is_bounded_and_what_stays_is_right(seed in any::<u64>(), policy in 0..7usize) {
+    fn eviction_bounds_memory_and_keeps_other_values(seed in any::<u64>(), policy in 0..7usize) {
         let policies = [
-            Evict::Random(From::All), Evict::Lru(From::All), Evict::Lfu(From::All), Evict::Ttl,
-            Evict::Random(From::Volatile), Evict::Lru(From::Volatile), Evict::Lfu(From::Volatile),
+            EvictionPolicy::Random(Evictable::AllKeys), EvictionPolicy::Lru(Evictable::AllKeys), EvictionPolicy::Lfu(Evictable::AllKeys), EvictionPolicy::Ttl,
+            EvictionPolicy::Random(Evictable::Volatile), EvictionPolicy::Lru(Evictable::Volatile), EvictionPolicy::Lfu(Evictable::Volatile),
         ];
         let memory = 1 << 20;
         let mut store = store(memory, policies[policy]);
         let mut random = fastrand::Rng::with_seed(seed);
         let mut model: HashMap<u32, u8> = HashMap::new();
-        // Sizes of values change from one time to another.
+        // Each phase uses values of other sizes.
         for phase in 0..6 {
             let most = [20, 2000, 100, 7000, 10, 500][phase];
             for n in 0..4000u64 {
@@ -184,18 +183,18 @@ proptest! {
 }
 
 #[test]
-fn with_nothing_that_may_go_what_needs_memory_is_refused_and_nothing_is_lost() {
-    for evict in [Evict::None, Evict::Lru(From::Volatile), Evict::Ttl] {
+fn write_is_refused_without_evictable_items_and_loses_none() {
+    for evict in [EvictionPolicy::None, EvictionPolicy::Lru(Evictable::Volatile), EvictionPolicy::Ttl] {
         let mut store = store(1 << 20, evict);
-        let mut kept = 0u32;
-        while store.set(&store.key(0, &kept.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
-            kept += 1;
+        let mut resolve_expiry = 0u32;
+        while store.set(&store.key(0, &resolve_expiry.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
+            resolve_expiry += 1;
         }
-        assert!(kept > 6000, "{kept}");
-        for n in 0..kept {
+        assert!(resolve_expiry > 6000, "{resolve_expiry}");
+        for n in 0..resolve_expiry {
             assert!(store.get(&store.key(0, &n.to_le_bytes()), 0).unwrap().unwrap() == [1; 100][..], "{n}");
         }
-        // What has room is taken all the same.
+        // A write that needs no memory succeeds.
         let first = 0u32.to_le_bytes();
         assert_eq!(store.set(&store.key(0, &first), &[2; 100], Expiry::Never, 0), Ok(()));
         assert!(store.remove(&store.key(0, &first), 0));
@@ -203,8 +202,8 @@ fn with_nothing_that_may_go_what_needs_memory_is_refused_and_nothing_is_lost() {
     }
 }
 
-/// Keeps ten keys in use among many that come and go. Returns how many of the ten were lost.
-fn lost_of_ten(evict: Evict) -> usize {
+/// Keeps ten keys in use among many short-lived ones. Returns the number of misses on the ten.
+fn lost_of_ten(evict: EvictionPolicy) -> usize {
     let mut store = store(1 << 20, evict);
     let used: Vec<[u8; 4]> = (0..10u32).map(|n| n.to_le_bytes()).collect();
     let mut lost = 0;
@@ -223,17 +222,18 @@ fn lost_of_ten(evict: Evict) -> usize {
 }
 
 #[test]
-fn what_is_used_stays_and_what_is_not_goes() {
-    for from in [From::All, From::Volatile] {
-        assert_eq!(lost_of_ten(Evict::Lfu(from)), 0, "{from:?}");
-        assert!(lost_of_ten(Evict::Lru(from)) <= 2, "{from:?}");
-        assert!(lost_of_ten(Evict::Random(from)) > 10, "{from:?}");
+fn used_keys_outlive_unused_ones() {
+    for from in [Evictable::AllKeys, Evictable::Volatile] {
+        assert_eq!(lost_of_ten(EvictionPolicy::Lfu(from)), 0, "{from:?}");
+        assert!(lost_of_ten(EvictionPolicy::Lru(from)) <= 2, "{from:?}");
+        assert!(lost_of_ten(EvictionPolicy::Random(from)) > 10, "{from:?}");
     }
 }
 
-/// How many of a hundred requests, one in `millis`, find what they look for, by Zipf's law with the exponent 0.99, when what is not found is put in.
-/// That of a store, and that of what `model` keeps: the key that is asked for, and how many keys there are in the store.
-fn hits(evict: Evict, millis: u64, mut model: impl FnMut(u32, usize) -> bool) -> (f64, f64) {
+/// Simulates a cache with Zipf-distributed requests of exponent 0.99, one in `millis`, where a miss stores the key.
+/// Returns the hit rate of a store and of `model`, which gets the requested key and the number of keys in the store, in
+/// percent.
+fn hits(evict: EvictionPolicy, millis: u64, mut model: impl FnMut(u32, usize) -> bool) -> (f64, f64) {
     const KEYS: usize = 100_000;
     let mut store = store(2 << 20, evict);
     let mut random = fastrand::Rng::with_seed(1);
@@ -262,10 +262,10 @@ fn hits(evict: Evict, millis: u64, mut model: impl FnMut(u32, usize) -> bool) ->
 }
 
 #[test]
-fn as_much_is_found_as_if_the_least_recently_used_went_exactly() {
+fn sampled_lru_hits_as_often_as_exact_lru() {
     let mut used = HashMap::new();
     let mut order = std::collections::BTreeMap::new();
-    let (store, model) = hits(Evict::Lru(From::All), 5, |key, room| {
+    let (store, model) = hits(EvictionPolicy::Lru(Evictable::AllKeys), 5, |key, room| {
         let time = order.last_key_value().map_or(0, |(time, _)| time + 1);
         let before = used.insert(key, time);
         before.iter().for_each(|before| _ = order.remove(before));
@@ -280,16 +280,15 @@ fn as_much_is_found_as_if_the_least_recently_used_went_exactly() {
 }
 
 #[test]
-fn as_much_is_found_nearly_as_if_the_least_frequently_used_went_exactly() {
-    // Of keys by rank, those used most often in the long run are the first.
-    let (store, best) = hits(Evict::Lfu(From::All), 1, |key, room| (key as usize) < room);
+fn sampled_lfu_hits_nearly_as_often_as_exact_lfu() {
+    // Keys are numbered by rank, so the most frequent ones are the first.
+    let (store, best) = hits(EvictionPolicy::Lfu(Evictable::AllKeys), 1, |key, room| (key as usize) < room);
     assert!(store > best - 6.0, "{store} of 100, at best {best}");
 }
 
-/// A key is found at once in a keyspace that has few among many of another.
 #[test]
-fn a_random_key_of_a_sparse_space_is_near() {
-    let mut store = store(32 << 20, Evict::None);
+fn random_key_is_found_at_once_in_sparse_keyspace() {
+    let mut store = store(32 << 20, EvictionPolicy::None);
     for n in 0..100_000u32 {
         store.set(&store.key(0, &n.to_le_bytes()), &[0; 10], Expiry::Never, 0).unwrap();
     }
@@ -307,10 +306,10 @@ fn a_random_key_of_a_sparse_space_is_near() {
     assert_eq!((store.random_key(1, 999), store.random_key(1, 1000)), (Some(b"last".to_vec()), None));
 }
 
-/// A long value may be given its memory bit by bit, and a part is given up by whoever does not go on.
+/// The memory of a value that is not completed is freed.
 #[test]
-fn a_long_value_takes_room_as_it_comes() {
-    let mut store = store(4 << 20, Evict::Lru(From::All));
+fn long_value_gets_memory_while_it_arrives() {
+    let mut store = store(4 << 20, EvictionPolicy::Lru(Evictable::AllKeys));
     for n in 0..60_000u32 {
         store.set(&store.key(0, &n.to_le_bytes()), &[0; 40], Expiry::Never, 0).unwrap();
     }
@@ -337,29 +336,29 @@ fn a_long_value_takes_room_as_it_comes() {
 }
 
 #[test]
-fn a_long_value_that_is_lent_is_not_copied_and_is_counted_once() {
-    let config = Config { evict: Evict::Lru(From::All), ..Config::new(16 << 20) };
+fn lent_value_is_not_copied_and_is_counted_once() {
+    let config = Config { evict: EvictionPolicy::Lru(Evictable::AllKeys), ..Config::new(16 << 20) };
     let [mut writer, mut keeper] = [4 << 20; 2].map(|memory| Store::new(&Config { memory, ..config.clone() }, 0));
     let [before_writer, before_keeper] = [&writer, &keeper].map(Store::used);
     let key = keeper.key(0, b"key");
-    let mut long = writer.long_of(&[7; 300_000], 0).unwrap();
+    let mut long = writer.copy_to_arena(&[7; 300_000], 0).unwrap();
     let place = long.pieces()[0].as_ptr();
     assert!(writer.used() - before_writer >= 300_000);
     writer.lend(&mut long);
     assert!(writer.used() - before_writer < 100_000);
     keeper.set(&key, long, Expiry::Never, 0).unwrap();
     assert!(keeper.used() - before_keeper >= 300_000);
-    let Ok(Some(Str::Long(kept))) = keeper.get(&key, 0) else { panic!("no long value") };
-    assert_eq!((kept.len(), kept.pieces()[0].as_ptr()), (300_000, place));
+    let Ok(Some(Str::Long(resolve_expiry))) = keeper.get(&key, 0) else { panic!("no long value") };
+    assert_eq!((resolve_expiry.len(), resolve_expiry.pieces()[0].as_ptr()), (300_000, place));
     assert_eq!(keeper.append(&key, b"end", 0), Ok(300_003));
     let Ok(Some(value)) = keeper.get(&key, 0) else { panic!("no value") };
     assert!(value == [&[7; 300_000][..], b"end"].concat()[..]);
     assert!(keeper.remove(&key, 0));
     while keeper.tick(0, 64) {}
     assert!(keeper.used() - before_keeper < 250_000);
-    // The lender has its memory again, and nothing is counted twice or not at all.
+    // The lender can use the memory again, and every byte is counted once.
     for n in 0..100u32 {
-        let mut long = writer.long_of(&[7; 300_000], 0).unwrap();
+        let mut long = writer.copy_to_arena(&[7; 300_000], 0).unwrap();
         writer.lend(&mut long);
         keeper.set(&keeper.key(0, &n.to_le_bytes()), long, Expiry::Never, 0).unwrap();
         assert!(keeper.used() <= 4 << 20 && writer.used() <= 4 << 20);
@@ -369,10 +368,10 @@ fn a_long_value_that_is_lent_is_not_copied_and_is_counted_once() {
 }
 
 #[test]
-fn what_expires_soonest_goes_first() {
-    let mut store = store(1 << 20, Evict::Ttl);
+fn ttl_policy_evicts_soonest_expiring_key() {
+    let mut store = store(1 << 20, EvictionPolicy::Ttl);
     for n in 0..20_000u32 {
-        // The later, the sooner it expires, but for one in a hundred that stays long.
+        // Later keys expire sooner, except for one in a hundred, which expires late.
         let at = if n % 100 == 0 { 100_000_000 } else { 10_000_000 - u64::from(n) };
         store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::At(at), 0).unwrap();
     }
@@ -384,9 +383,9 @@ fn what_expires_soonest_goes_first() {
 }
 
 #[test]
-fn a_small_item_takes_little_beside_its_key_and_value() {
+fn small_item_has_small_overhead() {
     for (expiry, most) in [(Expiry::Never, 32.0), (Expiry::At(1 << 40), 40.0)] {
-        let mut store = store(64 << 20, Evict::None);
+        let mut store = store(64 << 20, EvictionPolicy::None);
         for n in 0..500_000u128 {
             store.set(&store.key(0, &n.to_le_bytes()), &n.to_be_bytes(), expiry, 0).unwrap();
         }
@@ -396,8 +395,8 @@ fn a_small_item_takes_little_beside_its_key_and_value() {
 }
 
 #[test]
-fn a_string_changes_in_part() {
-    let mut store = store(8 << 20, Evict::None);
+fn append_and_set_range_change_parts_of_strings() {
+    let mut store = store(8 << 20, EvictionPolicy::None);
     let bytes = b"key".to_vec();
     let key = store.key(0, &bytes);
     let mut model = Vec::new();
@@ -430,8 +429,8 @@ fn a_string_changes_in_part() {
 }
 
 #[test]
-fn a_scan_of_a_hash_visits_what_stays_while_it_grows_and_shrinks() {
-    let mut store = store(64 << 20, Evict::None);
+fn hscan_visits_every_field_that_stays_while_hash_grows_and_shrinks() {
+    let mut store = store(64 << 20, EvictionPolicy::None);
     let key = Key { bytes: b"key", ..store.key(0, b"key") };
     let stay: Vec<[u8; 4]> = (0..2000u32).map(u32::to_le_bytes).collect();
     for field in &stay {

@@ -1,20 +1,20 @@
 //! Watched keys (`WATCH`).
 
-use crate::store::SPACES;
+use crate::store::KEYSPACES;
 use std::collections::BTreeMap;
 
 /// Table of the watched keys of a shard, by hash.
 ///
-/// Two keys with the same hash share an entry: a change of either counts as a change of both, which lets a transaction fail without need
-/// and is harmless. The table is a tree because clients decide how large it gets: a hash table would move all entries at once when it
-/// grows.
+/// Keys with equal hashes share an entry: a change of either counts as a change of both, so a transaction may fail
+/// without need, which is harmless. The table is a tree because clients decide its size: a growing hash table would
+/// move all entries at once.
 #[derive(Default)]
 pub(crate) struct Watches {
     keys: BTreeMap<u64, Watch>,
     /// Number of changes of watched keys.
     changes: u64,
     /// Number of flushes of each keyspace.
-    flushes: [u64; SPACES],
+    flushes: [u64; KEYSPACES],
 }
 
 struct Watch {

@@ -1,7 +1,7 @@
 //! What is defined, and what memcached leaves open or has no words for.
 
 use super::client::{Client, NOW};
-use linerate_kv::store::{Config, Evict, From};
+use linerate_kv::store::{Config, Evictable, EvictionPolicy};
 
 #[test]
 fn values_are_stored_and_found_with_their_flags() {
@@ -192,7 +192,7 @@ fn items_are_as_large_as_allowed_and_no_larger() {
 
 #[test]
 fn without_memory_what_was_to_be_replaced_goes() {
-    let config = Config { evict: Evict::None, ..Config::new(1 << 20) };
+    let config = Config { evict: EvictionPolicy::None, ..Config::new(1 << 20) };
     let mut client = Client::with(1, config);
     client.limits.item = 4 << 20;
     let value = "x".repeat(100_000);
@@ -214,7 +214,7 @@ fn without_memory_what_was_to_be_replaced_goes() {
 
 #[test]
 fn with_eviction_what_is_new_is_stored() {
-    let mut client = Client::with(2, Config { evict: Evict::Lru(From::All), ..Config::new(2 << 20) });
+    let mut client = Client::with(2, Config { evict: EvictionPolicy::Lru(Evictable::AllKeys), ..Config::new(2 << 20) });
     let value = "x".repeat(1000);
     for n in 0..10_000 {
         client.says(&format!("set {n} 0 0 1000|{value}"), "STORED");

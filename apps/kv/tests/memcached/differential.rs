@@ -12,9 +12,9 @@ const LAST: &[u8] = b"VERSION 1.6.18\r\n";
 
 /// Unique numbers by the order in which they were seen, since every server has its own.
 #[derive(Default)]
-struct Seen(HashMap<Vec<u8>, Vec<u64>>);
+struct LocationHint(HashMap<Vec<u8>, Vec<u64>>);
 
-impl Seen {
+impl LocationHint {
     /// The bytes of `step`, with the numbers that this server has.
     fn bytes(&self, step: &Step) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -124,7 +124,7 @@ impl Both {
             ours.now = now;
             ours.ask(b"flush_all\r\n");
         }
-        let mut seen: [Seen; 3] = Default::default();
+        let mut seen: [LocationHint; 3] = Default::default();
         let mut wrong = None;
         for step in steps {
             let (more, end) = end_of(step);

@@ -4,7 +4,7 @@ use crate::reply::Value;
 use linerate_kv::commands::{Change, Client, Context, Rejected, Request, Server, Session, Settings, Stats, Totals};
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::shards::Shards;
-use linerate_kv::store::{Config, Keys, ShardStats, Store};
+use linerate_kv::store::{Config, KeyHasher, ShardStats, Store};
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ impl Server for Host {
 /// The commands, on shards in this process.
 pub struct Ours {
     stores: Vec<Option<Box<Store>>>,
-    keys: Keys,
+    hasher: KeyHasher,
     sessions: Vec<Session>,
     host: Host,
     stats: Stats,
@@ -104,7 +104,7 @@ impl Ours {
         let sessions: Vec<Session> = (0..CLIENTS as u64).map(|at| session(at + 1)).collect();
         let stores: Vec<_> = (0..count).map(|_| Some(Box::new(Store::new(&config, now())))).collect();
         Ours {
-            keys: Keys::new(&config.key),
+            hasher: KeyHasher::new(&config.key),
             host: Host {
                 settings: Settings::default(),
                 sessions: sessions.iter().map(|session| session.client(now())).collect(),
@@ -142,15 +142,15 @@ impl Ours {
         let args = self.parser.args(&data[..end]);
         let whole = Request::whole(args);
         let args = whole.as_ref().map_or(args, |whole| whole.args());
-        let request = Request::new(args, session.space(), &self.keys);
+        let request = Request::new(args, session.space(), &self.hasher);
         let count = self.stores.len();
-        let needed = request.needs(session, &self.keys, count);
+        let needed = request.needs(session, &self.hasher, count);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
         needed.iter().for_each(|at| lent[at] = self.stores[at].take());
         let mut out = Vec::new();
         let mut cx = Context {
             shards: &mut Shards::new(&mut lent),
-            keys: &self.keys,
+            hasher: &self.hasher,
             session,
             server: &mut self.host,
             stats: &mut self.stats,

@@ -121,7 +121,7 @@ fn evicted_keys_and_used_memory_are_those_of_all_shards() {
     for workers in [1, 2, 5] {
         let mut host = Host::with(workers, |settings| {
             settings.memory = 8 << 20;
-            settings.evict = linerate_kv::store::Evict::named("lru").unwrap();
+            settings.evict = linerate_kv::store::EvictionPolicy::from_name("lru").unwrap();
         });
         let (client, memcached) = (host.connect(0), host.connect_to_memcached(workers - 1));
         let value = "x".repeat(3000);

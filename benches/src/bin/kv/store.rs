@@ -6,7 +6,7 @@ use linerate_benches::engine::memory::resident;
 use linerate_benches::limit::{self, Limit};
 use linerate_benches::priority::come_first;
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_kv::store::{Config, Error, Evict, Expiry, From, Store};
+use linerate_kv::store::{Config, Error, Evictable, EvictionPolicy, Expiry, Store};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fmt;
@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
     Ok(report)
 }
 
-fn store(memory: usize, evict: Evict, hugepages: bool) -> (Store, String) {
+fn store(memory: usize, evict: EvictionPolicy, hugepages: bool) -> (Store, String) {
     let arena = Arena::new(ArenaConfig { bytes: memory + (2 << 20), hugepages }).expect("memory");
     let backing = arena.backing().to_string();
     // The same secret each time, so that each time the same calls do the same.
@@ -146,7 +146,7 @@ fn store(memory: usize, evict: Evict, hugepages: bool) -> (Store, String) {
 /// What `most` keys take, or as many as there is room for.
 fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<Memory, Wrong> {
     let before = resident()?;
-    let (mut store, _) = store(memory, Evict::None, false);
+    let (mut store, _) = store(memory, EvictionPolicy::None, false);
     let mut keys = 0;
     while keys < most {
         let n = keys as u128;
@@ -239,7 +239,7 @@ fn round(
     for n in 0..count {
         nothing.measure(|| std::hint::black_box(n));
     }
-    let (mut grown, backing) = store((count * ROOM).next_multiple_of(1 << 20), Evict::None, true);
+    let (mut grown, backing) = store((count * ROOM).next_multiple_of(1 << 20), EvictionPolicy::None, true);
     let fill = |store: &mut Store, times: &mut Times, count: usize, expiry, now| {
         for n in 0..count as u128 {
             let key = n.to_le_bytes();
@@ -257,7 +257,7 @@ fn round(
     fill(&mut grown, again, count, Expiry::At(3_000_000), 2_000_000);
     drop(grown);
 
-    let (mut full, _) = store(SMALL, Evict::Lru(From::All), true);
+    let (mut full, _) = store(SMALL, EvictionPolicy::Lru(Evictable::AllKeys), true);
     let mut random = fastrand::Rng::with_seed(1);
     let value = [7; 40_000];
     // What sizes there are changes from one phase to another.
@@ -272,7 +272,7 @@ fn round(
             _ => random.usize(..100),
         };
         let now = n as u64 / 1000;
-        let times = if len >= linerate_kv::store::LONG { &mut *long } else { &mut *short };
+        let times = if len >= linerate_kv::store::LONG_THRESHOLD { &mut *long } else { &mut *short };
         times.measure(|| full.set(&full.key(0, &key), &value[..len], Expiry::Never, now)).expect("room");
         if n % 64 == 0 {
             ticks.measure(|| full.tick(now, Store::TICK));

@@ -5,22 +5,22 @@ use crate::commands::error::{Done, Refused, SYNTAX};
 use crate::commands::server::{Rejected, Settings};
 use crate::commands::{Context, DATABASES, Request, Session};
 use crate::resp::{Args, Reply, number};
-use crate::store::{Evict, From};
+use crate::store::{Evictable, EvictionPolicy};
 use std::ops::RangeInclusive;
 
 /// Maximum of `slowlog-max-len`. An entry takes up to 5 KB, and each worker keeps as many.
 const MAX_SLOW_ENTRIES: i64 = 1 << 16;
 
 /// What goes when memory is full, as Redis calls it.
-const POLICIES: [(&str, Evict); 8] = [
-    ("volatile-lru", Evict::Lru(From::Volatile)),
-    ("volatile-lfu", Evict::Lfu(From::Volatile)),
-    ("volatile-random", Evict::Random(From::Volatile)),
-    ("volatile-ttl", Evict::Ttl),
-    ("allkeys-lru", Evict::Lru(From::All)),
-    ("allkeys-lfu", Evict::Lfu(From::All)),
-    ("allkeys-random", Evict::Random(From::All)),
-    ("noeviction", Evict::None),
+const POLICIES: [(&str, EvictionPolicy); 8] = [
+    ("volatile-lru", EvictionPolicy::Lru(Evictable::Volatile)),
+    ("volatile-lfu", EvictionPolicy::Lfu(Evictable::Volatile)),
+    ("volatile-random", EvictionPolicy::Random(Evictable::Volatile)),
+    ("volatile-ttl", EvictionPolicy::Ttl),
+    ("allkeys-lru", EvictionPolicy::Lru(Evictable::AllKeys)),
+    ("allkeys-lfu", EvictionPolicy::Lfu(Evictable::AllKeys)),
+    ("allkeys-random", EvictionPolicy::Random(Evictable::AllKeys)),
+    ("noeviction", EvictionPolicy::None),
 ];
 
 /// A parameter: its name, what it is, and how it is set, if it can be.
@@ -132,11 +132,11 @@ const PARAMETERS: &[Parameter] = &[
 ];
 
 /// What goes when memory is full, by Redis' name for it.
-pub(in crate::commands) fn policy_name(evict: Evict) -> &'static str {
+pub(in crate::commands) fn policy_name(evict: EvictionPolicy) -> &'static str {
     POLICIES.iter().find(|(_, policy)| *policy == evict).map_or("noeviction", |(name, _)| name)
 }
 
-fn policy(value: &[u8]) -> Result<Evict, String> {
+fn policy(value: &[u8]) -> Result<EvictionPolicy, String> {
     let found = POLICIES.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(value));
     found.map(|(_, policy)| *policy).ok_or_else(|| {
         let names = POLICIES.map(|(name, _)| name).join(", ");

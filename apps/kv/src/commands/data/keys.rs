@@ -4,7 +4,7 @@ use crate::commands::error::{DATABASE, Done, LFU, NO_KEY, NO_LFU, Refused, SAME_
 use crate::commands::options::{int, integer};
 use crate::commands::{Context, DATABASES, Request};
 use crate::resp::{Args, Reply};
-use crate::store::{Evict, Key, Kind, Store};
+use crate::store::{EvictionPolicy, Key, Store, ValueType};
 
 pub(in crate::commands) fn del(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     count(cx, request, reply, |store, key, now| store.remove(key, now));
@@ -37,16 +37,16 @@ fn count(
 }
 
 /// What `TYPE` calls it.
-pub(in crate::commands) fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::String => "string",
-        Kind::Hash => "hash",
+pub(in crate::commands) fn kind_name(value_type: ValueType) -> &'static str {
+    match value_type {
+        ValueType::String => "string",
+        ValueType::Hash => "hash",
     }
 }
 
-pub(in crate::commands) fn kind(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn value_type(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let key = cx.key(request, 1);
-    reply.simple(cx.shards.of(&key).kind(&key, cx.now).map_or("none", kind_name));
+    reply.simple(cx.shards.of(&key).value_type(&key, cx.now).map_or("none", kind_name));
     Ok(())
 }
 
@@ -85,8 +85,8 @@ fn move_to(cx: &mut Context<'_, '_>, request: &Request<'_>, replace: bool) -> Re
 
 /// Puts what is under `from` under `to`, too.
 fn transfer(cx: &mut Context<'_, '_>, from: &Key<'_>, to: &Key<'_>) -> Done {
-    if let Some(owned) = cx.shards.of(from).export(from, cx.now) {
-        cx.shards.of(to).import(to, owned, cx.now)?;
+    if let Some(owned) = cx.shards.of(from).dump(from, cx.now) {
+        cx.shards.of(to).restore(to, owned, cx.now)?;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn transfer(cx: &mut Context<'_, '_>, from: &Key<'_>, to: &Key<'_>) -> Done {
 pub(in crate::commands) fn copy(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let (space, replace) = copy_options(request.args, cx.session.space)?;
     let from = cx.key(request, 1);
-    let to = cx.keys.key(space, request.args.at(2));
+    let to = cx.hasher.key(space, request.args.at(2));
     if space == from.space && from.bytes == to.bytes {
         return Err(SAME_KEY);
     }
@@ -148,7 +148,7 @@ pub(in crate::commands) fn frequency(cx: &mut Context<'_, '_>, request: &Request
     let key = cx.key(request, 2);
     let store = cx.shards.of(&key);
     match store.frequency(&key, cx.now) {
-        Some(_) if !matches!(store.evict(), Evict::Lfu(_)) => return Err(NO_LFU),
+        Some(_) if !matches!(store.evict(), EvictionPolicy::Lfu(_)) => return Err(NO_LFU),
         Some(frequency) => reply.integer(frequency.into()),
         None => reply.null(),
     }
@@ -159,7 +159,7 @@ pub(in crate::commands) fn idle(cx: &mut Context<'_, '_>, request: &Request<'_>,
     let key = cx.key(request, 2);
     let store = cx.shards.of(&key);
     match store.idle(&key, cx.now) {
-        Some(_) if matches!(store.evict(), Evict::Lfu(_)) => return Err(LFU),
+        Some(_) if matches!(store.evict(), EvictionPolicy::Lfu(_)) => return Err(LFU),
         Some(seconds) => reply.integer(seconds as i64),
         None => reply.null(),
     }

@@ -69,7 +69,7 @@ pub(in crate::commands) fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>
             cx.session.paused = Some(Paused::Watch(at));
             return Ok(());
         }
-        let key = cx.keys.key(space, request.args.at(at));
+        let key = cx.hasher.key(space, request.args.at(at));
         if !cx.session.watched.watch(&key, cx.shards, cx.now) {
             return Err(too_many_watched());
         }

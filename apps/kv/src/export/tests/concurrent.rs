@@ -57,7 +57,7 @@ fn name(key: usize) -> [u8; 9] {
     name
 }
 
-struct Seen {
+struct LocationHint {
     /// For each key the version that it has had at least, by the time that this can be read here.
     done: Vec<AtomicU64>,
     /// And that which it has at most.
@@ -67,7 +67,7 @@ struct Seen {
     is_over: AtomicBool,
 }
 
-fn reader(export: &Export, seen: &Seen, number: usize) {
+fn reader(export: &Export, seen: &LocationHint, number: usize) {
     let mut random = fastrand::Rng::with_seed(number as u64);
     let mut expected = Vec::new();
     while !seen.is_over.load(Ordering::Acquire) {
@@ -104,7 +104,7 @@ fn reader(export: &Export, seen: &Seen, number: usize) {
 }
 
 /// All keys of `shard` have the next version that is none.
-fn flush(seen: &Seen, writers: &mut [Writer], shard: usize) {
+fn flush(seen: &LocationHint, writers: &mut [Writer], shard: usize) {
     let keys = || (shard..KEYS).step_by(writers.len());
     for key in keys() {
         let version = seen.begun[key].load(Ordering::Relaxed) / 4 * 4 + 7;
@@ -122,7 +122,7 @@ fn race(layout: Layout) {
     let (export, mut writers) = export(layout);
     let counters = |count: usize| (0..count).map(|_| AtomicUsize::new(0)).collect::<Vec<_>>();
     let versions = || (0..KEYS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-    let seen = Seen {
+    let seen = LocationHint {
         done: versions(),
         begun: versions(),
         found: counters(READERS),

@@ -10,7 +10,7 @@ use crate::service::fast_path::fast_parse::Known;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
-use crate::store::{LONG, Long};
+use crate::store::{LONG_THRESHOLD, Long};
 use linerate_bypass::Transport;
 
 /// What a client is told whose value there is no memory for.
@@ -158,7 +158,7 @@ impl Kv {
                     return (used, Stop::Pause);
                 }
             }
-            let parsed = parser.parse(&data[used..], session.limits(bulk, LONG));
+            let parsed = parser.parse(&data[used..], session.limits(bulk, LONG_THRESHOLD));
             let len = match parsed {
                 Ok(resp::Parsed::Request(len)) => len,
                 Ok(resp::Parsed::Partial(_)) => return (used, Stop::Empty),
@@ -184,7 +184,7 @@ impl Kv {
             if args.is_empty() {
                 continue;
             }
-            let request = Request::new(args, session.space(), &self.keys);
+            let request = Request::new(args, session.space(), &self.hasher);
             let needs = self.needs(&request, session);
             if client.errand.is_none() && self.has(&needs) {
                 if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
@@ -307,7 +307,7 @@ impl Kv {
         if self.stores.len() == 1 || !session.is_authenticated() {
             return ShardSet::NONE;
         }
-        request.needs(session, &self.keys, self.stores.len())
+        request.needs(session, &self.hasher, self.stores.len())
     }
 
     /// The shards that a request of a memcached client needs.
@@ -320,7 +320,7 @@ impl Kv {
             return ShardSet::all(count);
         }
         let mut needs = ShardSet::NONE;
-        request.each_key(|key| needs.add(shard_of(self.keys.key(memcached::SPACE, key).hash(), count)));
+        request.each_key(|key| needs.add(shard_of(self.hasher.key(memcached::SPACE, key).hash(), count)));
         needs
     }
 
@@ -331,7 +331,7 @@ impl Kv {
         if self.stores.len() == 1 {
             return None;
         }
-        let shard = shard_of(self.keys.key(space, key).hash(), self.stores.len());
+        let shard = shard_of(self.hasher.key(space, key).hash(), self.stores.len());
         (shard != self.worker && (open.is_some() || self.stores[shard].is_none())).then_some(shard)
     }
 
@@ -346,7 +346,7 @@ impl Kv {
     pub(in crate::service) fn run_untimed(&mut self, request: &Request<'_>, session: &mut Session) {
         let mut cx = commands::Context {
             shards: &mut Shards::new(&mut self.stores),
-            keys: &self.keys,
+            hasher: &self.hasher,
             session,
             server: &mut self.host,
             stats: &mut self.stats,
@@ -378,7 +378,7 @@ impl Kv {
                 if let Some(list) = client.list.take() {
                     self.host.show(list);
                 }
-                self.run(&Request::new(args.args(), session.space(), &self.keys), session);
+                self.run(&Request::new(args.args(), session.space(), &self.hasher), session);
                 if session.is_paused() {
                     client.paused = Some(Asked::Resp(args));
                     self.unfinished.push(client.conn);
@@ -416,7 +416,7 @@ impl Kv {
     fn ask_again(&mut self, client: &mut Client, asked: Asked) {
         let (needs, is_portable) = match (&asked, &client.speech) {
             (Asked::Resp(args), Speech::Resp { session, .. }) => {
-                let request = Request::new(args.args(), session.space(), &self.keys);
+                let request = Request::new(args.args(), session.space(), &self.hasher);
                 if client.list.is_none()
                     && request.needs_clients(session)
                     && !self.list_for(client.conn, session.client(self.now))

@@ -4,7 +4,7 @@
 use crate::service::Kv;
 use crate::service::conn::{Client, Incoming, Speech};
 use crate::service::workers::shard_borrow::Job;
-use crate::store::{LONG, Long, LongWriter};
+use crate::store::{LONG_THRESHOLD, Long, LongWriter};
 use linerate_bypass::Transport;
 
 /// Why no more requests of a client are read for now.
@@ -76,7 +76,7 @@ impl Kv {
             }
         };
         input.drain(..used);
-        input.shrink_to(2 * LONG);
+        input.shrink_to(2 * LONG_THRESHOLD);
         client.input = input;
         taken
     }

@@ -1,7 +1,7 @@
 //! Replies on their way out.
 
 use crate::sink::Sink;
-use crate::store::LONG;
+use crate::store::LONG_THRESHOLD;
 use linerate_bypass::{Bytes, ConnId, Transport};
 use std::collections::VecDeque;
 
@@ -45,7 +45,7 @@ impl Sink for Replies {
 }
 
 impl Replies {
-    /// A value, shorter than [`LONG`], with the line in front of it.
+    /// A value, shorter than [`LONG_THRESHOLD`], with the line in front of it.
     #[inline(always)]
     pub fn bulk(&mut self, value: &[u8]) {
         let len = bulk_len(value.len());
@@ -69,7 +69,7 @@ impl Replies {
     fn grow(&mut self, len: usize) -> bool {
         self.is_cut |= self.most > 0 && len > self.most.max(MANY);
         if !self.is_cut {
-            self.text.resize(len.next_power_of_two().max(LONG), 0);
+            self.text.resize(len.next_power_of_two().max(LONG_THRESHOLD), 0);
         }
         !self.is_cut
     }
@@ -180,7 +180,7 @@ pub(in crate::service) struct Mark {
     values: usize,
 }
 
-const _: () = assert!(LONG <= 10_000);
+const _: () = assert!(LONG_THRESHOLD <= 10_000);
 
 /// The two digits of each number below a hundred.
 const DIGITS: [[u8; 2]; 100] = {
@@ -193,7 +193,7 @@ const DIGITS: [[u8; 2]; 100] = {
     digits
 };
 
-/// Bytes of a value of `len`, fewer than [`LONG`], with the line in front of it and the end of its own.
+/// Bytes of a value of `len`, fewer than [`LONG_THRESHOLD`], with the line in front of it and the end of its own.
 #[inline(always)]
 pub(in crate::service) fn bulk_len(len: usize) -> usize {
     // Most have two digits.
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn lengths_are_written_as_numbers() {
-        for len in [0, 7, 10, 99, 100, 999, 1000, LONG - 1] {
+        for len in [0, 7, 10, 99, 100, 999, 1000, LONG_THRESHOLD - 1] {
             let mut replies = Replies::default();
             replies.bulk(&vec![b'x'; len]);
             assert_eq!(replies.text(), format!("${len}\r\n{}\r\n", "x".repeat(len)).as_bytes());

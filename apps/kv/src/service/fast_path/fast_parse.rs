@@ -1,7 +1,7 @@
 //! What nearly every request is, a GET, or a SET of a short value and nothing else, told by a few comparisons: as the parser and the
 //! table of commands would, whatever they do not recognise being theirs.
 
-use crate::store::LONG;
+use crate::store::LONG_THRESHOLD;
 use std::ops::Range;
 
 /// A request that is recognised: where in its bytes the key and the value are.
@@ -33,7 +33,7 @@ fn words(head: &[u8; HEAD]) -> (u64, u64) {
 }
 
 impl Known {
-    /// With a key and a value there, each at most [`LONG`] bytes behind some lines.
+    /// With a key and a value there, each at most [`LONG_THRESHOLD`] bytes behind some lines.
     #[inline(always)]
     fn new(key: Range<usize>, value: Range<usize>, len: usize) -> Self {
         let places = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
@@ -82,7 +82,7 @@ impl Known {
             return Some((Known::new(key.range(), 0..0, key.behind), bytes));
         }
         let value = Bulk::of(data, key.behind)?;
-        let is_set = head == words(SET) && value.end - value.start < LONG;
+        let is_set = head == words(SET) && value.end - value.start < LONG_THRESHOLD;
         is_set.then(|| (Known::new(key.range(), value.range(), value.behind), bytes))
     }
 
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::resp::{Limits, Parsed, Parser};
 
-    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG, apart: false, authenticated: true };
+    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG_THRESHOLD, apart: false, authenticated: true };
 
     /// What is recognised is what the parser reads.
     fn check(data: &[u8]) -> bool {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_or_is_something_else_is_not() {
-        let long = vec![b'x'; LONG];
+        let long = vec![b'x'; LONG_THRESHOLD];
         for bytes in [
             request(&[b"SET", b"k", &long]),
             request(&[b"DEL", b"k"]),

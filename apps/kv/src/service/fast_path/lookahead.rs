@@ -55,7 +55,7 @@ impl Kv {
     pub(in crate::service) fn glimpse_datagram(&self, data: &[u8]) -> Option<u64> {
         let store = self.stores[self.worker].as_ref()?;
         let (key, _) = of_memcached(data)?;
-        let hash = self.keys.key(memcached::SPACE, key).hash();
+        let hash = self.hasher.key(memcached::SPACE, key).hash();
         let is_ours = self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker;
         is_ours.then(|| {
             store.prefetch_index(hash);
@@ -75,7 +75,7 @@ impl Kv {
         let mut rest = data;
         for _ in 0..AHEAD {
             let Some((key, len)) = of(rest) else { return };
-            let hash = self.keys.key(space, key).hash();
+            let hash = self.hasher.key(space, key).hash();
             if self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker {
                 store.prefetch_index(hash);
                 self.glimpsed.push(hash);

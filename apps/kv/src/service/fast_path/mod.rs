@@ -13,7 +13,7 @@ use crate::service::conn::{Client, Speech};
 use crate::service::fast_path::fast_parse::Known;
 use crate::shards::shard_of;
 use crate::sink::Sink;
-use crate::store::{Expiry, Key, Seen, Store, Str};
+use crate::store::{Expiry, Key, LocationHint, Store, Str};
 use linerate_bypass::{BURST, ConnId, Transport};
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ const SOME: usize = FEW / 2;
 pub(super) struct Ahead {
     known: Known,
     hash: u64,
-    seen: Seen,
+    seen: LocationHint,
     space: u8,
 }
 
@@ -151,13 +151,13 @@ impl Kv {
             }
             // That of a key that is hashed together with others is not known yet.
             let mut hash = 0;
-            if shards > 1 || !self.keys.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
-                hash = self.keys.key(space, key).hash();
+            if shards > 1 || !self.hasher.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
+                hash = self.hasher.key(space, key).hash();
                 if shard_of(hash, shards) != self.worker {
                     break;
                 }
             }
-            self.ahead.push(Ahead { known, hash, seen: Seen::default(), space });
+            self.ahead.push(Ahead { known, hash, seen: LocationHint::default(), space });
             used += known.len;
             if used >= data.len() || self.ahead.len() - first >= AHEAD {
                 break;
@@ -172,7 +172,7 @@ impl Kv {
         self.fetch_index();
         if let Some(store) = &self.stores[self.worker] {
             self.ahead[first..].iter_mut().for_each(|ahead| {
-                ahead.seen = store.see(ahead.hash);
+                ahead.seen = store.location_hint(ahead.hash);
                 store.prefetch_item(ahead.seen);
             });
         }
@@ -182,7 +182,7 @@ impl Kv {
     #[inline(never)]
     fn fetch_index(&mut self) {
         let ahead = &mut self.ahead;
-        self.keys.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
+        self.hasher.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
         if let Some(store) = &self.stores[self.worker] {
             ahead[self.asked..].iter().for_each(|ahead| store.prefetch_index(ahead.hash));
         }
@@ -193,7 +193,7 @@ impl Kv {
     #[inline(always)]
     fn fetch_glimpsed(&mut self) {
         if let Some(store) = &self.stores[self.worker] {
-            self.glimpsed.drain(..).for_each(|hash| store.prefetch_item(store.see(hash)));
+            self.glimpsed.drain(..).for_each(|hash| store.prefetch_item(store.location_hint(hash)));
         }
     }
 
@@ -227,8 +227,8 @@ impl Kv {
         let Ahead { known, space, hash, seen, .. } = &self.ahead[at];
         let Some(store) = &mut self.stores[self.worker] else { return false };
         let data = net.peek(conn);
-        let key = self.keys.known(*space, known.key(data), *hash);
-        let Some(value) = store.get_seen(&key, *seen, self.now) else { return false };
+        let key = self.hasher.key_with_hash(*space, known.key(data), *hash);
+        let Some(value) = store.get_with_hint(&key, *seen, self.now) else { return false };
         self.stats.hits += 1;
         self.lanes[conn.slot()].answered(Quick::Get, self.now);
         self.stats.commands += 1;
@@ -249,7 +249,7 @@ impl Kv {
         let Ahead { known, space, hash, seen, .. } = &self.ahead[at];
         let Some(store) = &mut self.stores[self.worker] else { return false };
         let data = net.peek(conn);
-        let key = self.keys.known(*space, known.key(data), *hash);
+        let key = self.hasher.key_with_hash(*space, known.key(data), *hash);
         if !known.value(data).is_some_and(|value| set(store, &key, *seen, value, self.now)) {
             return false;
         }
@@ -282,10 +282,10 @@ impl Kv {
         let mut done = 0;
         for Ahead { known, hash, seen, .. } in ahead {
             let data = &data[used..];
-            let key = self.keys.known(session.space(), known.key(data), *hash);
+            let key = self.hasher.key_with_hash(session.space(), known.key(data), *hash);
             let is_done = match known.value(data) {
                 None => {
-                    let found = if let Some(value) = store.get_seen(&key, *seen, self.now) {
+                    let found = if let Some(value) = store.get_with_hint(&key, *seen, self.now) {
                         Ok(Some(Str::Short(value)))
                     } else {
                         store.get(&key, self.now)
@@ -330,6 +330,6 @@ impl Kv {
 
 /// Puts `value` under `key`, whose item may have been seen. Returns whether there was room; otherwise nothing has changed.
 #[inline(always)]
-fn set(store: &mut Store, key: &Key<'_>, seen: Seen, value: &[u8], now: u64) -> bool {
-    store.set_seen(key, seen, value, now) || store.set(key, value, Expiry::Never, now).is_ok()
+fn set(store: &mut Store, key: &Key<'_>, seen: LocationHint, value: &[u8], now: u64) -> bool {
+    store.set_with_hint(key, seen, value, now) || store.set(key, value, Expiry::Never, now).is_ok()
 }

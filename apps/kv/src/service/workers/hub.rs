@@ -6,7 +6,7 @@ use crate::export::{Export, Layout};
 use crate::memcached::Counts;
 use crate::service::slow_log::SlowLog;
 use crate::service::workers::access::PasswordConflict;
-use crate::store::{self, Keys, LONG, ShardStats, Store};
+use crate::store::{self, KeyHasher, LONG_THRESHOLD, ShardStats, Store};
 use linerate_bypass::arena::Arena;
 use linerate_bypass::{RemoteAddr, RemoteAddrCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -135,7 +135,7 @@ impl Hub {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
             key,
-            long: LONG,
+            long: LONG_THRESHOLD,
             arena,
         };
         Arc::new(Hub {
@@ -166,8 +166,8 @@ impl Hub {
         self.workers
     }
 
-    pub(in crate::service) fn keys(&self) -> Keys {
-        Keys::new(&self.store.key)
+    pub(in crate::service) fn hasher(&self) -> KeyHasher {
+        KeyHasher::new(&self.store.key)
     }
 
     /// What peers may count with, and where the first is.

@@ -10,7 +10,7 @@ use crate::service::fast_path::FEW;
 use crate::service::udp::Asker;
 use crate::service::workers::messages::Message;
 use crate::shards::ShardSet;
-use crate::store::LONG;
+use crate::store::LONG_THRESHOLD;
 use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
 
@@ -193,14 +193,14 @@ impl Kv {
     /// Runs the requests of a client of Redis: those in `text`, the first of which were recognised as `ahead`, and the `last`.
     fn run_as_guest(&mut self, guest: &mut Session, text: &[u8], mut ahead: Range<usize>, last: Option<Asked>) {
         let mut parser = resp::Parser::default();
-        let limits = guest.limits(self.settings().bulk as usize, LONG);
+        let limits = guest.limits(self.settings().bulk as usize, LONG_THRESHOLD);
         let (space, mut rest) = (guest.space(), text);
         while !rest.is_empty() {
             let mut done = self.answer(guest, rest, ahead).map_or(0, |(done, _)| done);
             if done == 0 {
                 // It was read before.
                 let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
-                self.run(&Request::new(parser.args(rest), space, &self.keys), guest);
+                self.run(&Request::new(parser.args(rest), space, &self.hasher), guest);
                 done = len;
             }
             rest = &rest[done..];
@@ -209,7 +209,7 @@ impl Kv {
             self.fetch(first);
         }
         if let Some(Asked::Resp(args)) = last {
-            self.run(&Request::new(args.args(), space, &self.keys), guest);
+            self.run(&Request::new(args.args(), space, &self.hasher), guest);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::service::Kv;
 use crate::service::conn::Speech;
 use crate::service::workers::hub::{Hub, Tally};
 use crate::service::workers::messages::{Message, Outbox};
-use crate::store::{Evict, LONG};
+use crate::store::{EvictionPolicy, LONG_THRESHOLD};
 use linerate_bypass::{ConnId, RemoteAddr, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Host {
     }
 
     pub fn memcached_limits(&self) -> memcached::Limits {
-        memcached::Limits { item: ITEM, long: LONG }
+        memcached::Limits { item: ITEM, long: LONG_THRESHOLD }
     }
 
     #[inline]
@@ -209,7 +209,7 @@ impl memcached::Server for Host {
             counts,
             memory: self.settings.memory,
             used: totals.used,
-            evicts: self.settings.evict != Evict::None,
+            evicts: self.settings.evict != EvictionPolicy::None,
             items: self.hub.keys_in(memcached::SPACE),
             expired: totals.expired,
             evicted: totals.evicted,

@@ -1,4 +1,4 @@
-//! Which items a hash leads to.
+//! Hash index from key hashes to item locations.
 
 pub mod hasher;
 pub mod lookahead;
@@ -8,29 +8,31 @@ use linerate_bypass::prefetch;
 use std::num::NonZeroU32;
 use wide::u32x8;
 
-/// Where an item lies, for whoever keeps items.
+/// Location of an item in the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Location(pub NonZeroU32);
 
-/// Entries that a segment has when there are as many as were expected: growing it takes some ten microseconds.
+/// Entries of a full-size segment. Growing one takes some ten microseconds.
 const SEGMENT: usize = 1024;
-/// Places of a line: as many as a processor's cache line has room for.
+/// Places per line: a cache line's worth.
 const LINE: usize = 8;
 
-/// A table of locations by hash, in segments that grow by themselves.
+/// Hash table of locations, divided into segments that grow independently.
 ///
-/// The upper half of a hash chooses the segment, whose number never changes. The lower half, the tag, lies in the entry beside
-/// the location, so that a segment grows without a look at any item. In a segment an entry's home is a line: the tag scaled to their
-/// number, so that homes are in the order of tags however many there are. An entry lies there, in any place, or if the line is
-/// full in the first behind that is not. The last home's entries go on beyond it: nothing wraps around. A segment grows by a
-/// quarter when it is two thirds full: growth costs no request more than a segment's, and an entry takes 12 to 15 bytes. The
-/// fuller they are, the more entries go on beyond their home.
+/// The upper half of a hash selects the segment. The number of segments is fixed. The lower half, the tag, is stored
+/// beside the location, so a segment grows without reading any item. The home of an entry in its segment is a line: the
+/// tag scaled to the number of homes, so homes are ordered by tag. An entry is stored in any place of its home line, or
+/// if that is full, in the next line that is not. Entries of the last homes overflow into extra lines behind them;
+/// nothing wraps around.
+///
+/// A segment grows by a quarter when it is two thirds full. No request therefore pays for more than one segment, and an
+/// entry takes 12 to 15 bytes. A higher load factor would make more entries overflow.
 pub(crate) struct Index {
     segments: Box<[Segment]>,
     len: usize,
     /// Lines of all segments.
     lines: usize,
-    /// How often a segment was made smaller, as long as that is known.
+    /// Number of times a segment shrank, modulo 2³².
     shrunk: u32,
 }
 
@@ -41,7 +43,7 @@ struct Segment {
     len: u32,
 }
 
-/// Places, those without a location free.
+/// Group of places. A place without a location is free.
 #[derive(Default, Clone, Copy)]
 #[repr(align(64))]
 struct Line {
@@ -50,23 +52,23 @@ struct Line {
 }
 
 impl Index {
-    /// A table for about `expected` entries. It may have more.
+    /// Creates a table sized for about `expected` entries. It may hold more.
     pub fn new(expected: usize) -> Self {
         let segments = expected.div_ceil(SEGMENT).max(1);
         Index { segments: vec![Segment::default(); segments].into(), len: 0, lines: 0, shrunk: 0 }
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// How often a segment was made smaller, as long as that is known: it takes as long as removing hundreds of entries.
+    /// Returns the number of times a segment shrank, modulo 2³². Shrinking takes as long as hundreds of removals.
     pub fn shrunk(&self) -> u32 {
         self.shrunk
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes in use.
     pub fn bytes(&self) -> usize {
         self.lines * size_of::<Line>() + self.segments.len() * size_of::<Segment>()
     }
@@ -76,7 +78,7 @@ impl Index {
         ((u128::from(hash) * self.segments.len() as u128) >> 64) as usize
     }
 
-    /// Fetches ahead what [`likely`](Self::likely) and [`find`](Self::find) read first.
+    /// Prefetches the line that [`probe`](Self::probe) and [`find`](Self::find) read first.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         let segment = &self.segments[self.segment_of(hash)];
@@ -85,31 +87,31 @@ impl Index {
         }
     }
 
-    /// A location under `hash`, if there is one: nearly always the only one.
+    /// Returns a location with the tag of `hash`, without looking at the item. It is nearly always the only candidate.
     #[inline(always)]
-    pub fn likely(&self, hash: u64) -> Option<Location> {
+    pub fn probe(&self, hash: u64) -> Option<Location> {
         let segment = &self.segments[self.segment_of(hash)];
         let line = segment.lines.get(segment.home(hash as u32))?;
-        match line.likely(hash as u32) {
+        match line.probe(hash as u32) {
             Some(location) => Some(location),
-            None => self.beyond_home(hash),
+            None => self.probe_overflow(hash),
         }
     }
 
-    /// As [`likely`](Self::likely), where the home line is full, or there is none.
+    /// [`probe`](Self::probe) if the home line has no match.
     #[cold]
     #[inline(never)]
-    fn beyond_home(&self, hash: u64) -> Option<Location> {
+    fn probe_overflow(&self, hash: u64) -> Option<Location> {
         self.find(hash, |_| true)
     }
 
-    /// The location under `hash` that `is_it` says yes to.
+    /// Returns the first location under `hash` for which `is_it` returns true.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Location) -> bool) -> Option<Location> {
         self.find_map(hash, |location| is_it(location).then_some(location))
     }
 
-    /// What `is_it` makes of the first location under `hash` that it makes anything of.
+    /// Returns the first `Some` that `is_it` returns for a location under `hash`.
     #[inline(always)]
     pub fn find_map<T>(&self, hash: u64, mut is_it: impl FnMut(Location) -> Option<T>) -> Option<T> {
         let segment = &self.segments[self.segment_of(hash)];
@@ -142,7 +144,7 @@ impl Index {
         self.len += 1;
     }
 
-    /// What lay at `from` lies at `to`. Returns whether `from` was there, under `hash`.
+    /// Replaces the location `from` under `hash` with `to`. Returns false if it is not there.
     pub fn relocate(&mut self, hash: u64, from: Location, to: Location) -> bool {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
@@ -151,7 +153,7 @@ impl Index {
         true
     }
 
-    /// Takes `location` out from under `hash`. Returns whether it was there.
+    /// Removes `location` under `hash`. Returns false if it is not there.
     pub fn remove(&mut self, hash: u64, location: Location) -> bool {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
@@ -168,9 +170,9 @@ impl Index {
         true
     }
 
-    /// Calls `visit` with the locations of some entries, from `cursor` on, which is 0 at first; returns the next cursor, 0 when
-    /// all have been visited. What is there from the first call to the last is visited, some of it perhaps twice, whatever is
-    /// inserted and removed meanwhile. A call looks at about `most` places.
+    /// Calls `visit` with the locations of some entries from `cursor` on. The first cursor is 0. Returns the next
+    /// cursor, or 0 at the end. An entry that exists from the first call to the last is visited at least once, whatever
+    /// is inserted and removed meanwhile. A call examines about `most` places.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Location)) -> u64 {
         let (mut at, mut tag) = ((cursor >> 32) as usize, cursor as u32);
         let mut left = most.max(1);
@@ -199,26 +201,27 @@ impl Index {
         if at < self.segments.len() { (at as u64) << 32 | u64::from(tag) } else { 0 }
     }
 
-    /// The cursor from which a [`scan`](Self::scan) comes to what is under `hash` next.
+    /// Returns the cursor from which a [`scan`](Self::scan) visits the entries under `hash` next.
     #[inline]
     pub fn cursor_of(&self, hash: u64) -> u64 {
         (self.segment_of(hash) as u64) << 32 | u64::from(hash as u32)
     }
 
-    /// The most bytes, nearly, by which it grows when `count` entries are added.
+    /// Returns an estimated upper bound of the bytes added by `count` entries.
     pub fn growth(&self, count: usize) -> usize {
-        // A segment grows by a quarter; some are longer than others.
+        // A segment grows by a quarter, and segments differ in length.
         let each = self.bytes() / self.segments.len() / 2 + 1024;
         count.min(self.segments.len()) * each + count * 2 * size_of::<u64>()
     }
 
-    /// The most bytes by which it grows when an entry is added under `hash`.
+    /// Returns an upper bound of the bytes added by an entry under `hash`.
     pub fn growth_under(&self, hash: u64) -> usize {
         let segment = &self.segments[self.segment_of(hash)];
         let (homes, lines) = (segment.homes as usize, segment.lines.len());
         let lines = if segment.is_full() {
             let more = segment.more_homes();
-            // With more homes no more entries go on beyond the last than now, but for the new one and a line's by rounding.
+            // With more homes, no more entries overflow behind the last home than now, except for the new one and one
+            // line of rounding.
             lines_for(more).max(more + (lines - homes) + 2)
         } else {
             lines + usize::from(lines == segment.lines.capacity())
@@ -226,42 +229,42 @@ impl Index {
         lines.saturating_sub(segment.lines.capacity()) * size_of::<Line>()
     }
 
-    /// An entry near where `random`, a number of all 64 bits, leads: nearly any.
+    /// Returns an entry near the place that `random` selects, a uniform 64-bit number.
     pub fn sample(&self, random: u64) -> Option<Location> {
         let start = self.segment_of(random);
         let later = self.segments[start..].iter().chain(&self.segments[..start]);
         let segment = later.into_iter().find(|segment| segment.len > 0)?;
         let (front, back) = segment.lines.split_at(segment.home(random as u32));
         let places = back.iter().chain(front).flat_map(|line| line.locations);
-        // The lowest bits, which say next to nothing of the line, choose the place.
+        // The lowest bits hardly affect the line. They select the place.
         places.clone().skip(random as usize % LINE).chain(places).flatten().next()
     }
 }
 
 impl Segment {
-    /// The line where an entry with `tag` belongs.
+    /// Returns the home line of `tag`.
     #[inline(always)]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * u64::from(self.homes)) >> 32) as usize
     }
 
-    /// Whether another entry makes it grow.
+    /// Returns true if another entry makes the segment grow.
     fn is_full(&self) -> bool {
         self.len as usize + 1 > self.homes as usize * LINE * 2 / 3
     }
 
-    /// Homes that it has when it has grown.
+    /// Returns the number of homes after growth.
     fn more_homes(&self) -> usize {
         let homes = self.homes as usize;
         homes + (homes / 4).max(1)
     }
 
-    /// The first tag whose home is `home` or behind it; 2³² if there is none.
+    /// Returns the first tag whose home is `home` or behind it, or 2³² if there is none.
     fn first_tag(&self, home: usize) -> u64 {
         ((home as u64) << 32).div_ceil(u64::from(self.homes))
     }
 
-    /// The line and the place in it where `location` is under `tag`.
+    /// Returns the line and place of `location` under `tag`.
     fn place_of(&self, tag: u32, location: Location) -> Option<(usize, usize)> {
         for (line, places) in self.lines.iter().enumerate().skip(self.home(tag)) {
             if let found @ Some(_) = places.locations.iter().position(|it| *it == Some(location)) {
@@ -274,14 +277,14 @@ impl Segment {
         None
     }
 
-    /// Puts `location` into the first line from the home of `tag` on that is not full.
+    /// Stores `location` in the first line from the home of `tag` on that is not full.
     fn put(&mut self, tag: u32, location: Location) {
         let home = self.home(tag);
         if self.lines[home..].iter_mut().any(|line| line.put(tag, location)) {
             return;
         }
         if self.lines.len() == self.lines.capacity() {
-            // By itself it would double.
+            // `push` would double the capacity.
             self.lines.reserve_exact(1);
         }
         let mut line = Line::default();
@@ -289,7 +292,7 @@ impl Segment {
         self.lines.push(line);
     }
 
-    /// Empties a place, and moves what would not be found any more because its line is not full now.
+    /// Clears a place, then moves entries forward that a search would miss because the line is no longer full.
     fn take(&mut self, (mut line, mut at): (usize, usize)) {
         let mut was_full = self.lines[line].is_full();
         for behind in line + 1..self.lines.len() {
@@ -308,10 +311,10 @@ impl Segment {
         self.lines[line].locations[at] = None;
     }
 
-    /// Whether it is time for fewer homes: when it has become much emptier, and what is left is spread over all tags. It is not
-    /// when they went in the order of tags, as by a scan: those left would be in each other's way in fewer homes.
+    /// Returns true if the segment should have fewer homes: it is much emptier, and the remaining entries are spread
+    /// over all tags. After removals in the order of tags, as by a scan, the rest would collide in fewer homes.
     fn may_shrink(&self) -> bool {
-        /// Parts of the tags whose entries are counted, as a power of two.
+        /// log2 of the number of tag ranges whose entries are counted.
         const PARTS: u32 = 3;
         if self.len == 0 || self.homes == 1 || self.len >= self.homes * LINE as u32 / 4 || !self.len.is_power_of_two() {
             return self.len == 0;
@@ -336,9 +339,9 @@ impl Line {
         self.tags.into_iter().zip(self.locations).filter_map(|(tag, location)| Some((tag, location?)))
     }
 
-    /// A location under `tag`, if there is one. All places are looked at together: which has it cannot be predicted.
+    /// Returns a location with `tag`. All places are compared at once, because the matching place is unpredictable.
     #[inline(always)]
-    fn likely(&self, tag: u32) -> Option<Location> {
+    fn probe(&self, tag: u32) -> Option<Location> {
         let found = u32x8::from(self.tags).simd_eq(u32x8::splat(tag)).to_bitmask();
         *self.locations.get(found.trailing_zeros() as usize)?
     }
@@ -348,14 +351,14 @@ impl Line {
         self.locations.iter().all(Option::is_some)
     }
 
-    /// Returns whether there was room.
+    /// Stores an entry. Returns false if the line is full.
     fn put(&mut self, tag: u32, location: Location) -> bool {
         let free = self.locations.iter().position(Option::is_none);
         free.inspect(|at| (self.tags[*at], self.locations[*at]) = (tag, Some(location))).is_some()
     }
 }
 
-/// Lines with `homes`: some more for what goes on beyond the last home, so that it seldom has to be moved for that.
+/// Returns the number of lines for `homes`, including spare lines for overflow, so that the vector rarely has to move.
 fn lines_for(homes: usize) -> usize {
     homes + if homes == 0 { 0 } else { 1 + homes / 64 }
 }
@@ -370,7 +373,7 @@ mod tests {
         Location(NonZeroU32::new(n).unwrap())
     }
 
-    /// Hashes of which many share a tag, a segment, or nearly so.
+    /// Hashes that often share a tag, a segment, or nearly so.
     fn hashes() -> impl Strategy<Value = u64> {
         let tag = prop_oneof![Just(0), Just(u32::MAX), 0u32..64, any::<u32>()];
         let upper = prop_oneof![Just(0), Just(u32::MAX), any::<u32>()];
@@ -378,9 +381,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each location is found under its hash for as long as it is there, and nothing else is.
         #[test]
-        fn it_holds_what_was_put_in(operations in prop::collection::vec((hashes(), 0..4u8, any::<prop::sample::Index>()), 1..600)) {
+        fn index_agrees_with_model(operations in prop::collection::vec((hashes(), 0..4u8, any::<prop::sample::Index>()), 1..600)) {
             let mut index = Index::new(3 * SEGMENT);
             let mut model = BTreeMap::new();
             for (n, (hash, what, which)) in operations.into_iter().enumerate() {
@@ -412,8 +414,8 @@ mod tests {
             for (location, hash) in &model {
                 prop_assert_eq!(index.find(*hash, |it| it == *location), Some(*location));
                 prop_assert_eq!(index.find(!*hash, |it| it == *location), None);
-                // The tag is all that is compared.
-                let likely = index.likely(*hash);
+                // Only the tag is compared.
+                let likely = index.probe(*hash);
                 prop_assert_eq!(likely.map(|it| model[&it] as u32), Some(*hash as u32));
             }
             let mut seen = BTreeSet::new();
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_visits_whatever_stays_while_the_table_grows_and_shrinks() {
+    fn scan_visits_every_entry_that_stays_while_table_grows_and_shrinks() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut index = Index::new(2 * SEGMENT);
         let stay: Vec<u64> = (0..3000).map(|_| random.u64(..)).collect();
@@ -445,7 +447,7 @@ mod tests {
                 break;
             }
             for n in 0..40 {
-                // It grows to three times the size, and shrinks again.
+                // The table grows to three times its size and shrinks again.
                 if turn < 150 {
                     let (hash, location) = (random.u64(..), location(100_000 + turn * 40 + n));
                     index.insert(hash, location);
@@ -461,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_twelve_to_fifteen_bytes_once_segments_are_as_long_as_they_are_meant_to_be() {
+    fn entry_takes_12_to_15_bytes_in_full_size_segments() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut index = Index::new(200_000);
         for n in 0..200_000 {
@@ -474,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_gives_its_memory_back() {
+    fn removal_frees_memory() {
         let mut index = Index::new(10_000);
         let empty = index.bytes();
         for n in 0..10_000u64 {
@@ -487,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_the_order_of_tags_leaves_the_rest_where_it_is_found_at_once() {
+    fn removal_in_tag_order_leaves_no_long_runs() {
         let mut index = Index::new(SEGMENT);
         let mut tags: Vec<u64> = (0..4000u64).map(|n| n << 20 | n).collect();
         for (n, tag) in tags.iter().enumerate() {
@@ -495,7 +497,7 @@ mod tests {
         }
         while let Some(tag) = tags.pop() {
             assert!(index.remove(tag, location(tags.len() as u32 + 1)));
-            // The longest run of places that are taken.
+            // Longest run of full lines.
             let lines = &index.segments[0].lines;
             let longest = lines.split(|line| !line.is_full()).map(<[Line]>::len).max().unwrap_or(0) * LINE;
             assert!(longest < 200, "{longest} of {}", tags.len());
@@ -504,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_come_from_everywhere() {
+    fn samples_are_spread_over_the_table() {
         let mut random = fastrand::Rng::with_seed(3);
         let mut index = Index::new(1000);
         assert_eq!(index.sample(5), None);
@@ -539,7 +541,7 @@ mod tests {
             let hash = hashes.pop().unwrap();
             assert!(index.remove(hash, location(hashes.len() as u32 + 1)));
         }
-        // 1536 places of 8 to a line, and the lines behind the last home.
+        // 1536 places of 8 to a line, and the spare lines behind the last home.
         assert_eq!((index.lines, index.shrunk()), (lines_for(192), 1));
         for (n, hash) in hashes.iter().enumerate() {
             assert_eq!(index.find(*hash, |_| true), Some(location(n as u32 + 1)));
@@ -547,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn scan_begins_with_the_tag_of_its_cursor() {
+    fn scan_starts_at_tag_of_cursor() {
         let mut index = Index::new(2 * SEGMENT);
         let hashes: Vec<u64> = (0..100u64).map(|n| (n % 2) << 63 | n << 25).collect();
         for (n, hash) in hashes.iter().enumerate() {
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_bounds_what_many_entries_take() {
+    fn growth_bounds_bytes_of_many_entries() {
         let mut random = fastrand::Rng::with_seed(2);
         for segments in [1, 8] {
             let mut index = Index::new(segments * SEGMENT);

@@ -1,4 +1,4 @@
-//! The memory that items lie in.
+//! Heap of items: pages of the arena, cut into slots.
 
 use crate::store::index::Location;
 use linerate_bypass::arena::{Arena, Pieces};
@@ -6,35 +6,35 @@ use std::num::NonZeroU32;
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = Pieces::PAGE;
-/// Locations count in these.
+/// Granularity of locations in bytes.
 const UNIT: usize = 8;
-/// Bytes of the smallest slot and of the largest.
+/// Bytes of the smallest and of the largest slot.
 const SMALLEST: usize = 16;
 pub(crate) const LARGEST: usize = 8 << 10;
-/// Up to here slots differ by a unit; beyond, there are this many sizes to each doubling.
+/// Slot sizes up to `FINE` bytes are one unit apart. Above, each doubling has `STEPS` sizes.
 const FINE: usize = 128;
 const STEPS: usize = 8;
 const CLASSES: usize = (FINE - SMALLEST) / UNIT + 1 + STEPS * (LARGEST / FINE).ilog2() as usize;
-/// Pages of a class that are looked at for the one with the fewest items.
+/// Number of pages compared to find the one with the fewest items.
 const LOOKED_AT: usize = 16;
-/// In a free slot: no slot.
+/// End of a page's list of free slots.
 const NONE: u16 = u16::MAX;
 
-/// Memory in pages of an arena, each cut into slots of one size.
+/// Heap of items in pages of an arena, each cut into slots of one size.
 ///
-/// Sizes are an eighth apart at most. A page whose slots are all free goes back, to be used again for anything; when many slots
-/// of a size are free in many pages, whoever has the items moves those of one page elsewhere
-/// ([`sparse_page`](Self::sparse_page)). So memory finds its way from one size to another.
+/// Adjacent slot sizes differ by at most an eighth. A page without items returns to the arena and can get another slot
+/// size. When many slots of one size are free across many pages, the owner of the items moves those of one page to the
+/// others ([`sparse_page`](Self::sparse_page)). In this way memory moves between sizes.
 ///
-/// The third byte of a slot says whether it is taken: it is 0 in those that are free, and nothing else may be there in others.
+/// The third byte of a slot marks it as taken. It is 0 in free slots, and items never store 0 there.
 pub(crate) struct Heap {
-    /// The memory, of which what is too long for a slot is taken directly.
+    /// Pages of the arena. Values too long for a slot allocate here directly.
     pub pieces: Pieces,
-    /// By the pages' numbers.
+    /// Pages by page number.
     pages: Vec<Page>,
     classes: [Class; CLASSES],
-    /// The page whose items are being moved, and the next slot to be looked at.
-    emptied: Option<(u32, u16)>,
+    /// Page being evacuated, and the next slot to examine.
+    evacuating: Option<(u32, u16)>,
     released: u32,
     /// Empty between calls.
     opened: Vec<u32>,
@@ -43,69 +43,69 @@ pub(crate) struct Heap {
 #[derive(Clone, Copy)]
 struct Page {
     class: u8,
-    /// Bytes of its slots.
+    /// Slot size in bytes.
     size: u16,
-    /// Slots taken, and slots that have been at some time.
+    /// Number of taken slots, and of slots ever taken.
     taken: u16,
     fresh: u16,
-    /// The first free slot of those, which leads to the next by its first two bytes.
+    /// First free slot below `fresh`. The first two bytes of a free slot hold the next one.
     first: u16,
-    /// Where in its class's list it is, if it is there.
-    listed: u32,
+    /// Position in the class's list of pages with free slots.
+    list_position: u32,
 }
 
-/// What is not an open page.
-const CLOSED: Page = Page { class: 0, size: 0, taken: 0, fresh: 0, first: NONE, listed: UNLISTED };
-/// A page that is in no list.
-const UNLISTED: u32 = u32::MAX;
+/// Page that is not in use.
+const CLOSED: Page = Page { class: 0, size: 0, taken: 0, fresh: 0, first: NONE, list_position: NOT_LISTED };
+/// Position of a page that is in no list.
+const NOT_LISTED: u32 = u32::MAX;
 
 #[derive(Default, Clone)]
 struct Class {
-    /// Pages that have free slots.
-    roomy: Vec<u32>,
-    /// Free slots in them.
+    /// Pages with free slots.
+    partial: Vec<u32>,
+    /// Free slots in those pages.
     free: usize,
 }
 
 impl Heap {
-    /// A heap in the memory of `arena`.
+    /// Creates a heap in the memory of `arena`.
     pub fn new(arena: Arena) -> Self {
-        // As many as there may ever be, so that they are never moved.
+        // Reserve the maximum, so that the vector never moves.
         let most = arena.stats().capacity / Pieces::PAGE;
         Heap {
             pieces: Pieces::new(arena),
             pages: Vec::with_capacity(most),
             classes: std::array::from_fn(|_| Class::default()),
-            emptied: None,
+            evacuating: None,
             released: 0,
             opened: Vec::new(),
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes in use.
     #[inline]
     pub fn used(&self) -> usize {
         self.pieces.used() + self.pages.len() * size_of::<Page>()
     }
 
-    /// Whether there is a free slot for `len` bytes.
+    /// Returns true if a slot for `len` bytes is free.
     #[inline]
     pub fn has_slot(&self, len: usize) -> bool {
         self.classes[class_of(len)].free > 0
     }
 
-    /// Bytes by which what it takes grows at most with `count` pages more.
+    /// Returns an upper bound of the bytes added by `count` pages.
     pub fn growth(&self, count: usize) -> usize {
         let most = (self.pieces.chunks() + count.div_ceil(Pieces::PAGES)) * Pieces::PAGES;
         count * PAGE + most.saturating_sub(self.pages.len()) * size_of::<Page>()
     }
 
-    /// Gets a page for slots of `len` bytes, if there is one.
+    /// Adds a page with slots for `len` bytes. Returns false if the arena has none.
     pub fn add_page(&mut self, len: usize) -> bool {
         self.open(class_of(len)).is_some()
     }
 
-    /// Whether there are `count` more pages.
+    /// Returns true if the arena has `count` more pages.
     pub fn has_pages(&mut self, count: usize) -> bool {
         self.opened.extend(std::iter::from_fn(|| self.pieces.open_page()).take(count));
         let has_all = self.opened.len() == count;
@@ -113,10 +113,10 @@ impl Heap {
         has_all
     }
 
-    /// A slot for `len` bytes, [`LARGEST`] at most, if there is one.
+    /// Takes a slot for `len` bytes, at most [`LARGEST`].
     pub fn allocate(&mut self, len: usize) -> Option<Location> {
         let class = class_of(len);
-        let page = match self.classes[class].roomy.last() {
+        let page = match self.classes[class].partial.last() {
             Some(page) => *page,
             None => self.open(class)?,
         };
@@ -140,13 +140,13 @@ impl Heap {
         Some(location(page as usize * PAGE + slot as usize * size))
     }
 
-    /// How often a slot was given back, as long as that is known.
+    /// Returns the number of freed slots, modulo 2³².
     #[inline(always)]
     pub fn released(&self) -> u32 {
         self.released
     }
 
-    /// Gives the slot at `location` back.
+    /// Frees the slot at `location`.
     pub fn release(&mut self, location: Location) {
         self.released = self.released.wrapping_add(1);
         let (page, slot, size) = self.place(location);
@@ -158,18 +158,18 @@ impl Heap {
         at.first = slot;
         at.taken -= 1;
         let (is_empty, slots) = (at.taken == 0, PAGE / size);
-        if self.emptied.is_some_and(|(emptied, _)| emptied == page) {
-            // Its free slots are no longer counted, and nothing gets them.
+        if self.evacuating.is_some_and(|(evacuating, _)| evacuating == page) {
+            // The free slots of a page being evacuated are neither counted nor reused.
             if is_empty {
-                self.emptied = None;
+                self.evacuating = None;
                 self.close(page);
             }
             return;
         }
         self.classes[class].free += 1;
-        if at.listed == UNLISTED {
-            at.listed = self.classes[class].roomy.len() as u32;
-            self.classes[class].roomy.push(page);
+        if at.list_position == NOT_LISTED {
+            at.list_position = self.classes[class].partial.len() as u32;
+            self.classes[class].partial.push(page);
         }
         if is_empty {
             self.unlist(page);
@@ -178,67 +178,67 @@ impl Heap {
         }
     }
 
-    /// The slot at `location`.
+    /// Returns the slot at `location`.
     #[inline]
     pub fn slot(&self, location: Location) -> &[u8] {
         &self.at(location)[..self.slot_at(location)]
     }
 
-    /// Asks for the slot at `location`: all of it, if it is not long.
+    /// Prefetches the slot at `location`, all of it unless it is long.
     #[inline(always)]
     pub fn prefetch(&self, location: Location) {
-        /// Where more is read, the processor sees that by itself.
+        /// Beyond this, the hardware prefetcher follows the sequential read.
         const MOST: usize = 256;
         self.pieces.prefetch(start_of(location), self.slot_at(location).min(MOST));
     }
 
-    /// Bytes of the slot at `location`.
+    /// Returns the size of the slot at `location`.
     #[inline]
     pub fn slot_at(&self, location: Location) -> usize {
         self.pages[start_of(location) / PAGE].size.into()
     }
 
-    /// The slot at `location`.
+    /// Returns the slot at `location`.
     #[inline]
     pub fn slot_mut(&mut self, location: Location) -> &mut [u8] {
         let len = self.slot_at(location);
         &mut self.at_mut(location)[..len]
     }
 
-    /// The slot at `to` holds the first `len` bytes of that at `from`.
+    /// Copies the first `len` bytes of the slot at `from` to the slot at `to`.
     pub fn copy(&mut self, from: Location, to: Location, len: usize) {
         let mut copy = [0; LARGEST];
         copy[..len].copy_from_slice(&self.at(from)[..len]);
         self.at_mut(to)[..len].copy_from_slice(&copy[..len]);
     }
 
-    /// From `location` on, to be read by whoever knows how long it is, or fetched ahead.
+    /// Returns the bytes of the page from `location` on, of which the item says how many it has.
     #[inline(always)]
     pub fn at(&self, location: Location) -> &[u8] {
         let start = start_of(location);
         &self.pieces.page((start / PAGE) as u32)[start % PAGE..]
     }
 
-    /// As [`at`](Self::at), to be changed.
+    /// Mutable [`at`](Self::at).
     #[inline(always)]
     pub fn at_mut(&mut self, location: Location) -> &mut [u8] {
         let start = start_of(location);
         &mut self.pieces.page_mut((start / PAGE) as u32)[start % PAGE..]
     }
 
-    /// Bytes of the slot that `len` bytes get.
+    /// Returns the size of the slot for `len` bytes.
     pub fn slot_len(len: usize) -> usize {
         size_of_class(class_of(len))
     }
 
-    /// Some taken slots, at most `most`, of a page whose items would fit into other pages with slots of the same size, with a
-    /// page's worth of them to spare: appended to `slots`, to be moved there at once. When all have been, the page is free.
-    /// Returns whether there is such a page.
+    /// Appends at most `most` taken slots of a sparsely used page to `slots`. The caller must move their items at once,
+    /// to other pages with the same slot size, which have room to spare. The page is free after the last item moves.
+    /// Returns false if there is no such page.
     pub fn sparse_page(&mut self, most: usize, slots: &mut Vec<Location>) -> bool {
-        if self.emptied.is_none() {
-            self.emptied = self.begin_page();
+        if self.evacuating.is_none() {
+            self.evacuating = self.pick_sparse_page();
         }
-        let Some((page, slot)) = self.emptied else { return false };
+        let Some((page, slot)) = self.evacuating else { return false };
         let Page { class, fresh, .. } = self.pages[page as usize];
         let size = size_of_class(class.into());
         let bytes = self.pieces.page(page);
@@ -249,18 +249,19 @@ impl Heap {
             }
             slot += 1;
         }
-        self.emptied = Some((page, slot));
+        self.evacuating = Some((page, slot));
         true
     }
 
-    /// A page to be emptied, which nothing is put into any more.
-    fn begin_page(&mut self) -> Option<(u32, u16)> {
+    /// Picks a page to evacuate. It gets no new items.
+    fn pick_sparse_page(&mut self) -> Option<(u32, u16)> {
         let class = (0..CLASSES).find(|class| {
             let slots = PAGE / size_of_class(*class);
-            // More than a page's worth of free slots, so that moving brings a page at once, and two in a row seldom the same.
-            self.classes[*class].free > slots + slots / 4 && self.classes[*class].roomy.len() > 1
+            // More than a page's worth of free slots: evacuating one page then leaves room, and does not soon select
+            // another.
+            self.classes[*class].free > slots + slots / 4 && self.classes[*class].partial.len() > 1
         })?;
-        let looked_at = self.classes[class].roomy.iter().rev().take(LOOKED_AT);
+        let looked_at = self.classes[class].partial.iter().rev().take(LOOKED_AT);
         let page = *looked_at.min_by_key(|page| self.pages[**page as usize].taken)?;
         self.unlist(page);
         let slots = PAGE / size_of_class(class);
@@ -268,30 +269,34 @@ impl Heap {
         Some((page, 0))
     }
 
-    /// Gives up emptying a page: there is no room for its items.
-    pub fn keep_page(&mut self) {
-        let Some((page, _)) = self.emptied.take() else { return };
+    /// Stops the evacuation of a page because other pages have no room for its items.
+    pub fn stop_evacuation(&mut self) {
+        let Some((page, _)) = self.evacuating.take() else { return };
         let Page { class, taken, .. } = self.pages[page as usize];
         let class = usize::from(class);
         let free = PAGE / size_of_class(class) - usize::from(taken);
         if free > 0 {
-            self.pages[page as usize].listed = self.classes[class].roomy.len() as u32;
-            self.classes[class].roomy.push(page);
+            self.pages[page as usize].list_position = self.classes[class].partial.len() as u32;
+            self.classes[class].partial.push(page);
             self.classes[class].free += free;
         }
     }
 
-    /// Cuts a page into slots of `class`.
+    /// Takes a page of the arena and cuts it into slots of `class`.
     #[cold]
     fn open(&mut self, class: usize) -> Option<u32> {
         let page = self.pieces.open_page()?;
-        let roomy = &mut self.classes[class].roomy;
+        let partial = &mut self.classes[class].partial;
         if self.pages.len() <= page as usize {
             self.pages.resize(page as usize + 1, CLOSED);
         }
-        self.pages[page as usize] =
-            Page { class: class as u8, size: size_of_class(class) as u16, listed: roomy.len() as u32, ..CLOSED };
-        roomy.push(page);
+        self.pages[page as usize] = Page {
+            class: class as u8,
+            size: size_of_class(class) as u16,
+            list_position: partial.len() as u32,
+            ..CLOSED
+        };
+        partial.push(page);
         self.classes[class].free += PAGE / size_of_class(class);
         Some(page)
     }
@@ -302,16 +307,16 @@ impl Heap {
     }
 
     fn unlist(&mut self, page: u32) {
-        let Page { class, listed, .. } = self.pages[page as usize];
-        self.pages[page as usize].listed = UNLISTED;
-        let roomy = &mut self.classes[class as usize].roomy;
-        roomy.swap_remove(listed as usize);
-        if let Some(moved) = roomy.get(listed as usize) {
-            self.pages[*moved as usize].listed = listed;
+        let Page { class, list_position, .. } = self.pages[page as usize];
+        self.pages[page as usize].list_position = NOT_LISTED;
+        let partial = &mut self.classes[class as usize].partial;
+        partial.swap_remove(list_position as usize);
+        if let Some(moved) = partial.get(list_position as usize) {
+            self.pages[*moved as usize].list_position = list_position;
         }
     }
 
-    /// The page of `location`, the number of its slot there, and the size of slots there.
+    /// Returns the page of `location`, its slot number, and the slot size.
     fn place(&self, location: Location) -> (u32, u16, usize) {
         let start = start_of(location);
         let size = usize::from(self.pages[start / PAGE].size);
@@ -319,19 +324,19 @@ impl Heap {
     }
 }
 
-/// The class of slots for `len` bytes.
+/// Returns the class of slots for `len` bytes.
 #[inline]
 fn class_of(len: usize) -> usize {
     if len <= FINE {
         return len.max(SMALLEST).div_ceil(UNIT) - SMALLEST / UNIT;
     }
-    // len - 1 is in [2ⁿ, 2ⁿ⁺¹), which is divided into eight.
+    // `len - 1` is in [2ⁿ, 2ⁿ⁺¹), which is divided into eight.
     let power = (len - 1).ilog2();
     let step = ((len - 1) >> (power - STEPS.ilog2())) & (STEPS - 1);
     (FINE - SMALLEST) / UNIT + 1 + (power - FINE.ilog2()) as usize * STEPS + step
 }
 
-/// Bytes of a slot of `class`.
+/// Returns the slot size of `class`.
 #[inline]
 fn size_of_class(class: usize) -> usize {
     let fine = (FINE - SMALLEST) / UNIT + 1;
@@ -341,7 +346,7 @@ fn size_of_class(class: usize) -> usize {
     }
 }
 
-/// One more than the unit in which it begins, so that it is never 0.
+/// Returns the location of the bytes at `start`: one plus the unit number, which is never 0.
 fn location(start: usize) -> Location {
     Location(NonZeroU32::MIN.saturating_add((start / UNIT) as u32))
 }
@@ -359,7 +364,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn a_slot_has_room_and_wastes_an_eighth_at_most() {
+    fn slot_fits_and_wastes_at_most_an_eighth() {
         for len in 0..=LARGEST {
             let size = Heap::slot_len(len);
             assert!(size >= len && size.is_multiple_of(UNIT), "{len} in {size}");
@@ -382,9 +387,9 @@ mod tests {
     }
 
     proptest! {
-        /// Slots do not overlap, and whatever is written stays until the slot is given back.
+        /// Slots do not overlap, and their bytes stay until they are freed.
         #[test]
-        fn items_stay_as_they_are(operations in prop::collection::vec((0..=LARGEST, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
+        fn slots_keep_their_bytes(operations in prop::collection::vec((0..=LARGEST, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
             let mut heap = heap(40);
             let mut items: BTreeMap<Location, (usize, u8)> = BTreeMap::new();
             for (n, (len, which, what)) in operations.into_iter().enumerate() {
@@ -426,18 +431,18 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_from_one_size_to_another_through_sparse_pages() {
+    fn evacuation_moves_memory_between_slot_sizes() {
         let mut random = fastrand::Rng::with_seed(11);
         let mut heap = heap(64);
         let mut small: Vec<Location> = std::iter::from_fn(|| put(&mut heap, 100, 1)).collect();
         assert!(small.len() * 104 > 63 * PAGE);
         assert_eq!(put(&mut heap, 3000, 2), None);
-        // Three quarters of them go, here and there, so that no page is empty.
+        // Free three quarters at random, so that no page becomes empty.
         random.shuffle(&mut small);
         for location in small.drain(small.len() / 4..) {
             heap.release(location);
         }
-        let mut kept: std::collections::HashSet<Location> = small.into_iter().collect();
+        let mut resolve_expiry: std::collections::HashSet<Location> = small.into_iter().collect();
         assert!(heap.used() > 60 * PAGE);
         let mut moved = 0;
         let mut sparse = Vec::new();
@@ -445,24 +450,24 @@ mod tests {
             for old in sparse.drain(..) {
                 let new = put(&mut heap, 100, 1).unwrap();
                 heap.release(old);
-                assert!(kept.remove(&old) && kept.insert(new));
+                assert!(resolve_expiry.remove(&old) && resolve_expiry.insert(new));
                 moved += 1;
             }
         }
         assert!(heap.pieces.used() <= 20 * PAGE, "{} pages", heap.pieces.used() / PAGE);
         assert!(moved < 20_000, "{moved}");
         assert!(put(&mut heap, 3000, 2).is_some());
-        assert!(kept.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));
+        assert!(resolve_expiry.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));
     }
 
     #[test]
-    fn page_is_emptied_when_more_than_a_page_and_a_quarter_of_its_slots_are_free() {
+    fn evacuation_starts_with_more_than_a_page_and_a_quarter_of_free_slots() {
         let mut heap = heap(64);
         let slots = PAGE / Heap::slot_len(1000);
         let mut items: Vec<Location> = (0..3 * slots).map(|_| put(&mut heap, 1000, 1).unwrap()).collect();
-        // All of one page but a slot, then some of another.
+        // All of one page but one slot, then some of another.
         let mut sparse = Vec::new();
-        let kept = items.remove(0);
+        let resolve_expiry = items.remove(0);
         for (n, location) in items.drain(..slots + slots / 4).enumerate() {
             assert!(!heap.sparse_page(100, &mut sparse), "{n} of {slots} are free");
             if n + 1 != slots {
@@ -474,10 +479,10 @@ mod tests {
         assert!(!heap.sparse_page(100, &mut sparse));
         heap.release(items.pop().unwrap());
         assert!(heap.sparse_page(0, &mut sparse) && sparse.is_empty());
-        assert!(heap.sparse_page(100, &mut sparse) && sparse.first() == Some(&kept));
-        // Given up, its free slots are taken before another page is.
+        assert!(heap.sparse_page(100, &mut sparse) && sparse.first() == Some(&resolve_expiry));
+        // After giving up, the page's free slots are used before a new page.
         let used = heap.used();
-        heap.keep_page();
+        heap.stop_evacuation();
         let mut free = 0;
         while heap.has_slot(1000) {
             heap.allocate(1000).unwrap();
@@ -487,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_bounds_what_pages_take() {
+    fn growth_bounds_bytes_of_pages() {
         let mut heap = heap(64);
         for len in [16, 1000, LARGEST, 24] {
             for count in [1, 3] {

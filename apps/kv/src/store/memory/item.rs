@@ -1,94 +1,93 @@
-//! How an item lies in its slot.
-//!
-//! | bytes | what |
-//! |-------|------|
-//! | 0..2  | length of the key |
-//! | 2     | what it is, never 0: its [`Form`] and which of the parts below there are |
-//! | 3     | the keyspace |
-//! | 4..6  | when or how often it was used |
+//! Layout of an item in its slot.
+//! | bytes | contents |
+//! |-------|----------|
+//! | 0..2  | key length |
+//! | 2     | [`Form`] and flags for the optional parts below; never 0 |
+//! | 3     | id of the keyspace |
+//! | 4..6  | access field: time or frequency of use |
 //! | 6..8  | length of the value in the slot |
-//! | 16, if it expires | when, in milliseconds; its place in the wheel: slot, previous, next |
-//! | 13, if it is a memcached client's | flags, the unique number, and marks |
-//! | then  | the key, and the value |
+//! | 16, if it expires | expiry time in milliseconds; position in the timing wheel: slot, previous, next |
+//! | 13, if set by a memcached client | client flags, CAS value, marks |
+//! | then  | key and value |
 //!
-//! Numbers have the lowest byte first.
+//! Numbers are little-endian.
 
-use crate::store::Kind;
+use crate::store::ValueType;
 use crate::store::index::Location;
 use std::num::NonZeroU32;
 
-/// Bytes in front of the optional parts.
+/// Bytes before the optional parts.
 const FIXED: usize = 8;
-const EXPIRY: usize = 16;
-const TAG: usize = 13;
-/// Where the key begins, by which of the parts there are.
-const KEY_AT: [usize; 4] = [FIXED, FIXED + EXPIRY, FIXED + TAG, FIXED + EXPIRY + TAG];
-/// In the third byte, beside the form.
+const EXPIRY_LEN: usize = 16;
+const META_LEN: usize = 13;
+/// Offset of the key, by the combination of optional parts.
+const KEY_AT: [usize; 4] = [FIXED, FIXED + EXPIRY_LEN, FIXED + META_LEN, FIXED + EXPIRY_LEN + META_LEN];
+/// Flags in the third byte, beside the form.
 const EXPIRES: u8 = 0x10;
-const TAGGED: u8 = 0x20;
+const HAS_META: u8 = 0x20;
 const CHANGED: u8 = 0x40;
 
-/// What an item is.
+/// Representation of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Form {
-    /// A string whose value is here.
+    /// String with the value in the item.
     Short = 1,
-    /// A string whose value lies elsewhere; here is its number.
+    /// String with the value in the arena. The item holds its number.
     Long = 2,
-    /// A hash whose fields are here.
+    /// Hash with the fields in the item.
     Fields = 3,
-    /// A hash whose fields lie in buckets; here is which.
+    /// Hash with the fields in buckets. The item holds the number of its table.
     Buckets = 4,
-    /// One of those buckets.
+    /// Bucket of such a hash.
     Bucket = 5,
 }
 
 impl Form {
-    pub fn kind(self) -> Kind {
+    pub fn value_type(self) -> ValueType {
         match self {
-            Form::Short | Form::Long => Kind::String,
-            Form::Fields | Form::Buckets | Form::Bucket => Kind::Hash,
+            Form::Short | Form::Long => ValueType::String,
+            Form::Fields | Form::Buckets | Form::Bucket => ValueType::Hash,
         }
     }
 }
 
-/// What a memcached client keeps beside a value.
+/// Metadata of a value set by a memcached client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
-    /// What the client gave.
+pub struct ItemMeta {
+    /// Client flags.
     pub flags: u32,
-    /// Another one after every change.
-    pub unique: u64,
-    /// For what the protocol notes beside: the store does not look at it.
+    /// CAS value, different after every change.
+    pub cas: u64,
+    /// Flags of the protocol. The store does not interpret them.
     pub marks: u8,
 }
 
-/// An item to be.
+/// Description of an item to be written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct NewItem<'a> {
     pub form: Form,
     pub space: u8,
     pub key: &'a [u8],
-    /// Whether it will expire.
+    /// True if the item has an expiry time.
     pub expires: bool,
-    pub tag: Option<Tag>,
-    /// Bytes of its value.
+    pub meta: Option<ItemMeta>,
+    /// Length of the value.
     pub len: usize,
 }
 
-impl Draft<'_> {
-    /// Bytes that it takes.
+impl NewItem<'_> {
+    /// Returns the size of the item.
     pub fn size(&self) -> usize {
-        let expiry = if self.expires { EXPIRY } else { 0 };
-        let tag = if self.tag.is_some() { TAG } else { 0 };
-        FIXED + expiry + tag + self.key.len() + self.len
+        let expiry = if self.expires { EXPIRY_LEN } else { 0 };
+        let meta = if self.meta.is_some() { META_LEN } else { 0 };
+        FIXED + expiry + meta + self.key.len() + self.len
     }
 
-    /// Writes it into `slot`, but for the value, whose place is returned.
+    /// Writes everything but the value into `slot`. Returns the place of the value.
     pub fn write<'s>(&self, slot: &'s mut [u8]) -> &'s mut [u8] {
         let expires = if self.expires { EXPIRES } else { 0 };
-        let tagged = if self.tag.is_some() { TAGGED } else { 0 };
+        let tagged = if self.meta.is_some() { HAS_META } else { 0 };
         slot[..2].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
         slot[2] = self.form as u8 | expires | tagged;
         slot[3] = self.space;
@@ -96,15 +95,15 @@ impl Draft<'_> {
         slot[6..8].copy_from_slice(&(self.len as u16).to_le_bytes());
         let mut rest = &mut slot[FIXED..];
         if self.expires {
-            let (expiry, behind) = rest.split_at_mut(EXPIRY);
+            let (expiry, behind) = rest.split_at_mut(EXPIRY_LEN);
             expiry.fill(0);
             rest = behind;
         }
-        if let Some(Tag { flags, unique, marks }) = self.tag {
-            let (tag, behind) = rest.split_at_mut(TAG);
-            tag[..4].copy_from_slice(&flags.to_le_bytes());
-            tag[4..12].copy_from_slice(&unique.to_le_bytes());
-            tag[12] = marks;
+        if let Some(ItemMeta { flags, cas, marks }) = self.meta {
+            let (meta, behind) = rest.split_at_mut(META_LEN);
+            meta[..4].copy_from_slice(&flags.to_le_bytes());
+            meta[4..12].copy_from_slice(&cas.to_le_bytes());
+            meta[12] = marks;
             rest = behind;
         }
         let (key, value) = rest.split_at_mut(self.key.len());
@@ -113,11 +112,11 @@ impl Draft<'_> {
     }
 }
 
-/// The first eight bytes of an item, from which everything else follows.
+/// Header of an item: its first eight bytes, which determine the rest of the layout.
 #[derive(Clone, Copy)]
-pub(crate) struct Head(u64);
+pub(crate) struct ItemHeader(u64);
 
-impl Head {
+impl ItemHeader {
     #[inline(always)]
     pub fn form(self) -> Form {
         match self.parts() & 0xf {
@@ -149,10 +148,10 @@ impl Head {
         self.parts() & EXPIRES != 0
     }
 
-    /// Whether it is a key and a value, and nothing is to be known beside them.
+    /// Returns true if the item has no optional parts and is not marked as changed.
     #[inline(always)]
-    pub fn is_bare(self) -> bool {
-        self.parts() & (EXPIRES | TAGGED | CHANGED) == 0
+    pub fn is_plain(self) -> bool {
+        self.parts() & (EXPIRES | HAS_META | CHANGED) == 0
     }
 
     #[inline(always)]
@@ -175,28 +174,28 @@ impl Head {
         usize::from((self.0 >> 48) as u16)
     }
 
-    /// The key of the item in `slot`.
+    /// Returns the key of the item in `slot`.
     #[inline(always)]
     fn key_of(self, slot: &[u8]) -> &[u8] {
         &slot[self.key_at()..][..self.key_len()]
     }
 
-    /// The value of the item in `slot`.
+    /// Returns the value of the item in `slot`.
     #[inline(always)]
     pub fn value_of(self, slot: &[u8]) -> &[u8] {
         &slot[self.value_at()..][..self.value_len()]
     }
 }
 
-/// Whether two keys are the same: a call would take longer than to compare those of usual lengths.
+/// Compares two keys. For keys of usual length this is faster than a call of `memcmp`.
 #[inline(always)]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
-    // The first and the last bytes are all of it.
+    // The first and the last eight bytes cover the whole key.
     let ends = |key: &[u8]| Some((*key.first_chunk::<8>()?, *key.last_chunk::<8>()?));
     one.len() == other.len() && if one.len() <= 16 && one.len() >= 8 { ends(one) == ends(other) } else { one == other }
 }
 
-/// An item in its slot, to be read or, with `B` mutable bytes, changed.
+/// Item in its slot, mutable if `B` is.
 #[derive(Clone, Copy)]
 pub(crate) struct Item<B>(pub B);
 
@@ -211,97 +210,97 @@ impl<B: AsRef<[u8]>> Item<B> {
         *self.bytes()[at..].first_chunk().expect("a slot holds its item")
     }
 
-    /// Bytes that it takes.
+    /// Returns the size of the item.
     pub fn size(&self) -> usize {
-        let head = self.head();
+        let head = self.header();
         head.value_at() + head.value_len()
     }
 
     #[inline(always)]
-    pub fn head(&self) -> Head {
-        Head(u64::from_le_bytes(self.chunk(0)))
+    pub fn header(&self) -> ItemHeader {
+        ItemHeader(u64::from_le_bytes(self.chunk(0)))
     }
 
     pub fn form(&self) -> Form {
-        self.head().form()
+        self.header().form()
     }
 
-    /// Its head, if its key is `key`, in `space`.
+    /// Returns the header if the item has this key and keyspace id.
     #[inline(always)]
-    pub fn head_if(&self, space: u8, key: &[u8]) -> Option<Head> {
-        let head = self.head();
+    pub fn header_if(&self, space: u8, key: &[u8]) -> Option<ItemHeader> {
+        let head = self.header();
         (head.space() == space && is_same(head.key_of(self.bytes()), key)).then_some(head)
     }
 
-    /// A string that was made by changing a part, which Redis keeps otherwise.
+    /// Returns true for a string made by changing a part, which Redis would store in raw encoding.
     pub fn is_changed(&self) -> bool {
         self.bytes()[2] & CHANGED != 0
     }
 
     #[inline(always)]
     pub fn space(&self) -> u8 {
-        self.head().space()
+        self.header().space()
     }
 
     pub fn access(&self) -> u16 {
-        self.head().access()
+        self.header().access()
     }
 
     #[inline(always)]
     pub fn expires(&self) -> bool {
-        self.head().expires()
+        self.header().expires()
     }
 
-    /// When it expires, in milliseconds.
+    /// Returns the expiry time in milliseconds.
     #[inline(always)]
     pub fn expires_at(&self) -> Option<u64> {
         self.expires().then(|| u64::from_le_bytes(self.chunk(FIXED)) & ((1 << 48) - 1))
     }
 
-    /// Its slot in the wheel.
+    /// Returns the slot in the timing wheel.
     pub fn wheel_slot(&self) -> u16 {
         u16::from_le_bytes(self.chunk(FIXED + 6))
     }
 
-    /// Those before and behind it there.
+    /// Returns the previous and the next item in the wheel slot.
     pub fn neighbours(&self) -> [Option<Location>; 2] {
         [8, 12].map(|at| NonZeroU32::new(u32::from_le_bytes(self.chunk(FIXED + at))).map(Location))
     }
 
-    pub fn tag(&self) -> Option<Tag> {
-        let at = FIXED + if self.expires() { EXPIRY } else { 0 };
-        (self.bytes()[2] & TAGGED != 0).then(|| Tag {
+    pub fn meta(&self) -> Option<ItemMeta> {
+        let at = FIXED + if self.expires() { EXPIRY_LEN } else { 0 };
+        (self.bytes()[2] & HAS_META != 0).then(|| ItemMeta {
             flags: u32::from_le_bytes(self.chunk(at)),
-            unique: u64::from_le_bytes(self.chunk(at + 4)),
+            cas: u64::from_le_bytes(self.chunk(at + 4)),
             marks: self.bytes()[at + 12],
         })
     }
 
     #[inline(always)]
     pub fn key(&self) -> &[u8] {
-        self.head().key_of(self.bytes())
+        self.header().key_of(self.bytes())
     }
 
-    /// The number that is its value, if that lies elsewhere.
+    /// Returns the number stored as the value of a long string or large hash.
     pub fn number(&self) -> u32 {
-        u32::from_le_bytes(self.chunk(self.head().value_at()))
+        u32::from_le_bytes(self.chunk(self.header().value_at()))
     }
 
     pub fn value(&self) -> &[u8] {
-        self.head().value_of(self.bytes())
+        self.header().value_of(self.bytes())
     }
 }
 
 impl<'a> Item<&'a [u8]> {
-    /// The key, for as long as the slot is borrowed.
+    /// Returns the key with the lifetime of the slot.
     pub fn into_key(self) -> &'a [u8] {
-        self.head().key_of(self.0)
+        self.header().key_of(self.0)
     }
 
-    /// The value, for as long as the slot is borrowed.
+    /// Returns the value with the lifetime of the slot.
     #[inline(always)]
     pub fn into_value(self) -> &'a [u8] {
-        self.head().value_of(self.0)
+        self.header().value_of(self.0)
     }
 }
 
@@ -314,7 +313,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Item<B> {
         self.put(4, access.to_le_bytes());
     }
 
-    /// It [expires](Self::expires), at `at` milliseconds; its slot in the wheel stays.
+    /// Sets the expiry time of an item that [has one](Self::expires). The wheel slot stays.
     pub fn set_expires_at(&mut self, at: u64) {
         let [a, b, c, d, e, f, _, _] = at.to_le_bytes();
         self.put(FIXED, [a, b, c, d, e, f]);
@@ -332,33 +331,32 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Item<B> {
         self.put(FIXED + 12, next.map_or(0, |Location(it)| it.get()).to_le_bytes());
     }
 
-    /// It is of another form.
     pub fn set_form(&mut self, form: Form) {
         let parts = &mut self.0.as_mut()[2];
         *parts = *parts & 0xf0 | form as u8;
     }
 
-    /// It has a tag: this one, from now on.
-    pub fn set_tag(&mut self, tag: Tag) {
-        let at = FIXED + if self.expires() { EXPIRY } else { 0 };
-        self.put(at, tag.flags.to_le_bytes());
-        self.put(at + 4, tag.unique.to_le_bytes());
-        self.put(at + 12, [tag.marks]);
+    /// Replaces the metadata of an item that has some.
+    pub fn set_meta(&mut self, meta: ItemMeta) {
+        let at = FIXED + if self.expires() { EXPIRY_LEN } else { 0 };
+        self.put(at, meta.flags.to_le_bytes());
+        self.put(at + 4, meta.cas.to_le_bytes());
+        self.put(at + 12, [meta.marks]);
     }
 
-    /// Whether it has been [changed](Self::is_changed).
+    /// Sets or clears the [changed](Self::is_changed) flag.
     pub fn set_changed(&mut self, is_changed: bool) {
         let parts = &mut self.0.as_mut()[2];
         *parts = *parts & !CHANGED | if is_changed { CHANGED } else { 0 };
     }
 
-    /// Its value, to be changed in place.
+    /// Returns the value for changes in place.
     pub fn value_mut(&mut self) -> &mut [u8] {
-        let head = self.head();
+        let head = self.header();
         &mut self.0.as_mut()[head.value_at()..][..head.value_len()]
     }
 
-    /// Its value is of `len` bytes from now on, which the slot has room for.
+    /// Sets the length of the value. The slot must have room for it.
     pub fn set_value_len(&mut self, len: usize) {
         self.put(6, (len as u16).to_le_bytes());
     }
@@ -369,10 +367,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_read_as_it_was_written() {
+    fn every_part_is_read_as_written() {
         for expires in [false, true] {
-            for tag in [None, Some(Tag { flags: 0xdead_beef, unique: u64::MAX - 1, marks: 7 })] {
-                let draft = Draft { form: Form::Short, space: 7, key: b"key", expires, tag, len: 5 };
+            for meta in [None, Some(ItemMeta { flags: 0xdead_beef, cas: u64::MAX - 1, marks: 7 })] {
+                let draft = NewItem { form: Form::Short, space: 7, key: b"key", expires, meta, len: 5 };
                 let mut slot = vec![0xff; draft.size() + 3];
                 draft.write(&mut slot).copy_from_slice(b"value");
                 let mut item = Item(&mut slot[..]);
@@ -380,7 +378,7 @@ mod tests {
                     (item.form(), item.space(), item.key(), item.value()),
                     (Form::Short, 7, &b"key"[..], &b"value"[..])
                 );
-                assert_eq!((item.size(), item.tag(), item.access()), (draft.size(), tag, 0));
+                assert_eq!((item.size(), item.meta(), item.access()), (draft.size(), meta, 0));
                 item.set_access(0x1234);
                 assert_eq!(item.access(), 0x1234);
                 if expires {
@@ -401,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_differ_in_any_byte_or_in_length_are_not_the_same() {
+    fn keys_of_other_bytes_or_length_differ() {
         for len in 1..40 {
             let key: Vec<u8> = (0..len).collect();
             assert!(is_same(&key, &key.clone()));
@@ -415,28 +413,31 @@ mod tests {
     }
 
     #[test]
-    fn bare_item_has_no_optional_part_and_was_not_changed() {
-        for (expires, tag, changed) in [
+    fn plain_item_has_no_optional_part_and_is_unchanged() {
+        for (expires, meta, changed) in [
             (false, None, false),
             (true, None, false),
-            (false, Some(Tag { flags: 1, unique: 2, marks: 3 }), false),
+            (false, Some(ItemMeta { flags: 1, cas: 2, marks: 3 }), false),
             (false, None, true),
         ] {
-            let draft = Draft { form: Form::Buckets, space: 7, key: b"key", expires, tag, len: 4 };
+            let draft = NewItem { form: Form::Buckets, space: 7, key: b"key", expires, meta, len: 4 };
             let mut slot = vec![0; draft.size()];
             draft.write(&mut slot).copy_from_slice(&9u32.to_le_bytes());
             let mut item = Item(&mut slot[..]);
             item.set_changed(changed);
-            assert_eq!((item.head().is_bare(), item.is_changed()), (!expires && tag.is_none() && !changed, changed));
+            assert_eq!(
+                (item.header().is_plain(), item.is_changed()),
+                (!expires && meta.is_none() && !changed, changed)
+            );
             item.set_form(Form::Long);
             assert_eq!(
-                (item.form(), item.expires(), item.tag(), item.is_changed()),
-                (Form::Long, expires, tag, changed)
+                (item.form(), item.expires(), item.meta(), item.is_changed()),
+                (Form::Long, expires, meta, changed)
             );
             item.set_changed(false);
             assert_eq!((item.form(), item.is_changed(), item.number()), (Form::Long, false, 9));
-            assert!(item.head_if(7, b"key").is_some());
-            assert!(item.head_if(6, b"key").is_none() && item.head_if(7, b"kez").is_none());
+            assert!(item.header_if(7, b"key").is_some());
+            assert!(item.header_if(6, b"key").is_none() && item.header_if(7, b"kez").is_none());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Values that lie in the arena.
+//! Long values, which are stored in the arena.
 
 use crate::sink::Sink;
 use crate::store::reclaim::memory_pressure::SLACK;
@@ -9,54 +9,54 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pieces are put together, when something is appended, up to this many bytes.
-const MERGED: usize = 256 << 10;
+/// Appending merges pieces up to this many bytes.
+const MAX_MERGED: usize = 256 << 10;
 
-/// What is not used of pieces is at most this part of a value.
-const WASTE: usize = 8;
-/// Pieces of work that are done for a value, at most; what they do not bring, the reserve has.
-const MOST_WORK: usize = 32;
-/// Bytes by which what was begun is extended, at least.
-const STEP: usize = 64 << 10;
-/// About so many pieces a value has at most, however memory is scattered.
-const MOST: usize = 64;
+/// Divisor for the part of a value's memory that may be unused.
+const WASTE_DIVISOR: usize = 8;
+/// Limit of reclaim steps per value. The reserve supplies the rest.
+const MAX_RECLAIM_STEPS: usize = 32;
+/// Smallest number of bytes by which a partly received value is extended.
+const EXTEND_STEP: usize = 64 << 10;
+/// Approximate limit of pieces per value, however fragmented memory is.
+const MAX_PIECES: usize = 64;
 
-/// A value in the arena, in pieces; clones are the same bytes. It stays as it is whatever is done with the key.
+/// Value in the arena, in one or more pieces. Clones share the bytes, which never change, whatever happens to the key.
 #[derive(Clone)]
 pub struct Long {
-    /// Without empty ones.
+    /// Pieces, none of them empty.
     pieces: Arc<[Bytes]>,
     len: usize,
-    /// Its memory is that of another store, which does not count it: whoever keeps it does.
+    /// True if the memory belongs to another store, which no longer counts it. The store that keeps the value does.
     is_lent: bool,
 }
 
 impl Long {
-    /// No bytes.
+    /// Returns a value without bytes.
     pub fn empty() -> Self {
         Long { pieces: Arc::new([]), len: 0, is_lent: false }
     }
 
-    /// Bytes of it.
-    #[expect(clippy::len_without_is_empty, reason = "what is long is not empty")]
+    /// Returns the length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a long value is not empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether its memory is another store's.
+    /// Returns true if the memory belongs to another store.
     pub(in crate::store) fn is_lent(&self) -> bool {
         self.is_lent
     }
 
-    /// The pieces that it lies in, in order.
+    /// Returns the pieces in order.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
 
-    /// The pieces of a part of it.
+    /// Returns the pieces of a part of the value.
     ///
     /// # Panics
-    /// If it does not have that part.
+    /// Panics if the range is out of bounds.
     pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Bytes> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
         let mut start = 0;
@@ -68,13 +68,13 @@ impl Long {
         })
     }
 
-    /// Bytes that it takes beside the pieces of who keeps it.
-    pub(in crate::store) fn beside(&self) -> usize {
+    /// Returns the bytes that the keeping store counts for it outside its own pieces.
+    pub(in crate::store) fn overhead(&self) -> usize {
         2 * size_of::<usize>() + size_of_val(&*self.pieces) + if self.is_lent { self.len } else { 0 }
     }
 
-    /// Bytes of what is in `clearing` move elsewhere, if there is room and `memory` has no more than `most` in use then.
-    pub(in crate::store) fn leave(&mut self, clearing: &Clearing, label: u32, memory: &mut Pieces, most: usize) {
+    /// Moves the pieces in `clearing` to other memory, as long as `memory` stays within `most` bytes.
+    pub(in crate::store) fn evacuate(&mut self, clearing: &Clearing, label: u32, memory: &mut Pieces, most: usize) {
         let mut pieces = self.pieces.to_vec();
         for piece in pieces.iter_mut().filter(|piece| clearing.contains(piece)) {
             let room = most.saturating_sub(memory.used());
@@ -86,9 +86,10 @@ impl Long {
         self.pieces = pieces.into();
     }
 
-    /// The bytes of all pieces that have to be others when those from `at` to `end` change. When it grows, they are
-    /// those also that are no longer than what comes behind them, so that there are few however often that happens.
-    pub(in crate::store) fn rewritten(&self, at: usize, end: usize) -> Range<usize> {
+    /// Returns the bytes of all pieces to be replaced when the bytes from `at` to `end` change. If the value grows,
+    /// this includes preceding pieces that are no longer than the bytes behind them, so that repeated appends leave few
+    /// pieces.
+    pub(in crate::store) fn rewrite_range(&self, at: usize, end: usize) -> Range<usize> {
         let starts = self.pieces.iter().scan(0, |next, piece| {
             let start = *next;
             *next += piece.len();
@@ -105,7 +106,7 @@ impl Long {
         }
         let before = pieces.partition_point(|piece| piece.start < start);
         for piece in pieces[..before].iter().rev() {
-            if piece.len() > end - start || end - piece.start > MERGED {
+            if piece.len() > end - start || end - piece.start > MAX_MERGED {
                 break;
             }
             start = piece.start;
@@ -113,8 +114,8 @@ impl Long {
         start..self.len
     }
 
-    /// With `new` in place of the bytes of `range`, which are those of whole pieces.
-    pub(in crate::store) fn with(&self, range: Range<usize>, new: &Long) -> Long {
+    /// Returns the value with `new` in place of `range`, which covers whole pieces.
+    pub(in crate::store) fn with_replaced(&self, range: Range<usize>, new: &Long) -> Long {
         let (before, behind) = (self.range(0..range.start), self.range(range.end..self.len));
         Long {
             pieces: before.chain(new.pieces.iter().cloned()).chain(behind).collect(),
@@ -130,17 +131,17 @@ impl fmt::Debug for Long {
     }
 }
 
-/// The value of a string or of a field.
+/// Value of a string or of a hash field.
 #[derive(Debug, Clone, Copy)]
 pub enum Str<'a> {
-    /// One of fewer bytes than [`Config::long`](crate::store::Config::long).
+    /// Value shorter than [`Config::long`](crate::store::Config::long).
     Short(&'a [u8]),
-    /// One in the arena.
+    /// Value in the arena.
     Long(&'a Long),
 }
 
 impl<'a> Str<'a> {
-    /// Bytes of it.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -149,13 +150,13 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Whether it has none.
+    /// Returns true if the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of it, if it is short.
+    /// Returns the bytes if the value is short.
     #[inline]
     pub fn short(&self) -> Option<&'a [u8]> {
         match self {
@@ -172,14 +173,14 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// A copy.
+    /// Returns a copy.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = Vec::with_capacity(self.len());
         self.copy_to(&mut copy);
         copy
     }
 
-    /// Sends it, without a copy if it is long.
+    /// Writes the value to `sink`, without a copy if it is long.
     #[inline]
     pub fn write_to(&self, sink: &mut impl Sink) {
         match self {
@@ -188,10 +189,10 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Sends a part of it, as [`write_to`](Self::write_to) does.
+    /// Writes a part of the value to `sink`, without a copy if it is long.
     ///
     /// # Panics
-    /// If it does not have that part.
+    /// Panics if the range is out of bounds.
     pub fn write_range_to(&self, range: Range<usize>, sink: &mut impl Sink) {
         match self {
             Str::Short(bytes) => sink.put(&bytes[range]),
@@ -218,12 +219,12 @@ impl PartialEq<[u8]> for Str<'_> {
     }
 }
 
-/// A value to be put under a key.
+/// Value to be stored.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
     /// Bytes to be copied, into the arena if there are many.
     Short(&'a [u8]),
-    /// What is there already.
+    /// Value that is in the arena already.
     Long(Long),
 }
 
@@ -245,27 +246,27 @@ impl From<Long> for Value<'_> {
     }
 }
 
-/// A [`Long`] that is being written.
+/// [`Long`] that is being written.
 #[derive(Debug)]
 pub struct LongWriter {
     pieces: Vec<Piece>,
-    /// The piece that is being written, and how far.
+    /// Piece being written, and the position in it.
     piece: usize,
     at: usize,
     len: usize,
     left: usize,
-    /// Bytes of them that there is memory for.
+    /// Missing bytes for which memory is allocated.
     room: usize,
 }
 
 impl LongWriter {
-    /// Of a value of `len` bytes that is to come, for which there is no memory yet: it is [extended](Store::extend_long) as it
-    /// comes.
+    /// Creates a writer for a value of `len` bytes without memory. The caller [extends](Store::extend_long) it while
+    /// the value arrives.
     pub fn new(len: usize) -> Self {
         LongWriter { pieces: Vec::new(), piece: 0, at: 0, len, left: len, room: 0 }
     }
 
-    /// Copies from `bytes` what there is still room for. Returns how many bytes that were.
+    /// Copies as much of `bytes` as there is room for. Returns the number of bytes copied.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while let Some(piece) = self.pieces.get_mut(self.piece)
@@ -285,7 +286,7 @@ impl LongWriter {
         filled
     }
 
-    /// Adds `n` zeros.
+    /// Appends `n` zeros.
     pub(in crate::store) fn fill_zeros(&mut self, mut n: usize) {
         const ZEROS: [u8; 1024] = [0; 1024];
         while n > 0 {
@@ -295,25 +296,25 @@ impl LongWriter {
         }
     }
 
-    /// Adds a part of `long`.
+    /// Appends a part of `long`.
     pub(in crate::store) fn fill_from(&mut self, long: &Long, range: Range<usize>) {
         long.range(range).for_each(|piece| _ = self.fill(&piece));
     }
 
-    /// Bytes that are missing.
+    /// Returns the number of missing bytes.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Bytes of them that there is memory for, until it is [extended](Store::extend_long).
+    /// Returns the number of missing bytes for which memory is allocated.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// The value, when it has been filled.
+    /// Returns the complete value.
     ///
     /// # Panics
-    /// If it has not.
+    /// Panics if bytes are missing.
     pub fn finish(self) -> Long {
         assert_eq!(self.left, 0, "bytes are missing from a value");
         Long { pieces: self.pieces.into_iter().map(Piece::freeze).collect(), len: self.len, is_lent: false }
@@ -321,59 +322,60 @@ impl LongWriter {
 }
 
 impl Store {
-    /// Memory for a value of `len` bytes, to be filled. What has to go for it, goes in this one call, which may be many items:
-    /// one that comes by and by had better be [extended](Self::extend_long) as it does.
+    /// Allocates memory for a value of `len` bytes. This one call evicts everything that has to go, which may be many
+    /// items. Values that arrive over time should be [extended](Self::extend_long) instead.
     pub fn long(&mut self, len: usize, now: u64) -> Result<LongWriter, Error> {
         if len > self.memory {
             return Err(Error::Full);
         }
         let mut writer = LongWriter::new(len);
-        writer.pieces = self.take_room(len, len, now)?;
+        writer.pieces = self.allocate_long(len, len, now)?;
         writer.room = len;
         Ok(writer)
     }
 
-    /// Memory for some more of a value that was begun, 64 KB or a 64th of it. What has to go for that, goes.
+    /// Allocates memory for the next 64 KB or 64th of a value, evicting items if necessary.
     pub fn extend_long(&mut self, writer: &mut LongWriter, now: u64) -> Result<(), Error> {
-        let step = writer.left.min(STEP.max((writer.len / MOST).next_power_of_two()));
+        let step = writer.left.min(EXTEND_STEP.max((writer.len / MAX_PIECES).next_power_of_two()));
         if writer.room == 0 {
-            writer.pieces.extend(self.take_room(step, writer.len, now)?);
+            writer.pieces.extend(self.allocate_long(step, writer.len, now)?);
             writer.room = step;
         }
         Ok(())
     }
 
-    /// Pieces for `len` bytes of a value of `whole`. What has to go for them, goes.
-    fn take_room(&mut self, len: usize, whole: usize, now: u64) -> Result<Vec<Piece>, Error> {
-        /// Pieces of work that are done before it is tried again.
+    /// Allocates pieces for `len` bytes of a value of `whole` bytes, evicting items if necessary.
+    fn allocate_long(&mut self, len: usize, whole: usize, now: u64) -> Result<Vec<Piece>, Error> {
+        /// Reclaim steps between two attempts.
         const WORK: usize = 8;
-        // As many as it takes the place of usual items, within bounds.
-        self.make_up((len / 256).min(MOST_WORK), now);
+        // One step for each item of usual size that the value displaces, up to the limit.
+        self.refill_reserve((len / 256).min(MAX_RECLAIM_STEPS), now);
         loop {
             if let Some(pieces) = self.take_pieces(len, whole) {
                 return Ok(pieces);
             }
-            // What was taken in vain is no room that has come.
-            while self.heap.pieces.collect(MOST) {}
-            if (0..WORK).take_while(|_| self.clear_some(now)).count() == 0 {
+            // Free the pieces of the failed attempt. They do not count as progress.
+            while self.heap.pieces.collect(MAX_PIECES) {}
+            if (0..WORK).take_while(|_| self.reclaim_step(now)).count() == 0 {
                 return Err(Error::Full);
             }
         }
     }
 
-    /// Pieces for `len` bytes of a value of `whole`: as few as waste little, and smaller ones where those are not to be had.
+    /// Allocates pieces for `len` bytes of a value of `whole` bytes: as few as waste little, or smaller ones if the
+    /// arena has no large ones.
     fn take_pieces(&mut self, len: usize, whole: usize) -> Option<Vec<Piece>> {
         if self.used() + len + SLACK > self.memory {
             return None;
         }
         self.heap.pieces.set_limit(self.chunks());
-        let smallest = (whole / MOST).next_power_of_two().clamp(Pieces::SMALLEST, Pieces::LARGEST);
+        let smallest = (whole / MAX_PIECES).next_power_of_two().clamp(Pieces::SMALLEST, Pieces::LARGEST);
         let mut most = Pieces::LARGEST;
         let mut pieces = Vec::new();
         let mut left = len;
         while left > 0 {
             let whole = left.next_power_of_two().max(Pieces::SMALLEST);
-            let size = if whole - left <= len / WASTE { whole } else { whole / 2 }.min(most);
+            let size = if whole - left <= len / WASTE_DIVISOR { whole } else { whole / 2 }.min(most);
             let room = self.memory.saturating_sub(self.used() + SLACK);
             match self.heap.pieces.take_within(size.min(left), room) {
                 Some(piece) => pieces.push(piece),
@@ -388,10 +390,10 @@ impl Store {
         Some(pieces)
     }
 
-    /// Keeps `long`, if there is room for what it takes beside its pieces. Returns its number.
-    pub(in crate::store) fn keep_long(&mut self, long: Long, now: u64) -> Result<u32, Error> {
-        self.make_room_beside(long.beside() + self.longs.growth(1), now)?;
-        self.beside += long.beside();
+    /// Stores `long` in the slab if there is room for its list of pieces. Returns its number.
+    pub(in crate::store) fn insert_long(&mut self, long: Long, now: u64) -> Result<u32, Error> {
+        self.make_room_outside_heap(long.overhead() + self.longs.growth(1), now)?;
+        self.external_bytes += long.overhead();
         let number = self.longs.insert(long);
         if let Some(long) = self.longs.get(number) {
             long.pieces.iter().for_each(|piece| self.heap.pieces.set_label(piece, number + 1));
@@ -399,14 +401,14 @@ impl Store {
         Ok(number)
     }
 
-    /// Lets the one with this number go.
-    pub(in crate::store) fn drop_long(&mut self, number: u32) {
+    /// Removes the long value with this number.
+    pub(in crate::store) fn remove_long(&mut self, number: u32) {
         if let Some(long) = self.longs.remove(number) {
-            self.beside -= long.beside();
+            self.external_bytes -= long.overhead();
         }
     }
 
-    /// `long`, to be kept by another store, which counts it from then on.
+    /// Prepares `long` for another store, which counts its memory from then on.
     pub fn lend(&mut self, long: &mut Long) {
         if long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
             long.pieces.iter().for_each(|piece| self.heap.pieces.lend(piece));
@@ -414,15 +416,16 @@ impl Store {
         }
     }
 
-    /// `long` as it can be kept here: itself, or a copy if it is in another store's memory and was not lent.
-    pub(in crate::store) fn own(&mut self, long: Long, now: u64) -> Result<Long, Error> {
+    /// Returns `long` in a form this store can keep: itself, or a copy if its memory belongs to another store and was
+    /// not lent.
+    pub(in crate::store) fn adopt(&mut self, long: Long, now: u64) -> Result<Long, Error> {
         if long.is_lent || long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
             return Ok(long);
         }
         self.copy(&long, now)
     }
 
-    /// A copy of `long` in this store's memory.
+    /// Returns a copy of `long` in this store's memory.
     pub(in crate::store) fn copy(&mut self, long: &Long, now: u64) -> Result<Long, Error> {
         let mut writer = self.long(long.len, now)?;
         writer.fill_from(long, 0..long.len);
@@ -433,18 +436,18 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Config, Evict, Expiry, From as Whose};
+    use crate::store::{Config, Evictable, EvictionPolicy, Expiry};
 
-    /// A value of pieces of these lengths.
+    /// Returns a value of pieces with these lengths.
     fn of(lens: &[usize]) -> Long {
         let pieces = lens.iter().map(|len| Bytes::from(vec![7; *len])).collect();
         Long { pieces, len: lens.iter().sum(), is_lent: false }
     }
 
     #[test]
-    fn change_within_a_value_rewrites_the_pieces_that_it_touches() {
+    fn change_inside_value_rewrites_touched_pieces() {
         let long = of(&[10, 20, 30]);
-        for (change, rewritten) in [
+        for (change, rewrite_range) in [
             (0..1, 0..10),
             (9..10, 0..10),
             (10..30, 10..30),
@@ -453,36 +456,39 @@ mod tests {
             (0..60, 0..60),
             (35..60, 30..60),
         ] {
-            assert_eq!(long.rewritten(change.start, change.end), rewritten, "{change:?}");
+            assert_eq!(long.rewrite_range(change.start, change.end), rewrite_range, "{change:?}");
         }
     }
 
     #[test]
-    fn change_beyond_the_end_takes_in_pieces_that_are_no_longer_than_what_is_behind_them() {
+    fn growth_merges_pieces_no_longer_than_bytes_behind_them() {
         let long = of(&[10, 20, 30]);
-        for (change, rewritten) in
+        for (change, rewrite_range) in
             [(60..65, 60..60), (60..89, 60..60), (60..90, 0..60), (70..75, 60..60), (70..95, 0..60), (35..61, 0..60)]
         {
-            assert_eq!(long.rewritten(change.start, change.end), rewritten, "{change:?}");
+            assert_eq!(long.rewrite_range(change.start, change.end), rewrite_range, "{change:?}");
         }
-        const HALF: usize = MERGED / 2;
+        const HALF: usize = MAX_MERGED / 2;
         let long = of(&[HALF, HALF]);
-        assert_eq!(long.rewritten(2 * HALF, 3 * HALF), HALF..2 * HALF);
-        assert_eq!(long.rewritten(2 * HALF, 3 * HALF + 1), 2 * HALF..2 * HALF);
+        assert_eq!(long.rewrite_range(2 * HALF, 3 * HALF), HALF..2 * HALF);
+        assert_eq!(long.rewrite_range(2 * HALF, 3 * HALF + 1), 2 * HALF..2 * HALF);
     }
 
     #[test]
-    fn value_lies_in_one_piece_unless_that_wastes_more_than_an_eighth() {
+    fn value_has_one_piece_unless_more_than_an_eighth_is_unused() {
         let mut store = Store::new(&Config::new(64 << 20), 0);
         let pieces = |store: &mut Store, len| store.long(len, 0).unwrap().pieces.len();
-        // An eighth of 58 255 bytes is missing to 64 KB.
+        // 64 KB exceed 58 255 bytes by an eighth of the value.
         assert_eq!((pieces(&mut store, 58_255), pieces(&mut store, 65_536)), (1, 1));
         assert!(pieces(&mut store, 58_254) > 1);
         for len in [4096, 5000, 100_000, 1_000_000, 10_000_000] {
             let writer = store.long(len, 0).unwrap();
             assert_eq!((writer.left(), writer.room()), (len, len));
             let taken = |piece: &Piece| piece.len().next_power_of_two().max(Pieces::SMALLEST);
-            assert!(writer.pieces.iter().map(taken).sum::<usize>() <= len + len / WASTE + Pieces::SMALLEST, "{len}");
+            assert!(
+                writer.pieces.iter().map(taken).sum::<usize>() <= len + len / WASTE_DIVISOR + Pieces::SMALLEST,
+                "{len}"
+            );
             assert!(writer.pieces.len() <= 4 + len / Pieces::LARGEST, "{len}: {}", writer.pieces.len());
         }
     }
@@ -490,11 +496,11 @@ mod tests {
     #[test]
     fn writer_is_extended_by_64_kb_or_a_64th_of_the_value() {
         let mut store = Store::new(&Config::new(64 << 20), 0);
-        for (len, step) in [(1000, 1000), (1 << 20, STEP), (16 << 20, 256 << 10)] {
+        for (len, step) in [(1000, 1000), (1 << 20, EXTEND_STEP), (16 << 20, 256 << 10)] {
             let mut writer = LongWriter::new(len);
             store.extend_long(&mut writer, 0).unwrap();
             assert_eq!((writer.room(), writer.left()), (step, len));
-            // There is no more as long as there is room.
+            // Extending has no effect while there is room.
             store.extend_long(&mut writer, 0).unwrap();
             assert_eq!(writer.fill(&vec![1; step + 1]), step);
             assert_eq!((writer.room(), writer.left()), (0, len - step));
@@ -502,8 +508,8 @@ mod tests {
     }
 
     #[test]
-    fn value_longer_than_memory_is_refused_before_anything_goes() {
-        let config = Config { evict: Evict::Lru(Whose::All), ..Config::new(1 << 20) };
+    fn value_larger_than_memory_is_refused_without_evictions() {
+        let config = Config { evict: EvictionPolicy::Lru(Evictable::AllKeys), ..Config::new(1 << 20) };
         let mut store = Store::new(&config, 0);
         for n in 0..1000u32 {
             store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
@@ -515,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn string_equals_the_same_bytes_only() {
+    fn string_equals_only_the_same_bytes() {
         let bytes = [7; 60];
         let long = of(&[10, 20, 30]);
         for string in [Str::Long(&long), Str::Short(&bytes)] {
@@ -529,11 +535,11 @@ mod tests {
     }
 
     #[test]
-    fn list_of_pieces_and_lent_bytes_are_counted_beside_the_heap() {
+    fn piece_list_and_lent_bytes_count_as_overhead() {
         let mut long = of(&[10, 20, 30]);
         let list = 2 * size_of::<usize>() + 3 * size_of::<Bytes>();
-        assert_eq!(long.beside(), list);
+        assert_eq!(long.overhead(), list);
         long.is_lent = true;
-        assert_eq!(long.beside(), list + 60);
+        assert_eq!(long.overhead(), list + 60);
     }
 }

@@ -1,93 +1,93 @@
-//! Things by number.
+//! Slab: values by number.
 
-/// Things in a piece: what grows, grows by one, and nothing is moved.
-const PIECE: usize = 512;
+/// Values per chunk. Growth adds a chunk and moves nothing.
+const CHUNK: usize = 512;
 
-/// Things that are found by a number that they get.
+/// Slab whose growth is bounded and counted in bytes.
 pub(crate) struct Slab<T> {
-    pieces: Vec<Vec<Place<T>>>,
-    /// The first free place.
+    chunks: Vec<Vec<Entry<T>>>,
+    /// First free entry.
     free: Option<u32>,
     len: usize,
 }
 
-enum Place<T> {
+enum Entry<T> {
     Taken(T),
-    /// It leads to the next that is free, so that giving one back takes no memory.
+    /// Free entry with the number of the next free one, so that a removal allocates nothing.
     Free(Option<u32>),
 }
 
 impl<T> Slab<T> {
-    const PIECE_BYTES: usize = PIECE * size_of::<Place<T>>();
+    const CHUNK_BYTES: usize = CHUNK * size_of::<Entry<T>>();
 
     pub fn new() -> Self {
-        Slab { pieces: Vec::new(), free: None, len: 0 }
+        Slab { chunks: Vec::new(), free: None, len: 0 }
     }
 
-    /// Things that there are.
+    /// Returns the number of values.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes in use.
     pub fn bytes(&self) -> usize {
-        self.pieces.len() * Self::PIECE_BYTES
+        self.chunks.len() * Self::CHUNK_BYTES
     }
 
-    /// Bytes by which it grows at most when `count` things are put in.
+    /// Returns an upper bound of the bytes added by `count` values.
     pub fn growth(&self, count: usize) -> usize {
-        let room = self.pieces.len() * PIECE - self.len;
-        count.saturating_sub(room).div_ceil(PIECE) * Self::PIECE_BYTES
+        let room = self.chunks.len() * CHUNK - self.len;
+        count.saturating_sub(room).div_ceil(CHUNK) * Self::CHUNK_BYTES
     }
 
-    /// Puts `thing` in. Returns its number.
-    pub fn insert(&mut self, thing: T) -> u32 {
+    /// Inserts `value` and returns its number.
+    pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         if let Some(number) = self.free {
-            let place = &mut self.pieces[number as usize / PIECE][number as usize % PIECE];
-            if let Place::Free(next) = std::mem::replace(place, Place::Taken(thing)) {
+            let entry = &mut self.chunks[number as usize / CHUNK][number as usize % CHUNK];
+            if let Entry::Free(next) = std::mem::replace(entry, Entry::Taken(value)) {
                 self.free = next;
             }
             return number;
         }
-        if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
-            self.pieces.push(Vec::with_capacity(PIECE));
+        if self.chunks.last().is_none_or(|last| last.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
         }
-        let last = self.pieces.len() - 1;
-        self.pieces[last].push(Place::Taken(thing));
-        (last * PIECE + self.pieces[last].len() - 1) as u32
+        let last = self.chunks.len() - 1;
+        self.chunks[last].push(Entry::Taken(value));
+        (last * CHUNK + self.chunks[last].len() - 1) as u32
     }
 
     pub fn get(&self, number: u32) -> Option<&T> {
-        match self.pieces.get(number as usize / PIECE)?.get(number as usize % PIECE)? {
-            Place::Taken(thing) => Some(thing),
-            Place::Free(_) => None,
+        match self.chunks.get(number as usize / CHUNK)?.get(number as usize % CHUNK)? {
+            Entry::Taken(value) => Some(value),
+            Entry::Free(_) => None,
         }
     }
 
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        match self.place_mut(number)? {
-            Place::Taken(thing) => Some(thing),
-            Place::Free(_) => None,
+        match self.entry_mut(number)? {
+            Entry::Taken(value) => Some(value),
+            Entry::Free(_) => None,
         }
     }
 
-    /// Takes the thing with `number` out.
+    /// Removes the value with this number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         self.get(number)?;
-        let free = Place::Free(self.free);
-        let Place::Taken(thing) = std::mem::replace(self.place_mut(number)?, free) else { return None };
+        let free = Entry::Free(self.free);
+        let Entry::Taken(value) = std::mem::replace(self.entry_mut(number)?, free) else { return None };
         self.len -= 1;
         self.free = Some(number);
         if self.len == 0 {
-            (self.pieces, self.free) = (Vec::new(), None);
+            (self.chunks, self.free) = (Vec::new(), None);
         }
-        Some(thing)
+        Some(value)
     }
 
-    fn place_mut(&mut self, number: u32) -> Option<&mut Place<T>> {
-        self.pieces.get_mut(number as usize / PIECE)?.get_mut(number as usize % PIECE)
+    fn entry_mut(&mut self, number: u32) -> Option<&mut Entry<T>> {
+        self.chunks.get_mut(number as usize / CHUNK)?.get_mut(number as usize % CHUNK)
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn things_are_found_by_their_numbers(steps in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 1..3000)) {
+        fn slab_agrees_with_model(steps in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 1..3000)) {
             let mut slab = Slab::new();
             let mut model = BTreeMap::new();
             for (n, step) in steps.into_iter().enumerate() {
@@ -115,24 +115,24 @@ mod tests {
                 prop_assert_eq!(slab.len(), model.len());
                 prop_assert!(slab.bytes() <= before + growth);
             }
-            for (number, thing) in &model {
-                prop_assert_eq!(slab.get(*number), Some(thing));
-                prop_assert_eq!(slab.get_mut(*number).copied(), Some(*thing));
+            for (number, value) in &model {
+                prop_assert_eq!(slab.get(*number), Some(value));
+                prop_assert_eq!(slab.get_mut(*number).copied(), Some(*value));
             }
         }
     }
 
     #[test]
-    fn growth_is_that_of_whole_pieces() {
+    fn growth_is_in_whole_chunks() {
         let mut slab = Slab::new();
-        let piece = Slab::<u64>::PIECE_BYTES;
-        assert_eq!([0, 1, PIECE, PIECE + 1].map(|count| slab.growth(count)), [0, piece, piece, 2 * piece]);
-        for n in 0..PIECE as u64 + 3 {
+        let chunk = Slab::<u64>::CHUNK_BYTES;
+        assert_eq!([0, 1, CHUNK, CHUNK + 1].map(|count| slab.growth(count)), [0, chunk, chunk, 2 * chunk]);
+        for n in 0..CHUNK as u64 + 3 {
             slab.insert(n);
         }
-        assert_eq!(slab.bytes(), 2 * piece);
-        assert_eq!([PIECE - 3, PIECE - 2, 2 * PIECE].map(|count| slab.growth(count)), [0, piece, 2 * piece]);
-        (0..PIECE as u32 + 3).for_each(|number| assert_eq!(slab.remove(number), Some(number.into())));
-        assert_eq!((slab.bytes(), slab.growth(1)), (0, piece));
+        assert_eq!(slab.bytes(), 2 * chunk);
+        assert_eq!([CHUNK - 3, CHUNK - 2, 2 * CHUNK].map(|count| slab.growth(count)), [0, chunk, 2 * chunk]);
+        (0..CHUNK as u32 + 3).for_each(|number| assert_eq!(slab.remove(number), Some(number.into())));
+        assert_eq!((slab.bytes(), slab.growth(1)), (0, chunk));
     }
 }

@@ -1,75 +1,76 @@
-//! What goes when memory is full.
+//! Eviction policies.
 
 use crate::store::Store;
 use crate::store::index::Location;
 use crate::store::memory::item::Item;
 use linerate_bypass::prefetch_slice;
 
-/// Items that are compared for one to go.
+/// Number of candidates compared for one eviction.
 const SAMPLE: usize = 16;
-/// Items that are looked at for one that expires.
+/// Number of samples drawn to find an item with an expiry time.
 const TRIES: usize = 8;
-/// Milliseconds of a step of the clock by which items are old, as a power of two: 4 s, so that it goes round in three days.
+/// log2 of the milliseconds in one step of the LRU clock: 4 s, so that 16 bits wrap after three days.
 const AGE_BITS: u32 = 12;
-/// Milliseconds after which a counter of uses is less by one: a minute, nearly.
+/// log2 of the milliseconds after which a use counter loses one: about a minute.
 const DECAY_BITS: u32 = 16;
-/// The counter of an item that is new, so that it is not the first to go.
+/// Use counter of a new item. It is above zero, so that a new item is not evicted first.
 const NEW: u8 = 5;
-/// How slowly counters grow: one of 255 stands for about a million uses.
+/// Slowness of counter growth: a counter of 255 stands for about a million uses.
 const SLOWNESS: u64 = 10;
 
-/// Which items go when memory is full.
+/// Eviction policy at the memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evict {
-    /// None: what needs memory is refused.
+pub enum EvictionPolicy {
+    /// Evict nothing: refuse writes.
     None,
-    /// Any.
-    Random(From),
-    /// Those that were used longest ago.
-    Lru(From),
-    /// Those that are used least often.
-    Lfu(From),
-    /// Those that expire soonest.
+    /// Evict any candidate.
+    Random(Evictable),
+    /// Evict the least recently used candidate.
+    Lru(Evictable),
+    /// Evict the least frequently used candidate.
+    Lfu(Evictable),
+    /// Evict the item that expires soonest.
     Ttl,
 }
 
-/// Which items may go.
+/// Items that may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
-    /// All.
-    All,
-    /// Those that expire some time.
+pub enum Evictable {
+    /// All items.
+    AllKeys,
+    /// Items with an expiry time.
     Volatile,
 }
 
-/// The policies, by name.
-const NAMES: [(&str, Evict); 8] = [
-    ("none", Evict::None),
-    ("random", Evict::Random(From::All)),
-    ("lru", Evict::Lru(From::All)),
-    ("lfu", Evict::Lfu(From::All)),
-    ("ttl", Evict::Ttl),
-    ("volatile-random", Evict::Random(From::Volatile)),
-    ("volatile-lru", Evict::Lru(From::Volatile)),
-    ("volatile-lfu", Evict::Lfu(From::Volatile)),
+/// Policies by name.
+const NAMES: [(&str, EvictionPolicy); 8] = [
+    ("none", EvictionPolicy::None),
+    ("random", EvictionPolicy::Random(Evictable::AllKeys)),
+    ("lru", EvictionPolicy::Lru(Evictable::AllKeys)),
+    ("lfu", EvictionPolicy::Lfu(Evictable::AllKeys)),
+    ("ttl", EvictionPolicy::Ttl),
+    ("volatile-random", EvictionPolicy::Random(Evictable::Volatile)),
+    ("volatile-lru", EvictionPolicy::Lru(Evictable::Volatile)),
+    ("volatile-lfu", EvictionPolicy::Lfu(Evictable::Volatile)),
 ];
 
-impl Evict {
-    /// The policy called `none`, `random`, `lru`, `lfu` or `ttl`; of those that expire, `volatile-random`, `volatile-lru` or
+impl EvictionPolicy {
+    /// Returns the policy with the name `none`, `random`, `lru`, `lfu`, `ttl`, `volatile-random`, `volatile-lru` or
     /// `volatile-lfu`.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(its, _)| *its == name).map(|(_, evict)| *evict)
     }
 
-    /// What is noted of a use of an item at `now` milliseconds, `before` having been noted last, or nothing yet.
+    /// Returns the access field of an item after a use at `now`. `before` is the previous field, or `None` for a new
+    /// item.
     #[inline]
-    pub(in crate::store) fn note(self, before: Option<u16>, now: u64, random: u64) -> u16 {
+    pub(in crate::store) fn updated_access(self, before: Option<u16>, now: u64, random: u64) -> u16 {
         match (self, before) {
-            (Evict::Lfu(_), None) => u16::from(decay_clock(now)) << 8 | u16::from(NEW),
-            (Evict::Lfu(_), Some(before)) => {
+            (EvictionPolicy::Lfu(_), None) => u16::from(decay_clock(now)) << 8 | u16::from(NEW),
+            (EvictionPolicy::Lfu(_), Some(before)) => {
                 let uses = uses(before, now);
-                // The more there were, the less one more says (Morris, "Counting large numbers of events in small registers",
-                // 1978).
+                // The higher the counter, the rarer an increment (Morris, "Counting large numbers of events in small
+                // registers", 1978).
                 let grows = random.is_multiple_of(u64::from(uses.saturating_sub(NEW)) * SLOWNESS + 1);
                 u16::from(decay_clock(now)) << 8 | u16::from(uses.saturating_add(grows.into()))
             }
@@ -77,41 +78,41 @@ impl Evict {
         }
     }
 
-    /// Notes a use of `item`, `before` having been noted last.
+    /// Records a use of `item`, whose access field is `before`.
     #[inline(always)]
-    pub(in crate::store) fn note_use(
+    pub(in crate::store) fn record_use(
         self,
         mut item: Item<&mut [u8]>,
         before: u16,
         now: u64,
         random: &mut fastrand::Rng,
     ) {
-        let random = if matches!(self, Evict::Lfu(_)) { random.u64(..) } else { 0 };
-        let access = self.note(Some(before), now, random);
-        // A line of memory that is only read need not be written back.
+        let random = if matches!(self, EvictionPolicy::Lfu(_)) { random.u64(..) } else { 0 };
+        let access = self.updated_access(Some(before), now, random);
+        // An unchanged cache line need not be written back.
         if access != before {
             item.set_access(access);
         }
     }
 
-    /// Seconds since the last use that was noted.
+    /// Returns the seconds since the last recorded use.
     pub(in crate::store) fn idle(self, noted: u16, now: u64) -> u64 {
         match self {
-            Evict::Lfu(_) => u64::from(decay_clock(now).wrapping_sub((noted >> 8) as u8)) << DECAY_BITS,
+            EvictionPolicy::Lfu(_) => u64::from(decay_clock(now).wrapping_sub((noted >> 8) as u8)) << DECAY_BITS,
             _ => u64::from(((now >> AGE_BITS) as u16).wrapping_sub(noted)) << AGE_BITS,
         }
         .div_euclid(1000)
     }
 
-    /// The counter of uses, if there is one.
+    /// Returns the use counter under LFU, otherwise 0.
     pub(in crate::store) fn frequency(self, noted: u16, now: u64) -> u8 {
-        if matches!(self, Evict::Lfu(_)) { uses(noted, now) } else { 0 }
+        if matches!(self, EvictionPolicy::Lfu(_)) { uses(noted, now) } else { 0 }
     }
 
-    /// How much rather an item of which `noted` was noted goes than others.
-    fn badness(self, noted: u16, now: u64) -> u16 {
+    /// Returns the eviction score: the item with the highest score is evicted first.
+    fn eviction_score(self, noted: u16, now: u64) -> u16 {
         match self {
-            Evict::Lfu(_) => u16::from(u8::MAX - uses(noted, now)),
+            EvictionPolicy::Lfu(_) => u16::from(u8::MAX - uses(noted, now)),
             _ => ((now >> AGE_BITS) as u16).wrapping_sub(noted),
         }
     }
@@ -121,57 +122,57 @@ fn decay_clock(now: u64) -> u8 {
     (now >> DECAY_BITS) as u8
 }
 
-/// The counter of uses at `now`.
+/// Returns the use counter at `now`, after decay.
 fn uses(noted: u16, now: u64) -> u8 {
     let passed = decay_clock(now).wrapping_sub((noted >> 8) as u8);
     (noted as u8).saturating_sub(passed)
 }
 
 impl Store {
-    /// Lets an item go. Returns whether there was one that may.
+    /// Evicts one item. Returns false if no item may be evicted.
     pub(in crate::store) fn evict_one(&mut self, now: u64) -> bool {
-        /// The one that may not go is seldom the worst twice.
+        /// The pinned item is rarely the best victim twice in a row.
         const TRIES: usize = 4;
         for attempt in 0..TRIES {
-            let Some(victim) = self.victim(now, attempt) else { return false };
+            let Some(victim) = self.pick_victim(now, attempt) else { return false };
             if self.pinned.is_none() || self.pinned != Some(self.hash_at(victim)) {
-                self.stats.add_evicted(u64::from(!self.spaces.is_flushed(self.item(victim).space())));
-                self.discard(victim);
+                self.stats.add_evicted(u64::from(!self.keyspaces.is_flushed(self.item(victim).space())));
+                self.reclaim_item(victim);
                 return true;
             }
         }
         false
     }
 
-    fn victim(&mut self, now: u64, attempt: usize) -> Option<Location> {
+    fn pick_victim(&mut self, now: u64, attempt: usize) -> Option<Location> {
         let (from, compared) = match self.evict {
-            Evict::None => return None,
-            Evict::Ttl if attempt == 0 => return self.wheel.soonest(),
-            Evict::Ttl => (From::Volatile, 1),
-            Evict::Random(from) => (from, 1),
-            Evict::Lru(from) | Evict::Lfu(from) => (from, SAMPLE),
+            EvictionPolicy::None => return None,
+            EvictionPolicy::Ttl if attempt == 0 => return self.wheel.soonest(),
+            EvictionPolicy::Ttl => (Evictable::Volatile, 1),
+            EvictionPolicy::Random(from) => (from, 1),
+            EvictionPolicy::Lru(from) | EvictionPolicy::Lfu(from) => (from, SAMPLE),
         };
         let mut sampled = [None; SAMPLE];
         for sample in &mut sampled[..compared] {
             let location = self.sample(from)?;
-            // All of them are on their way before the first is looked at.
+            // Prefetch all candidates before comparing the first.
             prefetch_slice(self.heap.at(location));
             *sample = Some(location);
         }
-        // The first of those that are worst.
-        let badness = |location: &Location| self.evict.badness(self.item(*location).access(), now);
-        sampled.into_iter().flatten().rev().max_by_key(badness)
+        // Of equal scores, `max_by_key` returns the last, so reversing picks the first.
+        let eviction_score = |location: &Location| self.evict.eviction_score(self.item(*location).access(), now);
+        sampled.into_iter().flatten().rev().max_by_key(eviction_score)
     }
 
-    /// An item that may go.
-    fn sample(&mut self, from: From) -> Option<Location> {
+    /// Returns a random item that may be evicted.
+    fn sample(&mut self, from: Evictable) -> Option<Location> {
         match from {
-            From::All => self.index.sample(self.random.u64(..)),
-            // Where few expire, the wheel knows some of them.
-            From::Volatile => (0..TRIES)
-                .filter_map(|_| self.index.sample(self.random.u64(..)))
+            Evictable::AllKeys => self.index.sample(self.rng.u64(..)),
+            // If few items have an expiry time, take one from the wheel.
+            Evictable::Volatile => (0..TRIES)
+                .filter_map(|_| self.index.sample(self.rng.u64(..)))
                 .find(|location| Item(self.heap.slot(*location)).expires())
-                .or_else(|| self.wheel.sample(self.random.u64(..))),
+                .or_else(|| self.wheel.sample(self.rng.u64(..))),
         }
     }
 }
@@ -180,35 +181,35 @@ impl Store {
 mod tests {
     use super::*;
 
-    const LFU: Evict = Evict::Lfu(From::All);
-    const LRU: Evict = Evict::Lru(From::All);
+    const LFU: EvictionPolicy = EvictionPolicy::Lfu(Evictable::AllKeys);
+    const LRU: EvictionPolicy = EvictionPolicy::Lru(Evictable::AllKeys);
 
-    /// What LFU notes: minutes of the decay clock, and uses.
+    /// LFU access field: minutes of the decay clock, and uses.
     fn noted(minutes: u16, uses: u16) -> u16 {
         minutes << 8 | uses
     }
 
-    /// The time at which the decay clock is at `minutes`.
+    /// Time at which the decay clock is at `minutes`.
     fn at(minutes: u64) -> u64 {
         minutes << DECAY_BITS
     }
 
     #[test]
-    fn policies_have_names() {
+    fn policies_are_found_by_name() {
         for (name, evict) in NAMES {
-            assert_eq!(Evict::named(name), Some(evict));
+            assert_eq!(EvictionPolicy::from_name(name), Some(evict));
         }
-        assert_eq!(Evict::named("allkeys-lru"), None);
+        assert_eq!(EvictionPolicy::from_name("allkeys-lru"), None);
     }
 
     #[test]
     fn lfu_counter_starts_at_five_and_grows_more_slowly_the_higher_it_is() {
-        assert_eq!(LFU.note(None, at(3), 0), noted(3, 5));
-        assert_eq!(LFU.note(Some(noted(3, 5)), at(3), 1), noted(3, 6));
-        // With seven uses, one use in 21 counts.
-        let after = [13, 19, 20, 21, 22, 42].map(|random| LFU.note(Some(noted(3, 7)), at(3), random));
+        assert_eq!(LFU.updated_access(None, at(3), 0), noted(3, 5));
+        assert_eq!(LFU.updated_access(Some(noted(3, 5)), at(3), 1), noted(3, 6));
+        // At seven uses, one use in 21 counts.
+        let after = [13, 19, 20, 21, 22, 42].map(|random| LFU.updated_access(Some(noted(3, 7)), at(3), random));
         assert_eq!(after, [7, 7, 7, 8, 7, 8].map(|uses| noted(3, uses)));
-        assert_eq!(LFU.note(Some(noted(3, 255)), at(3), 0), noted(3, 255));
+        assert_eq!(LFU.updated_access(Some(noted(3, 255)), at(3), 0), noted(3, 255));
     }
 
     #[test]
@@ -216,24 +217,24 @@ mod tests {
         assert_eq!(LFU.frequency(noted(3, 9), at(5)), 7);
         assert_eq!(LFU.frequency(noted(3, 9), at(5) - 1), 8);
         assert_eq!(LFU.frequency(noted(3, 9), at(100)), 0);
-        assert_eq!(LFU.note(Some(noted(3, 7)), at(5), 0), noted(5, 6));
+        assert_eq!(LFU.updated_access(Some(noted(3, 7)), at(5), 0), noted(5, 6));
         assert_eq!(LRU.frequency(noted(3, 9), at(5)), 0);
     }
 
     #[test]
-    fn idle_time_is_that_since_the_last_use() {
-        assert_eq!(LRU.note(None, 7 << AGE_BITS, 0), 7);
-        assert_eq!(LRU.note(Some(3), 7 << AGE_BITS, 0), 7);
+    fn idle_time_counts_from_last_use() {
+        assert_eq!(LRU.updated_access(None, 7 << AGE_BITS, 0), 7);
+        assert_eq!(LRU.updated_access(Some(3), 7 << AGE_BITS, 0), 7);
         // 3 steps of 4.096 s each, and 2 of 65.536 s each.
         assert_eq!(LRU.idle(7, 10 << AGE_BITS), 12);
         assert_eq!(LFU.idle(noted(3, 9), at(5)), 131);
     }
 
     #[test]
-    fn badness_is_age_or_rarity_of_use() {
-        assert_eq!(LRU.badness(7, 10 << AGE_BITS), 3);
-        // The clock has wrapped around between the use and now.
-        assert_eq!(LRU.badness(u16::MAX, 1 << AGE_BITS), 2);
-        assert_eq!(LFU.badness(noted(3, 9), at(5)), 255 - 7);
+    fn eviction_score_is_age_or_rarity_of_use() {
+        assert_eq!(LRU.eviction_score(7, 10 << AGE_BITS), 3);
+        // The clock wrapped around since the use.
+        assert_eq!(LRU.eviction_score(u16::MAX, 1 << AGE_BITS), 2);
+        assert_eq!(LFU.eviction_score(noted(3, 9), at(5)), 255 - 7);
     }
 }

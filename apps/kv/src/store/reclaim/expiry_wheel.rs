@@ -1,41 +1,41 @@
-//! When items expire.
+//! Timing wheel of item expiry.
 
 use crate::store::index::Location;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::Item;
 
-/// Slots of a level, and how many bits of a tick choose one.
+/// Slots per level, and the bits of a tick that select one.
 const SLOTS: usize = 64;
 const BITS: u32 = 6;
-/// The last level's slots are 2³⁰ ticks each, half a year: the last of them takes whatever is later.
+/// Number of levels. A slot of the last level covers 2³⁰ ticks, half a year. Its last slot takes all later items.
 const LEVELS: usize = 6;
-/// Milliseconds of a tick, as a power of two.
+/// log2 of the milliseconds per tick.
 const TICK_BITS: u32 = 4;
 
-/// A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987) whose lists go through the
+/// Hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). Its lists link the
 /// items themselves.
 ///
-/// An item lies where it will come up no later than it expires. When it is to expire later than before, it stays where it is,
-/// and is put where it belongs when it comes up.
+/// An item is in a slot that comes up no later than the item expires. If its expiry time moves to later, it stays
+/// there, and is reinserted when the slot comes up.
 pub(crate) struct Wheel {
-    /// Everything before it has come up.
+    /// Ticks before this one have been processed.
     tick: u64,
     heads: [Option<Location>; LEVELS * SLOTS],
-    /// Which slots of a level have items.
+    /// Bitmap of the non-empty slots of each level.
     taken: [u64; LEVELS],
 }
 
 impl Wheel {
-    /// A wheel that begins at `now`, in milliseconds.
+    /// Creates a wheel that starts at `now` milliseconds.
     pub fn new(now: u64) -> Self {
         Wheel { tick: now >> TICK_BITS, heads: [None; LEVELS * SLOTS], taken: [0; LEVELS] }
     }
 
-    /// Puts the item at `location` in, which expires at the time that it says.
+    /// Inserts the item at `location` at its expiry time.
     pub fn insert(&mut self, location: Location, heap: &mut Heap) {
         let mut item = Item(heap.slot_mut(location));
         let at = item.expires_at().unwrap_or(0);
-        // The first tick that begins when it has expired, so that it comes up once.
+        // First tick that starts after the expiry, so that the item comes up once.
         let due = at.div_ceil(1 << TICK_BITS).max(self.tick);
         let slot = self.slot_for(due);
         let head = self.heads[slot];
@@ -49,7 +49,7 @@ impl Wheel {
         self.taken[slot / SLOTS] |= 1 << (slot % SLOTS);
     }
 
-    /// Takes the item at `location` out.
+    /// Removes the item at `location`.
     pub fn remove(&mut self, location: Location, heap: &mut Heap) {
         let item = Item(heap.slot(location));
         let (slot, [previous, next]) = (item.wheel_slot() as usize, item.neighbours());
@@ -62,13 +62,13 @@ impl Wheel {
         }
     }
 
-    /// The item at `location`, which expires at `at` now, stays in its place if that is early enough. Otherwise it has to be
-    /// taken out and put in again.
+    /// Returns true if the item at `location` can keep its slot with the new expiry time `at`. Otherwise the caller
+    /// removes and reinserts it.
     pub fn may_stay(&self, location: Location, at: u64, heap: &Heap) -> bool {
         Item(heap.slot(location)).expires_at().is_some_and(|before| at >= before)
     }
 
-    /// The item that is at `location` now lay elsewhere, and its neighbours do not know.
+    /// Updates the links to an item that moved to `location`.
     pub fn moved(&mut self, location: Location, heap: &mut Heap) {
         let item = Item(heap.slot(location));
         let (slot, [previous, next]) = (item.wheel_slot() as usize, item.neighbours());
@@ -81,11 +81,11 @@ impl Wheel {
         }
     }
 
-    /// The next item that comes up by `now` milliseconds, taken out; whether it has expired, it says itself.
+    /// Removes and returns the next item that comes up by `now` milliseconds. It may expire later.
     pub fn next(&mut self, now: u64, heap: &mut Heap) -> Option<Location> {
         let end = now >> TICK_BITS;
         loop {
-            // Slots of higher levels are spread out when their time begins, which is when those below them wrap.
+            // A slot of a higher level is distributed when its first tick starts, which is when the levels below wrap.
             for level in (0..LEVELS).rev() {
                 let shift = BITS * level as u32;
                 if self.tick & ((1 << shift) - 1) == 0
@@ -103,7 +103,7 @@ impl Wheel {
         }
     }
 
-    /// One of those that expire soonest.
+    /// Returns an item of the slot that comes up first.
     pub fn soonest(&self) -> Option<Location> {
         (0..LEVELS).find_map(|level| {
             let now = (self.tick >> (BITS * level as u32)) as u32 % SLOTS as u32;
@@ -115,33 +115,33 @@ impl Wheel {
         })
     }
 
-    /// One of those in the first slot with items from the one that `random` leads to.
+    /// Returns the first item of the first non-empty slot from the one that `random` selects.
     pub fn sample(&self, random: u64) -> Option<Location> {
         let start = random as usize % self.heads.len();
         self.heads[start..].iter().chain(&self.heads[..start]).find_map(|head| *head)
     }
 
-    /// The slot for what is due at tick `due`, now or later.
+    /// Returns the slot for an item due at tick `due`, which is not in the past.
     fn slot_for(&self, due: u64) -> usize {
-        // The highest digit in which it differs says which level: below that, the level's slot is not reached before.
+        // The highest digit that differs selects the level: a slot of that level is not reached before.
         let differ = due ^ self.tick;
         let level = (u64::BITS - 1 - (differ | 1).leading_zeros()) / BITS;
         let level = (level as usize).min(LEVELS - 1);
         let shift = BITS * level as u32;
-        // What is beyond the last level waits in its slot before the present one, the last to come.
+        // Ticks beyond the last level wait in its slot before the current one, which comes up last.
         let far = due >> shift >= (self.tick >> shift) + SLOTS as u64;
         let digit = if far { (self.tick >> shift) + SLOTS as u64 - 1 } else { due >> shift };
         level * SLOTS + digit as usize % SLOTS
     }
 
-    /// The next tick at which anything may come up.
+    /// Returns the next tick at which an item may come up.
     fn next_tick(&self) -> u64 {
         let next = |level: usize| {
             let shift = BITS * level as u32;
             let now = self.tick >> shift;
-            // Slots behind the present one, in the order in which they come.
+            // Slots after the current one, in order.
             let ahead = self.taken[level].rotate_right((now % SLOTS as u64) as u32) & !1;
-            // The present one comes again after all others.
+            // The current slot comes up again after all others.
             let digits = if ahead != 0 { u64::from(ahead.trailing_zeros()) } else { SLOTS as u64 };
             (self.taken[level] != 0).then(|| (now + digits) << shift)
         };
@@ -159,7 +159,7 @@ impl Wheel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::item::{Draft, Form};
+    use crate::store::memory::item::{Form, NewItem};
     use linerate_bypass::arena::{Arena, ArenaConfig};
     use proptest::prelude::*;
 
@@ -176,7 +176,7 @@ mod tests {
         }
 
         fn add(&mut self, at: u64) -> Location {
-            let draft = Draft { form: Form::Short, space: 0, key: b"k", expires: true, tag: None, len: 0 };
+            let draft = NewItem { form: Form::Short, space: 0, key: b"k", expires: true, meta: None, len: 0 };
             let location = self.heap.allocate(draft.size()).unwrap();
             draft.write(self.heap.slot_mut(location));
             Item(self.heap.slot_mut(location)).set_expires_at(at);
@@ -184,7 +184,7 @@ mod tests {
             location
         }
 
-        /// What has expired by `now`.
+        /// Advances to `now`. Returns the expiry times of the items removed.
         fn advance(&mut self, now: u64) -> Vec<u64> {
             self.now = now;
             let mut expired = Vec::new();
@@ -210,7 +210,7 @@ mod tests {
     proptest! {
         /// Each item comes up within a tick after it expires, and not before.
         #[test]
-        fn items_come_up_when_they_expire(
+        fn items_come_up_on_expiry(
             start in prop_oneof![Just(0), 0..3 * YEAR],
             steps in prop::collection::vec((prop::collection::vec(delays(), 0..8), delays()), 1..30),
         ) {
@@ -231,14 +231,14 @@ mod tests {
             }
         }
 
-        /// What is taken out does not come up, and what lay before and behind it does.
+        /// Removed items do not come up. Their neighbours do.
         #[test]
-        fn items_are_taken_out(delays in prop::collection::vec((0..2000u64, any::<bool>()), 1..60)) {
+        fn removed_items_do_not_come_up(delays in prop::collection::vec((0..2000u64, any::<bool>()), 1..60)) {
             let mut bench = Bench::new(1000);
-            let items: Vec<_> = delays.iter().map(|(delay, stays)| (bench.add(1000 + delay), *delay, *stays)).collect();
+            let items: Vec<_> = delays.iter().map(|(delay, keeps_value)| (bench.add(1000 + delay), *delay, *keeps_value)).collect();
             let mut stay = Vec::new();
-            for (location, delay, stays) in items {
-                if stays {
+            for (location, delay, keeps_value) in items {
+                if keeps_value {
                     stay.push(1000 + delay);
                 } else {
                     bench.wheel.remove(location, &mut bench.heap);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soonest_is_one_of_those_that_expire_first() {
+    fn soonest_is_in_first_nonempty_slot() {
         let mut bench = Bench::new(500);
         for delay in [90_000, 4_000_000, 700, 3000, 100 * YEAR] {
             bench.add(500 + delay);
@@ -266,9 +266,9 @@ mod tests {
         assert_eq!(bench.wheel.soonest(), None);
     }
 
-    /// The last slot of the last level is reached after 64 of its slots, which are 2³⁰ ticks each.
+    /// The last slot of the last level is reached after 64 of its slots of 2³⁰ ticks each.
     #[test]
-    fn item_that_expires_beyond_the_last_level_waits_for_its_time() {
+    fn item_beyond_last_level_comes_up_on_expiry() {
         let round = 64 << (30 + TICK_BITS);
         for start in [0, 5 << (30 + TICK_BITS)] {
             for at in [round - 1, round, round + 1, 3 * round] {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn item_may_stay_if_it_expires_no_earlier_than_before() {
+    fn item_keeps_slot_if_it_expires_no_earlier() {
         let mut bench = Bench::new(0);
         let location = bench.add(100);
         let may_stay = [99, 100, 101].map(|at| bench.wheel.may_stay(location, at, &bench.heap));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_finds_the_only_item_from_every_slot() {
+    fn sample_finds_only_item_from_every_slot() {
         let mut bench = Bench::new(0);
         assert_eq!(bench.wheel.sample(7), None);
         let location = bench.add(1000);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_item_keeps_its_place_among_its_neighbours() {
+    fn moved_item_stays_linked() {
         for which in 0..3 {
             let mut bench = Bench::new(0);
             let mut items: Vec<Location> = (0..3).map(|_| bench.add(1000)).collect();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn soonest_is_found_whatever_the_time() {
+    fn soonest_is_found_at_any_time() {
         let mut random = fastrand::Rng::with_seed(9);
         for _ in 0..1000 {
             let mut bench = Bench::new(random.u64(..1 << 40));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn soonest_is_found_across_the_end_of_the_last_level() {
+    fn soonest_is_found_across_end_of_last_level() {
         let slot = 1 << (30 + TICK_BITS);
         let mut bench = Bench::new(60 * slot);
         for slots in [10, 2, 20] {

@@ -1,4 +1,4 @@
-//! The whole of a store against a map.
+//! Complete store against a map.
 
 use super::*;
 use crate::export::tests::{SEED, export, find};
@@ -21,9 +21,9 @@ enum Do {
     Append(usize, u8),
     SetRange(usize, usize, u8),
     Get,
-    /// Looks for the key ahead of the `Get`s and `SetSeen`s that follow, however much later.
+    /// Stores a location hint that later `Get`s and `SetSeen`s use.
     See,
-    /// Sets a value as long as the one there, by where it was seen.
+    /// Overwrites a value with one of the same length through the hint.
     SetSeen(u8),
     Remove,
     Expiry(Option<u64>),
@@ -84,12 +84,12 @@ struct Bench {
     store: Store,
     export: Export,
     map: Map,
-    /// Where keys were seen last.
-    seen: HashMap<(u8, u8), Seen>,
+    /// Location hints by keyspace and key.
+    seen: HashMap<(u8, u8), LocationHint>,
     now: u64,
 }
 
-/// Space and name, and the name's bytes.
+/// Keyspace and key number, and the bytes of the key.
 type Name = ((u8, u8), Vec<u8>);
 
 impl Bench {
@@ -97,10 +97,10 @@ impl Bench {
         self.store.key(name.0.0, &name.1)
     }
 
-    /// What peers find is what is there. All that is there is found, and not too long, if there is `room`.
+    /// Checks that exported values equal those of the store. With enough `room`, every short value is exported.
     fn compare_export(&self, room: bool) -> Result<(), TestCaseError> {
         for name in (0..40).map(super::name) {
-            let there = self.store.glance(&self.store.key(0, &name), self.now);
+            let there = self.store.peek_untouched(&self.store.key(0, &name), self.now);
             let found = find(&self.export, &name, self.now);
             if found.is_some() {
                 prop_assert!(found == there, "{:?} is not as it was exported", name);
@@ -112,11 +112,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Forgets what expired or was evicted; what is there must be right.
+    /// Removes expired and evicted keys from the map and compares the rest with the store.
     fn compare(&mut self, name: &Name) -> Result<(), TestCaseError> {
         let (key, now) = (self.key(name), self.now);
         self.map.retain(|_, (_, at)| at.is_none_or(|at| at > now));
-        let Some(kind) = self.store.kind(&key, now) else {
+        let Some(value_type) = self.store.value_type(&key, now) else {
             if self.map.remove(&name.0).is_some() {
                 prop_assert!(self.store.counts().evicted > 0, "{:?} is lost", name.0);
             }
@@ -126,12 +126,12 @@ impl Bench {
         prop_assert_eq!(self.store.expires_at(&key, now), Some(*at));
         match value {
             Value::String(value) => {
-                prop_assert_eq!(kind, Kind::String);
+                prop_assert_eq!(value_type, ValueType::String);
                 let there = self.store.peek(&key, now).unwrap().unwrap();
                 prop_assert!(there == value[..] && there.len() == value.len());
             }
             Value::Hash(fields) => {
-                prop_assert_eq!(kind, Kind::Hash);
+                prop_assert_eq!(value_type, ValueType::Hash);
                 prop_assert_eq!(self.store.hlen(&key, now), Ok(fields.len()));
                 let mut there = BTreeMap::new();
                 let visited = self.store.hvisit(&key, now, |field, value| {
@@ -161,7 +161,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The string there, with when it expires; `None` if what is there is no string.
+    /// Returns the expected string and its expiry time, or `None` if the value is no string.
     fn string(&self, name: &Name) -> Option<(Vec<u8>, Option<u64>)> {
         match self.map.get(&name.0) {
             None => Some((Vec::new(), None)),
@@ -207,9 +207,9 @@ impl Bench {
             }
             Do::SetTagged(len, flags) => {
                 let value = vec![1; len];
-                let result = store.set_tagged(&key, &value[..], flags, 3, Expiry::Keep, now);
-                if let Ok(unique) = result {
-                    prop_assert_eq!(store.tag(&key, now), Some(Tag { flags, unique, marks: 3 }));
+                let result = store.set_with_meta(&key, &value[..], flags, 3, Expiry::Keep, now);
+                if let Ok(cas) = result {
+                    prop_assert_eq!(store.meta(&key, now), Some(ItemMeta { flags, cas, marks: 3 }));
                 }
                 if !refused(result.map(|_| ()))? {
                     let at = before.as_ref().and_then(|(_, at)| *at);
@@ -249,7 +249,7 @@ impl Bench {
             }
             Do::Get => {
                 let seen = self.seen.get(&name.0).copied().unwrap_or_default();
-                let there = match store.get_seen(&key, seen, now) {
+                let there = match store.get_with_hint(&key, seen, now) {
                     Some(value) => Ok(Some(value.to_vec())),
                     None => store.get(&key, now).map(|it| it.map(|it| it.to_vec())),
                 };
@@ -260,7 +260,7 @@ impl Bench {
                 };
                 prop_assert_eq!(there, expected);
             }
-            Do::See => _ = self.seen.insert(name.0, store.see(key.hash())),
+            Do::See => _ = self.seen.insert(name.0, store.location_hint(key.hash())),
             Do::SetSeen(fill) => {
                 let Some((Value::String(old), at)) = &before else {
                     self.store.unwatch(&key);
@@ -268,7 +268,7 @@ impl Bench {
                 };
                 let value = vec![fill; old.len()];
                 let seen = self.seen.get(&name.0).copied().unwrap_or_default();
-                if store.set_seen(&key, seen, &value, now) {
+                if store.set_with_hint(&key, seen, &value, now) {
                     prop_assert_eq!(*at, None, "it never expires from then on");
                     self.map.insert(name.0, (Value::String(value), None));
                 }
@@ -298,7 +298,7 @@ impl Bench {
                     }
                     let new = (Value::Hash(BTreeMap::new()), None);
                     let (Value::Hash(fields), _) = self.map.entry(name.0).or_insert(new) else { unreachable!() };
-                    // If the hash was evicted meanwhile, it begins anew.
+                    // If the hash was evicted in between, it starts anew.
                     let is_first = self.store.hlen(&key, now) == Ok(1);
                     if result == Ok(true) && (fields.contains_key(&name_of_field) || is_first) {
                         fields.clear();
@@ -325,10 +325,10 @@ impl Bench {
                 let to: Name = ((name.0.0, other % 40), super::name(other % 40));
                 self.compare(&to)?;
                 let key = self.key(name);
-                if let Some(owned) = self.store.export(&key, now) {
+                if let Some(owned) = self.store.dump(&key, now) {
                     let source = self.map[&name.0].clone();
                     let key = self.key(&to);
-                    if refused(self.store.import(&key, owned, now))? {
+                    if refused(self.store.restore(&key, owned, now))? {
                         self.map.remove(&to.0);
                     } else {
                         self.map.insert(to.0, source);
@@ -400,7 +400,7 @@ impl Bench {
     }
 }
 
-fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), TestCaseError> {
+fn run(evict: EvictionPolicy, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), TestCaseError> {
     let may_refuse = memory < 64 << 20;
     let room = !may_refuse;
     let layout = if room { Layout::new(SEED, 1, 500, 1 << 17) } else { Layout::new(SEED, 1, 2, 500) };
@@ -416,43 +416,43 @@ fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), Te
         }
         bench.compare_export(room)?;
     }
-    // All that there is, is as it should be; and all memory comes back.
+    // Everything is as expected, and all memory is freed.
     for space in 0..2 {
         for key in 0..40 {
             bench.compare(&((space, key), name(key)))?;
         }
-        // What has expired has gone by that look.
+        // The comparison removed expired keys.
         let there = || bench.map.iter().filter(|((its, _), _)| *its == space);
         let expiring = there().filter(|(_, (_, at))| at.is_some()).count();
         prop_assert_eq!((bench.store.len(space), bench.store.expiring(space)), (there().count(), expiring));
-        prop_assert!(evict != Evict::None || bench.store.counts().evicted == 0);
+        prop_assert!(evict != EvictionPolicy::None || bench.store.counts().evicted == 0);
         bench.store.flush(space);
     }
     while bench.store.tick(bench.now, 100) {}
     prop_assert!(bench.store.is_empty());
     prop_assert_eq!((bench.store.longs.len(), bench.store.tables.len(), bench.store.heap.pieces.used()), (0, 0, 0));
-    prop_assert_eq!(bench.store.beside, 0);
+    prop_assert_eq!(bench.store.external_bytes, 0);
     Ok(())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// With memory to spare, nothing is lost and nothing refused.
+    /// With enough memory, nothing is lost or refused.
     #[test]
-    fn it_is_a_map(steps in prop::collection::vec(((0..2u8, 0..12u8), what()), 1..120)) {
-        run(Evict::None, 64 << 20, steps)?;
+    fn store_is_a_map(steps in prop::collection::vec(((0..2u8, 0..12u8), what()), 1..120)) {
+        run(EvictionPolicy::None, 64 << 20, steps)?;
     }
 
-    /// Whatever goes or is refused when memory is full, the rest is right.
+    /// Evictions and refusals leave the other values unchanged.
     #[test]
-    fn under_pressure_it_is_a_map_that_forgets(
+    fn store_under_memory_pressure_is_a_map_that_forgets(
         steps in prop::collection::vec(((0..2u8, 0..40u8), what()), 1..200),
         policy in 0..8usize,
     ) {
         let policies = [
-            Evict::Random(From::All), Evict::Lru(From::All), Evict::Lfu(From::All), Evict::Ttl,
-            Evict::Random(From::Volatile), Evict::Lru(From::Volatile), Evict::Lfu(From::Volatile), Evict::None,
+            EvictionPolicy::Random(Evictable::AllKeys), EvictionPolicy::Lru(Evictable::AllKeys), EvictionPolicy::Lfu(Evictable::AllKeys), EvictionPolicy::Ttl,
+            EvictionPolicy::Random(Evictable::Volatile), EvictionPolicy::Lru(Evictable::Volatile), EvictionPolicy::Lfu(Evictable::Volatile), EvictionPolicy::None,
         ];
         run(policies[policy], 2 << 20, steps)?;
     }

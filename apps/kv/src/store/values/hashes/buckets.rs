@@ -1,30 +1,30 @@
-//! Large hashes: their fields lie in buckets, each of which is an item or a few.
+//! Large hashes, whose fields are stored in buckets of one or a few items.
 //!
-//! Such an item has the numbers of its table and its bucket as its key, of four bytes each, and as its value the location of the
-//! next one of the bucket, or zeros, and fields.
+//! The key of such an item is the number of the table and of the bucket, four bytes each. Its value is the location of
+//! the bucket's next item, or zeros, followed by fields.
 
 use crate::store::index::Location;
 use crate::store::memory::heap;
 use crate::store::memory::heap::Heap;
-use crate::store::memory::item::{Draft, Form, Item};
+use crate::store::memory::item::{Form, Item, NewItem};
 use crate::store::memory::long_value::Str;
-use crate::store::values::hashes::fields::{Field, Near, fields, find, parts};
+use crate::store::values::hashes::fields::{Field, FieldValue, fields, find, parts};
 use crate::store::values::hashes::table::Table;
-use crate::store::values::hashes::{far, is_wide};
-use crate::store::values::strings::What;
+use crate::store::values::hashes::{is_wide, long_number};
+use crate::store::values::strings::NewValue;
 use crate::store::{Error, Expiry, Key, Store};
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// Bytes of fields that a bucket has when there are enough of them.
+/// Target of field bytes per bucket.
 const BUCKET: usize = 512;
-/// Bytes of fields in one item of a bucket, unless one field takes more.
+/// Limit of field bytes per item, unless a single field is longer.
 const PART: usize = 3072;
-/// Bytes in front of an item's fields.
+/// Bytes before the fields of an item.
 const NEXT: usize = 4;
-/// Buckets that are split or put together when a field comes or goes: it is more than one that is necessary in the long run.
+/// Limit of buckets split or merged per change. In the long run fewer than one is needed.
 const STEPS: usize = 2;
-/// What buckets' items say of their keyspace: they are in none.
+/// Keyspace id of bucket items, which belong to no keyspace.
 const NO_SPACE: u8 = u8::MAX;
 
 fn next(value: &[u8]) -> Option<Location> {
@@ -36,8 +36,8 @@ fn number(location: Option<Location>) -> [u8; NEXT] {
 }
 
 impl Store {
-    /// The hash under `key` becomes a large one with `fields`, which are `count`.
-    pub(in crate::store) fn become_large(
+    /// Converts the hash under `key` to a large one with these `count` fields.
+    pub(in crate::store) fn convert_to_large(
         &mut self,
         key: &Key,
         fields: &[u8],
@@ -48,19 +48,19 @@ impl Store {
         let mut table = Table::new();
         (table.count, table.bytes, table.is_wide) = (count, fields.len(), is_wide);
         let size = table.size();
-        self.make_room_beside(size + self.tables.growth(1), now)?;
-        self.beside += size;
+        self.make_room_outside_heap(size + self.tables.growth(1), now)?;
+        self.external_bytes += size;
         let table = self.tables.insert(table);
         let result = self.put_bucket(table, 0, fields, now).and_then(|()| {
             let value = &table.to_le_bytes();
-            let what = What { form: Form::Buckets, value, tag: None, changed: false, stays: true };
+            let what = NewValue { form: Form::Buckets, value, meta: None, changed: false, keeps_value: true };
             self.write(key, what, Expiry::Keep, now)
         });
         if result.is_err() {
-            // The fields are still those of the small one.
-            while self.take_item(table, 0) {}
+            // On failure the hash stays small and keeps its fields.
+            while self.pop_item(table, 0) {}
             self.tables.remove(table);
-            self.beside -= size;
+            self.external_bytes -= size;
             return result;
         }
         self.note_change(table);
@@ -68,7 +68,7 @@ impl Store {
         Ok(())
     }
 
-    /// Gives the large hash `table` another version.
+    /// Gives the large hash `table` a new version.
     fn note_change(&mut self, table: u32) {
         self.table_changes += 1;
         if let Some(table) = self.tables.get_mut(table) {
@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::hset`], where the hash is the large one with the number `table`.
+    /// [`Store::hset`] on the large hash with the number `table`.
     pub(in crate::store) fn hset_large(
         &mut self,
         table: u32,
@@ -87,10 +87,10 @@ impl Store {
         self.note_change(table);
         let bucket = self.bucket_of(table, field.name);
         let old = self.find_in(table, bucket, field.name);
-        if let (Some((location, range)), Near::Here(new)) = (&old, field.value) {
+        if let (Some((location, range)), FieldValue::Inline(new)) = (&old, field.value) {
             let mut item = Item(self.heap.at_mut(*location));
             let fields = &mut item.value_mut()[NEXT..];
-            if let Some((_, Near::Here(old))) = find(&fields[range.clone()], field.name)
+            if let Some((_, FieldValue::Inline(old))) = find(&fields[range.clone()], field.name)
                 && old.len() == new.len()
             {
                 fields[range.end - new.len()..range.end].copy_from_slice(new);
@@ -98,7 +98,7 @@ impl Store {
             }
         }
         let mut scratch = std::mem::take(&mut self.scratch);
-        let removed = self.gather(table, bucket, Some(field.name), &mut scratch);
+        let removed = self.collect_fields(table, bucket, Some(field.name), &mut scratch);
         field.write(&mut scratch);
         let result = self.put_bucket(table, bucket, &scratch, now);
         scratch.clear();
@@ -107,7 +107,7 @@ impl Store {
         let (size, is_new) = (field.size(), removed.is_none());
         let (old_size, old_far) = removed.unwrap_or((0, None));
         if let Some(number) = old_far {
-            self.drop_long(number);
+            self.remove_long(number);
         }
         if let Some(table) = self.tables.get_mut(table) {
             table.count += usize::from(is_new);
@@ -118,7 +118,8 @@ impl Store {
         Ok(is_new)
     }
 
-    /// As [`Store::hdel`], but the last field is left. Returns whether it was there, and whether it was the last.
+    /// [`Store::hdel`] on a large hash, except that the last field is kept. Returns whether the field exists, and
+    /// whether it is the last one.
     pub(in crate::store) fn hdel_large(&mut self, table: u32, name: &[u8], now: u64) -> (bool, bool) {
         let bucket = self.bucket_of(table, name);
         if self.find_in(table, bucket, name).is_none() {
@@ -129,13 +130,13 @@ impl Store {
         }
         self.note_change(table);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let removed = self.gather(table, bucket, Some(name), &mut scratch);
+        let removed = self.collect_fields(table, bucket, Some(name), &mut scratch);
         self.shrink_bucket(table, bucket, &scratch, now);
         scratch.clear();
         self.scratch = scratch;
-        let (size, far) = removed.unwrap_or((0, None));
-        if let Some(number) = far {
-            self.drop_long(number);
+        let (size, long_number) = removed.unwrap_or((0, None));
+        if let Some(number) = long_number {
+            self.remove_long(number);
         }
         if let Some(table) = self.tables.get_mut(table) {
             table.count -= 1;
@@ -145,15 +146,15 @@ impl Store {
         (true, false)
     }
 
-    /// What is under the field `name` of a large hash.
+    /// Returns the value of the field `name` of a large hash.
     pub(in crate::store) fn field_of(&self, table: u32, name: &[u8]) -> Option<Str<'_>> {
         let (location, range) = self.find_in(table, self.bucket_of(table, name), name)?;
         let fields = &self.item(location).into_value()[NEXT..];
-        self.near(find(&fields[range], name)?.1)
+        self.resolve_field(find(&fields[range], name)?.1)
     }
 
-    /// Calls `visit` with fields of a large hash from `place` on in the order of reversed hashes, with about `most`. Returns the
-    /// next place, or 0.
+    /// Calls `visit` with about `most` fields of a large hash from `place` on, in the order of bit-reversed hashes.
+    /// Returns the next place, or 0 at the end.
     pub(in crate::store) fn visit_table(
         &self,
         number: u32,
@@ -168,16 +169,16 @@ impl Store {
             let (bucket, end) = table.at(place as u32);
             for location in self.items_of(number, bucket) {
                 for (_, Field { name, value }) in fields(&self.item(location).value()[NEXT..]) {
-                    // The bucket may begin before the place: there it was split when its other half was visited.
+                    // The bucket may start before `place`: its other half was visited before a merge.
                     if u64::from(self.field_hash(name).reverse_bits()) >= place
-                        && let Some(value) = self.near(value)
+                        && let Some(value) = self.resolve_field(value)
                     {
                         visit(name, value);
                         visited += 1;
                     }
                 }
             }
-            // Those that are empty count, too.
+            // Empty buckets count as well.
             visited += 1;
             place = end;
             if place > u64::from(u32::MAX) {
@@ -187,33 +188,30 @@ impl Store {
         place
     }
 
-    /// The large hash `table` is nobody's any more.
-    pub(in crate::store) fn doom(&mut self, table: u32) {
-        if let Some(it) = self.tables.get_mut(table) {
-            it.doomed = true;
-            self.doomed.push(table);
-        }
+    /// Defers freeing the large hash `table`, whose key was removed.
+    pub(in crate::store) fn defer_free(&mut self, table: u32) {
+        self.dead_tables.push(table);
     }
 
-    /// Lets up to `most` items of large hashes go that are nobody's. Returns whether there were any.
-    pub(in crate::store) fn bury(&mut self, most: usize) -> bool {
-        let had_any = !self.doomed.is_empty();
+    /// Frees up to `most` items of removed large hashes. Returns false if there are none.
+    pub(in crate::store) fn free_deferred(&mut self, most: usize) -> bool {
+        let had_any = !self.dead_tables.is_empty();
         for _ in 0..most {
-            let Some(number) = self.doomed.last().copied() else { break };
+            let Some(number) = self.dead_tables.last().copied() else { break };
             let Some(table) = self.tables.get_mut(number) else { break };
             let last = table.buckets() - 1;
-            match table.head(last) {
+            match table.header(last) {
                 Some(location) => {
                     self.release_fields(location, NEXT);
-                    self.take_item(number, last);
+                    self.pop_item(number, last);
                 }
                 None => {
-                    self.beside -= table.size();
+                    self.external_bytes -= table.size();
                     table.shrink();
-                    self.beside += table.size();
+                    self.external_bytes += table.size();
                     if last == 0 {
                         self.tables.remove(number);
-                        self.doomed.pop();
+                        self.dead_tables.pop();
                     }
                 }
             }
@@ -221,11 +219,11 @@ impl Store {
         had_any
     }
 
-    /// The item of a bucket that was at `old` is at `new`.
+    /// Updates the reference to a bucket item that moved from `old` to `new`.
     pub(in crate::store) fn bucket_moved(&mut self, old: Location, new: Location) {
-        let (number, bucket) = self.place_of(new);
+        let (number, bucket) = self.table_and_bucket(new);
         let Some(table) = self.tables.get_mut(number) else { return };
-        if table.head(bucket) == Some(old) {
+        if table.header(bucket) == Some(old) {
             return table.set_head(bucket, Some(new));
         }
         let before = self.items_of(number, bucket).find(|it| next(self.item(*it).value()) == Some(old));
@@ -234,8 +232,8 @@ impl Store {
         }
     }
 
-    /// The table and the bucket of the item at `location`.
-    fn place_of(&self, location: Location) -> (u32, u32) {
+    /// Returns the table and bucket of the item at `location`.
+    fn table_and_bucket(&self, location: Location) -> (u32, u32) {
         let key = self.item(location).into_key();
         let number = |at: usize| key[at..].first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
         (number(0), number(4))
@@ -245,9 +243,9 @@ impl Store {
         self.tables.get(table).map_or(0, |table| table.bucket_of(self.field_hash(name)))
     }
 
-    /// The items of a bucket.
+    /// Returns the items of a bucket.
     fn items_of(&self, table: u32, bucket: u32) -> impl Iterator<Item = Location> {
-        let head = self.tables.get(table).and_then(|table| table.head(bucket));
+        let head = self.tables.get(table).and_then(|table| table.header(bucket));
         std::iter::successors(head, |location| next(self.item(*location).value()))
     }
 
@@ -255,7 +253,7 @@ impl Store {
         Item(self.heap.at_mut(location)).value_mut()[..NEXT].copy_from_slice(&number(next));
     }
 
-    /// Where the field `name` is in a bucket.
+    /// Returns the item and position of the field `name` in a bucket.
     fn find_in(&self, table: u32, bucket: u32, name: &[u8]) -> Option<(Location, Range<usize>)> {
         self.items_of(table, bucket).find_map(|location| {
             let (range, _) = find(&self.item(location).value()[NEXT..], name)?;
@@ -263,16 +261,22 @@ impl Store {
         })
     }
 
-    /// Appends the fields of a bucket to `to`, except for that with the name `but`, whose size it returns, and the number of its
-    /// value if that lies elsewhere.
-    fn gather(&self, table: u32, bucket: u32, but: Option<&[u8]>, to: &mut Vec<u8>) -> Option<(usize, Option<u32>)> {
+    /// Appends the fields of a bucket to `to`, except the one named `but`. Returns its size, and its number if it is a
+    /// long value.
+    fn collect_fields(
+        &self,
+        table: u32,
+        bucket: u32,
+        but: Option<&[u8]>,
+        to: &mut Vec<u8>,
+    ) -> Option<(usize, Option<u32>)> {
         let mut found = None;
         for location in self.items_of(table, bucket) {
             let there = &self.item(location).into_value()[NEXT..];
             match but.and_then(|but| find(there, but)) {
                 None => to.extend_from_slice(there),
                 Some((range, value)) => {
-                    found = Some((range.len(), far(value)));
+                    found = Some((range.len(), long_number(value)));
                     to.extend_from_slice(&there[..range.start]);
                     to.extend_from_slice(&there[range.end..]);
                 }
@@ -281,12 +285,12 @@ impl Store {
         found
     }
 
-    /// A bucket has the fields in `bytes` from now on. If there is no memory, it is as it was.
+    /// Replaces the fields of a bucket with those in `bytes`. If memory is full, nothing changes.
     fn put_bucket(&mut self, table: u32, bucket: u32, bytes: &[u8], now: u64) -> Result<(), Error> {
         let size = |part: &[u8]| draft(&[0; 8], part.len()).size();
         let mut sizes = parts(bytes, PART).map(size);
         let (first, others) = (sizes.next(), sizes.count());
-        let head = self.tables.get(table).and_then(|table| table.head(bucket));
+        let head = self.tables.get(table).and_then(|table| table.header(bucket));
         if let (Some(head), Some(size), 0) = (head, first, others)
             && next(self.item(head).value()).is_none()
             && Heap::slot_len(size) == self.heap.slot_at(head)
@@ -297,7 +301,7 @@ impl Store {
         match (first, others) {
             (None, _) => {}
             (Some(size), 0) => self.make_room(size, 1, None, now)?,
-            // How large they are makes no difference if there are as many pages.
+            // The size does not matter, because the number of pages is the same.
             _ => self.make_room(heap::LARGEST, others + 1, None, now)?,
         }
         let [a, b, c, d] = table.to_le_bytes();
@@ -315,19 +319,19 @@ impl Store {
             value[NEXT..].copy_from_slice(part);
             new = Some(location);
         }
-        while self.take_item(table, bucket) {}
+        while self.pop_item(table, bucket) {}
         if let Some(table) = self.tables.get_mut(table) {
             table.set_head(bucket, new);
         }
         Ok(())
     }
 
-    /// As [`put_bucket`](Self::put_bucket), with some of the fields that there are, in the same order: which always succeeds.
+    /// [`put_bucket`](Self::put_bucket) with a subset of the present fields in the same order. This always succeeds.
     fn shrink_bucket(&mut self, table: u32, bucket: u32, bytes: &[u8], now: u64) {
-        let head = self.tables.get(table).and_then(|table| table.head(bucket));
+        let head = self.tables.get(table).and_then(|table| table.header(bucket));
         let Some(head) = head else { return };
         let size = draft(&[0; 8], bytes.len().min(PART)).size();
-        // Where it saves little, and where it would cost others their place, it stays where it is.
+        // A new item pays off only if it saves half the memory and displaces nothing.
         let is_worth_it = Heap::slot_len(size) * 2 <= self.heap.slot_at(head) && self.has_room(heap::LARGEST, 2, None);
         if (bytes.is_empty() || is_worth_it) && self.put_bucket(table, bucket, bytes, now).is_ok() {
             return;
@@ -339,7 +343,7 @@ impl Store {
             && !rest.is_empty()
         {
             let room = self.heap.slot_at(location) - draft(&[0; 8], 0).size();
-            // One field may be too long for a place that held another.
+            // A single field may be too long for a slot that held another.
             let part = parts(rest, room).next().filter(|part| part.len() <= room).unwrap_or_default();
             self.overwrite(location, part);
             rest = &rest[part.len()..];
@@ -349,7 +353,7 @@ impl Store {
         self.release_chain(at);
     }
 
-    /// Gives the memory of items back, from that at `first` on.
+    /// Frees the chain of items that starts at `first`.
     fn release_chain(&mut self, first: Option<Location>) {
         let mut at = first;
         while let Some(location) = at {
@@ -358,16 +362,16 @@ impl Store {
         }
     }
 
-    /// The item at `location` has the fields in `bytes` from now on, which there is room for.
+    /// Replaces the fields of the item at `location` with those in `bytes`, for which it has room.
     fn overwrite(&mut self, location: Location, bytes: &[u8]) {
         let mut item = Item(self.heap.at_mut(location));
         item.set_value_len(NEXT + bytes.len());
         item.value_mut()[NEXT..].copy_from_slice(bytes);
     }
 
-    /// Takes the first item of a bucket out, if there is one, and gives its memory back.
-    fn take_item(&mut self, table: u32, bucket: u32) -> bool {
-        let Some(head) = self.tables.get(table).and_then(|table| table.head(bucket)) else { return false };
+    /// Removes and frees the first item of a bucket. Returns false if the bucket is empty.
+    fn pop_item(&mut self, table: u32, bucket: u32) -> bool {
+        let Some(head) = self.tables.get(table).and_then(|table| table.header(bucket)) else { return false };
         let next = next(self.item(head).value());
         if let Some(table) = self.tables.get_mut(table) {
             table.set_head(bucket, next);
@@ -376,7 +380,7 @@ impl Store {
         true
     }
 
-    /// Splits some buckets if there are too few.
+    /// Splits buckets if the average bucket is too full.
     fn split_some(&mut self, number: u32, now: u64) {
         for _ in 0..STEPS {
             let Some(table) = self.tables.get_mut(number) else { return };
@@ -388,13 +392,13 @@ impl Store {
 
     fn split(&mut self, number: u32, now: u64) -> bool {
         let growth = self.tables.get(number).map_or(0, Table::growth);
-        if self.make_room_beside(growth, now).is_err() {
+        if self.make_room_outside_heap(growth, now).is_err() {
             return false;
         }
         let Some(table) = self.tables.get_mut(number) else { return false };
-        self.beside -= table.size();
+        self.external_bytes -= table.size();
         table.grow();
-        self.beside += table.size();
+        self.external_bytes += table.size();
         let new = table.buckets() - 1;
         let old = Table::partner(new);
         let (mut stay, mut go) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.scratch_beside));
@@ -409,9 +413,9 @@ impl Store {
         if is_done {
             self.shrink_bucket(number, old, &stay, now);
         } else if let Some(table) = self.tables.get_mut(number) {
-            self.beside -= table.size();
+            self.external_bytes -= table.size();
             table.shrink();
-            self.beside += table.size();
+            self.external_bytes += table.size();
         }
         stay.clear();
         go.clear();
@@ -419,7 +423,7 @@ impl Store {
         is_done
     }
 
-    /// Puts some buckets together if there are too many.
+    /// Merges buckets if the average bucket is too empty.
     fn merge_some(&mut self, number: u32, now: u64) {
         for _ in 0..STEPS {
             let Some(table) = self.tables.get(number) else { return };
@@ -432,25 +436,25 @@ impl Store {
             }
             let mut scratch = std::mem::take(&mut self.scratch);
             let into = Table::partner(last);
-            self.gather(number, into, None, &mut scratch);
-            self.gather(number, last, None, &mut scratch);
+            self.collect_fields(number, into, None, &mut scratch);
+            self.collect_fields(number, last, None, &mut scratch);
             let is_done = self.put_bucket(number, into, &scratch, now).is_ok();
             scratch.clear();
             self.scratch = scratch;
             if !is_done {
                 return;
             }
-            while self.take_item(number, last) {}
+            while self.pop_item(number, last) {}
             if let Some(table) = self.tables.get_mut(number) {
-                self.beside -= table.size();
+                self.external_bytes -= table.size();
                 table.shrink();
-                self.beside += table.size();
+                self.external_bytes += table.size();
             }
         }
     }
 }
 
-/// An item of a bucket with `len` bytes of fields.
-fn draft(key: &[u8; 8], len: usize) -> Draft<'_> {
-    Draft { form: Form::Bucket, space: NO_SPACE, key, expires: false, tag: None, len: NEXT + len }
+/// Returns a bucket item for `len` bytes of fields.
+fn draft(key: &[u8; 8], len: usize) -> NewItem<'_> {
+    NewItem { form: Form::Bucket, space: NO_SPACE, key, expires: false, meta: None, len: NEXT + len }
 }

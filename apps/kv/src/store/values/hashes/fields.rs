@@ -1,68 +1,68 @@
-//! Fields of a hash, one behind the other.
+//! Fields of a hash, stored one after the other.
 //!
-//! Each is the length of its name and that of its value, of two bytes, and both. The value of one whose length is [`FAR`] is a
-//! number of four bytes: it lies in the arena.
+//! A field is the length of its name and of its value, two bytes each, followed by both. If the length of the value is
+//! [`LONG_MARK`], the value is in the arena, and a number of four bytes is stored instead.
 
 use std::ops::Range;
 
-/// Instead of a length.
-const FAR: u16 = u16::MAX;
-/// Bytes in front of a name.
-const HEAD: usize = 4;
+/// Length that marks a value in the arena.
+const LONG_MARK: u16 = u16::MAX;
+/// Bytes before the name.
+const HEADER: usize = 4;
 
-/// A value among fields.
+/// Value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Near<'a> {
-    /// The value itself.
-    Here(&'a [u8]),
-    /// The number of one in the arena.
-    Far(u32),
+pub(crate) enum FieldValue<'a> {
+    /// Value stored in the field.
+    Inline(&'a [u8]),
+    /// Number of a value in the arena.
+    Long(u32),
 }
 
-/// A field among others.
+/// Field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field<'a> {
     pub name: &'a [u8],
-    pub value: Near<'a>,
+    pub value: FieldValue<'a>,
 }
 
 impl Field<'_> {
-    /// Bytes that it takes.
+    /// Returns the stored size.
     pub fn size(&self) -> usize {
         let value = match self.value {
-            Near::Here(value) => value.len(),
-            Near::Far(_) => size_of::<u32>(),
+            FieldValue::Inline(value) => value.len(),
+            FieldValue::Long(_) => size_of::<u32>(),
         };
-        HEAD + self.name.len() + value
+        HEADER + self.name.len() + value
     }
 
-    /// Appends it to others.
+    /// Appends the field to `fields`.
     pub fn write(&self, fields: &mut Vec<u8>) {
         let len = match self.value {
-            Near::Here(value) => value.len() as u16,
-            Near::Far(_) => FAR,
+            FieldValue::Inline(value) => value.len() as u16,
+            FieldValue::Long(_) => LONG_MARK,
         };
         fields.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
         fields.extend_from_slice(&len.to_le_bytes());
         fields.extend_from_slice(self.name);
         match self.value {
-            Near::Here(value) => fields.extend_from_slice(value),
-            Near::Far(number) => fields.extend_from_slice(&number.to_le_bytes()),
+            FieldValue::Inline(value) => fields.extend_from_slice(value),
+            FieldValue::Long(number) => fields.extend_from_slice(&number.to_le_bytes()),
         }
     }
 }
 
-/// The fields in `bytes`, and where they are.
+/// Returns the fields in `bytes` with their positions.
 pub(crate) fn fields(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Field<'_>)> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let rest = bytes.get(start..)?;
-        let (head, rest) = rest.split_first_chunk::<HEAD>()?;
+        let (head, rest) = rest.split_first_chunk::<HEADER>()?;
         let (name_len, len) = (u16::from_le_bytes([head[0], head[1]]), u16::from_le_bytes([head[2], head[3]]));
         let (name, rest) = rest.split_at_checked(name_len.into())?;
         let value = match len {
-            FAR => Near::Far(u32::from_le_bytes(*rest.first_chunk()?)),
-            len => Near::Here(rest.get(..len.into())?),
+            LONG_MARK => FieldValue::Long(u32::from_le_bytes(*rest.first_chunk()?)),
+            len => FieldValue::Inline(rest.get(..len.into())?),
         };
         let field = Field { name, value };
         let range = start..start + field.size();
@@ -71,12 +71,12 @@ pub(crate) fn fields(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Field<
     })
 }
 
-/// The one with `name`.
-pub(crate) fn find<'a>(bytes: &'a [u8], name: &[u8]) -> Option<(Range<usize>, Near<'a>)> {
+/// Returns the position and value of the field `name`.
+pub(crate) fn find<'a>(bytes: &'a [u8], name: &[u8]) -> Option<(Range<usize>, FieldValue<'a>)> {
     fields(bytes).find(|(_, field)| field.name == name).map(|(range, field)| (range, field.value))
 }
 
-/// The fields in `bytes` in parts of at most `most` bytes, or of one field.
+/// Divides the fields in `bytes` into parts of at most `most` bytes, or of one field.
 pub(crate) fn parts(bytes: &[u8], most: usize) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -96,13 +96,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_read_as_they_were_written(
+        fn fields_are_read_as_written(
             written in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), prop::collection::vec(any::<u8>(), 0..300), any::<bool>()), 0..20),
             most in 1..800usize,
         ) {
             let mut bytes = Vec::new();
             let field = |(name, value, is_far): &(Vec<u8>, Vec<u8>, bool), bytes: &mut Vec<u8>| {
-                let value = if *is_far { Near::Far(value.len() as u32) } else { Near::Here(value) };
+                let value = if *is_far { FieldValue::Long(value.len() as u32) } else { FieldValue::Inline(value) };
                 Field { name, value }.write(bytes);
             };
             written.iter().for_each(|it| field(it, &mut bytes));
@@ -123,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_have_as_many_fields_as_fit() {
+    fn parts_hold_as_many_fields_as_fit() {
         let mut bytes = Vec::new();
         for name in [b"a", b"b", b"c", b"d", b"e"] {
-            Field { name, value: Near::Here(b"value") }.write(&mut bytes);
+            Field { name, value: FieldValue::Inline(b"value") }.write(&mut bytes);
         }
         let sizes = |most| parts(&bytes, most).map(<[u8]>::len).collect::<Vec<_>>();
         assert_eq!(sizes(20), [20, 20, 10]);
