@@ -1,14 +1,14 @@
-//! The commands of Redis: from a request's arguments to its reply.
+//! Redis commands: from the arguments of a request to its reply.
 //!
-//! Whoever serves a connection keeps a [`Session`] for it, and for each request of its client
+//! The owner of a connection keeps a [`Session`] for it and handles each request as follows:
 //!
-//! 1. makes the arguments [whole](Request::whole), if there are long ones that have to be,
-//! 2. makes a [`Request`] of them: its key is hashed, so that what it leads to can be fetched ahead,
-//! 3. sees to it that the shards are there that the request [needs](Request::needs); before it the requests that came before it
-//!    have run, for a transaction or another database changes what is needed,
-//! 4. [runs](Request::run) it, and closes the connection if the session is [closing](Session::is_closing) then.
+//! 1. Copy long arguments that the command needs [whole](Request::materialized).
+//! 2. Create a [`Request`], which hashes the key, so that the item can be prefetched.
+//! 3. Obtain the shards that the request [needs](Request::needed_shards). All earlier requests must have run before, because a
+//!    transaction or a change of the database affects the result.
+//! 4. [Run](Request::run) the request. Close the connection if the session is [closing](Session::is_closing).
 //!
-//! In the end it lets the session's [watched keys go](Session::unwatch).
+//! When the connection closes, the owner ends the session's [watches](Session::unwatch).
 
 mod admin;
 mod data;
@@ -22,10 +22,10 @@ mod table;
 mod testing;
 
 pub use admin::slowlog::SlowRequest;
-pub use error::Refused;
-pub use server::{Change, Rejected, Server, Settings, Stats, Totals};
-pub use session::{Client, Session};
-pub use table::{Command, Quick};
+pub use error::CommandError;
+pub use server::{Change, RejectedSetting, Server, Settings, Stats, Totals};
+pub use session::{ClientInfo, Session};
+pub use table::{Command, FastCommand};
 
 use crate::resp::{Args, OwnedArgs, Reply};
 use crate::shards::{ShardSet, Shards, shard_of};
@@ -33,53 +33,53 @@ use crate::sink::Sink;
 use crate::store::{Key, KeyHasher, Value};
 use error::{NO_AUTH, TOO_LONG};
 use session::{Paused, Queued};
-use table::{Flags, Touch};
+use table::{Flags, ShardUse};
 
-/// Databases, of which each client has one.
+/// Number of databases.
 pub const DATABASES: u8 = 16;
 
-/// What there is to run a command with.
+/// Environment of a command.
 pub struct Context<'a, 's> {
-    /// The shards that it needs; others may be there, too.
+    /// Shards that the command needs, and possibly others.
     pub shards: &'a mut Shards<'s>,
-    /// Makes keys.
+    /// Hash functions of keys.
     pub hasher: &'a KeyHasher,
-    /// The client.
+    /// Session of the client.
     pub session: &'a mut Session,
-    /// The server around.
+    /// Settings, connections and counters of the server.
     pub server: &'a mut dyn Server,
-    /// What is counted.
+    /// Counters of the worker.
     pub stats: &'a mut Stats,
     /// Milliseconds since 1970.
     pub now: u64,
 }
 
-/// What a client asks for.
+/// Request of a client.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// The command, if there is such a one with so many arguments.
-    command: Result<&'static Command, Refused>,
+    /// Command, or the error for an unknown command or a wrong number of arguments.
+    command: Result<&'static Command, CommandError>,
     args: Args<'a>,
-    /// Its first key.
+    /// First key.
     key: Option<Key<'a>>,
-    /// It is one of a transaction, which is done at one go.
+    /// The command is part of a transaction and must not pause.
     is_queued: bool,
 }
 
 impl<'a> Request<'a> {
-    /// A copy of the arguments to make a request of instead, if a long one was received apart of which that command wants the
-    /// bytes: most but `SET` and its like do.
-    pub fn whole(args: Args<'_>) -> Option<OwnedArgs> {
-        (args.longs().len() > 0 && !takes_longs(table::find(args).ok(), args)).then(|| args.to_whole())
+    /// Returns a copy of the arguments with contiguous bytes if a long argument is stored in pieces and the command
+    /// cannot take it in that form. Only `SET` and similar commands can.
+    pub fn materialized(args: Args<'_>) -> Option<OwnedArgs> {
+        (args.longs().len() > 0 && !takes_long_args(table::find(args).ok(), args)).then(|| args.to_whole())
     }
 
-    /// What a client asks for by `args`, of which there is one at least. Its keys are expected to be of the keyspace `space`,
-    /// the [client's](Session::space) when the commands before it have run. Long arguments are [whole](Self::whole) where they
-    /// have to be; otherwise it is refused.
+    /// Creates a request from `args`, which has at least one argument. The keys are hashed for the keyspace `space`,
+    /// the [session's](Session::space) after the commands before it. A long argument that should be
+    /// [whole](Self::materialized) makes the command fail.
     #[inline]
     pub fn new(args: Args<'a>, space: u8, hasher: &KeyHasher) -> Self {
         let mut command = table::find(args);
-        if args.longs().len() > 0 && command.is_ok() && !takes_longs(command.as_ref().ok().copied(), args) {
+        if args.longs().len() > 0 && command.is_ok() && !takes_long_args(command.as_ref().ok().copied(), args) {
             command = Err(TOO_LONG);
         }
         let key = match &command {
@@ -89,13 +89,13 @@ impl<'a> Request<'a> {
         Request { command, args, key, is_queued: false }
     }
 
-    /// The command of a transaction, which was found before.
+    /// Creates a request from a queued command of a transaction.
     fn queued(queued: &'a Queued) -> Self {
         Request { command: Ok(queued.command), args: queued.args.args(), key: None, is_queued: true }
     }
 
-    /// Bytes of the names that are every other argument from `first` on, and of the values behind them that are to be stored. A
-    /// long value that was received apart is stored already, but perhaps in another of the stores, if there are several.
+    /// Returns the lengths of every second argument from `first` on and of the value behind it, as far as the value
+    /// needs memory. A long value is in a store already, but with several stores it may be another one.
     fn sizes(&self, first: usize, has_several: bool) -> impl Iterator<Item = (usize, usize)> {
         (first..self.args.len()).step_by(2).map(move |at| {
             let value = match self.args.value(at + 1) {
@@ -107,27 +107,27 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The command.
+    /// Returns the command, if it is known and has a valid number of arguments.
     pub fn command(&self) -> Option<&'static Command> {
         self.command.as_ref().ok().copied()
     }
 
-    /// Which of `count` shards have to be there when it is run for `session`.
-    pub fn needs(&self, session: &Session, hasher: &KeyHasher, count: usize) -> ShardSet {
+    /// Returns the shards, of `count`, that the request needs in `session`.
+    pub fn needed_shards(&self, session: &Session, hasher: &KeyHasher, count: usize) -> ShardSet {
         match &self.command {
-            Ok(command) if session.transaction.is_none() || command.flags.has(Flags::AT_ONCE) => {
+            Ok(command) if session.transaction.is_none() || command.flags.has(Flags::NOT_QUEUED) => {
                 let mut needed = ShardSet::NONE;
                 let mut space = session.space;
-                self.touches(command, session, &mut space, hasher, count, &mut needed);
+                self.add_needed_shards(command, session, &mut space, hasher, count, &mut needed);
                 needed
             }
-            // It is queued, or refused.
+            // The command is queued or fails.
             _ => ShardSet::NONE,
         }
     }
 
-    /// Adds to `needed` the shards that it needs in the database `space`, which it may change.
-    fn touches(
+    /// Adds the needed shards to `needed`. `SELECT` changes `space`.
+    fn add_needed_shards(
         &self,
         command: &Command,
         session: &Session,
@@ -137,54 +137,56 @@ impl<'a> Request<'a> {
         needed: &mut ShardSet,
     ) {
         let mut add = |space: u8, bytes: &[u8]| needed.add(shard_of(hasher.key(space, bytes).hash(), count));
-        match command.touch {
-            Touch::Nothing => {}
-            Touch::Keys => match &self.key {
+        match command.shard_use {
+            ShardUse::Nothing => {}
+            ShardUse::Keys => match &self.key {
                 Some(key) if command.last == command.first as i8 && key.space == *space => {
                     needed.add(shard_of(key.hash(), count));
                 }
-                _ => table::key_places(command, self.args.len()).for_each(|at| add(*space, &self.args[at])),
+                _ => table::key_positions(command, self.args.len()).for_each(|at| add(*space, &self.args[at])),
             },
-            Touch::Copy => {
+            ShardUse::Copy => {
                 add(*space, &self.args[1]);
                 add(data::keys::copy_space(self.args, *space).unwrap_or(*space), &self.args[2]);
             }
-            Touch::Cursor => needed.add(data::scan::shard(&self.args[1], count).unwrap_or(0)),
-            // The handler looks at one shard after the other.
-            Touch::EachShard if self.is_done_in_pieces(session) => needed.add(match &session.paused {
+            ShardUse::Cursor => needed.add(data::scan::shard(&self.args[1], count).unwrap_or(0)),
+            // The handler visits one shard per step.
+            ShardUse::EachShard if self.may_run_in_steps(session) => needed.add(match &session.paused {
                 Some(Paused::Keys(progress)) => progress.shard,
                 _ => 0,
             }),
-            Touch::All | Touch::EachShard => *needed = ShardSet::all(count),
-            Touch::Select => *space = session::connection::selected(&self.args[1]).unwrap_or(*space),
-            Touch::Watched => needed.extend(session.watches(count)),
-            Touch::Queue => {
-                needed.extend(session.watches(count));
-                // Nothing of a spoiled one is done.
-                let transaction = session.transaction.iter().filter(|transaction| !transaction.is_spoiled);
+            ShardUse::All | ShardUse::EachShard => *needed = ShardSet::all(count),
+            ShardUse::Select => *space = session::connection::selected(&self.args[1]).unwrap_or(*space),
+            ShardUse::Watched => needed.extend(session.watched_shards(count)),
+            ShardUse::Queue => {
+                needed.extend(session.watched_shards(count));
+                // `EXEC` runs no command of a failed transaction.
+                let transaction = session.transaction.iter().filter(|transaction| !transaction.is_failed);
                 for queued in transaction.flat_map(|transaction| &transaction.queue) {
-                    Request::queued(queued).touches(queued.command, session, space, hasher, count, needed);
+                    Request::queued(queued).add_needed_shards(queued.command, session, space, hasher, count, needed);
                 }
             }
         }
     }
 
-    /// Whether it may be run for another session in the same database: it is about its keys alone.
+    /// Returns true if the request can run in another session with the same database: it depends on nothing but its
+    /// keys.
     #[inline]
-    pub fn is_portable(&self) -> bool {
-        self.command().is_some_and(|command| command.touch == Touch::Keys && !command.flags.has(Flags::TRANSACTION))
+    pub fn can_run_remotely(&self) -> bool {
+        self.command()
+            .is_some_and(|command| command.shard_use == ShardUse::Keys && !command.flags.has(Flags::TRANSACTION))
     }
 
-    /// Returns true if its handler may [pause](Session::is_paused) the session.
-    fn is_done_in_pieces(&self, session: &Session) -> bool {
+    /// Returns true if the handler may [pause](Session::is_paused) the session.
+    fn may_run_in_steps(&self, session: &Session) -> bool {
         session.may_pause && !self.is_queued
     }
 
-    /// Whether it asks for the [list of connections](Server::clients).
+    /// Returns true if the request needs the [list of connections](Server::clients).
     pub fn needs_clients(&self, session: &Session) -> bool {
         let asks = |command: &Command| command.flags.has(Flags::CLIENTS);
         match &self.command {
-            Ok(command) if command.touch == Touch::Queue => {
+            Ok(command) if command.shard_use == ShardUse::Queue => {
                 session.transaction.iter().flat_map(|transaction| &transaction.queue).any(|queued| asks(queued.command))
             }
             Ok(command) => asks(command),
@@ -192,7 +194,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Runs it, and replies.
+    /// Runs the request and writes the reply.
     pub fn run(&self, cx: &mut Context<'_, '_>, sink: &mut dyn Sink) {
         let mut reply = Reply::new(sink, cx.session.protocol);
         let command = match &self.command {
@@ -202,18 +204,18 @@ impl<'a> Request<'a> {
                 return;
             }
             Err(refused) => {
-                cx.session.spoil();
-                return cx.refuse(refused, &mut reply);
+                cx.session.fail_transaction();
+                return cx.reply_error(refused, &mut reply);
             }
         };
         cx.session.used = cx.now;
         cx.session.last = Some(command);
         if !cx.session.is_authenticated && !command.flags.has(Flags::NO_AUTH) {
-            cx.session.spoil();
-            return cx.refuse(&NO_AUTH, &mut reply);
+            cx.session.fail_transaction();
+            return cx.reply_error(&NO_AUTH, &mut reply);
         }
         if let Some(transaction) = &mut cx.session.transaction
-            && !command.flags.has(Flags::AT_ONCE)
+            && !command.flags.has(Flags::NOT_QUEUED)
         {
             transaction.push(Queued { command, args: self.args.to_owned() });
             return reply.simple("QUEUED");
@@ -223,38 +225,39 @@ impl<'a> Request<'a> {
 
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
         cx.stats.commands += u64::from(!cx.session.is_paused());
-        if command.last != command.first as i8 && command.touch == Touch::Keys {
-            let places = table::key_places(command, self.args.len());
+        if command.last != command.first as i8 && command.shard_use == ShardUse::Keys {
+            let places = table::key_positions(command, self.args.len());
             let hash = |at| cx.hasher.key(cx.session.space, self.args.at(at)).hash();
             cx.shards.fetch_ahead(places.map(hash));
         }
         if let Err(refused) = (command.run)(cx, self, reply) {
-            cx.refuse(&refused, reply);
+            cx.reply_error(&refused, reply);
         }
     }
 
-    /// The number of its arguments is not what the command takes.
-    fn arity(&self) -> Refused {
-        Refused::arity(self.command.as_ref().map_or("", |command| command.name))
+    /// Returns the error for a wrong number of arguments.
+    fn arity(&self) -> CommandError {
+        CommandError::arity(self.command.as_ref().map_or("", |command| command.name))
     }
 }
 
 /// Returns true if `name` starts a line of an HTTP request instead of a command (`securityWarningCommand` of Redis).
 ///
-/// A web page can have a browser send such a request to any port. Its lines are unknown commands up to the body, whose commands
-/// would be run. Redis compares C strings, which end at a zero.
+/// A web page can make a browser send such a request to any port. Its lines are unknown commands up to the body, whose
+/// commands would run. Redis compares C strings, which end at a NUL byte.
 pub(crate) fn is_http(name: &[u8]) -> bool {
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// Whether `command`, if there is one, takes the long ones of `args` as they are; what is unknown is only shown.
-fn takes_longs(command: Option<&Command>, args: Args<'_>) -> bool {
+/// Returns true if `command` accepts the long arguments of `args` in pieces. For an unknown command they only appear in
+/// the error.
+fn takes_long_args(command: Option<&Command>, args: Args<'_>) -> bool {
     command.is_none_or(|command| args.longs().all(|at| command.takes_long(at)))
 }
 
 impl Context<'_, '_> {
-    /// The argument at `at` as a key.
+    /// Returns the argument at `at` as a key.
     #[inline]
     fn key<'k>(&self, request: &Request<'k>, at: usize) -> Key<'k> {
         match (&request.key, &request.command) {
@@ -263,15 +266,15 @@ impl Context<'_, '_> {
         }
     }
 
-    /// Counts a key that was looked for.
+    /// Counts a lookup as hit or miss.
     #[inline]
-    fn looked(&mut self, is_found: bool) {
+    fn count_lookup(&mut self, is_found: bool) {
         self.stats.hits += u64::from(is_found);
         self.stats.misses += u64::from(!is_found);
     }
 
     #[cold]
-    fn refuse(&mut self, refused: &Refused, reply: &mut Reply<'_>) {
+    fn reply_error(&mut self, refused: &CommandError, reply: &mut Reply<'_>) {
         self.stats.errors += 1;
         reply.error(refused.text());
     }
@@ -283,7 +286,7 @@ mod tests {
     use crate::resp::{Limits, Parsed, Parser};
     use crate::store::{Config, Store};
 
-    /// What `f` makes of the arguments `words`, the last of which is received apart.
+    /// Calls `f` with the arguments `words`, the last of which is a long value.
     fn with_long<T>(words: &[&str], f: impl FnOnce(Args<'_>, &KeyHasher) -> T) -> T {
         let config = Config::new(4 << 20);
         let mut store = Store::new(&config, 0);
@@ -302,13 +305,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_stays_where_it_is_and_another_argument_is_made_whole() {
+    fn value_stays_in_pieces_and_other_long_arguments_are_copied() {
         for words in [&["set", "a", "value"][..], &["mset", "a", "1", "b", "value"], &["hset", "h", "f", "value"]] {
-            assert!(with_long(words, |args, _| Request::whole(args).is_none()));
+            assert!(with_long(words, |args, _| Request::materialized(args).is_none()));
             assert!(with_long(words, |args, hasher| Request::new(args, 0, hasher).command().is_some()));
         }
         for words in [&["get", "key"][..], &["mset", "a", "1", "key"], &["set", "a", "1", "nx"], &["echo", "text"]] {
-            let whole = with_long(words, |args, _| Request::whole(args)).unwrap();
+            let whole = with_long(words, |args, _| Request::materialized(args)).unwrap();
             assert_eq!(whole.args().iter().last().unwrap(), words[words.len() - 1].as_bytes());
             assert!(with_long(words, |args, hasher| Request::new(args, 0, hasher).command().is_none()));
         }

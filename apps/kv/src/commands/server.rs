@@ -1,39 +1,39 @@
-//! What the commands ask of the server as a whole.
+//! Interface of the commands to the server.
 
 use crate::commands::DATABASES;
 use crate::commands::admin::slowlog::SlowRequest;
-use crate::commands::session::Client;
+use crate::commands::session::ClientInfo;
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::store::EvictionPolicy;
 use linerate_bypass::RemoteAddr;
 
-/// The server around the worker that runs a command: its settings, its connections, and what was counted.
+/// Server around the worker that runs a command: settings, connections and counters.
 ///
-/// Whatever is asked here concerns all workers; the calls come from commands that are rare. What such a command needs beside
-/// is said [before it runs](crate::commands::Request::needs): the shards of all workers, or the list of connections.
+/// The methods concern all workers and are called by rare commands only. Shards of other workers, and the list of
+/// connections, are requested [before the command runs](crate::commands::Request::needed_shards).
 pub trait Server {
-    /// How the server is set at present.
+    /// Returns the current settings.
     fn settings(&self) -> &Settings;
 
-    /// Changes the settings of all workers, but not those of shards that the command has at hand.
+    /// Changes the settings of all workers. The caller applies them to the shards it has borrowed.
     ///
-    /// `change` gets a copy of the current settings, which replaces them unless the change is rejected. Changes that workers make at
-    /// the same time are applied one after the other, so none is lost.
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected>;
+    /// `change` gets a copy of the current settings, which replaces them unless the change is rejected. Concurrent
+    /// changes are applied one after the other, so none is lost.
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting>;
 
-    /// All connections. The one whose command it is may be as it was when the command came.
-    fn clients(&mut self) -> Vec<Client>;
+    /// Returns all connections. The entry of the calling connection may be outdated.
+    fn clients(&mut self) -> Vec<ClientInfo>;
 
-    /// Closes the connection `id`, which is not the one whose command it is.
+    /// Closes the connection `id`, which is not the calling one.
     fn kill(&mut self, id: u64);
 
-    /// Returns the figures of all workers. `stats` are the current ones of this worker; those of others may be some
+    /// Returns the counters of all workers. `stats` are the current ones of this worker; those of others may be some
     /// milliseconds old.
     fn totals(&mut self, stats: &Stats) -> Totals;
 
-    /// Lets the figures of all workers count from 0, except those of the present state. `stats` are the current ones of this
-    /// worker, and stay as they are: they never decrease.
+    /// Restarts the totals at 0, except those that describe the present state. `stats` are the current counters of this
+    /// worker, which stay as they are: they never decrease.
     fn reset_totals(&mut self, stats: &Stats);
 
     /// Returns the number of keys in the database `space`, in all shards.
@@ -45,46 +45,46 @@ pub trait Server {
     /// Removes all requests from the slow log.
     fn reset_slow_log(&mut self);
 
-    /// Where clients may read strings by themselves, and how they lie there, if they may.
+    /// Returns the memory and layout of the strings exported for RDMA READ, if there are any.
     fn export(&self) -> Option<(RemoteAddr, Layout)>;
 
-    /// The counters that clients may count with by themselves, if there are any, and where the first of them is.
+    /// Returns the counters exported for RDMA atomics and the place of the first one, if there are any.
     fn counters(&self) -> Option<(&Names, RemoteAddr)>;
 }
 
 /// Change of the settings.
-pub type Change<'a> = dyn FnMut(&mut Settings) -> Result<(), Rejected> + 'a;
+pub type Change<'a> = dyn FnMut(&mut Settings) -> Result<(), RejectedSetting> + 'a;
 
 /// Reason why a parameter was not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedSetting {
     /// Name of the parameter.
     pub parameter: &'static str,
     /// Reason, as `CONFIG SET` reports it.
     pub reason: String,
 }
 
-/// What `CONFIG` shows and sets.
+/// Settings of the server (`CONFIG`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Without it whoever comes may do all.
+    /// Password. Without one, all clients are authenticated.
     pub password: Option<Vec<u8>>,
-    /// Bytes that all shards may take.
+    /// Memory limit of all shards in bytes (`maxmemory`).
     pub memory: u64,
-    /// What goes when they are taken.
+    /// Eviction policy at the memory limit (`maxmemory-policy`).
     pub evict: EvictionPolicy,
-    /// Seconds after which who is silent is disconnected; 0 is never.
+    /// Seconds after which an idle client is disconnected, or 0 for never (`timeout`).
     pub timeout: u32,
-    /// Connections at most.
+    /// Maximum number of connections (`maxclients`).
     pub clients: u32,
-    /// Bytes of replies that wait for a client at most; 0 is any.
+    /// Limit of reply bytes queued for a client, or 0 for none (`client-output-buffer-limit`).
     pub output: u64,
-    /// Bytes of an argument at most.
+    /// Limit of an argument in bytes (`proto-max-bulk-len`).
     pub bulk: u64,
-    /// Bytes of requests that are kept for a client at most: of one that has not come whole, but for long values, and of those
-    /// that wait for `EXEC`.
+    /// Limit of request bytes kept for a client (`client-query-buffer-limit`): those of an incomplete request without
+    /// its long values, and those queued by `MULTI`.
     pub query: u64,
-    /// Microseconds for which a request holds a worker before it is in the slow log (`slowlog-log-slower-than`). If negative, none is.
+    /// Microseconds from which a request enters the slow log (`slowlog-log-slower-than`). Negative disables it.
     pub slow_micros: i64,
     /// Maximum number of requests in the slow log (`slowlog-max-len`).
     pub slow_entries: u64,
@@ -107,46 +107,46 @@ impl Default for Settings {
     }
 }
 
-/// What a worker counts while it runs commands.
+/// Counters of a worker.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// Commands, those refused among them.
+    /// Commands, including failed ones.
     pub commands: u64,
-    /// Replies that were errors.
+    /// Error replies.
     pub errors: u64,
-    /// Keys that were looked for and found.
+    /// Lookups that found the key.
     pub hits: u64,
-    /// Keys that were looked for and not found.
+    /// Lookups that did not find the key.
     pub misses: u64,
     /// Requests that held a worker for more than 10 ms.
     pub slow: u64,
 }
 
-/// What `INFO` says of the server.
+/// Totals of the server for `INFO`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// What all workers counted.
+    /// Sums of the workers' counters.
     pub stats: Stats,
-    /// Connections at present.
+    /// Current connections.
     pub clients: u64,
-    /// Connections that came.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Connections that were refused.
+    /// Rejected connections.
     pub rejected: u64,
     /// Bytes of requests.
     pub input: u64,
     /// Bytes of replies.
     pub output: u64,
-    /// When the server began, in milliseconds since 1970.
+    /// Start of the server, in milliseconds since 1970.
     pub since: u64,
-    /// Workers.
+    /// Number of workers.
     pub workers: usize,
-    /// Bytes that all shards take.
+    /// Bytes in use by all shards.
     pub used: u64,
-    /// Keys that expired.
+    /// Expired keys.
     pub expired: u64,
-    /// Keys that were evicted.
+    /// Evicted keys.
     pub evicted: u64,
-    /// Number of keys, and of those that have an expiry time, of each database.
+    /// Number of keys, and of keys with an expiry time, of each database.
     pub databases: [(u64, u64); DATABASES as usize],
 }

@@ -1,85 +1,85 @@
-//! The commands that there are.
+//! Table of commands.
 
 use crate::commands::admin::{command_docs, config, dataset, info, slowlog};
 use crate::commands::data::{expiry, hashes, keys, numbers, scan, strings};
-use crate::commands::error::{Done, Refused};
+use crate::commands::error::{CommandError, CommandResult};
 use crate::commands::session::transactions;
 use crate::commands::session::{clients, connection};
 use crate::commands::{Context, Request};
 use crate::resp::{Args, Reply};
 use std::fmt;
 
-/// Runs a command, whose request has as many arguments as it takes. What is refused has not replied.
-pub(super) type Handler = fn(&mut Context<'_, '_>, &Request<'_>, &mut Reply<'_>) -> Done;
+/// Function that runs a command. The number of arguments is valid. A handler that returns an error has not replied.
+pub(super) type Handler = fn(&mut Context<'_, '_>, &Request<'_>, &mut Reply<'_>) -> CommandResult;
 
-/// A command, or a part of one.
+/// Command or subcommand.
 pub struct Command {
-    /// Its name in small letters; a part's is that of the whole in front, and a bar.
+    /// Name in lower case. The name of a subcommand is `parent|name`.
     pub name: &'static str,
-    /// Arguments, the name among them; if negative, so many or more.
+    /// Number of arguments including the name. If negative, the minimum.
     pub(super) arity: i8,
     pub(super) flags: Flags,
-    /// The first and the last argument that is a key, and how far one is from the next; the last counts from the end if negative.
+    /// First and last key argument, and the step between keys. A negative last key counts from the end.
     pub(super) first: u8,
     pub(super) last: i8,
     pub(super) step: u8,
-    /// What becomes of the keys, as `COMMAND` says it; of both, if they are treated differently.
+    /// Access flags of the keys in the reply of `COMMAND`, comma-separated per key if they differ.
     pub(super) access: &'static str,
-    pub(super) touch: Touch,
+    pub(super) shard_use: ShardUse,
     pub(super) long: LongArgs,
-    pub(super) parts: &'static [Command],
+    pub(super) subcommands: &'static [Command],
     pub(super) run: Handler,
 }
 
-/// The commands that are asked for most.
+/// Commands of the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quick {
+pub enum FastCommand {
     /// `GET`.
     Get,
     /// `SET`.
     Set,
 }
 
-impl Quick {
+impl FastCommand {
     #[inline]
     pub(super) fn command(self) -> &'static Command {
         &COMMANDS[self as usize]
     }
 }
 
-/// Which shards a command needs.
+/// Shards that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touch {
+pub(super) enum ShardUse {
     /// None.
     Nothing,
-    /// Those of its keys.
+    /// Shards of its keys.
     Keys,
-    /// Those of its keys, the second of which may be in another database.
+    /// Shards of its keys, the second of which may be in another database.
     Copy,
-    /// The one that the cursor is in.
+    /// Shard of its cursor.
     Cursor,
-    /// All.
+    /// All shards.
     All,
-    /// All, one after the other unless it is one of a transaction.
+    /// All shards: one at a time, or all at once in a transaction.
     EachShard,
-    /// None, but it changes the database of the commands after it.
+    /// None, but the command changes the database of later commands.
     Select,
-    /// Those of watched keys.
+    /// Shards of the watched keys.
     Watched,
-    /// Those of watched keys and of all commands that wait for `EXEC`.
+    /// Shards of the watched keys and of all queued commands.
     Queue,
 }
 
-/// Which arguments may have been received apart.
+/// Arguments that may be long values in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LongArgs {
     None,
     At(usize),
-    /// Every other one from there on.
+    /// Every second argument from this one on.
     From(usize),
 }
 
-/// What a command is like.
+/// Flags of a command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flags(pub u32);
 
@@ -93,7 +93,7 @@ impl Flags {
     pub const STALE: u32 = 1 << 6;
     pub const SKIP_SLOWLOG: u32 = 1 << 7;
     pub const FAST: u32 = 1 << 8;
-    /// For whoever has not said the password, too.
+    /// Allowed without authentication.
     pub const NO_AUTH: u32 = 1 << 9;
     pub const ALLOW_BUSY: u32 = 1 << 10;
     pub const STRING: u32 = 1 << 16;
@@ -102,11 +102,11 @@ impl Flags {
     pub const CONNECTION: u32 = 1 << 19;
     pub const TRANSACTION: u32 = 1 << 20;
     pub const DANGEROUS: u32 = 1 << 21;
-    /// It does not wait for `EXEC`.
-    pub const AT_ONCE: u32 = 1 << 24;
-    /// It asks for the list of connections.
+    /// Runs inside `MULTI` instead of being queued.
+    pub const NOT_QUEUED: u32 = 1 << 24;
+    /// Needs the list of connections.
     pub const CLIENTS: u32 = 1 << 25;
-    /// Its time depends on the size of the data, and not on its arguments alone.
+    /// Run time depends on the size of the data, not only on the arguments.
     pub const SIZED: u32 = 1 << 26;
 
     #[inline]
@@ -125,9 +125,9 @@ impl Command {
             last: 0,
             step: 0,
             access: "",
-            touch: Touch::Nothing,
+            shard_use: ShardUse::Nothing,
             long: LongArgs::None,
-            parts: &[],
+            subcommands: &[],
             run,
         }
     }
@@ -135,7 +135,7 @@ impl Command {
     const fn keys(mut self, first: u8, last: i8, step: u8, access: &'static str) -> Self {
         (self.first, self.last, self.step) = (first, last, step);
         self.access = access;
-        self.touch = Touch::Keys;
+        self.shard_use = ShardUse::Keys;
         self
     }
 
@@ -143,8 +143,8 @@ impl Command {
         self.keys(1, 1, 1, access)
     }
 
-    const fn touch(mut self, touch: Touch) -> Self {
-        self.touch = touch;
+    const fn shard_use(mut self, shard_use: ShardUse) -> Self {
+        self.shard_use = shard_use;
         self
     }
 
@@ -153,25 +153,25 @@ impl Command {
         self
     }
 
-    const fn parts(mut self, parts: &'static [Command]) -> Self {
-        self.parts = parts;
+    const fn subcommands(mut self, subcommands: &'static [Command]) -> Self {
+        self.subcommands = subcommands;
         self
     }
 
-    /// Whether it takes `len` arguments, its name among them.
+    /// Returns true if the command accepts `len` arguments including its name.
     #[inline]
     pub(super) fn takes(&self, len: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { len >= arity } else { len == arity }
     }
 
-    /// Returns true if its time depends on the size of the data, and not on its arguments alone.
+    /// Returns true if the run time depends on the size of the data.
     #[inline]
     pub(super) fn depends_on_size(&self) -> bool {
         self.flags.has(Flags::SIZED)
     }
 
-    /// Whether the argument at `at` may have been received apart.
+    /// Returns true if the argument at `at` may be a long value in pieces.
     pub(super) fn takes_long(&self, at: usize) -> bool {
         match self.long {
             LongArgs::None => false,
@@ -204,7 +204,7 @@ const ADMIN: u32 = LIVE | Flags::NO_SCRIPT | Flags::ADMIN;
 
 use Command as C;
 
-/// All commands; GET and SET are where [`find`] expects them.
+/// All commands. [`find`] requires GET and SET to be the first two.
 pub(super) static COMMANDS: &[Command] = &[
     // Strings.
     C::new("get", 2, READ | FAST | STRING, strings::get).key("RO access"),
@@ -235,18 +235,18 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("type", 2, READ | FAST | KEY, keys::value_type).key("RO"),
     C::new("rename", 3, WRITE | KEY | SIZED, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
     C::new("renamenx", 3, WRITE | FAST | KEY | SIZED, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
-    C::new("copy", -3, MORE | KEY | SIZED, keys::copy).keys(1, 2, 1, "RO access,OW update").touch(Touch::Copy),
-    C::new("object", -2, 0, dataset::whole).parts(&[
+    C::new("copy", -3, MORE | KEY | SIZED, keys::copy).keys(1, 2, 1, "RO access,OW update").shard_use(ShardUse::Copy),
+    C::new("object", -2, 0, dataset::materialized).subcommands(&[
         C::new("object|encoding", 3, READ | KEY, keys::encoding).keys(2, 2, 1, "RO"),
         C::new("object|freq", 3, READ | KEY, keys::frequency).keys(2, 2, 1, "RO"),
         C::new("object|idletime", 3, READ | KEY, keys::idle).keys(2, 2, 1, "RO"),
     ]),
-    C::new("keys", 2, READ | KEY | Flags::DANGEROUS | SIZED, scan::keys).touch(Touch::EachShard),
-    C::new("scan", -2, READ | KEY | SIZED, scan::scan).touch(Touch::Cursor),
-    C::new("randomkey", 1, READ | KEY | SIZED, scan::randomkey).touch(Touch::All),
+    C::new("keys", 2, READ | KEY | Flags::DANGEROUS | SIZED, scan::keys).shard_use(ShardUse::EachShard),
+    C::new("scan", -2, READ | KEY | SIZED, scan::scan).shard_use(ShardUse::Cursor),
+    C::new("randomkey", 1, READ | KEY | SIZED, scan::randomkey).shard_use(ShardUse::All),
     C::new("dbsize", 1, READ | FAST | KEY, dataset::dbsize),
-    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, dataset::flushdb).touch(Touch::All),
-    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, dataset::flushall).touch(Touch::All),
+    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, dataset::flushdb).shard_use(ShardUse::All),
+    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, dataset::flushall).shard_use(ShardUse::All),
     C::new("expire", -3, WRITE | FAST | KEY, expiry::expire).key("RW update"),
     C::new("pexpire", -3, WRITE | FAST | KEY, expiry::pexpire).key("RW update"),
     C::new("expireat", -3, WRITE | FAST | KEY, expiry::expireat).key("RW update"),
@@ -274,12 +274,12 @@ pub(super) static COMMANDS: &[Command] = &[
     // Connection.
     C::new("ping", -1, FAST | CLIENT, connection::ping),
     C::new("echo", 2, LIVE | FAST | CLIENT, connection::echo),
-    C::new("quit", -1, FIRST | Flags::AT_ONCE, connection::quit),
-    C::new("reset", 1, FIRST | Flags::AT_ONCE | SIZED, connection::reset).touch(Touch::Watched),
-    C::new("select", 2, LIVE | FAST | CLIENT, connection::select).touch(Touch::Select),
+    C::new("quit", -1, FIRST | Flags::NOT_QUEUED, connection::quit),
+    C::new("reset", 1, FIRST | Flags::NOT_QUEUED | SIZED, connection::reset).shard_use(ShardUse::Watched),
+    C::new("select", 2, LIVE | FAST | CLIENT, connection::select).shard_use(ShardUse::Select),
     C::new("auth", -2, FIRST, connection::auth),
     C::new("hello", -1, FIRST, connection::hello),
-    C::new("client", -2, 0, dataset::whole).parts(&[
+    C::new("client", -2, 0, dataset::materialized).subcommands(&[
         C::new("client|id", 2, OF_CLIENT, clients::id),
         C::new("client|info", 2, OF_CLIENT, clients::info),
         C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::list),
@@ -289,17 +289,17 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::kill),
     ]),
     // Server.
-    C::new("command", -1, LIVE | CLIENT, command_docs::command).parts(&[
+    C::new("command", -1, LIVE | CLIENT, command_docs::command).subcommands(&[
         C::new("command|count", 2, LIVE | CLIENT, command_docs::count),
         C::new("command|info", -2, LIVE | CLIENT, command_docs::info),
     ]),
-    C::new("config", -2, 0, dataset::whole).parts(&[
+    C::new("config", -2, 0, dataset::materialized).subcommands(&[
         C::new("config|get", -3, ADMIN, config::get),
         C::new("config|set", -4, ADMIN, config::set),
         C::new("config|resetstat", 2, ADMIN, config::resetstat),
     ]),
     C::new("info", -1, LIVE | Flags::DANGEROUS | SIZED, info::info),
-    C::new("slowlog", -2, 0, dataset::whole).parts(&[
+    C::new("slowlog", -2, 0, dataset::materialized).subcommands(&[
         C::new("slowlog|get", -2, LIVE | Flags::ADMIN, slowlog::get),
         C::new("slowlog|len", 2, LIVE | Flags::ADMIN, slowlog::len),
         C::new("slowlog|reset", 2, LIVE | Flags::ADMIN, slowlog::reset),
@@ -307,27 +307,27 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("time", 1, LIVE | FAST, dataset::time),
     C::new("linerate.export", 1, LIVE | FAST, dataset::export),
     C::new("linerate.counter", -1, LIVE | FAST, dataset::counter),
-    C::new("memory", -2, 0, dataset::whole)
-        .parts(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
+    C::new("memory", -2, 0, dataset::materialized)
+        .subcommands(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
     // Transactions.
-    C::new("multi", 1, BATCH | Flags::AT_ONCE, transactions::multi),
+    C::new("multi", 1, BATCH | Flags::NOT_QUEUED, transactions::multi),
     C::new(
         "exec",
         1,
-        LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::AT_ONCE | SIZED,
+        LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::NOT_QUEUED | SIZED,
         transactions::exec,
     )
-    .touch(Touch::Queue),
-    C::new("discard", 1, BATCH | Flags::AT_ONCE | SIZED, transactions::discard).touch(Touch::Watched),
-    C::new("watch", -2, BATCH | Flags::AT_ONCE, transactions::watch).keys(1, -1, 1, "RO"),
-    C::new("unwatch", 1, BATCH | SIZED, transactions::unwatch).touch(Touch::Watched),
+    .shard_use(ShardUse::Queue),
+    C::new("discard", 1, BATCH | Flags::NOT_QUEUED | SIZED, transactions::discard).shard_use(ShardUse::Watched),
+    C::new("watch", -2, BATCH | Flags::NOT_QUEUED, transactions::watch).keys(1, -1, 1, "RO"),
+    C::new("unwatch", 1, BATCH | SIZED, transactions::unwatch).shard_use(ShardUse::Watched),
 ];
 
-/// Places for names, several times as many as there are commands.
+/// Size of the name table, several times the number of commands.
 const PLACES: usize = 256;
 const NONE: u8 = u8::MAX;
 
-/// The name of each command as a [`word`].
+/// Name of each command as a [`word`].
 static WORDS: [u128; COMMANDS.len()] = {
     let mut words = [0; COMMANDS.len()];
     let mut at = 0;
@@ -338,7 +338,7 @@ static WORDS: [u128; COMMANDS.len()] = {
     words
 };
 
-/// Which command is at the place of its name, or the next one that is free.
+/// Hash table with linear probing from names to commands.
 static NAMES: [u8; PLACES] = {
     let mut names = [NONE; PLACES];
     let mut at = 0;
@@ -353,12 +353,12 @@ static NAMES: [u8; PLACES] = {
     names
 };
 
-/// A name of up to 16 letters, small or not, as a number.
+/// Returns a name of up to 16 bytes as a number, ignoring case.
 const fn word(name: &[u8]) -> u128 {
     let mut word = 0;
     let mut at = 0;
     while at < name.len() {
-        // What is no letter is not taken for one by this.
+        // No other byte turns into a letter.
         word = word << 8 | (name[at] | 0x20) as u128;
         at += 1;
     }
@@ -393,39 +393,39 @@ fn by_name(name: &[u8]) -> Option<&'static Command> {
     None
 }
 
-/// The part of `command` called `name`.
-fn part(command: &'static Command, name: &[u8]) -> Option<&'static Command> {
+/// Returns the subcommand `name` of `command`.
+fn subcommand(command: &'static Command, name: &[u8]) -> Option<&'static Command> {
     let last = |part: &Command| part.name.as_bytes()[command.name.len() + 1..].eq_ignore_ascii_case(name);
-    command.parts.iter().find(|part| last(part))
+    command.subcommands.iter().find(|part| last(part))
 }
 
-/// The command of a request, if there is one that takes as many arguments.
+/// Returns the command of a request, or the error for an unknown command or a wrong number of arguments.
 #[inline]
-pub(super) fn find(args: Args<'_>) -> Result<&'static Command, Refused> {
+pub(super) fn find(args: Args<'_>) -> Result<&'static Command, CommandError> {
     let Some(mut command) = by_name(args.at(0)) else {
-        return Err(Refused::unknown(args));
+        return Err(CommandError::unknown(args));
     };
-    if !command.parts.is_empty()
+    if !command.subcommands.is_empty()
         && let Some(name) = args.get(1)
     {
-        command = part(command, name).ok_or_else(|| Refused::unknown_part(command.name, name))?;
+        command = subcommand(command, name).ok_or_else(|| CommandError::unknown_subcommand(command.name, name))?;
     }
     if !command.takes(args.len()) {
-        return Err(Refused::arity(command.name));
+        return Err(CommandError::arity(command.name));
     }
     Ok(command)
 }
 
-/// The command, or the part of one with a bar between, that is called `name`.
+/// Returns the command or subcommand (`parent|name`) with this name.
 pub(super) fn by_full_name(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|byte| *byte == b'|') {
         None => by_name(name),
-        Some(bar) => part(by_name(&name[..bar])?, &name[bar + 1..]),
+        Some(bar) => subcommand(by_name(&name[..bar])?, &name[bar + 1..]),
     }
 }
 
-/// Which of `len` arguments are keys of `command`.
-pub(super) fn key_places(command: &Command, len: usize) -> impl Iterator<Item = usize> + use<> {
+/// Returns the positions of the keys among `len` arguments of `command`.
+pub(super) fn key_positions(command: &Command, len: usize) -> impl Iterator<Item = usize> + use<> {
     let last = if command.last < 0 { len } else { usize::from(command.last.unsigned_abs()) + 1 };
     let first = if command.first == 0 { last } else { command.first.into() };
     (first..last.min(len)).step_by(usize::from(command.step).max(1))
@@ -436,11 +436,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_found_by_its_name_in_any_case() {
+    fn command_is_found_by_name_in_any_case() {
         for command in COMMANDS {
             assert!(std::ptr::eq(by_name(command.name.as_bytes()).unwrap(), command), "{}", command.name);
             assert!(std::ptr::eq(by_name(command.name.to_ascii_uppercase().as_bytes()).unwrap(), command));
-            for part in command.parts {
+            for part in command.subcommands {
                 assert!(std::ptr::eq(by_full_name(part.name.to_ascii_uppercase().as_bytes()).unwrap(), part));
             }
         }
@@ -453,8 +453,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_where_the_table_says() {
-        let places = |name: &str, len| key_places(by_full_name(name.as_bytes()).unwrap(), len).collect::<Vec<_>>();
+    fn key_positions_follow_the_table() {
+        let places = |name: &str, len| key_positions(by_full_name(name.as_bytes()).unwrap(), len).collect::<Vec<_>>();
         assert_eq!(places("get", 2), [1]);
         assert_eq!(places("set", 7), [1]);
         assert_eq!(places("mset", 6), [1, 3, 5]);

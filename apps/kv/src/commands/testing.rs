@@ -1,8 +1,8 @@
-//! A client and a server for tests.
+//! Client and server for tests.
 
-use crate::commands::session::Client as Listed;
+use crate::commands::session::ClientInfo;
 use crate::commands::{
-    Change, Context, DATABASES, Rejected, Request, Server, Session, Settings, SlowRequest, Stats, Totals,
+    Change, Context, DATABASES, RejectedSetting, Request, Server, Session, Settings, SlowRequest, Stats, Totals,
 };
 use crate::counters::Names;
 use crate::export::tests::{SEED, export, find};
@@ -15,11 +15,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The time at which a client comes.
+/// Time at which the client connects.
 pub(super) const START: u64 = 1_700_000_000_000;
 
-/// A server of one worker.
-pub(super) struct Host {
+/// Server with one worker.
+pub(super) struct TestServer {
     pub settings: Settings,
     pub killed: Vec<u64>,
     pub totals: Totals,
@@ -30,7 +30,7 @@ pub(super) struct Host {
     reset_at: Stats,
 }
 
-impl Server for Host {
+impl Server for TestServer {
     fn export(&self) -> Option<(RemoteAddr, Layout)> {
         None
     }
@@ -43,17 +43,17 @@ impl Server for Host {
         &self.settings
     }
 
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected> {
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
         let mut settings = self.settings.clone();
         change(&mut settings)?;
         if settings.clients > 50_000 {
-            return Err(Rejected { parameter: "maxclients", reason: "there are not so many".to_owned() });
+            return Err(RejectedSetting { parameter: "maxclients", reason: "there are not so many".to_owned() });
         }
         self.settings = settings;
         Ok(())
     }
 
-    fn clients(&mut self) -> Vec<Listed> {
+    fn clients(&mut self) -> Vec<ClientInfo> {
         vec![session(8).client(START)]
     }
 
@@ -97,26 +97,26 @@ fn session(id: u64) -> Session {
     Session::new(id, address(format!("192.0.2.1:{}", 993 + id)), address("192.0.2.9:6380".to_owned()), true, START)
 }
 
-/// A client, with a server of its own.
-pub(super) struct Client {
+/// Client with its own server.
+pub(super) struct TestClient {
     pub session: Session,
-    pub host: Host,
+    pub server: TestServer,
     pub stores: Vec<Option<Box<Store>>>,
     pub stats: Stats,
     hasher: KeyHasher,
     now: u64,
     export: Export,
-    /// All words so far.
+    /// All words of its commands.
     words: BTreeSet<Vec<u8>>,
 }
 
-impl Client {
-    /// One of a server with one shard, and one of a server with four.
-    pub fn each() -> impl Iterator<Item = Client> {
-        [1, 4].into_iter().map(Client::with_shards)
+impl TestClient {
+    /// Returns a client of a server with one shard, and one of a server with four.
+    pub fn each() -> impl Iterator<Item = TestClient> {
+        [1, 4].into_iter().map(TestClient::with_shards)
     }
 
-    fn with_shards(count: usize) -> Client {
+    fn with_shards(count: usize) -> TestClient {
         let config = Config::new(8 << 20);
         let (export, writers) = export(Layout::new(SEED, count as u32, 5000, 1 << 16).unwrap());
         let store = |writer| {
@@ -125,9 +125,9 @@ impl Client {
             Some(Box::new(store))
         };
         let stores: Vec<Option<Box<Store>>> = writers.into_iter().map(store).collect();
-        Client {
+        TestClient {
             session: session(7),
-            host: Host {
+            server: TestServer {
                 settings: Settings::default(),
                 killed: Vec::new(),
                 totals: Totals::default(),
@@ -145,18 +145,18 @@ impl Client {
         }
     }
 
-    /// There are so many counters.
+    /// Provides `counters` RDMA counters.
     pub fn count(&mut self, counters: usize) {
-        self.host.counters = Some(Names::new(counters).unwrap());
+        self.server.counters = Some(Names::new(counters).unwrap());
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn wait(&mut self, millis: u64) {
         self.now += millis;
     }
 
-    /// What is replied to the line `command`, with a space for each end of a line but the last. Only those shards are there that
-    /// the command says it needs.
+    /// Runs the line `command` and returns the reply, with spaces for its inner line ends. Only the shards that the
+    /// command requests are present.
     pub fn run(&mut self, command: &str) -> String {
         let line = format!("{command}\n").into_bytes();
         let mut parser = Parser::default();
@@ -164,7 +164,7 @@ impl Client {
         assert_eq!(parser.parse(&line, limits), Ok(Parsed::Request(line.len())));
         let request = Request::new(parser.args(&line), self.session.space(), &self.hasher);
         let count = self.stores.len();
-        let needed = request.needs(&self.session, &self.hasher, count);
+        let needed = request.needed_shards(&self.session, &self.hasher, count);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
         needed.iter().for_each(|at| lent[at] = self.stores[at].take());
         let mut out = Vec::new();
@@ -172,7 +172,7 @@ impl Client {
             shards: &mut Shards::new(&mut lent),
             hasher: &self.hasher,
             session: &mut self.session,
-            server: &mut self.host,
+            server: &mut self.server,
             stats: &mut self.stats,
             now: self.now,
         };
@@ -182,7 +182,8 @@ impl Client {
         String::from_utf8_lossy(&out).trim_end_matches("\r\n").replace("\r\n", " ")
     }
 
-    /// What peers find is what is there, and they find all that is short, until there have been many keys.
+    /// Checks that exported strings equal those of the stores. As long as there were few keys, every short string is
+    /// exported.
     fn compare_export(&mut self, command: &str) {
         const FEW: usize = 300;
         let words: Vec<Vec<u8>> = command.split_ascii_whitespace().map(|word| word.trim_matches('"').into()).collect();
@@ -201,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Sets values of 900 bytes until there is no room for more in any shard, and then takes some out again.
+    /// Sets values of 900 bytes until all shards refuse them, then removes some.
     pub fn fill(&mut self) {
         let value = "v".repeat(900);
         let mut refused = 0;
@@ -213,9 +214,9 @@ impl Client {
         (0..20 * self.stores.len()).for_each(|n| _ = self.run(&format!("del fill{n}")));
     }
 
-    /// `command` is replied to by `expected`.
+    /// Checks the reply to `command`.
     #[track_caller]
-    pub fn says(&mut self, command: &str, expected: &str) {
+    pub fn expect(&mut self, command: &str, expected: &str) {
         assert_eq!(self.run(command), expected.trim_end_matches("\r\n"), "{command}, {} shards", self.stores.len());
     }
 }

@@ -1,7 +1,9 @@
 //! The commands run in this process, and by Redis.
 
 use crate::reply::Value;
-use linerate_kv::commands::{Change, Client, Context, Rejected, Request, Server, Session, Settings, Stats, Totals};
+use linerate_kv::commands::{
+    Change, ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, Stats, Totals,
+};
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::shards::Shards;
 use linerate_kv::store::{Config, KeyHasher, ShardStats, Store};
@@ -37,7 +39,7 @@ pub fn now() -> u64 {
 
 struct Host {
     settings: Settings,
-    sessions: Vec<Client>,
+    sessions: Vec<ClientInfo>,
     shards: Vec<Arc<ShardStats>>,
 }
 
@@ -54,14 +56,14 @@ impl Server for Host {
         &self.settings
     }
 
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected> {
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
         let mut settings = self.settings.clone();
         change(&mut settings)?;
         self.settings = settings;
         Ok(())
     }
 
-    fn clients(&mut self) -> Vec<Client> {
+    fn clients(&mut self) -> Vec<ClientInfo> {
         self.sessions.clone()
     }
 
@@ -140,11 +142,11 @@ impl Ours {
         };
         let session = &mut self.sessions[client];
         let args = self.parser.args(&data[..end]);
-        let whole = Request::whole(args);
+        let whole = Request::materialized(args);
         let args = whole.as_ref().map_or(args, |whole| whole.args());
         let request = Request::new(args, session.space(), &self.hasher);
         let count = self.stores.len();
-        let needed = request.needs(session, &self.hasher, count);
+        let needed = request.needed_shards(session, &self.hasher, count);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
         needed.iter().for_each(|at| lent[at] = self.stores[at].take());
         let mut out = Vec::new();

@@ -1,11 +1,11 @@
-//! The table of commands, told to clients.
+//! `COMMAND`: the command table for clients.
 
-use crate::commands::error::Done;
+use crate::commands::error::CommandResult;
 use crate::commands::table::{COMMANDS, Command, Flags, by_full_name};
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 
-/// Flags as clients know them.
+/// Flags and their names.
 const FLAGS: [(u32, &str); 11] = [
     (Flags::WRITE, "write"),
     (Flags::READ, "readonly"),
@@ -20,7 +20,7 @@ const FLAGS: [(u32, &str); 11] = [
     (Flags::ALLOW_BUSY, "allow_busy"),
 ];
 
-/// Categories, with what a command has of which it is in.
+/// ACL categories, with the flags that put a command into them.
 const CATEGORIES: [(u32, &str); 10] = [
     (Flags::KEYSPACE, "@keyspace"),
     (Flags::READ, "@read"),
@@ -34,18 +34,22 @@ const CATEGORIES: [(u32, &str); 10] = [
     (Flags::TRANSACTION, "@transaction"),
 ];
 
-pub(in crate::commands) fn command(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn command(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(COMMANDS.len());
     COMMANDS.iter().for_each(|command| describe(command, reply));
     Ok(())
 }
 
-pub(in crate::commands) fn count(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn count(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(COMMANDS.len());
     Ok(())
 }
 
-pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn info(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if request.args.len() == 2 {
         return command(cx, request, reply);
     }
@@ -73,18 +77,18 @@ fn describe(command: &Command, reply: &mut Reply<'_>) {
         categories.push("@slow");
     }
     names(categories.into_iter(), reply);
-    // No tips, which are for clients of clusters.
+    // No tips, which only cluster clients use.
     reply.array(0);
     let specs: Vec<&str> = command.access.split(',').filter(|access| !access.is_empty()).collect();
     reply.array(specs.len());
     for (at, access) in specs.iter().enumerate() {
         describe_keys(command, at, specs.len(), access, reply);
     }
-    reply.array(command.parts.len());
-    command.parts.iter().for_each(|part| describe(part, reply));
+    reply.array(command.subcommands.len());
+    command.subcommands.iter().for_each(|part| describe(part, reply));
 }
 
-/// Where keys are, and what becomes of them.
+/// Writes the key specification `at` of `of`.
 fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &mut Reply<'_>) {
     reply.map(3);
     reply.bulk(b"flags");
@@ -104,7 +108,7 @@ fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &
     reply.bulk(b"spec");
     reply.map(3);
     reply.bulk(b"lastkey");
-    // Relative to the first, unless it is the end.
+    // Relative to the first key, unless it counts from the end.
     let last = i64::from(command.last);
     reply.integer(if last < 0 {
         last
@@ -127,12 +131,12 @@ fn names<'a>(names: impl Iterator<Item = &'a str> + Clone, reply: &mut Reply<'_>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
     fn commands_are_counted_and_described() {
-        for mut client in Client::each() {
-            client.says("command count", &format!(":{}", COMMANDS.len()));
+        for mut client in TestClient::each() {
+            client.expect("command count", &format!(":{}", COMMANDS.len()));
             let get = client.run("command info get");
             assert_eq!(
                 get,
@@ -141,9 +145,9 @@ mod tests {
                  $7 lastkey :0 $7 keystep :1 $5 limit :0 *0"
             );
             assert!(client.run("command").starts_with(&format!("*{} *10 $3 get", COMMANDS.len())));
-            client.says("command info nosuch", "*1 $-1");
+            client.expect("command info nosuch", "*1 $-1");
             assert!(client.run("command info client|id").starts_with("*1 *10 $9 client|id :2 "));
-            client.says("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.");
+            client.expect("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.");
         }
     }
 }

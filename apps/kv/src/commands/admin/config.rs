@@ -1,8 +1,8 @@
-//! `CONFIG`: how the server is set.
+//! `CONFIG` commands.
 
 use crate::commands::data::glob;
-use crate::commands::error::{Done, Refused, SYNTAX};
-use crate::commands::server::{Rejected, Settings};
+use crate::commands::error::{CommandError, CommandResult, SYNTAX};
+use crate::commands::server::{RejectedSetting, Settings};
 use crate::commands::{Context, DATABASES, Request, Session};
 use crate::resp::{Args, Reply, number};
 use crate::store::{Evictable, EvictionPolicy};
@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 /// Maximum of `slowlog-max-len`. An entry takes up to 5 KB, and each worker keeps as many.
 const MAX_SLOW_ENTRIES: i64 = 1 << 16;
 
-/// What goes when memory is full, as Redis calls it.
+/// Eviction policies by their names in Redis.
 const POLICIES: [(&str, EvictionPolicy); 8] = [
     ("volatile-lru", EvictionPolicy::Lru(Evictable::Volatile)),
     ("volatile-lfu", EvictionPolicy::Lfu(Evictable::Volatile)),
@@ -23,14 +23,14 @@ const POLICIES: [(&str, EvictionPolicy); 8] = [
     ("noeviction", EvictionPolicy::None),
 ];
 
-/// A parameter: its name, what it is, and how it is set, if it can be.
+/// Configuration parameter.
 struct Parameter {
     name: &'static str,
     shown: Shown,
     set: Option<Setter>,
 }
 
-/// What it is for a client.
+/// Returns the value shown to a client.
 type Shown = fn(&Settings, &Session) -> String;
 type Setter = fn(&mut Settings, &[u8]) -> Result<(), String>;
 
@@ -42,7 +42,7 @@ const fn settable(name: &'static str, shown: Shown, set: Setter) -> Parameter {
     Parameter { name, shown, set: Some(set) }
 }
 
-/// What there is of Redis' parameters: those that are set, and what clients and tools ask for.
+/// Supported parameters of Redis: those that can be set, and those that clients and tools read.
 const PARAMETERS: &[Parameter] = &[
     settable(
         "maxmemory",
@@ -131,7 +131,7 @@ const PARAMETERS: &[Parameter] = &[
     fixed("lazyfree-lazy-user-flush", |_, _| "yes".to_owned()),
 ];
 
-/// What goes when memory is full, by Redis' name for it.
+/// Returns the name of a policy in Redis.
 pub(in crate::commands) fn policy_name(evict: EvictionPolicy) -> &'static str {
     POLICIES.iter().find(|(_, policy)| *policy == evict).map_or("noeviction", |(name, _)| name)
 }
@@ -144,7 +144,7 @@ fn policy(value: &[u8]) -> Result<EvictionPolicy, String> {
     })
 }
 
-/// Bytes, with a unit perhaps: `100mb`.
+/// Parses a number of bytes with an optional unit: `100mb`.
 fn memory(value: &[u8]) -> Result<u64, String> {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let unit = match &value[digits..].to_ascii_lowercase()[..] {
@@ -175,11 +175,15 @@ fn within(number: i64, range: RangeInclusive<i64>) -> Result<i64, String> {
     }
 }
 
-pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn get(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let settings = cx.server.settings();
     let is_asked = |parameter: &&Parameter| {
         let name = parameter.name.as_bytes();
-        // No name is so long that a longer pattern would be of use.
+        // No name is long enough to match a longer pattern.
         let mut patterns = request.args.iter().skip(2).filter(|pattern| pattern.len() <= glob::LONGEST);
         patterns.any(|pattern| glob::is_match_ignoring_case(pattern, name))
     };
@@ -192,7 +196,11 @@ pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, 
     Ok(())
 }
 
-pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn set(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if request.args.len() % 2 == 1 {
         return Err(SYNTAX);
     }
@@ -202,16 +210,16 @@ pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, 
         for (parameter, value) in &pairs {
             let result = match parameter.set {
                 Some(set) => set(settings, value),
-                // Nothing is asked for.
+                // The value does not change.
                 None if (parameter.shown)(settings, session).as_bytes() == *value => Ok(()),
                 None => Err("can't set immutable config".to_owned()),
             };
-            result.map_err(|reason| Rejected { parameter: parameter.name, reason })?;
+            result.map_err(|reason| RejectedSetting { parameter: parameter.name, reason })?;
         }
         Ok(())
     };
-    cx.server.update(&mut change).map_err(|Rejected { parameter, reason }| failed(parameter, &reason))?;
-    // The shards of other workers follow when those learn of it.
+    cx.server.update(&mut change).map_err(|RejectedSetting { parameter, reason }| failed(parameter, &reason))?;
+    // Other workers apply the settings to their shards when they are notified.
     let count = cx.shards.count() as u64;
     let settings = cx.server.settings();
     for store in cx.shards.all() {
@@ -222,14 +230,18 @@ pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, 
     Ok(())
 }
 
-/// The parameters that are to be set, each once, and to what.
-fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, Refused> {
+/// Returns the parameters to be set, each once, with their values.
+fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, CommandError> {
     let mut pairs: Vec<(&Parameter, &[u8])> = Vec::new();
     for at in (2..args.len()).step_by(2) {
         let name = args.at(at);
         let found = PARAMETERS.iter().find(|parameter| parameter.name.as_bytes().eq_ignore_ascii_case(name));
         let Some(parameter) = found else {
-            return Err(Refused::of(&[b"ERR Unknown option or number of arguments for CONFIG SET - '", name, b"'"]));
+            return Err(CommandError::of(&[
+                b"ERR Unknown option or number of arguments for CONFIG SET - '",
+                name,
+                b"'",
+            ]));
         };
         if pairs.iter().any(|(other, _)| other.name == parameter.name) {
             return Err(failed(parameter.name, "duplicate parameter"));
@@ -239,12 +251,16 @@ fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, Refused> {
     Ok(pairs)
 }
 
-fn failed(name: &str, reason: &str) -> Refused {
+fn failed(name: &str, reason: &str) -> CommandError {
     let text = format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
-    Refused::of(&[text.as_bytes()])
+    CommandError::of(&[text.as_bytes()])
 }
 
-pub(in crate::commands) fn resetstat(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn resetstat(
+    cx: &mut Context<'_, '_>,
+    _: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     cx.server.reset_totals(cx.stats);
     reply.ok();
     Ok(())
@@ -253,40 +269,40 @@ pub(in crate::commands) fn resetstat(cx: &mut Context<'_, '_>, _: &Request<'_>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
-    fn parameters_are_shown_and_set() {
-        for mut client in Client::each() {
-            client.says("config get maxmemory", "*2 $9 maxmemory $10 1073741824");
-            client.says("config set maxmemory 4mb maxmemory-policy allkeys-lru", "+OK");
-            client.says("config get MAXMEM*Y", "*4 $9 maxmemory $7 4194304 $16 maxmemory-policy $11 allkeys-lru");
-            client.says("config get save appendonly nosuch", "*4 $4 save $0  $10 appendonly $2 no");
-            client.says("config set timeout 30 maxclients 5", "+OK");
-            assert_eq!((client.host.settings.timeout, client.host.settings.clients), (30, 5));
-            client.says("config set save \"\"", "+OK");
-            // Where the client came.
-            client.says("config get port", "*2 $4 port $4 6380");
-            client.says("config set port 6380", "+OK");
+    fn config_gets_and_sets_parameters() {
+        for mut client in TestClient::each() {
+            client.expect("config get maxmemory", "*2 $9 maxmemory $10 1073741824");
+            client.expect("config set maxmemory 4mb maxmemory-policy allkeys-lru", "+OK");
+            client.expect("config get MAXMEM*Y", "*4 $9 maxmemory $7 4194304 $16 maxmemory-policy $11 allkeys-lru");
+            client.expect("config get save appendonly nosuch", "*4 $4 save $0  $10 appendonly $2 no");
+            client.expect("config set timeout 30 maxclients 5", "+OK");
+            assert_eq!((client.server.settings.timeout, client.server.settings.clients), (30, 5));
+            client.expect("config set save \"\"", "+OK");
+            // Local port of the connection.
+            client.expect("config get port", "*2 $4 port $4 6380");
+            client.expect("config set port 6380", "+OK");
             client.run("hello 3");
-            client.says("config get timeout", "%1 $7 timeout $2 30");
-            client.says("get nosuch", "_");
+            client.expect("config get timeout", "%1 $7 timeout $2 30");
+            client.expect("get nosuch", "_");
             let before = client.stats;
-            client.says("config resetstat", "+OK");
+            client.expect("config resetstat", "+OK");
             assert_eq!(client.stats.commands, before.commands + 1, "counters of the worker never decrease");
             let info = client.run("info stats");
             for figure in ["total_commands_processed:1 ", "keyspace_misses:0 "] {
                 assert!(info.contains(figure), "{figure} in {info}");
             }
-            client.says("get nosuch", "_");
+            client.expect("get nosuch", "_");
             assert!(client.run("info stats").contains("keyspace_misses:1 "));
         }
     }
 
     #[test]
-    fn what_cannot_be_set_changes_nothing() {
-        for mut client in Client::each() {
-            let before = client.host.settings.clone();
+    fn config_set_with_invalid_value_changes_nothing() {
+        for mut client in TestClient::each() {
+            let before = client.server.settings.clone();
             for (wrong, name, reason) in [
                 ("timeout 5 maxmemory x", "maxmemory", "argument must be a memory value"),
                 ("maxmemory -1", "maxmemory", "argument must be a memory value"),
@@ -309,16 +325,16 @@ mod tests {
                 ),
             ] {
                 let said = format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
-                client.says(&format!("config set {wrong}"), &said);
+                client.expect(&format!("config set {wrong}"), &said);
             }
-            client.says("config set foo 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'");
-            client.says("config set timeout 1 x", "-ERR syntax error");
-            assert_eq!(client.host.settings, before);
+            client.expect("config set foo 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'");
+            client.expect("config set timeout 1 x", "-ERR syntax error");
+            assert_eq!(client.server.settings, before);
         }
     }
 
     #[test]
-    fn memory_has_units() {
+    fn memory_values_have_units() {
         for (text, bytes) in [("0", 0), ("1k", 1000), ("2KB", 2048), ("3m", 3_000_000), ("1Gb", 1 << 30), ("7b", 7)] {
             assert_eq!(memory(text.as_bytes()), Ok(bytes));
         }

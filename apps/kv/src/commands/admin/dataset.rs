@@ -1,36 +1,53 @@
-//! The whole of the data, and the time.
+//! Commands on the whole dataset, the time, and the memory exported over RDMA.
 
-use crate::commands::error::{Done, NO_COUNTERS, Refused, SYNTAX};
+use crate::commands::error::{CommandError, CommandResult, NO_COUNTERS, SYNTAX};
 use crate::commands::session::Paused;
 use crate::commands::{Context, DATABASES, Request};
 use crate::resp::Reply;
 use linerate_bypass::RemoteAddr;
 
-/// A command that only has parts.
-pub(in crate::commands) fn whole(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> Done {
+/// Rejects a command that needs a subcommand.
+pub(in crate::commands) fn materialized(
+    _: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    _: &mut Reply<'_>,
+) -> CommandResult {
     Err(request.arity())
 }
 
-pub(in crate::commands) fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let space = cx.session.space;
     reply.count(cx.server.keys(space) as usize);
     Ok(())
 }
 
-pub(in crate::commands) fn flushdb(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn flushdb(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let space = cx.session.space;
     flush(space..space + 1, cx, request, reply)
 }
 
-pub(in crate::commands) fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn flushall(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     flush(0..DATABASES, cx, request, reply)
 }
 
-/// Places of the index that are looked at in each turn for keys flushed before, while a flush waits for them.
+/// Index places examined per step for keys flushed before, while a flush waits for their removal.
 const PLACES: usize = 1 << 12;
 
-fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    // It takes no time in either way.
+fn flush(
+    spaces: std::ops::Range<u8>,
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    // `ASYNC` and `SYNC` are equivalent: the flush takes constant time.
     let is_way = |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
     match request.args.get(1) {
         None => {}
@@ -38,8 +55,8 @@ fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Reques
         Some(_) => return Err(SYNTAX),
     }
     cx.session.paused = None;
-    if request.is_done_in_pieces(cx.session) {
-        // All shards are flushed together, when each can be without a wait.
+    if request.may_run_in_steps(cx.session) {
+        // Flush all shards at once, as soon as none of them has to wait.
         let busy = cx.shards.all().filter_map(|store| (!store.prepare_flush(spaces.clone(), PLACES)).then_some(()));
         if busy.count() > 0 {
             cx.session.paused = Some(Paused::Flush);
@@ -53,16 +70,16 @@ fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Reques
     Ok(())
 }
 
-pub(in crate::commands) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(2);
     reply.bulk_number((cx.now / 1000) as i64);
     reply.bulk_number((cx.now % 1000 * 1000) as i64);
     Ok(())
 }
 
-/// Where a client over RDMA finds strings to read by itself: address, key, seed, shards, rows, units of a log; all the numbers that
-/// [`Layout`](crate::export::Layout) is made of. Nil, if nothing is exported.
-pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+/// Returns the place of the strings exported for RDMA READ: address, key, seed, shards, rows, log units, the numbers of
+/// a [`Layout`](crate::export::Layout). Nil if nothing is exported.
+pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some((RemoteAddr { address, key }, layout)) = cx.server.export() else {
         reply.null();
         return Ok(());
@@ -70,19 +87,24 @@ pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, rep
     let numbers =
         [address, key.into(), layout.seed(), layout.shards().into(), layout.rows().into(), layout.log().into()];
     reply.array(numbers.len());
-    // They go up to 2⁶⁴, and integers of the protocol do not.
+    // The numbers go up to 2⁶⁴, beyond the integers of RESP.
     numbers.iter().for_each(|number| reply.bulk(number.to_string().as_bytes()));
     Ok(())
 }
 
-/// Where a client over RDMA finds the counter of a name, which is 0 when nobody has asked before: address and key. With `VALUE`, what it
-/// is, as far as the processor sees it; nil, if there is none. Without a name, how many there are, and may be.
-pub(in crate::commands) fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+/// Returns the place of the counter with a name: address and key. The first request for a name creates its counter,
+/// which starts at 0. With `VALUE`, returns the value that the processor sees, or nil if there is no such counter.
+/// Without a name, returns the number of counters and its limit.
+pub(in crate::commands) fn counter(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (names, RemoteAddr { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
     let numbers = match (request.args.get(1), request.args.get(2)) {
         (None, _) => [names.len() as u64, names.most() as u64],
         (Some(name), None) => {
-            let offset = names.offset(name).map_err(|no| Refused::of(&[b"ERR ", no.to_string().as_bytes()]))?;
+            let offset = names.offset(name).map_err(|no| CommandError::of(&[b"ERR ", no.to_string().as_bytes()]))?;
             [address + offset, key.into()]
         }
         (Some(name), Some(word)) if request.args.len() == 3 && word.eq_ignore_ascii_case(b"value") => {
@@ -101,65 +123,66 @@ pub(in crate::commands) fn counter(cx: &mut Context<'_, '_>, request: &Request<'
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
-    fn one_database_is_emptied_or_all() {
-        for mut client in Client::each() {
+    fn flushdb_empties_one_database_and_flushall_all() {
+        for mut client in TestClient::each() {
             for database in 0..3 {
-                client.says(&format!("select {database}"), "+OK");
-                (0..20).for_each(|n| client.says(&format!("set {n} x"), "+OK"));
-                client.says("dbsize", ":20");
+                client.expect(&format!("select {database}"), "+OK");
+                (0..20).for_each(|n| client.expect(&format!("set {n} x"), "+OK"));
+                client.expect("dbsize", ":20");
             }
-            client.says("flushdb", "+OK");
-            client.says("dbsize", ":0");
-            client.says("select 0", "+OK");
-            client.says("dbsize", ":20");
-            client.says("flushdb foo", "-ERR syntax error");
-            client.says("flushall async sync", "-ERR syntax error");
-            client.says("flushall ASYNC", "+OK");
-            client.says("select 1", "+OK");
-            client.says("dbsize", ":0");
+            client.expect("flushdb", "+OK");
+            client.expect("dbsize", ":0");
+            client.expect("select 0", "+OK");
+            client.expect("dbsize", ":20");
+            client.expect("flushdb foo", "-ERR syntax error");
+            client.expect("flushall async sync", "-ERR syntax error");
+            client.expect("flushall ASYNC", "+OK");
+            client.expect("select 1", "+OK");
+            client.expect("dbsize", ":0");
         }
     }
 
     #[test]
-    fn where_nothing_is_exported_it_is_said_so() {
-        for mut client in Client::each() {
-            client.says("linerate.export", "$-1");
+    fn export_is_nil_if_nothing_is_exported() {
+        for mut client in TestClient::each() {
+            client.expect("linerate.export", "$-1");
         }
     }
 
     #[test]
-    fn a_counter_is_where_it_was_when_it_was_first_asked_for() {
-        for mut client in Client::each() {
-            client.says("linerate.counter a", "-ERR no counters: start the server with kv serve --counters N");
+    fn counter_keeps_its_place_after_first_request() {
+        for mut client in TestClient::each() {
+            client.expect("linerate.counter a", "-ERR no counters: start the server with kv serve --counters N");
             client.count(2);
-            client.says("linerate.counter", "*2 $1 0 $1 2");
-            client.says("linerate.counter a value", "$-1");
-            client.says("linerate.counter a", "*2 $4 4096 $1 7");
-            client.says("linerate.counter b", "*2 $4 4104 $1 7");
-            client.says("linerate.counter a", "*2 $4 4096 $1 7");
-            client.says("linerate.counter b VALUE", "$1 0");
-            client.says("linerate.counter", "*2 $1 2 $1 2");
+            client.expect("linerate.counter", "*2 $1 0 $1 2");
+            client.expect("linerate.counter a value", "$-1");
+            client.expect("linerate.counter a", "*2 $4 4096 $1 7");
+            client.expect("linerate.counter b", "*2 $4 4104 $1 7");
+            client.expect("linerate.counter a", "*2 $4 4096 $1 7");
+            client.expect("linerate.counter b VALUE", "$1 0");
+            client.expect("linerate.counter", "*2 $1 2 $1 2");
             let full = "-ERR all 2 counters have names: start the server with a larger kv serve --counters N";
-            client.says("linerate.counter c", full);
-            client.says("linerate.counter \"\"", "-ERR names of counters have 1 to 250 bytes");
-            client.says(&format!("linerate.counter {}", "n".repeat(251)), "-ERR names of counters have 1 to 250 bytes");
-            client.says("linerate.counter a foo", "-ERR syntax error");
-            client.says("linerate.counter a value b", "-ERR syntax error");
-            // They are no keys.
-            client.says("get a", "$-1");
-            client.says("flushall", "+OK");
-            client.says("linerate.counter a value", "$1 0");
+            client.expect("linerate.counter c", full);
+            client.expect("linerate.counter \"\"", "-ERR names of counters have 1 to 250 bytes");
+            client
+                .expect(&format!("linerate.counter {}", "n".repeat(251)), "-ERR names of counters have 1 to 250 bytes");
+            client.expect("linerate.counter a foo", "-ERR syntax error");
+            client.expect("linerate.counter a value b", "-ERR syntax error");
+            // Counters are not keys.
+            client.expect("get a", "$-1");
+            client.expect("flushall", "+OK");
+            client.expect("linerate.counter a value", "$1 0");
         }
     }
 
     #[test]
-    fn the_time_is_told() {
-        for mut client in Client::each() {
+    fn time_is_seconds_and_microseconds() {
+        for mut client in TestClient::each() {
             client.wait(7);
-            client.says("time", "*2 $10 1700000000 $4 7000");
+            client.expect("time", "*2 $10 1700000000 $4 7000");
         }
     }
 }

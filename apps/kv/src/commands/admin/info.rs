@@ -1,7 +1,7 @@
-//! `INFO`: how the server is.
+//! `INFO` command.
 
 use crate::commands::admin::config::policy_name;
-use crate::commands::error::Done;
+use crate::commands::error::CommandResult;
 use crate::commands::session::connection::VERSION;
 use crate::commands::{Context, Request, Totals};
 use crate::resp::Reply;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 type Section = fn(&mut String, &mut Context<'_, '_>, &Totals);
 
-/// The sections, in order.
+/// Sections in order of output.
 const SECTIONS: [(&str, Section); 9] = [
     ("Server", server),
     ("Clients", clients),
@@ -23,13 +23,17 @@ const SECTIONS: [(&str, Section); 9] = [
     ("Keyspace", keyspace),
 ];
 
-pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn info(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let is_asked = |section: &str| {
         let mut asked = request.args.iter().skip(1);
         let every = [section, "all", "default", "everything"];
         request.args.len() == 1 || asked.any(|name| every.iter().any(|is| name.eq_ignore_ascii_case(is.as_bytes())))
     };
-    // The shards of other workers have stored theirs.
+    // The shards of other workers publish theirs periodically.
     cx.shards.all().for_each(|store| store.publish_used());
     let totals = cx.server.totals(cx.stats);
     let mut text = String::new();
@@ -45,7 +49,7 @@ pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, request: &Request<'_>,
 }
 
 fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
-    // A string takes whatever is written.
+    // Writing to a `String` cannot fail.
     let _ = write!(text, "{name}:{value}\r\n");
 }
 
@@ -118,13 +122,13 @@ fn cluster(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
 fn keyspace(text: &mut String, _: &mut Context<'_, '_>, totals: &Totals) {
     for (space, (keys, expires)) in totals.databases.iter().enumerate() {
         if *keys > 0 {
-            // How long they live is not counted.
+            // Remaining lifetimes are not tracked.
             line(text, &format!("db{space}"), format_args!("keys={keys},expires={expires},avg_ttl=0"));
         }
     }
 }
 
-/// Bytes in the unit in which a person reads them.
+/// Formats bytes with a binary unit, as Redis does.
 fn human(bytes: u64) -> String {
     if bytes < 1 << 10 {
         return format!("{bytes}B");
@@ -137,16 +141,16 @@ fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
-    fn the_server_is_described_in_sections() {
-        for mut client in Client::each() {
+    fn info_has_sections() {
+        for mut client in TestClient::each() {
             client.run("mset a 1 b 2 c 3");
             client.run("pexpire b 5000");
             client.run("select 4");
             client.run("set a 1");
-            client.host.totals = Totals { clients: 3, ..Totals::default() };
+            client.server.totals = Totals { clients: 3, ..Totals::default() };
             let all = client.run("info");
             for part in [
                 "# Server redis_version:7.0.15 ",
@@ -161,12 +165,12 @@ mod tests {
             assert!(two.contains("# Server") && two.contains("# Keyspace") && !two.contains("# Memory"), "{two}");
             let cpu = client.run("info cpu");
             assert!(cpu.contains("# CPU used_cpu_sys:") && cpu.contains(" used_cpu_user:"), "{cpu}");
-            client.says("info nosuch", "$0");
+            client.expect("info nosuch", "$0");
         }
     }
 
     #[test]
-    fn bytes_are_told_as_redis_tells_them() {
+    fn human_bytes_are_formatted_as_in_redis() {
         for (bytes, text) in
             [(0, "0B"), (1023, "1023B"), (1015720, "991.91K"), (1 << 30, "1.00G"), (1536 << 20, "1.50G")]
         {

@@ -1,48 +1,48 @@
-//! `SLOWLOG`: requests that held a worker for long.
+//! `SLOWLOG` commands.
 
-use crate::commands::error::{Done, SLOW_COUNT};
+use crate::commands::error::{CommandResult, SLOW_COUNT};
 use crate::commands::options::integer;
 use crate::commands::{Context, Request, Session};
 use crate::resp::{Args, Reply};
 use crate::store::Value;
 
-/// Arguments of a logged request, as in Redis (`SLOWLOG_ENTRY_MAX_ARGC`).
+/// Limit of arguments in an entry, as in Redis (`SLOWLOG_ENTRY_MAX_ARGC`).
 const ARGS: usize = 32;
-/// Bytes of an argument of a logged request, as in Redis (`SLOWLOG_ENTRY_MAX_STRING`).
+/// Limit of an argument's bytes in an entry, as in Redis (`SLOWLOG_ENTRY_MAX_STRING`).
 const BYTES: usize = 128;
-/// Entries that `SLOWLOG GET` returns without a count.
+/// Default number of entries that `SLOWLOG GET` returns.
 const USUAL: usize = 10;
-/// Commands whose arguments may be passwords.
+/// Commands whose arguments may contain passwords.
 const SECRET: [&str; 3] = ["auth", "hello", "config|set"];
 
 /// Entry of the slow log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlowRequest {
-    /// Number of the entry, which is higher than those of all entries before it.
+    /// Number of the entry, higher than those of all entries before it.
     pub id: u64,
     /// Time of the request, in seconds since 1970.
     pub time: u64,
-    /// Time for which the request held its worker.
+    /// Microseconds for which the request occupied its worker.
     pub micros: u64,
-    /// The command and its arguments, shortened.
+    /// Command and arguments, shortened.
     pub args: Vec<Vec<u8>>,
     /// Address of the client.
     pub peer: String,
-    /// Name that the client gave itself.
+    /// Name of the client.
     pub name: Vec<u8>,
 }
 
 impl Request<'_> {
-    /// Returns true if the time of the request depends on the size of the data or on many arguments.
+    /// Returns true if the run time depends on the size of the data or on many arguments.
     pub fn may_take_long(&self) -> bool {
-        /// Arguments, and bytes of them, that take far less than a millisecond.
+        /// Numbers of arguments and bytes that take far less than a millisecond.
         const FEW: usize = 64;
         const SHORT: usize = 64 << 10;
         let depends_on_size = self.command().is_some_and(|command| command.depends_on_size());
         depends_on_size || self.args.len() > FEW || self.args.len_of_text() > SHORT
     }
 
-    /// Returns an entry of the slow log, without its number.
+    /// Returns an entry of the slow log without a number.
     pub fn slow(&self, session: &Session, micros: u64, now: u64) -> SlowRequest {
         let is_secret = self.command().is_some_and(|command| SECRET.contains(&command.name));
         SlowRequest {
@@ -56,7 +56,7 @@ impl Request<'_> {
     }
 }
 
-/// Returns the arguments as Redis logs them. Those behind the name of a command are left out if they may be secret.
+/// Returns the arguments as Redis logs them. Secret ones are replaced.
 fn shortened(args: Args<'_>, is_secret: bool) -> Vec<Vec<u8>> {
     let shown = if args.len() > ARGS { ARGS - 1 } else { args.len() };
     let mut short: Vec<Vec<u8>> = (0..shown)
@@ -81,7 +81,11 @@ fn shortened(args: Args<'_>, is_secret: bool) -> Vec<Vec<u8>> {
     short
 }
 
-pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn get(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let count = match request.args.get(2) {
         None => USUAL,
         Some(_) if request.args.len() > 3 => return Err(request.arity()),
@@ -104,12 +108,12 @@ pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, 
     Ok(())
 }
 
-pub(in crate::commands) fn len(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn len(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(cx.server.slow_log().len());
     Ok(())
 }
 
-pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.server.reset_slow_log();
     reply.ok();
     Ok(())
@@ -118,7 +122,7 @@ pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, repl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
     use crate::resp::OwnedArgs;
 
     fn short(args: &[&[u8]], is_secret: bool) -> Vec<String> {
@@ -128,8 +132,8 @@ mod tests {
 
     #[test]
     fn slowlog_lists_and_resets_entries() {
-        for mut client in Client::each() {
-            client.says("slowlog get", "*0");
+        for mut client in TestClient::each() {
+            client.expect("slowlog get", "*0");
             let args = vec![b"keys".to_vec(), b"*".to_vec()];
             let entry = |id| SlowRequest {
                 id,
@@ -139,21 +143,21 @@ mod tests {
                 peer: "192.0.2.1:1000".to_owned(),
                 name: b"me".to_vec(),
             };
-            client.host.slow = (0..12).rev().map(entry).collect();
+            client.server.slow = (0..12).rev().map(entry).collect();
             let shown = "*6 :11 :1700000000 :12345 *2 $4 keys $1 * $14 192.0.2.1:1000 $2 me";
-            client.says("slowlog get 1", &format!("*1 {shown}"));
+            client.expect("slowlog get 1", &format!("*1 {shown}"));
             assert!(client.run("slowlog get").starts_with(&format!("*10 {shown} ")));
             assert!(client.run("slowlog get -1").starts_with("*12 "));
             for wrong in ["-2", "x"] {
-                client.says(&format!("slowlog get {wrong}"), "-ERR count should be greater than or equal to -1");
+                client.expect(&format!("slowlog get {wrong}"), "-ERR count should be greater than or equal to -1");
             }
-            client.says("slowlog get 1 2", "-ERR wrong number of arguments for 'slowlog|get' command");
-            client.says("slowlog len", ":12");
-            client.says("slowlog reset", "+OK");
-            client.says("slowlog len", ":0");
-            client.says("config set slowlog-log-slower-than -1 slowlog-max-len 3", "+OK");
+            client.expect("slowlog get 1 2", "-ERR wrong number of arguments for 'slowlog|get' command");
+            client.expect("slowlog len", ":12");
+            client.expect("slowlog reset", "+OK");
+            client.expect("slowlog len", ":0");
+            client.expect("config set slowlog-log-slower-than -1 slowlog-max-len 3", "+OK");
             let shown = "*4 $23 slowlog-log-slower-than $2 -1 $15 slowlog-max-len $1 3";
-            client.says("config get slowlog-*", shown);
+            client.expect("config get slowlog-*", shown);
         }
     }
 

@@ -1,33 +1,31 @@
-//! Patterns of keys.
+//! Glob patterns of keys.
 
-/// Maximum length of a pattern. It bounds the time of a match with a key.
+/// Length limit of a pattern. It bounds the time of a match.
 pub const LONGEST: usize = 256;
 
-/// Whether `text` is as `pattern` has it: `*` is any bytes, `?` is one, `[a-c]` one of some, `[^a]` none of them, and a
-/// backslash makes the next one ordinary.
+/// Returns true if `text` matches `pattern` and adds the number of steps to `steps`. `*` matches any bytes, `?` one
+/// byte, `[a-c]` a byte of a class, `[^a]` a byte outside, and a backslash makes the next byte ordinary.
 ///
-/// A star is tried again at the next place only until another star is reached, so that the time is at most the product of the
+/// After a mismatch only the last star is retried at the next position, so the time is at most the product of the
 /// lengths.
-///
-/// Adds the number of steps to `steps`.
 pub fn is_match(pattern: &[u8], text: &[u8], steps: &mut usize) -> bool {
     is_match_by(pattern, text, |byte| byte, steps)
 }
 
-/// As [`is_match`], without regard to case.
+/// [`is_match`] ignoring case.
 pub fn is_match_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
     is_match_by(pattern, text, |byte| byte.to_ascii_lowercase(), &mut 0)
 }
 
 fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8, steps: &mut usize) -> bool {
     if text.is_empty() {
-        // Not even a star is like nothing at all for Redis; its commands do not ask about a single one.
+        // In Redis not even `*` matches the empty text. Its commands handle a single `*` separately.
         return pattern.is_empty();
     }
-    // What follows the last star, and where it began to be tried.
+    // Pattern behind the last star, and the text from which it is tried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
-        // A class may be read to the end of the pattern.
+        // A class may extend to the end of the pattern.
         *steps += if pattern.first() == Some(&b'[') { pattern.len() } else { 1 };
         let step = match (pattern, text) {
             ([b'*', rest @ ..], _) => {
@@ -52,7 +50,8 @@ fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8, s
     }
 }
 
-/// What follows in `pattern` what `byte` is like, which is not a star; `None` if it is not like it.
+/// Matches `byte` against the first element of `pattern`, which is not a star. Returns the rest of the pattern on
+/// success.
 fn one<'a>(pattern: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> Option<&'a [u8]> {
     let byte = as_one(byte);
     match pattern {
@@ -70,7 +69,7 @@ fn one<'a>(pattern: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> Option<&'
     }
 }
 
-/// Whether `byte` is one of the class that `class` begins with, and what follows the bracket that closes it, if one does.
+/// Returns true if `byte` is in the class that `class` starts with, and the pattern behind its closing bracket.
 fn class_has<'a>(mut class: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> (bool, &'a [u8]) {
     let mut is_in = false;
     loop {
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_those_of_redis() {
+    fn patterns_match_as_in_redis() {
         for (pattern, text, expected) in [
             ("*", "abc", true),
             ("a*c", "abbc", true),
@@ -133,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_take_no_long_time() {
+    fn many_stars_match_in_bounded_time() {
         let pattern = b"*a".repeat(1000);
         assert!(!is_match(&[&pattern[..], b"b"].concat(), &[b'a'; 5000], &mut 0));
     }
 
     #[test]
-    fn match_takes_at_most_the_product_of_the_lengths() {
+    fn match_takes_at_most_product_of_lengths() {
         let text = [b'a'; 500];
         for pattern in [&b"*aaaaaaaaaaaaaaab"[..], b"*a*a*a*a*a*a*a*b", b"*[b-z][b-z][b-z]", b"a", b"*"] {
             let mut steps = 0;

@@ -1,33 +1,33 @@
-//! The numbers of INCRBYFLOAT.
+//! Numbers of INCRBYFLOAT.
 //!
-//! Redis counts in the `long double` of its machine, which on x86-64 has 64 bits of mantissa, and writes 17 places: 10.5 and 0.1
-//! are 10.6 so, while a double would give 10.59999999999999964. To answer alike, this is that kind of number, as far as reading,
-//! adding and writing go.
+//! Redis computes with `long double`, which on x86-64 has a mantissa of 64 bits, and writes 17 decimal places. 10.5 and
+//! 0.1 give 10.6 there, while `double` would give 10.59999999999999964. This module implements that format as far as
+//! parsing, addition and formatting need it, so that replies are the same.
 
 use std::cmp::Ordering;
 
-/// Characters of a number at most.
+/// Length limit of a number in characters.
 const LONGEST: usize = 5 * 1024 - 1;
-/// A finite number is below two to this.
+/// Finite numbers are below two to this power.
 const MAX_EXPONENT: i64 = 16_384;
-/// Less than half of the smallest number, as a power of two.
+/// Two to this power is less than half of the smallest number.
 const MIN_EXPONENT: i64 = -16_446;
-/// Places behind the point that are written.
+/// Decimal places written.
 const PLACES: usize = 17;
 
-/// A number of 64 bits of mantissa.
+/// Number with a mantissa of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LongDouble {
-    /// `mantissa` times two to the `exponent`; the mantissa's highest bit is set unless it is 0.
+    /// `mantissa` times two to the `exponent`. The highest bit of the mantissa is set unless it is 0.
     Finite { is_negative: bool, mantissa: u64, exponent: i64 },
-    /// It is too large, or not even a number.
+    /// Infinity or not a number.
     NotFinite,
 }
 
 use LongDouble::{Finite, NotFinite};
 
 impl LongDouble {
-    /// The number that is nearest to what is written, if that is one as C's `strtold` reads it.
+    /// Returns the number nearest to `text`, if C's `strtold` accepts it.
     pub fn parse(text: &[u8]) -> Option<LongDouble> {
         if text.len() > LONGEST {
             return None;
@@ -45,7 +45,7 @@ impl LongDouble {
         }
     }
 
-    /// The number nearest to the sum.
+    /// Returns the number nearest to the sum.
     pub fn add(self, other: LongDouble) -> LongDouble {
         let (Finite { mantissa: a, exponent: x, .. }, Finite { mantissa: b, exponent: y, .. }) = (self, other) else {
             return NotFinite;
@@ -53,7 +53,7 @@ impl LongDouble {
         if b == 0 || (a != 0 && x >= y) { self.add_smaller(other) } else { other.add_smaller(self) }
     }
 
-    /// As [`add`](Self::add); `other` is 0 or its exponent is no larger.
+    /// [`add`](Self::add) where `other` is 0 or its exponent is not larger.
     fn add_smaller(self, other: LongDouble) -> LongDouble {
         let (
             Finite { is_negative, mantissa: a, exponent: x },
@@ -80,7 +80,7 @@ impl LongDouble {
         }
     }
 
-    /// The number as Redis writes it: no exponent, no zeros at the end. `None` if it is not finite.
+    /// Formats the number as Redis does: without exponent and trailing zeros. Returns `None` if it is not finite.
     pub fn write(self) -> Option<Vec<u8>> {
         let Finite { is_negative, mantissa, exponent } = self else { return None };
         let magnitude = if exponent >= 0 {
@@ -88,7 +88,7 @@ impl LongDouble {
             number.shift_left(exponent as usize);
             number.into_decimal()
         } else {
-            // Below two to the 121.
+            // Below 2¹²¹.
             let scaled = u128::from(mantissa) * 10u128.pow(PLACES as u32);
             let rounded = match u32::try_from(-exponent) {
                 Ok(shift @ 0..128) => {
@@ -107,7 +107,7 @@ impl LongDouble {
     }
 }
 
-/// What `digits` are, to the base 10 or 16, with a point and an exponent if they have them.
+/// Parses `digits` to the base 10 or 16, with an optional point and exponent.
 fn parse_digits<const BASE: u32>(is_negative: bool, digits: &[u8]) -> Option<LongDouble> {
     let mut number = Big::from(0);
     let (mut seen, mut places, mut has_point) = (false, 0i64, false);
@@ -140,7 +140,7 @@ fn parse_digits<const BASE: u32>(is_negative: bool, digits: &[u8]) -> Option<Lon
         number.rounded(is_negative, exponent.saturating_sub(4 * places))
     } else {
         let exponent = exponent.saturating_sub(places);
-        // What is far too large or too small is not worked out.
+        // Skip the computation for numbers far out of range.
         let size = number.bits() as i64 * 3 / 10;
         if exponent.saturating_add(size) > 5000 || exponent.saturating_add(size) < -5100 {
             return None;
@@ -167,8 +167,8 @@ fn parse_exponent(text: &[u8]) -> Option<i64> {
     Some(if is_negative { -magnitude } else { magnitude })
 }
 
-/// The number nearest to `bits`, and something less than one more if `is_cut`, times two to the `exponent`; to the even one of
-/// two. If it is cut, `bits` has more than 64 bits.
+/// Returns the number nearest to `bits` times two to the `exponent`; of two, the even one. If `is_cut`, a fraction
+/// below one was cut off `bits`, which then has more than 64 bits.
 fn round(is_negative: bool, bits: u128, is_cut: bool, exponent: i64) -> LongDouble {
     let len = 128 - bits.leading_zeros();
     let (mantissa, exponent) = if len <= 64 {
@@ -188,7 +188,7 @@ fn round(is_negative: bool, bits: u128, is_cut: bool, exponent: i64) -> LongDoub
     Finite { is_negative, mantissa, exponent }
 }
 
-/// A whole number of any size, the lowest digits first.
+/// Natural number of any size, lowest digits first.
 #[derive(Debug, Clone)]
 struct Big(Vec<u32>);
 
@@ -248,7 +248,7 @@ impl Big {
         self.0.splice(0..0, std::iter::repeat_n(0, bits / 32));
     }
 
-    /// Takes `other` away, if it is no larger. Returns whether it was.
+    /// Subtracts `other` if it is not larger. Returns false if it is.
     fn take(&mut self, other: &Big) -> bool {
         let is_less = match self.0.len().cmp(&other.0.len()) {
             Ordering::Equal => self.0.iter().rev().lt(other.0.iter().rev()),
@@ -268,7 +268,7 @@ impl Big {
         true
     }
 
-    /// The number nearest to this one times two to the `exponent`.
+    /// Returns the number nearest to this one times two to the `exponent`.
     fn rounded(&self, is_negative: bool, exponent: i64) -> LongDouble {
         let digit = |from_top: usize| self.0.len().checked_sub(from_top).map_or(0, |at| u128::from(self.0[at]));
         let bits = (1..=4).fold(0, |bits, from_top| bits << 32 | digit(from_top));
@@ -277,7 +277,7 @@ impl Big {
         round(is_negative, bits, is_cut, exponent.saturating_add(32 * below))
     }
 
-    /// The number nearest to this one by `divisor`; neither is 0.
+    /// Returns the number nearest to the quotient by `divisor`. Neither is 0.
     fn divided(mut self, mut divisor: Big, is_negative: bool) -> LongDouble {
         const STEPS: i64 = 67;
         let shift = divisor.bits() as i64 - self.bits() as i64;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_redis() {
+    fn sums_equal_those_of_redis() {
         for (a, b, expected) in [
             ("10.50", "0.1", "10.6"),
             ("10.6", "-5", "5.6"),
@@ -344,7 +344,7 @@ mod tests {
             ("0x10", "0x.8", "16.5"),
             ("9223372036854775807", "1", "9223372036854775808"),
             ("18446744073709551615", "1", "18446744073709551616"),
-            // 2⁶⁴ + 1 lies between two numbers, and goes to the even one.
+            // 2⁶⁴ + 1 is between two numbers and is rounded to the even one.
             ("18446744073709551616", "1", "18446744073709551616"),
         ] {
             assert_eq!(sum(a, b).as_deref(), Some(expected), "{a} {b}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn parse_rejects_invalid_numbers() {
         for text in ["", " 1", "1 ", "a", "1e", "1e+", "--1", ".", "nan", "0x", "1.2.3", "1e5000", "1e-5000", "1\0"] {
             assert_eq!(LongDouble::parse(text.as_bytes()), None, "{text:?}");
         }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn many_digits_are_read_and_written() {
+    fn numbers_with_many_digits_are_exact() {
         let long = read("1e4000").unwrap();
         assert!(long.len() == 4000 && long.starts_with("999999999999999999996546387309962378493249258350695763130150"));
         assert!(long.ends_with("72729951206648276349901340672"));

@@ -1,8 +1,8 @@
-//! Keys and fields, one after the other.
+//! Commands that iterate over keys and fields.
 
 use crate::commands::data::glob;
-use crate::commands::data::keys::kind_name;
-use crate::commands::error::{CURSOR, Done, LONG_PATTERN, Refused, SYNTAX};
+use crate::commands::data::keys::type_name;
+use crate::commands::error::{CURSOR, CommandError, CommandResult, LONG_PATTERN, SYNTAX};
 use crate::commands::options::integer;
 use crate::commands::session::Paused;
 use crate::commands::{Context, Request};
@@ -11,33 +11,37 @@ use crate::sink::Sink;
 use crate::store::Str;
 use linerate_bypass::Bytes;
 
-/// Maximum number of places of the index that a call of `SCAN` looks at, or a piece of `KEYS`.
+/// Limit of index places examined per `SCAN` or per step of `KEYS`.
 const PLACES: usize = 1 << 13;
-/// Steps of work after which a call of `SCAN` or a piece of `KEYS` ends: some milliseconds.
+/// Work limit of a `SCAN` or a step of `KEYS`: some milliseconds.
 pub(in crate::commands) const WORK: usize = 1 << 20;
-/// Steps of work that a key takes beside its bytes and the comparison with the pattern: a cache miss.
+/// Work per key besides its bytes and the pattern match: a cache miss.
 pub(in crate::commands) const KEY_WORK: usize = 64;
 
-/// State of a `KEYS` that has not looked at all keys yet.
+/// State of a `KEYS` that has examined part of the keys.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Progress {
-    /// Shard that is looked at next, and the cursor there.
+    /// Current shard and the cursor in it.
     pub shard: usize,
     cursor: u64,
-    found: Replies,
+    found: CollectedReplies,
 }
 
-/// Looks at some of the keys and leaves the session paused, or at all of them where it must not be.
-pub(in crate::commands) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+/// Examines some keys and pauses the session, or all keys if the session must not pause.
+pub(in crate::commands) fn keys(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (space, now) = (cx.session.space, cx.now);
     let pattern = pattern(&request.args[1])?;
-    let is_done_in_pieces = request.is_done_in_pieces(cx.session);
+    let may_run_in_steps = request.may_run_in_steps(cx.session);
     let mut progress = match cx.session.paused.take() {
         Some(Paused::Keys(progress)) => progress,
         _ => Box::default(),
     };
     let most = cx.server.settings().output;
-    let mut found = Found::new(pattern, reply.protocol, std::mem::take(&mut progress.found));
+    let mut found = Matches::new(pattern, reply.protocol, std::mem::take(&mut progress.found));
     let mut places = 0;
     while let Some(store) = cx.shards.at(progress.shard) {
         let together = found.places();
@@ -51,7 +55,7 @@ pub(in crate::commands) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>,
             found.replies.overflow(reply);
             return Ok(());
         }
-        if is_done_in_pieces && (progress.cursor == 0 || places >= PLACES || found.work >= WORK) {
+        if may_run_in_steps && (progress.cursor == 0 || places >= PLACES || found.work >= WORK) {
             progress.found = found.replies;
             cx.session.paused = Some(Paused::Keys(progress));
             return Ok(());
@@ -62,11 +66,15 @@ pub(in crate::commands) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>,
 }
 
 /// Returns `pattern` if its length is allowed.
-fn pattern(pattern: &[u8]) -> Result<&[u8], Refused> {
+fn pattern(pattern: &[u8]) -> Result<&[u8], CommandError> {
     if pattern.len() > glob::LONGEST { Err(LONG_PATTERN) } else { Ok(pattern) }
 }
 
-pub(in crate::commands) fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn randomkey(
+    cx: &mut Context<'_, '_>,
+    _: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (space, now) = (cx.session.space, cx.now);
     let count = cx.shards.count();
     let lens: Vec<usize> = (0..count).map(|at| cx.shards.at(at).map_or(0, |store| store.len(space))).collect();
@@ -77,7 +85,7 @@ pub(in crate::commands) fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, 
         left = left.saturating_sub(*len);
         is_here
     });
-    // Those of a shard may all have expired.
+    // All keys of a shard may have expired.
     let first = first.unwrap_or(0);
     let key = (first..first + count).find_map(|at| cx.shards.at(at % count)?.random_key(space, now));
     match key {
@@ -87,13 +95,13 @@ pub(in crate::commands) fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, 
     Ok(())
 }
 
-/// The shard that a cursor is in: the cursor within it is multiplied by the number of shards, and the shard's added.
+/// Returns the shard of a cursor. A cursor is the cursor in the shard times the number of shards, plus the shard.
 pub(in crate::commands) fn shard(cursor: &[u8], count: usize) -> Option<usize> {
     Some((parse_cursor(cursor).ok()? % count as u64) as usize)
 }
 
-/// A cursor, as C's `strtoul` reads it.
-fn parse_cursor(text: &[u8]) -> Result<u64, Refused> {
+/// Parses a cursor as C's `strtoul` does.
+fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     let (is_negative, digits) = match text {
         [] => return Ok(0),
         [b'-', rest @ ..] => (true, rest),
@@ -104,7 +112,7 @@ fn parse_cursor(text: &[u8]) -> Result<u64, Refused> {
     Ok(if is_negative { number.wrapping_neg() } else { number })
 }
 
-/// The options of `SCAN` and `HSCAN`.
+/// Options of `SCAN` and `HSCAN`.
 struct Options<'a> {
     pattern: &'a [u8],
     count: usize,
@@ -112,7 +120,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    fn parse(args: Args<'a>, from: usize, takes_kind: bool) -> Result<Self, Refused> {
+    fn parse(args: Args<'a>, from: usize, takes_kind: bool) -> Result<Self, CommandError> {
         let mut options = Options { pattern: b"*", count: 10, kind: None };
         let mut rest = args.iter().skip(from);
         while let Some(option) = rest.next() {
@@ -131,16 +139,16 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Replies that are collected before their number is known. Long values are not copied.
+/// Replies collected before their number is known. Long values are not copied.
 #[derive(Debug, Default)]
-pub(in crate::commands) struct Replies {
+pub(in crate::commands) struct CollectedReplies {
     count: usize,
     text: Vec<u8>,
-    /// Long values, and the position of each in the text.
+    /// Long values and their positions in the text.
     values: Vec<(usize, Bytes)>,
 }
 
-impl Sink for Replies {
+impl Sink for CollectedReplies {
     fn put(&mut self, bytes: &[u8]) {
         self.text.extend_from_slice(bytes);
     }
@@ -150,26 +158,26 @@ impl Sink for Replies {
     }
 }
 
-impl Replies {
-    /// Returns true if the text is longer than `most` bytes, unless that is 0.
+impl CollectedReplies {
+    /// Returns true if the text is longer than `most` bytes, unless `most` is 0.
     pub fn exceed(&self, most: u64) -> bool {
         most > 0 && self.text.len() as u64 > most
     }
 
-    /// Writes an array of the replies.
+    /// Writes the replies as an array.
     fn reply(&mut self, reply: &mut Reply<'_>) {
         reply.array(self.count);
         self.write(reply);
     }
 
-    /// Writes all text at once, which has the client disconnected if it exceeds the limit of its output.
+    /// Writes all text at once, so that the output limit disconnects the client.
     pub fn overflow(&self, reply: &mut Reply<'_>) {
         reply.put(&self.text);
     }
 
-    /// Writes the replies. Long text is not copied, but is sent as there is room.
+    /// Writes the replies. Long text is not copied, and is sent as the connection has room.
     pub fn write(&mut self, reply: &mut Reply<'_>) {
-        /// Text that is copied at once.
+        /// Length up to which text is copied.
         const SHORT: usize = 64 << 10;
         if self.values.is_empty() && self.text.len() > SHORT {
             return reply.attach(std::mem::take(&mut self.text).into());
@@ -185,20 +193,21 @@ impl Replies {
 }
 
 /// Keys or fields that match a pattern.
-struct Found<'a> {
+struct Matches<'a> {
     pattern: &'a [u8],
     protocol: Protocol,
-    replies: Replies,
-    /// Steps of work that were done.
+    replies: CollectedReplies,
+    /// Work done so far.
     work: usize,
 }
 
-impl<'a> Found<'a> {
-    fn new(pattern: &'a [u8], protocol: Protocol, replies: Replies) -> Self {
-        Found { pattern, protocol, replies, work: 0 }
+impl<'a> Matches<'a> {
+    fn new(pattern: &'a [u8], protocol: Protocol, replies: CollectedReplies) -> Self {
+        Matches { pattern, protocol, replies, work: 0 }
     }
 
-    /// Returns the number of places to look at before the work is compared with its limit: the fewer the longer the pattern is.
+    /// Returns the number of places to examine before the next check of the work limit: the longer the pattern, the
+    /// fewer.
     fn places(&self) -> usize {
         const FEWEST: usize = 8;
         const MOST: usize = 512;
@@ -220,24 +229,28 @@ impl<'a> Found<'a> {
     }
 }
 
-pub(in crate::commands) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn scan(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let cursor = parse_cursor(&request.args[1])?;
     let options = Options::parse(request.args, 2, true)?;
     let shards = cx.shards.count() as u64;
     let number = cursor % shards;
-    let mut found = Found::new(options.pattern, reply.protocol, Replies::default());
+    let mut found = Matches::new(options.pattern, reply.protocol, CollectedReplies::default());
     let is_kind = |name: &str| options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(name.as_bytes()));
     let (space, now) = (cx.session.space, cx.now);
     let mut next = 0;
     if let Some(store) = cx.shards.at(number as usize).filter(|store| store.len(space) > 0) {
         next = cursor / shards;
         let (mut keys, mut places) = (0, 0);
-        // Where few keys are, more places are looked at, to a limit.
+        // Sparse parts of the index are scanned further, up to a limit.
         while keys < options.count && places < PLACES && found.work < WORK {
             let together = options.count.min(found.places());
             next = store.scan(space, next, together, now, |key, kind| {
                 keys += 1;
-                if is_kind(kind_name(kind)) {
+                if is_kind(type_name(kind)) {
                     found.take(key, None);
                 }
             });
@@ -256,16 +269,20 @@ pub(in crate::commands) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>,
     Ok(())
 }
 
-pub(in crate::commands) fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn hscan(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let mut next = parse_cursor(&request.args[2])?;
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     if store.hlen(&key, cx.now)? == 0 {
-        reply_scanned(0, &mut Replies::default(), reply);
+        reply_scanned(0, &mut CollectedReplies::default(), reply);
         return Ok(());
     }
     let options = Options::parse(request.args, 3, false)?;
-    let mut found = Found::new(options.pattern, reply.protocol, Replies::default());
+    let mut found = Matches::new(options.pattern, reply.protocol, CollectedReplies::default());
     let mut left = options.count.min(PLACES);
     while left > 0 && found.work < WORK {
         let together = left.min(found.places());
@@ -279,7 +296,7 @@ pub(in crate::commands) fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>
     Ok(())
 }
 
-fn reply_scanned(next: u64, found: &mut Replies, reply: &mut Reply<'_>) {
+fn reply_scanned(next: u64, found: &mut CollectedReplies, reply: &mut Reply<'_>) {
     reply.array(2);
     reply.bulk(next.to_string().as_bytes());
     found.reply(reply);
@@ -288,17 +305,17 @@ fn reply_scanned(next: u64, found: &mut Replies, reply: &mut Reply<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
     use std::collections::BTreeSet;
 
-    /// What all turns of a scan return together.
-    fn scanned(client: &mut Client, command: &str, options: &str) -> BTreeSet<String> {
+    /// Returns the names from all calls of a scan.
+    fn scanned(client: &mut TestClient, command: &str, options: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
             let reply = client.run(&format!("{command} {cursor} {options}"));
             let words: Vec<&str> = reply.split(' ').collect();
-            // The lengths are between.
+            // Every other word is a length.
             found.extend(words.iter().skip(4).skip(1).step_by(2).map(|word| word.to_string()));
             cursor = words[2].to_owned();
             if cursor == "0" {
@@ -308,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_finds_all_keys_and_only_those_asked_for() {
-        for mut client in Client::each() {
+    fn scan_returns_every_matching_key() {
+        for mut client in TestClient::each() {
             let mut expected = BTreeSet::new();
             for n in 0..300 {
                 client.run(&format!("set key:{n} x"));
@@ -327,36 +344,36 @@ mod tests {
             assert!(keys.starts_with("*10 "), "{keys}");
             assert!(client.run("keys *").starts_with("*301 "));
             assert!(client.run("randomkey").contains(' '));
-            client.says("scan x", "-ERR invalid cursor");
-            client.says("scan 18446744073709551616", "-ERR invalid cursor");
-            client.says("scan 0 count 0", "-ERR syntax error");
-            client.says("scan 0 count x", "-ERR value is not an integer or out of range");
-            client.says("scan 0 match", "-ERR syntax error");
-            client.says("scan 0 foo 1", "-ERR syntax error");
+            client.expect("scan x", "-ERR invalid cursor");
+            client.expect("scan 18446744073709551616", "-ERR invalid cursor");
+            client.expect("scan 0 count 0", "-ERR syntax error");
+            client.expect("scan 0 count x", "-ERR value is not an integer or out of range");
+            client.expect("scan 0 match", "-ERR syntax error");
+            client.expect("scan 0 foo 1", "-ERR syntax error");
             for n in 0..1000u64 {
-                // No cursor does harm.
+                // Any cursor is safe.
                 client.run(&format!("scan {}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
             }
             client.run("flushdb");
-            client.says("randomkey", "$-1");
-            client.says("keys *", "*0");
+            client.expect("randomkey", "$-1");
+            client.expect("keys *", "*0");
         }
     }
 
     #[test]
-    fn a_scan_of_a_hash_finds_fields_and_values() {
-        for mut client in Client::each() {
+    fn hscan_returns_fields_and_values() {
+        for mut client in TestClient::each() {
             (0..300).for_each(|n| drop(client.run(&format!("hset h f{n} v{n}"))));
             assert_eq!(scanned(&mut client, "hscan h", "").len(), 600);
             assert_eq!(scanned(&mut client, "hscan h", "match f1?").len(), 20);
-            client.says("hscan nosuch 0 foo", "*2 $1 0 *0");
-            client.says("hscan h 0 type hash", "-ERR syntax error");
-            client.says("hscan nosuch x", "-ERR invalid cursor");
+            client.expect("hscan nosuch 0 foo", "*2 $1 0 *0");
+            client.expect("hscan h 0 type hash", "-ERR syntax error");
+            client.expect("hscan nosuch x", "-ERR invalid cursor");
         }
     }
 
     #[test]
-    fn cursors_are_read_as_c_reads_them() {
+    fn cursors_are_parsed_as_by_strtoul() {
         for (text, cursor) in [("", Some(0)), ("12", Some(12)), ("+5", Some(5)), ("-1", Some(u64::MAX))] {
             assert_eq!(parse_cursor(text.as_bytes()).ok(), cursor);
         }

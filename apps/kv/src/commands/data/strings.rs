@@ -1,12 +1,16 @@
-//! Strings.
+//! Commands on strings.
 
-use crate::commands::error::{Done, OFFSET, Refused, TOO_LONG};
+use crate::commands::error::{CommandError, CommandResult, OFFSET, TOO_LONG};
 use crate::commands::options::{Of, Options, Unit, expiry, integer, millis};
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 use crate::store::{Expiry, Long, Str};
 
-pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn get(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     match cx.shards.of(&key).get(&key, cx.now)? {
         Some(value) => {
@@ -21,7 +25,11 @@ pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, 
     Ok(())
 }
 
-pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn set(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let value = request.args.value(2);
     if request.args.len() == 3 {
@@ -33,8 +41,8 @@ pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, 
     let (expiry, _) = options.expiry("set", cx.now)?;
     let store = cx.shards.of(&key);
     let old = if options.get { Some(Old::of(store.get(&key, cx.now)?)) } else { None };
-    let is_there = (options.if_new || options.if_there) && store.exists(&key, cx.now);
-    let is_wanted = !(options.if_new && is_there || options.if_there && !is_there);
+    let is_there = (options.if_new || options.if_exists) && store.exists(&key, cx.now);
+    let is_wanted = !(options.if_new && is_there || options.if_exists && !is_there);
     if is_wanted {
         store.set(&key, value, expiry, cx.now)?;
     }
@@ -46,7 +54,7 @@ pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, 
     Ok(())
 }
 
-/// A value that is replied once another is in its place.
+/// Replaced value for the reply.
 enum Old {
     None,
     Short(Vec<u8>),
@@ -63,7 +71,7 @@ impl Old {
     }
 
     fn reply(&self, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
-        cx.looked(!matches!(self, Old::None));
+        cx.count_lookup(!matches!(self, Old::None));
         match self {
             Old::None => reply.null(),
             Old::Short(bytes) => reply.bulk(bytes),
@@ -72,7 +80,11 @@ impl Old {
     }
 }
 
-pub(in crate::commands) fn setnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn setnx(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let is_new = !store.exists(&key, cx.now);
@@ -83,15 +95,29 @@ pub(in crate::commands) fn setnx(cx: &mut Context<'_, '_>, request: &Request<'_>
     Ok(())
 }
 
-pub(in crate::commands) fn setex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn setex(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     set_for(Unit::EX, "setex", cx, request, reply)
 }
 
-pub(in crate::commands) fn psetex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn psetex(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     set_for(Unit::PX, "psetex", cx, request, reply)
 }
 
-fn set_for(unit: Unit, name: &str, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+fn set_for(
+    unit: Unit,
+    name: &str,
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let millis = millis(&request.args[2], unit, name, cx.now)?;
     cx.shards.of(&key).set(&key, request.args.value(3), Expiry::At(expiry(millis)), cx.now)?;
@@ -99,7 +125,11 @@ fn set_for(unit: Unit, name: &str, cx: &mut Context<'_, '_>, request: &Request<'
     Ok(())
 }
 
-pub(in crate::commands) fn getset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn getset(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let old = Old::of(store.get(&key, cx.now)?);
@@ -108,7 +138,11 @@ pub(in crate::commands) fn getset(cx: &mut Context<'_, '_>, request: &Request<'_
     Ok(())
 }
 
-pub(in crate::commands) fn getdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn getdel(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let value = store.get(&key, cx.now)?;
@@ -118,20 +152,24 @@ pub(in crate::commands) fn getdel(cx: &mut Context<'_, '_>, request: &Request<'_
         None => reply.null(),
     }
     store.remove(&key, cx.now);
-    cx.looked(is_there);
+    cx.count_lookup(is_there);
     Ok(())
 }
 
-pub(in crate::commands) fn getex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn getex(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let options = Options::parse(request.args, 2, Of::Getex)?;
     let store = cx.shards.of(&key);
     if store.get(&key, cx.now)?.is_none() {
-        cx.looked(false);
+        cx.count_lookup(false);
         reply.null();
         return Ok(());
     }
-    // Only whoever is there has a time that may be wrong.
+    // The time is checked only if the key exists.
     let (_, at) = options.expiry("getex", cx.now)?;
     let is_over = at.is_some_and(|at| at <= cx.now as i64);
     if !is_over && (at.is_some() || options.persist) {
@@ -143,33 +181,45 @@ pub(in crate::commands) fn getex(cx: &mut Context<'_, '_>, request: &Request<'_>
     if is_over {
         store.remove(&key, cx.now);
     }
-    cx.looked(true);
+    cx.count_lookup(true);
     Ok(())
 }
 
-pub(in crate::commands) fn mget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn mget(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     reply.array(request.args.len() - 1);
     for at in 1..request.args.len() {
         let key = cx.key(request, at);
-        // What is no string is no value here, and no error.
+        // Values of other types are nil, not an error.
         let value = cx.shards.of(&key).get(&key, cx.now).ok().flatten();
         match &value {
             Some(value) => reply.value(value),
             None => reply.null(),
         }
         let is_there = value.is_some();
-        cx.looked(is_there);
+        cx.count_lookup(is_there);
     }
     Ok(())
 }
 
-pub(in crate::commands) fn mset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn mset(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     set_all(cx, request)?;
     reply.ok();
     Ok(())
 }
 
-pub(in crate::commands) fn msetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn msetnx(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if request.args.len().is_multiple_of(2) {
         return Err(request.arity());
     }
@@ -184,11 +234,11 @@ pub(in crate::commands) fn msetnx(cx: &mut Context<'_, '_>, request: &Request<'_
     Ok(())
 }
 
-fn set_all(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Done {
+fn set_all(cx: &mut Context<'_, '_>, request: &Request<'_>) -> CommandResult {
     if request.args.len().is_multiple_of(2) {
         return Err(request.arity());
     }
-    // All or none: whoever is refused, is before the first.
+    // All or none: reserve memory first.
     let (now, is_shared) = (cx.now, cx.shards.count() > 1);
     for store in cx.shards.all() {
         store.make_room_for(request.sizes(1, is_shared), now)?;
@@ -200,12 +250,16 @@ fn set_all(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Done {
     Ok(())
 }
 
-/// A string may become no longer than an argument.
-fn check_len(cx: &Context<'_, '_>, len: u64) -> Result<(), Refused> {
+/// Checks the length of a string against the limit of an argument.
+fn check_len(cx: &Context<'_, '_>, len: u64) -> Result<(), CommandError> {
     if len > cx.server.settings().bulk { Err(TOO_LONG) } else { Ok(()) }
 }
 
-pub(in crate::commands) fn append(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn append(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let more = &request.args[2];
     if let Some(old) = cx.shards.of(&key).peek(&key, cx.now)? {
@@ -217,18 +271,22 @@ pub(in crate::commands) fn append(cx: &mut Context<'_, '_>, request: &Request<'_
     Ok(())
 }
 
-pub(in crate::commands) fn setrange(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn setrange(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let at = integer(&request.args[2])?;
     let at = u64::try_from(at).map_err(|_| OFFSET)?;
     let bytes = &request.args[3];
     if bytes.is_empty() {
-        // Nothing is written, not even what lies between.
+        // Writing no bytes does not extend the string.
         let len = cx.shards.of(&key).peek(&key, cx.now)?.map_or(0, |value| value.len());
         reply.count(len);
         return Ok(());
     }
-    // What is no string is refused first.
+    // The type is checked before the length.
     cx.shards.of(&key).peek(&key, cx.now)?;
     check_len(cx, at.saturating_add(bytes.len() as u64))?;
     let len = cx.shards.of(&key).set_range(&key, at as usize, bytes, cx.now)?;
@@ -236,15 +294,23 @@ pub(in crate::commands) fn setrange(cx: &mut Context<'_, '_>, request: &Request<
     Ok(())
 }
 
-pub(in crate::commands) fn strlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn strlen(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let len = cx.shards.of(&key).get(&key, cx.now)?.map(|value| value.len());
-    cx.looked(len.is_some());
+    cx.count_lookup(len.is_some());
     reply.count(len.unwrap_or(0));
     Ok(())
 }
 
-pub(in crate::commands) fn getrange(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn getrange(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let key = cx.key(request, 1);
     let (start, end) = (integer(&request.args[2])?, integer(&request.args[3])?);
     let value = cx.shards.of(&key).get(&key, cx.now)?;
@@ -256,11 +322,11 @@ pub(in crate::commands) fn getrange(cx: &mut Context<'_, '_>, request: &Request<
         }
         None => reply.bulk(b""),
     }
-    cx.looked(is_there);
+    cx.count_lookup(is_there);
     Ok(())
 }
 
-/// What lies from `start` to `end`, inclusively, of `len` bytes; what is negative counts from the end.
+/// Returns the bytes from `start` to `end` inclusive. Negative positions count from the end.
 fn range(start: i64, end: i64, len: usize) -> std::ops::Range<usize> {
     let from_end = |at: i64| if at < 0 { at.saturating_add(len as i64).max(0) } else { at };
     if start < 0 && end < 0 && start > end {
@@ -273,7 +339,7 @@ fn range(start: i64, end: i64, len: usize) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
     fn ranges_count_from_both_ends() {
@@ -295,92 +361,92 @@ mod tests {
     }
 
     #[test]
-    fn a_string_is_set_under_conditions_and_for_a_time() {
-        for mut client in Client::each() {
-            client.says("set a 1", "+OK");
-            client.says("set a 2 nx", "$-1");
-            client.says("set b 2 xx", "$-1");
-            client.says("set a 3 xx get", "$1 1");
-            client.says("set c 3 nx get", "$-1");
-            client.says("get c", "$1 3");
-            client.says("set a 4 px 1500", "+OK");
-            client.says("set a 5 keepttl", "+OK");
-            client.says("pttl a", ":1500");
-            client.says("set a 6", "+OK");
-            client.says("pttl a", ":-1");
-            client.says("set a 6 ex 10 px 10", "-ERR syntax error");
-            client.says("set a 6 ex 0", "-ERR invalid expire time in 'set' command");
-            client.says("set a 6 ex 9223372036854775807", "-ERR invalid expire time in 'set' command");
-            client.says("set a 6 ex x", "-ERR value is not an integer or out of range");
-            client.says("setex a 2 x", "+OK");
+    fn set_honours_conditions_and_expiry() {
+        for mut client in TestClient::each() {
+            client.expect("set a 1", "+OK");
+            client.expect("set a 2 nx", "$-1");
+            client.expect("set b 2 xx", "$-1");
+            client.expect("set a 3 xx get", "$1 1");
+            client.expect("set c 3 nx get", "$-1");
+            client.expect("get c", "$1 3");
+            client.expect("set a 4 px 1500", "+OK");
+            client.expect("set a 5 keepttl", "+OK");
+            client.expect("pttl a", ":1500");
+            client.expect("set a 6", "+OK");
+            client.expect("pttl a", ":-1");
+            client.expect("set a 6 ex 10 px 10", "-ERR syntax error");
+            client.expect("set a 6 ex 0", "-ERR invalid expire time in 'set' command");
+            client.expect("set a 6 ex 9223372036854775807", "-ERR invalid expire time in 'set' command");
+            client.expect("set a 6 ex x", "-ERR value is not an integer or out of range");
+            client.expect("setex a 2 x", "+OK");
             client.wait(2000);
-            client.says("get a", "$-1");
-            client.says("psetex a 0 x", "-ERR invalid expire time in 'psetex' command");
+            client.expect("get a", "$-1");
+            client.expect("psetex a 0 x", "-ERR invalid expire time in 'psetex' command");
         }
     }
 
     #[test]
-    fn a_value_is_returned_and_goes_or_stays() {
-        for mut client in Client::each() {
-            client.says("getset a 1", "$-1");
-            client.says("getset a 2", "$1 1");
-            client.says("getex a px 100", "$1 2");
-            client.says("pttl a", ":100");
-            client.says("getex a persist", "$1 2");
-            client.says("pttl a", ":-1");
-            client.says("getex a pxat 1", "$1 2");
-            client.says("get a", "$-1");
-            client.says("set a 3", "+OK");
-            client.says("getdel a", "$1 3");
-            client.says("getdel a", "$-1");
-            client.says("hset h f v", ":1");
+    fn getset_getex_and_getdel_return_old_value() {
+        for mut client in TestClient::each() {
+            client.expect("getset a 1", "$-1");
+            client.expect("getset a 2", "$1 1");
+            client.expect("getex a px 100", "$1 2");
+            client.expect("pttl a", ":100");
+            client.expect("getex a persist", "$1 2");
+            client.expect("pttl a", ":-1");
+            client.expect("getex a pxat 1", "$1 2");
+            client.expect("get a", "$-1");
+            client.expect("set a 3", "+OK");
+            client.expect("getdel a", "$1 3");
+            client.expect("getdel a", "$-1");
+            client.expect("hset h f v", ":1");
             for command in ["get h", "getset h 1", "getdel h", "getex h", "append h x", "strlen h", "set h x get"] {
-                client.says(command, "-WRONGTYPE Operation against a key holding the wrong kind of value");
+                client.expect(command, "-WRONGTYPE Operation against a key holding the wrong kind of value");
             }
         }
     }
 
     #[test]
-    fn several_of_which_some_have_no_room_are_refused() {
-        for mut client in Client::each() {
+    fn mset_of_more_values_than_memory_sets_none() {
+        for mut client in TestClient::each() {
             client.fill();
             let pairs: Vec<String> = (0..60).map(|n| format!("new{n} {}", "v".repeat(900))).collect();
             for command in ["mset", "msetnx"] {
                 let refused = client.run(&format!("{command} {}", pairs.join(" ")));
                 assert_eq!(refused, "-OOM command not allowed when used memory > 'maxmemory'.");
-                (0..60).for_each(|n| client.says(&format!("exists new{n}"), ":0"));
+                (0..60).for_each(|n| client.expect(&format!("exists new{n}"), ":0"));
             }
-            client.says(&format!("set new0 {}", "v".repeat(900)), "+OK");
+            client.expect(&format!("set new0 {}", "v".repeat(900)), "+OK");
         }
     }
 
     #[test]
-    fn several_are_set_together_or_none() {
-        for mut client in Client::each() {
-            client.says("mset a 1 b 2 c 3 d 4", "+OK");
-            client.says("mget a b nosuch c d", "*5 $1 1 $1 2 $-1 $1 3 $1 4");
-            client.says("msetnx e 1 a 2", ":0");
-            client.says("get e", "$-1");
-            client.says("msetnx e 1 f 2", ":1");
-            client.says("mset a 1 b", "-ERR wrong number of arguments for 'mset' command");
-            client.says("msetnx a 1 b", "-ERR wrong number of arguments for 'msetnx' command");
+    fn mset_sets_all_and_msetnx_all_or_none() {
+        for mut client in TestClient::each() {
+            client.expect("mset a 1 b 2 c 3 d 4", "+OK");
+            client.expect("mget a b nosuch c d", "*5 $1 1 $1 2 $-1 $1 3 $1 4");
+            client.expect("msetnx e 1 a 2", ":0");
+            client.expect("get e", "$-1");
+            client.expect("msetnx e 1 f 2", ":1");
+            client.expect("mset a 1 b", "-ERR wrong number of arguments for 'mset' command");
+            client.expect("msetnx a 1 b", "-ERR wrong number of arguments for 'msetnx' command");
         }
     }
 
     #[test]
-    fn parts_are_read_and_written() {
-        for mut client in Client::each() {
-            client.says("append a Hello", ":5");
-            client.says("append a World", ":10");
-            client.says("setrange a 5 _", ":10");
-            client.says("getrange a 3 -3", "$5 lo_or");
-            client.says("setrange a 12 x", ":13");
-            client.says("strlen a", ":13");
-            client.says("setrange nosuch 3 \"\"", ":0");
-            client.says("exists nosuch", ":0");
-            client.says("setrange a -1 x", "-ERR offset is out of range");
-            client.says("setrange a 536870912 x", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-            client.says("getrange nosuch 0 -1", "$0");
+    fn append_setrange_and_getrange_handle_parts() {
+        for mut client in TestClient::each() {
+            client.expect("append a Hello", ":5");
+            client.expect("append a World", ":10");
+            client.expect("setrange a 5 _", ":10");
+            client.expect("getrange a 3 -3", "$5 lo_or");
+            client.expect("setrange a 12 x", ":13");
+            client.expect("strlen a", ":13");
+            client.expect("setrange nosuch 3 \"\"", ":0");
+            client.expect("exists nosuch", ":0");
+            client.expect("setrange a -1 x", "-ERR offset is out of range");
+            client.expect("setrange a 536870912 x", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+            client.expect("getrange nosuch 0 -1", "$0");
         }
     }
 }

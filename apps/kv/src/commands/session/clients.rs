@@ -1,24 +1,24 @@
-//! Connections, as `CLIENT` tells of them.
+//! `CLIENT` commands.
 
-use crate::commands::error::{BAD_CLIENT_ID, CLIENT_ID, Done, NO_CLIENT, Refused, SYNTAX};
+use crate::commands::error::{BAD_CLIENT_ID, CLIENT_ID, CommandError, CommandResult, NO_CLIENT, SYNTAX};
 use crate::commands::options::integer;
-use crate::commands::session::Client;
+use crate::commands::session::ClientInfo;
 use crate::commands::session::connection::{check_name, is_name};
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 use std::collections::HashMap;
 
-pub(in crate::commands) fn id(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn id(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.integer(cx.session.id as i64);
     Ok(())
 }
 
-pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     lines(&[cx.session.client(cx.now)], reply);
     Ok(())
 }
 
-fn lines(clients: &[Client], reply: &mut Reply<'_>) {
+fn lines(clients: &[ClientInfo], reply: &mut Reply<'_>) {
     let mut text = Vec::new();
     for client in clients {
         client.write(&mut text);
@@ -27,18 +27,22 @@ fn lines(clients: &[Client], reply: &mut Reply<'_>) {
     reply.verbatim(&text);
 }
 
-pub(in crate::commands) fn list(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn list(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let clients = match request.args.get(2) {
         None => all(cx),
         Some(option) if option.eq_ignore_ascii_case(b"type") && request.args.len() == 4 => {
             if is_ordinary(&request.args[3])? { all(cx) } else { Vec::new() }
         }
         Some(option) if option.eq_ignore_ascii_case(b"id") && request.args.len() > 3 => {
-            let mut clients: HashMap<u64, Client> = all(cx).into_iter().map(|client| (client.id, client)).collect();
+            let mut clients: HashMap<u64, ClientInfo> = all(cx).into_iter().map(|client| (client.id, client)).collect();
             let mut asked = Vec::new();
             for id in request.args.iter().skip(3) {
                 let id = integer(id).map_err(|_| BAD_CLIENT_ID)? as u64;
-                // An id that is named again adds nothing, so the reply is no longer than the list of all.
+                // A repeated id adds nothing, so the reply is no longer than the list of all clients.
                 asked.extend(clients.remove(&id));
             }
             asked
@@ -49,8 +53,8 @@ pub(in crate::commands) fn list(cx: &mut Context<'_, '_>, request: &Request<'_>,
     Ok(())
 }
 
-/// All connections; this one as it is now.
-fn all(cx: &mut Context<'_, '_>) -> Vec<Client> {
+/// Returns all connections, with the current state of the calling one.
+fn all(cx: &mut Context<'_, '_>) -> Vec<ClientInfo> {
     let mut clients = cx.server.clients();
     let this = cx.session.client(cx.now);
     match clients.iter_mut().find(|client| client.id == this.id) {
@@ -61,16 +65,20 @@ fn all(cx: &mut Context<'_, '_>) -> Vec<Client> {
     clients
 }
 
-/// Whether those of the type `name` are clients: the others are what there is none of.
-fn is_ordinary(name: &[u8]) -> Result<bool, Refused> {
+/// Returns true if `name` is the type of ordinary clients. There are no clients of the other types.
+fn is_ordinary(name: &[u8]) -> Result<bool, CommandError> {
     match &name.to_ascii_lowercase()[..] {
         b"normal" => Ok(true),
         b"slave" | b"replica" | b"pubsub" | b"master" => Ok(false),
-        _ => Err(Refused::of(&[b"ERR Unknown client type '", name, b"'"])),
+        _ => Err(CommandError::of(&[b"ERR Unknown client type '", name, b"'"])),
     }
 }
 
-pub(in crate::commands) fn setname(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn setname(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let name = &request.args[2];
     check_name(name)?;
     cx.session.name = name.to_vec();
@@ -78,7 +86,7 @@ pub(in crate::commands) fn setname(cx: &mut Context<'_, '_>, request: &Request<'
     Ok(())
 }
 
-pub(in crate::commands) fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     match &cx.session.name[..] {
         [] => reply.null(),
         name => reply.bulk(name),
@@ -86,23 +94,27 @@ pub(in crate::commands) fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, re
     Ok(())
 }
 
-/// As Redis has it from 7.2 on.
-pub(in crate::commands) fn setinfo(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+/// `CLIENT SETINFO`, which Redis has since 7.2.
+pub(in crate::commands) fn setinfo(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (what, value) = (&request.args[2], &request.args[3]);
     let kept = match &what.to_ascii_lowercase()[..] {
         b"lib-name" => &mut cx.session.library,
         b"lib-ver" => &mut cx.session.library_version,
-        _ => return Err(Refused::of(&[b"ERR Unrecognized option '", what, b"'"])),
+        _ => return Err(CommandError::of(&[b"ERR Unrecognized option '", what, b"'"])),
     };
     if !is_name(value) {
-        return Err(Refused::of(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
+        return Err(CommandError::of(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
     }
     *kept = value.to_vec();
     reply.ok();
     Ok(())
 }
 
-/// Which connections are to be closed.
+/// Filter of `CLIENT KILL`.
 #[derive(Default)]
 struct Filter<'a> {
     id: Option<u64>,
@@ -113,7 +125,7 @@ struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    fn parse(request: &Request<'a>) -> Result<Self, Refused> {
+    fn parse(request: &Request<'a>) -> Result<Self, CommandError> {
         let args = request.args;
         if args.len() == 3 {
             return Ok(Filter { peer: Some(args.at(2)), ..Filter::default() });
@@ -128,7 +140,7 @@ impl<'a> Filter<'a> {
                 b"laddr" => filter.local = Some(value),
                 b"type" => filter.is_none |= !is_ordinary(value)?,
                 b"user" if value == b"default" => {}
-                b"user" => return Err(Refused::of(&[b"ERR No such user '", value, b"'"])),
+                b"user" => return Err(CommandError::of(&[b"ERR No such user '", value, b"'"])),
                 b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.spares_this = true,
                 b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.spares_this = false,
                 _ => return Err(SYNTAX),
@@ -137,7 +149,7 @@ impl<'a> Filter<'a> {
         Ok(filter)
     }
 
-    fn takes(&self, client: &Client) -> bool {
+    fn takes(&self, client: &ClientInfo) -> bool {
         let is =
             |text: Option<&[u8]>, of: &dyn std::fmt::Display| text.is_none_or(|text| of.to_string().as_bytes() == text);
         !self.is_none
@@ -147,7 +159,11 @@ impl<'a> Filter<'a> {
     }
 }
 
-pub(in crate::commands) fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn kill(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let filter = Filter::parse(request)?;
     let mut killed = 0;
     for client in all(cx).iter().filter(|client| filter.takes(client)) {
@@ -170,23 +186,23 @@ pub(in crate::commands) fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>,
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
-    fn a_client_has_a_name_and_a_library() {
-        for mut client in Client::each() {
-            client.says("client id", ":7");
-            client.says("client getname", "$-1");
-            client.says("client setname me", "+OK");
-            client.says("client getname", "$2 me");
-            client.says(
+    fn client_has_name_and_library() {
+        for mut client in TestClient::each() {
+            client.expect("client id", ":7");
+            client.expect("client getname", "$-1");
+            client.expect("client setname me", "+OK");
+            client.expect("client getname", "$2 me");
+            client.expect(
                 "client setname \"a b\"",
                 "-ERR Client names cannot contain spaces, newlines or special characters.",
             );
-            client.says("client setinfo LIB-NAME redis-py", "+OK");
-            client.says("client setinfo lib-ver 5.0", "+OK");
-            client.says("client setinfo x y", "-ERR Unrecognized option 'x'");
-            client.says(
+            client.expect("client setinfo LIB-NAME redis-py", "+OK");
+            client.expect("client setinfo lib-ver 5.0", "+OK");
+            client.expect("client setinfo x y", "-ERR Unrecognized option 'x'");
+            client.expect(
                 "client setinfo lib-ver \"a b\"",
                 "-ERR lib-ver cannot contain spaces, newlines or special characters.",
             );
@@ -196,35 +212,35 @@ mod tests {
                 info.ends_with("cmd=client|info user=default redir=-1 resp=2 lib-name=redis-py lib-ver=5.0\n"),
                 "{info}"
             );
-            client.says("client setname \"\"", "+OK");
-            client.says("client getname", "$-1");
-            client.says("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");
+            client.expect("client setname \"\"", "+OK");
+            client.expect("client getname", "$-1");
+            client.expect("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");
         }
     }
 
     #[test]
-    fn others_are_listed_and_closed() {
-        for mut client in Client::each() {
+    fn client_list_and_kill_cover_other_clients() {
+        for mut client in TestClient::each() {
             let list = client.run("client list");
             assert!(list.contains("\nid=8 ") && list.contains(" cmd=client|list "), "{list}");
             assert!(!client.run("client list id 8 99").contains("id=7"));
-            client.says("client list type pubsub", "$0");
-            client.says("client list type foo", "-ERR Unknown client type 'foo'");
-            client.says("client list id x", "-ERR Invalid client ID");
-            client.says("client list x", "-ERR syntax error");
-            client.says("client kill id 8", ":1");
-            client.says("client kill addr 192.0.2.1:1001 skipme no", ":1");
-            client.says("client kill 192.0.2.1:1001", "+OK");
-            assert_eq!(client.host.killed, [8, 8, 8]);
-            client.says("client kill nosuch", "-ERR No such client");
-            client.says("client kill id 7", ":0");
-            client.says("client kill id 0", "-ERR client-id should be greater than 0");
-            client.says("client kill type foo", "-ERR Unknown client type 'foo'");
-            client.says("client kill type pubsub", ":0");
-            client.says("client kill user foo", "-ERR No such user 'foo'");
-            client.says("client kill foo bar", "-ERR syntax error");
+            client.expect("client list type pubsub", "$0");
+            client.expect("client list type foo", "-ERR Unknown client type 'foo'");
+            client.expect("client list id x", "-ERR Invalid client ID");
+            client.expect("client list x", "-ERR syntax error");
+            client.expect("client kill id 8", ":1");
+            client.expect("client kill addr 192.0.2.1:1001 skipme no", ":1");
+            client.expect("client kill 192.0.2.1:1001", "+OK");
+            assert_eq!(client.server.killed, [8, 8, 8]);
+            client.expect("client kill nosuch", "-ERR No such client");
+            client.expect("client kill id 7", ":0");
+            client.expect("client kill id 0", "-ERR client-id should be greater than 0");
+            client.expect("client kill type foo", "-ERR Unknown client type 'foo'");
+            client.expect("client kill type pubsub", ":0");
+            client.expect("client kill user foo", "-ERR No such user 'foo'");
+            client.expect("client kill foo bar", "-ERR syntax error");
             assert!(!client.session.is_closing());
-            client.says("client kill laddr 192.0.2.9:6380 skipme no", ":2");
+            client.expect("client kill laddr 192.0.2.9:6380 skipme no", ":2");
             assert!(client.session.is_closing());
         }
     }

@@ -1,17 +1,22 @@
-//! What a client says about itself and its connection.
+//! Connection commands.
 
 use crate::commands::data::keys;
 use crate::commands::error::{
-    CLIENT_NAME, Done, NO_AUTH_FOR_HELLO, NO_PASSWORD, NO_PROTOCOL, PROTOCOL_NUMBER, Refused, SYNTAX, WRONG_PASSWORD,
+    CLIENT_NAME, CommandError, CommandResult, NO_AUTH_FOR_HELLO, NO_PASSWORD, NO_PROTOCOL, PROTOCOL_NUMBER, SYNTAX,
+    WRONG_PASSWORD,
 };
 use crate::commands::options::integer;
 use crate::commands::{Context, Request};
 use crate::resp::{Protocol, Reply};
 
-/// The version of Redis whose commands these are: clients ask for it.
+/// Version of Redis reported to clients, whose commands are implemented.
 pub(in crate::commands) const VERSION: &str = "7.0.15";
 
-pub(in crate::commands) fn ping(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn ping(
+    _: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     match request.args.get(1) {
         None => reply.simple("PONG"),
         Some(text) if request.args.len() == 2 => reply.bulk(text),
@@ -20,18 +25,22 @@ pub(in crate::commands) fn ping(_: &mut Context<'_, '_>, request: &Request<'_>, 
     Ok(())
 }
 
-pub(in crate::commands) fn echo(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn echo(
+    _: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     reply.bulk(&request.args[1]);
     Ok(())
 }
 
-pub(in crate::commands) fn quit(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn quit(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.session.is_closing = true;
     reply.ok();
     Ok(())
 }
 
-pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.session.unwatch(cx.shards);
     let session = &mut *cx.session;
     session.transaction = None;
@@ -44,18 +53,26 @@ pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, repl
     Ok(())
 }
 
-pub(in crate::commands) fn select(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn select(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     cx.session.space = keys::database(&request.args[1])?;
     reply.ok();
     Ok(())
 }
 
-/// The keyspace that `SELECT` goes to, if there is such a one.
+/// Returns the keyspace that `SELECT` changes to, if the number is valid.
 pub(in crate::commands) fn selected(number: &[u8]) -> Option<u8> {
     keys::database(number).ok()
 }
 
-pub(in crate::commands) fn auth(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn auth(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (user, password) = match request.args.len() {
         2 if cx.server.settings().password.is_none() => return Err(NO_PASSWORD),
         2 => (&b"default"[..], &request.args[1]),
@@ -67,7 +84,7 @@ pub(in crate::commands) fn auth(cx: &mut Context<'_, '_>, request: &Request<'_>,
     Ok(())
 }
 
-fn authenticate(cx: &mut Context<'_, '_>, user: &[u8], password: &[u8]) -> Done {
+fn authenticate(cx: &mut Context<'_, '_>, user: &[u8], password: &[u8]) -> CommandResult {
     let is_right = cx.server.settings().password.as_deref().is_none_or(|right| is_same(right, password));
     if user != b"default" || !is_right {
         return Err(WRONG_PASSWORD);
@@ -76,13 +93,17 @@ fn authenticate(cx: &mut Context<'_, '_>, user: &[u8], password: &[u8]) -> Done 
     Ok(())
 }
 
-/// Whether two words are the same, in a time that does not tell where they differ.
+/// Compares two passwords in a time that does not depend on the position of a difference.
 fn is_same(right: &[u8], word: &[u8]) -> bool {
     let differing = right.iter().zip(word).fold(0, |differing, (a, b)| differing | (a ^ b));
     right.len() == word.len() && std::hint::black_box(differing) == 0
 }
 
-pub(in crate::commands) fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn hello(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let protocol = match request.args.get(1) {
         None => cx.session.protocol,
         Some(version) => match integer(version).map_err(|_| PROTOCOL_NUMBER)? {
@@ -100,7 +121,7 @@ pub(in crate::commands) fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>
             name = rest.next();
             check_name(name.unwrap_or_default())?;
         } else {
-            return Err(Refused::hello_option(option));
+            return Err(CommandError::hello_option(option));
         }
     }
     if let Some((user, password)) = user {
@@ -132,8 +153,8 @@ pub(in crate::commands) fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>
     Ok(())
 }
 
-/// A name has no spaces, for it is shown in a list.
-pub(in crate::commands) fn check_name(name: &[u8]) -> Done {
+/// Rejects names with spaces or control characters, which would corrupt `CLIENT LIST`.
+pub(in crate::commands) fn check_name(name: &[u8]) -> CommandResult {
     if is_name(name) { Ok(()) } else { Err(CLIENT_NAME) }
 }
 
@@ -143,83 +164,85 @@ pub(in crate::commands) fn is_name(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
-    fn a_client_is_answered_and_leaves() {
-        for mut client in Client::each() {
-            client.says("ping", "+PONG");
-            client.says("PING hello", "$5 hello");
-            client.says("ping a b", "-ERR wrong number of arguments for 'ping' command");
-            client.says("echo \"a b\"", "$3 a b");
-            client.says("foo a b", "-ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
-            client.says("echo", "-ERR wrong number of arguments for 'echo' command");
+    fn ping_echo_and_quit_reply_as_redis() {
+        for mut client in TestClient::each() {
+            client.expect("ping", "+PONG");
+            client.expect("PING hello", "$5 hello");
+            client.expect("ping a b", "-ERR wrong number of arguments for 'ping' command");
+            client.expect("echo \"a b\"", "$3 a b");
+            client.expect("foo a b", "-ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
+            client.expect("echo", "-ERR wrong number of arguments for 'echo' command");
             assert!(!client.session.is_closing());
-            client.says("quit now", "+OK");
+            client.expect("quit now", "+OK");
             assert!(client.session.is_closing());
         }
     }
 
     #[test]
-    fn databases_are_apart() {
-        for mut client in Client::each() {
-            client.says("set a 1", "+OK");
-            client.says("select 15", "+OK");
-            client.says("get a", "$-1");
-            client.says("select 16", "-ERR DB index is out of range");
-            client.says("select -1", "-ERR DB index is out of range");
-            client.says("select x", "-ERR value is not an integer or out of range");
-            client
-                .says("select 3000000000", "-ERR value is out of range, value must between -2147483648 and 2147483647");
-            client.says("reset", "+RESET");
-            client.says("get a", "$1 1");
+    fn databases_are_separate() {
+        for mut client in TestClient::each() {
+            client.expect("set a 1", "+OK");
+            client.expect("select 15", "+OK");
+            client.expect("get a", "$-1");
+            client.expect("select 16", "-ERR DB index is out of range");
+            client.expect("select -1", "-ERR DB index is out of range");
+            client.expect("select x", "-ERR value is not an integer or out of range");
+            client.expect(
+                "select 3000000000",
+                "-ERR value is out of range, value must between -2147483648 and 2147483647",
+            );
+            client.expect("reset", "+RESET");
+            client.expect("get a", "$1 1");
         }
     }
 
     #[test]
-    fn without_the_password_nothing_is_done() {
-        for mut client in Client::each() {
-            client.says(
+    fn commands_need_authentication_if_password_is_set() {
+        for mut client in TestClient::each() {
+            client.expect(
                 "auth x",
                 "-ERR AUTH <password> called without any password configured for the default user. \
                                    Are you sure your configuration is correct?",
             );
-            client.says("auth default x", "+OK");
-            client.says("auth other x", "-WRONGPASS invalid username-password pair or user is disabled.");
-            client.says("config set requirepass secret", "+OK");
-            // Whoever was there stays.
-            client.says("ping", "+PONG");
-            client.says("reset", "+RESET");
-            client.says("ping", "-NOAUTH Authentication required.");
-            client.says("nosuch", "-ERR unknown command 'nosuch', with args beginning with: ");
-            client.says("get", "-ERR wrong number of arguments for 'get' command");
+            client.expect("auth default x", "+OK");
+            client.expect("auth other x", "-WRONGPASS invalid username-password pair or user is disabled.");
+            client.expect("config set requirepass secret", "+OK");
+            // Connected clients stay authenticated.
+            client.expect("ping", "+PONG");
+            client.expect("reset", "+RESET");
+            client.expect("ping", "-NOAUTH Authentication required.");
+            client.expect("nosuch", "-ERR unknown command 'nosuch', with args beginning with: ");
+            client.expect("get", "-ERR wrong number of arguments for 'get' command");
             assert!(client.run("hello 3").starts_with("-NOAUTH HELLO must be called with the client already"));
-            client.says("auth wrong", "-WRONGPASS invalid username-password pair or user is disabled.");
-            client.says("auth secre", "-WRONGPASS invalid username-password pair or user is disabled.");
-            client.says("auth a b c", "-ERR syntax error");
+            client.expect("auth wrong", "-WRONGPASS invalid username-password pair or user is disabled.");
+            client.expect("auth secre", "-WRONGPASS invalid username-password pair or user is disabled.");
+            client.expect("auth a b c", "-ERR syntax error");
             assert!(client.run("hello 2 auth default wrong").starts_with("-WRONGPASS"));
             assert!(client.run("hello 3 auth default secret setname me").starts_with("%7 $6 server $5 redis"));
-            client.says("client getname", "$2 me");
-            client.says("reset", "+RESET");
-            client.says("auth secret", "+OK");
-            client.says("ping", "+PONG");
+            client.expect("client getname", "$2 me");
+            client.expect("reset", "+RESET");
+            client.expect("auth secret", "+OK");
+            client.expect("ping", "+PONG");
         }
     }
 
     #[test]
-    fn the_protocol_is_chosen() {
-        for mut client in Client::each() {
-            client.says("get nosuch", "$-1");
+    fn hello_selects_protocol() {
+        for mut client in TestClient::each() {
+            client.expect("get nosuch", "$-1");
             assert!(client.run("hello 3").starts_with("%7 "));
-            client.says("get nosuch", "_");
+            client.expect("get nosuch", "_");
             assert!(client.run("hello").contains("$5 proto :3"));
             assert!(client.run("hello 2").starts_with("*14 "));
-            client.says("get nosuch", "$-1");
-            client.says("hello 4", "-NOPROTO unsupported protocol version");
-            client.says("hello x", "-ERR Protocol version is not an integer or out of range");
-            client.says("hello 2 foo", "-ERR Syntax error in HELLO option 'foo'");
-            client.says("hello 2 auth a", "-ERR Syntax error in HELLO option 'auth'");
-            client.says(
+            client.expect("get nosuch", "$-1");
+            client.expect("hello 4", "-NOPROTO unsupported protocol version");
+            client.expect("hello x", "-ERR Protocol version is not an integer or out of range");
+            client.expect("hello 2 foo", "-ERR Syntax error in HELLO option 'foo'");
+            client.expect("hello 2 auth a", "-ERR Syntax error in HELLO option 'auth'");
+            client.expect(
                 "hello 2 setname \"a b\"",
                 "-ERR Client names cannot contain spaces, newlines or special characters.",
             );

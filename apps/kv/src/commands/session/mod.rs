@@ -1,4 +1,4 @@
-//! What a connection is to the commands.
+//! State of a connection.
 
 pub mod clients;
 pub mod connection;
@@ -8,18 +8,18 @@ pub mod watched_keys;
 use crate::commands::data::hashes::Fields;
 use crate::commands::data::scan::Progress;
 use crate::commands::session::watched_keys::WatchedKeys;
-use crate::commands::table::{Command, Quick};
+use crate::commands::table::{Command, FastCommand};
 use crate::resp::{Limits, OwnedArgs, Protocol};
 use crate::shards::{ShardSet, Shards};
 use std::net::SocketAddr;
 
-/// One client's state.
+/// State of a client.
 #[derive(Debug)]
 pub struct Session {
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-    /// The database, which is the keyspace of its keys.
+    /// Database, which is the keyspace of its keys.
     pub(super) space: u8,
     pub(super) protocol: Protocol,
     pub(super) is_authenticated: bool,
@@ -29,39 +29,39 @@ pub struct Session {
     pub(super) name: Vec<u8>,
     pub(super) library: Vec<u8>,
     pub(super) library_version: Vec<u8>,
-    /// What follows `MULTI`.
+    /// Commands queued since `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
     pub(super) watched: WatchedKeys,
-    /// Its commands may be done in pieces.
+    /// Commands may run in steps.
     pub(super) may_pause: bool,
-    /// State of its command if that has been done in part.
+    /// State of a command that has run in part.
     pub(super) paused: Option<Paused>,
     pub(super) since: u64,
     pub(super) used: u64,
     pub(super) last: Option<&'static Command>,
 }
 
-/// State of a command between two of its pieces.
+/// State of a command between two steps.
 #[derive(Debug)]
 pub(super) enum Paused {
     /// `KEYS`.
     Keys(Box<Progress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.
     Fields(Box<Fields>),
-    /// `WATCH`, with the argument that is watched next.
+    /// `WATCH`, with the position of the next argument.
     Watch(usize),
     /// `UNWATCH` or `DISCARD`.
     Unwatch,
-    /// `FLUSHDB` or `FLUSHALL`, which waits for the removal of keys flushed before.
+    /// `FLUSHDB` or `FLUSHALL` that waits for the removal of keys flushed before.
     Flush,
 }
 
-/// Commands that wait for `EXEC`.
+/// Commands queued between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub queue: Vec<Queued>,
-    /// One was refused already: none is done.
-    pub is_spoiled: bool,
+    /// A command was rejected, so `EXEC` fails.
+    pub is_failed: bool,
     pub bytes: usize,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Queued {
 }
 
 impl Session {
-    /// A connection between `peer` and `local`, from `now` on. No other has the number `id`, ever; it is no 0.
+    /// Creates a session between `peer` and `local`. `id` is unique for all time and not 0.
     pub fn new(id: u64, peer: SocketAddr, local: SocketAddr, is_authenticated: bool, now: u64) -> Self {
         Session {
             id,
@@ -96,99 +96,101 @@ impl Session {
         }
     }
 
-    /// Its number.
+    /// Returns the client id.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The keyspace in which its keys are.
+    /// Returns the keyspace of the keys.
     #[inline]
     pub fn space(&self) -> u8 {
         self.space
     }
 
-    /// What its requests may be, for a server where arguments are of `bulk` bytes at most and long from `long` bytes on. Those
-    /// of a transaction go where they stay in any case: if there is no memory for one, it is refused before it waits.
+    /// Returns the limits of its requests: arguments have at most `bulk` bytes and are long from `long` bytes on.
+    /// Inside a transaction long arguments are stored in the arena in any case, so that a lack of memory is reported
+    /// before they are queued.
     pub fn limits(&self, bulk: usize, long: usize) -> Limits {
         Limits { bulk, long, apart: self.transaction.is_some(), authenticated: self.is_authenticated }
     }
 
-    /// The protocol of its replies.
+    /// Returns the protocol of the replies.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Whether the connection is to be closed once what was replied has been sent.
+    /// Returns true if the connection is to be closed after the replies so far.
     pub fn is_closing(&self) -> bool {
         self.is_closing
     }
 
-    /// Set if the client sent an HTTP request: its connection is reset without further replies.
+    /// Returns true if the client sent an HTTP request. Its connection is reset without further replies.
     pub fn is_http(&self) -> bool {
         self.is_http
     }
 
-    /// Bytes that its queued commands and its watched keys take.
+    /// Returns the bytes of queued commands and watched keys.
     pub fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched.bytes()
     }
 
-    /// Allows commands that take long to be done in pieces. While the session [is paused](Self::is_paused) after
-    /// [`Request::run`](crate::commands::Request::run), the same request has to be run again, after others have had their turn, until it has
-    /// replied.
-    pub fn allow_pieces(&mut self) {
+    /// Allows long commands to run in steps. While the session [is paused](Self::is_paused) after
+    /// [`Request::run`](crate::commands::Request::run), the same request has to run again, after the requests of other
+    /// clients, until it replies.
+    pub fn allow_pausing(&mut self) {
         self.may_pause = true;
     }
 
-    /// Returns true if its last request has been done in part and has not replied.
+    /// Returns true if the last request has run in part and has not replied.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
     }
 
-    /// Whether a request of it is just that: it may do all, and is not within a transaction.
+    /// Returns true if the client is authenticated and not in a transaction.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.is_authenticated && self.transaction.is_none()
     }
 
-    /// Its last command is this one, at `now`.
+    /// Records a command at `now`.
     #[inline]
-    pub fn used_for(&mut self, command: Quick, now: u64) {
+    pub fn note_command(&mut self, command: FastCommand, now: u64) {
         self.used = now;
         self.last = Some(command.command());
     }
 
-    /// Whether it has said the password, or there is none.
+    /// Returns true if the client is authenticated or there is no password.
     #[inline]
     pub fn is_authenticated(&self) -> bool {
         self.is_authenticated
     }
 
-    /// It is that of somebody else from now on, who has the database `space`, speaks `protocol`, and may do all.
-    pub fn visit(&mut self, space: u8, protocol: Protocol) {
+    /// Makes the session stand for another client with the database `space` and `protocol`, which is authenticated.
+    pub fn act_for(&mut self, space: u8, protocol: Protocol) {
         (self.space, self.protocol) = (space, protocol);
     }
 
-    /// The shards, of `count`, in which keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
-    pub fn watches(&self, count: usize) -> ShardSet {
+    /// Returns the shards, of `count`, that hold watched keys. The owner of the connection [ends the
+    /// watches](Self::unwatch) when it closes.
+    pub fn watched_shards(&self, count: usize) -> ShardSet {
         self.watched.shards(count)
     }
 
-    /// Lets all keys go that are watched for it, whose shards are there.
+    /// Ends all watches. The shards of the keys are among `shards`.
     pub fn unwatch(&mut self, shards: &mut Shards<'_>) {
         self.watched.clear(shards);
     }
 
-    /// A command was refused: one among those of a transaction lets all of it fail.
-    pub fn spoil(&mut self) {
+    /// Makes the current transaction fail because a command was rejected.
+    pub fn fail_transaction(&mut self) {
         if let Some(transaction) = &mut self.transaction {
-            transaction.is_spoiled = true;
+            transaction.is_failed = true;
         }
     }
 
-    /// What `CLIENT LIST` says of it at `now`.
-    pub fn client(&self, now: u64) -> Client {
-        Client {
+    /// Returns the entry for `CLIENT LIST` at `now`.
+    pub fn client(&self, now: u64) -> ClientInfo {
+        ClientInfo {
             id: self.id,
             peer: self.peer,
             local: self.local,
@@ -207,43 +209,43 @@ impl Session {
     }
 }
 
-/// A connection as others see it.
+/// Entry of `CLIENT LIST`.
 #[derive(Debug, Clone)]
-pub struct Client {
-    /// Its number.
+pub struct ClientInfo {
+    /// Client id.
     pub id: u64,
-    /// Where it comes from.
+    /// Address of the client.
     pub peer: SocketAddr,
-    /// Where it arrived.
+    /// Local address.
     pub local: SocketAddr,
-    /// What it calls itself.
+    /// Name (`CLIENT SETNAME`).
     pub name: Vec<u8>,
-    /// The library that it uses.
+    /// Client library.
     pub library: Vec<u8>,
-    /// That library's version.
+    /// Version of the library.
     pub library_version: Vec<u8>,
-    /// Seconds since it came.
+    /// Seconds since it connected.
     pub age: u64,
     /// Seconds since its last command.
     pub idle: u64,
-    /// Its database.
+    /// Database.
     pub database: u8,
-    /// Commands that wait for `EXEC`.
+    /// Number of queued commands, if in a transaction.
     pub queued: Option<usize>,
-    /// Bytes that they and the watched keys take.
+    /// Bytes of queued commands and watched keys.
     pub queued_bytes: usize,
-    /// Whether keys are watched for it.
+    /// True if the client watches keys.
     pub watches: bool,
-    /// Its last command.
+    /// Last command.
     pub command: &'static str,
-    /// The protocol of its replies.
+    /// Protocol of the replies.
     pub protocol: Protocol,
 }
 
-impl Client {
-    /// Appends its line, without the line's end.
+impl ClientInfo {
+    /// Appends the line of `CLIENT LIST` without line end.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let Client { id, peer, local, age, idle, database, command, queued_bytes, .. } = self;
+        let ClientInfo { id, peer, local, age, idle, database, command, queued_bytes, .. } = self;
         let flags = if self.queued.is_some() { "x" } else { "N" };
         let queued = self.queued.map_or(-1, |queued| queued as i64);
         let protocol = if self.protocol == Protocol::Resp3 { 3 } else { 2 };

@@ -1,23 +1,25 @@
-//! Commands that are done together.
+//! Transactions.
 
-use crate::commands::error::{ABORTED, DISCARD_ALONE, Done, EXEC_ALONE, NESTED_MULTI, Refused, WATCH_IN_MULTI};
+use crate::commands::error::{
+    ABORTED, CommandError, CommandResult, DISCARD_ALONE, EXEC_ALONE, NESTED_MULTI, WATCH_IN_MULTI,
+};
 use crate::commands::session::watched_keys::MAX_WATCHED;
 use crate::commands::session::{Paused, Queued, Transaction};
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 
-/// Keys that are watched, or no longer watched, in a piece of work.
-const TOGETHER: usize = 2048;
+/// Keys whose watch begins or ends in one step.
+const STEP: usize = 2048;
 
 impl Transaction {
-    /// One command more.
+    /// Queues a command.
     pub fn push(&mut self, queued: Queued) {
         self.bytes += queued.args.bytes() + size_of::<Queued>();
         self.queue.push(queued);
     }
 }
 
-pub(in crate::commands) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if cx.session.transaction.is_some() {
         return Err(NESTED_MULTI);
     }
@@ -26,18 +28,22 @@ pub(in crate::commands) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, repl
     Ok(())
 }
 
-pub(in crate::commands) fn discard(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn discard(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if cx.session.paused.is_none() {
         cx.session.transaction.take().ok_or(DISCARD_ALONE)?;
     }
     unwatch(cx, request, reply)
 }
 
-pub(in crate::commands) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let transaction = cx.session.transaction.take().ok_or(EXEC_ALONE)?;
     let is_changed = cx.session.watched.is_changed(cx.shards, cx.now);
     cx.session.unwatch(cx.shards);
-    if transaction.is_spoiled {
+    if transaction.is_failed {
         return Err(ABORTED);
     }
     if is_changed {
@@ -52,7 +58,11 @@ pub(in crate::commands) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply
     Ok(())
 }
 
-pub(in crate::commands) fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn watch(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if cx.session.transaction.is_some() {
         return Err(WATCH_IN_MULTI);
     }
@@ -65,7 +75,7 @@ pub(in crate::commands) fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>
     };
     let space = cx.session.space;
     for at in first..request.args.len() {
-        if at - first == TOGETHER && request.is_done_in_pieces(cx.session) {
+        if at - first == STEP && request.may_run_in_steps(cx.session) {
             cx.session.paused = Some(Paused::Watch(at));
             return Ok(());
         }
@@ -79,15 +89,19 @@ pub(in crate::commands) fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>
 }
 
 #[cold]
-fn too_many_watched() -> Refused {
-    Refused::of(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
+fn too_many_watched() -> CommandError {
+    CommandError::of(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
 }
 
-pub(in crate::commands) fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+pub(in crate::commands) fn unwatch(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     cx.session.paused = None;
-    if !request.is_done_in_pieces(cx.session) {
+    if !request.may_run_in_steps(cx.session) {
         cx.session.unwatch(cx.shards);
-    } else if !cx.session.watched.clear_some(cx.shards, TOGETHER) {
+    } else if !cx.session.watched.clear_some(cx.shards, STEP) {
         cx.session.paused = Some(Paused::Unwatch);
         return Ok(());
     }
@@ -97,103 +111,103 @@ pub(in crate::commands) fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
 
     #[test]
-    fn commands_wait_and_are_done_together() {
-        for mut client in Client::each() {
-            client.says("multi", "+OK");
-            client.says("set a 1", "+QUEUED");
-            client.says("incr a", "+QUEUED");
-            client.says("hget a f", "+QUEUED");
-            client.says("select 3", "+QUEUED");
-            client.says("set b 2", "+QUEUED");
-            client.says("copy b c db 5", "+QUEUED");
-            client.says("get nosuch", "+QUEUED");
+    fn commands_are_queued_and_run_together() {
+        for mut client in TestClient::each() {
+            client.expect("multi", "+OK");
+            client.expect("set a 1", "+QUEUED");
+            client.expect("incr a", "+QUEUED");
+            client.expect("hget a f", "+QUEUED");
+            client.expect("select 3", "+QUEUED");
+            client.expect("set b 2", "+QUEUED");
+            client.expect("copy b c db 5", "+QUEUED");
+            client.expect("get nosuch", "+QUEUED");
             assert!(client.session.queued_bytes() > 0);
-            client.says(
+            client.expect(
                 "exec",
                 "*7 +OK :2 -WRONGTYPE Operation against a key holding the wrong kind of value +OK +OK :1 $-1",
             );
-            client.says("get b", "$1 2");
-            client.says("select 5", "+OK");
-            client.says("get c", "$1 2");
-            client.says("multi", "+OK");
-            client.says("exec", "*0");
+            client.expect("get b", "$1 2");
+            client.expect("select 5", "+OK");
+            client.expect("get c", "$1 2");
+            client.expect("multi", "+OK");
+            client.expect("exec", "*0");
         }
     }
 
     #[test]
-    fn a_refused_command_refuses_all() {
-        for mut client in Client::each() {
+    fn rejected_command_aborts_transaction() {
+        for mut client in TestClient::each() {
             for wrong in ["nosuch", "get", "client foo"] {
-                client.says("multi", "+OK");
-                client.says("set a 1", "+QUEUED");
+                client.expect("multi", "+OK");
+                client.expect("set a 1", "+QUEUED");
                 assert!(client.run(wrong).starts_with("-ERR "));
-                client.says("exec", "-EXECABORT Transaction discarded because of previous errors.");
+                client.expect("exec", "-EXECABORT Transaction discarded because of previous errors.");
             }
-            client.says("exists a", ":0");
-            client.says("exec", "-ERR EXEC without MULTI");
-            client.says("discard", "-ERR DISCARD without MULTI");
-            client.says("multi", "+OK");
-            // These are no part of it.
-            client.says("multi", "-ERR MULTI calls can not be nested");
-            client.says("watch a", "-ERR WATCH inside MULTI is not allowed");
-            client.says("exec", "*0");
-            client.says("multi", "+OK");
-            client.says("set a 1", "+QUEUED");
-            client.says("discard", "+OK");
-            client.says("exists a", ":0");
-            client.says("multi", "+OK");
-            client.says("reset", "+RESET");
-            client.says("exists a", ":0");
+            client.expect("exists a", ":0");
+            client.expect("exec", "-ERR EXEC without MULTI");
+            client.expect("discard", "-ERR DISCARD without MULTI");
+            client.expect("multi", "+OK");
+            // These commands are not queued.
+            client.expect("multi", "-ERR MULTI calls can not be nested");
+            client.expect("watch a", "-ERR WATCH inside MULTI is not allowed");
+            client.expect("exec", "*0");
+            client.expect("multi", "+OK");
+            client.expect("set a 1", "+QUEUED");
+            client.expect("discard", "+OK");
+            client.expect("exists a", ":0");
+            client.expect("multi", "+OK");
+            client.expect("reset", "+RESET");
+            client.expect("exists a", ":0");
         }
     }
 
     #[test]
-    fn a_change_of_a_watched_key_refuses_all() {
-        for mut client in Client::each() {
+    fn change_of_watched_key_aborts_transaction() {
+        for mut client in TestClient::each() {
             let change =
                 ["set a 2", "del a", "pexpire a 5", "flushall", "append a x", "rename a b", "hset h f v", "set c 1"];
             for (n, change) in change.into_iter().enumerate() {
                 client.run("flushall");
-                client.says("set a 1", "+OK");
-                client.says("watch a nosuch h c", "+OK");
+                client.expect("set a 1", "+OK");
+                client.expect("watch a nosuch h c", "+OK");
                 client.run(change);
-                client.says("multi", "+OK");
-                client.says(&format!("set done {n}"), "+QUEUED");
-                client.says("exec", "*-1");
-                client.says("exists done", ":0");
+                client.expect("multi", "+OK");
+                client.expect(&format!("set done {n}"), "+QUEUED");
+                client.expect("exec", "*-1");
+                client.expect("exists done", ":0");
             }
-            client.says("set a 1 px 10", "+OK");
-            client.says("watch a", "+OK");
+            client.expect("set a 1 px 10", "+OK");
+            client.expect("watch a", "+OK");
             client.wait(10);
-            client.says("multi", "+OK");
-            client.says("ping", "+QUEUED");
-            client.says("exec", "*-1");
-            // The watch is over, and what has not changed does no harm.
-            client.says("watch a", "+OK");
-            client.says("unwatch", "+OK");
-            client.says("set a 1", "+OK");
-            client.says("watch a", "+OK");
-            client.says("watch nosuch", "+OK");
-            client.says("get a", "$1 1");
-            client.says("flushdb", "+OK");
-            client.says("unwatch", "+OK");
-            client.says("watch nosuch", "+OK");
-            client.says("flushdb", "+OK");
-            client.says("multi", "+OK");
-            client.says("ping", "+QUEUED");
-            client.says("exec", "*1 +PONG");
-            client.says("watch a", "+OK");
-            client.says("multi", "+OK");
-            client.says("discard", "+OK");
-            assert!(client.session.watches(4).is_empty());
+            client.expect("multi", "+OK");
+            client.expect("ping", "+QUEUED");
+            client.expect("exec", "*-1");
+            // `EXEC` ended the watch. An unchanged key does not abort.
+            client.expect("watch a", "+OK");
+            client.expect("unwatch", "+OK");
+            client.expect("set a 1", "+OK");
+            client.expect("watch a", "+OK");
+            client.expect("watch nosuch", "+OK");
+            client.expect("get a", "$1 1");
+            client.expect("flushdb", "+OK");
+            client.expect("unwatch", "+OK");
+            client.expect("watch nosuch", "+OK");
+            client.expect("flushdb", "+OK");
+            client.expect("multi", "+OK");
+            client.expect("ping", "+QUEUED");
+            client.expect("exec", "*1 +PONG");
+            client.expect("watch a", "+OK");
+            client.expect("multi", "+OK");
+            client.expect("discard", "+OK");
+            assert!(client.session.watched_shards(4).is_empty());
             client.run("hello 3");
-            client.says("watch a", "+OK");
-            client.says("set a 1", "+OK");
-            client.says("multi", "+OK");
-            client.says("exec", "_");
+            client.expect("watch a", "+OK");
+            client.expect("set a 1", "+OK");
+            client.expect("multi", "+OK");
+            client.expect("exec", "_");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Keys that a client watches.
+//! Watched keys of a client.
 
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::store::Key;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-/// Maximum number of keys that a client watches. It bounds the time of `EXEC` and `UNWATCH`.
+/// Maximum number of watched keys. It bounds the time of `EXEC` and `UNWATCH`.
 pub(in crate::commands) const MAX_WATCHED: usize = 1 << 16;
-/// Memory of an entry here and in the table of the shard, with the space that the two tables keep free.
+/// Memory of an entry here and in the shard's table, including the free space of both tables.
 const ENTRY: usize = 160;
-/// Entries for which the table keeps room when it is empty.
-const KEPT: usize = 16;
+/// Capacity that an emptied table keeps.
+const MIN_CAPACITY: usize = 16;
 
 /// Hash of a key, which depends on the keyspace.
 #[derive(Debug, Clone, Copy, Eq)]
@@ -26,10 +26,10 @@ struct Watched {
     flushes: Option<u64>,
 }
 
-/// Set of the keys that a client watches.
+/// Watched keys of a client.
 ///
-/// The entries are found by the hash of the key. The shards note changes by the same hash, so a second key with the hash of the first needs
-/// no entry.
+/// Entries are found by the hash of the key. Shards note changes by the same hash, so a second key with the same hash
+/// needs no entry.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct WatchedKeys {
     keys: HashMap<KeyHash, Watched>,
@@ -84,7 +84,7 @@ impl WatchedKeys {
         self.keys.iter().any(|(hash, watched)| {
             let key = watched.key(*hash);
             let store = shards.of(&key);
-            // An expired key counts as changed once it has been looked at.
+            // The lookup removes an expired key, which counts as a change.
             store.exists(&key, now);
             store.version(&key) != watched.version
                 || watched.flushes.is_some_and(|flushes| flushes != store.flushes(watched.space))
@@ -119,7 +119,7 @@ impl WatchedKeys {
             let key = watched.key(hash);
             shards.of(&key).unwatch(&key);
         }
-        self.keys.shrink_to(KEPT);
+        self.keys.shrink_to(MIN_CAPACITY);
         self.bytes = 0;
     }
 }
@@ -133,7 +133,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::testing::Client;
+    use crate::commands::testing::TestClient;
     use std::cell::Cell;
 
     thread_local! {
@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn watch_of_many_keys_takes_linear_work() {
         const KEYS: usize = 60_000;
-        for mut client in Client::each() {
+        for mut client in TestClient::each() {
             for from in (0..KEYS).step_by(4000) {
-                client.says(&format!("watch{}", names(from..from + 4000)), "+OK");
+                client.expect(&format!("watch{}", names(from..from + 4000)), "+OK");
             }
-            client.says("watch k0 k59999 k7", "+OK");
-            client.says("multi", "+OK");
-            client.says("exec", "*0");
+            client.expect("watch k0 k59999 k7", "+OK");
+            client.expect("multi", "+OK");
+            client.expect("exec", "*0");
             let comparisons = COMPARISONS.replace(0);
             assert!(comparisons < 2 * KEYS, "{comparisons} comparisons");
             assert!(client.session.watched.is_empty());
@@ -163,52 +163,52 @@ mod tests {
 
     #[test]
     fn number_of_watched_keys_is_bounded() {
-        for mut client in Client::each() {
+        for mut client in TestClient::each() {
             for from in (0..MAX_WATCHED).step_by(4096) {
-                client.says(&format!("watch{}", names(from..from + 4096)), "+OK");
+                client.expect(&format!("watch{}", names(from..from + 4096)), "+OK");
             }
-            client.says("watch other", "-ERR too many watched keys: 65536 at most");
-            client.says("watch k0", "+OK");
-            client.says("unwatch", "+OK");
-            client.says("watch other", "+OK");
+            client.expect("watch other", "-ERR too many watched keys: 65536 at most");
+            client.expect("watch k0", "+OK");
+            client.expect("unwatch", "+OK");
+            client.expect("watch other", "+OK");
         }
     }
 
     #[test]
     fn memory_of_watched_keys_counts_as_queued_until_the_watch_ends() {
-        for mut client in Client::each() {
+        for mut client in TestClient::each() {
             let key = "k".repeat(1000);
-            client.says(&format!("watch {key}"), "+OK");
+            client.expect(&format!("watch {key}"), "+OK");
             assert_eq!(client.session.queued_bytes(), ENTRY + 1000);
-            client.says(&format!("watch {key}"), "+OK");
+            client.expect(&format!("watch {key}"), "+OK");
             assert_eq!(client.session.queued_bytes(), ENTRY + 1000);
             for end in ["unwatch", "reset"] {
                 client.run(end);
                 assert_eq!(client.session.queued_bytes(), 0, "{end}");
-                client.says(&format!("watch {key}"), "+OK");
+                client.expect(&format!("watch {key}"), "+OK");
             }
         }
     }
 
     #[test]
     fn flush_changes_watched_keys_that_exist_and_no_others() {
-        for mut client in Client::each() {
+        for mut client in TestClient::each() {
             for (flush, changes) in [("flushdb", true), ("flushall", true), ("ping", false)] {
-                client.says("set a 1", "+OK");
-                client.says("watch a none", "+OK");
+                client.expect("set a 1", "+OK");
+                client.expect("watch a none", "+OK");
                 client.run(flush);
-                client.says("multi", "+OK");
-                client.says("exec", if changes { "*-1" } else { "*0" });
-                client.says("watch none", "+OK");
+                client.expect("multi", "+OK");
+                client.expect("exec", if changes { "*-1" } else { "*0" });
+                client.expect("watch none", "+OK");
                 client.run(flush);
-                client.says("multi", "+OK");
-                client.says("exec", "*0");
-                client.says("watch a", "+OK");
-                client.says("select 1", "+OK");
-                client.says("flushdb", "+OK");
-                client.says("select 0", "+OK");
-                client.says("multi", "+OK");
-                client.says("exec", "*0");
+                client.expect("multi", "+OK");
+                client.expect("exec", "*0");
+                client.expect("watch a", "+OK");
+                client.expect("select 1", "+OK");
+                client.expect("flushdb", "+OK");
+                client.expect("select 0", "+OK");
+                client.expect("multi", "+OK");
+                client.expect("exec", "*0");
             }
         }
     }

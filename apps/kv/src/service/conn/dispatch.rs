@@ -172,11 +172,11 @@ impl Kv {
             };
             let text = &data[used..used + len];
             let args = parser.args(text);
-            let whole = Request::whole(args);
+            let whole = Request::materialized(args);
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
             if std::mem::take(has_no_room) && !args.get(0).is_some_and(commands::is_http) {
-                session.spoil();
+                session.fail_transaction();
                 parser.forget();
                 self.refuse(client, NO_ROOM, false);
                 continue;
@@ -185,7 +185,7 @@ impl Kv {
                 continue;
             }
             let request = Request::new(args, session.space(), &self.hasher);
-            let needs = self.needs(&request, session);
+            let needs = self.needed_shards(&request, session);
             if client.errand.is_none() && self.has(&needs) {
                 if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
                     // It is under way.
@@ -205,7 +205,7 @@ impl Kv {
                 }
                 continue;
             }
-            let is_portable = request.is_portable();
+            let is_portable = request.can_run_remotely();
             if is_portable && args.longs().len() == 0 && whole.is_none() {
                 let redis = Some((session.space(), session.protocol()));
                 if let Some(errand) = self.errand_for(&mut client.errand, client.conn, redis, &needs) {
@@ -271,7 +271,7 @@ impl Kv {
     /// Says `what` to a request of `client`, behind what its requests before it are answered with.
     fn refuse(&mut self, client: &mut Client, what: &[u8], closes: bool) {
         if client.errand.is_some() {
-            client.asked = Some(Asked::Refused(what.to_vec(), closes));
+            client.asked = Some(Asked::CommandError(what.to_vec(), closes));
             return;
         }
         self.replies.put(what);
@@ -302,12 +302,12 @@ impl Kv {
     }
 
     /// The shards that a request needs.
-    fn needs(&self, request: &Request<'_>, session: &Session) -> ShardSet {
+    fn needed_shards(&self, request: &Request<'_>, session: &Session) -> ShardSet {
         // One worker never lends its shard; and who has not said the password is refused before any shard is looked at.
         if self.stores.len() == 1 || !session.is_authenticated() {
             return ShardSet::NONE;
         }
-        request.needs(session, &self.hasher, self.stores.len())
+        request.needed_shards(session, &self.hasher, self.stores.len())
     }
 
     /// The shards that a request of a memcached client needs.
@@ -335,7 +335,7 @@ impl Kv {
         (shard != self.worker && (open.is_some() || self.stores[shard].is_none())).then_some(shard)
     }
 
-    /// Whether all shards of `needs` are there.
+    /// Whether all shards of `needed_shards` are there.
     #[inline]
     pub(in crate::service) fn has(&self, needs: &ShardSet) -> bool {
         needs.iter().all(|shard| self.stores[shard].is_some())
@@ -391,7 +391,7 @@ impl Kv {
                     self.follow(client, flow);
                 }
             }
-            (Asked::Refused(what, closes), _) => self.refuse(client, &what, closes),
+            (Asked::CommandError(what, closes), _) => self.refuse(client, &what, closes),
             (Asked::Resp(_), Speech::Memcached { .. }) => {}
         }
     }
@@ -426,7 +426,7 @@ impl Kv {
                     return;
                 }
                 // What has been done in part here goes on here.
-                (self.needs(&request, session), request.is_portable() && !session.is_paused())
+                (self.needed_shards(&request, session), request.can_run_remotely() && !session.is_paused())
             }
             (Asked::Memcached(bytes, _), _) => {
                 let mut needs = ShardSet::NONE;
@@ -440,7 +440,7 @@ impl Kv {
                 }
                 (needs, is_portable)
             }
-            (Asked::Refused(..), _) => (ShardSet::NONE, false),
+            (Asked::CommandError(..), _) => (ShardSet::NONE, false),
             _ => return,
         };
         if self.has(&needs) {
@@ -450,7 +450,7 @@ impl Kv {
         }
     }
 
-    /// Sees to a request of `client` that needs shards which are not here. Only one that `is_portable` can be run elsewhere.
+    /// Sees to a request of `client` that needs shards which are not here. Only one that `can_run_remotely` can be run elsewhere.
     fn ask(&mut self, client: &mut Client, mut asked: Asked, needs: ShardSet, is_portable: bool) {
         let redis = client.redis();
         if is_portable && self.errand_for(&mut client.errand, client.conn, redis, &needs).is_some() {

@@ -25,7 +25,7 @@ pub(super) struct Client {
     /// A request that has been done in part, and goes on in the next turn.
     pub paused: Option<Asked>,
     /// All clients, for that request, if they are known.
-    pub list: Option<Vec<commands::Client>>,
+    pub list: Option<Vec<commands::ClientInfo>>,
     /// What is under way for it at other workers, so many things: no other request is begun before all of that is there.
     pub awaits: u32,
     /// There is more to be read of it, after others have had their turn.
@@ -53,7 +53,7 @@ pub(super) enum Speech {
 
 impl Speech {
     pub fn resp(mut session: Session) -> Self {
-        session.allow_pieces();
+        session.allow_pausing();
         Speech::Resp { session: Box::new(session), parser: resp::Parser::default(), has_no_room: false }
     }
 
@@ -68,7 +68,7 @@ pub(super) enum Asked {
     /// All of its bytes but for data that were received apart.
     Memcached(Vec<u8>, memcached::Data<'static>),
     /// None that can be run: what is said to it, and whether the connection is closed then.
-    Refused(Vec<u8>, bool),
+    CommandError(Vec<u8>, bool),
 }
 
 impl Asked {

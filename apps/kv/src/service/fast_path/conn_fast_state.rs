@@ -1,7 +1,7 @@
 //! What is to be known of a client while it asks for nothing but what the fast path recognises: a cache line, where the client
 //! itself is many.
 
-use crate::commands::Quick;
+use crate::commands::FastCommand;
 use crate::service::conn::Client;
 use linerate_bypass::ConnId;
 
@@ -15,7 +15,7 @@ pub(in crate::service) struct Lane {
     /// No reply to it waits, and it has not finished.
     pub is_quiet: bool,
     /// What was its last request, if that was answered here.
-    last: Option<Quick>,
+    last: Option<FastCommand>,
     /// When that was.
     heard: u64,
     /// The last burst in which it was served.
@@ -41,7 +41,7 @@ impl Lane {
 
     /// A request of it was answered here, at `now`.
     #[inline(always)]
-    pub fn answered(&mut self, request: Quick, now: u64) {
+    pub fn answered(&mut self, request: FastCommand, now: u64) {
         (self.last, self.heard) = (Some(request), now);
     }
 
@@ -54,7 +54,7 @@ impl Lane {
     pub fn tell(&mut self, client: &mut Client) {
         client.heard = client.heard.max(self.heard);
         if let (Some(last), Some(session)) = (self.last.take(), client.session_mut()) {
-            session.used_for(last, self.heard);
+            session.note_command(last, self.heard);
         }
     }
 

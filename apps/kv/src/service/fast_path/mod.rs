@@ -5,7 +5,7 @@ pub mod conn_fast_state;
 pub mod fast_parse;
 mod lookahead;
 
-use crate::commands::{Quick, Session};
+use crate::commands::{FastCommand, Session};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
 use crate::service::conn::output::{bulk_len, write_bulk};
@@ -230,7 +230,7 @@ impl Kv {
         let key = self.hasher.key_with_hash(*space, known.key(data), *hash);
         let Some(value) = store.get_with_hint(&key, *seen, self.now) else { return false };
         self.stats.hits += 1;
-        self.lanes[conn.slot()].answered(Quick::Get, self.now);
+        self.lanes[conn.slot()].answered(FastCommand::Get, self.now);
         self.stats.commands += 1;
         self.host.read(known.len);
         let len = bulk_len(value.len());
@@ -253,7 +253,7 @@ impl Kv {
         if !known.value(data).is_some_and(|value| set(store, &key, *seen, value, self.now)) {
             return false;
         }
-        self.lanes[conn.slot()].answered(Quick::Set, self.now);
+        self.lanes[conn.slot()].answered(FastCommand::Set, self.now);
         self.stats.commands += 1;
         self.host.read(known.len);
         if net.respond(conn, known.len, OK.len(), |place| place.copy_from_slice(OK)) {
@@ -321,7 +321,7 @@ impl Kv {
             done += 1;
         }
         if let Some(last) = ahead[..done].last() {
-            session.used_for(if last.known.is_set() { Quick::Set } else { Quick::Get }, self.now);
+            session.note_command(if last.known.is_set() { FastCommand::Set } else { FastCommand::Get }, self.now);
         }
         self.stats.commands += done as u64;
         Some((used, done == ahead.len()))

@@ -1,6 +1,6 @@
 //! What all workers of a service have in common.
 
-use crate::commands::{Change, Rejected, Settings, Stats, Totals};
+use crate::commands::{Change, RejectedSetting, Settings, Stats, Totals};
 use crate::counters::Names;
 use crate::export::{Export, Layout};
 use crate::memcached::Counts;
@@ -231,7 +231,7 @@ impl Hub {
     }
 
     /// Applies `change` to the settings. No other change comes between, so all that are made at the same time are kept.
-    pub(in crate::service) fn update(&self, change: &mut Change<'_>) -> Result<(), Rejected> {
+    pub(in crate::service) fn update(&self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
         let mut current = lock(&self.settings);
         let mut settings = Settings::clone(&current);
         change(&mut settings)?;
@@ -242,8 +242,8 @@ impl Hub {
     }
 
     /// Checks the changes from `current` to `settings`.
-    fn check(&self, settings: &Settings, current: &Settings) -> Result<(), Rejected> {
-        let rejected = |parameter, reason| Err(Rejected { parameter, reason });
+    fn check(&self, settings: &Settings, current: &Settings) -> Result<(), RejectedSetting> {
+        let rejected = |parameter, reason| Err(RejectedSetting { parameter, reason });
         let range = LEAST_MEMORY..=self.most;
         if settings.memory != current.memory && !range.contains(&settings.memory) {
             let reason = format!("argument must be between {} and {} inclusive", range.start(), range.end());
@@ -384,7 +384,7 @@ mod tests {
         Config { settings, workers: 1, memcached: None, arena, export: None, counters: None }
     }
 
-    fn set_password(hub: &Hub, password: Option<&[u8]>) -> Result<(), Rejected> {
+    fn set_password(hub: &Hub, password: Option<&[u8]>) -> Result<(), RejectedSetting> {
         hub.update(&mut |settings| {
             settings.password = password.map(<[u8]>::to_vec);
             Ok(())
@@ -439,7 +439,7 @@ mod tests {
         };
         for memory in [0, (4 << 20) - 1, (8 << 20) + 1] {
             let reason = "argument must be between 4194304 and 8388608 inclusive".to_owned();
-            assert_eq!(rejected(memory), Rejected { parameter: "maxmemory", reason });
+            assert_eq!(rejected(memory), RejectedSetting { parameter: "maxmemory", reason });
         }
         assert_eq!((hub.settings(), hub.version()), (before, version));
     }
@@ -453,7 +453,7 @@ mod tests {
         let names = Arc::new(Names::new(1).unwrap());
         let counters = Hub::new(Config { counters: Some((names, RemoteAddrCell::default())), ..config() });
         for (hub, option) in [(udp, "--udp: "), (export, "--export: "), (counters, "--counters: ")] {
-            let Rejected { parameter, reason } = set_password(&hub, Some(b"secret")).unwrap_err();
+            let RejectedSetting { parameter, reason } = set_password(&hub, Some(b"secret")).unwrap_err();
             assert!(parameter == "requirepass" && reason.starts_with(option), "{reason}");
             assert_eq!((set_password(&hub, None), &hub.settings().password), (Ok(()), &None));
         }

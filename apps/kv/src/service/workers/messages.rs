@@ -1,6 +1,6 @@
 //! What workers tell each other.
 
-use crate::commands::Client;
+use crate::commands::ClientInfo;
 use crate::service::Kv;
 use crate::service::workers::remote_batch::Errand;
 use crate::store::Store;
@@ -22,7 +22,7 @@ pub enum Message {
     /// This worker wants to know the receiver's clients, for a connection of its own.
     WhoIsThere(usize, ConnId),
     /// The clients of one worker, for this connection.
-    There(ConnId, Vec<Client>),
+    There(ConnId, Vec<ClientInfo>),
     /// The client with this number is to be disconnected.
     Kill(u64),
     /// The settings have changed. It comes before all that its sender sends after the change.

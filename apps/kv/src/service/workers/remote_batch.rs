@@ -56,7 +56,7 @@ struct Part {
 }
 
 impl Kv {
-    /// Where a request of the client of `conn` goes that needs `needs`, if that is what another worker can run, and if it can travel
+    /// Where a request of the client of `conn` goes that needs `needed_shards`, if that is what another worker can run, and if it can travel
     /// with those of the client's that are under way to `open` already.
     #[inline]
     pub(in crate::service) fn errand_for(
@@ -156,7 +156,7 @@ impl Kv {
                 .set_most_behind(before, if matches!(part.of, Of::Asker(_)) { udp::ANSWER as u64 } else { most });
             match (part.redis, part.of) {
                 (Some((space, protocol)), _) => {
-                    guest.visit(space, protocol);
+                    guest.act_for(space, protocol);
                     self.run_as_guest(&mut guest, text, part.ahead.clone(), last);
                 }
                 (None, Of::Client(_)) => self.run_for_memcached(text, last),

@@ -1,6 +1,6 @@
 //! What commands ask of the server as a whole, and what a worker counts.
 
-use crate::commands::{Change, Client, Rejected, Server, Settings, SlowRequest, Stats, Totals};
+use crate::commands::{Change, ClientInfo, RejectedSetting, Server, Settings, SlowRequest, Stats, Totals};
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::memcached;
@@ -26,13 +26,13 @@ pub(in crate::service) struct Host {
     /// What this worker has counted by itself.
     pub tally: Tally,
     /// The clients of all workers, where a command wants to know.
-    clients: Vec<Client>,
+    clients: Vec<ClientInfo>,
     /// Clients that are to be disconnected.
     pub killed: Vec<u64>,
     /// When memcached clients' keys are flushed here, and how often that was said.
     pub flush: (u64, Option<u64>),
     /// Lists of clients that are being put together: for which connection, for how many workers they are missing.
-    lists: Vec<(ConnId, usize, Vec<Client>)>,
+    lists: Vec<(ConnId, usize, Vec<ClientInfo>)>,
 }
 
 impl Host {
@@ -88,7 +88,7 @@ impl Host {
     }
 
     /// These are all clients, for the command that is run next.
-    pub fn show(&mut self, clients: Vec<Client>) {
+    pub fn show(&mut self, clients: Vec<ClientInfo>) {
         self.clients = clients;
     }
 
@@ -143,14 +143,14 @@ impl Server for Host {
         &self.settings
     }
 
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected> {
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
         self.hub.update(change)?;
         self.refresh();
         self.tell_others(|| Message::SettingsChanged);
         Ok(())
     }
 
-    fn clients(&mut self) -> Vec<Client> {
+    fn clients(&mut self) -> Vec<ClientInfo> {
         std::mem::take(&mut self.clients)
     }
 
@@ -229,7 +229,7 @@ impl memcached::Server for Host {
 
 impl Kv {
     /// The clients of this worker as others see them.
-    pub(in crate::service) fn listed(&mut self) -> Vec<Client> {
+    pub(in crate::service) fn listed(&mut self) -> Vec<ClientInfo> {
         let clients = self.clients.iter_mut().zip(&mut self.lanes);
         let clients = clients.filter_map(|(client, lane)| client.as_mut().map(|client| (client, lane)));
         let clients = clients.map(|(client, lane)| {
@@ -240,7 +240,7 @@ impl Kv {
     }
 
     /// The client of `conn`, which is being worked with, wants the list of all. Returns whether it is there.
-    pub(in crate::service) fn list_for(&mut self, conn: ConnId, own: Client) -> bool {
+    pub(in crate::service) fn list_for(&mut self, conn: ConnId, own: ClientInfo) -> bool {
         let mut clients = self.listed();
         clients.push(own);
         let others: Vec<usize> = self.host.outbox.others(self.stores.len()).collect();
@@ -256,7 +256,7 @@ impl Kv {
     }
 
     /// The clients of another worker are known, for the list that `conn` wants.
-    pub(in crate::service) fn list(&mut self, net: &mut impl Transport, conn: ConnId, clients: Vec<Client>) {
+    pub(in crate::service) fn list(&mut self, net: &mut impl Transport, conn: ConnId, clients: Vec<ClientInfo>) {
         let Some(at) = self.host.lists.iter().position(|(list, ..)| *list == conn) else { return };
         let (_, missing, list) = &mut self.host.lists[at];
         list.extend(clients);
@@ -285,7 +285,7 @@ impl Kv {
 }
 
 /// In the order in which they came.
-fn sorted(mut clients: Vec<Client>) -> Vec<Client> {
+fn sorted(mut clients: Vec<ClientInfo>) -> Vec<ClientInfo> {
     clients.sort_by_key(|client| client.id);
     clients
 }

@@ -54,7 +54,7 @@ impl Lending {
 impl Kv {
     /// The keys watched for a client that has gone are not watched any more.
     pub(in crate::service) fn borrow_to_unwatch(&mut self, session: Box<Session>) {
-        let shards = session.watches(self.stores.len());
+        let shards = session.watched_shards(self.stores.len());
         if !shards.is_empty() {
             self.lending.queue(shards, Job::Unwatch(session));
         }
