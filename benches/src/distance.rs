@@ -1,7 +1,7 @@
 //! Measurements with the cores at one distance: a virtual machine's are moved about, and what two processes exchange over
 //! memory goes faster between near ones. Only what was measured at the same distance is compared.
 
-use crate::process::Error;
+use crate::external::process::Error;
 use crate::transfer;
 
 /// How often something is measured at most until the cores hold still.

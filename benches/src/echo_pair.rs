@@ -1,6 +1,6 @@
 //! An echo server and its load, two processes pinned to a core each, over one of the networks to be compared.
 
-use crate::process::{Error, Process};
+use crate::external::process::{Error, Process};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;

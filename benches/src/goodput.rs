@@ -1,8 +1,8 @@
 //! Bytes in a given time over an impaired path: the kernel's TCP at both ends, or Linerate's at one of them.
 
+use crate::external::process::{Error, Process};
 use crate::hosts::Host;
 use crate::impair::path::{Crossing, Path, PathConfig};
-use crate::process::{Error, Process};
 use rustix::net::sockopt::set_tcp_congestion;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};

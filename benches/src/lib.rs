@@ -1,23 +1,17 @@
 //! What the benches share. Each published figure comes from one of the programs in `src/bin`.
 #![forbid(unsafe_code)]
 
-pub mod baseline;
 pub mod client;
 pub mod distance;
 pub mod echo_pair;
 pub mod engine;
+pub mod external;
 pub mod figures;
 pub mod goodput;
 pub mod hostile;
 pub mod impair;
-pub mod instructions;
 pub mod kv;
-pub mod limit;
-pub mod loopback;
-pub mod process;
-pub mod ratios;
-pub mod sockperf;
-pub mod testpmd;
+pub mod requirements;
 mod unused_address;
 
 pub use linerate_compare::{hosts, priority, transfer};

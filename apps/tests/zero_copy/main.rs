@@ -17,7 +17,7 @@ use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
 use linerate_stack::{Config, Mailboxes, Worker};
-use observer::{How, Observer};
+use observer::{EchoMode, Observer};
 use process::{alone, socket};
 use recorder::Recorder;
 
@@ -56,7 +56,7 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
         let via: Via = server_via.replace("SOCKET", &socket).parse().unwrap();
         let load_via = load_via.replace("SOCKET", &socket);
         let load = |size: usize, to: &str| {
-            let connections = How::all(size).len();
+            let connections = EchoMode::all(size).len();
             let load =
                 format!("echo load --via {load_via} {LOAD} --connect {to} --size {size} --connections {connections}");
             Program::start(&load)
@@ -81,8 +81,8 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
             Worker::new(&config, mailboxes, queue, |_| Observer::new(Vec::new()), clock.now());
         let mut connections = 0;
         for (size, to) in addressed() {
-            let hows = How::all(size);
-            worker.service_mut().hows = hows.to_vec();
+            let modes = EchoMode::all(size);
+            worker.service_mut().modes = modes.to_vec();
             let mut load = early.take().flatten().unwrap_or_else(|| load(size, to));
             while load.child().try_wait().unwrap().is_none() {
                 (0..1000).for_each(|_| _ = worker.turn(clock.now()));
@@ -93,7 +93,7 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
             assert!(report["requests"].as_u64().unwrap() > 0 && report["errors"] == 0, "{size} bytes: {report}");
             let notes = std::mem::take(&mut *notes.lock().unwrap());
             for (index, (peer, seen)) in worker.service_mut().seen.drain(..).enumerate() {
-                let what = format!("{size} bytes, {:?}", hows[index % hows.len()]);
+                let what = format!("{size} bytes, {:?}", modes[index % modes.len()]);
                 let (received, sent) = (&notes.received[&(7, peer)], &notes.sent[&(7, peer)]);
                 assert!(sent.places.len() >= size && sent.places.iter().all(|place| *place != 0), "{what}");
                 assert_eq!(sent.moved, 0, "{what}: bytes were retransmitted from another address");

@@ -3,9 +3,9 @@
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::baseline::{Baseline, Compiler, complaints};
 use linerate_benches::figures::root;
-use linerate_benches::instructions::{OPERATIONS, count};
+use linerate_benches::requirements::baseline::{Baseline, Compiler, complaints};
+use linerate_benches::requirements::instructions::{OPERATIONS, count};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -32,7 +32,7 @@ enum Error {
     #[error("{}: {error}", path.display())]
     Content { path: PathBuf, error: serde_json::Error },
     #[error(transparent)]
-    Count(#[from] linerate_benches::instructions::Failed),
+    Count(#[from] linerate_benches::requirements::instructions::Failed),
     #[error("rustc does not say what it is: see that rustc -V works")]
     Compiler,
 }

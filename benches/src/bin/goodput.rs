@@ -3,10 +3,10 @@
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::external::process::{Error, interruption, linerate};
 use linerate_benches::goodput::{Measured, Pair, Setting, measure};
 use linerate_benches::impair::path::{PathConfig, impair};
 use linerate_benches::priority::come_first;
-use linerate_benches::process::{Error, interruption, linerate};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -4,10 +4,10 @@
 
 use clap::Parser;
 use hdrhistogram::Histogram;
+use linerate_benches::external::process::interruption;
 use linerate_benches::impair::spec::{self, Spec};
 use linerate_benches::impair::{Bridge, BridgeConfig, Crossed};
 use linerate_benches::priority::come_first;
-use linerate_benches::process::interruption;
 use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
 use linerate_bypass::memory_nic::{ImpairmentStats, Impairments};
 use linerate_bypass::time::{Clock, Duration};

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use linerate_benches::instructions::{Failed, count, run};
-use linerate_benches::limit::{Limit, table};
+use linerate_benches::requirements::instructions::{Failed, count, run};
+use linerate_benches::requirements::limit::{Limit, table};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 

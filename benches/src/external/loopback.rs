@@ -1,6 +1,6 @@
 //! Servers on the loopback interface that do not choose a port by themselves, nor say when they are ready.
 
-use crate::process::Error;
+use crate::external::process::Error;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,7 +1,7 @@
 //! `sockperf`, against which the kernel-socket baseline is held: a weak baseline would flatter everything else.
 
-use crate::loopback;
-use crate::process::{Error, Process, pinned};
+use crate::external::loopback;
+use crate::external::process::{Error, Process, pinned};
 use crate::unused_address::unused_address;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;

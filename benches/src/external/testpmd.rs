@@ -3,7 +3,7 @@
 //! One process sends frames of 64 bytes as fast as the link takes them (`flowgen`), the other gives each back with the
 //! Ethernet addresses swapped (`macswap`). A bounce is a frame that came back to the first.
 
-use crate::process::{Error, Process};
+use crate::external::process::{Error, Process};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;

@@ -12,7 +12,7 @@ pub use attack::Attack;
 pub use site::Setting;
 
 use crate::echo_pair::Measured;
-use crate::process::Error;
+use crate::external::process::Error;
 use frames::Link;
 use serde::Serialize;
 use site::{Counters, Site};

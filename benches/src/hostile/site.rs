@@ -9,8 +9,8 @@
 use super::frames::Link;
 use super::{Service, Target};
 use crate::echo_pair::Measured;
+use crate::external::process::{Error, Process};
 use crate::hosts::Namespace;
-use crate::process::{Error, Process};
 use linerate_apps::inspect::{Value, with_pid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use smoltcp::wire::EthernetAddress;

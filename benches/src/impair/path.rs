@@ -9,8 +9,8 @@
 //! A host can be the kernel of its namespace ([`Host::address`]) or a program that takes the interface over. Both need
 //! root. What was set up goes when the [`Path`] does, and what an interrupted run left goes when the next one is made.
 
+use crate::external::process::{Error, Process};
 use crate::hosts::{Host, Namespace, PATIENCE};
-use crate::process::{Error, Process};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! Sets the keys that redis-benchmark asks for, by itself: it sets keys by chance only.
 
-use crate::process::Error;
+use crate::external::process::Error;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

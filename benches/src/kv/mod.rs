@@ -12,8 +12,8 @@ pub mod workers;
 pub use memory::answer_to_get;
 
 use crate::echo_pair::{self, Network, StackEngine};
+use crate::external::process::{Error, Process};
 use crate::hosts::Host;
-use crate::process::{Error, Process};
 use redis_benchmark::Benchmark;
 use serde::{Deserialize, Serialize};
 use servers::{MEMCACHED, REDIS, Server};

@@ -1,8 +1,8 @@
 //! `redis-benchmark`, as anybody would run it.
 
 use super::{Asked, CONNECTIONS};
+use crate::external::process::{Error, Process, pinned};
 use crate::hosts::Host;
-use crate::process::{Error, Process, pinned};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;

@@ -1,9 +1,9 @@
 //! The servers, each on its core until it is dropped.
 
 use super::{Setting, Way};
+use crate::external::loopback;
+use crate::external::process::{Error, Process, pinned};
 use crate::hosts::Host;
-use crate::loopback;
-use crate::process::{Error, Process, pinned};
 use crate::unused_address::unused_address;
 use std::net::SocketAddr;
 use std::path::Path;

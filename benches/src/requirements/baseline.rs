@@ -2,7 +2,7 @@
 //!
 //! Times differ from hour to hour on a machine that is shared; counts of one compiler do not. So they show what a change costs.
 
-use crate::instructions::OPERATIONS;
+use crate::requirements::instructions::OPERATIONS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_accepted_counts_are_those_of_all_paths() {
-        let baseline: Baseline = serde_json::from_str(include_str!("../baseline.json")).unwrap();
+        let baseline: Baseline = serde_json::from_str(include_str!("../../baseline.json")).unwrap();
         let accepted: Vec<&String> = baseline.counts.keys().collect();
         let mut all = OPERATIONS.map(|operation| operation.name);
         all.sort_unstable();

@@ -1,22 +1,22 @@
-//! Corpora: one input a line in hexadecimal; mutations of them; and the short pass that ordinary tests make.
+//! Corpora with one hexadecimal input per line, their mutations, and the short pass of ordinary tests.
 
-/// What is fuzzed.
+/// Fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// The name of its fuzz target and of its corpus.
+    /// Name of the fuzz target and of its corpus.
     pub name: &'static str,
-    /// What is done with an input.
+    /// Function that runs an input.
     pub run: fn(&[u8]),
 }
 
-/// Says how the input that is being run can be run again, if it panics.
+/// Prints how to repeat the current input, if it panics.
 struct Running<'a>(&'a str, &'a [u8]);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Running(target, input) = self;
-            eprintln!("this line in fuzz/corpus/{target} does it again:\n{}", to_hex(input));
+            eprintln!("to repeat, use this line in fuzz/corpus/{target}:\n{}", to_hex(input));
         }
     }
 }
@@ -28,8 +28,8 @@ impl Target {
         drop(running);
     }
 
-    /// Runs the corpus `text` and `mutations` mutations of it. The environment's `FUZZ_SEED` and `FUZZ_CASES` say where the
-    /// randomness begins and how many there are, if not as ever.
+    /// Runs the corpus `text` and `mutations` mutations of it. The environment variables `FUZZ_SEED` and `FUZZ_CASES`
+    /// set the random seed and the number of mutations.
     pub fn short_pass(&self, text: &str, mutations: u64) {
         let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
         let corpus = parse(text);
@@ -40,7 +40,7 @@ impl Target {
         }
     }
 
-    /// Runs the one input that the environment's `FUZZ_INPUT` has as `target:hexadecimal`, if there is one.
+    /// Runs the input in the environment variable `FUZZ_INPUT`, of the form `target:hexadecimal`.
     pub fn run_from_environment(all: &[Target]) {
         let Ok(asked) = std::env::var("FUZZ_INPUT") else { return };
         let (name, line) = asked.split_once(':').expect("a target and an input");
@@ -49,11 +49,11 @@ impl Target {
     }
 }
 
-/// The inputs in `text`, a line each; empty lines and those with `#` in front are no inputs.
+/// Parses one input per line of `text`. Empty lines and lines that begin with `#` are skipped.
 ///
 /// # Panics
 ///
-/// If a line is neither.
+/// If another line is not hexadecimal.
 pub fn parse(text: &str) -> Vec<Vec<u8>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| from_hex(line).unwrap_or_else(|| panic!("not hexadecimal: {line}"))).collect()
@@ -66,12 +66,13 @@ fn from_hex(line: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
 }
 
-/// An input as a line of a corpus.
+/// Returns an input as a line of a corpus.
 pub fn to_hex(input: &[u8]) -> String {
     input.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A mutation of one of `corpus`: some bytes changed, inserted, removed or repeated, or its end replaced by another's.
+/// Returns a mutation of one of `corpus`: bytes changed, inserted, removed or repeated, or the end replaced by another
+/// input's.
 pub fn mutated(corpus: &[Vec<u8>], random: &mut fastrand::Rng) -> Vec<u8> {
     const INTERESTING: [u8; 12] = [0, 1, 2, 4, 16, 17, 18, 32, 64, 127, 128, 255];
     let pick =
@@ -118,5 +119,5 @@ pub fn mutated(corpus: &[Vec<u8>], random: &mut fastrand::Rng) -> Vec<u8> {
     input
 }
 
-/// The longest input.
+/// Maximum length of an input.
 const MOST: usize = 4096;

@@ -1,4 +1,4 @@
-//! What is known of a connection from outside: what was sent on it both ways, and what must follow from that.
+//! State of a connection as seen from outside: the data sent in both directions, and its consequences.
 
 use super::frames::{ACK, SYN, Sent, Tuple};
 use super::probe::written;
@@ -6,47 +6,48 @@ use linerate_bypass::ConnId;
 use linerate_stack::fuzzing::Numbers;
 use std::ops::Range;
 
-/// Byte number `seq` of what the peer sends on `tuple`, whenever it sends it.
+/// Returns the byte with number `seq` of the peer's stream on `tuple`, the same in every transmission.
 pub fn pattern(tuple: &Tuple, seq: u32) -> u8 {
     let salt = u32::from(tuple.remote.port()) << 16 ^ u32::from(tuple.local.port());
     (seq.wrapping_mul(0x85eb_ca6b) ^ salt.wrapping_mul(0x9e37_79b1)).wrapping_mul(0xc2b2_ae35).rotate_left(7) as u8
 }
 
-/// Whether `a` comes after `b`.
+/// Returns true if `a` is after `b`.
 fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
-/// What the peer said in one segment of the window that it has.
+/// Receive window that the peer advertised in one segment.
 #[derive(Clone, Copy)]
 struct Offer {
     ack: u32,
     window: u16,
 }
 
-/// All that was seen of one 4-tuple.
+/// Record of one 4-tuple.
 #[derive(Default)]
 pub struct Flow {
-    /// Ranges of numbers whose bytes the peer has sent: the first, and how many.
+    /// Ranges of sequence numbers whose bytes the peer has sent: first number and length.
     given: Vec<(u32, u32)>,
     offers: Vec<Offer>,
-    /// The numbers behind SYNs that the peer has sent since the endpoint last answered one.
+    /// Sequence numbers after SYNs of the peer that the endpoint has not answered yet.
     unanswered: Vec<u32>,
-    /// The numbers behind SYNs of the peer that the endpoint has answered, and the number and window of its own last SYN.
+    /// Sequence numbers after answered SYNs of the peer, and the number and window of the endpoint's last SYN.
     behind_syn: Vec<u32>,
     syn: Option<(u32, u16)>,
-    /// The highest number that the endpoint has sent, and what it acknowledged last: what to aim at.
+    /// Highest sequence number that the endpoint has sent, and its last acknowledgement: the target of relative
+    /// segments.
     pub nxt: u32,
     pub ack: u32,
-    /// What the endpoint's timestamp was last.
+    /// Last TSval of the endpoint.
     pub ts: u32,
-    /// Connections on the tuple that the service knows, and the last one even if it does not any more. There are two while
-    /// it has not read all that came on one that is over.
+    /// Connections on the tuple that the service knows, and the last closed one. There are two while the service has
+    /// not read all data of a closed one.
     conns: Vec<Conn>,
 }
 
 impl Flow {
-    /// The peer sends a segment with `len` bytes from `first` on.
+    /// Records a segment of the peer with `len` bytes from `first`.
     pub fn give(&mut self, first: u32, len: u32, flags: u8, ack: u32, window: u16) {
         if len > 0 {
             self.given.push((first, len));
@@ -59,7 +60,7 @@ impl Flow {
         }
     }
 
-    /// A new connection on the tuple.
+    /// Records a new connection on the tuple.
     pub fn opened(&mut self, id: ConnId, tuple: Tuple) {
         self.conns.retain(|conn| conn.open);
         for conn in &self.conns {
@@ -68,17 +69,17 @@ impl Flow {
         self.conns.push(Conn::new(id, tuple));
     }
 
-    /// A connection that the service knows.
+    /// Returns a connection that the service knows.
     pub fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
         self.conns.iter_mut().find(|conn| conn.id == id && conn.open)
     }
 
-    /// The numbers of the present connection as they were after the last turn.
+    /// Returns the sequence numbers of the current connection after the last turn.
     pub fn numbers(&self) -> Option<Numbers> {
         self.conns.last()?.last
     }
 
-    /// Whether the peer has sent every byte from `first` on, `len` of them.
+    /// Returns true if the peer has sent all `len` bytes from `first`.
     fn has_given(&self, mut first: u32, len: u32) -> bool {
         let end = first.wrapping_add(len);
         while after(end, first) {
@@ -94,7 +95,7 @@ impl Flow {
         true
     }
 
-    /// The endpoint has sent `segment` on the tuple.
+    /// Records a `segment` of the endpoint.
     pub fn take(&mut self, segment: &Sent) {
         let acks = segment.flags & ACK != 0;
         if segment.flags & SYN != 0 {
@@ -128,34 +129,34 @@ impl Flow {
     }
 }
 
-/// Where the bytes that a service sends come from.
+/// Source of the bytes that a service sends.
 #[derive(Debug, Clone, Copy)]
 pub enum Source {
     /// The connection's own pattern.
     Written,
-    /// What the peer sent on `from`, from number `seq` on; unknown if that connection came and went too fast to be seen.
+    /// The peer's data on `from`, from number `seq`; unknown if that connection closed before it was recorded.
     Received { from: Tuple, seq: Option<u32> },
 }
 
-/// A connection that the service knows or knew.
+/// Connection that the service knows or knew.
 pub struct Conn {
     id: ConnId,
     pub tuple: Tuple,
     pub open: bool,
-    /// The numbers of the first bytes of both streams: the peer's, and the endpoint's.
+    /// Sequence numbers of the first bytes of both streams: the peer's, and the endpoint's.
     start: Option<u32>,
     first: Option<u32>,
-    /// Bytes that the service has read or sent on.
+    /// Bytes that the service has read or forwarded.
     pub read: u32,
-    /// Bytes that it has given to send, and where they are from.
+    /// Bytes queued for sending, and their sources.
     sent: Vec<(Range<u32>, Source)>,
-    /// What was read since it was last held against what was sent.
+    /// Bytes read since the last comparison.
     unchecked: Vec<(u32, Vec<u8>)>,
     last: Option<Numbers>,
-    /// The right edge of the window that the endpoint has offered, and the one that the peer has.
+    /// Right edge of the window that the endpoint has advertised, and of the peer's.
     edge: Option<u32>,
     allowed: Option<u32>,
-    /// Offers of the flow that `allowed` counts.
+    /// Number of windows of the flow included in `allowed`.
     offers: usize,
     pub ended: bool,
 }
@@ -183,12 +184,12 @@ impl Conn {
         self.last
     }
 
-    /// The number of the peer's byte that the service reads next.
+    /// Returns the sequence number of the peer's byte that the service reads next.
     pub fn next_to_read(&self) -> Option<u32> {
         self.start.map(|start| start.wrapping_add(self.read))
     }
 
-    /// The service has read `bytes`.
+    /// Records that the service has read `bytes`.
     pub fn reads(&mut self, bytes: Vec<u8>) {
         assert!(!self.ended, "bytes after the end of the stream");
         let len = bytes.len() as u32;
@@ -196,18 +197,18 @@ impl Conn {
         self.read += len;
     }
 
-    /// The service has sent on `len` bytes unseen.
+    /// Records that the service has forwarded `len` bytes without reading them.
     pub fn skips(&mut self, len: u32) {
         self.read += len;
     }
 
-    /// The service has given `len` bytes to send.
+    /// Records that the service has queued `len` bytes for sending.
     pub fn sends(&mut self, len: u32, source: Source) {
         let at = self.sent.last().map_or(0, |(range, _)| range.end);
         self.sent.push((at..at + len, source));
     }
 
-    /// Byte `at` of what the service has given to send: `Err` if there is no such byte, `Ok(None)` if it is not known.
+    /// Returns byte `at` of the queued data: `Err` if there is no such byte, `Ok(None)` if it is unknown.
     fn given(&self, at: u32) -> Result<Option<u8>, ()> {
         let piece = self.sent.partition_point(|(range, _)| range.end <= at);
         let (range, source) = self.sent.get(piece).ok_or(())?;
@@ -219,7 +220,7 @@ impl Conn {
 }
 
 impl Flow {
-    /// After a turn: `numbers` are those of the connection, if it is still there. Checks what was read.
+    /// Checks the received data after a turn. `numbers` are those of the connection, if it still exists.
     pub fn check_received(&mut self, id: ConnId, numbers: Option<Numbers>) {
         let Some(at) = self.conns.iter().position(|conn| conn.id == id) else { return };
         let mut conn = self.conns.remove(at);
@@ -228,11 +229,11 @@ impl Flow {
             let start = now.rcv_nxt.wrapping_sub(behind);
             assert_eq!(*conn.start.get_or_insert(start), start, "RCV.NXT counts what was received: {now:?}");
             conn.first.get_or_insert(now.una);
-            // Where the time stands still, the number of an answer that has not left yet can be guessed, and acknowledged.
+            // While time stands still, an attacker can guess and acknowledge the number of an unsent reply.
             let known = self.behind_syn.contains(&start) || self.unanswered.contains(&start);
             assert!(
                 conn.last.is_some() || self.behind_syn.is_empty() || known,
-                "the stream begins behind the SYN: {now:?}"
+                "the stream begins after the SYN: {now:?}"
             );
             if let Some(last) = conn.last {
                 assert!(!after(last.una, now.una) && !after(last.nxt, now.nxt), "{last:?}, then {now:?}");
@@ -253,7 +254,7 @@ impl Flow {
                     assert_eq!(*byte, pattern(&conn.tuple, seq), "byte {seq} of {:?}, {i} read", conn.tuple);
                 }
             }
-            assert!(self.has_given(start, conn.read), "{} bytes from {start} on, not all of them sent", conn.read);
+            assert!(self.has_given(start, conn.read), "{} bytes from {start}, not all of them sent", conn.read);
             if let Some((_, window)) = self.syn {
                 let edge = *conn.edge.get_or_insert(start.wrapping_add(window.into()));
                 let end = start.wrapping_add(conn.read);
@@ -264,7 +265,7 @@ impl Flow {
         self.conns.insert(at, conn);
     }
 
-    /// The endpoint has sent `segment` on the connection: it is within the windows, and says what the service gave.
+    /// Checks a `segment` of the endpoint: it is within the windows and carries the service's data.
     pub fn check_sent(&mut self, segment: &Sent, tso: bool) {
         let Some(conn) = self.conns.last_mut() else { return };
         let Some(numbers) = conn.last else { return };
@@ -280,7 +281,7 @@ impl Flow {
             }
         }
         let (Some(first), false) = (conn.first, segment.payload.is_empty()) else { return };
-        assert!(bare, "a payload beside {:#x}", segment.flags);
+        assert!(bare, "a payload with flags {:#x}", segment.flags);
         assert!(tso || segment.payload.len() <= usize::from(numbers.mss), "a segment of {}", segment.payload.len());
         let at = segment.seq.wrapping_sub(first);
         for (i, byte) in segment.payload.iter().enumerate() {
@@ -290,11 +291,11 @@ impl Flow {
                     assert_eq!(*byte, expected, "byte {at} of {}: {i} of the segment", conn.tuple.remote)
                 }
                 Ok(None) => {}
-                Err(()) => panic!("byte {at} is sent, which the service did not give: {numbers:?}"),
+                Err(()) => panic!("byte {at} is sent, but was not queued: {numbers:?}"),
             }
         }
         for offer in &self.offers[conn.offers..] {
-            // Of what it could have acknowledged.
+            // The window that the endpoint could have received.
             if offer.ack.wrapping_sub(first) <= numbers.nxt.wrapping_sub(first) {
                 let edge = offer.ack.wrapping_add(u32::from(offer.window) << numbers.snd_scale);
                 if conn.allowed.is_none_or(|allowed| after(edge, allowed)) {

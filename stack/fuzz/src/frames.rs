@@ -1,4 +1,4 @@
-//! Ethernet frames by hand: made for the endpoint, mended, and read when they come from it.
+//! Ethernet frames: built for the endpoint, repaired, and parsed from it.
 
 use linerate_bypass::MacAddr;
 use smoltcp::wire::{
@@ -28,7 +28,7 @@ const TCP: u8 = 6;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// A connection, as the endpoint names it.
+/// Connection from the endpoint's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tuple {
     pub local: SocketAddr,
@@ -36,19 +36,19 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// Connection number `n` of the peer to the endpoint's port 7.
+    /// Returns connection number `n` of the peer to the endpoint's port 7.
     pub fn accepted(n: u8, six: bool) -> Tuple {
         let (local, remote) = addresses(six);
         Tuple { local: (local, 7).into(), remote: (remote, 50_000 + u16::from(n)).into() }
     }
 }
 
-/// The endpoint's address and the peer's.
+/// Returns the addresses of the endpoint and the peer.
 pub fn addresses(six: bool) -> (IpAddr, IpAddr) {
     if six { (ENDPOINT_V6.into(), PEER_V6.into()) } else { (ENDPOINT_V4.into(), PEER_V4.into()) }
 }
 
-/// The fields of a TCP segment to the endpoint, beside its payload.
+/// Fields of a TCP segment to the endpoint, except its payload.
 #[derive(Debug, Clone, Default)]
 pub struct Segment {
     pub seq: u32,
@@ -56,15 +56,15 @@ pub struct Segment {
     pub flags: u8,
     pub window: u16,
     pub urgent: u16,
-    /// Padded to four bytes, 40 at most.
+    /// Options, padded to four bytes, at most 40 bytes long.
     pub options: Vec<u8>,
-    /// The payload's length; [`fill`] writes it.
+    /// Length of the payload, which [`fill`] writes.
     pub len: usize,
-    /// The ECN field of the IP header.
+    /// ECN field of the IP header.
     pub ecn: u8,
 }
 
-/// A frame with `segment` of the connection `tuple` to the endpoint, with right checksums and a payload of zeros.
+/// Returns a frame to the endpoint with `segment` of the connection `tuple`, correct checksums, and a payload of zeros.
 pub fn tcp(tuple: &Tuple, segment: &Segment) -> Vec<u8> {
     let options = segment.options.len().min(40).next_multiple_of(4);
     let mut body = vec![0; 20 + options + segment.len];
@@ -79,12 +79,12 @@ pub fn tcp(tuple: &Tuple, segment: &Segment) -> Vec<u8> {
     let given = segment.options.len().min(40);
     body[20..20 + given].copy_from_slice(&segment.options[..given]);
     let mut frame = ip(tuple.remote.ip(), tuple.local.ip(), TCP, segment.ecn, &body);
-    mend_checksums(&mut frame);
+    fix_checksums(&mut frame);
     frame
 }
 
-/// An ICMP message from the peer, of `kind` and `code` with `word` in its header, about a segment that the endpoint sent on
-/// `tuple` with number `seq`.
+/// Returns an ICMP message from the peer, of `kind` and `code` with `word` in its header, about a segment that the
+/// endpoint sent on `tuple` with number `seq`.
 pub fn icmp(tuple: &Tuple, kind: u8, code: u8, word: u32, seq: u32) -> Vec<u8> {
     let mut quoted = [0; 20];
     quoted[..2].copy_from_slice(&tuple.local.port().to_be_bytes());
@@ -92,13 +92,13 @@ pub fn icmp(tuple: &Tuple, kind: u8, code: u8, word: u32, seq: u32) -> Vec<u8> {
     quoted[4..8].copy_from_slice(&seq.to_be_bytes());
     quoted[12] = 5 << 4;
     let mut quoted = ip(tuple.local.ip(), tuple.remote.ip(), TCP, 0, &quoted);
-    mend_checksums(&mut quoted);
+    fix_checksums(&mut quoted);
     let mut body = vec![kind, code, 0, 0];
     body.extend_from_slice(&word.to_be_bytes());
     body.extend_from_slice(&quoted[ETHERNET..]);
     let protocol = if tuple.local.is_ipv4() { ICMP } else { ICMPV6 };
     let mut frame = ip(tuple.remote.ip(), tuple.local.ip(), protocol, 0, &body);
-    mend_checksums(&mut frame);
+    fix_checksums(&mut frame);
     frame
 }
 
@@ -132,17 +132,17 @@ fn ethernet(to: MacAddr, ipv4: bool) -> Vec<u8> {
     frame
 }
 
-/// Where the parts of a TCP frame to the endpoint lie, if it is whole.
+/// Offsets in a complete TCP frame to the endpoint.
 #[derive(Debug)]
 pub struct Located {
     pub tuple: Tuple,
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     pub tcp: usize,
     pub payload: Range<usize>,
 }
 
 impl Located {
-    /// Finds the parts of `frame`. Checksums and addresses are not looked at.
+    /// Locates the parts of `frame`. Checksums and addresses are not checked.
     pub fn find(frame: &[u8]) -> Option<Located> {
         let data = frame.get(ETHERNET..)?;
         let (header, len, protocol, from, to): (_, _, _, IpAddr, IpAddr) = match frame[12..ETHERNET] {
@@ -194,12 +194,12 @@ impl Located {
         u16::from_be_bytes([frame[self.tcp + 14], frame[self.tcp + 15]])
     }
 
-    /// The number of the payload's first byte: a SYN comes before it.
+    /// Returns the sequence number of the first payload byte, after a SYN.
     pub fn first(&self, frame: &[u8]) -> u32 {
         self.seq(frame).wrapping_add(u32::from(self.flags(frame) & SYN != 0))
     }
 
-    /// Writes the payload: each byte is what `byte` makes of its number.
+    /// Writes the payload: `byte` maps each sequence number to a byte.
     pub fn fill(&self, frame: &mut [u8], byte: impl Fn(u32) -> u8) {
         let first = self.first(frame);
         for (i, place) in frame[self.payload.clone()].iter_mut().enumerate() {
@@ -220,7 +220,7 @@ fn word(frame: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
 }
 
-/// Makes `frame` one of `tuple` to the endpoint, as far as it has the headers for it.
+/// Readdresses `frame` to the endpoint with `tuple`, as far as it has the headers.
 pub fn readdress(frame: &mut [u8], tuple: &Tuple) {
     if frame.len() < ETHERNET {
         return;
@@ -250,8 +250,8 @@ pub fn readdress(frame: &mut [u8], tuple: &Tuple) {
     }
 }
 
-/// Makes the checksums of IPv4, TCP, UDP, ICMP and ICMPv6 right, as far as `frame` has the headers for them.
-pub fn mend_checksums(frame: &mut [u8]) {
+/// Corrects the checksums of IPv4, TCP, UDP, ICMP and ICMPv6, as far as `frame` has the headers.
+pub fn fix_checksums(frame: &mut [u8]) {
     let Some((ethernet, data)) = frame.split_at_mut_checked(ETHERNET) else { return };
     let (header, len, protocol, from, to): (_, _, _, IpAddress, IpAddress) = match ethernet[12..] {
         [0x08, 0x00] if data.len() >= 20 => {
@@ -296,7 +296,7 @@ pub fn mend_checksums(frame: &mut [u8]) {
     body[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A TCP segment from the endpoint.
+/// TCP segment from the endpoint.
 #[derive(Debug)]
 pub struct Sent {
     pub tuple: Tuple,
@@ -308,19 +308,18 @@ pub struct Sent {
     pub payload: Vec<u8>,
 }
 
-/// What the endpoint sent.
+/// Frame from the endpoint.
 #[derive(Debug)]
 pub enum Output {
     Tcp(Sent),
-    /// It asks for the Ethernet address of `target`.
+    /// Request for the Ethernet address of `target`.
     Question {
         target: IpAddr,
     },
     Other,
 }
 
-/// Reads a frame from the endpoint, which must be right in every respect; `summed` says that a port has vouched for its
-/// checksums.
+/// Parses a frame from the endpoint, which must be valid. `summed` means that a port has verified its checksums.
 pub fn read(frame: &[u8], summed: bool) -> Output {
     let ethernet = EthernetFrame::new_checked(frame).expect("an Ethernet frame");
     assert_eq!(ethernet.src_addr().0, ENDPOINT_MAC.0, "the endpoint's address");
@@ -385,7 +384,7 @@ fn read_tcp(data: &[u8], from: IpAddr, to: IpAddr, summed: bool) -> Output {
     })
 }
 
-/// The answer to a question for the peer's Ethernet address; `None` if it is for somebody else's.
+/// Returns the reply to a request for the peer's Ethernet address; `None` for another address.
 pub fn answer(target: IpAddr) -> Option<Vec<u8>> {
     match target {
         IpAddr::V4(PEER_V4) => Some(arp(2)),
@@ -394,7 +393,7 @@ pub fn answer(target: IpAddr) -> Option<Vec<u8>> {
     }
 }
 
-/// The peer asks for the endpoint's Ethernet address, and so makes its own known.
+/// Returns requests of the peer for the endpoint's Ethernet address, which also announce its own.
 pub fn introductions() -> [Vec<u8>; 2] {
     [arp(1), neighbor(135)]
 }
@@ -409,7 +408,7 @@ fn arp(operation: u8) -> Vec<u8> {
     frame
 }
 
-/// A neighbour solicitation (135) or advertisement (136), RFC 4861 §4.3 and §4.4.
+/// Returns a neighbour solicitation (135) or advertisement (136), RFC 4861 §4.3 and §4.4.
 fn neighbor(kind: u8) -> Vec<u8> {
     let (flags, target, option) = if kind == 135 { (0, ENDPOINT_V6, 1) } else { (0x60, PEER_V6, 2) };
     let mut body = vec![kind, 0, 0, 0, flags, 0, 0, 0];
@@ -418,6 +417,6 @@ fn neighbor(kind: u8) -> Vec<u8> {
     body.extend_from_slice(&PEER_MAC.0);
     let mut frame = ip(PEER_V6.into(), ENDPOINT_V6.into(), ICMPV6, 0, &body);
     frame[ETHERNET + 7] = 255;
-    mend_checksums(&mut frame);
+    fix_checksums(&mut frame);
     frame
 }

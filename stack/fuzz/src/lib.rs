@@ -1,7 +1,7 @@
-//! Hostile input for the native TCP engine: what is done with an input, and what must hold whatever the input.
+//! Hostile input for the native TCP engine: fuzz targets and invariants.
 //!
-//! Each target is an ordinary function of bytes. The fuzzer calls it with what it makes up, and an ordinary test
-//! (`stack/tests/corpus.rs`, which includes this file) with the corpora that are kept and with seeded mutations of them.
+//! Each target is an ordinary function of bytes. The fuzzer calls it with generated input, and the test
+//! `stack/tests/corpus/main.rs`, which includes this file, with the kept corpora and seeded mutations of them.
 
 mod corpus;
 mod flow;

@@ -1,9 +1,9 @@
-//! The options parser, held against a plain one and against smoltcp's, and what is written, read back.
+//! Options parser: compared with a plain parser and with smoltcp's, and round trips of written options.
 
 use linerate_stack::fuzzing::{ParsedOptions, emit_syn_options, parse_options, predicted_timestamp};
 use smoltcp::wire::TcpOption;
 
-/// Reads the input as the options of a segment.
+/// Parses the input as the options of a segment.
 pub fn options(data: &[u8]) {
     let parsed = parse_options(data);
     assert_eq!(parsed, plain(data), "{data:?}");
@@ -16,17 +16,17 @@ pub fn options(data: &[u8]) {
             let timestamp = parsed.timestamp.filter(|(value, _)| *value == predicted);
             assert!(timestamp.is_some() && (predicted.wrapping_sub(ts_recent) as i32) >= 0, "{predicted} {ts_recent}");
             let alone = ParsedOptions { timestamp, ..ParsedOptions::default() };
-            assert_eq!(parsed, alone, "header prediction overlooks something");
+            assert_eq!(parsed, alone, "header prediction misses an option");
         }
     }
-    // What a SYN can say comes back as it was.
+    // The options of a SYN survive a round trip.
     let said = ParsedOptions { mss: Some(parsed.mss.unwrap_or(536)), sack: Vec::new(), ..parsed };
     let written = emit_syn_options(&said);
     assert!(written.len() <= 40 && written.len().is_multiple_of(4), "{} bytes", written.len());
     assert_eq!(parse_options(&written), said);
 }
 
-/// The options of `bytes` by their definition, one after the other (RFC 9293 §3.1).
+/// Parses the options of `bytes` one by one (RFC 9293 §3.1).
 fn plain(bytes: &[u8]) -> ParsedOptions {
     let mut options = ParsedOptions::default();
     let mut at = 0;
@@ -61,7 +61,7 @@ fn plain(bytes: &[u8]) -> ParsedOptions {
     options
 }
 
-/// What smoltcp reads; `None` where it gives up, or is known to read otherwise.
+/// Returns smoltcp's result; `None` where smoltcp fails or is known to differ.
 fn by_smoltcp(mut bytes: &[u8]) -> Option<ParsedOptions> {
     let mut options = ParsedOptions::default();
     while !bytes.is_empty() {
@@ -75,7 +75,7 @@ fn by_smoltcp(mut bytes: &[u8]) -> Option<ParsedOptions> {
             TcpOption::SackRange(ranges) => {
                 let len = bytes.len() - rest.len();
                 if !(len - 2).is_multiple_of(8) || len > 2 + 3 * 8 {
-                    // It reads three blocks, and does not mind a broken one.
+                    // smoltcp reads three blocks and accepts a broken one.
                     return None;
                 }
                 options.sack = ranges.iter().flatten().copied().collect();

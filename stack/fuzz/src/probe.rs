@@ -1,4 +1,4 @@
-//! The service of the endpoint under test: it does what it is told, and keeps a record of what it was given.
+//! Service of the endpoint under test: executes operations and records its events.
 
 use super::frames::Tuple;
 use super::setup::Setup;
@@ -9,35 +9,35 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// What a connection of the service can be told to do.
+/// Operation on a connection of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Arbitrary)]
 pub enum Op {
-    /// Write so many bytes into places reserved.
+    /// Write this many bytes into reserved space.
     Write(u16),
-    /// Reserve a place and leave it.
+    /// Reserve space and do not commit it.
     Reserve(u16),
-    /// Send so many bytes of memory that the port does not know.
+    /// Send this many bytes of memory unknown to the port.
     Send(u16),
-    /// Consume up to so many bytes, slice by slice.
+    /// Consume up to this many bytes, slice by slice.
     Read(u16),
-    /// Take up to so many bytes and keep them until the end.
+    /// Take up to this many bytes and keep them until the end.
     Keep(u16),
-    /// Send what was received on another connection.
+    /// Forward received data to another connection.
     Forward,
-    /// Finish sending.
+    /// Close.
     Close,
-    /// Reset.
+    /// Abort.
     Abort,
-    /// Ask for a timer in so many milliseconds; when it fires, everything is read.
+    /// Set a timer in milliseconds, on which all data is read.
     Timer(u16),
     /// Connect to the peer.
     Dial(bool),
-    /// Read by itself from now on, or not any more.
+    /// Stop or resume reading on `readable`.
     Hold(bool),
 }
 
 impl Op {
-    /// One of them for each byte.
+    /// Returns the operation for a byte.
     pub fn of(byte: u8) -> Op {
         let size = [1, 100, 1460, 9000][usize::from(byte >> 4 & 3)];
         let set = byte >= 0x80;
@@ -57,9 +57,9 @@ impl Op {
     }
 }
 
-/// What happened to the service.
+/// Event or action of the service.
 #[derive(Debug)]
-pub enum Told {
+pub enum ServiceEvent {
     Opened {
         conn: ConnId,
         tuple: Tuple,
@@ -69,18 +69,18 @@ pub enum Told {
         conn: ConnId,
         bytes: Vec<u8>,
     },
-    /// So many bytes of the connection's own pattern were queued for sending.
+    /// This many bytes of the connection's own pattern were queued for sending.
     Wrote {
         conn: ConnId,
         len: usize,
     },
-    /// So many bytes were sent on from another connection, unseen.
+    /// This many bytes of another connection were forwarded without reading them.
     Forwarded {
         from: ConnId,
         to: ConnId,
         len: usize,
     },
-    /// The peer has finished; so many bytes were still there.
+    /// The peer has closed; this many bytes were unread.
     Ended {
         conn: ConnId,
         left: usize,
@@ -101,12 +101,12 @@ pub enum Told {
     },
 }
 
-/// Byte number `at` of what the service writes to the peer's port `port`.
+/// Returns byte number `at` of the service's stream to the peer's port `port`.
 pub fn written(at: u32, port: u16) -> u8 {
     ((at ^ u32::from(port) << 20).wrapping_mul(0x9e37_79b1) >> 23) as u8
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub struct Conn {
     port: u16,
     holds: bool,
@@ -114,8 +114,8 @@ pub struct Conn {
 
 pub struct Probe {
     setup: Setup,
-    pub told: RefCell<Vec<Told>>,
-    /// Open connections, and the bytes that each has been given to send.
+    pub told: RefCell<Vec<ServiceEvent>>,
+    /// Open connections, and the number of bytes queued on each.
     sent: BTreeMap<ConnId, u32>,
     kept: Vec<Bytes>,
     dialled: u16,
@@ -126,7 +126,7 @@ impl Probe {
         Probe { setup, told: RefCell::default(), sent: BTreeMap::new(), kept: Vec::new(), dialled: 0 }
     }
 
-    fn tell(&self, what: Told) {
+    fn record(&self, what: ServiceEvent) {
         self.told.borrow_mut().push(what);
     }
 
@@ -149,14 +149,14 @@ impl Probe {
             net.consume(conn, n);
         }
         if !bytes.is_empty() {
-            self.tell(Told::Read { conn, bytes });
+            self.record(ServiceEvent::Read { conn, bytes });
         }
     }
 
     fn forward(&mut self, net: &mut impl Transport, from: ConnId, to: ConnId) {
         let len = net.forward(from, to);
         *self.sent.entry(to).or_default() += len as u32;
-        self.tell(Told::Forwarded { from, to, len });
+        self.record(ServiceEvent::Forwarded { from, to, len });
     }
 
     fn write(&mut self, net: &mut impl Transport, conn: ConnId, port: u16, len: usize) {
@@ -172,27 +172,27 @@ impl Probe {
             *sent += n as u32;
             done += n;
         }
-        self.tell(Told::Wrote { conn, len: done });
+        self.record(ServiceEvent::Wrote { conn, len: done });
     }
 
-    /// Reads what is there in one place and writes as much, in one step.
-    fn answer_at_once(&mut self, net: &mut impl Transport, conn: ConnId, port: u16) {
+    /// Consumes the first slice and writes as many bytes, in one call.
+    fn answer_in_one_call(&mut self, net: &mut impl Transport, conn: ConnId, port: u16) {
         let bytes = net.peek(conn).to_vec();
         let len = bytes.len();
-        self.tell(Told::Read { conn, bytes });
+        self.record(ServiceEvent::Read { conn, bytes });
         let sent = self.sent.entry(conn).or_default();
         let is_written = net.respond(conn, len, len, |place| {
             (*sent..).zip(place).for_each(|(at, byte)| *byte = written(at, port));
         });
         let len = if is_written { len } else { 0 };
         *sent += len as u32;
-        self.tell(Told::Wrote { conn, len });
+        self.record(ServiceEvent::Wrote { conn, len });
     }
 
-    /// Reads everything and writes as much, in two parts each or in one step.
+    /// Reads everything and writes as many bytes, in two parts each or in one call.
     fn answer(&mut self, net: &mut impl Transport, conn: ConnId, port: u16) {
         if !self.setup.answers_first() && !self.setup.reserves() {
-            return self.answer_at_once(net, conn, port);
+            return self.answer_in_one_call(net, conn, port);
         }
         let len = net.received(conn);
         for part in [len / 2, len - len / 2] {
@@ -214,7 +214,7 @@ impl Probe {
         let bytes: Vec<u8> = (0..len as u32).map(|i| written(*sent + i, port)).collect();
         if net.send(conn, bytes.into()).is_ok() {
             *sent += len as u32;
-            self.tell(Told::Wrote { conn, len });
+            self.record(ServiceEvent::Wrote { conn, len });
         }
     }
 }
@@ -232,17 +232,17 @@ impl Service for Probe {
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> Conn {
         let local = net.local_addr(conn).expect("an open connection has an address");
         let remote = net.peer_addr(conn).expect("an open connection has a peer");
-        self.tell(Told::Opened { conn, tuple: Tuple { local, remote } });
+        self.record(ServiceEvent::Opened { conn, tuple: Tuple { local, remote } });
         self.sent.insert(conn, 0);
         Conn { port: remote.port(), holds: self.setup.holds() }
     }
 
     fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
-        self.tell(Told::Failed { token, error });
+        self.record(ServiceEvent::Failed { token, error });
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
-        self.tell(Told::Readable { conn });
+        self.record(ServiceEvent::Readable { conn });
         if self.setup.echoes() {
             self.forward(net, conn, conn);
         } else if self.setup.answers() {
@@ -253,14 +253,14 @@ impl Service for Probe {
     }
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut Conn) {
-        self.tell(Told::Writable { conn });
+        self.record(ServiceEvent::Writable { conn });
         if self.setup.echoes() {
             self.forward(net, conn, conn);
         }
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
-        self.tell(Told::Ended { conn, left: net.received(conn) });
+        self.record(ServiceEvent::Ended { conn, left: net.received(conn) });
         if !state.holds {
             net.close(conn);
         }
@@ -280,7 +280,7 @@ impl Service for Probe {
             Op::Read(len) => self.read(net, conn, len.into()),
             Op::Keep(len) => {
                 if let Some(bytes) = net.take(conn, len.into()) {
-                    self.tell(Told::Read { conn, bytes: bytes.to_vec() });
+                    self.record(ServiceEvent::Read { conn, bytes: bytes.to_vec() });
                     self.kept.push(bytes);
                 }
             }
@@ -307,6 +307,6 @@ impl Service for Probe {
 
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, _: Conn, why: CloseReason) {
         self.sent.remove(&conn);
-        self.tell(Told::Closed { conn, why });
+        self.record(ServiceEvent::Closed { conn, why });
     }
 }

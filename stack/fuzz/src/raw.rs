@@ -1,6 +1,6 @@
-//! Raw frames into an endpoint: a listening one, a connected one, and one that is closing.
+//! Raw frames to an endpoint in a given state: listening, connected, or closing.
 //!
-//! An input is a [`Setup`], and then records: a byte of [flags](Record), what these ask for, and a frame with its length.
+//! An input is a [`Setup`] and records: a byte of [flags](Record), their arguments, and a length-prefixed frame.
 
 use super::frames::{ACK, FIN, Located, readdress};
 use super::probe::Op;
@@ -8,40 +8,40 @@ use super::rig::{Delivery, Rig};
 use super::setup::Setup;
 use linerate_bypass::time::Duration;
 
-/// Records that are looked at.
+/// Maximum number of records.
 const MOST_RECORDS: usize = 48;
 
 /// Bits of a record's first byte.
 struct Record;
 
 impl Record {
-    /// Checksums are made right.
-    const MEND: u8 = 1;
-    /// The numbers are counted from those that the endpoint expects.
+    /// Correct the checksums.
+    const FIX_CHECKSUMS: u8 = 1;
+    /// Count sequence numbers from those that the endpoint expects.
     const RELATIVE: u8 = 1 << 1;
-    /// The frame is readdressed to a flow; a byte says which.
+    /// Readdress the frame to a flow, which a byte selects.
     const ADDRESS: u8 = 1 << 2;
-    /// It comes in pieces; a byte says how long the first one is.
+    /// Divide the frame; a byte gives the length of the first piece.
     const CUT: u8 = 1 << 3;
-    /// The port vouches for its checksums.
-    const VOUCHED: u8 = 1 << 4;
-    /// The next record's frame comes in the same burst.
+    /// Report the checksums as verified by the port.
+    const VERIFIED: u8 = 1 << 4;
+    /// Deliver the next record's frame in the same burst.
     const BURST: u8 = 1 << 5;
-    /// Time passes before it comes; a byte says how much.
+    /// Pause before the frame; a byte gives the time.
     const PAUSE: u8 = 1 << 6;
-    /// The service is asked for something before it comes; a byte says for what.
+    /// Run an operation of the service before the frame; a byte selects it.
     const ASK: u8 = 1 << 7;
 }
 
-/// Milliseconds that may pass.
+/// Pauses in milliseconds.
 const PAUSES: [u64; 12] = [1, 5, 41, 199, 201, 600, 1001, 3100, 10_001, 61_000, 130_000, 300_000];
 
-/// Time that passes, by a byte.
+/// Returns the pause for a byte.
 pub fn pause(byte: u8) -> Duration {
     Duration::from_millis(PAUSES[usize::from(byte) % PAUSES.len()])
 }
 
-/// Frames into an endpoint that listens and knows of no connection.
+/// Runs frames into a listening endpoint without connections.
 pub fn listening(data: &[u8]) {
     let (setup, records) = Setup::read(data);
     let mut rig = Rig::new(setup);
@@ -49,7 +49,7 @@ pub fn listening(data: &[u8]) {
     rig.finish();
 }
 
-/// Frames into an endpoint with an established connection.
+/// Runs frames into an endpoint with an established connection.
 pub fn connected(data: &[u8]) {
     let (setup, records) = Setup::read(data);
     let mut rig = Rig::new(setup);
@@ -58,8 +58,7 @@ pub fn connected(data: &[u8]) {
     rig.finish();
 }
 
-/// Frames into an endpoint with a connection that is on its way through the states behind ESTABLISHED; the byte behind the
-/// setup says how far.
+/// Runs frames into an endpoint with a closing connection; the byte after the setup selects its state.
 pub fn closing(data: &[u8]) {
     let (setup, rest) = Setup::read(data);
     let (state, records) = rest.split_first().unwrap_or((&0, rest));
@@ -70,7 +69,7 @@ pub fn closing(data: &[u8]) {
     rig.finish();
 }
 
-/// Brings the first connection into one of the states behind ESTABLISHED.
+/// Brings the first connection into a state after ESTABLISHED.
 fn close(rig: &mut Rig, state: u8) {
     let tuple = rig.tuple(0);
     let Some(conn) = rig.conn(&tuple) else { return };
@@ -80,7 +79,7 @@ fn close(rig: &mut Rig, state: u8) {
         rig.settle();
     }
     let (endpoint_first, acknowledges, peer_closes, endpoint_second) = match state & 7 {
-        // FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK, CLOSING, TIME-WAIT, and TIME-WAIT with all told.
+        // FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK, CLOSING, TIME-WAIT, and TIME-WAIT with all data read.
         0 => (true, false, false, false),
         1 => (true, true, false, false),
         2 => (false, true, true, false),
@@ -153,7 +152,7 @@ fn play(rig: &mut Rig, mut records: &[u8]) {
                 let (seq, ack) = (known.ack, known.nxt);
                 located.shift(&mut frame, seq, ack);
             }
-            rig.push(frame, has(Record::MEND), Delivery { cut, vouched: has(Record::VOUCHED) });
+            rig.push(frame, has(Record::FIX_CHECKSUMS), Delivery { cut, verified: has(Record::VERIFIED) });
         }
         if !has(Record::BURST) {
             rig.settle();

@@ -1,8 +1,8 @@
-//! The endpoint under test on a link in memory, on a virtual clock, and all that must hold whatever arrives.
+//! Endpoint under test on an in-memory link, on a virtual clock, with the invariants for any input.
 
 use super::flow::{Conn, Flow, Source, pattern};
 use super::frames::{self, ACK, Located, Output, SYN, Segment, Sent, Tuple};
-use super::probe::{Op, Probe, Told};
+use super::probe::{Op, Probe, ServiceEvent};
 use super::setup::{Setup, USER_TIMEOUT};
 use linerate_bypass::memory_nic::{Link, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use linerate_bypass::{AppSender, CloseReason, ConnId, L4, Nic, Packet, RxChecksu
 use linerate_stack::{Engine, Mailboxes, Worker};
 use std::collections::BTreeMap;
 
-/// Turns that one instant may take: sending all that there is to send takes a few.
+/// Maximum number of turns without a clock step. Sending all queued data takes a few.
 const MOST_TURNS: usize = 200;
-/// Bytes of a frame's first packet, and of each that is chained behind it, if it is to come in pieces.
+/// Maximum length of each packet of a divided frame.
 const PIECE: usize = 2000;
 
-/// How a frame is delivered.
+/// Delivery of a frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Delivery {
-    /// As a chain, cut here.
+    /// Offset at which the frame is divided into a chain.
     pub cut: Option<usize>,
-    /// The port vouches for its checksums.
-    pub vouched: bool,
+    /// Whether the port reports the checksums as verified.
+    pub verified: bool,
 }
 
-/// An endpoint and the other end of its link.
+/// Endpoint and the other end of its link.
 pub struct Rig {
     pub setup: Setup,
     link: Link,
@@ -32,16 +32,16 @@ pub struct Rig {
     wire: MemoryNic,
     app_sender: AppSender<Op>,
     flows: BTreeMap<Tuple, Flow>,
-    /// Which tuple each connection that the service knows is of.
+    /// Tuple of each connection that the service knows.
     conns: BTreeMap<ConnId, Tuple>,
-    /// Connections that the endpoint began, in order.
+    /// Connections that the endpoint initiated, in order.
     dialled: Vec<Tuple>,
-    /// Frames and requests to the service since the last settling.
+    /// Frames and operations since the last [`settle`](Self::settle).
     stimuli: usize,
     received: Vec<<MemoryNic as Nic>::Packet>,
-    /// Segments and other frames that the endpoint has sent without payload.
+    /// Segments without payload and other frames that the endpoint has sent.
     replies: usize,
-    /// What goes to and fro is printed: `FUZZ_TRACE` is in the environment.
+    /// Whether `FUZZ_TRACE` is set, which prints the exchange.
     traces: bool,
 }
 
@@ -49,7 +49,7 @@ impl Rig {
     pub fn new(setup: Setup) -> Rig {
         let (endpoint, wire) = Link::pair(setup.link());
         let link = wire.link().clone();
-        // Not at the origin of time, which stands for "never" here and there.
+        // Not at time zero, which means "never" in places.
         link.clock().advance(Duration::from_secs(1000));
         let mailboxes = Mailboxes::for_workers(1).remove(0);
         let app_sender = mailboxes.app_sender();
@@ -79,7 +79,7 @@ impl Rig {
         self.link.clock().now()
     }
 
-    /// Flow number `n`: the peer's, and from 4 on the endpoint's own.
+    /// Returns flow number `n`: one of the peer's, or from 4 the endpoint's own.
     pub fn tuple(&self, n: u8) -> Tuple {
         let own = usize::from(n & 7).checked_sub(4).and_then(|n| self.dialled.get(n));
         own.copied().unwrap_or_else(|| Tuple::accepted(n & 3, self.setup.six() ^ (n & 1 != 0)))
@@ -89,14 +89,14 @@ impl Rig {
         self.flows.entry(tuple).or_default()
     }
 
-    /// The connection on `tuple`, if it is open.
+    /// Returns the open connection on `tuple`.
     pub fn conn(&self, tuple: &Tuple) -> Option<ConnId> {
         self.conns.iter().rfind(|(_, known)| *known == tuple).map(|(conn, _)| *conn)
     }
 
-    /// Hands `frame` over for the endpoint's next turn. If it has TCP payload, that is made what the peer sends there. Its
-    /// checksums are made right if `mend` says so.
-    pub fn push(&mut self, mut frame: Vec<u8>, mend: bool, delivery: Delivery) {
+    /// Queues `frame` for the endpoint's next turn. TCP payload is replaced by the peer's stream. `fix` corrects the
+    /// checksums.
+    pub fn push(&mut self, mut frame: Vec<u8>, fix: bool, delivery: Delivery) {
         if let Some(located) = Located::find(&frame) {
             located.fill(&mut frame, |seq| pattern(&located.tuple, seq));
             let len = located.payload.len() as u32;
@@ -105,8 +105,8 @@ impl Rig {
             self.trace(|| format!("> {first} +{len} flags {flags:#04x} ack {ack} window {window}, {located:?}"));
             self.flow(located.tuple).give(first, len, flags, ack, window);
         }
-        if mend {
-            frames::mend_checksums(&mut frame);
+        if fix {
+            frames::fix_checksums(&mut frame);
         }
         self.stimuli += 1;
         self.put(&frame, delivery);
@@ -125,7 +125,7 @@ impl Rig {
             rest = behind;
         }
         let config = self.link.config();
-        if let Some(located) = Located::find(frame).filter(|_| config.checksum_offload && delivery.vouched) {
+        if let Some(located) = Located::find(frame).filter(|_| config.checksum_offload && delivery.verified) {
             let headers = located.payload.start;
             let offload = TxOffload {
                 l2_len: 14,
@@ -140,7 +140,7 @@ impl Rig {
         }
         let mut burst = vec![packet];
         if self.wire.tx_burst(&mut burst) == 0 {
-            // The ring is full: let the endpoint read.
+            // The ring is full: run the endpoint.
             self.turn();
             self.wire.tx_burst(&mut burst);
         }
@@ -152,12 +152,12 @@ impl Rig {
         Some(packet)
     }
 
-    /// Sends `segment` on `tuple` with right checksums.
+    /// Sends `segment` on `tuple` with correct checksums.
     pub fn send(&mut self, tuple: &Tuple, segment: &Segment, delivery: Delivery) {
         self.push(frames::tcp(tuple, segment), true, delivery);
     }
 
-    /// Asks the service for something on `conn`.
+    /// Requests an operation of the service on `conn`.
     pub fn ask(&mut self, conn: ConnId, op: Op) {
         self.trace(|| format!("! {op:?} on {conn:?}"));
         self.stimuli += 1;
@@ -170,7 +170,7 @@ impl Rig {
         }
     }
 
-    /// One turn of the endpoint. Returns whether it did anything.
+    /// Runs one turn of the endpoint. Returns true if it did any work.
     fn turn(&mut self) -> bool {
         let now = self.now();
         let worked = self.worker.turn(now) > 0;
@@ -210,46 +210,46 @@ impl Rig {
         worked || sent
     }
 
-    fn note(&mut self, told: Told) {
+    fn note(&mut self, told: ServiceEvent) {
         match told {
-            Told::Opened { conn, tuple } => {
-                assert!(self.conns.insert(conn, tuple).is_none(), "{conn:?} is opened twice");
+            ServiceEvent::Opened { conn, tuple } => {
+                assert!(self.conns.insert(conn, tuple).is_none(), "{conn:?} opened twice");
                 self.flow(tuple).opened(conn, tuple);
             }
-            Told::Read { conn, bytes } => self.known(conn).reads(bytes),
-            Told::Wrote { conn, len } => self.known(conn).sends(len as u32, Source::Written),
-            Told::Forwarded { from, to, len } => {
+            ServiceEvent::Read { conn, bytes } => self.known(conn).reads(bytes),
+            ServiceEvent::Wrote { conn, len } => self.known(conn).sends(len as u32, Source::Written),
+            ServiceEvent::Forwarded { from, to, len } => {
                 let source = self.known(from);
                 let received = Source::Received { from: source.tuple, seq: source.next_to_read() };
                 source.skips(len as u32);
                 self.known(to).sends(len as u32, received);
             }
-            Told::Ended { conn, left } => {
-                assert_eq!(left, 0, "the peer's end was told with bytes still to be read");
+            ServiceEvent::Ended { conn, left } => {
+                assert_eq!(left, 0, "peer_closed with unread bytes");
                 let conn = self.known(conn);
-                assert!(!conn.ended, "the peer's end was told twice");
+                assert!(!conn.ended, "peer_closed twice");
                 conn.ended = true;
             }
-            Told::Closed { conn, why } => {
+            ServiceEvent::Closed { conn, why } => {
                 let known = self.known(conn);
                 known.open = false;
                 assert!(known.ended || why != CloseReason::Finished || known.numbers().is_none_or(|n| n.received > 0));
             }
-            Told::Readable { conn } => assert!(!self.known(conn).ended, "readable after the end"),
-            Told::Writable { conn } => {
+            ServiceEvent::Readable { conn } => assert!(!self.known(conn).ended, "readable after peer_closed"),
+            ServiceEvent::Writable { conn } => {
                 self.known(conn);
             }
-            Told::Failed { .. } => {}
+            ServiceEvent::Failed { .. } => {}
         }
     }
 
-    /// A connection that the service has been told of, and not that it is gone.
+    /// Returns a connection that the service has seen open and not close.
     fn known(&mut self, conn: ConnId) -> &mut Conn {
-        let tuple = self.conns.get(&conn).copied().unwrap_or_else(|| panic!("{conn:?} is not known, or gone"));
-        self.flow(tuple).conn(conn).unwrap_or_else(|| panic!("an event of {conn:?}, which is gone"))
+        let tuple = self.conns.get(&conn).copied().unwrap_or_else(|| panic!("{conn:?} is unknown or closed"));
+        self.flow(tuple).conn(conn).unwrap_or_else(|| panic!("an event of the closed connection {conn:?}"))
     }
 
-    /// The endpoint has sent `segment`.
+    /// Records a `segment` of the endpoint.
     fn take(&mut self, segment: &Sent) {
         if segment.flags & (SYN | ACK) == SYN && !self.dialled.contains(&segment.tuple) {
             self.dialled.push(segment.tuple);
@@ -267,16 +267,16 @@ impl Rig {
         flow.check_sent(segment, tso);
     }
 
-    /// Lets everything happen that can happen now, and checks that it does not take too much.
+    /// Runs the endpoint until idle and checks that its work is bounded.
     pub fn settle(&mut self) {
         let stimuli = std::mem::take(&mut self.stimuli);
         let (replies, conns) = (self.replies, self.connections());
         let mut turns = 0;
         while self.turn() {
             turns += 1;
-            assert!(turns < MOST_TURNS + stimuli, "{turns} turns, and no end");
+            assert!(turns < MOST_TURNS + stimuli, "{turns} turns without becoming idle");
         }
-        // A frame may cause a reply and a question for whom to send it to; a timer or a request, a segment of its connection.
+        // A frame may cause a reply and a neighbour request; a timer or an operation may cause a segment.
         let most = 2 * stimuli + 2 * (conns + self.connections()) + 4;
         let replies = self.replies - replies;
         assert!(replies <= most, "{replies} segments without payload after {stimuli} stimuli");
@@ -289,7 +289,7 @@ impl Rig {
         let mut wakings = 0;
         loop {
             let now = self.now();
-            // What could not be done now for want of packets or room is not tried again at the same moment.
+            // Work that lacks packets or space is not retried at the same instant.
             let next = self.worker.next_deadline().unwrap_or(until).max(now + Duration::from_millis(1));
             if next >= until {
                 break;
@@ -305,12 +305,12 @@ impl Rig {
         self.settle();
     }
 
-    /// Connections of the endpoint, in whatever state.
+    /// Returns the number of connections of the endpoint in any state.
     fn connections(&self) -> usize {
         Engine::<MemoryNic>::connections(self.worker.engine())
     }
 
-    /// Opens flow number `n` as an ordinary peer does, with the options of the setup. Returns whether it came to be.
+    /// Opens flow number `n` as an ordinary peer does, with the options of the setup. Returns true on success.
     pub fn open(&mut self, n: u8) -> bool {
         let (tuple, setup) = (self.tuple(n), self.setup);
         let isn = setup.isn();
@@ -334,7 +334,7 @@ impl Rig {
         self.conn(&tuple).is_some()
     }
 
-    /// The segment that an ordinary peer of `tuple` sends next, with `flags` and `len` bytes.
+    /// Returns the next segment of an ordinary peer of `tuple`, with `flags` and `len` bytes.
     pub fn next(&mut self, tuple: &Tuple, flags: u8, len: usize) -> Segment {
         let timestamps = self.setup.timestamps();
         let flow = self.flow(*tuple);
@@ -342,31 +342,31 @@ impl Rig {
         Segment { seq: flow.ack, ack: flow.nxt, flags, window: 5000, options, len, ..Segment::default() }
     }
 
-    /// Ends the run: whatever is left is given up or reset, and everything is where it belongs.
+    /// Ends the run: remaining connections time out or are reset, and all resources are released.
     pub fn finish(mut self) {
         self.settle();
         if self.setup.ends_in_silence() {
-            // Nothing is heard of the peer: what it began and did not complete ends, one time-out after its time.
+            // The peer is silent: half-open connections expire one timeout later.
             self.pass(self.setup.endpoint().half_open_timeout * 2);
             assert_eq!(self.worker.engine().half_open(), 0, "half-open connections");
-            // What waits for it ends, a time-out or a probe after the user's time-out.
+            // Connections that wait for the peer end one timeout or probe after the user timeout.
             self.pass(3 * USER_TIMEOUT);
             for (conn, tuple) in self.conns.clone() {
                 let Some(numbers) = self.worker.engine().numbers(conn) else { continue };
                 let waits = numbers.una != numbers.nxt || numbers.unsent > 0;
-                assert!(!waits, "{tuple:?} waits for a peer that is gone: {numbers:?}");
+                assert!(!waits, "{tuple:?} waits for a silent peer: {numbers:?}");
                 let asked = self.setup.endpoint().keepalive.is_some() && !numbers.peer_finished;
-                assert!(!asked, "{tuple:?} is alive, and its peer is not: {numbers:?}");
+                assert!(!asked, "{tuple:?} is open with a silent peer: {numbers:?}");
             }
         }
         for conn in self.conns.keys().copied().collect::<Vec<_>>() {
             self.ask(conn, Op::Abort);
         }
         self.settle();
-        assert!(self.conns.is_empty(), "aborted, and not gone: {:?}", self.conns);
-        // Half-open connections end by themselves, and those being opened; TIME-WAIT too.
+        assert!(self.conns.is_empty(), "not closed after abort: {:?}", self.conns);
+        // Half-open connections, connection attempts and TIME-WAIT expire.
         self.pass(Duration::from_secs(200));
-        assert_eq!(self.connections(), 0, "connections that nobody knows of");
+        assert_eq!(self.connections(), 0, "connections unknown to the service");
         assert_eq!(self.worker.engine().time_wait(), 0, "connections in TIME-WAIT");
         let summary = self.worker.summary();
         assert_eq!(summary.drops.get("too long for the port"), None, "frames that the port could not send");
@@ -377,7 +377,7 @@ impl Rig {
     }
 }
 
-/// A timestamp option, padded.
+/// Returns a padded timestamps option.
 pub fn timestamp(value: u32, echo: u32) -> Vec<u8> {
     [&[1, 1, 8, 10], &value.to_be_bytes()[..], &echo.to_be_bytes()].concat()
 }

@@ -1,4 +1,4 @@
-//! What the endpoint and its link are like: the first bytes of an input choose it.
+//! Configuration of the endpoint and its link, chosen by the first bytes of an input.
 
 use arbitrary::Arbitrary;
 use linerate_bypass::memory_nic::LinkConfig;
@@ -6,22 +6,22 @@ use linerate_bypass::time::Duration;
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Keepalive};
 
-/// Bytes of an input that [`Setup::read`] takes.
+/// Number of input bytes that [`Setup::read`] takes.
 pub const LEN: usize = 6;
 
-/// Choices, a bit or a few each.
+/// Choices of one bit or a few bits each.
 #[derive(Debug, Clone, Copy, Default, Arbitrary)]
 pub struct Setup {
-    /// The network and the endpoint, see the methods.
+    /// Bits of the network and the endpoint; see the methods.
     pub bits: u32,
-    /// The peer's window scale in its lower half, the beginning of its sequence numbers in the upper.
+    /// Window scale of the peer in the lower half, base of its sequence numbers in the upper half.
     pub peer: u8,
-    /// What the endpoint's service does unasked, and how the run ends.
+    /// Behaviour of the endpoint's service, and the end of the run.
     pub habits: u8,
 }
 
 impl Setup {
-    /// The choices at the beginning of `data`, and the rest of it.
+    /// Reads the choices at the beginning of `data` and returns the rest.
     pub fn read(data: &[u8]) -> (Setup, &[u8]) {
         let Some((&[a, b, c, d, peer, habits], rest)) = data.split_first_chunk::<LEN>() else {
             return (Setup::default(), &[]);
@@ -29,52 +29,52 @@ impl Setup {
         (Setup { bits: u32::from_le_bytes([a, b, c, d]), peer, habits }, rest)
     }
 
-    /// The endpoint asks silent peers for a sign of life; a bit.
+    /// Bit: the endpoint sends keepalive probes.
     pub const KEEPALIVE: u32 = 1 << 25;
-    /// The service reads nothing unless it is told to; a habit.
+    /// Habit: the service reads only on request.
     pub const HOLDS: u8 = 1;
-    /// The service sends back what it reads; a habit.
+    /// Habit: the service echoes the data it reads.
     pub const ECHOES: u8 = 2;
-    /// The peer falls silent before the end; a habit.
+    /// Habit: the peer becomes silent before the end.
     pub const SILENCE: u8 = 16;
 
-    /// The service answers what it reads with as many bytes of its own; a habit.
+    /// Habit: the service answers with as many bytes of its own.
     pub const ANSWERS: u8 = 32;
-    /// It does so before it reads; a habit.
+    /// Habit: the service answers before it reads.
     pub const ANSWERS_FIRST: u8 = 64;
-    /// It reserves more than it writes; a habit.
+    /// Habit: the service reserves more than it writes.
     pub const RESERVES: u8 = 128;
 
     fn bit(self, n: u32) -> bool {
         self.bits >> n & 1 != 0
     }
 
-    /// The first flow is of IPv6.
+    /// Returns true if the first flow is IPv6.
     pub fn six(self) -> bool {
         self.bit(0)
     }
 
-    /// The peer's SYN has timestamps.
+    /// Returns true if the peer's SYN has timestamps.
     pub fn timestamps(self) -> bool {
         !self.bit(1)
     }
 
-    /// The peer's SYN permits SACK.
+    /// Returns true if the peer's SYN permits SACK.
     pub fn sack(self) -> bool {
         !self.bit(2)
     }
 
-    /// The peer scales its windows.
+    /// Returns the window scale of the peer.
     pub fn window_scale(self) -> Option<u8> {
         (!self.bit(3)).then_some(self.peer & 15)
     }
 
-    /// The peer asks for ECN.
+    /// Returns true if the peer requests ECN.
     pub fn ecn(self) -> bool {
         self.bit(4)
     }
 
-    /// The peer's first sequence number: in some runs just before numbers wrap.
+    /// Returns the peer's initial sequence number, in some runs just before a wrap.
     pub fn isn(self) -> u32 {
         match self.peer >> 4 {
             0..4 => 1000,
@@ -84,42 +84,42 @@ impl Setup {
         }
     }
 
-    /// The service reads nothing unless it is told to.
+    /// Returns true if the service reads only on request.
     pub fn holds(self) -> bool {
         self.habits & Self::HOLDS != 0
     }
 
-    /// The service sends back what it reads.
+    /// Returns true if the service echoes the data it reads.
     pub fn echoes(self) -> bool {
         self.habits & Self::ECHOES != 0
     }
 
-    /// The service answers what it reads with as many bytes of its own.
+    /// Returns true if the service answers with as many bytes of its own.
     pub fn answers(self) -> bool {
         self.habits & Self::ANSWERS != 0
     }
 
-    /// It does so before it reads.
+    /// Returns true if the service answers before it reads.
     pub fn answers_first(self) -> bool {
         self.habits & Self::ANSWERS_FIRST != 0
     }
 
-    /// It reserves more than it writes. Neither of both: it answers in one step.
+    /// Returns true if the service reserves more than it writes. With neither of both it answers in one call.
     pub fn reserves(self) -> bool {
         self.habits & Self::RESERVES != 0
     }
 
-    /// Connections that the service asks for when it starts.
+    /// Returns the number of connections that the service opens at start.
     pub fn dials(self) -> u8 {
         self.habits >> 2 & 3
     }
 
-    /// Before the run ends, the peer is silent for so long that whatever waits for it is given up.
+    /// Returns true if the peer is silent before the run ends, until all waiting connections time out.
     pub fn ends_in_silence(self) -> bool {
         self.habits & Self::SILENCE != 0
     }
 
-    /// The link.
+    /// Returns the link.
     pub fn link(self) -> LinkConfig {
         let multi_segment = !self.bit(8);
         let checksum_offload = self.bit(9);
@@ -133,7 +133,7 @@ impl Setup {
         }
     }
 
-    /// The endpoint: `10.0.0.2` and `fd00::2`, listening on port 7.
+    /// Returns the endpoint: `10.0.0.2` and `fd00::2`, listening on port 7.
     pub fn endpoint(self) -> Config {
         let any = |port| vec![format!("0.0.0.0:{port}").parse(), format!("[::]:{port}").parse()];
         let listen = |port| any(port).into_iter().map(|address| address.expect("an address")).collect();
@@ -159,8 +159,8 @@ impl Setup {
     }
 }
 
-/// How long a peer may leave data unanswered.
+/// Maximum time for which a peer may leave data unacknowledged.
 pub const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Signs of life that a silent peer is asked for.
+/// Keepalive of a silent peer.
 const KEEPALIVE: Keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 3 };

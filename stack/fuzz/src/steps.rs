@@ -1,5 +1,4 @@
-//! Sequences of segments and of what happens beside them, by a grammar: everything is said relative to what the endpoint
-//! knows at the time.
+//! Sequences of segments and other events by a grammar. Numbers are relative to the state of the endpoint.
 
 use super::frames::{self, ACK, SYN, Segment};
 use super::probe::Op;
@@ -8,99 +7,99 @@ use super::rig::{Delivery, Rig, timestamp};
 use super::setup::Setup;
 use arbitrary::{Arbitrary, Unstructured};
 
-/// Steps that are taken.
+/// Maximum number of steps.
 const MOST_STEPS: usize = 64;
-/// Bytes of payload of one segment at most.
+/// Maximum payload of one segment in bytes.
 const MOST_PAYLOAD: usize = 20_000;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Step {
     /// The peer sends a segment.
     Send(Shape),
-    /// It sends what an ordinary peer would: the next so many bytes, acknowledging everything.
+    /// The peer sends an ordinary segment: the next bytes, with an acknowledgement of everything.
     Next {
-        /// Which flow.
+        /// Flow.
         flow: u8,
-        /// How many bytes.
+        /// Payload length.
         len: u16,
-        /// Flags beside ACK.
+        /// Flags in addition to ACK.
         flags: u8,
     },
-    /// It opens a flow.
+    /// The peer opens a flow.
     Open(u8),
-    /// The service is asked for something; several things in one turn, if this says so.
+    /// The service runs an operation; with `true` the next one follows in the same turn.
     Ask(u8, Op, bool),
     /// Time passes.
     Pass(u8),
-    /// Frames sent since the last time arrive in one burst.
+    /// Queued frames arrive in one burst.
     Settle,
-    /// An ICMP message about what the endpoint sent last on a flow.
+    /// An ICMP message about the last segment of the endpoint on a flow.
     Icmp {
-        /// Which flow.
+        /// Flow.
         flow: u8,
-        /// The message's type and code.
+        /// Type and code of the message.
         kind: Kind,
-        /// The second word of its header: what the next hop's MTU is in.
+        /// Second word of its header, which holds the next-hop MTU.
         word: u32,
-        /// The number of the segment that it quotes.
+        /// Sequence number of the quoted segment.
         seq: Place,
     },
 }
 
-/// ICMP messages.
+/// Kind of ICMP message.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Kind {
     /// Destination unreachable, with a code.
     Unreachable(u8),
     /// Fragmentation needed, or packet too big.
     TooBig,
-    /// Any.
+    /// Any type and code.
     Other(u8, u8),
 }
 
-/// A number relative to what the endpoint expects or has sent.
+/// Sequence number relative to the endpoint's state.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Place {
-    /// What comes next.
+    /// Next expected number.
     Next,
-    /// A little before or behind that.
+    /// Near the next expected number.
     Near(i8),
-    /// Farther.
+    /// Farther away.
     Far(i16),
-    /// The number of the oldest byte that is not acknowledged, or of the window's right edge, and so much more.
+    /// Offset from the oldest unacknowledged byte, or from the right edge of the window.
     Other(i16),
-    /// Any number.
+    /// Absolute number.
     Any(u32),
 }
 
-/// A segment's fields.
+/// Fields of a segment.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Shape {
-    /// Which flow.
+    /// Flow.
     pub flow: u8,
-    /// Its number.
+    /// Sequence number.
     pub seq: Place,
-    /// What it acknowledges.
+    /// Acknowledgement number.
     pub ack: Place,
-    /// Its flags.
+    /// Flags.
     pub flags: Flags,
-    /// The window.
+    /// Window field.
     pub window: u16,
-    /// Bytes of payload.
+    /// Payload length.
     pub len: u16,
-    /// Its options.
+    /// Options.
     pub options: Options,
-    /// The ECN field, and whether it comes in pieces, vouched for, twice.
+    /// ECN field, and flags for division, verified checksums and duplication.
     pub how: u8,
 }
 
-/// A segment's flags.
+/// Flags of a segment.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Flags {
-    /// ACK alone.
+    /// ACK.
     Ack,
-    /// ACK and FIN.
+    /// FIN and ACK.
     Fin,
     /// RST.
     Reset,
@@ -108,26 +107,26 @@ pub enum Flags {
     Syn,
     /// SYN and ACK.
     SynAck,
-    /// Any.
+    /// Any flags.
     Any(u8),
 }
 
-/// A segment's options.
+/// Options of a segment.
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Options {
-    /// What an ordinary segment has.
+    /// Options of an ordinary segment.
     Ordinary,
-    /// None.
+    /// No options.
     None,
-    /// A timestamp with these differences to ordinary ones, and SACK blocks at these places in what is not acknowledged.
+    /// Timestamps with offsets from the ordinary ones, and SACK blocks at offsets in the unacknowledged data.
     Sack(i8, i8, [(Place, u16); 3]),
-    /// What an ordinary SYN has, with this window scale and segment size.
+    /// Options of an ordinary SYN, with this window scale and MSS.
     Syn(u8, u16),
-    /// Any bytes.
+    /// Arbitrary bytes.
     Any([u8; 12]),
 }
 
-/// An input as the grammar reads it.
+/// Input parsed by the grammar.
 #[derive(Debug, Clone, Arbitrary)]
 struct Sequence {
     setup: Setup,
@@ -194,7 +193,7 @@ fn take(rig: &mut Rig, step: &Step) {
     }
 }
 
-/// The number at `place` of the stream to the endpoint, or from it.
+/// Returns the sequence number at `place` of the stream to the endpoint, or from it.
 fn number(rig: &mut Rig, flow: u8, place: Place, to_endpoint: bool) -> u32 {
     let tuple = rig.tuple(flow);
     let known = rig.flow(tuple);
@@ -258,7 +257,7 @@ fn send(rig: &mut Rig, shape: &Shape) {
         ecn: shape.how & 3,
     };
     let cut = (shape.how & 4 != 0).then_some(64 + usize::from(shape.len & 0xff));
-    let delivery = Delivery { cut, vouched: shape.how & 8 != 0 };
+    let delivery = Delivery { cut, verified: shape.how & 8 != 0 };
     for _ in 0..1 + usize::from(shape.how & 16 != 0) {
         rig.send(&tuple, &segment, delivery);
     }
@@ -267,7 +266,7 @@ fn send(rig: &mut Rig, shape: &Shape) {
     }
 }
 
-/// Options of a SYN, as the setup has them.
+/// Returns the options of a SYN according to the setup.
 fn syn_options(rig: &Rig, scale: u8, mss: u16) -> Vec<u8> {
     let mut options = vec![2, 4];
     options.extend_from_slice(&mss.to_be_bytes());

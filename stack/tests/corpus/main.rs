@@ -1,16 +1,15 @@
-//! The short pass of every fuzz target: its corpus, and seeded mutations of what is in it.
+//! Short pass of every fuzz target: its corpus and seeded mutations of it.
 
-#[path = "../fuzz/src/lib.rs"]
-#[allow(dead_code, reason = "the fuzzer uses the rest")]
+#[path = "../../fuzz/src/lib.rs"]
+#[allow(dead_code, reason = "only the fuzzer uses the rest")]
 mod fuzz;
-#[path = "corpus/regressions.rs"]
 mod regressions;
 
 use fuzz::Target;
 
-/// Runs the one input that the environment's `FUZZ_INPUT` has as `target:hexadecimal`; `FUZZ_TRACE` shows what it does.
+/// Runs the input in `FUZZ_INPUT`, of the form `target:hexadecimal`. `FUZZ_TRACE` traces it.
 #[test]
-fn the_input_in_the_environment() {
+fn input_from_environment() {
     Target::run_from_environment(&TARGETS);
 }
 
@@ -22,7 +21,7 @@ macro_rules! short_passes {
             #[test]
             fn $name() {
                 let target = Target { name: stringify!($name), run: fuzz::$name };
-                target.short_pass(include_str!(concat!("../fuzz/corpus/", stringify!($name))), $mutations);
+                target.short_pass(include_str!(concat!("../../fuzz/corpus/", stringify!($name))), $mutations);
             }
         )*
     };

@@ -1,11 +1,11 @@
-//! What streams consist of: bytes that tell where they belong.
+//! Stream contents: bytes that identify their position.
 
 use linerate_bypass::memory_nic::End;
 use std::sync::LazyLock;
 
-/// The pattern repeats after so many bytes: a prime, so that no multiple of a segment or a buffer does.
+/// Period of the pattern in bytes: a prime, so that it is no multiple of a segment or buffer size.
 const PERIOD: usize = 1_048_573;
-/// The longest piece that lies in one place.
+/// Maximum length of a contiguous piece.
 pub const LONGEST: usize = 1 << 16;
 
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -15,26 +15,26 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     bytes
 });
 
-/// The bytes that one end of a connection sends.
+/// Byte stream that one end of a connection sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
     start: usize,
 }
 
 impl Stream {
-    /// What `from` sends on connection `n`.
+    /// Returns the stream that `from` sends on connection `n`.
     pub fn of(n: usize, from: End) -> Stream {
         let mut random = fastrand::Rng::with_seed(2 * n as u64 + u64::from(from == End::A));
         Stream { start: random.usize(..PERIOD) }
     }
 
-    /// Up to `len` bytes from position `at` on, [`LONGEST`] at most.
+    /// Returns up to `len` bytes at position `at`, at most [`LONGEST`].
     pub fn piece(self, at: u64, len: usize) -> &'static [u8] {
         let from = (self.start + (at % PERIOD as u64) as usize) % PERIOD;
         &LazyLock::force(&PATTERN)[from..from + len.min(LONGEST)]
     }
 
-    /// The position in `bytes` of the first that is not what belongs at `at` and behind it.
+    /// Returns the index of the first of `bytes` that differs from the stream at position `at`.
     pub fn differs(self, at: u64, bytes: &[u8]) -> Option<usize> {
         let mut checked = 0;
         for part in bytes.chunks(LONGEST) {
@@ -47,7 +47,7 @@ impl Stream {
         None
     }
 
-    /// Where `bytes` belong in the stream, if anywhere within one period: for a message.
+    /// Returns a position of `bytes` in the stream within one period, for error messages.
     pub fn find(self, bytes: &[u8]) -> Option<u64> {
         let probe = bytes.get(..16)?;
         let pattern = LazyLock::force(&PATTERN);

@@ -1,8 +1,8 @@
-//! Choices drawn from a seed.
+//! Random choices from a seed.
 
 use linerate_bypass::time::Duration;
 
-/// A generator that a whole scenario comes from.
+/// Random generator of a scenario.
 pub struct Dice(pub fastrand::Rng);
 
 impl Dice {
@@ -14,12 +14,12 @@ impl Dice {
         self.0.f64() < probability
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.0.usize(..choices.len())].clone()
     }
 
-    /// One of `choices`, each as often as the number before it says.
+    /// Returns one of `choices`, each with the weight before it.
     pub fn weighted<T: Clone>(&mut self, choices: &[(u32, T)]) -> T {
         let all: u32 = choices.iter().map(|(weight, _)| weight).sum();
         let mut at = self.0.u32(..all);
@@ -29,18 +29,18 @@ impl Dice {
                 Some(rest) => at = rest,
             }
         }
-        unreachable!("the weights add up")
+        unreachable!("the weights sum up")
     }
 
-    /// A number from `least` to `most`, small ones as often as large ones.
-    pub fn spread(&mut self, least: u64, most: u64) -> u64 {
+    /// Returns a number from `least` to `most`, logarithmically distributed.
+    pub fn log_uniform(&mut self, least: u64, most: u64) -> u64 {
         let (low, high) = ((least.max(1) as f64).ln(), (most.max(1) as f64).ln());
         let number = (low + self.0.f64() * (high - low)).exp().round() as u64;
         if least == 0 && self.chance(0.1) { 0 } else { number.clamp(least, most) }
     }
 
-    /// A time, short ones as often as long ones.
+    /// Returns a time, logarithmically distributed.
     pub fn time(&mut self, least: Duration, most: Duration) -> Duration {
-        Duration::from_nanos(self.spread(least.as_nanos() as u64, most.as_nanos() as u64))
+        Duration::from_nanos(self.log_uniform(least.as_nanos() as u64, most.as_nanos() as u64))
     }
 }

@@ -1,14 +1,14 @@
-//! Both engines under the same traffic: what the services see must not depend on which engine either end has.
+//! Both engines under the same traffic: the events of the services must not depend on the engine of either end.
 
 use crate::scenario::{EngineKind, Scenario};
 use crate::verdict::EndOutcome;
 use crate::{number, simulate};
 
-/// Seeds in an ordinary run, each with four pairs of engines. `SIMULATOR_SEEDS` runs a tenth of the number that it gives.
+/// Seeds in a default run, each with four pairs of engines. With `SIMULATOR_SEEDS` a tenth of that number.
 const SEEDS: u64 = 100;
 const SHARE: u64 = 10;
 
-/// The engines of the two hosts, the reference first.
+/// Engines of the two hosts, the reference first.
 const PAIRS: [[EngineKind; 2]; 4] = [
     [EngineKind::Native, EngineKind::Native],
     [EngineKind::Native, EngineKind::Smoltcp],
@@ -23,7 +23,7 @@ fn compare(seed: u64) -> Vec<[EndOutcome; 2]> {
         for (n, (ends, reference)) in outcome.iter().zip(&outcomes[0]).enumerate() {
             assert!(
                 ends == reference,
-                "seed {seed}: connection {n} comes to\n{ends:?}\nwith {engines:?}, and with {:?} to\n{reference:?}",
+                "seed {seed}: connection {n} has the outcome\n{ends:?}\nwith {engines:?}, and with {:?}\n{reference:?}",
                 PAIRS[0]
             );
         }
@@ -33,7 +33,7 @@ fn compare(seed: u64) -> Vec<[EndOutcome; 2]> {
 }
 
 #[test]
-fn engines_lead_to_the_same_outcomes_over_lossy_links() {
+fn outcomes_over_lossy_links_are_independent_of_engines() {
     let from = number("SIMULATOR_FROM").unwrap_or(0);
     let seeds = number("SIMULATOR_SEEDS").map_or(SEEDS, |seeds| seeds.div_ceil(SHARE));
     let bytes: u64 = (from..from + seeds).flat_map(compare).flatten().map(|end| end.received).sum();
@@ -41,7 +41,7 @@ fn engines_lead_to_the_same_outcomes_over_lossy_links() {
 }
 
 #[test]
-fn lossy_scenarios_differ_in_nothing_but_the_engines() {
+fn lossy_scenarios_differ_only_in_engines() {
     for seed in 0..50 {
         let [first, second] = [PAIRS[0], PAIRS[3]].map(|engines| Scenario::draw_lossy(seed, engines));
         let text = |scenario: &Scenario| format!("{:?} {:?}", scenario.link, scenario.connections);

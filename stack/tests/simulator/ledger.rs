@@ -1,5 +1,4 @@
-//! What the services of all connections have been told and have done: both ends side by side, so that each can be held
-//! against the other.
+//! Records of all connections: events and actions of the services at both ends, for comparison.
 
 use crate::content::Stream;
 use crate::scenario::Scenario;
@@ -11,10 +10,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// How late a timer of a service may be: the timing wheel has ticks, and a host may look at them only now and then.
+/// Maximum lateness of a service timer: the tick of the timing wheel, and hosts that poll rarely.
 const TIMER_SLACK: Duration = Duration::from_millis(20);
 
-/// An event that the service of one end has received.
+/// Event received by the service of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeenEvent {
     Opened,
@@ -23,30 +22,30 @@ pub enum SeenEvent {
     Ended(CloseReason),
 }
 
-/// What is known of one end of a connection.
+/// Record of one end of a connection.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// The bytes that it sends: its own, or those of the stream that it passes on.
+    /// Stream that this end sends: its own, or the one it relays.
     pub outgoing: Stream,
     pub opened: bool,
-    /// Bytes that the transport took.
+    /// Bytes accepted by the transport.
     pub sent: u64,
-    /// Bytes that were delivered and taken.
+    /// Bytes received by the service.
     pub received: u64,
-    /// The service has closed.
+    /// Whether the service has closed.
     pub closed: bool,
-    /// The service has aborted.
+    /// Whether the service has aborted.
     pub aborted: bool,
-    /// The peer's end of the stream has been seen.
+    /// Whether the peer has closed its stream.
     pub peer_closed: bool,
-    /// The transport has given it up.
+    /// Close reason from the transport.
     pub ended: Option<CloseReason>,
     pub failed: Option<ConnectError>,
-    /// Its host was restarted.
+    /// Whether the host was restarted.
     pub lost: bool,
-    /// The service has asked for a timer.
+    /// Requested timer.
     pub timer: Option<Instant>,
-    /// Events but for those of data and timers.
+    /// Events other than data and timers.
     pub events: Vec<SeenEvent>,
 }
 
@@ -68,26 +67,26 @@ impl Record {
         }
     }
 
-    /// Nothing more comes of it.
-    pub fn is_over(&self) -> bool {
+    /// Returns true if no further event can follow.
+    pub fn is_finished(&self) -> bool {
         self.ended.is_some() || self.failed.is_some() || self.lost
     }
 
-    /// It has not ended, and will not end, by both sides closing.
+    /// Returns true if the connection does not end by both sides closing.
     pub fn is_broken(&self) -> bool {
         self.aborted || self.lost || self.failed.is_some() || self.ended.is_some_and(|why| why != CloseReason::Finished)
     }
 }
 
-/// The records of all connections.
+/// Records of all connections.
 pub struct Ledger {
     pub scenario: Rc<Scenario>,
     records: Vec<[Record; 2]>,
-    /// The connection that a client has opened last on these addresses, its own first.
+    /// Last connection that a client has opened on these addresses, its own first.
     opened: HashMap<(SocketAddr, SocketAddr), usize>,
-    /// The next connection that each host makes.
+    /// Next connection of each host.
     next: [usize; 2],
-    /// Grows with all that services do and are told.
+    /// Number of service events and actions.
     pub progress: u64,
 }
 
@@ -107,18 +106,18 @@ impl Ledger {
         &self.records[n][end as usize]
     }
 
-    /// The record, to note something in it.
+    /// Returns the record for an update, which counts as progress.
     pub fn note(&mut self, n: usize, end: End) -> &mut Record {
         self.progress += 1;
         &mut self.records[n][end as usize]
     }
 
-    /// What `end` receives on connection `n`.
+    /// Returns the stream that `end` receives on connection `n`.
     pub fn incoming(&self, n: usize, end: End) -> Stream {
         self.of(n, end.other()).outgoing
     }
 
-    /// The next connection that `end` is to make.
+    /// Returns the next connection that `end` opens.
     pub fn next(&mut self, end: End) -> Option<usize> {
         let plans = &self.scenario.connections;
         let n = (self.next[end as usize]..plans.len()).find(|n| plans[*n].from == end)?;
@@ -126,22 +125,22 @@ impl Ledger {
         Some(n)
     }
 
-    /// A client has opened connection `n` from `local` to `remote`.
+    /// Records that a client has opened connection `n` from `local` to `remote`.
     pub fn client_opened(&mut self, n: usize, local: SocketAddr, remote: SocketAddr) {
         self.opened.insert((local, remote), n);
     }
 
-    /// The connection that a server has accepted at `local` from `remote`.
+    /// Returns the connection that a server has accepted at `local` from `remote`.
     pub fn accepted(&self, local: SocketAddr, remote: SocketAddr) -> usize {
-        *self.opened.get(&(remote, local)).expect("a server's end opens after the client's")
+        *self.opened.get(&(remote, local)).expect("the client's end opens before the server's")
     }
 
-    /// The host at `end` has lost all it had.
+    /// Records that the host at `end` has lost its state.
     pub fn lose(&mut self, end: End) {
         for n in 0..self.records.len() {
             let next = self.next[end as usize];
             let begun = self.of(n, end).opened || self.scenario.connections[n].from == end && n < next;
-            if begun && !self.of(n, end).is_over() {
+            if begun && !self.of(n, end).is_finished() {
                 let record = self.note(n, end);
                 record.lost = true;
                 record.timer = None;
@@ -149,46 +148,46 @@ impl Ledger {
         }
     }
 
-    /// Whether one of the connections that `from` has opened is not over.
-    pub fn is_waited_for(&self, from: End) -> bool {
+    /// Returns true if a connection opened by `from` is not over.
+    pub fn has_open_from(&self, from: End) -> bool {
         let own = |n: &usize| self.scenario.connections[*n].from == from;
-        (0..self.records.len()).filter(own).any(|n| self.of(n, from).opened && !self.of(n, from).is_over())
+        (0..self.records.len()).filter(own).any(|n| self.of(n, from).opened && !self.of(n, from).is_finished())
     }
 
-    /// Every connection has been made or tried, and is over at both ends.
+    /// Returns true if every connection was attempted and is over at both ends.
     pub fn is_complete(&self) -> bool {
         (0..self.records.len()).all(|n| {
             let from = self.scenario.connections[n].from;
             let (client, server) = (self.of(n, from), self.of(n, from.other()));
-            client.is_over() && (server.is_over() || !server.opened)
+            client.is_finished() && (server.is_finished() || !server.opened)
         })
     }
 
-    /// Every timer that was asked for and is due has come.
+    /// Checks that no requested timer is overdue.
     pub fn check_timers(&self, now: Instant) {
         for (n, ends) in self.records.iter().enumerate() {
             for (record, host) in ends.iter().zip(&self.scenario.hosts) {
                 let slack = TIMER_SLACK + host.period.unwrap_or_default();
                 if let Some(at) = record.timer
-                    && !record.is_over()
+                    && !record.is_finished()
                 {
                     assert!(
                         now <= at + slack,
-                        "connection {n}: the timer for {at:?} has not come at {now:?}: {record:?}"
+                        "connection {n}: the timer for {at:?} is missing at {now:?}: {record:?}"
                     );
                 }
             }
         }
     }
 
-    /// Both ends of connection `n` in one line.
+    /// Describes both ends of connection `n`.
     pub fn describe(&self, n: usize) -> String {
         let plan = &self.scenario.connections[n];
         let end = |end| {
             let engine = self.scenario.host(end).engine;
             format!("  {end:?}, {engine:?}: {:?}\n      by {:?}", self.of(n, end), plan.of(end))
         };
-        let weather = self.scenario.weather;
-        format!("connection {n} from {:?}, {weather:?}:\n{}\n{}", plan.from, end(End::A), end(End::B))
+        let profile = self.scenario.profile;
+        format!("connection {n} from {:?}, {profile:?}:\n{}\n{}", plan.from, end(End::A), end(End::B))
     }
 }

@@ -1,47 +1,38 @@
-//! Whole networks in virtual time, drawn from seeds: two hosts, a link that is as bad as it gets, and services that do all
-//! that services can do. Whatever happens, streams are exact, packets come back, and nothing is forgotten.
+//! Random networks in virtual time: two hosts, an impaired link, and services that use every transport call. For every
+//! seed, streams are exact, packets return to their pools, and no connection is left over.
 //!
-//! The services must see the same whichever engines the two ends have: see [`engines`].
+//! The events of the services must not depend on the engines of the two ends: see [`engines`].
 //!
-//! `cargo test -p linerate-stack --test simulator` runs a few thousand seeds. More, or others:
-//! `SIMULATOR_SEEDS=100000 SIMULATOR_FROM=1000000`. One that failed, again, and what was on the wire:
-//! `SIMULATOR_SEED=1234 SIMULATOR_PCAP=/tmp/1234.pcap cargo test -p linerate-stack --test simulator -- --nocapture replay`.
+//! `cargo test -p linerate-stack --test simulator` runs a few thousand seeds. For more or other seeds:
+//! `SIMULATOR_SEEDS=100000 SIMULATOR_FROM=1000000`. To replay a failed seed and capture its frames:
+//! `SIMULATOR_SEED=1234 SIMULATOR_PCAP=/tmp/1234.pcap cargo test -p linerate-stack --test simulator -- --nocapture
+//! replay`.
 
-#[path = "simulator/content.rs"]
 mod content;
-#[path = "simulator/dice.rs"]
 mod dice;
-#[path = "simulator/engines.rs"]
 mod engines;
-#[path = "simulator/ledger.rs"]
 mod ledger;
-#[path = "simulator/plan.rs"]
 mod plan;
-#[path = "simulator/scenario.rs"]
 mod scenario;
-#[path = "simulator/service.rs"]
 mod service;
-#[path = "simulator/verdict.rs"]
 mod verdict;
-#[path = "simulator/wire.rs"]
 mod wire;
-#[path = "simulator/world.rs"]
 mod world;
 
 use linerate_bypass::memory_nic::write_pcap;
 use scenario::Scenario;
 use world::{Outcome, World};
 
-/// Seeds in an ordinary run.
+/// Seeds in a default run.
 const SEEDS: u64 = 4000;
-/// Seeds beyond those that have found something: a receive queue longer than its bound, both ends' windows closed for ever.
-const FOUND: [u64; 2] = [5428, 19_468];
-/// Failures after which a part gives up.
+/// Seeds outside that range that have found errors: a receive queue above its bound, and closed windows at both ends.
+const REGRESSIONS: [u64; 2] = [5428, 19_468];
+/// Failures after which a part stops.
 const FAILURES: usize = 5;
-/// Parts that the seeds are run in, at the same time where there are cores for it.
+/// Parts of a run, which execute in parallel.
 const PARTS: u64 = 4;
 
-/// Says how to run a failed seed again, and writes its frames if that was asked for.
+/// Prints how to replay a failed seed, and writes its frames on request.
 struct Report {
     seed: u64,
     world: World,
@@ -65,7 +56,7 @@ impl Drop for Report {
     }
 }
 
-/// Runs what `seed` stands for.
+/// Runs a scenario and keeps its frames if `keeps`.
 fn simulate(scenario: Scenario, keeps: bool) -> Outcome {
     let seed = scenario.seed;
     let mut report = Report { seed, world: World::new(scenario, keeps) };
@@ -81,7 +72,7 @@ fn part(part: u64) {
     let seeds = number("SIMULATOR_SEEDS").unwrap_or(SEEDS);
     let (mut connections, mut finished) = (0, 0);
     let mut failed = Vec::new();
-    for seed in (from..from + seeds).chain(FOUND).filter(|seed| seed % PARTS == part) {
+    for seed in (from..from + seeds).chain(REGRESSIONS).filter(|seed| seed % PARTS == part) {
         match std::panic::catch_unwind(|| simulate(Scenario::draw(seed), false)) {
             Ok(outcome) => {
                 connections += outcome.connections;
@@ -93,32 +84,32 @@ fn part(part: u64) {
             break;
         }
     }
-    assert!(failed.is_empty(), "these seeds failed: {failed:?}");
+    assert!(failed.is_empty(), "failed seeds: {failed:?}");
     println!("{finished} of {connections} connections finished");
     assert!(finished * 10 >= connections * 6, "{finished} of {connections} connections finished");
 }
 
 #[test]
-fn the_first_quarter_of_the_seeds_holds() {
+fn first_quarter_of_seeds_passes() {
     part(0);
 }
 
 #[test]
-fn the_second_quarter_of_the_seeds_holds() {
+fn second_quarter_of_seeds_passes() {
     part(1);
 }
 
 #[test]
-fn the_third_quarter_of_the_seeds_holds() {
+fn third_quarter_of_seeds_passes() {
     part(2);
 }
 
 #[test]
-fn the_last_quarter_of_the_seeds_holds() {
+fn last_quarter_of_seeds_passes() {
     part(3);
 }
 
-/// Runs the seed in `SIMULATOR_SEED`, if there is one.
+/// Replays the seed in `SIMULATOR_SEED`.
 #[test]
 fn replay() {
     if let Some(seed) = number("SIMULATOR_SEED") {
@@ -130,7 +121,7 @@ fn replay() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_frames() {
+fn frames_are_reproducible_from_seed() {
     for seed in 0..60 {
         let [first, second] = [(); 2].map(|()| simulate(Scenario::draw(seed), true).frames);
         assert!(!first.is_empty());

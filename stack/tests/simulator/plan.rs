@@ -1,22 +1,22 @@
-//! What the two services of a connection are to do.
+//! Plans of the two services of a connection.
 
 use crate::dice::Dice;
 use linerate_bypass::memory_nic::End;
 use linerate_bypass::time::Duration;
 
-/// What an end sends.
+/// Data that an end sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Nothing,
-    /// So many bytes of its own.
+    /// This many bytes of its own stream.
     Bulk(u64),
-    /// What it receives.
+    /// The data it receives.
     Echo(Echo),
-    /// What its partner connection of the same worker receives.
+    /// The data received by its partner connection on the same worker.
     Relay,
 }
 
-/// By which operations of the transport an echo is made.
+/// Transport calls of an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Echo {
     Forward,
@@ -25,57 +25,57 @@ pub enum Echo {
     PeekAndAnswer,
 }
 
-/// By which operations bytes are sent, and in what sizes at most.
+/// Transport calls that send, and their maximum sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writing {
-    /// `reserve` and `commit`, of less than was reserved now and then, or not at all.
+    /// `reserve` and `commit`, at times of fewer bytes than reserved, or none.
     Reserve(usize),
     Write(usize),
-    /// `send` of bytes that live as long as the program.
+    /// `send` of static bytes.
     Static(usize),
-    /// `send` of bytes on the heap, slices of one vector among them.
+    /// `send` of heap bytes, in part slices of one vector.
     Heap(usize),
-    /// One after the other.
+    /// All of these in rotation.
     Mixed(usize),
 }
 
-/// By which operations bytes are read, and in what sizes at most.
+/// Transport calls that read, and their maximum sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     Consume(usize),
     Take(usize),
-    /// Taken and kept for a while: so many slices at a time at most.
+    /// Taken and kept for a time, at most this many slices at once.
     Hold {
         slices: usize,
         length: Duration,
     },
 }
 
-/// How fast an end reads or writes.
+/// Read or write rate of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Whenever it can.
+    /// As fast as possible.
     Eager,
-    /// So many bytes at a time.
+    /// This many bytes at a time.
     Portions { bytes: u64, every: Duration },
-    /// Stops once, after so many bytes.
+    /// One pause, after this many bytes.
     Pause { after: u64, length: Duration },
 }
 
-/// When an end closes.
+/// Condition on which an end closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// When it has sent everything.
+    /// All data is sent.
     WhenSent,
-    /// When it has sent everything and received so much.
+    /// All data is sent, and this much is received.
     WhenReceived(u64),
-    /// When it has sent everything and the peer has closed.
+    /// All data is sent, and the peer has closed.
     WhenPeerHas,
-    /// So long after it was opened, when it has sent everything.
+    /// All data is sent, and this time has passed since the connection opened.
     After(Duration),
 }
 
-/// When an end aborts, if the connection is still there.
+/// Condition on which an end aborts an open connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Abort {
     AtOpen,
@@ -83,56 +83,56 @@ pub enum Abort {
     Received(u64),
     After(Duration),
     WhenPeerHasClosed,
-    /// After it has closed itself.
+    /// The end has closed.
     WhenClosed(Duration),
 }
 
-/// What one end of a connection does.
+/// Plan of one end of a connection.
 #[derive(Debug, Clone)]
 pub struct EndPlan {
     pub source: Source,
     pub writing: Writing,
-    /// Bytes that are handed over in one piece at least, if there are so many.
+    /// Minimum bytes per call, if that many are left.
     pub piece: usize,
     pub writing_pace: Pace,
     pub reading: Reading,
     pub reading_pace: Pace,
     pub finish: Finish,
     pub abort: Option<Abort>,
-    /// Where this end's own choices come from.
+    /// Seed of this end's choices.
     pub seed: u64,
 }
 
-/// What becomes of one connection.
+/// Plan of one connection.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Who connects.
+    /// Connecting host.
     pub from: End,
     pub ipv6: bool,
     pub client: EndPlan,
     pub server: EndPlan,
 }
 
-/// What limits the plans of one scenario.
+/// Limits on the plans of a scenario.
 pub struct Bounds {
-    /// Bytes of one stream at most.
+    /// Maximum bytes of one stream.
     pub bytes: u64,
-    /// The smaller send buffer.
+    /// Smaller of the send buffers.
     pub buffer: usize,
-    /// Slices of received bytes that one end may keep at most.
+    /// Maximum received slices that one end keeps.
     pub slices: usize,
-    /// Bytes that are handed over in one piece at least: pieces of a few bytes are packets of a few bytes to the receiver.
+    /// Minimum bytes per call: small pieces become small packets at the receiver.
     pub piece: usize,
     /// Whether ends abort.
     pub aborts: bool,
-    /// Which hosts send cookies, as servers.
+    /// Which hosts send cookies as servers.
     pub cookies: [bool; 2],
-    /// Whether ends take their time.
+    /// Whether ends read and write slowly.
     pub slow: bool,
     pub ipv6: bool,
     /// Whether both hosts connect.
     pub both_connect: bool,
-    /// A client must say something before its server is bound to know it: SYN cookies keep nothing.
+    /// Whether a client must send first: with a SYN cookie the server keeps no state before.
     pub client_speaks: bool,
 }
 
@@ -140,8 +140,8 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl Plan {
     pub fn draw(dice: &mut Dice, bounds: &Bounds) -> Plan {
-        let bytes = dice.spread(0, bounds.bytes);
-        let back = dice.spread(0, bounds.bytes);
+        let bytes = dice.log_uniform(0, bounds.bytes);
+        let back = dice.log_uniform(0, bounds.bytes);
         let echo = Source::Echo(dice.pick(&if bounds.piece > 1 {
             [Echo::Forward, Echo::PeekAndWrite, Echo::PeekAndWrite, Echo::PeekAndAnswer]
         } else {
@@ -149,7 +149,7 @@ impl Plan {
         }));
         let first = if bounds.client_speaks { Source::Bulk(1) } else { Source::Nothing };
         let after = Finish::After(dice.time(MILLISECOND, 500 * MILLISECOND));
-        // Of the two ends, one closes without waiting for the other.
+        // At least one of the two ends closes without waiting for the other.
         let (sources, finishes) = match dice.0.u32(..16) {
             0..5 => {
                 let finish = dice.pick(&[Finish::WhenSent, Finish::WhenReceived(bytes), after]);
@@ -186,14 +186,14 @@ impl Plan {
         let mut server = EndPlan::draw(dice, bounds, sources.1, finishes.1, aborts && !by_client, bytes.max(back));
         let from = if bounds.both_connect && dice.chance(0.4) { End::B } else { End::A };
         if bounds.cookies[from.other() as usize] {
-            // Who has answered with a cookie and reset the connection answers the same acknowledgement with another, if the
-            // reset was lost: a cookie does not say that it was taken back before (RFC 4987 §3.6).
+            // A server that resets a cookie connection accepts the same ACK again if the reset is lost: a cookie does
+            // not record its use (RFC 4987 §3.6).
             server.abort = None;
         }
         Plan { from, ipv6: bounds.ipv6 && dice.chance(0.4), client, server }
     }
 
-    /// The plan of one of the ends.
+    /// Returns the plan of one end.
     pub fn of(&self, end: End) -> &EndPlan {
         if end == self.from { &self.client } else { &self.server }
     }
@@ -201,7 +201,7 @@ impl Plan {
 
 impl EndPlan {
     fn draw(dice: &mut Dice, bounds: &Bounds, source: Source, finish: Finish, aborts: bool, bytes: u64) -> EndPlan {
-        let size = |dice: &mut Dice| dice.spread(1, bounds.buffer as u64) as usize;
+        let size = |dice: &mut Dice| dice.log_uniform(1, bounds.buffer as u64) as usize;
         let (write, read) = (size(dice), size(dice).max(16));
         let writing = match dice.0.u32(..5) {
             0 => Writing::Reserve(write),
@@ -210,7 +210,7 @@ impl EndPlan {
             3 => Writing::Heap(write),
             _ => Writing::Mixed(write),
         };
-        // A service that keeps one buffer for each byte it is sent gets little; the rest is a matter of patience.
+        // A small kept buffer per received byte would only take more virtual time.
         let writing = if (bytes as usize) < 1000 * write { writing } else { Writing::Mixed(bounds.buffer) };
         let reading = match dice.0.u32(..4) {
             0 => Reading::Consume(usize::MAX),
@@ -218,7 +218,7 @@ impl EndPlan {
             2 => Reading::Take(if (bytes as usize) < 1000 * read { read } else { usize::MAX }),
             _ => {
                 let slices = dice.0.usize(1..=bounds.slices);
-                // So that the whole stream passes within a virtual minute or so.
+                // The whole stream passes within about one virtual minute.
                 let most = 60_000 * slices as u64 / (bytes / bounds.piece.min(100) as u64).max(1);
                 let length = dice.time(MILLISECOND, Duration::from_millis(most.clamp(2, 5_000)));
                 Reading::Hold { slices, length }
@@ -226,8 +226,8 @@ impl EndPlan {
         };
         let abort = aborts.then(|| match dice.0.u32(..12) {
             0 => Abort::AtOpen,
-            1..4 => Abort::Sent(dice.spread(0, bytes)),
-            4..7 => Abort::Received(dice.spread(0, bytes)),
+            1..4 => Abort::Sent(dice.log_uniform(0, bytes)),
+            4..7 => Abort::Received(dice.log_uniform(0, bytes)),
             7..9 => Abort::After(dice.time(MILLISECOND, 3_000 * MILLISECOND)),
             9 => Abort::WhenPeerHasClosed,
             _ => Abort::WhenClosed(dice.time(Duration::ZERO, 200 * MILLISECOND)),
@@ -247,7 +247,7 @@ impl Pace {
                 every: dice.time(MILLISECOND / 10, 500 * MILLISECOND),
             },
             1 if bounds.slow => {
-                Pace::Pause { after: dice.spread(0, bytes), length: dice.time(MILLISECOND, 20_000 * MILLISECOND) }
+                Pace::Pause { after: dice.log_uniform(0, bytes), length: dice.time(MILLISECOND, 20_000 * MILLISECOND) }
             }
             _ => Pace::Eager,
         }

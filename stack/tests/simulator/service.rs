@@ -1,4 +1,4 @@
-//! A service that does what the plans of its connections say, and checks what it is told.
+//! Service that executes the plans of its connections and checks its events.
 
 mod echo;
 
@@ -15,44 +15,44 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// What may be received beyond the receive buffer: a window field is rounded up to its unit, 16 bytes for 1 MB.
+/// Received bytes allowed beyond the receive buffer: a window field is rounded up to its unit, 16 bytes for 1 MB.
 const WINDOW_UNIT: usize = 64;
 
-/// The service of one worker at `end`.
+/// Service of one worker at `end`.
 pub struct Actor {
     end: End,
     ledger: Rc<RefCell<Ledger>>,
-    /// Connections that this worker has asked for and that are not over.
+    /// Open connections that this worker has initiated.
     under_way: usize,
     at_once: usize,
-    /// A connection to be relayed that has no partner.
+    /// Relay connection without a partner.
     alone: Option<(ConnId, usize)>,
-    /// Relayed connections, each with its partner and the partner's number.
+    /// Relay connections, each with its partner and the partner's number.
     partners: Vec<(ConnId, ConnId, usize)>,
 }
 
-/// A connection as its service sees it.
+/// State of a connection in its service.
 pub struct Conn {
     n: usize,
     plan: EndPlan,
     dice: Dice,
     source: Source,
-    /// Until when reading or writing pauses; whether it has.
+    /// End of the read or write pause, and whether the pause has happened.
     reading: Progress,
     writing: Progress,
-    /// Kept bytes: until when, and where they belong.
+    /// Kept bytes: end of the holding time, and stream position.
     held: VecDeque<(Instant, Bytes, u64)>,
-    /// Bytes that were taken and did not find room.
+    /// Taken bytes without send buffer space.
     backlog: Option<Bytes>,
     abort_at: Option<Instant>,
     finish_at: Option<Instant>,
     partner_by: Option<Instant>,
 }
 
-/// How far one direction has come with its pace.
+/// Progress of one direction according to its pace.
 struct Progress {
     pace: Pace,
-    /// Bytes that may pass before `next`.
+    /// Bytes permitted before `next`.
     left: u64,
     next: Option<Instant>,
     paused: bool,
@@ -68,7 +68,7 @@ impl Progress {
         Progress { pace, left, next: None, paused: false }
     }
 
-    /// Bytes that may pass now.
+    /// Returns the bytes permitted now.
     fn allowance(&mut self, now: Instant) -> u64 {
         if self.next.is_some_and(|next| next <= now) {
             self.next = None;
@@ -101,7 +101,7 @@ impl Actor {
         Actor { end, ledger, under_way: 0, at_once, alone: None, partners: Vec::new() }
     }
 
-    /// Makes as many connections as may be under way.
+    /// Opens connections up to the concurrency limit.
     fn connect(&mut self, net: &mut impl Transport) {
         while self.under_way < self.at_once {
             let Some(n) = self.ledger.borrow_mut().next(self.end) else { return };
@@ -117,7 +117,7 @@ impl Actor {
         self.ledger.borrow().incoming(n, self.end)
     }
 
-    /// Notes `n` bytes received, which were `bytes` if they could be looked at.
+    /// Records `n` received bytes and checks `bytes` if they are visible.
     fn received(&self, conn: &Conn, bytes: Option<&[u8]>, len: usize) {
         let incoming = self.incoming(conn.n);
         let mut ledger = self.ledger.borrow_mut();
@@ -128,7 +128,7 @@ impl Actor {
         {
             let place = record.received + at as u64;
             let found = incoming.find(&bytes[at..]);
-            panic!("connection {}: byte {place} at {:?} is wrong; it belongs at {found:?}", conn.n, self.end);
+            panic!("connection {}: byte {place} at {:?} is wrong; its position is {found:?}", conn.n, self.end);
         }
         record.received += len as u64;
         let received = record.received;
@@ -139,7 +139,7 @@ impl Actor {
         self.ledger.borrow_mut().note(n, self.end).sent += len as u64;
     }
 
-    /// Does everything that can be done now.
+    /// Performs all actions that are possible now.
     fn act(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
         let now = net.now();
         if self.ledger.borrow().of(conn.n, self.end).aborted || self.aborts(net, id, conn, now) {
@@ -147,7 +147,7 @@ impl Actor {
         }
         self.check_bounds(net, id, conn);
         while conn.held.front().is_some_and(|(until, ..)| *until <= now) {
-            self.let_go(conn);
+            self.release_kept(conn);
         }
         conn.finish_at = conn.finish_at.filter(|at| *at > now);
         match conn.source {
@@ -161,27 +161,27 @@ impl Actor {
         }
         self.finish(net, id, conn, now);
         if !self.aborts(net, id, conn, now) {
-            self.ask_for_timer(net, id, conn, now);
+            self.set_timer(net, id, conn, now);
         }
     }
 
-    /// Drops the bytes kept longest, which must be what they were.
-    fn let_go(&self, conn: &mut Conn) {
+    /// Drops the oldest kept bytes after checking that they are unchanged.
+    fn release_kept(&self, conn: &mut Conn) {
         let Some((_, bytes, at)) = conn.held.pop_front() else { return };
         let differs = self.incoming(conn.n).differs(at, &bytes);
-        assert_eq!(differs, None, "connection {}: bytes from {at} on have changed while they were kept", conn.n);
+        assert_eq!(differs, None, "connection {}: bytes from {at} have changed while kept", conn.n);
     }
 
-    /// No queue is longer than it may be.
+    /// Checks the bounds of the queues.
     fn check_bounds(&self, net: &mut impl Transport, id: ConnId, conn: &Conn) {
         let ledger = self.ledger.borrow();
         let config = &ledger.scenario.host(self.end).config;
         let received = net.received(id);
         let bound = config.rx_buffer.unwrap_or(4 << 20).max(4 << 10) + WINDOW_UNIT;
-        assert!(received <= bound, "connection {}: {received} bytes wait in a buffer of {bound}", conn.n);
+        assert!(received <= bound, "connection {}: {received} bytes queued in a buffer of {bound}", conn.n);
         let room = net.send_space(id);
         let bound = config.tx_buffer.unwrap_or(1 << 20).max(4 << 10);
-        assert!(room <= bound, "connection {}: room for {room} bytes in a buffer of {bound}", conn.n);
+        assert!(room <= bound, "connection {}: space for {room} bytes in a buffer of {bound}", conn.n);
         assert!(net.local_addr(id).is_some() && net.peer_addr(id).is_some());
         assert_eq!(net.peek(id).is_empty(), received == 0, "connection {}: {received} bytes to be read", conn.n);
     }
@@ -201,7 +201,7 @@ impl Actor {
                         len = conn.dice.0.usize(1..=len);
                     }
                     if conn.dice.chance(0.05) {
-                        // Beyond the first slice, unseen.
+                        // Bytes after the first slice are not visible.
                         len = conn.dice.0.usize(1..=waiting.min(most));
                         self.received(conn, None, len);
                     } else {
@@ -234,7 +234,7 @@ impl Actor {
 
     fn write(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, total: u64, now: Instant) {
         let mut idle = 0;
-        // Writing nothing, as may be drawn, is worth some attempts.
+        // A plan may draw writes of zero bytes, so try several times.
         while idle < 4 {
             let record = self.ledger.borrow().of(conn.n, self.end).clone();
             let left = (total - record.sent).min(conn.writing.allowance(now));
@@ -244,7 +244,7 @@ impl Actor {
             let left = usize::try_from(left).unwrap_or(usize::MAX);
             let (most, how) = match conn.plan.writing {
                 Writing::Mixed(most) => {
-                    let most = conn.dice.spread(1, most as u64) as usize;
+                    let most = conn.dice.log_uniform(1, most as u64) as usize;
                     let how = [Writing::Reserve(1), Writing::Write(1), Writing::Static(1), Writing::Heap(1)];
                     (most, conn.dice.pick(&how))
                 }
@@ -277,7 +277,7 @@ impl Actor {
                         whole.slice(3..3 + piece.len())
                     };
                     if let Err(back) = net.send(id, bytes) {
-                        assert_eq!(&back[..], piece, "what is refused comes back whole");
+                        assert_eq!(&back[..], piece, "refused bytes are returned completely");
                         return;
                     }
                     piece.len()
@@ -318,12 +318,12 @@ impl Actor {
             conn.abort_at = Some(now + delay);
         }
         net.close(id);
-        // Nothing can be sent any more.
+        // Sending fails after close.
         assert_eq!(net.send_space(id), 0);
         assert!(net.send(id, Bytes::from_static(b"late")).is_err() && net.reserve(id, 1).is_none());
     }
 
-    /// Aborts, if it is time to.
+    /// Aborts if the plan's condition holds. Returns true if it did.
     fn aborts(&self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) -> bool {
         let mut ledger = self.ledger.borrow_mut();
         let record = ledger.of(conn.n, self.end);
@@ -345,10 +345,10 @@ impl Actor {
         aborts
     }
 
-    fn ask_for_timer(&self, net: &mut impl Transport, id: ConnId, conn: &Conn, now: Instant) {
+    fn set_timer(&self, net: &mut impl Transport, id: ConnId, conn: &Conn, now: Instant) {
         let held = conn.held.front().map(|(until, ..)| *until);
         let times = [conn.reading.next, conn.writing.next, held, conn.abort_at, conn.finish_at, conn.partner_by];
-        // What is due and waits for something else needs no timer.
+        // No timer for actions that are due and wait for another event.
         let next = times.into_iter().flatten().filter(|at| *at > now).min();
         let mut ledger = self.ledger.borrow_mut();
         if ledger.of(conn.n, self.end).timer != next {
@@ -427,7 +427,7 @@ impl Service for Actor {
 
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         for id in readable {
-            assert!(net.received(*id) > 0, "{id:?} is readable and has nothing to be read");
+            assert!(net.received(*id) > 0, "{id:?} is readable without data");
         }
         0
     }
@@ -445,9 +445,9 @@ impl Service for Actor {
         let peer = ledger.of(conn.n, self.end.other()).clone();
         let record = ledger.note(conn.n, self.end);
         if !record.aborted {
-            assert!(peer.closed, "connection {}: an end that the peer has not made", conn.n);
-            assert_eq!(record.received, peer.sent, "connection {}: the end has come before all was read", conn.n);
-            assert!(!record.peer_closed, "connection {}: the end has come twice", conn.n);
+            assert!(peer.closed, "connection {}: peer_closed without a close of the peer", conn.n);
+            assert_eq!(record.received, peer.sent, "connection {}: peer_closed before all data was read", conn.n);
+            assert!(!record.peer_closed, "connection {}: peer_closed twice", conn.n);
         }
         record.peer_closed = true;
         record.events.push(SeenEvent::PeerClosed);
@@ -469,13 +469,13 @@ impl Service for Actor {
 
     fn closed(&mut self, net: &mut impl Transport, id: ConnId, mut conn: Conn, why: CloseReason) {
         assert!(net.peer_addr(id).is_none() && net.received(id) == 0 && net.take(id, 1).is_none());
-        // What was kept outlives the connection.
+        // Kept bytes outlive the connection.
         while !conn.held.is_empty() {
-            self.let_go(&mut conn);
+            self.release_kept(&mut conn);
         }
         let mut ledger = self.ledger.borrow_mut();
         let record = ledger.note(conn.n, self.end);
-        assert_eq!(record.ended, None, "connection {}: ended twice", conn.n);
+        assert_eq!(record.ended, None, "connection {}: closed twice", conn.n);
         record.ended = Some(why);
         record.events.push(SeenEvent::Ended(why));
         record.timer = None;
@@ -487,7 +487,7 @@ impl Service for Actor {
             self.partners.retain(|(own, ..)| *own != id);
             let mut ledger = self.ledger.borrow_mut();
             let other = ledger.of(m, self.end);
-            let (over, closed) = (other.is_over(), other.closed);
+            let (over, closed) = (other.is_finished(), other.closed);
             if !over && why != CloseReason::Finished {
                 let record = ledger.note(m, self.end);
                 record.aborted = true;

@@ -1,4 +1,4 @@
-//! What is always true of the segments that the native engine sends, whatever reaches it.
+//! Invariants of the segments that the native engine sends.
 
 use crate::scenario::{Change, EngineKind, Scenario};
 use linerate_bypass::memory_nic::Frame;
@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// How far `a` is beyond `b` in the sequence space.
+/// Returns the distance from `b` to `a` in sequence space.
 fn beyond(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 
-/// The options of a segment.
+/// Options of a segment.
 #[derive(Debug, Default)]
 struct Options {
     mss: Option<u16>,
@@ -45,7 +45,7 @@ impl Options {
     }
 }
 
-/// A segment, taken apart.
+/// Parsed segment.
 #[derive(Debug)]
 struct Segment {
     seq: u32,
@@ -59,15 +59,15 @@ struct Segment {
     options: Options,
 }
 
-/// What one end of a connection has sent.
+/// Segments sent by one end of a connection.
 #[derive(Debug, Default, Clone)]
 struct Half {
     isn: u32,
-    /// SYN-ACKs with several initial numbers have been sent, as cookies do: there is no telling which one counts.
+    /// Whether SYN-ACKs with several ISNs have been sent, as with cookies: the valid one is unknown.
     ambiguous: bool,
     mss: u16,
     scale: Option<u8>,
-    /// Behind the last number sent.
+    /// Sequence number after the last one sent.
     next: u32,
     fin: Option<u32>,
     ack: Option<u32>,
@@ -75,12 +75,12 @@ struct Half {
     timestamp: Option<u32>,
 }
 
-/// Looks at every frame.
+/// Checker of every frame.
 pub struct Wire {
     scenario: Rc<Scenario>,
-    /// The link never goes down.
+    /// Whether the link has no outages.
     always_up: bool,
-    /// By source and destination.
+    /// Half connections by source and destination.
     halves: HashMap<(SocketAddr, SocketAddr), Half>,
 }
 
@@ -93,7 +93,7 @@ impl Wire {
     /// Checks `frame`, which was just sent.
     ///
     /// # Panics
-    /// If it is what the native engine must not send.
+    /// If the native engine must not send it.
     pub fn frame(&mut self, frame: &Frame) {
         let ethernet = EthernetFrame::new_unchecked(&frame.bytes[..]);
         let packet = ethernet.payload();
@@ -150,7 +150,7 @@ impl Wire {
         native: bool,
     ) -> Result<(), &'static str> {
         let back = (flow.1, flow.0);
-        // smoltcp waits with acknowledgements for longer than a probe of the tail does.
+        // smoltcp delays ACKs for longer than a tail loss probe takes.
         let both = self.scenario.hosts.iter().all(|host| host.engine == EngineKind::Native);
         let clean = both && self.scenario.is_clean();
         let fault = |wrong: bool, what| if native && wrong { Err(what) } else { Ok(()) };
@@ -170,32 +170,32 @@ impl Wire {
         let scale = own.scale.and(peer.scale).and(own.scale).unwrap_or(0);
         let edge = ack.wrapping_add(u32::from(segment.window) << scale);
 
-        fault(beyond(ack, peer.next) > 0, "acknowledges what was not sent")?;
+        fault(beyond(ack, peer.next) > 0, "acknowledges unsent data")?;
         fault(own.ack.is_some_and(|before| beyond(ack, before) < 0), "acknowledges less than before")?;
         fault(own.edge.is_some_and(|before| beyond(edge, before) < 0), "the right edge of the window moves left")?;
-        // What is sent into a link that is down is not seen here.
+        // Frames sent while the link is down are not visible.
         fault(self.always_up && beyond(segment.seq, own.next) > 0, "leaves a gap")?;
         let older = |before: u32| segment.options.timestamp.is_none_or(|value| beyond(value, before) < 0);
-        fault(own.timestamp.is_some_and(older), "a timestamp that is missing or goes back")?;
+        fault(own.timestamp.is_some_and(older), "a missing or decreasing timestamp")?;
         if segment.payload > 0 {
-            fault(peer.edge.is_some_and(|edge| beyond(end, edge) > 0), "more than the window has room for")?;
+            fault(peer.edge.is_some_and(|edge| beyond(end, edge) > 0), "beyond the receive window")?;
             let link = &self.scenario.link;
             let cut = link.tso.is_some() && link.tso_from.is_none_or(|end| end == frame.from);
             let length = frame.bytes.len() - 14;
             let whole = segment.header - 20 + segment.payload;
-            fault(!cut && whole > usize::from(peer.mss), "longer than the peer's segment size")?;
-            fault(!cut && length > usize::from(link.mtu), "longer than the link's frames")?;
-            fault(clean && beyond(own.next, segment.seq) > 0, "sent again without need")?;
+            fault(!cut && whole > usize::from(peer.mss), "longer than the peer's MSS")?;
+            fault(!cut && length > usize::from(link.mtu), "longer than the link MTU")?;
+            fault(clean && beyond(own.next, segment.seq) > 0, "an unnecessary retransmission")?;
         }
         if let Some(fin) = own.fin {
-            fault(segment.payload > 0 && beyond(end, fin) > 0, "data behind the end")?;
-            fault(segment.fin && end != fin, "the end is elsewhere")?;
-            fault(clean && segment.fin, "the end again without need")?;
+            fault(segment.payload > 0 && beyond(end, fin) > 0, "data after the FIN")?;
+            fault(segment.fin && end != fin, "a FIN at another sequence number")?;
+            fault(clean && segment.fin, "an unnecessary retransmission of the FIN")?;
         }
         for (i, (left, right)) in segment.options.sack.iter().enumerate() {
-            fault(beyond(*right, *left) <= 0, "an empty block")?;
-            fault(beyond(*right, peer.next) > 0, "a block of what was not sent")?;
-            fault(i > 0 && beyond(*left, ack) <= 0, "a block of what is acknowledged, not the first")?;
+            fault(beyond(*right, *left) <= 0, "an empty SACK block")?;
+            fault(beyond(*right, peer.next) > 0, "a SACK block of unsent data")?;
+            fault(i > 0 && beyond(*left, ack) <= 0, "a SACK block of acknowledged data that is not the first")?;
         }
 
         if segment.fin {
@@ -213,12 +213,12 @@ impl Wire {
         Ok(())
     }
 
-    /// One end begins.
+    /// Processes the SYN of one end.
     fn syn(&mut self, flow: (SocketAddr, SocketAddr), segment: &Segment, clean: bool) -> Result<(), &'static str> {
         let back = (flow.1, flow.0);
         if let Some(own) = self.halves.get_mut(&flow) {
             if own.isn == segment.seq {
-                return if clean { Err("a SYN again without need") } else { Ok(()) };
+                return if clean { Err("an unnecessary retransmission of the SYN") } else { Ok(()) };
             }
             if segment.ack.is_some() {
                 own.ambiguous = true;
@@ -229,7 +229,7 @@ impl Wire {
         match segment.ack {
             None => _ = self.halves.remove(&back),
             Some(_) => {
-                // Timestamps are for both or for none (RFC 7323 §3.2).
+                // Timestamps are used by both ends or neither (RFC 7323 §3.2).
                 if let Some(peer) = self.halves.get_mut(&back) {
                     peer.timestamp = peer.timestamp.and(timestamp).and(peer.timestamp);
                     timestamp = peer.timestamp.and(timestamp);

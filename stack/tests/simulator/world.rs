@@ -1,4 +1,4 @@
-//! Two hosts, the link between them, and the time that passes.
+//! Two hosts, the link between them, and the clock.
 
 use crate::ledger::Ledger;
 use crate::scenario::{Change, EngineKind, HostPlan, Scenario};
@@ -12,20 +12,20 @@ use linerate_stack::{Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Without any progress of any service for so long, what is not over never will be.
+/// Time without progress of any service after which open connections count as hanging.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
-/// Turns at one time of the clock at most; then a little of it passes.
+/// Maximum number of turns before a minimal clock step.
 const TURNS_AT_ONCE: usize = 50;
-/// Turns that come to nothing before it does so: who waits for a packet of the port asks in each.
-const TURNS_IN_VAIN: usize = 3;
-/// The least and the most of time that passes when something is due now and does not get done.
+/// Turns without effect before a minimal clock step: a worker that waits for a packet is busy in each turn.
+const IDLE_TURNS: usize = 3;
+/// Range of the clock step while an overdue event is not handled.
 const STEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(10);
-/// Frames that may cross the link without anything coming of it for any service.
-const FRAMES_IN_VAIN: u64 = 100_000;
-/// How long everything is given to be let go of, once all is over: TIME-WAIT, and neighbours that do not answer.
+/// Maximum number of frames without progress of any service.
+const MAX_FRAMES_WITHOUT_PROGRESS: u64 = 100_000;
+/// Time for releasing all state after the end: TIME-WAIT, and unresponsive neighbours.
 const SETTLE: Duration = Duration::from_secs(200);
 
-/// An engine that can check what it keeps.
+/// Engine with a consistency check.
 trait Consistent: Engine<MemoryNic> {
     fn assert_consistent(&self) {}
 }
@@ -38,15 +38,15 @@ impl Consistent for NativeEngine<MemoryPacket> {
 
 impl Consistent for SmoltcpEngine {}
 
-/// The workers of one host, whatever their engine.
+/// Workers of one host, of either engine.
 trait Workers {
     fn turn(&mut self, now: Instant) -> usize;
-    /// When frames arrive next, and when something else is due.
+    /// Returns the times of the next frame arrival and of the next other deadline.
     fn next(&mut self) -> [Option<Instant>; 2];
     fn assert_consistent(&self);
     fn connections(&self) -> usize;
     fn summary(&mut self) -> Summary;
-    /// Packets missing from each pool.
+    /// Returns the number of missing packets of each pool.
     fn missing(&mut self) -> Vec<usize>;
     fn into_nics(self: Box<Self>) -> Vec<MemoryNic>;
 }
@@ -89,11 +89,11 @@ impl<E: Consistent> Workers for Vec<Worker<MemoryNic, Actor, E>> {
 struct Host {
     end: End,
     plan: HostPlan,
-    /// Gone while the host is down.
+    /// `None` while the host is down.
     workers: Option<Box<dyn Workers>>,
-    /// Its port, meanwhile, and when it comes back.
+    /// Ports and restart time while the host is down.
     down: Option<(Vec<MemoryNic>, Instant)>,
-    /// When it looks at its port next.
+    /// Time of the next poll.
     looks_at: Instant,
 }
 
@@ -110,8 +110,8 @@ impl Host {
         }
     }
 
-    /// After all turns at `now`.
-    fn looked(&mut self, now: Instant) {
+    /// Ends the turns at `now`.
+    fn end_turns(&mut self, now: Instant) {
         if let Some(period) = self.plan.period
             && self.looks_at <= now
         {
@@ -123,7 +123,7 @@ impl Host {
         match (&mut self.workers, &self.down) {
             (Some(workers), _) => {
                 let [arrival, deadline] = workers.next();
-                // What has been due may stay so for as long as it takes until a packet is free.
+                // An overdue event may wait until a packet is free.
                 let deadline = deadline.map(|at| if at <= now { now } else { at.max(self.looks_at) });
                 [arrival.map(|at| at.max(self.looks_at)), deadline]
             }
@@ -170,35 +170,35 @@ fn start(
     }
 }
 
-/// What a simulation came to.
+/// Outcome of a simulation.
 pub struct Outcome {
-    /// All frames, if they were asked for.
+    /// All frames, on request.
     pub frames: Vec<Frame>,
     pub connections: usize,
-    /// Those that ended at both ends by both closing.
+    /// Connections closed by both ends.
     pub finished: usize,
-    /// Returns the outcomes of each connection at both ends.
+    /// Outcomes of each connection at both ends.
     pub ends: Vec<[EndOutcome; 2]>,
 }
 
-/// A simulation under way.
+/// Running simulation.
 pub struct World {
     scenario: Rc<Scenario>,
     ledger: Rc<RefCell<Ledger>>,
     link: Link,
     hosts: [Host; 2],
     wire: Wire,
-    /// What of the timeline has not happened.
+    /// Remaining changes.
     timeline: std::vec::IntoIter<(Duration, Change)>,
     next_change: Option<(Instant, Change)>,
-    /// All frames so far, kept if `keeps`.
+    /// All frames so far, if `keeps`.
     pub frames: Vec<Frame>,
     keeps: bool,
     sent_frames: u64,
 }
 
 impl World {
-    /// The simulation of `scenario`; it keeps its frames if `keeps`.
+    /// Starts the simulation of `scenario` and keeps its frames if `keeps`.
     pub fn new(scenario: Scenario, keeps: bool) -> Self {
         let (a, b) = Link::with_queues(scenario.link.clone(), scenario.queues);
         let link = a[0].link().clone();
@@ -236,7 +236,7 @@ impl World {
         self.next_change = self.timeline.next().map(|(after, change)| (begins + after, change));
     }
 
-    /// Does what the timeline has for now.
+    /// Applies the changes that are due.
     fn change(&mut self) {
         let now = self.now();
         while let Some((_, change)) = self.next_change.take_if(|(at, _)| *at <= now) {
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that can happen now.
+    /// Runs all workers until idle.
     fn turns(&mut self) -> u64 {
         let now = self.now();
         let before = self.sent_frames;
@@ -263,19 +263,19 @@ impl World {
         for _ in 0..TURNS_AT_ONCE {
             let (frames, progress) = (self.sent_frames, self.ledger.borrow().progress);
             let work: usize = self.hosts.iter_mut().map(|host| host.turn(now)).sum();
-            self.look_at_frames();
+            self.check_frames();
             let moved = self.sent_frames > frames || self.ledger.borrow().progress > progress;
             in_vain = if moved { 0 } else { in_vain + 1 };
-            if work == 0 || in_vain == TURNS_IN_VAIN {
+            if work == 0 || in_vain == IDLE_TURNS {
                 break;
             }
         }
-        self.hosts.iter_mut().for_each(|host| host.looked(now));
+        self.hosts.iter_mut().for_each(|host| host.end_turns(now));
         self.sent_frames - before
     }
 
-    /// Looks at what has been sent.
-    fn look_at_frames(&mut self) {
+    /// Checks the frames that have been sent.
+    fn check_frames(&mut self) {
         for frame in self.link.captured() {
             self.sent_frames += 1;
             self.wire.frame(&frame);
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until `done`, or until nothing has come of it for any service for [`PATIENCE`]; for `limit` at most.
+    /// Lets time pass until `done`, until no service makes progress for [`PATIENCE`], or for at most `limit`.
     fn run(&mut self, limit: Option<Duration>, done: impl Fn(&Self) -> bool) -> bool {
         let until = limit.map(|limit| self.now() + limit);
         let mut progress = (self.ledger.borrow().progress, self.now(), self.sent_frames);
@@ -305,7 +305,10 @@ impl World {
             if made != progress.0 {
                 progress = (made, now, self.sent_frames);
             }
-            assert!(self.sent_frames - progress.2 < FRAMES_IN_VAIN, "frames go to and fro and nothing comes of it");
+            assert!(
+                self.sent_frames - progress.2 < MAX_FRAMES_WITHOUT_PROGRESS,
+                "frames are exchanged without progress"
+            );
             let change = self.next_change.as_ref().map(|(at, _)| *at);
             let next = self.hosts.iter_mut().flat_map(|host| host.next(now)).chain([change, until]);
             let next: Vec<Instant> = next.flatten().collect();
@@ -314,26 +317,26 @@ impl World {
                 return false;
             }
             step = if *first > now || frames > 0 { *STEP.start() } else { (step * 2).min(*STEP.end()) };
-            // What is due and does not get done gets a little time, but nothing else is passed over for it.
+            // An overdue event that is not handled gets a minimal clock step, which skips no other event.
             let later = next.iter().filter(|next| **next > now).min();
             let soon = if *first > now { *first } else { now + step };
             self.link.clock().advance_to(later.map_or(soon, |later| soon.min(*later)));
         }
-        unreachable!("rounds do not end by themselves")
+        unreachable!("the loop returns")
     }
 
     fn assert_consistent(&self) {
         self.hosts.iter().filter_map(|host| host.workers.as_ref()).for_each(|workers| workers.assert_consistent());
     }
 
-    /// Runs to the end, checks what is always true, and says what it came to.
+    /// Runs to the end, checks the invariants, and returns the outcome.
     pub fn finish(&mut self) -> Outcome {
         let complete = self.run(None, |world| world.ledger.borrow().is_complete());
         self.assert_consistent();
         let finished = crate::verdict::check(&self.ledger.borrow(), complete);
         let ends = crate::verdict::outcomes(&self.ledger.borrow());
         self.run(Some(SETTLE), |_| false);
-        // What was sent to a host that is down lies at its port until it is back.
+        // Frames to a host that is down stay at its port until its restart.
         while self.hosts.iter().any(|host| host.down.is_some()) {
             self.run(Some(SETTLE), |_| false);
         }
@@ -343,9 +346,9 @@ impl World {
             let end = host.end;
             let Some(workers) = &mut host.workers else { continue };
             if complete {
-                assert_eq!(workers.connections(), 0, "end {end:?} keeps connections that are over");
+                assert_eq!(workers.connections(), 0, "end {end:?} keeps closed connections");
                 let missing = workers.missing();
-                assert!(missing.iter().all(|n| *n == 0), "packets of end {end:?} are kept: {missing:?}");
+                assert!(missing.iter().all(|n| *n == 0), "end {end:?} holds packets: {missing:?}");
             }
             let drops = workers.summary().drops;
             assert!(!clean || drops.is_empty(), "end {end:?} dropped: {drops:?}");
@@ -355,7 +358,7 @@ impl World {
         Outcome { frames: std::mem::take(&mut self.frames), connections, finished, ends }
     }
 
-    /// Ends the hosts, after which every packet must be in its pool.
+    /// Drops the hosts and checks that every packet is in its pool.
     fn end(&mut self) {
         let mut nics = Vec::new();
         for host in &mut self.hosts {
@@ -374,7 +377,7 @@ impl World {
         }
         for nic in &nics {
             let (free, all) = (nic.pool_available(), nic.pool_capacity());
-            assert_eq!(free, all, "packets of end {:?} have not come back", nic.end());
+            assert_eq!(free, all, "packets of end {:?} are missing", nic.end());
         }
     }
 }

@@ -1,26 +1,9 @@
-//! Workers and the services on them, on a link in memory and in virtual time: all that a host does, seen from outside. One program, for
-//! each of them would have the engines compiled into it once more.
+//! Workers and their services on an in-memory link in virtual time, tested from outside. One test binary, so that the
+//! engines are compiled once.
 
 #[macro_use]
 mod common;
 
-mod connections;
-mod contract;
-mod datagrams;
-mod dhcp;
-mod found;
-mod hostile;
-mod hosts;
-mod inspect;
-mod lingering;
-mod martians;
-mod messages;
-mod neighbors;
-mod pool;
-mod presence;
-mod services;
-mod slaac;
-mod sources;
-mod streams;
-mod vlan;
-mod zero_copy;
+mod host;
+mod service;
+mod tcp;

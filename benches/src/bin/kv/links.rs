@@ -7,11 +7,11 @@ use linerate_benches::client::Wrong;
 use linerate_benches::distance::{Cores, apart, of};
 use linerate_benches::echo_pair;
 use linerate_benches::engine::Bench;
+use linerate_benches::external::process::{self, interruption, linerate};
 use linerate_benches::kv::by_turns::{self, ByTurns, TURN};
 use linerate_benches::kv::turns::{Plan, Turns};
 use linerate_benches::kv::{CONNECTIONS, LONG, Row, Setting, Way, answer_to_get, copied, measure, obstacle};
 use linerate_benches::priority::come_first;
-use linerate_benches::process::{self, interruption, linerate};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 

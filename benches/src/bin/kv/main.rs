@@ -11,7 +11,7 @@ mod workers;
 
 use clap::Parser;
 use linerate_benches::client::Wrong;
-use linerate_benches::process;
+use linerate_benches::external::process;
 use serde::Serialize;
 use std::fmt::Display;
 use std::process::ExitCode;

@@ -4,8 +4,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::distance::median;
 use linerate_benches::kv::by_turns::{ByTurns, Rates, TURN};
 use linerate_benches::kv::{Asked, Row, Way};
-use linerate_benches::limit::{self, Limit};
-use linerate_benches::ratios::{self, AtDistance, Ratio};
+use linerate_benches::requirements::limit::{self, Limit};
+use linerate_benches::requirements::ratios::{self, AtDistance, Ratio};
 use serde::Serialize;
 use std::fmt;
 

@@ -4,8 +4,8 @@ use crate::links::Ways;
 use crate::report::Distance;
 use linerate_benches::kv::by_turns::ByTurns;
 use linerate_benches::kv::{ALONE, Asked, Copied, GETS, PIPELINED, Way};
-use linerate_benches::limit::Limit;
-use linerate_benches::ratios::{self, Figures, Kind, Ratio};
+use linerate_benches::requirements::limit::Limit;
+use linerate_benches::requirements::ratios::{self, Figures, Kind, Ratio};
 
 /// Over virtio, by what echo reaches there.
 const OF_ECHO: f64 = 0.75;

@@ -3,8 +3,8 @@
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::client::Wrong;
 use linerate_benches::engine::memory::resident;
-use linerate_benches::limit::{self, Limit};
 use linerate_benches::priority::come_first;
+use linerate_benches::requirements::limit::{self, Limit};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::store::{Config, Error, Evictable, EvictionPolicy, Expiry, Store};
 use rustix::time::{ClockId, clock_gettime};

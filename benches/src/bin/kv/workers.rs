@@ -2,9 +2,10 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::engine::{Cost, measure};
+use linerate_benches::external::process;
 use linerate_benches::kv::workers::{Asking, Measured, Whose, Workers, cores};
 use linerate_benches::priority::come_first;
-use linerate_benches::{process, transfer};
+use linerate_benches::transfer;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::{fmt, io};

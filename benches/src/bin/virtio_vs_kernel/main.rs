@@ -8,9 +8,9 @@ mod report;
 use clap::Parser;
 use linerate_benches::distance::{Cores, apart, median, of};
 use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
+use linerate_benches::external::process::{Error, interruption, linerate};
+use linerate_benches::external::{sockperf, testpmd};
 use linerate_benches::priority::come_first;
-use linerate_benches::process::{Error, interruption, linerate};
-use linerate_benches::{sockperf, testpmd};
 use ratios::Beside;
 use report::{Distance, Report, Row, Sockperf};
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let report = match run(&args) {
         Ok(report) => report,
         Err(error) => {
-            eprintln!("compare: {error}");
+            eprintln!("virtio_vs_kernel: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Report, Error> {
-    let failed = |error| Error::Start { program: "compare".to_owned(), error };
+    let failed = |error| Error::Start { program: "virtio_vs_kernel".to_owned(), error };
     let interrupted = interruption().map_err(failed)?;
     let scratch = tempfile::tempdir().map_err(failed)?;
     let setting = Setting {

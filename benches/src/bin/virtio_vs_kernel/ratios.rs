@@ -3,7 +3,7 @@
 use crate::report::Distance;
 use crate::{MANY, ONE};
 use linerate_benches::echo_pair::{Network, StackEngine};
-use linerate_benches::ratios::{self, Figures, Kind, Ratio};
+use linerate_benches::requirements::ratios::{self, Figures, Kind, Ratio};
 
 /// The sleeping baseline's rate by that of sockperf: a weak baseline would flatter everything else.
 const OF_SOCKPERF: f64 = 0.9;

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::echo_pair::{Measured, Network};
-use linerate_benches::ratios::{self, AtDistance, Ratio};
+use linerate_benches::requirements::ratios::{self, AtDistance, Ratio};
 use serde::Serialize;
 use std::fmt;
 

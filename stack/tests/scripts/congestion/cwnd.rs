@@ -1,11 +1,11 @@
-//! The congestion window: RFC 5681, RFC 6928, RFC 9438.
+//! Congestion window: RFC 5681, RFC 6928, RFC 9438.
 
-use super::harness::*;
+use crate::harness::*;
 
 const RTT: Duration = ms(100);
 
-/// A connection to a peer at a distance of [`RTT`] whose service has written `segments` segments, of which the initial
-/// window has gone out, and whose first acknowledgement is due.
+/// Returns a connection with an RTT of [`RTT`] whose service has written `segments` segments. The initial window is in
+/// flight, and its first acknowledgement is due.
 fn started(segments: Rel) -> Script {
     let mut s = Script::accepted(peer().sack().rtt(RTT));
     s.write(segments * SEG);
@@ -15,9 +15,8 @@ fn started(segments: Rel) -> Script {
 }
 
 #[test]
-fn the_initial_window_is_ten_segments() {
+fn initial_window_is_ten_segments() {
     // RFC 6928 §2.
-    native_only!();
     for peer in [peer(), peer().timestamps().sack(), peer().ipv6()] {
         let mut s = Script::accepted(peer.clone());
         s.write(30_000);
@@ -31,11 +30,10 @@ fn the_initial_window_is_ten_segments() {
 }
 
 #[test]
-fn the_initial_window_of_large_segments_is_two() {
+fn initial_window_of_large_segments_is_two() {
     // RFC 6928 §2: min(10 × MSS, max(2 × MSS, 14 600)).
-    native_only!();
     let mut s = Script::listen_on_mtu(peer().mss(8960).window_scale(4), 9000, |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1).mss(8960));
     s.inject(ack(1, 1));
     s.expect_opened();
@@ -46,10 +44,10 @@ fn the_initial_window_of_large_segments_is_two() {
 }
 
 #[test]
-fn after_a_lost_syn_ack_the_initial_window_is_one_segment() {
+fn initial_window_after_lost_syn_ack_is_one_segment() {
     // RFC 5681 §3.1.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.expect_after(INITIAL_RTO, syn_ack(0, 1));
     s.inject(ack(1, 1));
@@ -60,9 +58,8 @@ fn after_a_lost_syn_ack_the_initial_window_is_one_segment() {
 }
 
 #[test]
-fn in_slow_start_every_acknowledged_segment_lets_two_out() {
+fn slow_start_sends_two_segments_per_acknowledged_segment() {
     // RFC 5681 §3.1.
-    native_only!();
     let mut s = started(60);
     for n in 0..10 {
         s.inject(ack(1, 1001 + n * SEG));
@@ -72,9 +69,8 @@ fn in_slow_start_every_acknowledged_segment_lets_two_out() {
 }
 
 #[test]
-fn an_acknowledgement_of_two_segments_lets_three_or_four_out() {
-    // RFC 5681 §3.1: one segment of growth for each acknowledgement; RFC 3465 §2.2: or for each segment acknowledged.
-    native_only!();
+fn slow_start_sends_three_or_four_segments_per_ack_of_two() {
+    // RFC 5681 §3.1: one segment of growth per ACK; RFC 3465 §2.2: per acknowledged segment.
     let mut s = started(60);
     s.inject(ack(1, 2001));
     let sent = s.drain().len();
@@ -82,21 +78,19 @@ fn an_acknowledgement_of_two_segments_lets_three_or_four_out() {
 }
 
 #[test]
-fn dividing_acknowledgements_gains_nothing() {
-    // RFC 5681 §3.1: the window grows by what is acknowledged, at most a segment.
-    native_only!();
+fn ack_division_gains_nothing() {
+    // RFC 5681 §3.1: the window grows by the acknowledged bytes, at most one segment per ACK.
     let mut s = started(60);
     for n in 1..=20 {
         s.inject(ack(1, 1 + 50 * n));
     }
     let sent: Rel = s.drain().iter().map(|got| got.len).sum();
-    assert!(sent <= 2 * SEG, "{sent} bytes for 1000 that were acknowledged");
+    assert!(sent <= 2 * SEG, "{sent} bytes for 1000 acknowledged bytes");
 }
 
 #[test]
-fn a_window_that_is_not_used_does_not_grow() {
+fn unused_cwnd_does_not_grow() {
     // RFC 9438 §5.8; RFC 7661 §1.
-    native_only!();
     let mut s = Script::accepted(peer().sack().rtt(ms(1)));
     let mut next = 1;
     for _ in 0..40 {
@@ -108,13 +102,12 @@ fn a_window_that_is_not_used_does_not_grow() {
     }
     s.write(60 * SEG);
     let flight = s.drain().len() as Rel;
-    assert!(flight <= INITIAL_WINDOW + 2, "{flight} segments at once, and never more than two before");
+    assert!(flight <= INITIAL_WINDOW + 2, "{flight} segments in flight, after at most two");
 }
 
 #[test]
-fn after_an_idle_time_the_window_is_the_initial_one() {
-    // RFC 5681 §4.1: idle for longer than the retransmission time-out.
-    native_only!();
+fn cwnd_restarts_after_idle_period() {
+    // RFC 5681 §4.1: idle for longer than the retransmission timeout.
     let mut s = started(30);
     s.ack_each(1, 10_001);
     s.expect_flight(10_001, 20);
@@ -127,9 +120,8 @@ fn after_an_idle_time_the_window_is_the_initial_one() {
 }
 
 #[test]
-fn a_short_pause_does_not_shrink_the_window() {
-    // RFC 5681 §4.1: shorter than the retransmission time-out.
-    native_only!();
+fn short_pause_does_not_shrink_cwnd() {
+    // RFC 5681 §4.1: shorter than the retransmission timeout.
     let mut s = started(30);
     s.ack_each(1, 10_001);
     s.expect_flight(10_001, 20);
@@ -142,9 +134,8 @@ fn a_short_pause_does_not_shrink_the_window() {
 }
 
 #[test]
-fn with_newreno_the_window_grows_by_a_segment_in_a_round_trip() {
-    // RFC 5681 §3.1: congestion avoidance, here behind a loss that halved 20 segments.
-    native_only!();
+fn newreno_grows_one_segment_per_rtt() {
+    // RFC 5681 §3.1: congestion avoidance, after a loss that halved 20 segments.
     let mut s = Script::accepted_with(peer().sack().rtt(RTT), settings::newreno);
     s.write(30 * SEG);
     s.expect_flight(1, INITIAL_WINDOW);
@@ -158,7 +149,7 @@ fn with_newreno_the_window_grows_by_a_segment_in_a_round_trip() {
     s.inject(ack(1, 30_001));
     s.write(60 * SEG);
     let mut in_flight = s.drain().len() as Rel;
-    assert!((9..=11).contains(&in_flight), "{in_flight} segments behind the loss");
+    assert!((9..=11).contains(&in_flight), "{in_flight} segments after the loss");
     let (mut acknowledged, before) = (30_001, in_flight);
     for _ in 0..3 {
         s.pass(RTT);
@@ -172,7 +163,7 @@ fn with_newreno_the_window_grows_by_a_segment_in_a_round_trip() {
 }
 
 #[test]
-fn the_window_of_the_peer_bounds_the_congestion_window() {
+fn receive_window_of_peer_bounds_cwnd() {
     // RFC 5681 §3.1: the minimum of the two.
     let mut s = Script::accepted(peer().window(2000));
     s.write(10_000);

@@ -1,21 +1,20 @@
-//! Explicit congestion notification: RFC 3168, and DCTCP's use of it, RFC 8257.
+//! Explicit congestion notification: RFC 3168, and DCTCP, RFC 8257.
 
-use super::harness::*;
+use crate::harness::*;
 
 const RTT: Duration = ms(100);
 
-/// A connection with ECN.
+/// Returns a connection with ECN.
 fn with_ecn() -> Script {
     Script::accepted_with(peer().ecn(), settings::ecn)
 }
 
 #[test]
-fn a_syn_asks_for_ecn_and_its_answer_grants_it() {
-    // RFC 3168 §6.1.1: ECE and CWR in the SYN; neither it nor a pure acknowledgement is ECN-capable (§6.1.4).
-    native_only!();
+fn syn_requests_ecn_and_syn_ack_grants_it() {
+    // RFC 3168 §6.1.1: ECE and CWR in the SYN. Neither the SYN nor a pure ACK is ECN-capable (§6.1.4).
     let mut s = Script::connecting(peer().ecn(), settings::ecn);
     s.expect(syn(0).flags(SYN | ECE | CWR).ecn(NOT_ECT));
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1).ecn(NOT_ECT));
     s.expect_opened();
     s.write(1000);
@@ -23,11 +22,10 @@ fn a_syn_asks_for_ecn_and_its_answer_grants_it() {
 }
 
 #[test]
-fn a_syn_that_asks_for_ecn_is_granted_it() {
+fn ecn_setup_syn_is_granted() {
     // RFC 3168 §6.1.1: ECE without CWR in the SYN-ACK.
-    native_only!();
     let mut s = Script::listen(peer().ecn(), settings::ecn);
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1).flags(SYN | ACK | ECE).ecn(NOT_ECT));
     s.inject(ack(1, 1));
     s.expect_opened();
@@ -36,11 +34,11 @@ fn a_syn_that_asks_for_ecn_is_granted_it() {
 }
 
 #[test]
-fn a_syn_with_one_of_the_two_flags_asks_for_nothing() {
-    // RFC 3168 §6.1.1: an ECN-setup SYN has both.
+fn syn_with_only_ece_or_cwr_does_not_request_ecn() {
+    // RFC 3168 §6.1.1: an ECN-setup SYN has both flags.
     for flag in [ECE, CWR] {
         let mut s = Script::listen(peer(), settings::ecn);
-        s.inject_hello(syn(0).with(flag));
+        s.inject_syn(syn(0).with(flag));
         s.expect(syn_ack(0, 1));
         s.inject(ack(1, 1));
         s.expect_opened();
@@ -50,12 +48,11 @@ fn a_syn_with_one_of_the_two_flags_asks_for_nothing() {
 }
 
 #[test]
-fn an_answer_that_reflects_both_flags_grants_nothing() {
-    // RFC 3168 §6.1.1: a peer that only reflects the reserved bits.
-    native_only!();
+fn syn_ack_with_ece_and_cwr_does_not_grant_ecn() {
+    // RFC 3168 §6.1.1: the peer reflects the reserved bits.
     let mut s = Script::connecting(peer(), settings::ecn);
     s.expect(syn(0).ece().cwr());
-    s.inject_hello(syn_ack(0, 1).ece().cwr());
+    s.inject_syn(syn_ack(0, 1).ece().cwr());
     s.expect(ack(1, 1));
     s.expect_opened();
     s.write(1000);
@@ -65,10 +62,9 @@ fn an_answer_that_reflects_both_flags_grants_nothing() {
 #[test]
 fn an_answer_without_the_flag_grants_nothing() {
     // RFC 3168 §6.1.1.
-    native_only!();
     let mut s = Script::connecting(peer(), settings::ecn);
     s.expect(syn(0).ece().cwr());
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1));
     s.expect_opened();
     s.write(1000);
@@ -76,8 +72,8 @@ fn an_answer_without_the_flag_grants_nothing() {
 }
 
 #[test]
-fn a_mark_on_a_connection_without_ecn_means_nothing() {
-    // RFC 3168 §6.1.1: only once negotiated.
+fn ce_mark_without_ecn_is_ignored() {
+    // RFC 3168 §6.1.1: only after negotiation.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 1000).ecn(CE));
     s.expect_within(DELAYED_ACK, ack(1, 1001));
@@ -89,9 +85,8 @@ fn a_mark_on_a_connection_without_ecn_means_nothing() {
 }
 
 #[test]
-fn pure_acknowledgements_are_not_ecn_capable() {
+fn pure_acks_are_not_ecn_capable() {
     // RFC 3168 §6.1.4.
-    native_only!();
     let mut s = with_ecn();
     s.inject(data(1, 1000).ecn(ECT0));
     s.expect_within(DELAYED_ACK, ack(1, 1001).ecn(NOT_ECT));
@@ -102,7 +97,6 @@ fn pure_acknowledgements_are_not_ecn_capable() {
 #[test]
 fn retransmissions_are_not_ecn_capable() {
     // RFC 3168 §6.1.5.
-    native_only!();
     let mut s = with_ecn();
     s.write(2000);
     s.expect(data(1, 1000).ecn(ECT0));
@@ -116,7 +110,6 @@ fn retransmissions_are_not_ecn_capable() {
 #[test]
 fn window_probes_are_not_ecn_capable() {
     // RFC 3168 §6.1.6.
-    native_only!();
     let mut s = with_ecn();
     s.inject(ack(1, 1).window(0));
     s.write(1000);
@@ -125,9 +118,8 @@ fn window_probes_are_not_ecn_capable() {
 }
 
 #[test]
-fn a_mark_is_echoed_until_the_sender_says_that_it_has_slowed_down() {
+fn ce_mark_is_echoed_until_cwr() {
     // RFC 3168 §6.1.3.
-    native_only!();
     let mut s = with_ecn();
     s.inject(data(1, 1000).ecn(CE));
     s.expect_within(DELAYED_ACK, ack(1, 1001).ece());
@@ -142,9 +134,8 @@ fn a_mark_is_echoed_until_the_sender_says_that_it_has_slowed_down() {
 }
 
 #[test]
-fn a_mark_on_the_segment_that_ends_an_echo_begins_another() {
+fn ce_mark_on_segment_with_cwr_restarts_echo() {
     // RFC 3168 §6.1.3.
-    native_only!();
     let mut s = with_ecn();
     s.inject(data(1, 1000).ecn(CE));
     s.expect_within(DELAYED_ACK, ack(1, 1001).ece());
@@ -153,19 +144,17 @@ fn a_mark_on_the_segment_that_ends_an_echo_begins_another() {
 }
 
 #[test]
-fn an_echo_rides_on_data_too() {
-    // RFC 3168 §6.1.3: in every acknowledgement, also on data.
-    native_only!();
+fn ece_is_set_on_data_segments() {
+    // RFC 3168 §6.1.3: in every acknowledgement, data segments included.
     let mut s = with_ecn();
-    s.answer(100);
+    s.write_on_readable(100);
     s.inject(data(1, 1000).ecn(CE));
     s.expect(data(1, 100).ack(1001).ece().ecn(ECT0));
 }
 
 #[test]
-fn an_echo_halves_the_window_once_and_is_confirmed_once() {
-    // RFC 3168 §6.1.2: as for a loss, once per window; CWR on the first new segment.
-    native_only!();
+fn ece_halves_cwnd_once_per_window() {
+    // RFC 3168 §6.1.2: as for a loss, once per window, with CWR on the first new segment.
     let mut s = Script::accepted_with(peer().ecn().rtt(RTT), |config| {
         settings::ecn(config);
         settings::newreno(config);
@@ -178,11 +167,11 @@ fn an_echo_halves_the_window_once_and_is_confirmed_once() {
         s.inject(ack(1, 1 + n * SEG).ece());
         sent.extend(s.drain());
     }
-    // All ten were sent before the reduction, so the echoes of them ask for one.
+    // All ten were sent before the reduction, so their echoes cause one reduction.
     assert!((4..=6).contains(&sent.len()), "{} segments in flight", sent.len());
     assert!(sent[0].has(CWR), "CWR on the first new segment");
-    assert!(sent[1..].iter().all(|got| !got.has(CWR)), "and on no other");
-    // These were sent after it.
+    assert!(sent[1..].iter().all(|got| !got.has(CWR)), "CWR on no other segment");
+    // Segments sent after the reduction.
     s.pass(RTT);
     let mut edge = sent.last().map_or(0, Got::end);
     let mut confirmed = 0;
@@ -194,13 +183,12 @@ fn an_echo_halves_the_window_once_and_is_confirmed_once() {
             confirmed += usize::from(got.has(CWR));
         }
     }
-    assert_eq!(confirmed, 1, "a second reduction, confirmed");
+    assert_eq!(confirmed, 1, "one CWR for the second reduction");
 }
 
 #[test]
-fn an_echo_and_a_loss_in_one_window_are_one_reduction() {
+fn ece_and_loss_in_one_window_cause_one_reduction() {
     // RFC 3168 §6.1.2.
-    native_only!();
     let mut s = Script::accepted_with(peer().ecn().sack().rtt(RTT), |config| {
         settings::ecn(config);
         settings::newreno(config);
@@ -219,9 +207,8 @@ fn an_echo_and_a_loss_in_one_window_are_one_reduction() {
 }
 
 #[test]
-fn dctcp_echoes_exactly_what_was_marked() {
-    // RFC 8257 §3.2: a change of the mark is acknowledged at once, with the old state.
-    native_only!();
+fn dctcp_echoes_exactly_the_marks() {
+    // RFC 8257 §3.2: a change of the mark is acknowledged immediately, with the old state.
     let mut s = Script::accepted_with(peer().ecn(), settings::dctcp);
     s.inject(data(1, 1000).ecn(ECT0));
     s.expect_nothing();
@@ -237,15 +224,14 @@ fn dctcp_echoes_exactly_what_was_marked() {
     s.inject(data(5001, 1000).ecn(ECT0));
     s.expect(ack(1, 5001).ece());
     s.expect_within(DELAYED_ACK, ack(1, 6001));
-    // CWR ends nothing: the marks alone count.
+    // CWR ends no echo: only the marks count.
     s.inject(data(6001, 1000).ecn(CE).cwr());
     s.expect_within(DELAYED_ACK, ack(1, 7001).ece());
 }
 
 #[test]
-fn dctcp_begins_with_the_reaction_to_a_window_all_marked() {
-    // RFC 8257 §3.3: alpha is 1 until it has been measured, so the first reduction is by half.
-    native_only!();
+fn dctcp_initial_reduction_is_by_half() {
+    // RFC 8257 §3.3: alpha is 1 until measured.
     let mut s = Script::accepted_with(peer().ecn().rtt(RTT), settings::dctcp);
     s.write(60_000);
     s.expect_flight(1, INITIAL_WINDOW);
@@ -259,11 +245,10 @@ fn dctcp_begins_with_the_reaction_to_a_window_all_marked() {
 }
 
 #[test]
-fn dctcp_reacts_little_to_few_marks() {
-    // RFC 8257 §3.3: the window shrinks by alpha/2, and alpha is the fraction marked, averaged.
-    native_only!();
+fn dctcp_reduces_little_for_few_marks() {
+    // RFC 8257 §3.3: the window shrinks by alpha/2, where alpha is the average fraction of marks.
     let mut s = Script::accepted_with(peer().ecn().rtt(ms(1)), settings::dctcp);
-    // A long time without a mark: alpha is near zero.
+    // Many round trips without a mark bring alpha close to zero.
     let mut acknowledged = 1;
     let mut flight = 0;
     for round in 0..100 {
@@ -286,9 +271,8 @@ fn dctcp_reacts_little_to_few_marks() {
 }
 
 #[test]
-fn cwr_is_sent_though_the_first_segment_found_no_packet() {
-    // RFC 3168 §6.1.2: CWR on the first new data packet that is sent after the reduction, not on one that was to be.
-    native_only!();
+fn cwr_is_sent_after_packet_shortage() {
+    // RFC 3168 §6.1.2: CWR on the first new data packet sent after the reduction, not on one that could not be sent.
     let mut s = with_ecn();
     s.send(20 * SEG);
     s.expect_flight(1, INITIAL_WINDOW);

@@ -1,12 +1,12 @@
-//! Loss recovery before a time-out: SACK and RACK (RFC 8985), duplicate acknowledgements (RFC 5681, RFC 6582), limited
-//! transmit (RFC 3042), proportional rate reduction (RFC 9937).
+//! Loss recovery before a timeout: RACK and SACK (RFC 8985), duplicate ACKs (RFC 5681, RFC 6582), limited transmit (RFC
+//! 3042), proportional rate reduction (RFC 9937).
 
-use super::harness::*;
+use crate::harness::*;
 
 const RTT: Duration = ms(100);
 
-/// A connection to a peer at a distance of [`RTT`] that has just been sent `segments` segments, of which at most the initial
-/// window has gone out; the first acknowledgement is due.
+/// Returns a connection with an RTT of [`RTT`] whose service has written `segments` segments. At most the initial
+/// window is in flight, and the first acknowledgement is due.
 fn in_flight(peer: Peer, segments: Rel) -> Script {
     let mut s = Script::accepted(peer.rtt(RTT));
     s.write(segments * SEG);
@@ -15,7 +15,7 @@ fn in_flight(peer: Peer, segments: Rel) -> Script {
     s
 }
 
-/// As [`in_flight`], with twice the initial window in flight, from the returned sequence number on.
+/// As [`in_flight`], with twice the initial window in flight from the returned sequence number.
 fn twenty_in_flight(configure: impl FnOnce(&mut linerate_stack::Config), more: Rel) -> (Script, Rel) {
     let mut s = Script::accepted_with(peer().sack().rtt(RTT), configure);
     s.write((30 + more) * SEG);
@@ -28,9 +28,8 @@ fn twenty_in_flight(configure: impl FnOnce(&mut linerate_stack::Config), more: R
 }
 
 #[test]
-fn the_third_sacked_segment_brings_the_lost_one_back() {
-    // RFC 8985 §6.2 step 4: without reordering the window for it is zero once DupThresh segments are SACKed.
-    native_only!();
+fn third_sacked_segment_triggers_retransmission() {
+    // RFC 8985 §6.2 step 4: without reordering, the reordering window is zero once DupThresh segments are SACKed.
     let mut s = in_flight(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.expect_nothing();
@@ -43,9 +42,8 @@ fn the_third_sacked_segment_brings_the_lost_one_back() {
 }
 
 #[test]
-fn a_lost_segment_comes_back_a_quarter_of_a_round_trip_after_one_behind_it_is_sacked() {
-    // RFC 8985 §6.2 steps 4 and 5: with fewer than DupThresh the reordering window is min_RTT/4.
-    native_only!();
+fn rack_retransmits_after_quarter_rtt() {
+    // RFC 8985 §6.2 steps 4 and 5: below DupThresh the reordering window is min_RTT/4.
     let mut s = in_flight(peer().sack(), 2);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.expect_after(RTT / 4, data(1, 1000));
@@ -54,9 +52,8 @@ fn a_lost_segment_comes_back_a_quarter_of_a_round_trip_after_one_behind_it_is_sa
 }
 
 #[test]
-fn the_third_duplicate_acknowledgement_brings_the_lost_segment_back() {
+fn third_duplicate_ack_triggers_retransmission() {
     // RFC 5681 §3.2.
-    native_only!();
     let mut s = in_flight(peer(), 10);
     for _ in 0..2 {
         s.inject(ack(1, 1));
@@ -69,22 +66,20 @@ fn the_third_duplicate_acknowledgement_brings_the_lost_segment_back() {
 }
 
 #[test]
-fn what_is_no_duplicate_acknowledgement_brings_nothing_back() {
-    // RFC 5681 §2: no data, no SYN or FIN, the same window.
-    native_only!();
+fn non_duplicate_acks_trigger_no_retransmission() {
+    // RFC 5681 §2: a duplicate ACK has no data, no SYN or FIN, and the same window.
     let mut s = in_flight(peer(), 10);
     for n in 0..5 {
         s.inject(data(1 + 10 * n, 10).ack(1));
         s.inject(ack(1 + 10 * (n + 1), 1).window(60_000 + n as u16));
     }
     s.pass(DELAYED_ACK);
-    assert!(s.drain().iter().all(|got| got.len == 0), "nothing is sent again");
+    assert!(s.drain().iter().all(|got| got.len == 0), "no retransmission");
 }
 
 #[test]
-fn without_sack_a_partial_acknowledgement_brings_the_next_lost_segment_back() {
+fn partial_ack_without_sack_retransmits_next_segment() {
     // RFC 6582 §3.2 step 3.
-    native_only!();
     let mut s = in_flight(peer(), 10);
     for _ in 0..3 {
         s.inject(ack(1, 1));
@@ -103,9 +98,8 @@ fn without_sack_a_partial_acknowledgement_brings_the_next_lost_segment_back() {
 }
 
 #[test]
-fn the_first_two_duplicate_acknowledgements_let_new_segments_out() {
+fn limited_transmit_sends_on_first_two_duplicate_acks() {
     // RFC 3042 §2.
-    native_only!();
     let mut s = in_flight(peer(), 20);
     s.inject(ack(1, 1));
     s.expect(data(10_001, 1000));
@@ -116,9 +110,8 @@ fn the_first_two_duplicate_acknowledgements_let_new_segments_out() {
 }
 
 #[test]
-fn the_first_two_sacked_segments_let_new_segments_out() {
-    // RFC 3042 §2 with RFC 6675: what is SACKed is no longer in flight.
-    native_only!();
+fn limited_transmit_sends_on_first_two_sacked_segments() {
+    // RFC 3042 §2 with RFC 6675: SACKed segments are no longer in flight.
     let mut s = in_flight(peer().sack(), 20);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.expect(data(10_001, 1000));
@@ -128,15 +121,15 @@ fn the_first_two_sacked_segments_let_new_segments_out() {
     s.expect(data(1, 1000));
 }
 
-/// Loses these segments of twenty, and returns what is sent until all have arrived.
+/// Loses the segments `lost` of twenty and returns the segments sent until all have arrived.
 fn lose(lost: &[Rel], limit: Duration) -> Vec<Got> {
     let (mut s, first) = twenty_in_flight(|_| {}, 20);
     let end = s.flow().peer_end;
     let mut receiver = Receiver::new(first, RTT, true);
     receiver.seq = end;
-    // The twenty have been expected already: what arrived of them is acknowledged now.
+    // The script has expected the twenty segments. Those that arrived are acknowledged here.
     for n in (0..20).filter(|n| !lost.contains(n)) {
-        let seg = receiver.take_data(first + n * SEG, SEG);
+        let seg = receiver.receive(first + n * SEG, SEG);
         s.inject(seg);
         s.pass(Duration::from_micros(100));
     }
@@ -144,26 +137,23 @@ fn lose(lost: &[Rel], limit: Duration) -> Vec<Got> {
 }
 
 #[test]
-fn two_losses_in_one_window_recover_without_a_time_out() {
+fn two_losses_recover_without_timeout() {
     // RFC 8985 §6.2 step 5; RFC 6675.
-    native_only!();
     let sent = lose(&[0, 5], 6 * RTT);
     let again: Vec<Rel> = retransmissions_below(&sent, 30_001);
     assert_eq!(again, [10_001, 15_001]);
 }
 
 #[test]
-fn three_losses_in_one_window_recover_without_a_time_out() {
+fn three_losses_recover_without_timeout() {
     // RFC 8985 §6.2 step 5; RFC 6675.
-    native_only!();
     let sent = lose(&[1, 2, 9], 6 * RTT);
     assert_eq!(retransmissions_below(&sent, 30_001), [11_001, 12_001, 19_001]);
 }
 
 #[test]
-fn ten_losses_in_one_window_recover_without_a_time_out() {
-    // RFC 8985 §6.2 step 5; RFC 9937 keeps retransmissions going.
-    native_only!();
+fn ten_losses_recover_without_timeout() {
+    // RFC 8985 §6.2 step 5; RFC 9937 keeps retransmissions flowing.
     let lost: Vec<Rel> = (0..10).map(|n| 2 * n).collect();
     let sent = lose(&lost, 8 * RTT);
     let want: Vec<Rel> = lost.iter().map(|n| 10_001 + n * SEG).collect();
@@ -171,16 +161,15 @@ fn ten_losses_in_one_window_recover_without_a_time_out() {
 }
 
 #[test]
-fn ten_losses_in_a_row_recover_without_a_time_out() {
+fn ten_consecutive_losses_recover_without_timeout() {
     // RFC 8985 §6.2 step 5; RFC 9937.
-    native_only!();
     let lost: Vec<Rel> = (0..10).collect();
     let sent = lose(&lost, 8 * RTT);
     let want: Vec<Rel> = lost.iter().map(|n| 10_001 + n * SEG).collect();
     assert_eq!(retransmissions_below(&sent, 30_001), want);
 }
 
-/// The first bytes of the segments of `sent` that lie below `end`, sorted: all of them were sent before.
+/// Returns the sorted sequence numbers of the segments of `sent` below `end`, all of which are retransmissions.
 fn retransmissions_below(sent: &[Got], end: Rel) -> Vec<Rel> {
     let mut again: Vec<Rel> = sent.iter().filter(|got| got.len > 0 && got.seq < end).map(|got| got.seq).collect();
     again.sort_unstable();
@@ -188,9 +177,8 @@ fn retransmissions_below(sent: &[Got], end: Rel) -> Vec<Rel> {
 }
 
 #[test]
-fn a_retransmission_that_is_lost_comes_back_without_a_time_out() {
-    // RFC 8985 §3.3, §6.2 step 5: something sent after it has been delivered.
-    native_only!();
+fn lost_retransmission_recovers_without_timeout() {
+    // RFC 8985 §3.3, §6.2 step 5: a segment sent after the retransmission has been delivered.
     let mut s = in_flight(peer().sack(), 40);
     let mut sent = Vec::new();
     for n in 1..10 {
@@ -200,18 +188,17 @@ fn a_retransmission_that_is_lost_comes_back_without_a_time_out() {
     }
     assert_eq!(transmissions(&sent, 1), 1);
     let again = sent.iter().position(|got| got.seq == 1).unwrap_or(0);
-    let behind = sent[again + 1..].iter().map(Got::end).max().expect("new segments behind the retransmission");
+    let behind = sent[again + 1..].iter().map(Got::end).max().expect("new segments after the retransmission");
     s.expect_nothing_for(RTT - ms(10));
     s.pass(ms(10));
     s.inject(ack(1, 1).sack(&[(1001, behind)]));
     let sent = s.drain_for(ms(30));
-    assert_eq!(transmissions(&sent, 1), 1, "the lost retransmission is sent again, once");
+    assert_eq!(transmissions(&sent, 1), 1, "the lost retransmission is repeated once");
 }
 
 #[test]
-fn a_little_reordering_brings_nothing_back() {
-    // RFC 8985 §6.2 steps 4 and 5: fewer than DupThresh, for less than the reordering window.
-    native_only!();
+fn slight_reordering_triggers_no_retransmission() {
+    // RFC 8985 §6.2 steps 4 and 5: fewer than DupThresh segments, for less than the reordering window.
     let mut s = in_flight(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.inject(ack(1, 1).sack(&[(1001, 3001)]));
@@ -223,9 +210,8 @@ fn a_little_reordering_brings_nothing_back() {
 }
 
 #[test]
-fn once_reordering_has_been_seen_many_segments_may_overtake_one() {
-    // RFC 8985 §6.2 steps 3 and 4: DupThresh counts no longer, only time does.
-    native_only!();
+fn observed_reordering_disables_dup_thresh() {
+    // RFC 8985 §6.2 steps 3 and 4: after reordering only the reordering window counts.
     let mut s = in_flight(peer().sack(), 32);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.inject(ack(1, 2001));
@@ -245,16 +231,15 @@ fn once_reordering_has_been_seen_many_segments_may_overtake_one() {
 }
 
 #[test]
-fn a_needless_retransmission_that_is_reported_widens_the_reordering_window() {
+fn dsack_widens_reordering_window() {
     // RFC 8985 §6.2 step 4: RACK.reo_wnd_mult grows with every round in which a D-SACK arrives.
-    native_only!();
     let mut s = in_flight(peer().sack(), 10);
-    // Reordering is seen: segment 1 behind segment 2.
+    // Reordering: segment 1 arrives after segment 2.
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.inject(ack(1, 2001));
     s.inject(ack(1, 10_001));
     s.expect_nothing();
-    // A segment is late by more than a quarter of a round trip: sent again for nothing.
+    // A segment is late by more than a quarter of a round trip: a spurious retransmission.
     s.write(5000);
     s.expect_flight(10_001, 5);
     s.expect_nothing_for(RTT);
@@ -264,7 +249,7 @@ fn a_needless_retransmission_that_is_reported_widens_the_reordering_window() {
     s.pass(RTT);
     s.inject(ack(1, 15_001).sack(&[(10_001, 11_001)]));
     s.expect_nothing();
-    // The next may be that late.
+    // The next segment may be as late.
     s.write(5000);
     let sent = s.drain();
     assert!(sent.len() >= 4 && sent[0].seq == 15_001);
@@ -275,9 +260,8 @@ fn a_needless_retransmission_that_is_reported_widens_the_reordering_window() {
 }
 
 #[test]
-fn recovery_sends_in_proportion_to_what_is_delivered() {
-    // RFC 9937 §6.2: with NewReno a segment for every two that arrive, one at a time, the first at once.
-    native_only!();
+fn prr_sends_in_proportion_to_delivery() {
+    // RFC 9937 §6.2: with NewReno one segment per two delivered, evenly spaced, the first immediately.
     let (mut s, first) = twenty_in_flight(settings::newreno, 40);
     let mut sent = Vec::new();
     for n in 1..20 {
@@ -286,20 +270,19 @@ fn recovery_sends_in_proportion_to_what_is_delivered() {
         if n == 3 {
             assert!(now.iter().any(|got| got.seq == first), "the retransmission comes first");
         }
-        assert!(now.len() <= 2, "{} segments for one that was delivered", now.len());
+        assert!(now.len() <= 2, "{} segments for one delivered segment", now.len());
         if n >= 3 {
             sent.extend(now);
         }
         s.pass(ms(1));
     }
-    // 17 acknowledgements from the one that began it, at one half.
+    // 17 acknowledgements during recovery, at a ratio of one half.
     assert!((7..=11).contains(&sent.len()), "{} segments during recovery", sent.len());
 }
 
 #[test]
-fn after_recovery_the_window_is_what_the_congestion_control_says() {
-    // RFC 9937 §6.2: at the end it is ssthresh. RFC 5681 §3.1: half; RFC 9438 §4.6: 0.7 of it.
-    native_only!();
+fn cwnd_after_recovery_is_ssthresh() {
+    // RFC 9937 §6.2. RFC 5681 §3.1: half; RFC 9438 §4.6: 0.7.
     type Configure = fn(&mut linerate_stack::Config);
     for (configure, want) in [(settings::newreno as Configure, 10), ((|_| {}) as Configure, 14)] {
         let (mut s, first) = twenty_in_flight(configure, 0);
@@ -317,9 +300,8 @@ fn after_recovery_the_window_is_what_the_congestion_control_says() {
 }
 
 #[test]
-fn blocks_that_make_no_sense_mark_nothing() {
-    // RFC 2018 §8, RFC 6675 §2: beyond what was sent, below what is acknowledged, the wrong way round, or empty.
-    native_only!();
+fn invalid_sack_blocks_are_ignored() {
+    // RFC 2018 §8, RFC 6675 §2: beyond SND.NXT, below SND.UNA, reversed, or empty.
     let mut s = in_flight(peer().sack(), 10);
     for block in [(20_001, 21_001), (5001, 3001), (-5000, -4000), (3001, 3001), (9001, 12_001), (1, 1 << 31)] {
         s.inject(ack(1, 1).sack(&[block]));
@@ -331,9 +313,8 @@ fn blocks_that_make_no_sense_mark_nothing() {
 }
 
 #[test]
-fn what_a_peer_has_sacked_and_thrown_away_is_sent_again() {
-    // RFC 2018 §8: nothing may be forgotten before it is acknowledged cumulatively.
-    native_only!();
+fn reneged_data_is_retransmitted() {
+    // RFC 2018 §8: data is kept until acknowledged cumulatively.
     let mut s = in_flight(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 10_001)]));
     s.expect(data(1, 1000));
@@ -344,9 +325,8 @@ fn what_a_peer_has_sacked_and_thrown_away_is_sent_again() {
 }
 
 #[test]
-fn nothing_that_was_sacked_is_sent_again_after_a_time_out() {
-    // RFC 6675 §5.1; RFC 8985 §6.3: the retransmission is lost too, and there is nothing behind it.
-    native_only!();
+fn sacked_data_is_not_retransmitted_after_timeout() {
+    // RFC 6675 §5.1; RFC 8985 §6.3: the retransmission is lost too, and no segment follows it.
     let mut s = in_flight(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 10_001)]));
     s.expect(data(1, 1000));
@@ -357,9 +337,8 @@ fn nothing_that_was_sacked_is_sent_again_after_a_time_out() {
 }
 
 #[test]
-fn acknowledgements_with_nothing_in_flight_are_no_duplicates() {
-    // RFC 5681 §2: a duplicate acknowledgement comes while data are outstanding.
-    native_only!();
+fn acks_without_data_in_flight_are_not_duplicates() {
+    // RFC 5681 §2: a duplicate ACK arrives while data is outstanding.
     for recovered in [false, true] {
         let mut s = Script::accepted(peer().rtt(ms(20)));
         s.write(5 * SEG);
@@ -373,7 +352,7 @@ fn acknowledgements_with_nothing_in_flight_are_no_duplicates() {
         let end = 1 + 5 * SEG;
         s.inject(ack(1, end));
         (0..5).for_each(|_| s.inject(ack(1, end)));
-        // Acknowledged, so that an episode that may have been is over.
+        // The acknowledgement ends a possible recovery episode.
         s.write(SEG);
         s.expect(data(end, SEG));
         s.pass(ms(20));

@@ -1,9 +1,8 @@
-//! What neither an attacker who guesses nor a peer that was started again can do: RFC 5961, and the segments that a state
-//! does not expect, RFC 9293 §3.10.7.4.
+//! Blind attacks (RFC 5961), restarted peers, and segments that a state does not expect (RFC 9293 §3.10.7.4).
 
-use super::harness::*;
+use crate::harness::*;
 
-/// The states in which both sides know each other, but for TIME-WAIT.
+/// Synchronized states except TIME-WAIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Established,
@@ -17,7 +16,7 @@ enum State {
 const STATES: [State; 6] =
     [State::Established, State::FinWait1, State::FinWait2, State::CloseWait, State::Closing, State::LastAck];
 
-/// A connection in `state`, and the next sequence numbers of the worker and of the peer.
+/// Returns a connection in `state`, and the next sequence numbers of the worker and the peer.
 fn in_state(state: State) -> (Script, Rel, Rel) {
     let mut s = Script::accepted(peer());
     let peer_finishes = |s: &mut Script| {
@@ -59,12 +58,12 @@ fn in_state(state: State) -> (Script, Rel, Rel) {
     (s, ours, theirs)
 }
 
-/// The next event is an end of the connection.
+/// Expects the end of the connection.
 #[track_caller]
 fn expect_end(s: &mut Script, state: State) {
     match state {
-        // All that there was to be said has been said.
-        State::Closing | State::LastAck => s.expect_any_end(),
+        // The service has seen all events.
+        State::Closing | State::LastAck => s.expect_closed_for_any_reason(),
         _ => s.expect_closed(CloseReason::Reset),
     }
     s.expect_nothing_for(secs(60));
@@ -73,8 +72,8 @@ fn expect_end(s: &mut Script, state: State) {
 }
 
 #[test]
-fn a_reset_with_exactly_the_next_sequence_number_ends_the_connection() {
-    // RFC 5961 §3.2, 2); RFC 9293 §3.10.7.4, second.
+fn rst_at_rcv_nxt_closes_connection() {
+    // RFC 5961 §3.2 (2); RFC 9293 §3.10.7.4, second.
     for state in STATES {
         for with_ack in [false, true] {
             let (mut s, ours, theirs) = in_state(state);
@@ -86,9 +85,8 @@ fn a_reset_with_exactly_the_next_sequence_number_ends_the_connection() {
 }
 
 #[test]
-fn a_reset_elsewhere_in_the_window_is_challenged() {
-    // RFC 5961 §3.2, 3).
-    native_only!();
+fn rst_elsewhere_in_window_gets_challenge_ack() {
+    // RFC 5961 §3.2 (3).
     for state in STATES {
         for offset in [1, 1000, 30_000] {
             let (mut s, ours, theirs) = in_state(state);
@@ -100,8 +98,8 @@ fn a_reset_elsewhere_in_the_window_is_challenged() {
 }
 
 #[test]
-fn a_reset_outside_the_window_is_ignored() {
-    // RFC 5961 §3.2, 1).
+fn rst_outside_window_is_ignored() {
+    // RFC 5961 §3.2 (1).
     for state in STATES {
         let (mut s, ours, theirs) = in_state(state);
         for offset in [-1, -1000, 100_000, 1 << 31] {
@@ -114,9 +112,8 @@ fn a_reset_outside_the_window_is_ignored() {
 }
 
 #[test]
-fn the_reset_that_answers_a_challenge_ends_the_connection() {
-    // RFC 5961 §3.2: what a peer that is really gone does.
-    native_only!();
+fn rst_in_reply_to_challenge_ack_closes_connection() {
+    // RFC 5961 §3.2: reply of a peer without the connection.
     let mut s = Script::accepted(peer());
     s.inject(rst(500));
     s.expect(ack(1, 1));
@@ -125,9 +122,8 @@ fn the_reset_that_answers_a_challenge_ends_the_connection() {
 }
 
 #[test]
-fn a_reset_behind_what_is_missing_does_not_end_the_connection() {
-    // RFC 5961 §3.2, 3): in the window, but not the next.
-    native_only!();
+fn rst_beyond_a_gap_does_not_close_connection() {
+    // RFC 5961 §3.2 (3): in the window, but not at RCV.NXT.
     let mut s = Script::accepted(peer().sack());
     s.inject(data(1001, 1000));
     s.expect(ack(1, 1).sack(&[(1001, 2001)]));
@@ -141,9 +137,8 @@ fn a_reset_behind_what_is_missing_does_not_end_the_connection() {
 }
 
 #[test]
-fn a_syn_in_a_synchronized_state_is_challenged_whatever_its_sequence_number() {
-    // RFC 5961 §4.2; RFC 9293 §3.10.7.4, fourth.
-    native_only!();
+fn syn_in_synchronized_state_gets_challenge_ack() {
+    // RFC 5961 §4.2; RFC 9293 §3.10.7.4, fourth: for every sequence number.
     for state in STATES {
         for offset in [0, 1, 1000, -1000, 100_000] {
             let (mut s, ours, theirs) = in_state(state);
@@ -159,7 +154,7 @@ fn a_syn_in_a_synchronized_state_is_challenged_whatever_its_sequence_number() {
 }
 
 #[test]
-fn a_peer_that_was_started_again_gets_through() {
+fn restarted_peer_reconnects() {
     // RFC 9293 §3.5.1, figure 9; RFC 5961 §4.2.
     let mut s = Script::accepted(peer());
     s.inject(syn(50_000));
@@ -167,15 +162,15 @@ fn a_peer_that_was_started_again_gets_through() {
     s.inject(rst(challenge.ack));
     s.expect_closed(CloseReason::Reset);
     s.flow().reincarnate(PEER_ISN.wrapping_add(50_000));
-    s.shake_hands();
+    s.handshake();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn a_reset_in_syn_received_takes_the_connection_back() {
+fn rst_in_syn_received_closes_connection() {
     // RFC 9293 §3.10.7.4, second, SYN-RECEIVED; RFC 5961 §3.2.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject(rst(1));
     s.expect_nothing_for(secs(60));
@@ -185,37 +180,35 @@ fn a_reset_in_syn_received_takes_the_connection_back() {
 }
 
 #[test]
-fn a_reset_in_syn_received_must_be_exact_too() {
-    // RFC 5961 §3.2, 1) and 3).
-    native_only!();
+fn rst_in_syn_received_must_be_at_rcv_nxt() {
+    // RFC 5961 §3.2 (1) and (3).
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject(rst(-5));
     s.expect_nothing();
     s.inject(rst(100));
-    // The challenge, or the SYN-ACK once more, which says the same.
+    // The reply is a challenge ACK or a repeated SYN-ACK.
     assert!(s.drain().iter().all(|got| got.ack == 1 && !got.has(RST)));
     s.inject(ack(1, 1));
     s.expect_opened();
     s.expect_alive(1, 1);
 }
 
-/// A connection in SYN-RECEIVED, begun by the peer or by both ends at once (RFC 9293 §3.5, figures 6 and 8).
+/// Returns a connection in SYN-RECEIVED, after a passive or a simultaneous open (RFC 9293 §3.5, figures 6 and 8).
 fn syn_received(both_open: bool) -> Script {
     let mut s = if both_open { Script::connecting(peer(), |_| {}) } else { Script::listen(peer(), |_| {}) };
     if both_open {
         s.expect(syn(0));
     }
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s
 }
 
 #[test]
-fn syn_received_discards_a_reset_outside_the_window() {
-    // RFC 5961 §3.2, 1): silently. It is the number of the reset itself that counts, whatever it carries.
-    native_only!();
+fn syn_received_discards_rst_outside_window() {
+    // RFC 5961 §3.2 (1): silently. Only the sequence number of the reset counts, not its data.
     for both_open in [false, true] {
         let mut s = syn_received(both_open);
         let edge = s.flow().right_edge;
@@ -233,9 +226,8 @@ fn syn_received_discards_a_reset_outside_the_window() {
 }
 
 #[test]
-fn a_reset_with_data_or_at_the_edge_outside_the_window_is_ignored() {
-    // RFC 5961 §3.2, 1).
-    native_only!();
+fn rst_with_data_or_just_outside_window_is_ignored() {
+    // RFC 5961 §3.2 (1).
     for state in STATES {
         let (mut s, ours, theirs) = in_state(state);
         let edge = theirs + 65_535;
@@ -248,9 +240,8 @@ fn a_reset_with_data_or_at_the_edge_outside_the_window_is_ignored() {
 }
 
 #[test]
-fn a_reset_at_a_closed_window_ends_the_connection() {
-    // RFC 9293 §3.10.7.4, first: with a window of zero, resets are looked at all the same.
-    native_only!();
+fn rst_at_closed_window_closes_connection() {
+    // RFC 9293 §3.10.7.4, first: resets are processed with a zero window too.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     s.stop_reading();
     let next = s.fill_window(1, 0);
@@ -262,9 +253,8 @@ fn a_reset_at_a_closed_window_ends_the_connection() {
 }
 
 #[test]
-fn a_challenge_in_syn_received_does_not_widen_the_congestion_window() {
-    // RFC 5961 §3.2, 3); RFC 6928 §2: ten segments, though the challenge and the end of the handshake come in one burst.
-    native_only!();
+fn challenge_ack_in_syn_received_does_not_grow_cwnd() {
+    // RFC 5961 §3.2 (3); RFC 6928 §2: ten segments, although the challenge and the final ACK arrive in one burst.
     for challenged in [rst(100), ack(0, 1)] {
         let mut s = syn_received(false);
         s.inject_burst([challenged, ack(1, 1)]);
@@ -277,11 +267,11 @@ fn a_challenge_in_syn_received_does_not_widen_the_congestion_window() {
 }
 
 #[test]
-fn a_reset_refuses_a_simultaneous_open() {
+fn rst_refuses_simultaneous_open() {
     // RFC 9293 §3.10.7.4, second, SYN-RECEIVED from an active OPEN.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject(rst(1));
     s.expect_failed(ConnectError::Refused);
@@ -289,11 +279,11 @@ fn a_reset_refuses_a_simultaneous_open() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_not_sent_resets_a_half_open_connection() {
+fn unacceptable_ack_resets_half_open_connection() {
     // RFC 9293 §3.10.7.4, fifth, SYN-RECEIVED: <SEQ=SEG.ACK><CTL=RST>.
     for wrong in [0, 2, -100, 100_000] {
         let mut s = Script::listen(peer(), |_| {});
-        s.inject_hello(syn(0));
+        s.inject_syn(syn(0));
         s.expect(syn_ack(0, 1));
         s.inject(ack(1, wrong));
         s.expect(rst(wrong));
@@ -302,7 +292,7 @@ fn an_acknowledgement_of_what_was_not_sent_resets_a_half_open_connection() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_not_sent_is_answered_and_its_data_dropped() {
+fn ack_of_unsent_data_is_answered_and_its_data_dropped() {
     // RFC 9293 §3.10.7.4, fifth, ESTABLISHED; RFC 5961 §5.2.
     for state in STATES {
         let (mut s, ours, theirs) = in_state(state);
@@ -319,9 +309,8 @@ fn an_acknowledgement_of_what_was_not_sent_is_answered_and_its_data_dropped() {
 }
 
 #[test]
-fn an_acknowledgement_far_too_old_is_answered_and_its_data_dropped() {
-    // RFC 5961 §5.2: older than SND.UNA - MAX.SND.WND, which may be the largest window that there can be.
-    native_only!();
+fn too_old_ack_is_answered_and_its_data_dropped() {
+    // RFC 5961 §5.2: below SND.UNA - MAX.SND.WND, which is at most the maximum window.
     let mut s = Script::accepted(peer().window(5000));
     for n in 0..70 {
         s.write(1000);
@@ -337,9 +326,8 @@ fn an_acknowledgement_far_too_old_is_answered_and_its_data_dropped() {
 }
 
 #[test]
-fn challenges_are_limited_in_number() {
-    // RFC 5961 §7: at most so many in a period, so that they are no amplifier.
-    native_only!();
+fn challenge_acks_are_limited() {
+    // RFC 5961 §7: a limit per period prevents amplification.
     let mut s = Script::accepted(peer());
     for n in 0..200 {
         s.inject(syn(1000 + n));
@@ -348,7 +336,7 @@ fn challenges_are_limited_in_number() {
         s.pass(ms(1));
     }
     let challenges = s.drain();
-    assert!((1..=CHALLENGES).contains(&challenges.len()), "{} challenges", challenges.len());
+    assert!((1..=CHALLENGES).contains(&challenges.len()), "{} challenge ACKs", challenges.len());
     s.pass(CHALLENGE_PERIOD);
     s.inject(rst(2000));
     s.expect(ack(1, 1));
@@ -356,9 +344,8 @@ fn challenges_are_limited_in_number() {
 }
 
 #[test]
-fn the_limit_of_challenges_does_not_hold_back_ordinary_acknowledgements() {
-    // RFC 5961 §7: only those are counted that an attacker can provoke.
-    native_only!();
+fn challenge_ack_limit_does_not_affect_ordinary_acks() {
+    // RFC 5961 §7: only ACKs that an attacker can provoke count.
     let mut s = Script::accepted(peer().sack());
     for n in 0..200 {
         s.inject(rst(2000 + n));
@@ -371,8 +358,8 @@ fn the_limit_of_challenges_does_not_hold_back_ordinary_acknowledgements() {
 }
 
 #[test]
-fn flags_that_make_no_sense_do_no_harm() {
-    // RFC 9293 §3.10.7.4, fifth: without ACK dropped; and whatever SYN is combined with.
+fn invalid_flags_in_synchronized_state_are_harmless() {
+    // RFC 9293 §3.10.7.4, fifth: segments without ACK are dropped. SYN is combined with every other flag.
     let mut s = Script::accepted(peer());
     let all = FIN | SYN | RST | PSH | ACK | URG | ECE | CWR;
     for flags in [0, FIN, PSH | URG, FIN | PSH | URG, SYN | FIN, SYN | FIN | ACK, SYN | URG, ECE | CWR] {
@@ -388,21 +375,21 @@ fn flags_that_make_no_sense_do_no_harm() {
 }
 
 #[test]
-fn flags_that_make_no_sense_open_nothing() {
-    // RFC 9293 §3.10.7.2; a SYN that is a FIN too begins no conversation.
+fn invalid_flags_open_no_connection() {
+    // RFC 9293 §3.10.7.2. A SYN+FIN opens no connection.
     let mut s = Script::listen(peer(), |_| {});
     for flags in [0, FIN, PSH | URG, SYN | RST, SYN | RST | FIN, SYN | RST | ACK] {
         s.inject(data(0, 10).flags(flags).junk());
         assert!(s.drain().iter().all(|got| !got.has(SYN)));
     }
     s.expect_no_event();
-    s.on_port(5001).shake_hands();
+    s.on_port(5001).handshake();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn a_segment_size_of_nearly_nothing_is_not_taken_at_its_word() {
-    // No specification has a least MSS; a peer that asks for a byte per segment asks for forty times the traffic.
+fn tiny_mss_is_raised() {
+    // No specification sets a minimum MSS. A peer with an MSS of 1 would cause forty times the traffic.
     for mss in [0, 1, 8] {
         let mut s = Script::accepted(Peer { mss: Some(mss), ..peer() });
         s.write(400);
@@ -413,15 +400,15 @@ fn a_segment_size_of_nearly_nothing_is_not_taken_at_its_word() {
 }
 
 #[test]
-fn bytes_scattered_over_the_window_are_bounded_in_memory() {
-    // RFC 9293 §3.10.7.4, first, SHLD-31, within reason: what is not held comes again.
+fn scattered_bytes_hold_bounded_memory() {
+    // RFC 9293 §3.10.7.4, first, SHLD-31: out-of-order data that is not held is retransmitted.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     let pool = s.free_packets();
     for n in 0..4000 {
         s.inject(data(3 + 2 * n, 1));
         s.drain();
     }
-    assert!(pool - s.free_packets() <= 100, "{} packets are held", pool - s.free_packets());
+    assert!(pool - s.free_packets() <= 100, "{} packets held", pool - s.free_packets());
     for n in 0..9 {
         s.inject(data(1 + n * SEG, SEG));
         s.drain();
@@ -432,8 +419,8 @@ fn bytes_scattered_over_the_window_are_bounded_in_memory() {
 }
 
 #[test]
-fn a_peer_that_ignores_the_window_pins_no_memory() {
-    // RFC 9293 §3.10.7.4, first: beyond the window nothing is accepted.
+fn peer_that_ignores_window_holds_no_memory() {
+    // RFC 9293 §3.10.7.4, first: data beyond the window is discarded.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     s.stop_reading();
     let pool = s.free_packets();
@@ -442,13 +429,12 @@ fn a_peer_that_ignores_the_window_pins_no_memory() {
         s.drain();
     }
     s.drain_for(DELAYED_ACK);
-    assert!(pool - s.free_packets() <= 64, "{} packets are held", pool - s.free_packets());
+    assert!(pool - s.free_packets() <= 64, "{} packets held", pool - s.free_packets());
 }
 
 #[test]
-fn answers_to_acknowledgements_out_of_window_are_limited() {
-    // RFC 5961 §7: two ends that disagree would otherwise acknowledge each other without end.
-    native_only!();
+fn acks_of_out_of_window_acks_are_limited() {
+    // RFC 5961 §7: two ends that disagree would otherwise acknowledge each other endlessly.
     let mut s = Script::accepted(peer());
     let mut answers = 0;
     for _ in 0..3 * CHALLENGES {

@@ -1,9 +1,9 @@
-//! How connections end: RFC 9293 §3.6, §3.10.4, §3.10.5.
+//! Closing connections: RFC 9293 §3.6, §3.10.4, §3.10.5.
 
-use super::harness::*;
+use crate::harness::*;
 
 #[test]
-fn when_the_peer_has_finished_the_worker_may_go_on() {
+fn worker_may_send_after_peer_closes() {
     // RFC 9293 §3.6, case 2: half-closed by the peer.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
@@ -22,8 +22,8 @@ fn when_the_peer_has_finished_the_worker_may_go_on() {
 }
 
 #[test]
-fn when_the_worker_has_finished_the_peer_may_go_on() {
-    // RFC 9293 §3.6, case 1: half-closed by us.
+fn peer_may_send_after_worker_closes() {
+    // RFC 9293 §3.6, case 1: half-closed by the worker.
     let mut s = Script::accepted(peer());
     s.close();
     s.expect(fin(1, 1));
@@ -42,7 +42,7 @@ fn when_the_worker_has_finished_the_peer_may_go_on() {
 }
 
 #[test]
-fn both_sides_finish_at_the_same_time() {
+fn simultaneous_close_enters_time_wait() {
     // RFC 9293 §3.6, case 3, figure 13.
     let mut s = Script::accepted(peer());
     s.close();
@@ -52,14 +52,14 @@ fn both_sides_finish_at_the_same_time() {
     s.expect_peer_closed();
     s.inject(ack(2, 2));
     s.expect_closed(CloseReason::Finished);
-    // It is in TIME-WAIT now.
+    // The connection is in TIME-WAIT.
     s.inject(fin(1, 2));
     s.expect(ack(2, 2));
 }
 
 #[test]
-fn a_fin_that_acknowledges_ours_ends_the_connection_at_once() {
-    // RFC 9293 §3.10.7.4, eighth, FIN-WAIT-1: if our FIN has been acknowledged by it, TIME-WAIT.
+fn fin_that_acknowledges_our_fin_enters_time_wait() {
+    // RFC 9293 §3.10.7.4, eighth, FIN-WAIT-1.
     let mut s = Script::accepted(peer());
     s.close();
     s.expect(fin(1, 1));
@@ -70,22 +70,22 @@ fn a_fin_that_acknowledges_ours_ends_the_connection_at_once() {
 }
 
 #[test]
-fn a_fin_with_data_delivers_the_data_first() {
+fn fin_with_data_delivers_data_first() {
     // RFC 9293 §3.10.7.4, seventh and eighth.
     let mut s = Script::accepted(peer());
     s.stop_reading();
     s.inject(data(1, 100).with_fin());
     s.expect_within(DELAYED_ACK, ack(1, 102));
     s.expect_delivered(100);
-    // The end comes when all before it has been consumed.
+    // `peer_closed` follows once all data has been consumed.
     s.expect_no_event();
     s.start_reading();
     s.expect_peer_closed();
 }
 
 #[test]
-fn a_fin_behind_data_is_told_when_they_have_been_read() {
-    // RFC 9293 §3.10.7.4, eighth: the end comes when all before it has been consumed, whenever it arrived.
+fn peer_closed_follows_consumption_of_earlier_data() {
+    // RFC 9293 §3.10.7.4, eighth: independent of the arrival of the FIN.
     let mut s = Script::accepted(peer());
     s.stop_reading();
     s.inject(data(1, 100));
@@ -99,10 +99,10 @@ fn a_fin_behind_data_is_told_when_they_have_been_read() {
 }
 
 #[test]
-fn a_fin_that_comes_with_the_handshakes_end_is_told_behind_it() {
+fn peer_closed_follows_opened_if_fin_completes_handshake() {
     // RFC 9293 §3.10.7.4, eighth.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject_burst([ack(1, 1), fin(1, 1)]);
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -115,13 +115,12 @@ fn a_fin_that_comes_with_the_handshakes_end_is_told_behind_it() {
 }
 
 #[test]
-fn a_fin_that_acknowledges_data_makes_room() {
-    // RFC 9293 §3.10.7.4, fifth: buffers are given back; the peer may go on reading.
-    native_only!();
+fn fin_that_acknowledges_data_frees_send_buffer() {
+    // RFC 9293 §3.10.7.4, fifth: the peer may go on reading.
     let mut s = Script::accepted_with(peer(), |config| settings::send_buffer(config, 4096));
     s.write(1000);
     s.expect(data(1, 1000));
-    s.order(Command::Offer(4000));
+    s.command(Command::Oversend(4000));
     s.expect_no_event();
     s.inject(fin(1, 1001));
     s.expect_within(DELAYED_ACK, ack(1001, 2));
@@ -130,8 +129,8 @@ fn a_fin_that_acknowledges_data_makes_room() {
 }
 
 #[test]
-fn a_fin_by_itself_says_what_any_segment_does() {
-    // RFC 9293 §3.10.4; RFC 7323 §3.2: with the timestamp, if they are in use.
+fn pure_fin_carries_ack_and_timestamps() {
+    // RFC 9293 §3.10.4; RFC 7323 §3.2.
     for peer in [peer(), peer().timestamps(), peer().ipv6(), peer().ipv6().timestamps()] {
         let mut s = Script::accepted(peer);
         s.inject(data(1, 100));
@@ -147,9 +146,8 @@ fn a_fin_by_itself_says_what_any_segment_does() {
 }
 
 #[test]
-fn a_fin_out_of_order_waits_for_what_is_missing() {
+fn out_of_order_fin_waits_for_missing_data() {
     // RFC 9293 §3.10.7.4, first: held for later processing, with its FIN.
-    native_only!();
     for last in [fin(1001, 1), data(501, 500).with_fin()] {
         let mut s = Script::accepted(peer());
         s.inject(last);
@@ -163,9 +161,8 @@ fn a_fin_out_of_order_waits_for_what_is_missing() {
 }
 
 #[test]
-fn a_fin_out_of_order_ends_nothing_before_what_is_missing() {
-    // RFC 9293 §3.10.7.4, first: whether it is held or comes again.
-    native_only!();
+fn out_of_order_fin_closes_nothing_before_missing_data() {
+    // RFC 9293 §3.10.7.4, first: held or retransmitted.
     let mut s = Script::accepted(peer());
     s.inject(data(501, 500).with_fin());
     s.drain();
@@ -179,7 +176,7 @@ fn a_fin_out_of_order_ends_nothing_before_what_is_missing() {
 }
 
 #[test]
-fn a_fin_beyond_the_window_ends_nothing() {
+fn fin_beyond_window_is_ignored() {
     // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     let edge = s.flow().right_edge;
@@ -190,7 +187,7 @@ fn a_fin_beyond_the_window_ends_nothing() {
 }
 
 #[test]
-fn a_repeated_fin_is_acknowledged_again() {
+fn repeated_fin_is_acknowledged() {
     // RFC 9293 §3.10.7.4, eighth: remain in CLOSE-WAIT.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
@@ -202,9 +199,8 @@ fn a_repeated_fin_is_acknowledged_again() {
 }
 
 #[test]
-fn data_behind_the_end_of_the_stream_is_not_delivered() {
-    // RFC 9293 §3.10.7.4, seventh: this should not occur; it is ignored.
-    native_only!();
+fn data_after_fin_is_not_delivered() {
+    // RFC 9293 §3.10.7.4, seventh: "should not occur"; ignored.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -218,9 +214,8 @@ fn data_behind_the_end_of_the_stream_is_not_delivered() {
 }
 
 #[test]
-fn an_unacknowledged_fin_is_sent_again() {
-    // RFC 9293 §3.8.1 with RFC 6298 §5.4, §5.5: a FIN takes up a sequence number.
-    native_only!();
+fn unacknowledged_fin_is_retransmitted() {
+    // RFC 9293 §3.8.1 with RFC 6298 §5.4, §5.5: a FIN occupies a sequence number.
     let mut s = Script::accepted(peer().rtt(ms(100)));
     s.close();
     s.expect(fin(1, 1));
@@ -232,14 +227,14 @@ fn an_unacknowledged_fin_is_sent_again() {
 }
 
 #[test]
-fn a_fin_that_ends_unacknowledged_data_is_sent_again_with_it() {
-    // RFC 9293 §3.8.1: everything that takes up sequence numbers.
+fn unacknowledged_fin_is_retransmitted_with_its_data() {
+    // RFC 9293 §3.8.1: everything that occupies sequence space.
     let mut s = Script::accepted(peer());
     s.write(100);
     s.expect(data(1, 100));
     s.close();
     s.expect(fin(101, 1));
-    // As one segment or as two.
+    // In one segment or two.
     s.pass(secs(2));
     let again = s.drain();
     assert!(again.iter().any(|got| got.seq == 1 && got.len == 100));
@@ -255,7 +250,7 @@ fn a_fin_that_ends_unacknowledged_data_is_sent_again_with_it() {
 }
 
 #[test]
-fn the_end_comes_behind_everything_that_was_written() {
+fn fin_follows_all_written_data() {
     // RFC 9293 §3.10.4: CLOSE queues until all preceding SENDs have been segmentized.
     let mut s = Script::accepted(peer().window(2000));
     s.write(5000);
@@ -274,8 +269,8 @@ fn the_end_comes_behind_everything_that_was_written() {
 }
 
 #[test]
-fn the_last_segment_carries_the_end_when_it_is_known_in_time() {
-    // RFC 9293 §3.10.4: a FIN need not be a segment of its own.
+fn fin_is_carried_by_last_data_segment() {
+    // RFC 9293 §3.10.4: a FIN may share a segment with data.
     let mut s = Script::accepted(peer().window(1000));
     s.write(1500);
     s.expect(data(1, 1000));
@@ -286,8 +281,8 @@ fn the_last_segment_carries_the_end_when_it_is_known_in_time() {
 }
 
 #[test]
-fn the_acknowledgement_of_our_fin_ends_a_connection_that_the_peer_had_finished() {
-    // RFC 9293 §3.10.7.4, fifth, LAST-ACK; nothing is left (§3.10.7.1).
+fn ack_of_fin_in_last_ack_deletes_tcb() {
+    // RFC 9293 §3.10.7.4, fifth, LAST-ACK; §3.10.7.1 afterwards.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -304,8 +299,8 @@ fn the_acknowledgement_of_our_fin_ends_a_connection_that_the_peer_had_finished()
 }
 
 #[test]
-fn data_for_a_connection_that_is_over_is_reset() {
-    // RFC 9293 §3.10.7.1; §3.6.1: nobody is left to take it.
+fn data_after_both_sides_closed_is_reset() {
+    // RFC 9293 §3.10.7.1; §3.6.1: the service no longer reads.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -319,8 +314,8 @@ fn data_for_a_connection_that_is_over_is_reset() {
 }
 
 #[test]
-fn an_abort_sends_a_reset_and_forgets_everything() {
-    // RFC 9293 §3.10.5: <SEQ=SND.NXT><CTL=RST>; all queues are flushed.
+fn abort_sends_rst_and_flushes_queues() {
+    // RFC 9293 §3.10.5: <SEQ=SND.NXT><CTL=RST>.
     let mut s = Script::accepted(peer().window(2000));
     s.write(5000);
     s.expect_flight(1, 2);
@@ -330,12 +325,12 @@ fn an_abort_sends_a_reset_and_forgets_everything() {
     s.expect_nothing_for(secs(60));
     s.inject(ack(1, 2001));
     s.expect(rst(2001));
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn an_abort_works_whoever_has_finished() {
-    // RFC 9293 §3.10.5: FIN-WAIT-2 and CLOSE-WAIT.
+fn abort_in_fin_wait_2_and_close_wait_sends_rst() {
+    // RFC 9293 §3.10.5.
     let mut s = Script::accepted(peer());
     s.close();
     s.expect(fin(1, 1));
@@ -353,8 +348,8 @@ fn an_abort_works_whoever_has_finished() {
 }
 
 #[test]
-fn a_peer_that_vanishes_while_we_finish_is_given_up() {
-    // RFC 9293 §3.8.3 (R2), §3.10.8: a FIN is not sent for ever.
+fn unanswered_fin_times_out() {
+    // RFC 9293 §3.8.3 (R2), §3.10.8: retransmissions of a FIN are bounded.
     let mut s = Script::accepted_with(peer(), |config| settings::user_timeout(config, secs(20)));
     s.close();
     s.expect(fin(1, 1));
@@ -365,8 +360,8 @@ fn a_peer_that_vanishes_while_we_finish_is_given_up() {
 }
 
 #[test]
-fn an_abort_when_both_have_finished_ends_it_though_not_all_was_read() {
-    // RFC 9293 §3.10.5: the TCB is deleted, whatever is left in it.
+fn abort_after_both_sides_closed_discards_unread_data() {
+    // RFC 9293 §3.10.5: the TCB is deleted.
     let mut s = Script::accepted(peer());
     s.stop_reading();
     s.inject(data(1, 100));

@@ -1,8 +1,8 @@
-//! How connections begin: RFC 9293 §3.5, and the options of a SYN.
+//! Connection establishment (RFC 9293 §3.5) and the options of a SYN.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// Peers with each option of a SYN and without it, in all combinations.
+/// Returns peers with all combinations of SYN options.
 fn offers(timestamps: bool) -> impl Iterator<Item = Peer> {
     (0..8).map(move |bits| {
         let plain = if timestamps { peer().timestamps() } else { peer() };
@@ -15,8 +15,7 @@ fn offers(timestamps: bool) -> impl Iterator<Item = Peer> {
     })
 }
 
-/// A fresh connection is used: what was not agreed upon is not done, and what was, is. That no option appears that was not
-/// agreed upon, and none is missing, the harness sees to.
+/// Uses a fresh connection for data. The harness checks that exactly the negotiated options appear.
 fn use_connection(s: &mut Script, peer: &Peer) {
     s.inject(data(1001, 1000));
     let gap = ack(1, 1);
@@ -30,7 +29,8 @@ fn use_connection(s: &mut Script, peer: &Peer) {
     s.expect(data(1 + len, 1).ack(2001).push());
 }
 
-/// What the worker's answer to a SYN of `peer` offers is what RFC 7323 §2.2 and §3.2 and RFC 2018 §2 allow.
+/// Checks that the SYN-ACK in reply to the SYN of `peer` offers only options that RFC 7323 §2.2, §3.2 and RFC 2018 §2
+/// permit.
 fn check_answer(got: &Got, peer: &Peer) {
     let options = &got.raw.options;
     assert_eq!(options.window_scale.is_some(), peer.window_scale.is_some(), "{peer:?}");
@@ -39,7 +39,7 @@ fn check_answer(got: &Got, peer: &Peer) {
 }
 
 #[test]
-fn a_connection_is_accepted_carries_data_and_is_closed() {
+fn accepted_connection_carries_data_and_closes() {
     // RFC 9293 §3.5, figure 6; §3.6, figure 12.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
@@ -56,11 +56,11 @@ fn a_connection_is_accepted_carries_data_and_is_closed() {
     s.inject(ack(102, 502));
     s.expect_closed(CloseReason::Finished);
     s.expect_nothing_for(TIME_WAIT);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn a_connection_is_made_carries_data_and_is_closed() {
+fn initiated_connection_carries_data_and_closes() {
     // RFC 9293 §3.5, figure 6; §3.6, figure 12.
     let mut s = Script::connected(peer().rtt(ms(20)));
     s.write(1500);
@@ -77,14 +77,14 @@ fn a_connection_is_made_carries_data_and_is_closed() {
     s.expect_peer_closed();
     s.expect_closed(CloseReason::Finished);
     s.expect_nothing_for(2 * TIME_WAIT);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn an_accepted_connection_uses_the_options_that_the_syn_offered() {
+fn accepted_connection_uses_options_of_syn() {
     for peer in offers(false) {
         let mut s = Script::listen(peer.clone(), |_| {});
-        s.inject_hello(syn(0));
+        s.inject_syn(syn(0));
         check_answer(&s.expect(syn_ack(0, 1).mss(1460)), &peer);
         s.inject(ack(1, 1));
         s.expect_opened();
@@ -93,12 +93,11 @@ fn an_accepted_connection_uses_the_options_that_the_syn_offered() {
 }
 
 #[test]
-fn an_accepted_connection_uses_timestamps_and_the_options_that_the_syn_offered() {
-    native_only!();
+fn accepted_connection_uses_timestamps_and_options_of_syn() {
     for peer in offers(true) {
         let mut s = Script::listen(peer.clone(), |_| {});
-        s.inject_hello(syn(0).timestamp(100, 0));
-        // RFC 7323 §3.2: TSecr is the SYN's TSval.
+        s.inject_syn(syn(0).timestamp(100, 0));
+        // RFC 7323 §3.2: TSecr is the TSval of the SYN.
         check_answer(&s.expect(syn_ack(0, 1).mss(1460)), &peer);
         s.inject(ack(1, 1));
         s.expect_opened();
@@ -107,12 +106,12 @@ fn an_accepted_connection_uses_timestamps_and_the_options_that_the_syn_offered()
 }
 
 #[test]
-fn a_syn_offers_every_option_and_the_connection_uses_those_of_the_answer() {
+fn initiated_connection_offers_all_options_and_uses_those_of_syn_ack() {
     for peer in offers(false) {
         let mut s = Script::connecting(peer.clone(), |_| {});
         let got = s.expect(syn(0).mss(1460).sack_permitted());
         assert!(got.raw.options.window_scale.is_some_and(|shift| shift <= 14), "RFC 7323 §2.3");
-        s.inject_hello(syn_ack(0, 1));
+        s.inject_syn(syn_ack(0, 1));
         s.expect(ack(1, 1));
         s.expect_opened();
         use_connection(&mut s, &peer);
@@ -120,14 +119,13 @@ fn a_syn_offers_every_option_and_the_connection_uses_those_of_the_answer() {
 }
 
 #[test]
-fn a_syn_offers_timestamps_and_the_connection_uses_them_if_the_answer_has_them() {
-    native_only!();
+fn initiated_connection_offers_timestamps_and_uses_them_if_syn_ack_has_them() {
     for peer in offers(true) {
         let mut s = Script::connecting(peer.clone(), |_| {});
         let got = s.expect(syn(0).mss(1460).sack_permitted());
         // RFC 7323 §3.2: TSecr of an initial SYN is zero.
         assert_eq!(got.raw.options.timestamp.map(|(_, echo)| echo), Some(0));
-        s.inject_hello(syn_ack(0, 1));
+        s.inject_syn(syn_ack(0, 1));
         s.expect(ack(1, 1).echoing(PEER_CLOCK));
         s.expect_opened();
         use_connection(&mut s, &peer);
@@ -135,30 +133,29 @@ fn a_syn_offers_timestamps_and_the_connection_uses_them_if_the_answer_has_them()
 }
 
 #[test]
-fn a_syn_is_answered_with_its_timestamp() {
-    // RFC 7323 §3.2: TSecr echoes the TSval of what is acknowledged.
-    native_only!();
+fn syn_ack_echoes_timestamp_of_syn() {
+    // RFC 7323 §3.2: TSecr echoes the TSval of the acknowledged segment.
     let mut s = Script::listen(peer().timestamps(), |_| {});
     s.inject(syn(0).mss(1012).timestamp(0xdead_beef, 0));
     s.expect(syn_ack(0, 1).echoing(0xdead_beef));
 }
 
 #[test]
-fn over_ipv6_the_maximum_segment_size_leaves_room_for_the_longer_header() {
+fn mss_over_ipv6_accounts_for_longer_header() {
     // RFC 9293 §3.7.1; RFC 8200 §8.3.
     let mut s = Script::listen(peer().ipv6(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1).mss(1440));
     let mut s = Script::connecting(peer().ipv6(), |_| {});
     s.expect(syn(0).mss(1440));
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1));
     s.expect_opened();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn without_the_option_segments_to_a_peer_over_ipv4_carry_536_bytes() {
+fn default_mss_over_ipv4_is_536() {
     // RFC 9293 §3.7.1 MUST-15.
     for mut s in [Script::accepted(Peer { mss: None, ..peer() }), Script::connected(Peer { mss: None, ..peer() })] {
         s.write(1500);
@@ -169,9 +166,8 @@ fn without_the_option_segments_to_a_peer_over_ipv4_carry_536_bytes() {
 }
 
 #[test]
-fn without_the_option_segments_to_a_peer_over_ipv6_carry_1220_bytes() {
+fn default_mss_over_ipv6_is_1220() {
     // RFC 9293 §3.7.1 MUST-15.
-    native_only!();
     for mut s in
         [Script::accepted(Peer { mss: None, ..peer() }.ipv6()), Script::connected(Peer { mss: None, ..peer() }.ipv6())]
     {
@@ -182,8 +178,8 @@ fn without_the_option_segments_to_a_peer_over_ipv6_carry_1220_bytes() {
 }
 
 #[test]
-fn a_larger_segment_size_than_the_links_is_not_used() {
-    // RFC 9293 §3.7.1: never more than the maximum transmission unit of the network allows.
+fn mss_above_link_mtu_is_not_used() {
+    // RFC 9293 §3.7.1: bounded by the maximum transmission unit of the network.
     let mut s = Script::accepted(peer().mss(9000));
     s.write(1461);
     s.expect(data(1, 1460));
@@ -191,11 +187,11 @@ fn a_larger_segment_size_than_the_links_is_not_used() {
 }
 
 #[test]
-fn unknown_options_are_skipped_and_those_behind_them_read() {
-    // RFC 9293 §3.1 MUST-6: an unknown option with a length field is ignored without error.
+fn unknown_options_are_skipped() {
+    // RFC 9293 §3.1 MUST-6: an unknown option with a length field is ignored without error. Later options are parsed.
     let unknown = [34, 2, 1, 253, 6, 1, 2, 3, 4, 254, 2, 1];
     let mut s = Script::listen(peer().window_scale(2).sack(), |_| {});
-    s.inject_hello(syn(0).raw_option(&unknown));
+    s.inject_syn(syn(0).raw_option(&unknown));
     check_answer(&s.expect(syn_ack(0, 1)), &peer().window_scale(2).sack());
     s.inject(ack(1, 1).raw_option(&unknown));
     s.expect_opened();
@@ -209,8 +205,8 @@ fn unknown_options_are_skipped_and_those_behind_them_read() {
 }
 
 #[test]
-fn options_whose_length_is_wrong_do_no_harm() {
-    // RFC 9293 §3.1 MUST-7: an illegal option length, such as zero, is to be prepared for.
+fn options_with_wrong_length_are_harmless() {
+    // RFC 9293 §3.1 MUST-7: an illegal option length such as zero must be handled.
     let broken: [&[u8]; 10] = [
         &[2, 0, 5, 180],
         &[2, 1, 5, 180],
@@ -224,13 +220,13 @@ fn options_whose_length_is_wrong_do_no_harm() {
         &[253, 0, 0, 0],
     ];
     for option in broken {
-        // As the SYN of a new connection …
+        // In the SYN of a new connection.
         let mut s = Script::listen(peer(), |_| {});
         s.inject(syn(0).raw_option(option));
         s.drain();
-        s.on_port(5001).shake_hands();
+        s.on_port(5001).handshake();
         s.expect_alive(1, 1);
-        // … and within one that exists, whether such a segment is dropped or not.
+        // In a segment of an existing connection, which may be dropped or not.
         s.inject(data(2, 10).ack(2).raw_option(option));
         s.drain_for(DELAYED_ACK);
         s.inject(data(2, 10).ack(2));
@@ -240,10 +236,10 @@ fn options_whose_length_is_wrong_do_no_harm() {
 }
 
 #[test]
-fn data_in_a_syn_is_delivered_once() {
-    // RFC 9293 §3.10.7.2, third: it may be queued; what is not is not acknowledged and comes again.
+fn syn_data_is_delivered_once() {
+    // RFC 9293 §3.10.7.2, third: data may be queued. Unqueued data is not acknowledged and is retransmitted.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0).len(100));
+    s.inject_syn(syn(0).len(100));
     let got = s.expect(syn_ack(0, 1).any_ack());
     assert!(got.ack == 1 || got.ack == 101);
     s.inject(ack(101, 1));
@@ -254,10 +250,10 @@ fn data_in_a_syn_is_delivered_once() {
 }
 
 #[test]
-fn the_acknowledgement_that_completes_a_connection_may_carry_data() {
+fn final_ack_of_handshake_may_carry_data() {
     // RFC 9293 §3.10.7.4, fifth and seventh: processing continues in ESTABLISHED.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject(data(1, 100));
     s.expect_opened();
@@ -266,10 +262,10 @@ fn the_acknowledgement_that_completes_a_connection_may_carry_data() {
 }
 
 #[test]
-fn the_acknowledgement_that_completes_a_connection_may_carry_data_and_fin() {
+fn final_ack_of_handshake_may_carry_data_and_fin() {
     // RFC 9293 §3.10.7.4, eighth: from SYN-RECEIVED to CLOSE-WAIT.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject(data(1, 100).with_fin());
     s.expect_within(DELAYED_ACK, ack(1, 102));
@@ -283,11 +279,11 @@ fn the_acknowledgement_that_completes_a_connection_may_carry_data_and_fin() {
 }
 
 #[test]
-fn a_window_in_a_syn_is_not_scaled() {
-    // RFC 7323 §2.2: the window field of a SYN is never scaled.
+fn syn_window_is_not_scaled() {
+    // RFC 7323 §2.2.
     let mut s = Script::connecting(peer().window_scale(7).window(2000), |_| {});
     s.expect(syn(0));
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1));
     s.expect_opened();
     s.write(5000);
@@ -296,42 +292,40 @@ fn a_window_in_a_syn_is_not_scaled() {
 }
 
 #[test]
-fn a_window_scale_above_14_counts_as_14() {
+fn window_scale_above_14_counts_as_14() {
     // RFC 7323 §2.3.
-    native_only!();
     let mut s = Script::accepted(peer().window_scale(15).window(1));
     s.write(60_000);
     s.expect_flight(1, INITIAL_WINDOW);
     for n in 1..=INITIAL_WINDOW {
         s.inject(ack(1, 1 + n * SEG));
     }
-    // The window is 16 384 bytes, the congestion window 20 segments.
+    // The window is 16 384 bytes, cwnd is 20 segments.
     s.expect_flight(1 + INITIAL_WINDOW * SEG, 16);
     s.expect_nothing();
 }
 
 #[test]
-fn both_ends_open_at_the_same_time() {
+fn simultaneous_open_establishes_connection() {
     // RFC 9293 §3.5, figure 7.
-    native_only!();
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.expect_no_event();
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect_opened();
-    // It may acknowledge that once more.
+    // The worker may repeat its acknowledgement.
     s.drain();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn both_ends_open_at_the_same_time_and_an_acknowledgement_completes_it() {
+fn simultaneous_open_is_completed_by_ack() {
     // RFC 9293 §3.10.7.3, fourth; §3.10.7.4, fifth.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.inject(ack(1, 1));
     s.expect_opened();
@@ -339,7 +333,7 @@ fn both_ends_open_at_the_same_time_and_an_acknowledgement_completes_it() {
 }
 
 #[test]
-fn an_unanswered_syn_is_repeated_ever_more_rarely_and_given_up() {
+fn unanswered_syn_is_retransmitted_with_backoff_and_times_out() {
     // RFC 6298 §2.1, §5.5; RFC 9293 §3.8.3.
     let mut s = Script::connecting(peer(), |config| settings::connect_timeout(config, secs(10)));
     let first = s.expect(syn(0));
@@ -355,17 +349,17 @@ fn an_unanswered_syn_is_repeated_ever_more_rarely_and_given_up() {
 }
 
 #[test]
-fn an_unanswered_syn_ack_is_repeated_ever_more_rarely_and_given_up() {
+fn unanswered_syn_ack_is_retransmitted_with_backoff_and_times_out() {
     // RFC 6298 §2.1, §5.5; RFC 9293 §3.8.3.
     let mut s = Script::listen(peer(), |config| config.half_open_timeout = secs(10));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     let first = s.expect(syn_ack(0, 1));
     for wait in [1, 2, 4] {
         let again = s.expect_after(secs(wait), syn_ack(0, 1));
         assert_eq!(again.raw.seq, first.raw.seq);
     }
     s.drain_for(ms(3100));
-    // Whoever comes back now finds nothing.
+    // A late ACK finds no connection.
     s.inject(ack(1, 1));
     s.expect(rst(1));
     s.expect_no_event();
@@ -373,12 +367,12 @@ fn an_unanswered_syn_ack_is_repeated_ever_more_rarely_and_given_up() {
 }
 
 #[test]
-fn a_repeated_syn_is_answered_and_opens_no_second_connection() {
-    // RFC 9293 §3.10.7.4, first: it is not acceptable in SYN-RECEIVED, and answered; common systems repeat the SYN-ACK.
+fn repeated_syn_is_answered_and_opens_no_second_connection() {
+    // RFC 9293 §3.10.7.4, first: unacceptable in SYN-RECEIVED, so it is answered. Common systems repeat the SYN-ACK.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     let first = s.expect(syn_ack(0, 1));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     for got in s.drain() {
         let repeated = got.has(SYN | ACK) && got.raw.seq == first.raw.seq;
         assert!((repeated || got.seq == 1) && got.ack == 1);
@@ -390,23 +384,23 @@ fn a_repeated_syn_is_answered_and_opens_no_second_connection() {
 }
 
 #[test]
-fn an_old_duplicate_syn_gives_way_to_the_right_one() {
+fn old_duplicate_syn_is_recovered() {
     // RFC 9293 §3.5, figure 8.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(-1000));
+    s.inject_syn(syn(-1000));
     s.expect(syn_ack(0, -999));
     s.inject(rst(-999));
     s.expect_nothing();
-    s.shake_hands();
+    s.handshake();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn data_in_a_syn_ack_is_delivered_once() {
-    // RFC 9293 §3.10.7.3, fourth: legal; what is not taken comes again.
+fn syn_ack_data_is_delivered_once() {
+    // RFC 9293 §3.10.7.3, fourth: legal. Unqueued data is retransmitted.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_hello(syn_ack(0, 1).len(100));
+    s.inject_syn(syn_ack(0, 1).len(100));
     s.expect_opened();
     s.drain_for(DELAYED_ACK);
     s.inject(data(1, 100));
@@ -415,38 +409,37 @@ fn data_in_a_syn_ack_is_delivered_once() {
 }
 
 #[test]
-fn a_repeated_syn_ack_is_acknowledged_again() {
-    // RFC 9293 §3.10.7.4, fourth (RFC 5961 §4.2): the peer has not seen the acknowledgement of its SYN.
+fn repeated_syn_ack_is_acknowledged() {
+    // RFC 9293 §3.10.7.4, fourth (RFC 5961 §4.2): the peer has not received the ACK of its SYN.
     let mut s = Script::connected(peer());
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1));
     s.expect_no_event();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn initial_sequence_numbers_of_one_peer_grow_with_the_clock() {
-    // RFC 6528 §3: ISN = M + F(…), M a timer of 4 µs.
-    native_only!();
+fn isn_of_one_4_tuple_grows_with_the_clock() {
+    // RFC 6528 §3: ISN = M + F(…), where M is a timer of 4 µs.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     let first = s.expect(syn_ack(0, 1)).raw.seq;
     s.inject(rst(1));
     s.expect_nothing_for(ms(800));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     let second = s.expect(syn_ack(0, 1)).raw.seq;
     let grown = second.wrapping_sub(first);
     assert!((190_000..=210_000).contains(&grown), "{grown} in 800 ms");
 }
 
 #[test]
-fn initial_sequence_numbers_of_different_peers_and_workers_have_nothing_in_common() {
-    // RFC 6528 §3: F is keyed, and depends on the whole 4-tuple.
+fn isns_of_different_4_tuples_and_workers_are_unrelated() {
+    // RFC 6528 §3: F is keyed and depends on the whole 4-tuple.
     let mut numbers = Vec::new();
     for seed in 0..4 {
         let mut s = Script::listen(peer(), |config| config.seed = seed);
         for port in 6000..6004 {
-            s.inject_hello(syn(0).port(port));
+            s.inject_syn(syn(0).port(port));
             numbers.push(s.expect(syn_ack(0, 1).port(port)).raw.seq);
         }
     }

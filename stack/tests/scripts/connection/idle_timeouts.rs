@@ -1,12 +1,12 @@
-//! Connections on which nothing moves: the FIN-WAIT-2 timeout and the idle timeout. Keepalive has scripts of its own.
+//! FIN-WAIT-2 timeout and idle timeout.
 
-use super::harness::*;
+use crate::harness::*;
 use linerate_bypass::memory_nic::LinkConfig;
 
 const FIN_TIMEOUT: Duration = secs(60);
 const IDLE: Duration = secs(30);
 
-/// A connection in FIN-WAIT-2: the worker has closed, and the peer has acknowledged its FIN.
+/// Returns a connection in FIN-WAIT-2: the worker has closed, and the peer has acknowledged its FIN.
 fn fin_wait_2(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
     let mut s = Script::accepted_with(peer(), configure);
     s.close();
@@ -19,28 +19,26 @@ fn with_idle_timeout(peer: Peer) -> Script {
     Script::accepted_with(peer, |config| config.idle_timeout = Some(IDLE))
 }
 
-/// A port that sums, without which there is no fast path.
-fn summing() -> LinkConfig {
+/// Returns a link with checksum offload, which the fast path requires.
+fn with_checksum_offload() -> LinkConfig {
     LinkConfig { checksum_offload: true, ..LinkConfig::default() }
 }
 
 #[test]
 fn fin_wait_2_times_out() {
-    // RFC 9293 §3.6 leaves FIN-WAIT-2 without an end; RFC 9293 §3.10.5 for the reset.
-    native_only!();
+    // RFC 9293 §3.6 sets no limit for FIN-WAIT-2; §3.10.5 for the reset.
     let mut s = fin_wait_2(|_| {});
     s.expect_after(FIN_TIMEOUT, rst_ack(2, 1));
     s.expect_closed(CloseReason::TimedOut);
     assert_eq!(s.drops("FIN-WAIT-2 timed out"), 1);
     s.inject(data(1, 100).ack(2));
     s.expect(rst(2));
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn fin_wait_2_times_out_where_keepalive_would_probe() {
-    // The FIN-WAIT-2 timeout takes the place of keepalive, whose answers would not end it.
-    native_only!();
+fn fin_wait_2_times_out_despite_keepalive() {
+    // The FIN-WAIT-2 timeout replaces keepalive, whose replies would keep the connection.
     let mut s = fin_wait_2(|config| settings::keepalive(config, secs(7), secs(7), 9));
     s.expect_nothing_for(secs(50));
     s.inject(ack(1, 2));
@@ -49,9 +47,8 @@ fn fin_wait_2_times_out_where_keepalive_would_probe() {
 }
 
 #[test]
-fn fin_wait_2_lasts_while_data_arrive() {
-    // RFC 9293 §3.6, case 1: the peer may go on.
-    native_only!();
+fn fin_wait_2_is_extended_by_data() {
+    // RFC 9293 §3.6, case 1: the peer may continue to send.
     let mut s = fin_wait_2(|_| {});
     for n in 0..5 {
         s.expect_nothing_for(secs(55));
@@ -65,7 +62,6 @@ fn fin_wait_2_lasts_while_data_arrive() {
 
 #[test]
 fn fin_wait_2_is_not_extended_by_segments_without_data() {
-    native_only!();
     let mut s = fin_wait_2(|_| {});
     for _ in 0..5 {
         s.expect_nothing_for(secs(10));
@@ -76,9 +72,8 @@ fn fin_wait_2_is_not_extended_by_segments_without_data() {
 }
 
 #[test]
-fn fin_wait_2_lasts_while_the_service_has_not_read() {
+fn fin_wait_2_is_extended_by_unread_data() {
     // The peer may be waiting for window.
-    native_only!();
     let mut s = Script::accepted(peer());
     s.stop_reading();
     s.inject(data(1, 1000));
@@ -96,7 +91,7 @@ fn fin_wait_2_lasts_while_the_service_has_not_read() {
 }
 
 #[test]
-fn fin_wait_2_has_no_end_without_a_timeout() {
+fn fin_wait_2_is_unlimited_without_timeout() {
     let mut s = fin_wait_2(|config| config.fin_timeout = None);
     s.expect_nothing_for(secs(3600));
     s.inject(fin(1, 2));
@@ -107,7 +102,7 @@ fn fin_wait_2_has_no_end_without_a_timeout() {
 
 #[test]
 fn close_wait_has_no_fin_timeout() {
-    // It is the service that has not closed.
+    // Here the service has not closed.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -118,22 +113,20 @@ fn close_wait_has_no_fin_timeout() {
 }
 
 #[test]
-fn an_idle_connection_is_reset() {
-    native_only!();
+fn idle_connection_is_reset() {
     for mut s in [with_idle_timeout(peer()), Script::connected_with(peer(), |config| config.idle_timeout = Some(IDLE))]
     {
         s.expect_nothing_for(IDLE - secs(1));
         s.expect_between(ms(990), ms(1100), rst_ack(1, 1));
         s.expect_closed(CloseReason::IdleTimeout);
         assert_eq!(s.drops("connection idle for too long"), 1);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     }
 }
 
 #[test]
-fn an_idle_connection_is_reset_though_its_peer_answers_keepalive_probes() {
-    // Probes and their answers are no data.
-    native_only!();
+fn idle_timeout_ignores_keepalive_replies() {
+    // Keepalive probes and their replies carry no data.
     let mut s = Script::accepted_with(peer(), |config| {
         config.idle_timeout = Some(IDLE);
         settings::keepalive(config, secs(8), secs(8), 9);
@@ -147,8 +140,7 @@ fn an_idle_connection_is_reset_though_its_peer_answers_keepalive_probes() {
 }
 
 #[test]
-fn a_connection_that_is_half_closed_by_the_peer_is_idle_too() {
-    native_only!();
+fn idle_timeout_applies_in_close_wait() {
     let mut s = with_idle_timeout(peer());
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -158,8 +150,7 @@ fn a_connection_that_is_half_closed_by_the_peer_is_idle_too() {
 }
 
 #[test]
-fn the_idle_timeout_counts_from_the_last_data() {
-    native_only!();
+fn idle_timeout_counts_from_last_data() {
     for peer in [peer(), peer().sack().timestamps()] {
         let mut s = with_idle_timeout(peer);
         for n in 0..4 {
@@ -178,9 +169,8 @@ fn the_idle_timeout_counts_from_the_last_data() {
 }
 
 #[test]
-fn a_connection_with_unread_data_is_idle_too() {
-    // A request that is never completed: up to a quarter later.
-    native_only!();
+fn idle_timeout_applies_with_unread_data() {
+    // An incomplete request. The timeout may be up to a quarter late.
     let mut s = with_idle_timeout(peer());
     s.stop_reading();
     s.pass(IDLE / 2);
@@ -189,13 +179,12 @@ fn a_connection_with_unread_data_is_idle_too() {
     s.expect_nothing_for(IDLE - secs(1));
     s.expect_between(Duration::ZERO, IDLE / 4 + secs(2), rst_ack(1, 101));
     s.expect_closed(CloseReason::IdleTimeout);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn a_connection_whose_peer_keeps_its_window_closed_is_idle_too() {
-    // RFC 9293 §3.8.6.1 keeps it open for as long as the peer answers probes, which are no data.
-    native_only!();
+fn idle_timeout_applies_with_closed_window() {
+    // RFC 9293 §3.8.6.1 keeps the connection open while the peer answers probes, which carry no data.
     let mut s = with_idle_timeout(peer());
     s.write(1000);
     s.expect(data(1, 1000));
@@ -207,47 +196,46 @@ fn a_connection_whose_peer_keeps_its_window_closed_is_idle_too() {
         match s.drain().last() {
             Some(got) if got.has(RST) => break,
             Some(_) => s.inject(ack(1, 1001).window(0)),
-            None => assert!(s.now().since(began) < 2 * IDLE, "it is never ended"),
+            None => assert!(s.now().since(began) < 2 * IDLE, "the idle timeout does not fire"),
         }
     }
-    assert!(s.now().since(began) >= IDLE, "it ends too soon");
+    assert!(s.now().since(began) >= IDLE, "the idle timeout fires too early");
     s.expect_closed(CloseReason::IdleTimeout);
 }
 
 #[test]
-fn a_connection_without_an_idle_timeout_is_left_alone() {
+fn idle_connection_without_timeout_stays_open() {
     let mut s = Script::accepted(peer());
     s.expect_nothing_for(secs(100_000));
     s.expect_no_event();
 }
 
-/// Requests that are echoed, `pause` apart, on a connection with this configuration whose ends take turns. Returns the peer's
-/// next number.
+/// Echoes `turns` requests, `pause` apart, on a connection in request-response mode. Returns the peer's next sequence
+/// number.
 fn take_turns(s: &mut Script, turns: Rel, pause: Duration) -> Rel {
-    s.order(Command::Echo);
+    s.command(Command::Echo);
     for n in 0..turns {
         let at = 1 + 100 * n;
         s.inject(data(at, 100).ack(at).push());
         s.expect(data(at, 100).ack(at + 100).push());
         s.pass(pause);
-        s.expect_exchanging(n > 0);
+        s.expect_rr(n > 0);
     }
     1 + 100 * turns
 }
 
 #[test]
-fn turns_are_taken_with_keepalive_and_an_idle_timeout() {
-    // Neither keeps a connection off the fast path, and neither ends or probes it while turns are taken.
-    native_only!();
+fn rr_mode_is_kept_with_keepalive_and_idle_timeout() {
+    // Neither excludes the fast path, and neither closes or probes a connection with traffic.
     for peer in [peer().rtt(ms(10)), peer().rtt(ms(10)).sack().timestamps().ipv6()] {
-        let mut s = Script::accepted_over_with(peer, summing(), |config| {
+        let mut s = Script::accepted_over_with(peer, with_checksum_offload(), |config| {
             config.idle_timeout = Some(secs(3));
             settings::keepalive(config, secs(1), ms(500), 2);
         });
         let at = take_turns(&mut s, 400, ms(20));
         s.expect_no_event();
         s.inject(ack(at, at));
-        // Now it is idle.
+        // The connection becomes idle.
         for _ in 0..2 {
             s.expect_probe_between(ms(490), ms(1100), at);
             s.inject(ack(at, at));
@@ -258,11 +246,11 @@ fn turns_are_taken_with_keepalive_and_an_idle_timeout() {
 }
 
 #[test]
-fn a_probe_is_put_off_by_data_that_the_fast_path_takes() {
-    // RFC 9293 §3.8.4 MUST-26: only when nothing was received for the interval, though the service leaves it where it is.
-    native_only!();
-    let mut s =
-        Script::accepted_over_with(peer(), summing(), |config| settings::keepalive(config, secs(60), secs(10), 3));
+fn keepalive_probe_is_deferred_by_data_on_fast_path() {
+    // RFC 9293 §3.8.4 MUST-26: only if nothing was received for the interval, even if the service leaves it unread.
+    let mut s = Script::accepted_over_with(peer(), with_checksum_offload(), |config| {
+        settings::keepalive(config, secs(60), secs(10), 3)
+    });
     s.stop_reading();
     for n in 0..5 {
         s.expect_nothing_for(secs(40));
@@ -270,7 +258,7 @@ fn a_probe_is_put_off_by_data_that_the_fast_path_takes() {
         s.expect_within(DELAYED_ACK, ack(1, 101 + 100 * n));
     }
     s.expect_probe_between(secs(59), secs(125), 1);
-    // Data between probes begin the count anew.
+    // Data between probes restarts the count.
     s.expect_probe_after(secs(10), 1);
     s.inject(data(501, 100));
     s.expect_within(DELAYED_ACK, ack(1, 601));

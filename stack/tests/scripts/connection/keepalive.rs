@@ -1,6 +1,6 @@
 //! Keepalive: RFC 9293 §3.8.4.
 
-use super::harness::*;
+use crate::harness::*;
 
 const IDLE: Duration = secs(60);
 const INTERVAL: Duration = secs(10);
@@ -11,9 +11,8 @@ fn with_keepalive() -> Script {
 }
 
 #[test]
-fn an_idle_connection_is_left_alone_unless_keepalive_is_asked_for() {
+fn idle_connection_is_not_probed_by_default() {
     // RFC 9293 §3.8.4 MUST-25.
-    native_only!();
     let mut s = Script::accepted(peer());
     s.expect_nothing_for(secs(4 * 3600));
     s.expect_no_event();
@@ -21,8 +20,8 @@ fn an_idle_connection_is_left_alone_unless_keepalive_is_asked_for() {
 }
 
 #[test]
-fn a_keepalive_probe_of_the_peer_is_answered() {
-    // RFC 9293 §3.8.4, §3.10.7.4, first: SEG.SEQ = SND.NXT-1 is not acceptable, so it is acknowledged.
+fn keepalive_probe_of_peer_is_answered() {
+    // RFC 9293 §3.8.4, §3.10.7.4, first: SEG.SEQ = SND.NXT-1 is unacceptable, so it is acknowledged.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
     s.expect_within(DELAYED_ACK, ack(1, 101));
@@ -36,8 +35,7 @@ fn a_keepalive_probe_of_the_peer_is_answered() {
 }
 
 #[test]
-fn a_peer_may_be_silent_for_longer_than_timers_reach() {
-    native_only!();
+fn silence_may_exceed_timer_range() {
     let years = |config: &mut linerate_stack::Config| settings::keepalive(config, secs(1_000_000_000), INTERVAL, COUNT);
     let mut s = Script::accepted_with(peer(), years);
     s.expect_nothing_for(secs(24 * 3600));
@@ -45,9 +43,8 @@ fn a_peer_may_be_silent_for_longer_than_timers_reach() {
 }
 
 #[test]
-fn an_idle_peer_is_probed_and_its_answer_suffices() {
+fn idle_peer_is_probed_and_reply_keeps_connection() {
     // RFC 9293 §3.8.4.
-    native_only!();
     let mut s = with_keepalive();
     for _ in 0..3 {
         s.expect_probe_after(IDLE, 1);
@@ -58,9 +55,8 @@ fn an_idle_peer_is_probed_and_its_answer_suffices() {
 }
 
 #[test]
-fn a_probe_names_a_byte_that_was_acknowledged_long_ago() {
-    // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT-1, with a byte or without (SHLD-12).
-    native_only!();
+fn probe_carries_acknowledged_sequence_number() {
+    // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT-1, with one byte or none (SHLD-12).
     let mut s = with_keepalive();
     s.write(1000);
     s.expect(data(1, 1000));
@@ -70,9 +66,8 @@ fn a_probe_names_a_byte_that_was_acknowledged_long_ago() {
 }
 
 #[test]
-fn a_peer_that_answers_no_probe_is_given_up() {
-    // RFC 9293 §3.8.4 MUST-27: a failure to answer any one probe is no dead connection.
-    native_only!();
+fn unanswered_probes_close_connection() {
+    // RFC 9293 §3.8.4 MUST-27: one unanswered probe does not.
     let mut s = with_keepalive();
     s.expect_probe_after(IDLE, 1);
     for _ in 1..COUNT {
@@ -86,9 +81,8 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 }
 
 #[test]
-fn a_late_answer_is_an_answer() {
+fn late_reply_to_probe_keeps_connection() {
     // RFC 9293 §3.8.4 MUST-27.
-    native_only!();
     let mut s = with_keepalive();
     s.expect_probe_after(IDLE, 1);
     for _ in 1..COUNT {
@@ -101,9 +95,8 @@ fn a_late_answer_is_an_answer() {
 }
 
 #[test]
-fn whatever_arrives_puts_the_probe_off() {
-    // RFC 9293 §3.8.4 MUST-26: only when nothing has been received for the interval.
-    native_only!();
+fn received_segment_defers_probe() {
+    // RFC 9293 §3.8.4 MUST-26: only if nothing was received for the interval.
     let mut s = with_keepalive();
     s.expect_nothing_for(IDLE - secs(1));
     s.inject(data(1, 100));
@@ -114,9 +107,8 @@ fn whatever_arrives_puts_the_probe_off() {
 }
 
 #[test]
-fn a_peer_that_has_forgotten_the_connection_resets_it() {
+fn probe_to_restarted_peer_is_reset() {
     // RFC 9293 §3.8.4, §3.10.7.1.
-    native_only!();
     let mut s = with_keepalive();
     s.expect_probe_after(IDLE, 1);
     s.inject(rst(1));
@@ -124,7 +116,7 @@ fn a_peer_that_has_forgotten_the_connection_resets_it() {
 }
 
 #[test]
-fn while_data_is_unacknowledged_it_is_that_which_asks() {
+fn unacknowledged_data_replaces_probes() {
     // RFC 9293 §3.8.4 MUST-26: no probe while data is outstanding.
     let mut s = with_keepalive();
     s.write(100);
@@ -134,17 +126,15 @@ fn while_data_is_unacknowledged_it_is_that_which_asks() {
 }
 
 #[test]
-fn probe_is_sent_as_soon_as_the_connection_has_been_idle_for_long_enough() {
+fn probe_is_sent_on_time() {
     // Within the granularity of timers, two ticks of 65.5 µs.
-    native_only!();
     let mut s = with_keepalive();
     s.expect_probe_between(IDLE, IDLE + Duration::from_micros(132), 1);
 }
 
 #[test]
-fn probe_is_not_put_off_by_a_probe_of_the_peer_after_a_loss_was_repaired() {
-    // The flight waits for a report of duplicates then (RFC 3708 §3).
-    native_only!();
+fn probe_is_not_deferred_by_peers_probe_after_recovery() {
+    // The flight waits for DSACK at that time (RFC 3708 §3).
     let mut s = Script::accepted_with(peer().sack().rtt(ms(20)), |config| {
         settings::keepalive(config, IDLE, INTERVAL, COUNT);
     });
@@ -155,7 +145,7 @@ fn probe_is_not_put_off_by_a_probe_of_the_peer_after_a_loss_was_repaired() {
     s.expect(data(1, SEG));
     s.pass(ms(20));
     s.inject(ack(1, 5 * SEG + 1));
-    // A probe of the peer's: the number before RCV.NXT.
+    // Keepalive probe of the peer: SEG.SEQ = RCV.NXT-1.
     s.inject(ack(0, 5 * SEG + 1));
     s.expect(ack(5 * SEG + 1, 1));
     s.expect_probe_between(IDLE, IDLE + secs(1), 5 * SEG + 1);

@@ -1,16 +1,15 @@
-//! How long a closed connection goes on delivering: RFC 9293 §3.10.4, §3.10.5.
+//! Lingering close: how long a closed connection delivers data. RFC 9293 §3.10.4, §3.10.5.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// A connection to a peer at a distance of 10 ms that may linger for `time` when closed.
+/// Returns a connection with an RTT of 10 ms that lingers for `time` when closed.
 fn lingering(time: Duration) -> Script {
     Script::accepted_with(peer().rtt(ms(10)), |config| config.linger = Some(time))
 }
 
 #[test]
-fn what_is_not_acknowledged_in_time_is_given_up_with_a_reset() {
-    // RFC 9293 §3.10.4 sends what is queued first; §3.10.5 is how it is given up.
-    native_only!();
+fn linger_timeout_resets_connection_with_unacknowledged_data() {
+    // RFC 9293 §3.10.4 sends queued data first; §3.10.5 for the reset.
     let mut s = lingering(secs(2));
     s.write(1000);
     s.expect(data(1, 1000));
@@ -23,13 +22,12 @@ fn what_is_not_acknowledged_in_time_is_given_up_with_a_reset() {
     s.expect_no_event();
     s.expect_within(ms(20), rst_ack(1002, 1));
     s.expect_closed(CloseReason::Aborted);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn a_peer_that_acknowledges_everything_in_time_is_not_reset() {
-    // RFC 9293 §3.10.4: it has all of ours, and may take its time with its own.
-    native_only!();
+fn linger_timeout_does_not_reset_acknowledged_connection() {
+    // RFC 9293 §3.10.4: the peer has received everything and may continue to send.
     let mut s = lingering(secs(2));
     s.write(1000);
     s.expect(data(1, 1000));
@@ -48,9 +46,8 @@ fn a_peer_that_acknowledges_everything_in_time_is_not_reset() {
 }
 
 #[test]
-fn a_window_that_stays_closed_is_not_waited_for_longer() {
-    // RFC 9293 §3.8.6.1 would probe it for as long as the peer answers.
-    native_only!();
+fn linger_timeout_applies_with_closed_window() {
+    // RFC 9293 §3.8.6.1 would probe while the peer answers.
     let mut s = lingering(secs(3));
     s.inject(ack(1, 1).window(0));
     s.write(1000);
@@ -67,9 +64,8 @@ fn a_window_that_stays_closed_is_not_waited_for_longer() {
 }
 
 #[test]
-fn who_closes_last_lingers_no_longer() {
+fn linger_timeout_applies_in_last_ack() {
     // RFC 9293 §3.3.2, LAST-ACK.
-    native_only!();
     let mut s = lingering(ms(100));
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));
@@ -83,9 +79,8 @@ fn who_closes_last_lingers_no_longer() {
 }
 
 #[test]
-fn to_linger_for_no_time_is_to_reset() {
-    // RFC 9293 §3.10.5: what is queued is not sent.
-    native_only!();
+fn linger_of_zero_resets_connection() {
+    // RFC 9293 §3.10.5: queued data is discarded.
     let mut s = lingering(Duration::ZERO);
     s.inject(ack(1, 1).window(0));
     s.write(1000);
@@ -93,12 +88,11 @@ fn to_linger_for_no_time_is_to_reset() {
     s.close();
     s.expect(rst_ack(1, 1));
     s.expect_closed(CloseReason::Aborted);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn a_connection_that_is_not_closed_does_not_linger() {
-    native_only!();
+fn linger_does_not_affect_open_connection() {
     let mut s = lingering(secs(2));
     s.write(1000);
     s.expect(data(1, 1000));

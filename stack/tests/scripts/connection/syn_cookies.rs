@@ -1,31 +1,30 @@
-//! SYN cookies: RFC 4987 §3.6 and appendix A. A connection that the worker does not remember is made out of the
-//! acknowledgement of its SYN-ACK; what a cookie has no room for is kept in the timestamp.
+//! SYN cookies: RFC 4987 §3.6 and appendix A. The worker restores a connection from the ACK of its SYN-ACK. The
+//! timestamp keeps the options that the cookie cannot hold.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// How long a cookie is good, at the most.
+/// Maximum lifetime of a cookie.
 const LIFETIME: Duration = secs(300);
-/// A port whose connection is remembered half-open, so that there is no room for another.
+/// Port of the half-open connection that fills the backlog.
 const FILLER: u16 = 6000;
 
-/// A worker with no room for a further half-open connection.
+/// Returns a worker with a full half-open backlog.
 fn full(peer: Peer) -> Script {
     let mut s = Script::listen(peer, |config| config.max_half_open = 1);
-    s.inject_hello(syn(0).port(FILLER));
+    s.inject_syn(syn(0).port(FILLER));
     s.expect(syn_ack(0, 1).port(FILLER));
     s
 }
 
-/// The SYN-ACK with the cookie for the current port.
+/// Returns the SYN-ACK with the cookie for the current port.
 fn cookie(s: &mut Script) -> Got {
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1))
 }
 
 #[test]
-fn a_cookie_brings_the_connection_back() {
+fn cookie_restores_connection() {
     // RFC 4987 §3.6.
-    native_only!();
     let mut s = full(peer());
     cookie(&mut s);
     s.inject(ack(1, 1));
@@ -34,9 +33,8 @@ fn a_cookie_brings_the_connection_back() {
 }
 
 #[test]
-fn a_cookie_brings_the_connection_back_with_the_data_beside_it() {
+fn cookie_with_data_restores_connection() {
     // RFC 4987 §3.6; RFC 9293 §3.10.7.4, seventh.
-    native_only!();
     let mut s = full(peer());
     cookie(&mut s);
     s.inject(data(1, 500));
@@ -46,9 +44,8 @@ fn a_cookie_brings_the_connection_back_with_the_data_beside_it() {
 }
 
 #[test]
-fn a_cookie_leaves_nothing_behind_at_the_worker() {
-    // RFC 4987 §3.6: no state, so the SYN-ACK is not sent again.
-    native_only!();
+fn cookie_keeps_no_state() {
+    // RFC 4987 §3.6: the SYN-ACK is not retransmitted.
     let mut s = full(peer());
     cookie(&mut s);
     let again = s.drain_for(secs(5));
@@ -56,9 +53,8 @@ fn a_cookie_leaves_nothing_behind_at_the_worker() {
 }
 
 #[test]
-fn with_timestamps_window_scale_and_sack_are_kept() {
-    // RFC 4987 appendix A; the timestamp that comes back holds what the cookie does not.
-    native_only!();
+fn cookie_with_timestamps_keeps_window_scale_and_sack() {
+    // RFC 4987 appendix A: the echoed timestamp holds the options.
     for (shift, sack) in [(Some(0), false), (Some(7), true), (Some(14), true), (None, true), (None, false)] {
         let peer = Peer { window_scale: shift, sack, window: 3, ..peer().timestamps() };
         let mut s = full(peer);
@@ -69,7 +65,7 @@ fn with_timestamps_window_scale_and_sack_are_kept() {
         s.pass(ms(50));
         s.inject(ack(1, 1));
         s.expect_opened();
-        // What the peer's window is in bytes; the harness sees that it is not overstepped.
+        // Peer's window in bytes. The harness checks that the worker respects it.
         let window = 3 << shift.unwrap_or(0);
         s.write(2000);
         s.pass(secs(1));
@@ -83,9 +79,8 @@ fn with_timestamps_window_scale_and_sack_are_kept() {
 }
 
 #[test]
-fn without_timestamps_nothing_is_offered_that_could_not_be_kept() {
-    // RFC 4987 §3.6: a cookie has room for a segment size.
-    native_only!();
+fn cookie_without_timestamps_offers_no_options() {
+    // RFC 4987 §3.6: a cookie holds only the MSS.
     let mut s = full(peer().window_scale(7).sack());
     let got = cookie(&mut s);
     assert_eq!((got.raw.options.window_scale, got.raw.options.sack_permitted), (None, false));
@@ -96,9 +91,8 @@ fn without_timestamps_nothing_is_offered_that_could_not_be_kept() {
 }
 
 #[test]
-fn the_segment_size_is_kept_or_rounded_down() {
-    // RFC 4987 appendix A: a few bits for the MSS. That none is longer, the harness sees to.
-    native_only!();
+fn cookie_keeps_mss_rounded_down() {
+    // RFC 4987 appendix A: a few bits for the MSS. The harness checks the upper bound.
     for mss in [1460, 1400, 1220, 536] {
         let mut s = full(Peer { mss: Some(mss), ..peer() });
         cookie(&mut s);
@@ -111,9 +105,8 @@ fn the_segment_size_is_kept_or_rounded_down() {
 }
 
 #[test]
-fn a_forged_cookie_is_refused() {
-    // RFC 4987 §3.6: the acknowledgement number must be the one that the worker computed.
-    native_only!();
+fn forged_cookie_is_refused() {
+    // RFC 4987 §3.6: the acknowledgement number must be the one the worker computed.
     let mut s = full(peer());
     cookie(&mut s);
     for forged in [77_777, -77_777, 1 << 20, 0x0100_0001, 0x4000_0001] {
@@ -126,9 +119,8 @@ fn a_forged_cookie_is_refused() {
 }
 
 #[test]
-fn guessing_cookies_opens_nothing() {
+fn guessed_cookies_open_no_connection() {
     // RFC 4987 §3.6: as hard as guessing a sequence number.
-    native_only!();
     let mut s = full(peer());
     cookie(&mut s);
     for n in 0..5000i64 {
@@ -142,9 +134,8 @@ fn guessing_cookies_opens_nothing() {
 }
 
 #[test]
-fn a_cookie_is_good_for_its_peer_only() {
-    // RFC 4987 §3.6: it is computed over the addresses and ports, and over the peer's sequence number.
-    native_only!();
+fn cookie_is_valid_for_its_peer_only() {
+    // RFC 4987 §3.6: computed over addresses, ports, and the peer's sequence number.
     let mut s = full(peer());
     let isn = cookie(&mut s).raw.seq;
     s.on_port(5001).flow().worker_isn = Some(isn);
@@ -158,14 +149,13 @@ fn a_cookie_is_good_for_its_peer_only() {
 }
 
 #[test]
-fn a_cookie_is_not_good_for_ever() {
-    // RFC 4987 §3.6: a slowly increasing time is part of it.
-    native_only!();
+fn cookie_expires() {
+    // RFC 4987 §3.6: a slowly increasing time is part of the cookie.
     let mut s = full(peer());
     cookie(&mut s);
     s.pass(LIFETIME);
     s.drain();
-    s.inject_hello(syn(0).port(FILLER));
+    s.inject_syn(syn(0).port(FILLER));
     s.drain();
     s.inject(ack(1, 1));
     s.expect(rst(1));
@@ -173,9 +163,8 @@ fn a_cookie_is_not_good_for_ever() {
 }
 
 #[test]
-fn a_cookie_is_good_after_the_flood_is_over() {
+fn cookie_is_valid_after_flood_ends() {
     // RFC 4987 §3.6: what was promised in the flood is kept behind it.
-    native_only!();
     let mut s = full(peer());
     cookie(&mut s);
     s.inject(rst(1).port(FILLER));
@@ -186,8 +175,8 @@ fn a_cookie_is_good_after_the_flood_is_over() {
 }
 
 #[test]
-fn as_long_as_there_is_room_nothing_is_taken_for_a_cookie() {
-    // RFC 4987 §3.6: what was never given out need not be looked at.
+fn cookie_is_refused_without_flood() {
+    // RFC 4987 §3.6: without a full backlog no cookie was issued, so none is checked.
     let mut s = Script::listen(peer(), |config| config.max_half_open = 100);
     for n in 0..200 {
         s.inject(ack(1, n));
@@ -197,18 +186,17 @@ fn as_long_as_there_is_room_nothing_is_taken_for_a_cookie() {
 }
 
 #[test]
-fn the_bound_on_connections_holds_for_cookies() {
-    // RFC 4987 §3.6: they are about half-open connections only.
-    native_only!();
+fn connection_limit_applies_to_cookies() {
+    // RFC 4987 §3.6: cookies replace half-open state only.
     let mut s = Script::listen(peer(), |config| {
         config.max_half_open = 1;
         config.max_connections = 2;
     });
-    s.inject_hello(syn(0).port(FILLER));
+    s.inject_syn(syn(0).port(FILLER));
     s.expect(syn_ack(0, 1).port(FILLER));
     let mut opened = 0;
     for port in 5000..5010 {
-        s.on_port(port).inject_hello(syn(0));
+        s.on_port(port).inject_syn(syn(0));
         if s.drain().iter().any(|got| got.has(SYN | ACK)) {
             s.inject(ack(1, 1));
             opened += usize::from(s.has_opened());

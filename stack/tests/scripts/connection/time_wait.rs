@@ -1,8 +1,8 @@
 //! TIME-WAIT: RFC 9293 §3.6.1, §3.10.7.4; RFC 1337; RFC 6191.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// A connection that the worker has finished first, in TIME-WAIT. The worker's next sequence number is 2, the peer's 2.
+/// Returns a connection in TIME-WAIT that the worker closed first. The next sequence number is 2 on both sides.
 fn in_time_wait(peer: Peer) -> Script {
     let mut s = Script::accepted(peer);
     s.close();
@@ -15,17 +15,17 @@ fn in_time_wait(peer: Peer) -> Script {
     s
 }
 
-/// Whether a SYN of the peer's port, `later` than the old connection's numbers, opens another connection.
+/// Returns true if a SYN from the peer's port, `later` than the numbers of the old connection, opens a connection.
 #[track_caller]
-fn reopens(s: &mut Script, later: u32, hello: Seg) -> bool {
+fn reopens(s: &mut Script, later: u32, syn: Seg) -> bool {
     let isn = s.flow().peer_isn;
     s.flow().reincarnate(isn.wrapping_add(later));
-    s.inject(hello);
+    s.inject(syn);
     s.drain().iter().any(|got| got.has(SYN | ACK) && got.ack == 1)
 }
 
 #[test]
-fn a_repeated_fin_is_acknowledged_again() {
+fn repeated_fin_is_acknowledged() {
     // RFC 9293 §3.10.7.4, fifth and eighth.
     let mut s = in_time_wait(peer());
     for _ in 0..3 {
@@ -36,22 +36,21 @@ fn a_repeated_fin_is_acknowledged_again() {
 }
 
 #[test]
-fn time_wait_lasts_its_time_and_no_longer() {
-    // RFC 9293 §3.6.1: 2 × MSL.
+fn time_wait_lasts_2_msl() {
+    // RFC 9293 §3.6.1.
     let mut s = in_time_wait(peer());
     s.expect_nothing_for(TIME_WAIT - secs(1));
     s.inject(fin(1, 2));
     s.expect(ack(2, 2));
-    // That may have started the time again (§3.10.7.4, eighth).
+    // The segment may have restarted the timer (§3.10.7.4, eighth).
     s.expect_nothing_for(TIME_WAIT + secs(1));
     s.inject(fin(1, 2));
     s.expect(rst(2));
 }
 
 #[test]
-fn a_repeated_fin_starts_the_time_again() {
+fn repeated_fin_restarts_timer() {
     // RFC 9293 §3.10.7.4, eighth.
-    native_only!();
     let mut s = in_time_wait(peer());
     for _ in 0..3 {
         s.expect_nothing_for(TIME_WAIT - secs(5));
@@ -64,7 +63,7 @@ fn a_repeated_fin_starts_the_time_again() {
 }
 
 #[test]
-fn a_reset_does_not_end_it() {
+fn rst_does_not_end_time_wait() {
     // RFC 1337 §3, (F1).
     let mut s = in_time_wait(peer());
     for reset in [rst(2), rst_ack(2, 2)] {
@@ -79,44 +78,42 @@ fn a_reset_does_not_end_it() {
 }
 
 #[test]
-fn old_data_is_answered_with_what_is_known_and_not_with_a_reset() {
-    // RFC 9293 §3.10.7.4, first: not acceptable, so acknowledged; RFC 1337 §2.
+fn old_data_is_acknowledged_not_reset() {
+    // RFC 9293 §3.10.7.4, first: unacceptable, so acknowledged; RFC 1337 §2.
     let mut s = in_time_wait(peer());
     s.inject(data(-49, 40).ack(2).junk());
     s.expect(ack(2, 2));
     s.pass(secs(1));
     s.inject(data(2, 100).ack(2).junk());
-    // Nothing can come behind a FIN; whatever it is, it is no cause to end the record.
+    // No data can follow a FIN, and such data must not end TIME-WAIT.
     assert!(s.drain().iter().all(|got| !got.has(RST)));
     s.inject(fin(1, 2));
     s.expect(ack(2, 2));
 }
 
 #[test]
-fn an_acknowledgement_is_not_answered_for_ever() {
-    // RFC 9293 §3.10.7.4, fifth: two records that acknowledged each other would not stop.
+fn ack_is_not_answered() {
+    // RFC 9293 §3.10.7.4, fifth: two ends in TIME-WAIT would acknowledge each other endlessly.
     let mut s = in_time_wait(peer());
     s.inject(ack(2, 2));
     s.expect_nothing();
 }
 
 #[test]
-fn a_new_syn_with_a_larger_sequence_number_opens_a_connection() {
-    // RFC 6191 §2; RFC 9293 §3.6.1 MAY-2: our initial sequence number is larger than any used before.
+fn syn_with_larger_sequence_number_reopens() {
+    // RFC 6191 §2; RFC 9293 §3.6.1 MAY-2: the new ISN is larger than any number used before.
     let mut s = in_time_wait(peer());
     let last = s.flow().worker_isn.expect("a connection").wrapping_add(2);
     assert!(reopens(&mut s, 100_000, syn(0).mss(1000)));
     let new = s.flow().worker_isn.expect("a new connection");
-    if runs_native_scripts() {
-        assert!(new.wrapping_sub(last) < 1 << 31, "{new} is not behind {last}");
-    }
+    assert!(new.wrapping_sub(last) < 1 << 31, "{new} is not after {last}");
     s.inject(ack(1, 1));
     s.expect_opened();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn an_old_duplicate_syn_opens_nothing() {
+fn old_duplicate_syn_does_not_reopen() {
     // RFC 6191 §2: a sequence number of the old connection.
     let mut s = in_time_wait(peer());
     s.inject(syn(-10).mss(1000));
@@ -126,40 +123,37 @@ fn an_old_duplicate_syn_opens_nothing() {
 }
 
 #[test]
-fn a_new_syn_with_a_later_timestamp_opens_a_connection_whatever_its_sequence_number() {
-    // RFC 6191 §2.
-    native_only!();
+fn syn_with_later_timestamp_reopens() {
+    // RFC 6191 §2: for any sequence number.
     let mut s = in_time_wait(peer().timestamps());
     s.pass(secs(1));
-    let hello = syn(0).mss(1012).timestamp(PEER_CLOCK + 1000, 0);
-    assert!(reopens(&mut s, 0u32.wrapping_sub(1000), hello));
+    let syn = syn(0).mss(1012).timestamp(PEER_CLOCK + 1000, 0);
+    assert!(reopens(&mut s, 0u32.wrapping_sub(1000), syn));
     s.inject(ack(1, 1));
     s.expect_opened();
     s.expect_alive(1, 1);
 }
 
 #[test]
-fn a_new_syn_with_all_options_opens_a_connection_beyond_the_old_one_or_nothing() {
+fn syn_with_all_options_reopens_beyond_old_connection_or_not_at_all() {
     // RFC 6191 §2; RFC 9293 §3.6.1 MAY-2.
-    native_only!();
-    let hello = |value| Seg { window_scale: Want::Is(7), ..syn(0).mss(1000).sack_permitted().timestamp(value, 0) };
+    let syn = |value| Seg { window_scale: Want::Is(7), ..syn(0).mss(1000).sack_permitted().timestamp(value, 0) };
     for later in [false, true] {
         let mut s = in_time_wait(peer().sack().timestamps().window_scale(7));
         let last = s.flow().worker_isn.expect("a connection").wrapping_add(2);
         if later {
-            assert!(reopens(&mut s, 0, hello(PEER_CLOCK + 1000)));
+            assert!(reopens(&mut s, 0, syn(PEER_CLOCK + 1000)));
             let new = s.flow().worker_isn.expect("a new connection");
-            assert!(new.wrapping_sub(last) < 1 << 31, "{new} is not behind {last}");
+            assert!(new.wrapping_sub(last) < 1 << 31, "{new} is not after {last}");
         } else {
-            assert!(!reopens(&mut s, 0, hello(PEER_CLOCK - 1)));
+            assert!(!reopens(&mut s, 0, syn(PEER_CLOCK - 1)));
         }
     }
 }
 
 #[test]
-fn a_new_syn_with_an_earlier_timestamp_opens_nothing() {
-    // RFC 6191 §2: larger sequence number or not.
-    native_only!();
+fn syn_with_earlier_timestamp_does_not_reopen() {
+    // RFC 6191 §2: for any sequence number.
     let mut s = in_time_wait(peer().timestamps());
     s.pass(secs(1));
     s.inject(syn(100_000).mss(1012).timestamp(PEER_CLOCK - 100, 0));
@@ -167,9 +161,8 @@ fn a_new_syn_with_an_earlier_timestamp_opens_nothing() {
 }
 
 #[test]
-fn a_new_syn_with_the_same_timestamp_needs_a_larger_sequence_number() {
-    // RFC 6191 §2: a peer that closes and opens within a tick.
-    native_only!();
+fn syn_with_same_timestamp_needs_larger_sequence_number() {
+    // RFC 6191 §2: a peer may close and reopen within one tick.
     let mut s = in_time_wait(peer().timestamps());
     assert!(reopens(&mut s, 100_000, syn(0).mss(1012).timestamp(PEER_CLOCK, 0)));
     let mut s = in_time_wait(peer().timestamps());
@@ -178,9 +171,8 @@ fn a_new_syn_with_the_same_timestamp_needs_a_larger_sequence_number() {
 }
 
 #[test]
-fn acknowledgements_out_of_time_wait_carry_timestamps() {
-    // RFC 7323 §3.2, §4.3: every segment, with the most recent timestamp. That there is one, the harness sees to.
-    native_only!();
+fn acks_in_time_wait_carry_timestamps() {
+    // RFC 7323 §3.2, §4.3: with the most recent timestamp. The harness checks that timestamps are present.
     let mut s = in_time_wait(peer().timestamps());
     s.pass(secs(1));
     s.inject(fin(1, 2));
@@ -190,11 +182,11 @@ fn acknowledgements_out_of_time_wait_carry_timestamps() {
 }
 
 #[test]
-fn it_takes_up_no_place_of_a_connection() {
-    // A record of its own: the bound on connections is not on what is over.
+fn time_wait_does_not_count_as_connection() {
+    // TIME-WAIT records are separate from the connection limit.
     let mut s = Script::listen(peer(), |config| config.max_connections = 1);
     for port in 5000..5010 {
-        s.on_port(port).shake_hands();
+        s.on_port(port).handshake();
         s.close();
         s.expect(fin(1, 1));
         s.inject(fin(1, 2));
@@ -202,8 +194,8 @@ fn it_takes_up_no_place_of_a_connection() {
         s.expect_peer_closed();
         s.expect_closed(CloseReason::Finished);
     }
-    s.expect_all_packets_back();
-    // All of them are still answered for.
+    s.expect_no_packets_held();
+    // All records still answer.
     for port in 5000..5010 {
         s.on_port(port).inject(fin(1, 2));
         s.expect(ack(2, 2));
@@ -211,11 +203,10 @@ fn it_takes_up_no_place_of_a_connection() {
 }
 
 #[test]
-fn challenges_in_time_wait_are_limited_for_each_connection_alone() {
-    // RFC 5961 §7. A limit that connections share would tell each what the others get (CVE-2016-5696).
-    native_only!();
+fn challenge_ack_limit_is_per_connection() {
+    // RFC 5961 §7. A shared limit would leak to one peer how many challenge ACKs others receive (CVE-2016-5696).
     let mut s = in_time_wait(peer());
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.close();
     s.expect(fin(1, 1));
     s.inject(fin(1, 2));
@@ -226,7 +217,7 @@ fn challenges_in_time_wait_are_limited_for_each_connection_alone() {
         s.inject(ack(100 + n, 2).port(5000));
         challenges += s.drain().len();
     }
-    assert!((1..=CHALLENGES).contains(&challenges), "{challenges} challenges");
+    assert!((1..=CHALLENGES).contains(&challenges), "{challenges} challenge ACKs");
     s.inject(ack(100, 2).port(6000));
     s.expect(ack(2, 2).port(6000));
     s.pass(CHALLENGE_PERIOD);

@@ -1,9 +1,9 @@
-//! When the worker acknowledges, and with which SACK blocks: RFC 9293 §3.8.6.3, RFC 5681 §4.2, RFC 2018, RFC 2883.
+//! Timing and SACK blocks of acknowledgements: RFC 9293 §3.8.6.3, RFC 5681 §4.2, RFC 2018, RFC 2883.
 
-use super::harness::*;
+use crate::harness::*;
 
 #[test]
-fn a_lone_segment_is_acknowledged_a_little_later() {
+fn ack_of_single_segment_is_delayed() {
     // RFC 9293 §3.8.6.3 SHLD-18, MUST-40.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 1000));
@@ -13,8 +13,8 @@ fn a_lone_segment_is_acknowledged_a_little_later() {
 }
 
 #[test]
-fn the_delay_counts_from_the_first_segment_that_waits() {
-    // RFC 9293 §3.8.6.3: the delay of an acknowledgement is bounded.
+fn ack_delay_counts_from_first_segment() {
+    // RFC 9293 §3.8.6.3: the delay is bounded.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
     s.pass(DELAYED_ACK - ms(10));
@@ -25,7 +25,7 @@ fn the_delay_counts_from_the_first_segment_that_waits() {
 }
 
 #[test]
-fn every_second_full_segment_is_acknowledged_at_once() {
+fn second_full_segment_is_acknowledged_immediately() {
     // RFC 9293 §3.8.6.3 SHLD-19; RFC 5681 §4.2.
     let mut s = Script::accepted(peer());
     for n in 0..5 {
@@ -39,7 +39,7 @@ fn every_second_full_segment_is_acknowledged_at_once() {
 }
 
 #[test]
-fn a_burst_is_acknowledged_once() {
+fn burst_is_acknowledged_once() {
     // RFC 9293 §3.10.7.4, first, MUST-58, MUST-59.
     let mut s = Script::accepted(peer());
     s.inject_burst((0..8).map(|n| data(1 + 1000 * n, 1000)));
@@ -48,12 +48,12 @@ fn a_burst_is_acknowledged_once() {
 }
 
 #[test]
-fn a_burst_of_several_connections_is_acknowledged_once_each() {
+fn burst_of_several_connections_is_acknowledged_once_each() {
     // RFC 9293 §3.10.7.4, first, MUST-58, MUST-59.
     let mut s = Script::listen(peer(), |_| {});
     let ports = [5000, 5001, 5002];
     for port in ports {
-        s.on_port(port).shake_hands();
+        s.on_port(port).handshake();
     }
     let segments = (0..4).flat_map(|n| ports.map(|port| data(1 + 1000 * n, 1000).port(port)));
     s.inject_burst(segments.collect::<Vec<_>>());
@@ -64,8 +64,8 @@ fn a_burst_of_several_connections_is_acknowledged_once_each() {
 }
 
 #[test]
-fn a_segment_out_of_order_is_acknowledged_at_once() {
-    // RFC 5681 §4.2: so that the sender sees duplicates.
+fn out_of_order_segment_is_acknowledged_immediately() {
+    // RFC 5681 §4.2: the sender needs the duplicate ACKs.
     let mut s = Script::accepted(peer());
     for n in 1..5 {
         s.inject(data(1 + 1000 * n, 1000));
@@ -74,8 +74,8 @@ fn a_segment_out_of_order_is_acknowledged_at_once() {
 }
 
 #[test]
-fn a_segment_that_fills_a_gap_is_acknowledged_at_once() {
-    // RFC 5681 §4.2: all of a gap, or a part of it.
+fn segment_that_fills_gap_is_acknowledged_immediately() {
+    // RFC 5681 §4.2: for a whole gap or a part.
     let mut s = Script::accepted(peer());
     s.inject(data(1001, 1000));
     s.expect(ack(1, 1));
@@ -91,10 +91,10 @@ fn a_segment_that_fills_a_gap_is_acknowledged_at_once() {
 }
 
 #[test]
-fn data_that_the_service_answers_at_once_is_acknowledged_by_the_answer() {
+fn immediate_answer_carries_ack() {
     // RFC 9293 §3.10.7.4, seventh: piggybacked.
     let mut s = Script::accepted(peer());
-    s.answer(100);
+    s.write_on_readable(100);
     s.inject(data(1, 100));
     s.expect(data(1, 100).ack(101));
     s.inject(ack(101, 101));
@@ -102,8 +102,8 @@ fn data_that_the_service_answers_at_once_is_acknowledged_by_the_answer() {
 }
 
 #[test]
-fn data_that_the_service_answers_soon_is_acknowledged_by_the_answer() {
-    // RFC 9293 §3.8.6.3: what the delay is for.
+fn answer_within_delay_carries_ack() {
+    // RFC 9293 §3.8.6.3: the purpose of the delay.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
     s.pass(ms(5));
@@ -114,8 +114,8 @@ fn data_that_the_service_answers_soon_is_acknowledged_by_the_answer() {
 }
 
 #[test]
-fn a_pure_acknowledgement_is_not_acknowledged() {
-    // RFC 9293 §3.4: acknowledgements take up no sequence space; answering them would have no end.
+fn pure_ack_is_not_acknowledged() {
+    // RFC 9293 §3.4: ACKs occupy no sequence space.
     let mut s = Script::accepted(peer());
     s.inject(ack(1, 1));
     s.inject(ack(1, 1).window(1000));
@@ -124,9 +124,8 @@ fn a_pure_acknowledgement_is_not_acknowledged() {
 }
 
 #[test]
-fn segments_out_of_order_in_one_burst_are_acknowledged_once() {
+fn out_of_order_burst_is_acknowledged_once() {
     // RFC 9293 §3.10.7.4, first, MUST-59; RFC 2018 §4.
-    native_only!();
     let mut s = Script::accepted(peer().sack());
     s.inject_burst([data(2001, 1000), data(3001, 1000), data(5001, 1000)]);
     s.expect(ack(1, 1).sack(&[(5001, 6001), (2001, 4001)]));
@@ -134,9 +133,8 @@ fn segments_out_of_order_in_one_burst_are_acknowledged_once() {
 }
 
 #[test]
-fn a_gap_that_is_filled_within_one_burst_leaves_no_trace() {
-    // RFC 9293 §3.10.7.4, first, MUST-59: all queued segments are processed before anything is acknowledged.
-    native_only!();
+fn gap_filled_within_burst_is_not_reported() {
+    // RFC 9293 §3.10.7.4, first, MUST-59: all queued segments are processed before an ACK is sent.
     let mut s = Script::accepted(peer().sack());
     s.inject_burst([data(1001, 1000), data(1, 1000)]);
     s.expect(ack(1, 2001));
@@ -144,9 +142,8 @@ fn a_gap_that_is_filled_within_one_burst_leaves_no_trace() {
 }
 
 #[test]
-fn sack_blocks_come_with_the_most_recent_first_and_four_fit() {
-    // RFC 2018 §4: the first block holds the segment that caused it; the others are those reported most recently.
-    native_only!();
+fn four_sack_blocks_are_sent_most_recent_first() {
+    // RFC 2018 §4: the first block holds the segment that caused the ACK; the others are the most recently reported.
     let mut s = Script::accepted(peer().sack());
     let island = |n: Rel| (1001 + 2000 * n, 2001 + 2000 * n);
     s.inject(data(1001, 1000));
@@ -159,22 +156,21 @@ fn sack_blocks_come_with_the_most_recent_first_and_four_fit() {
     s.expect(ack(1, 1).sack(&[island(3), island(2), island(1), island(0)]));
     s.inject(data(9001, 1000));
     s.expect(ack(1, 1).sack(&[island(4), island(3), island(2), island(1)]));
-    // What has grown comes first, as it is now.
+    // A block that grows moves to the front.
     s.inject(data(4001, 500));
     s.expect(ack(1, 1).sack(&[(3001, 4501), island(4), island(3), island(2)]));
-    // Two that have become one.
+    // Two blocks merge.
     s.inject(data(4501, 500));
     let got = s.expect(ack(1, 1).any_sack());
-    // Whether one that has had to give way is remembered is not said.
+    // The RFC does not require that a displaced block is remembered.
     assert_eq!(got.sack[..3], [(3001, 6001), island(4), island(3)]);
     s.inject(data(1, 1000));
     s.expect(ack(1, 2001).sack(&[(3001, 6001), island(4), island(3)]));
 }
 
 #[test]
-fn beside_timestamps_three_sack_blocks_fit() {
+fn three_sack_blocks_are_sent_with_timestamps() {
     // RFC 2018 §3.
-    native_only!();
     let mut s = Script::accepted(peer().sack().timestamps());
     for n in 0..5 {
         s.inject(data(1001 + 2000 * n, 1000));
@@ -185,9 +181,8 @@ fn beside_timestamps_three_sack_blocks_fit() {
 }
 
 #[test]
-fn a_duplicate_below_what_is_acknowledged_is_reported_once() {
+fn duplicate_below_rcv_nxt_is_reported_once() {
     // RFC 2883 §4.1.
-    native_only!();
     let mut s = Script::accepted(peer().sack());
     s.inject(data(1, 1000));
     s.expect_within(DELAYED_ACK, ack(1, 1001));
@@ -198,9 +193,8 @@ fn a_duplicate_below_what_is_acknowledged_is_reported_once() {
 }
 
 #[test]
-fn a_duplicate_is_reported_in_front_of_the_other_blocks() {
+fn duplicate_is_reported_before_other_blocks() {
     // RFC 2883 §4.1.2.
-    native_only!();
     let mut s = Script::accepted(peer().sack());
     s.inject(data(1, 1000));
     s.expect_within(DELAYED_ACK, ack(1, 1001));
@@ -213,9 +207,8 @@ fn a_duplicate_is_reported_in_front_of_the_other_blocks() {
 }
 
 #[test]
-fn a_duplicate_above_what_is_acknowledged_is_reported_with_the_block_that_holds_it() {
-    // RFC 2883 §4, (3), §4.2.
-    native_only!();
+fn duplicate_above_rcv_nxt_is_reported_with_enclosing_block() {
+    // RFC 2883 §4 (3), §4.2.
     let mut s = Script::accepted(peer().sack());
     s.inject_burst([data(1001, 1000), data(2001, 1000)]);
     s.expect(ack(1, 1).sack(&[(1001, 3001)]));
@@ -224,9 +217,8 @@ fn a_duplicate_above_what_is_acknowledged_is_reported_with_the_block_that_holds_
 }
 
 #[test]
-fn data_report_what_is_held_where_the_option_fits_beside_them() {
-    // RFC 2018 §3: one block takes 12 bytes with its padding.
-    native_only!();
+fn data_segments_carry_sack_blocks_if_they_fit() {
+    // RFC 2018 §3: one block takes 12 bytes with padding.
     for (len, fits) in [(SEG - 12, true), (SEG - 11, false)] {
         let mut s = Script::accepted(peer().sack());
         s.inject(data(101, 100));
@@ -238,9 +230,8 @@ fn data_report_what_is_held_where_the_option_fits_beside_them() {
 }
 
 #[test]
-fn the_old_part_of_a_segment_is_reported_as_a_duplicate() {
+fn old_part_of_segment_is_reported_as_duplicate() {
     // RFC 2883 §4.3.
-    native_only!();
     let mut s = Script::accepted(peer().sack());
     s.inject(data(1, 1000));
     s.expect_within(DELAYED_ACK, ack(1, 1001));
@@ -249,7 +240,7 @@ fn the_old_part_of_a_segment_is_reported_as_a_duplicate() {
 }
 
 #[test]
-fn a_duplicate_reported_to_a_peer_without_sack_is_only_acknowledged() {
+fn duplicate_without_sack_is_only_acknowledged() {
     // RFC 2018 §2, §3.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 1000));

@@ -1,8 +1,8 @@
-//! Timestamps: which are echoed, and protection against wrapped sequence numbers. RFC 7323.
+//! Timestamps: echoed values, and protection against wrapped sequence numbers (PAWS). RFC 7323.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// A connection with timestamps whose peer's last was `recent`.
+/// Returns a connection with timestamps whose last TSval from the peer was `recent`.
 fn with_recent(recent: u32) -> Script {
     let mut s = Script::listen(peer().timestamps().sack(), |_| {});
     s.inject(syn(0).mss(1012).sack_permitted().timestamp(recent, 0));
@@ -13,9 +13,8 @@ fn with_recent(recent: u32) -> Script {
 }
 
 #[test]
-fn with_delayed_acknowledgements_the_earliest_timestamp_is_echoed() {
-    // RFC 7323 §4.3, (A).
-    native_only!();
+fn delayed_ack_echoes_earliest_timestamp() {
+    // RFC 7323 §4.3 (A).
     let mut s = with_recent(100);
     s.inject(data(1, 1000).timestamp(101, 0));
     s.expect_nothing();
@@ -27,9 +26,8 @@ fn with_delayed_acknowledgements_the_earliest_timestamp_is_echoed() {
 }
 
 #[test]
-fn with_gaps_the_timestamp_of_the_last_segment_that_advanced_the_window_is_echoed() {
-    // RFC 7323 §4.3, (B) and (C): its second figure.
-    native_only!();
+fn ack_of_gap_echoes_last_in_order_timestamp() {
+    // RFC 7323 §4.3 (B) and (C): its second figure.
     let mut s = with_recent(100);
     s.inject(data(1, 1000).timestamp(101, 0));
     s.expect_within(DELAYED_ACK, ack(1, 1001).echoing(101));
@@ -44,9 +42,8 @@ fn with_gaps_the_timestamp_of_the_last_segment_that_advanced_the_window_is_echoe
 }
 
 #[test]
-fn the_timestamps_of_what_completes_the_handshake_and_of_a_fin_are_echoed() {
-    // RFC 7323 §4.3: of every segment that continues the last acknowledgement, whatever is in it.
-    native_only!();
+fn timestamps_of_final_handshake_ack_and_fin_are_echoed() {
+    // RFC 7323 §4.3: of every segment at the last acknowledgement, whatever it carries.
     let mut s = Script::listen(peer().timestamps().sack(), |_| {});
     s.inject(syn(0).mss(1012).sack_permitted().timestamp(100, 0));
     let tsval = s.expect(syn_ack(0, 1).echoing(100)).tsval();
@@ -59,9 +56,8 @@ fn the_timestamps_of_what_completes_the_handshake_and_of_a_fin_are_echoed() {
 }
 
 #[test]
-fn every_segment_carries_a_timestamp_that_goes_with_the_clock() {
-    // RFC 7323 §3.2; §5.4: a tick between 1 ms and 1 s. That none is missing and none goes back, the harness sees to.
-    native_only!();
+fn tsval_advances_with_clock() {
+    // RFC 7323 §3.2; §5.4: a tick of 1 ms to 1 s. The harness checks that timestamps are present and monotonic.
     let mut s = Script::accepted(peer().timestamps());
     s.write(10);
     let first = s.expect(data(1, 10)).tsval();
@@ -74,9 +70,8 @@ fn every_segment_carries_a_timestamp_that_goes_with_the_clock() {
 }
 
 #[test]
-fn a_segment_with_an_old_timestamp_is_acknowledged_and_dropped() {
+fn paws_acknowledges_and_drops_old_timestamp() {
     // RFC 7323 §5.3 R1.
-    native_only!();
     let mut s = with_recent(1000);
     s.inject(data(1, 100).timestamp(900, 0).junk());
     s.expect(ack(1, 1).echoing(1000));
@@ -87,16 +82,15 @@ fn a_segment_with_an_old_timestamp_is_acknowledged_and_dropped() {
 }
 
 #[test]
-fn an_old_timestamp_spoils_acknowledgements_and_fins_too() {
-    // RFC 7323 §5.3 R1: any segment but a reset.
-    native_only!();
+fn paws_applies_to_acks_and_fins() {
+    // RFC 7323 §5.3 R1: to every segment except a reset.
     let mut s = with_recent(1000);
     s.write(100);
     s.expect(data(1, 100));
     s.inject(fin(1, 101).timestamp(900, 0));
     s.expect(ack(101, 1).echoing(1000));
     s.expect_no_event();
-    // Nothing has been acknowledged either: the data comes again.
+    // The ACK was ignored too: the data is retransmitted.
     let again = s.drain_for(secs(1));
     assert!(again.iter().any(|got| got.seq == 1 && got.len == 100));
 }
@@ -104,7 +98,6 @@ fn an_old_timestamp_spoils_acknowledgements_and_fins_too() {
 #[test]
 fn timestamps_wrap() {
     // RFC 7323 §5.2: compared modulo 2^32.
-    native_only!();
     let mut s = with_recent(u32::MAX - 1);
     s.inject(data(1, 100).timestamp(u32::MAX, 0));
     s.expect_within(DELAYED_ACK, ack(1, 101).echoing(u32::MAX));
@@ -115,9 +108,8 @@ fn timestamps_wrap() {
 }
 
 #[test]
-fn a_timestamp_that_the_clock_has_outlived_is_not_held_against_a_segment() {
-    // RFC 7323 §5.5: after 24 days without a segment the recent timestamp is no longer valid.
-    native_only!();
+fn paws_ignores_timestamp_older_than_24_days() {
+    // RFC 7323 §5.5: after 24 days without a segment TS.Recent is invalid.
     let mut s = with_recent(1000);
     s.pass(secs(25 * 24 * 3600));
     s.inject(data(1, 100).timestamp(999, 0));
@@ -126,9 +118,8 @@ fn a_timestamp_that_the_clock_has_outlived_is_not_held_against_a_segment() {
 }
 
 #[test]
-fn a_reset_is_taken_whatever_its_timestamp() {
-    // RFC 7323 §5.2: PAWS does not apply to resets; §3.2: they may be without timestamps.
-    native_only!();
+fn rst_is_accepted_with_any_timestamp() {
+    // RFC 7323 §5.2: PAWS does not apply to resets; §3.2: they may lack timestamps.
     let mut s = with_recent(1000);
     s.inject(rst(1).timestamp(1, 0));
     s.expect_closed(CloseReason::Reset);
@@ -138,9 +129,8 @@ fn a_reset_is_taken_whatever_its_timestamp() {
 }
 
 #[test]
-fn a_segment_without_timestamps_is_dropped_once_they_are_negotiated() {
-    // RFC 7323 §3.2: it SHOULD be dropped in silence.
-    native_only!();
+fn segment_without_negotiated_timestamps_is_dropped() {
+    // RFC 7323 §3.2: SHOULD be dropped silently.
     let mut s = with_recent(1000);
     s.inject(data(1, 100).no_timestamp().junk());
     s.inject(fin(1, 1).no_timestamp());
@@ -152,9 +142,8 @@ fn a_segment_without_timestamps_is_dropped_once_they_are_negotiated() {
 }
 
 #[test]
-fn a_segment_outside_the_window_does_not_move_the_timestamp() {
-    // RFC 7323 §4.3, (2), and §5.3 R3: only a segment at the left edge of the window.
-    native_only!();
+fn segment_outside_window_does_not_update_ts_recent() {
+    // RFC 7323 §4.3 (2) and §5.3 R3: only a segment at the left edge of the window.
     let mut s = with_recent(1000);
     let edge = s.flow().right_edge;
     s.inject(data(edge + 10, 100).timestamp(2000, 0));
@@ -164,7 +153,7 @@ fn a_segment_outside_the_window_does_not_move_the_timestamp() {
 }
 
 #[test]
-fn timestamps_that_were_not_negotiated_are_ignored() {
+fn timestamps_without_negotiation_are_ignored() {
     // RFC 7323 §3.2.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100).timestamp(5, 5));
@@ -175,9 +164,8 @@ fn timestamps_that_were_not_negotiated_are_ignored() {
 }
 
 #[test]
-fn a_connection_made_by_the_worker_echoes_the_timestamp_of_the_syn_ack() {
+fn initiated_connection_echoes_timestamp_of_syn_ack() {
     // RFC 7323 §3.2, §4.3.
-    native_only!();
     let mut s = Script::connecting(peer().timestamps(), |_| {});
     let tsval = s.expect(syn(0)).tsval();
     s.inject(syn_ack(0, 1).mss(1012).timestamp(777, tsval));
@@ -187,9 +175,8 @@ fn a_connection_made_by_the_worker_echoes_the_timestamp_of_the_syn_ack() {
 }
 
 #[test]
-fn a_syn_ack_that_echoes_a_timestamp_never_sent_is_discarded() {
-    // RFC 7323 §3.2: TSecr is a TSval of ours. A SYN-ACK with another is of an earlier connection.
-    native_only!();
+fn syn_ack_with_unknown_tsecr_is_discarded() {
+    // RFC 7323 §3.2: TSecr is a TSval of this end. A SYN-ACK with another value belongs to an earlier connection.
     let mut s = Script::connecting(peer().timestamps(), |_| {});
     let first = s.expect(syn(0)).tsval();
     for wrong in [first.wrapping_add(1), first.wrapping_sub(1), first.wrapping_sub(100_000), first ^ 1 << 31] {
@@ -201,16 +188,15 @@ fn a_syn_ack_that_echoes_a_timestamp_never_sent_is_discarded() {
     s.expect_nothing();
     s.expect_no_event();
     assert_eq!(s.drops("SYN-ACK that echoes a timestamp never sent"), 5);
-    // The answer to the first SYN is as good as that to the last.
+    // A SYN-ACK of the first SYN is as valid as one of the last.
     s.inject(syn_ack(0, 1).mss(1012).timestamp(779, first));
     s.expect(ack(1, 1).echoing(779));
     s.expect_opened();
 }
 
 #[test]
-fn a_syn_ack_may_echo_the_last_of_several_timestamps_or_none() {
-    // RFC 7323 §3.2. A TSecr of zero is taken as none, as common systems do.
-    native_only!();
+fn syn_ack_may_echo_last_tsval_or_none() {
+    // RFC 7323 §3.2. A TSecr of zero counts as none, as in common systems.
     for echoes_last in [true, false] {
         let mut s = Script::connecting(peer().timestamps(), |_| {});
         s.expect(syn(0));

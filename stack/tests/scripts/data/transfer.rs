@@ -1,11 +1,10 @@
-//! Data in both directions, in good order and not: RFC 9293 §3.10.7.4, seventh, and §3.7.
+//! Data in both directions, in order and out of order: RFC 9293 §3.10.7.4, seventh, and §3.7.
 
-use super::harness::*;
+use crate::harness::*;
 
 #[test]
-fn in_order_data_with_an_old_acknowledgement_is_data() {
-    // RFC 9293 §3.10.7.4, fifth: a duplicate acknowledgement can be ignored; the text is processed all the same.
-    native_only!();
+fn in_order_data_with_old_ack_is_accepted() {
+    // RFC 9293 §3.10.7.4, fifth: a duplicate ACK can be ignored; the data is processed.
     let mut s = Script::accepted(peer());
     s.write(1000);
     s.expect(data(1, 1000));
@@ -16,8 +15,8 @@ fn in_order_data_with_an_old_acknowledgement_is_data() {
 }
 
 #[test]
-fn of_a_segment_that_begins_with_old_bytes_the_new_ones_are_taken() {
-    // RFC 9293 §3.10.7.4, first: segments are trimmed to what is new.
+fn segment_overlapping_rcv_nxt_is_trimmed_to_new_data() {
+    // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
     s.expect_within(DELAYED_ACK, ack(1, 101));
@@ -27,8 +26,8 @@ fn of_a_segment_that_begins_with_old_bytes_the_new_ones_are_taken() {
 }
 
 #[test]
-fn of_a_segment_that_ends_beyond_the_window_the_part_within_it_is_taken() {
-    // RFC 9293 §3.10.7.4, first: any portion outside of the window is trimmed off.
+fn segment_beyond_window_is_trimmed_to_window() {
+    // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     s.stop_reading();
     let next = s.fill_window(1, 500);
@@ -38,7 +37,7 @@ fn of_a_segment_that_ends_beyond_the_window_the_part_within_it_is_taken() {
 }
 
 #[test]
-fn segments_out_of_order_are_delivered_in_order() {
+fn out_of_order_segments_are_delivered_in_order() {
     // RFC 9293 §3.10.7.4, first, SHLD-31.
     let mut s = Script::accepted(peer());
     for seq in [1001, 3001, 2001] {
@@ -52,7 +51,7 @@ fn segments_out_of_order_are_delivered_in_order() {
 }
 
 #[test]
-fn segments_that_overlap_out_of_order_are_delivered_once() {
+fn overlapping_out_of_order_segments_are_delivered_once() {
     // RFC 9293 §3.4, §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     for (seq, len) in [(501, 1000), (1001, 1000), (701, 200), (301, 900), (1901, 300)] {
@@ -65,7 +64,7 @@ fn segments_that_overlap_out_of_order_are_delivered_once() {
 }
 
 #[test]
-fn a_segment_that_surrounds_what_is_there_already_fills_both_gaps() {
+fn segment_enclosing_held_data_fills_both_gaps() {
     // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     s.inject(data(401, 100));
@@ -76,8 +75,8 @@ fn a_segment_that_surrounds_what_is_there_already_fills_both_gaps() {
 }
 
 #[test]
-fn a_duplicate_is_acknowledged_and_not_delivered_again() {
-    // RFC 9293 §3.10.7.4, first: what is not acceptable is answered with an acknowledgement.
+fn duplicate_is_acknowledged_and_not_delivered_again() {
+    // RFC 9293 §3.10.7.4, first: an unacceptable segment is answered with an ACK.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
     s.expect_within(DELAYED_ACK, ack(1, 101));
@@ -87,7 +86,7 @@ fn a_duplicate_is_acknowledged_and_not_delivered_again() {
 }
 
 #[test]
-fn a_segment_without_an_acknowledgement_is_dropped() {
+fn segment_without_ack_is_dropped() {
     // RFC 9293 §3.10.7.4, fifth: if the ACK bit is off, drop the segment.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100).no_ack());
@@ -97,7 +96,7 @@ fn a_segment_without_an_acknowledgement_is_dropped() {
 }
 
 #[test]
-fn a_segment_with_a_wrong_checksum_is_dropped() {
+fn segment_with_wrong_checksum_is_dropped() {
     // RFC 9293 §3.1 MUST-3.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100).bad_checksum());
@@ -109,7 +108,7 @@ fn a_segment_with_a_wrong_checksum_is_dropped() {
 
 #[test]
 fn urgent_data_is_delivered_in_line() {
-    // RFC 9293 §3.8.5 MUST-30, MUST-31; RFC 6093 §3.1: in practice the pointer is not to be trusted to mean anything.
+    // RFC 9293 §3.8.5 MUST-30, MUST-31; RFC 6093 §3.1: in practice the urgent pointer is unreliable.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100).urgent(10));
     s.expect_within(DELAYED_ACK, ack(1, 101));
@@ -124,8 +123,8 @@ fn urgent_data_is_delivered_in_line() {
 }
 
 #[test]
-fn data_is_delivered_with_and_without_push() {
-    // RFC 9293 §3.9.1: whether a PUSH is passed on is optional; nothing waits for one.
+fn data_is_delivered_with_and_without_psh() {
+    // RFC 9293 §3.9.1: passing PSH to the service is optional; delivery does not wait for it.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100));
     s.expect_delivered(100);
@@ -134,8 +133,8 @@ fn data_is_delivered_with_and_without_push() {
 }
 
 #[test]
-fn sequence_numbers_of_the_peer_wrap() {
-    // RFC 9293 §3.4: arithmetic modulo 2^32. The peer's wrap behind byte 1024.
+fn sequence_numbers_of_peer_wrap() {
+    // RFC 9293 §3.4: arithmetic modulo 2^32. The peer's numbers wrap after byte 1024.
     let mut s = Script::accepted(peer());
     s.inject(data(1001, 100));
     s.expect(ack(1, 1));
@@ -149,9 +148,8 @@ fn sequence_numbers_of_the_peer_wrap() {
 }
 
 #[test]
-fn a_large_write_goes_out_in_full_segments_and_the_last_is_pushed() {
+fn large_write_is_sent_in_full_segments_with_final_psh() {
     // RFC 9293 §3.8.6.2.1; §3.9.1 MUST-61: the last buffered segment has PSH.
-    native_only!();
     let mut s = Script::accepted(peer());
     s.write(4500);
     s.expect_flight(1, 4);
@@ -160,9 +158,8 @@ fn a_large_write_goes_out_in_full_segments_and_the_last_is_pushed() {
 }
 
 #[test]
-fn a_slice_of_the_service_goes_out_in_full_segments() {
+fn owned_slice_is_sent_in_full_segments() {
     // RFC 9293 §3.8.6.2.1.
-    native_only!();
     let mut s = Script::accepted(peer());
     s.send(3500);
     s.expect_flight(1, 3);
@@ -172,14 +169,14 @@ fn a_slice_of_the_service_goes_out_in_full_segments() {
 }
 
 #[test]
-fn a_write_beyond_the_send_buffer_goes_on_as_the_peer_acknowledges() {
-    // RFC 9293 §3.9.1: SEND. The stream comes whole, whatever the buffer.
+fn write_beyond_send_buffer_continues_with_acks() {
+    // RFC 9293 §3.9.1: SEND. The stream is complete for every buffer size.
     let mut s = Script::accepted_with(peer(), |config| settings::send_buffer(config, 8000));
     s.write(50_000);
     let mut next = 1;
     for _ in 0..1000 {
         let sent: Rel = s.drain().iter().map(|got| got.len).sum();
-        assert!(sent <= 8000, "{sent} bytes at once out of a buffer of 8000");
+        assert!(sent <= 8000, "{sent} bytes at once with a buffer of 8000");
         next += sent;
         if next > 50_000 {
             break;
@@ -193,8 +190,8 @@ fn a_write_beyond_the_send_buffer_goes_on_as_the_peer_acknowledges() {
 }
 
 #[test]
-fn small_writes_go_out_at_once() {
-    // RFC 9293 §3.7.4 MUST-17: Nagle's algorithm can be disabled; here it is unless asked for.
+fn small_writes_are_sent_immediately() {
+    // RFC 9293 §3.7.4 MUST-17: Nagle's algorithm is off by default here.
     let mut s = Script::accepted(peer());
     s.write(10);
     s.expect(data(1, 10).push());
@@ -205,9 +202,8 @@ fn small_writes_go_out_at_once() {
 }
 
 #[test]
-fn with_nagles_algorithm_a_small_segment_waits_for_an_acknowledgement() {
+fn nagle_delays_small_segment() {
     // RFC 9293 §3.7.4 SHLD-7.
-    native_only!();
     let mut s = Script::accepted_with(peer(), settings::nagle);
     s.write(10);
     s.expect(data(1, 10));
@@ -218,9 +214,8 @@ fn with_nagles_algorithm_a_small_segment_waits_for_an_acknowledgement() {
 }
 
 #[test]
-fn with_nagles_algorithm_a_full_segment_does_not_wait() {
+fn nagle_does_not_delay_full_segment() {
     // RFC 9293 §3.7.4 SHLD-7.
-    native_only!();
     let mut s = Script::accepted_with(peer(), settings::nagle);
     s.write(10);
     s.expect(data(1, 10));
@@ -234,9 +229,8 @@ fn with_nagles_algorithm_a_full_segment_does_not_wait() {
 }
 
 #[test]
-fn with_nagles_algorithm_the_end_of_the_stream_does_not_wait() {
-    // RFC 9293 §3.7.4: it combines small writes; there is no further one to come.
-    native_only!();
+fn nagle_does_not_delay_fin() {
+    // RFC 9293 §3.7.4: Nagle's algorithm combines small writes, and no further write follows.
     let mut s = Script::accepted_with(peer(), settings::nagle);
     s.write(10);
     s.expect(data(1, 10));
@@ -247,8 +241,7 @@ fn with_nagles_algorithm_the_end_of_the_stream_does_not_wait() {
 }
 
 #[test]
-fn chain_of_packets_is_delivered_whole_behind_a_crowded_queue() {
-    native_only!();
+fn chained_packet_is_delivered_whole_behind_crowded_queue() {
     for queued in 60..66 {
         let mut s = Script::accepted(peer());
         s.stop_reading();
@@ -261,13 +254,12 @@ fn chain_of_packets_is_delivered_whole_behind_a_crowded_queue() {
         assert_eq!(s.drain().last().map(|got| got.ack), Some(next + 40), "{queued}");
         s.start_reading();
         s.expect_delivered(next + 39);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     }
 }
 
 #[test]
-fn echo_beyond_the_send_buffer_goes_on_as_the_peer_acknowledges() {
-    native_only!();
+fn echo_beyond_send_buffer_continues_with_acks() {
     let end = 1 + 6 * SEG;
     for in_one_burst in [false, true] {
         let mut s = Script::accepted_with(peer(), |config| settings::send_buffer(config, 4096));
@@ -284,10 +276,10 @@ fn echo_beyond_the_send_buffer_goes_on_as_the_peer_acknowledges() {
             s.inject(ack(end, next).window(2 * SEG as u16));
             let before = next;
             next = s.drain().iter().map(|got| got.end()).fold(next, Rel::max);
-            assert!(next > before, "nothing has come behind {next}");
+            assert!(next > before, "no data after {next}");
         }
         s.inject(ack(end, end));
         s.expect_delivered(6 * SEG);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     }
 }

@@ -1,11 +1,12 @@
 //! Flow control: RFC 9293 §3.8.6, and window scaling, RFC 7323 §2.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// The receive buffer where a script wants to fill it.
+/// Receive buffer of scripts that fill it.
 const BUFFER: usize = 16 << 10;
 
-/// A connection whose service does not read, and whose window the peer has filled; the peer's next sequence number.
+/// Returns a connection whose service does not read and whose window the peer has filled, and the peer's next sequence
+/// number.
 fn filled() -> (Script, Rel) {
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
@@ -15,10 +16,10 @@ fn filled() -> (Script, Rel) {
     (s, next)
 }
 
-/// A connection to a peer at a distance of 100 ms that has no window.
+/// Returns a connection with an RTT of 100 ms to a peer with a zero window.
 fn without_window(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
     let mut s = Script::listen(peer(), configure);
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.pass(ms(100));
     s.inject(ack(1, 1).window(0));
@@ -27,8 +28,8 @@ fn without_window(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script
 }
 
 #[test]
-fn what_the_service_does_not_read_closes_the_window_and_reading_opens_it() {
-    // RFC 9293 §3.8.6; §3.8.6.1 for the answer to the probe.
+fn unread_data_closes_window_and_reading_opens_it() {
+    // RFC 9293 §3.8.6; §3.8.6.1 for the reply to the probe.
     let (mut s, next) = filled();
     s.inject(data(next, 1));
     s.expect(ack(1, next).window(0));
@@ -41,9 +42,8 @@ fn what_the_service_does_not_read_closes_the_window_and_reading_opens_it() {
 }
 
 #[test]
-fn reading_a_little_does_not_open_a_silly_window() {
-    // RFC 9293 §3.8.6.2.2 MUST-39: not before there is room for a segment, or half of the buffer.
-    native_only!();
+fn reading_little_opens_no_silly_window() {
+    // RFC 9293 §3.8.6.2.2 MUST-39: only with space for a segment or half of the buffer.
     let (mut s, next) = filled();
     for _ in 0..10 {
         s.read(50);
@@ -57,8 +57,8 @@ fn reading_a_little_does_not_open_a_silly_window() {
 }
 
 #[test]
-fn a_window_too_small_for_a_segment_is_updated_when_it_has_room_again() {
-    // RFC 9293 §3.8.6.2: a sender that avoids silly windows waits for it.
+fn window_below_segment_is_updated_when_segment_fits() {
+    // RFC 9293 §3.8.6.2: a sender that avoids silly windows waits for the update.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
     let next = s.fill_window(1, 500);
@@ -68,7 +68,7 @@ fn a_window_too_small_for_a_segment_is_updated_when_it_has_room_again() {
 }
 
 #[test]
-fn data_beyond_the_window_is_acknowledged_and_dropped() {
+fn data_beyond_window_is_acknowledged_and_dropped() {
     // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     let edge = s.flow().right_edge;
@@ -78,8 +78,8 @@ fn data_beyond_the_window_is_acknowledged_and_dropped() {
 }
 
 #[test]
-fn an_acknowledgement_is_taken_while_the_window_is_closed() {
-    // RFC 9293 §3.10.7.4, first: special allowance for valid ACKs, even beside data that cannot be taken.
+fn ack_is_accepted_with_closed_window() {
+    // RFC 9293 §3.10.7.4, first: special allowance for valid ACKs, also on segments with data beyond the window.
     let (mut s, next) = filled();
     s.write(1000);
     s.expect(data(1, 1000));
@@ -93,7 +93,7 @@ fn an_acknowledgement_is_taken_while_the_window_is_closed() {
 }
 
 #[test]
-fn a_reset_is_taken_while_the_window_is_closed() {
+fn rst_is_accepted_with_closed_window() {
     // RFC 9293 §3.10.7.4, first: special allowance for valid RSTs.
     let (mut s, next) = filled();
     s.inject(rst(next));
@@ -101,8 +101,8 @@ fn a_reset_is_taken_while_the_window_is_closed() {
 }
 
 #[test]
-fn small_segments_that_are_not_read_do_not_move_the_right_edge_left() {
-    // RFC 9293 §3.8.6: however much memory a byte takes up, a window once offered stays offered.
+fn unread_small_segments_do_not_shrink_window() {
+    // RFC 9293 §3.8.6: an offered window stays offered, whatever memory a byte takes.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
     for n in 0..1000 {
@@ -117,34 +117,31 @@ fn small_segments_that_are_not_read_do_not_move_the_right_edge_left() {
 }
 
 #[test]
-fn a_scaled_window_counts_in_its_units() {
+fn scaled_window_is_exact_in_its_units() {
     // RFC 7323 §2.2, §2.3.
-    native_only!();
     let mut s = Script::accepted(peer().window_scale(7).window(100));
     s.write(60_000);
     s.expect_flight(1, INITIAL_WINDOW);
     s.ack_each(1, 10_001);
-    // 12 800 bytes: twelve segments and a rest that is too small to be sent.
+    // 12 800 bytes: twelve segments and a rest too small to be sent.
     s.expect_flight(10_001, 12);
     s.expect_nothing();
 }
 
 #[test]
-fn the_window_scale_offered_suffices_for_the_receive_buffer() {
+fn offered_window_scale_suffices_for_receive_buffer() {
     // RFC 7323 §2.2, §2.3: up to 2^30 bytes.
     let offered = |buffer| {
         let mut s = Script::connecting(peer(), |config| settings::receive_buffer(config, buffer));
         s.expect(syn(0)).raw.options.window_scale.expect("a SYN offers window scaling")
     };
     assert!(65535 << offered(1 << 20) >= 1 << 20);
-    if runs_native_scripts() {
-        assert_eq!(offered(1 << 30), 14);
-    }
+    assert_eq!(offered(1 << 30), 14);
 }
 
 #[test]
-fn a_window_grows_with_what_the_service_reads() {
-    // Automatic tuning of the receive window: no more memory than a connection uses, and no less window than it needs.
+fn receive_window_grows_with_reads() {
+    // Receive window auto-tuning.
     let mut s =
         Script::accepted_with(peer().window_scale(7).rtt(ms(10)), |config| settings::receive_buffer(config, 1 << 20));
     let first = s.flow().window;
@@ -164,9 +161,8 @@ fn a_window_grows_with_what_the_service_reads() {
 }
 
 #[test]
-fn window_grows_only_where_half_of_it_is_read_within_a_round_trip() {
+fn receive_window_grows_only_if_half_is_read_per_rtt() {
     // After Fisk and Feng, "Dynamic Right-Sizing in TCP", 2001.
-    native_only!();
     for (pause, grows) in [(ms(11), true), (ms(25), false)] {
         let mut s = Script::accepted(peer().window_scale(7).rtt(ms(10)));
         let first = s.flow().right_edge - 1;
@@ -184,9 +180,8 @@ fn window_grows_only_where_half_of_it_is_read_within_a_round_trip() {
 }
 
 #[test]
-fn without_a_window_the_peer_is_probed_ever_more_rarely() {
+fn zero_window_is_probed_with_backoff() {
     // RFC 9293 §3.8.6.1 MUST-36, SHLD-29, SHLD-30.
-    native_only!();
     let mut s = without_window(|_| {});
     s.write(2000);
     for wait in [1, 2, 4, 8] {
@@ -201,9 +196,8 @@ fn without_a_window_the_peer_is_probed_ever_more_rarely() {
 }
 
 #[test]
-fn a_probe_finds_out_that_the_window_has_opened() {
-    // RFC 9293 §3.8.6.1: a window update that is lost is recovered.
-    native_only!();
+fn zero_window_probe_detects_open_window() {
+    // RFC 9293 §3.8.6.1: recovers a lost window update.
     let mut s = without_window(|_| {});
     s.write(2000);
     s.expect_probe_after(rto_after(ms(100)), 1);
@@ -212,9 +206,8 @@ fn a_probe_finds_out_that_the_window_has_opened() {
 }
 
 #[test]
-fn a_byte_that_a_probe_carried_is_not_sent_again_once_it_is_acknowledged() {
-    // RFC 9293 §3.8.6.1: a probe may be of new data, and may be accepted.
-    native_only!();
+fn acknowledged_probe_byte_is_not_sent_again() {
+    // RFC 9293 §3.8.6.1: a probe may carry new data, which the peer may accept.
     let mut s = without_window(|_| {});
     s.write(1000);
     let probe = s.expect_probe_after(rto_after(ms(100)), 1);
@@ -225,9 +218,8 @@ fn a_byte_that_a_probe_carried_is_not_sent_again_once_it_is_acknowledged() {
 }
 
 #[test]
-fn as_long_as_probes_are_answered_the_connection_stays() {
+fn answered_zero_window_probes_keep_connection() {
     // RFC 9293 §3.8.6.1 MUST-37.
-    native_only!();
     let mut s = without_window(|config| settings::user_timeout(config, secs(20)));
     s.write(1000);
     let until = s.now() + secs(300);
@@ -241,15 +233,14 @@ fn as_long_as_probes_are_answered_the_connection_stays() {
 }
 
 #[test]
-fn a_window_too_small_for_a_segment_is_not_used_at_once() {
-    // RFC 9293 §3.8.6.2.1 MUST-38: the override time-out is between 0.1 s and 1 s.
-    native_only!();
+fn window_below_segment_is_used_after_override_timeout() {
+    // RFC 9293 §3.8.6.2.1 MUST-38: the override timeout is 0.1 s to 1 s.
     let mut s = Script::accepted(peer().window(10_000));
     s.write(1000);
     s.expect(data(1, 1000));
     s.inject(ack(1, 1001).window(500));
     s.write(5000);
-    // Each time, though the window stays as it is.
+    // The timeout applies again while the window is unchanged.
     for n in 0..5 {
         s.expect_between(ms(100), secs(1), data(1001 + 500 * n, 500));
         s.inject(ack(1, 1501 + 500 * n).window(500));
@@ -257,8 +248,8 @@ fn a_window_too_small_for_a_segment_is_not_used_at_once() {
 }
 
 #[test]
-fn a_window_that_grows_to_a_segment_is_used_at_once() {
-    // RFC 9293 §3.8.6.2.1, (1).
+fn window_that_grows_to_segment_is_used_immediately() {
+    // RFC 9293 §3.8.6.2.1 (1).
     let mut s = Script::accepted(peer().window(10_000));
     s.write(1000);
     s.expect(data(1, 1000));
@@ -271,8 +262,8 @@ fn a_window_that_grows_to_a_segment_is_used_at_once() {
 }
 
 #[test]
-fn all_that_there_is_to_send_uses_a_small_window() {
-    // RFC 9293 §3.8.6.2.1, (2): nothing more is queued.
+fn last_data_uses_small_window_immediately() {
+    // RFC 9293 §3.8.6.2.1 (2): nothing else is queued.
     let mut s = Script::accepted(peer().window(10_000));
     s.write(1000);
     s.expect(data(1, 1000));
@@ -282,9 +273,8 @@ fn all_that_there_is_to_send_uses_a_small_window() {
 }
 
 #[test]
-fn half_of_the_largest_window_is_used() {
-    // RFC 9293 §3.8.6.2.1, (3): a peer whose whole buffer is smaller than a segment.
-    native_only!();
+fn half_of_maximum_window_is_used_immediately() {
+    // RFC 9293 §3.8.6.2.1 (3): the peer's whole buffer is smaller than a segment.
     let mut s = Script::accepted(peer().window(600));
     s.write(2000);
     s.expect(data(1, 600));
@@ -295,9 +285,8 @@ fn half_of_the_largest_window_is_used() {
 }
 
 #[test]
-fn a_window_that_shrinks_is_survived() {
-    // RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16: no new data, and what is within the window is sent again.
-    native_only!();
+fn shrunk_window_stops_new_data_and_allows_retransmission() {
+    // RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16.
     let mut s = Script::accepted(peer().window(5000).rtt(ms(100)));
     s.write(10_000);
     s.expect_flight(1, 5);
@@ -313,7 +302,7 @@ fn a_window_that_shrinks_is_survived() {
 }
 
 #[test]
-fn an_old_acknowledgement_does_not_bring_back_an_old_window() {
+fn old_ack_does_not_restore_old_window() {
     // RFC 9293 §3.10.7.4, fifth: SND.WL1 and SND.WL2.
     let mut s = Script::accepted(peer().window(2000));
     s.write(10_000);
@@ -327,8 +316,8 @@ fn an_old_acknowledgement_does_not_bring_back_an_old_window() {
 }
 
 #[test]
-fn a_window_update_without_news_lets_more_be_sent() {
-    // RFC 9293 §3.10.7.4, fifth: an acknowledgement that acknowledges nothing new may still update the window.
+fn pure_window_update_allows_more_data() {
+    // RFC 9293 §3.10.7.4, fifth: an ACK of no new data may update the window.
     let mut s = Script::accepted(peer().window(1000));
     s.write(3000);
     s.expect_flight(1, 1);
@@ -336,24 +325,23 @@ fn a_window_update_without_news_lets_more_be_sent() {
     s.expect_flight(1001, 1);
 }
 
-/// Listening, with connections of the peer's ports `ports` whose service does not read.
+/// Returns a listener with connections from `ports` whose service does not read.
 fn unread(ports: &[u16], configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
     let mut s = Script::listen(peer(), configure);
     for port in ports {
-        s.on_port(*port).shake_hands();
+        s.on_port(*port).handshake();
         s.stop_reading();
     }
     s
 }
 
 #[test]
-fn a_window_held_back_while_packets_ran_low_opens_without_being_asked() {
-    // RFC 9293 §3.8.6: the peer of a closed window would otherwise learn of it by its next probe, up to a minute later.
-    native_only!();
+fn window_limited_by_packet_shortage_opens_unsolicited() {
+    // RFC 9293 §3.8.6: otherwise the peer would notice by its next probe, up to a minute later.
     let ports = [6000, 6001, 6002, 6003, 6004];
     let mut s = unread(&ports, |config| {
         settings::receive_buffer(config, BUFFER);
-        // Four connections that fill their windows, with twelve packets each that hold too much to be packed, hold four sevenths.
+        // Four connections fill their windows, with twelve packets each that are too full to be packed: four sevenths.
         config.max_packets = Some(84);
     });
     let next = 1 + BUFFER as Rel;
@@ -366,7 +354,7 @@ fn a_window_held_back_while_packets_ran_low_opens_without_being_asked() {
         s.drain();
     }
     s.on_port(6001);
-    // A service that reads gets a segment.
+    // A service that reads is granted a segment.
     let edge = s.on_port(6001).flow().right_edge;
     s.start_reading();
     s.expect(ack(1, next));
@@ -382,16 +370,15 @@ fn a_window_held_back_while_packets_ran_low_opens_without_being_asked() {
 }
 
 #[test]
-fn no_more_window_is_offered_when_packets_run_low_and_what_was_offered_is_taken() {
+fn packet_shortage_grants_no_window_and_keeps_granted_window() {
     // RFC 9293 §3.8.6: the right edge does not move left.
-    native_only!();
     let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(56));
     for n in 0..33 {
         s.on_port(6000).inject(data(1 + 1000 * n, 1000));
         s.pass(DELAYED_ACK);
         s.drain();
     }
-    // Of 56 packets 32 make pressure: this one reads what it is sent, and is offered no more for it.
+    // 32 of 56 packets cause pressure. This connection reads its data and is granted no further window for it.
     s.on_port(6001).start_reading();
     let edge = s.flow().right_edge;
     for n in 0..40 {
@@ -405,9 +392,8 @@ fn no_more_window_is_offered_when_packets_run_low_and_what_was_offered_is_taken(
 }
 
 #[test]
-fn the_packets_of_a_worker_are_bounded() {
-    // However many connections there are, and however much window they have been offered.
-    native_only!();
+fn packets_held_by_worker_are_bounded() {
+    // For any number of connections and any granted window.
     let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(56));
     for port in [6000, 6001] {
         for n in 0..44 {
@@ -416,16 +402,15 @@ fn the_packets_of_a_worker_are_bounded() {
         s.pass(DELAYED_ACK);
         s.drain();
     }
-    // Five sevenths; the others are for answers, and for the least share of a connection.
+    // Five sevenths; the others are for replies and for the minimum share of a connection.
     s.on_port(6000).expect_delivered(40 * 1460);
     s.on_port(6001).expect_delivered(4 * 1460);
     assert_eq!(s.drops("receive queue full"), 44);
 }
 
 #[test]
-fn what_fills_a_gap_does_not_make_a_full_queue_longer() {
-    // What lies behind the gap would come on top of it.
-    native_only!();
+fn segment_in_gap_does_not_extend_full_queue() {
+    // The data after the gap would be added to the queue.
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(64));
     s.on_port(6000);
     for n in 0..64 {
@@ -442,9 +427,8 @@ fn what_fills_a_gap_does_not_make_a_full_queue_longer() {
 }
 
 #[test]
-fn payload_of_up_to_256_bytes_joins_as_short_ones_in_a_crowded_queue() {
-    // Each packet pins a buffer of the port.
-    native_only!();
+fn payload_up_to_256_bytes_is_merged_in_crowded_queue() {
+    // Each packet holds a buffer of the port.
     for (first, len, packets) in [(256, 256, 0), (256, 257, 1), (257, 256, 1)] {
         let mut s = unread(&[6000], |_| {});
         let mut next = 1;
@@ -457,16 +441,15 @@ fn payload_of_up_to_256_bytes_joins_as_short_ones_in_a_crowded_queue() {
         s.inject(data(next, len));
         s.pass(DELAYED_ACK);
         s.drain();
-        assert_eq!(before - s.free_packets(), packets, "{len} bytes behind {first}");
+        assert_eq!(before - s.free_packets(), packets, "{len} bytes after {first}");
         s.start_reading();
         s.expect_delivered(next - 1 + len);
     }
 }
 
 #[test]
-fn packet_of_a_chain_that_begins_at_the_right_edge_is_dropped() {
-    // RFC 9293 §3.10.7.4: only data within the window are kept.
-    native_only!();
+fn chained_packet_at_right_edge_is_dropped() {
+    // RFC 9293 §3.10.7.4: only data within the window is kept.
     let mut s = unread(&[6000], |config| settings::receive_buffer(config, BUFFER));
     let next = s.fill_window(1, 500);
     let before = s.free_packets();
@@ -478,9 +461,8 @@ fn packet_of_a_chain_that_begins_at_the_right_edge_is_dropped() {
 }
 
 #[test]
-fn scaled_window_that_opens_while_data_wait_is_taken_whole() {
+fn scaled_window_that_opens_with_queued_data_is_used_completely() {
     // RFC 7323 §2.3.
-    native_only!();
     let mut s = Script::accepted_with(peer().window_scale(2), |config| settings::receive_buffer(config, 1 << 20));
     s.stop_reading();
     let next = s.fill_window(1, 0);
@@ -492,11 +474,10 @@ fn scaled_window_that_opens_while_data_wait_is_taken_whole() {
 }
 
 #[test]
-fn the_packets_of_a_connection_are_bounded() {
-    native_only!();
+fn packets_held_by_connection_are_bounded() {
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));
     s.on_port(6000);
-    // One is dropped, and of those behind the gap half as many kept.
+    // One packet is dropped. After a gap half as many are kept.
     for n in 0..200 {
         s.inject(data(1 + 300 * n, 300));
     }
@@ -507,9 +488,8 @@ fn the_packets_of_a_connection_are_bounded() {
 }
 
 #[test]
-fn window_update_is_sent_once_a_segment_fits_again() {
-    // RFC 9293 §3.8.6.2.2: a segment, where that is less than half of the buffer.
-    native_only!();
+fn window_update_is_sent_once_segment_fits() {
+    // RFC 9293 §3.8.6.2.2: a segment, if less than half of the buffer.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     s.stop_reading();
     let next = s.fill_window(1, 0);
@@ -520,9 +500,8 @@ fn window_update_is_sent_once_a_segment_fits_again() {
 }
 
 #[test]
-fn window_update_is_sent_for_half_of_the_buffer() {
-    // RFC 9293 §3.8.6.2.2, though a segment fits already.
-    native_only!();
+fn window_update_is_sent_for_half_of_buffer() {
+    // RFC 9293 §3.8.6.2.2, although a segment fits already.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     s.stop_reading();
     let next = s.fill_window(1, 4000);
@@ -534,9 +513,8 @@ fn window_update_is_sent_for_half_of_the_buffer() {
 }
 
 #[test]
-fn right_edge_stays_where_a_scaled_window_is_not_read() {
-    // RFC 7323 §2.4: the field is rounded up only where it would take back what was promised. The unit is 32 bytes.
-    native_only!();
+fn right_edge_of_unread_scaled_window_is_constant() {
+    // RFC 7323 §2.4: the field is rounded up only to avoid a left shift of the right edge. The unit is 32 bytes.
     let mut s = Script::accepted_with(peer().window_scale(2), |config| settings::receive_buffer(config, 1 << 20));
     s.stop_reading();
     s.inject(data(1, 96));

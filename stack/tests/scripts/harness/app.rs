@@ -1,4 +1,4 @@
-//! The service on the worker: it does what the script tells it to, and writes down what happens to it.
+//! Service under test: executes the commands of a script and records its events.
 
 use super::segment::Rel;
 use linerate_bypass::time::{Duration, Instant};
@@ -8,134 +8,134 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// Byte `at` of every stream, counted from 0.
+/// Returns byte `at` (counted from 0) of every stream.
 pub fn stream_byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8
 }
 
-/// The bytes of a stream from sequence number `seq` on, of which 1 is the first.
+/// Returns `len` bytes of a stream from sequence number `seq`. The first byte of a stream has number 1.
 pub fn stream(seq: Rel, len: Rel) -> Vec<u8> {
     (seq - 1..seq - 1 + len).map(|at| stream_byte(at as u64)).collect()
 }
 
-/// What a script tells a connection's service.
+/// Action that a script requests of the service of a connection.
 #[derive(Debug, Clone)]
 pub enum Command {
-    /// Write so many bytes of the stream, at once or as there is room.
+    /// Write this many bytes of the stream, waiting for buffer space.
     Write(usize),
-    /// Ask for a place for so many bytes, and leave it.
+    /// Reserve space for this many bytes and do not commit it.
     Reserve(usize),
-    /// Write so many bytes of the stream into a place for more.
+    /// Reserve space for more and commit this many bytes of the stream.
     Fill(usize),
-    /// Hand over so many bytes of the stream as one slice.
+    /// Send this many bytes of the stream as one owned slice.
     Send(usize),
-    /// Hand over so many bytes, which are too many: they come back, and the service is called when there is room.
-    Offer(usize),
-    /// Consume so many bytes of what has been received.
+    /// Send this many owned bytes, which exceed the buffer space: the call fails and `writable` follows.
+    Oversend(usize),
+    /// Consume this many received bytes.
     Read(usize),
-    /// Consume what arrives, from now on and what is there already, or leave it.
+    /// Consume received data now and in future, or leave it unread.
     Reading(bool),
-    /// Write so many bytes when something becomes readable next.
-    Answer(usize),
-    /// Send back what arrives, from now on and what is there already.
+    /// Write this many bytes at the next `readable`.
+    WriteOnReadable(usize),
+    /// Forward received data to the peer, now and in future.
     Echo,
-    /// Consume what arrives and write as much, from now on and of what is there already.
-    Repeat,
-    /// [`Repeat`](Self::Repeat), each piece in one step.
-    RepeatAtOnce,
-    /// Send back what is there.
+    /// Consume received data and write as many bytes, now and in future.
+    CopyBack,
+    /// [`CopyBack`](Self::CopyBack) through [`Transport::answer`], one slice at a time.
+    AnswerEach,
+    /// Forward the received data to the peer once.
     Forward,
-    /// Consume so many bytes and write so many of the stream, in one step.
-    AnswerAtOnce(usize, usize),
-    /// Look at what has been received, and leave it.
+    /// Consume this many bytes and write that many in one [`Transport::answer`].
+    Answer(usize, usize),
+    /// Check the received data and leave it unread.
     Peek,
-    /// Ask how much can be sent.
+    /// Query the send buffer space.
     Room,
-    /// Take so many bytes of the first slice received, at most, and keep them.
+    /// Take at most this many bytes of the first received slice and keep them.
     Take(usize),
-    /// Be called after this time.
+    /// Set the timer of the connection.
     Timer(Option<Duration>),
-    /// Do this when something becomes readable next, and nothing else.
-    Next(Vec<Command>),
+    /// Run these commands at the next `readable` in place of the default action.
+    OnReadable(Vec<Command>),
     Close,
     Abort,
 }
 
-/// What happened to a connection.
+/// Event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppEvent {
     Opened(Origin),
     Failed(ConnectError),
     PeerClosed,
     Timer,
-    /// There is room for what was offered.
+    /// Buffer space is available after [`Command::Oversend`].
     Writable,
     Closed(CloseReason),
 }
 
-/// What a service does with what arrives.
+/// Default action on received data.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Habit {
+enum ReadMode {
     #[default]
     Leave,
     Consume,
     Echo,
-    Repeat,
-    RepeatAtOnce,
+    CopyBack,
+    AnswerEach,
 }
 
-/// What is known of one connection, by the peer's port.
+/// State of one connection, by the peer's port.
 #[derive(Debug, Default)]
 pub struct Conn {
     pub id: Option<ConnId>,
-    /// Bytes delivered: consumed, or waiting to be.
+    /// Bytes delivered, consumed or not.
     pub delivered: Rel,
-    /// Bytes consumed.
     pub consumed: Rel,
-    /// What happened and has not been expected yet.
+    /// Events that the script has not expected yet.
     pub events: VecDeque<(Instant, AppEvent)>,
-    habit: Habit,
-    /// What to do in its place when something becomes readable next.
-    next: Vec<Command>,
-    /// Bytes of the stream written or sent back, and still to be written.
+    read_mode: ReadMode,
+    /// Commands to run at the next `readable` in place of the default action.
+    on_readable: Vec<Command>,
+    /// Bytes of the stream written or forwarded.
     written: u64,
+    /// Bytes to write when buffer space is available.
     to_write: usize,
-    answer: usize,
-    kept: Vec<Bytes>,
-    wants_room: bool,
+    write_on_readable: usize,
+    taken: Vec<Bytes>,
+    wants_writable: bool,
     closing: bool,
 }
 
-/// What the service shares with the script.
+/// State that the service shares with the script.
 #[derive(Debug, Default)]
 pub struct Log {
     pub conns: BTreeMap<u16, Conn>,
-    /// Events since the arms of the script were last compared, by the peer's port.
-    pub news: Vec<(u16, Instant, AppEvent)>,
-    /// Something was delivered that was never sent.
-    pub wrong: Option<String>,
+    /// Events since the last comparison of the arms, by the peer's port.
+    pub uncompared: Vec<(u16, Instant, AppEvent)>,
+    /// Description of delivered data that differs from the stream.
+    pub mismatch: Option<String>,
 }
 
 impl Log {
-    /// The events since the last comparison, each connection's in order.
-    pub fn news_by_port(&self) -> Vec<(u16, Instant, AppEvent)> {
-        let mut news = self.news.clone();
-        news.sort_by_key(|(port, ..)| *port);
-        news
+    /// Returns the events since the last comparison, in order for each connection.
+    pub fn uncompared_by_port(&self) -> Vec<(u16, Instant, AppEvent)> {
+        let mut events = self.uncompared.clone();
+        events.sort_by_key(|(port, ..)| *port);
+        events
     }
 }
 
 impl Conn {
-    /// Bytes delivered, consumed, written, and still to be written.
+    /// Returns the bytes delivered, consumed, written, and waiting to be written.
     pub fn progress(&self) -> (Rel, Rel, u64, usize) {
         (self.delivered, self.consumed, self.written, self.to_write)
     }
 }
 
-/// The service.
+/// Service under test.
 pub struct App {
     pub log: Rc<RefCell<Log>>,
-    /// Where it connects when it is started.
+    /// Addresses to connect to at start.
     pub connect: Vec<SocketAddr>,
 }
 
@@ -143,12 +143,12 @@ impl App {
     fn event(&self, port: u16, at: Instant, event: AppEvent) {
         let mut log = self.log.borrow_mut();
         log.conns.entry(port).or_default().events.push_back((at, event));
-        log.news.push((port, at, event));
+        log.uncompared.push((port, at, event));
     }
 
     fn read(&self, net: &mut impl Transport, conn: ConnId, port: u16, most: usize) {
         let mut log = self.log.borrow_mut();
-        let Log { conns, wrong, .. } = &mut *log;
+        let Log { conns, mismatch, .. } = &mut *log;
         let state = conns.entry(port).or_default();
         state.delivered = state.consumed + net.received(conn) as Rel;
         let mut left = most;
@@ -160,8 +160,8 @@ impl App {
             let n = slice.len().min(left);
             for (i, byte) in slice[..n].iter().enumerate() {
                 let at = state.consumed as u64 + i as u64;
-                if *byte != stream_byte(at) && wrong.is_none() {
-                    *wrong = Some(format!("byte {at} delivered from port {port} is not that of the stream"));
+                if *byte != stream_byte(at) && mismatch.is_none() {
+                    *mismatch = Some(format!("byte {at} delivered from port {port} differs from the stream"));
                 }
             }
             net.consume(conn, n);
@@ -170,7 +170,8 @@ impl App {
         }
     }
 
-    /// Sends back what is there: as the stream that it writes, if as much has been written as consumed.
+    /// Forwards the received data. If the service has written as many bytes as it consumed, the result continues its
+    /// stream.
     fn forward(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         self.peek(net, conn, port);
         let n = net.forward(conn, conn);
@@ -181,20 +182,20 @@ impl App {
         state.delivered = state.consumed + net.received(conn) as Rel;
     }
 
-    /// Checks that what was received is of the stream.
+    /// Checks the received data against the stream.
     fn peek(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         let mut log = self.log.borrow_mut();
-        let Log { conns, wrong, .. } = &mut *log;
+        let Log { conns, mismatch, .. } = &mut *log;
         let consumed = conns.entry(port).or_default().consumed;
         let received = net.received(conn);
         let slice = net.peek(conn);
         let is_stream = slice.iter().enumerate().all(|(i, byte)| *byte == stream_byte(consumed as u64 + i as u64));
         if !is_stream || slice.len() > received || slice.is_empty() != (received == 0) {
-            *wrong = Some(format!("{} of {received} bytes received are not those behind {consumed}", slice.len()));
+            *mismatch = Some(format!("{} of {received} received bytes at offset {consumed} differ", slice.len()));
         }
     }
 
-    /// Takes bytes of the first slice, to keep them.
+    /// Takes and keeps bytes of the first slice.
     fn take(&self, net: &mut impl Transport, conn: ConnId, port: u16, most: usize) {
         self.peek(net, conn, port);
         let Some(bytes) = net.take(conn, most) else { return };
@@ -202,52 +203,57 @@ impl App {
         let state = log.conns.entry(port).or_default();
         state.delivered = state.delivered.max(state.consumed + (bytes.len() + net.received(conn)) as Rel);
         state.consumed += bytes.len() as Rel;
-        state.kept.push(bytes);
+        state.taken.push(bytes);
     }
 
-    /// Checks that what was kept is still what it was.
-    fn check_kept(&self) {
+    /// Checks that the taken bytes are unchanged.
+    fn check_taken(&self) {
         let mut log = self.log.borrow_mut();
-        let Log { conns, wrong, .. } = &mut *log;
-        for bytes in conns.values().flat_map(|state| &state.kept) {
-            // Long enough to be found in one place only.
+        let Log { conns, mismatch, .. } = &mut *log;
+        for bytes in conns.values().flat_map(|state| &state.taken) {
+            // A taken slice is long enough to occur at one offset only.
             let is_stream =
                 (0..10_000).any(|at| bytes.iter().enumerate().all(|(i, byte)| *byte == stream_byte(at + i as u64)));
             if !is_stream {
-                *wrong = Some("bytes that the service has kept have changed".into());
+                *mismatch = Some("bytes taken by the service have changed".into());
             }
         }
     }
 
-    fn act(&self, net: &mut impl Transport, conn: ConnId, port: u16, habit: Habit) {
-        match habit {
-            Habit::Leave => self.read(net, conn, port, 0),
-            Habit::Consume => self.read(net, conn, port, usize::MAX),
-            Habit::Echo => self.forward(net, conn, port),
-            Habit::Repeat => self.repeat(net, conn, port),
-            Habit::RepeatAtOnce => self.repeat_at_once(net, conn, port),
+    fn on_data(&self, net: &mut impl Transport, conn: ConnId, port: u16, mode: ReadMode) {
+        match mode {
+            ReadMode::Leave => self.read(net, conn, port, 0),
+            ReadMode::Consume => self.read(net, conn, port, usize::MAX),
+            ReadMode::Echo => self.forward(net, conn, port),
+            ReadMode::CopyBack => self.copy_back(net, conn, port),
+            ReadMode::AnswerEach => self.answer_each(net, conn, port),
         }
     }
 
-    fn repeat(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+    fn set_read_mode(&self, net: &mut impl Transport, conn: ConnId, port: u16, mode: ReadMode) {
+        self.log.borrow_mut().conns.entry(port).or_default().read_mode = mode;
+        self.on_data(net, conn, port, mode);
+    }
+
+    fn copy_back(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         let n = net.received(conn);
         self.read(net, conn, port, n);
         self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
         self.pump(net, conn, port);
     }
 
-    fn repeat_at_once(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+    fn answer_each(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         loop {
             self.peek(net, conn, port);
             match net.peek(conn).len() {
                 0 => break,
-                n => self.answer_at_once(net, conn, port, n, n),
+                n => self.answer(net, conn, port, n, n),
             }
         }
     }
 
-    /// Consumes `request` bytes and writes `len`, those behind what is waiting for room.
-    fn answer_at_once(&self, net: &mut impl Transport, conn: ConnId, port: u16, request: usize, len: usize) {
+    /// Consumes `request` bytes and writes `len` bytes, after those that wait for buffer space.
+    fn answer(&self, net: &mut impl Transport, conn: ConnId, port: u16, request: usize, len: usize) {
         let received = net.received(conn);
         let mut log = self.log.borrow_mut();
         let state = log.conns.entry(port).or_default();
@@ -260,7 +266,7 @@ impl App {
         }
         let written = state.written;
         let is_written = net.respond(conn, request, len, |place| {
-            assert_eq!(place.len(), len, "the place is as long as the answer");
+            assert_eq!(place.len(), len, "the reserved space is as long as the answer");
             place.iter_mut().zip(written..).for_each(|(byte, at)| *byte = stream_byte(at));
         });
         if is_written {
@@ -272,7 +278,7 @@ impl App {
         }
     }
 
-    fn obey(&self, net: &mut impl Transport, conn: ConnId, port: u16, command: Command) {
+    fn execute(&self, net: &mut impl Transport, conn: ConnId, port: u16, command: Command) {
         match command {
             Command::Write(n) => {
                 self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
@@ -300,46 +306,37 @@ impl App {
                 if net.send(conn, Bytes::from(bytes)).is_ok() {
                     state.written += n as u64;
                 } else {
-                    log.wrong = Some(format!("a slice of {n} bytes did not fit"));
+                    log.mismatch = Some(format!("no buffer space for a slice of {n} bytes"));
                 }
             }
-            Command::Offer(n) => {
-                let taken = net.send(conn, Bytes::from(vec![0; n])).is_ok();
+            Command::Oversend(n) => {
+                let accepted = net.send(conn, Bytes::from(vec![0; n])).is_ok();
                 let mut log = self.log.borrow_mut();
-                log.conns.entry(port).or_default().wants_room = true;
-                if taken {
-                    log.wrong = Some(format!("there is room for {n} bytes"));
+                log.conns.entry(port).or_default().wants_writable = true;
+                if accepted {
+                    log.mismatch = Some(format!("a slice of {n} bytes was accepted"));
                 }
             }
             Command::Read(n) => self.read(net, conn, port, n),
             Command::Reading(reading) => {
-                let habit = if reading { Habit::Consume } else { Habit::Leave };
-                self.log.borrow_mut().conns.entry(port).or_default().habit = habit;
-                self.act(net, conn, port, habit);
+                self.set_read_mode(net, conn, port, if reading { ReadMode::Consume } else { ReadMode::Leave });
             }
-            Command::Echo => {
-                self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::Echo;
-                self.act(net, conn, port, Habit::Echo);
-            }
-            Command::Repeat => {
-                self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::Repeat;
-                self.act(net, conn, port, Habit::Repeat);
-            }
-            Command::RepeatAtOnce => {
-                self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::RepeatAtOnce;
-                self.act(net, conn, port, Habit::RepeatAtOnce);
-            }
+            Command::Echo => self.set_read_mode(net, conn, port, ReadMode::Echo),
+            Command::CopyBack => self.set_read_mode(net, conn, port, ReadMode::CopyBack),
+            Command::AnswerEach => self.set_read_mode(net, conn, port, ReadMode::AnswerEach),
             Command::Forward => self.forward(net, conn, port),
-            Command::AnswerAtOnce(request, len) => {
+            Command::Answer(request, len) => {
                 self.peek(net, conn, port);
-                self.answer_at_once(net, conn, port, request, len);
+                self.answer(net, conn, port, request, len);
             }
             Command::Peek => self.peek(net, conn, port),
             Command::Room => _ = net.send_space(conn),
             Command::Take(n) => self.take(net, conn, port, n),
             Command::Timer(after) => net.set_timer(conn, after),
-            Command::Next(commands) => self.log.borrow_mut().conns.entry(port).or_default().next = commands,
-            Command::Answer(n) => self.log.borrow_mut().conns.entry(port).or_default().answer = n,
+            Command::OnReadable(commands) => {
+                self.log.borrow_mut().conns.entry(port).or_default().on_readable = commands
+            }
+            Command::WriteOnReadable(n) => self.log.borrow_mut().conns.entry(port).or_default().write_on_readable = n,
             Command::Close => {
                 self.log.borrow_mut().conns.entry(port).or_default().closing = true;
                 self.pump(net, conn, port);
@@ -381,9 +378,9 @@ impl Service for App {
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> u16 {
         let port = net.peer_addr(conn).map_or(0, |addr| addr.port());
-        // A connection of the same port before this one has left events to be expected, and nothing else.
+        // An earlier connection of the same port leaves only events.
         let old = self.log.borrow_mut().conns.remove(&port).unwrap_or_default();
-        let new = Conn { id: Some(conn), events: old.events, habit: Habit::Consume, ..Conn::default() };
+        let new = Conn { id: Some(conn), events: old.events, read_mode: ReadMode::Consume, ..Conn::default() };
         self.log.borrow_mut().conns.insert(port, new);
         self.event(port, net.now(), AppEvent::Opened(origin));
         port
@@ -394,18 +391,18 @@ impl Service for App {
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
-        let (habit, answer, next) = {
+        let (mode, answer, commands) = {
             let mut log = self.log.borrow_mut();
             let state = log.conns.entry(*port).or_default();
-            let answer = std::mem::take(&mut state.answer);
+            let answer = std::mem::take(&mut state.write_on_readable);
             state.to_write += answer;
             state.delivered = state.consumed + net.received(conn) as Rel;
-            (state.habit, answer, std::mem::take(&mut state.next))
+            (state.read_mode, answer, std::mem::take(&mut state.on_readable))
         };
-        if next.is_empty() {
-            self.act(net, conn, *port, habit);
+        if commands.is_empty() {
+            self.on_data(net, conn, *port, mode);
         }
-        next.into_iter().for_each(|command| self.obey(net, conn, *port, command));
+        commands.into_iter().for_each(|command| self.execute(net, conn, *port, command));
         if answer > 0 {
             self.pump(net, conn, *port);
         }
@@ -413,18 +410,19 @@ impl Service for App {
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
         self.pump(net, conn, *port);
-        let wants_room = self.log.borrow_mut().conns.get_mut(port).map(|state| std::mem::take(&mut state.wants_room));
-        if wants_room == Some(true) {
+        let wants_writable =
+            self.log.borrow_mut().conns.get_mut(port).map(|state| std::mem::take(&mut state.wants_writable));
+        if wants_writable == Some(true) {
             self.event(*port, net.now(), AppEvent::Writable);
         }
-        if self.log.borrow().conns.get(port).is_some_and(|state| state.habit == Habit::Echo) {
+        if self.log.borrow().conns.get(port).is_some_and(|state| state.read_mode == ReadMode::Echo) {
             self.forward(net, conn, *port);
         }
     }
 
     fn timer(&mut self, net: &mut impl Transport, _: ConnId, port: &mut u16) {
         self.event(*port, net.now(), AppEvent::Timer);
-        self.check_kept();
+        self.check_taken();
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, _: ConnId, port: &mut u16) {
@@ -432,11 +430,11 @@ impl Service for App {
     }
 
     fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
-        self.obey(net, conn, *port, command);
+        self.execute(net, conn, *port, command);
     }
 
-    fn closed(&mut self, net: &mut impl Transport, _: ConnId, port: u16, why: CloseReason) {
-        self.event(port, net.now(), AppEvent::Closed(why));
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, port: u16, reason: CloseReason) {
+        self.event(port, net.now(), AppEvent::Closed(reason));
         if let Some(state) = self.log.borrow_mut().conns.get_mut(&port) {
             state.id = None;
         }

@@ -1,11 +1,11 @@
-//! Workers under the same script: each arm has its own worker and port, and receives every frame and command of the script.
+//! Arms of a script: workers that each receive every frame and command of the script.
 //!
-//! The first arm is the one whose segments the script expects. The others differ from it in the fast paths that the engine takes and in the
-//! checksum offload of the port. Neither is visible on the wire, so after every step the arms must have sent the same IP packets on every
-//! connection, the checksums apart, and their services must have received the same events.
+//! The script expects the segments of the first arm. The other arms differ in the enabled fast paths and in the
+//! checksum offload of the port, neither of which is visible on the wire. After every step all arms must have sent the
+//! same IP packets on every connection (checksums excepted) and delivered the same events to the service.
 
 use super::app::{App, Command, Log};
-use super::params::{Engine, assert_consistent};
+use super::params::Engine;
 use super::wire::{self, Captured};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
@@ -17,53 +17,51 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// Environment variable that adds, with any value, an arm for each single fast path switched off.
-const EACH: &str = "LINERATE_SCRIPTS_EACH_FAST_PATH";
+/// Environment variable that adds, with any value, one arm per disabled fast path.
+const EACH_FAST_PATH: &str = "LINERATE_SCRIPTS_EACH_FAST_PATH";
 
-/// A worker, its service, and the peer's port.
+/// One worker with its service and the peer's port.
 pub(super) struct Arm {
-    /// Name, which lists the fast paths and offloads in use.
+    /// Name: the enabled fast paths and offloads.
     pub name: String,
-    /// Boxed: a worker is large, and a script is moved about.
+    /// Boxed because a worker is large and a script is moved.
     pub worker: Box<Worker<MemoryNic, App, Engine>>,
     pub nic: MemoryNic,
     pub log: Rc<RefCell<Log>>,
     app_sender: AppSender<Command>,
     offloads: bool,
-    /// The peer's port receives; otherwise what the worker sends stays in its port, and in its transmit queue once that is full.
+    /// Whether the peer's port receives. Otherwise frames stay in the transmit queue of the worker's port until it is
+    /// full.
     pub receives: bool,
-    /// IP packets sent since the last comparison, by the peer's port; those without one carry no TCP.
+    /// IP packets sent since the last comparison, by the peer's port; `None` for packets other than TCP.
     sent: BTreeMap<Option<u16>, Vec<Sent>>,
 }
 
-/// An IP packet that the worker has sent.
+/// IP packet sent by the worker, with zeros in place of checksums that a port may compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Sent {
-    /// Its bytes, with zeros in place of checksums that a port may compute.
-    packet: Vec<u8>,
-}
+struct Sent(Vec<u8>);
 
-/// A frame of the worker.
+/// Frame sent by the worker.
 pub(super) enum Received {
     Segment(Captured),
-    /// The frame asks for a neighbour's address, and has been answered.
-    Question,
+    /// ARP request or neighbour solicitation, which the harness has answered.
+    NeighborRequest,
     Other(Vec<u8>),
 }
 
 impl Arm {
-    /// The arms of a script whose worker has the configuration `config` and a port on a link as `link` says; the script's own is the first.
+    /// Creates the arms of a script. The first arm has the offload that `link` configures.
     pub fn all(config: &Config, link: &LinkConfig, connect: Option<SocketAddr>) -> Vec<Arm> {
-        let own = link.checksum_offload;
-        let mut arms = vec![(own, "all fast paths".to_owned(), FastPaths::ALL)];
-        arms.push((own, "no fast path".to_owned(), FastPaths::NONE));
-        // Only a port that computes checksums cuts segments.
+        let first = link.checksum_offload;
+        let mut arms = vec![(first, "all fast paths".to_owned(), FastPaths::ALL)];
+        arms.push((first, "no fast path".to_owned(), FastPaths::NONE));
+        // TSO requires checksum offload.
         if link.tso.is_none() {
-            arms.push((!own, "all fast paths".to_owned(), FastPaths::ALL));
-            arms.push((!own, "no fast path".to_owned(), FastPaths::NONE));
+            arms.push((!first, "all fast paths".to_owned(), FastPaths::ALL));
+            arms.push((!first, "no fast path".to_owned(), FastPaths::NONE));
         }
-        if std::env::var_os(EACH).is_some() {
-            let offloads = own || link.tso.is_none();
+        if std::env::var_os(EACH_FAST_PATH).is_some() {
+            let offloads = first || link.tso.is_none();
             let without = |path| (offloads, format!("all fast paths but {path:?}"), FastPaths::ALL.without(path));
             arms.extend(FastPath::EACH.map(without));
         }
@@ -88,53 +86,54 @@ impl Arm {
         Arm { name, worker, nic, log, app_sender, offloads, receives: true, sent: BTreeMap::new() }
     }
 
-    /// Lets the worker do what it can do at `now`, and takes what it has sent to the peer with the Ethernet address `mac`. Returns that, and
-    /// whether anything was done.
+    /// Runs one worker turn at `now`. Returns the frames sent to the peer with the Ethernet address `mac`, and true if
+    /// the turn did any work.
     pub fn turn(&mut self, now: Instant, mac: [u8; 6]) -> Result<(Vec<Received>, bool), String> {
         let work = self.worker.turn(now);
         let received = self.take_frames(mac)?;
-        assert_consistent(self.worker.engine());
+        self.worker.engine().assert_consistent();
         let is_busy = work > 0 || !received.is_empty();
         Ok((received, is_busy))
     }
 
-    /// Tells the connection with the peer's port `port` to do something. Returns whether there is such a connection.
+    /// Sends `command` to the connection with the peer's port `port`. Returns false if there is no such connection.
     pub fn command(&mut self, port: u16, command: Command) -> bool {
         let id = self.log.borrow().conns.get(&port).and_then(|conn| conn.id);
         let Some(id) = id else { return false };
-        assert!(self.app_sender.send_to_conn(id, command).is_ok(), "the worker reads its mail");
+        assert!(self.app_sender.send_to_conn(id, command).is_ok(), "the worker drains its mailbox");
         true
     }
 
-    /// A packet of the peer with these bytes. A port with checksum offload vouches for the TCP checksum if it is right.
+    /// Returns a packet of the peer with the bytes of `frame`. A port with checksum offload marks a correct TCP
+    /// checksum as verified.
     pub fn packet(&mut self, frame: &[u8]) -> MemoryPacket {
-        let mut packet = self.nic.allocate().expect("the peer's packets come back");
+        let mut packet = self.nic.allocate().expect("the peer's pool has a packet");
         packet.append(frame.len()).expect("a frame fits into a packet").copy_from_slice(frame);
-        self.vouch(frame, &mut packet);
+        self.mark_checksum(frame, &mut packet);
         packet
     }
 
-    /// A chain of packets of the peer with these bytes; a packet begins at each of `cuts`.
+    /// Returns a chain of packets with the bytes of `frame`, divided at `cuts`.
     pub fn chain(&mut self, frame: &[u8], cuts: &[usize]) -> MemoryPacket {
         let mut rest = frame;
         let mut chain: Option<MemoryPacket> = None;
         for at in cuts.iter().rev().copied().chain([0]) {
             let (front, bytes) = rest.split_at(at);
             rest = front;
-            let mut packet = self.nic.allocate().expect("the peer's packets come back");
-            packet.append(bytes.len()).expect("a piece fits into a packet").copy_from_slice(bytes);
+            let mut packet = self.nic.allocate().expect("the peer's pool has a packet");
+            packet.append(bytes.len()).expect("a segment fits into a packet").copy_from_slice(bytes);
             if let Some(tail) = chain.take() {
                 assert!(packet.chain(tail).is_ok());
             }
             chain = Some(packet);
         }
         let mut packet = chain.expect("a packet begins at 0");
-        self.vouch(frame, &mut packet);
+        self.mark_checksum(frame, &mut packet);
         packet
     }
 
-    /// Has the port of the worker vouch for the TCP checksum of `packet`, which has the bytes `frame`, if it has one that is right.
-    fn vouch(&self, frame: &[u8], packet: &mut MemoryPacket) {
+    /// Has the worker's port report the TCP checksum of `packet`, whose bytes are `frame`, as good if it is correct.
+    fn mark_checksum(&self, frame: &[u8], packet: &mut MemoryPacket) {
         if self.offloads && wire::has_right_tcp_checksum(frame) {
             let ipv4 = frame[14] >> 4 == 4;
             packet.set_tx_offload(TxOffload {
@@ -142,7 +141,7 @@ impl Arm {
                 l3_len: if ipv4 { 20 } else { 40 },
                 l4_len: 20,
                 ipv4,
-                // The worker's to verify, as with virtio.
+                // Left to the worker to verify, as virtio does.
                 ipv4_checksum: false,
                 l4_checksum: Some(L4::Tcp),
                 tso: None,
@@ -150,18 +149,18 @@ impl Arm {
         }
     }
 
-    /// Sends a packet to the worker.
-    pub fn put(&mut self, packet: MemoryPacket) {
-        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
+    /// Transmits a packet to the worker.
+    pub fn transmit(&mut self, packet: MemoryPacket) {
+        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link accepts a frame");
     }
 
-    /// Sends these bytes to the worker.
-    pub fn put_frame(&mut self, frame: &[u8]) {
+    /// Transmits `frame` to the worker.
+    pub fn transmit_frame(&mut self, frame: &[u8]) {
         let packet = self.packet(frame);
-        self.put(packet);
+        self.transmit(packet);
     }
 
-    /// Takes what the worker has sent to the peer with the Ethernet address `mac`, and answers questions for neighbours.
+    /// Receives the worker's frames to the Ethernet address `mac` and answers neighbour requests.
     fn take_frames(&mut self, mac: [u8; 6]) -> Result<Vec<Received>, String> {
         let mut frames = Vec::with_capacity(256);
         while self.receives && self.nic.rx_burst(&mut frames) > 0 && frames.len() + 32 <= frames.capacity() {}
@@ -174,17 +173,17 @@ impl Arm {
                 .map_err(|error| format!("the worker ({}) sends {error}: {bytes:02x?}", self.name))?;
             received.push(match captured {
                 Some(captured) => {
-                    let sent = Sent { packet: wire::without_checksums(&captured.packet) };
+                    let sent = Sent(wire::without_checksums(&captured.packet));
                     self.sent.entry(Some(captured.to.port())).or_default().push(sent);
                     Received::Segment(captured)
                 }
                 None => match wire::neighbor_answer(&bytes, mac) {
                     Some(answer) => {
-                        self.put_frame(&answer);
-                        Received::Question
+                        self.transmit_frame(&answer);
+                        Received::NeighborRequest
                     }
                     None => {
-                        self.sent.entry(None).or_default().push(Sent { packet: bytes.clone() });
+                        self.sent.entry(None).or_default().push(Sent(bytes.clone()));
                         Received::Other(bytes)
                     }
                 },
@@ -193,40 +192,39 @@ impl Arm {
         Ok(received)
     }
 
-    /// Forgets what has been compared.
-    pub fn forget(&mut self) {
+    /// Clears the packets and events that have been compared.
+    pub fn clear_compared(&mut self) {
         self.sent.clear();
-        self.log.borrow_mut().news.clear();
+        self.log.borrow_mut().uncompared.clear();
     }
 
-    /// What this arm has sent, or its service received, since the last comparison that is not the same as with `own`, the script's own.
-    pub fn difference(&self, own: &Arm) -> Option<String> {
+    /// Returns the first difference from the first arm in sent packets or service events since the last comparison.
+    pub fn difference(&self, first: &Arm) -> Option<String> {
         let mut text = String::new();
-        let _ = write!(text, "with {}, and not with {}: ", self.name, own.name);
-        if self.sent != own.sent {
-            for port in own.sent.keys().chain(self.sent.keys()) {
-                let [ours, theirs] = [own, self].map(|arm| arm.sent.get(port).map_or(&[][..], |sent| sent));
-                let same = ours.iter().zip(theirs).take_while(|(one, other)| one == other).count();
-                if same < ours.len().max(theirs.len()) {
-                    let [ours, theirs] = [ours, theirs].map(|sent| sent.get(same).map(Sent::describe));
+        let _ = write!(text, "with {}, unlike with {}: ", self.name, first.name);
+        if self.sent != first.sent {
+            for port in first.sent.keys().chain(self.sent.keys()) {
+                let [expected, found] = [first, self].map(|arm| arm.sent.get(port).map_or(&[][..], |sent| sent));
+                let same = expected.iter().zip(found).take_while(|(a, b)| a == b).count();
+                if same < expected.len().max(found.len()) {
+                    let [expected, found] = [expected, found].map(|sent| sent.get(same).map(Sent::describe));
                     let _ = write!(
                         text,
-                        "packet {same} of port {port:?} since the last step is\n{theirs:?}\nand not\n{ours:?}"
+                        "packet {same} of port {port:?} since the last step is\n{found:?}\nnot\n{expected:?}"
                     );
                     return Some(text);
                 }
             }
         }
-        let (log, own_log) = (self.log.borrow(), own.log.borrow());
-        if log.news_by_port() != own_log.news_by_port() {
-            let _ = write!(text, "the service sees {:?}, and not {:?}", log.news, own_log.news);
+        let (log, first_log) = (self.log.borrow(), first.log.borrow());
+        if log.uncompared_by_port() != first_log.uncompared_by_port() {
+            let _ = write!(text, "service events are {:?}, not {:?}", log.uncompared, first_log.uncompared);
             return Some(text);
         }
-        for (port, conn) in &own_log.conns {
-            let other = log.conns.get(port).map(|conn| conn.progress());
-            if other != Some(conn.progress()) {
-                let _ =
-                    write!(text, "the service of port {port} has come to {other:?}, and not to {:?}", conn.progress());
+        for (port, conn) in &first_log.conns {
+            let progress = log.conns.get(port).map(|conn| conn.progress());
+            if progress != Some(conn.progress()) {
+                let _ = write!(text, "progress of port {port} is {progress:?}, not {:?}", conn.progress());
                 return Some(text);
             }
         }
@@ -236,7 +234,7 @@ impl Arm {
 
 impl Sent {
     fn describe(&self) -> String {
-        let hex: String = self.packet.iter().take(80).map(|byte| format!("{byte:02x}")).collect();
-        format!("{} bytes: {hex}", self.packet.len())
+        let hex: String = self.0.iter().take(80).map(|byte| format!("{byte:02x}")).collect();
+        format!("{} bytes: {hex}", self.0.len())
     }
 }

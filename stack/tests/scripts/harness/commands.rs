@@ -1,84 +1,78 @@
-//! What the service is told to do.
+//! Commands of a script to the service.
 
 use super::app::Command;
 use super::script::Script;
 use super::segment::Rel;
 
 impl Script {
-    /// Tells the connection of the current port's service to do something.
+    /// Executes `command` on the connection of the current port, in every arm.
     #[track_caller]
-    pub(super) fn command(&mut self, command: Command) {
+    pub fn command(&mut self, command: Command) {
         self.note(format_args!("app {command:?}"));
         let port = self.port;
         for at in 0..self.arms.len() {
             if !self.arms[at].command(port, command.clone()) {
-                self.fail(&format!("the service has no connection of this port with {}", self.arms[at].name));
+                self.fail(&format!("no connection of this port with {}", self.arms[at].name));
             }
         }
-        self.settle();
+        self.run_until_idle();
     }
 
-    /// The service writes `n` bytes.
+    /// Has the service write `n` bytes.
     #[track_caller]
     pub fn write(&mut self, n: Rel) {
         self.command(Command::Write(n as usize));
     }
 
-    /// The service hands over `n` bytes that it owns.
+    /// Has the service send `n` owned bytes.
     #[track_caller]
     pub fn send(&mut self, n: Rel) {
         self.command(Command::Send(n as usize));
     }
 
-    /// The service consumes `n` bytes.
+    /// Has the service consume `n` bytes.
     #[track_caller]
     pub fn read(&mut self, n: Rel) {
         self.command(Command::Read(n as usize));
     }
 
-    /// The service leaves what arrives where it is.
+    /// Has the service leave received data unread.
     #[track_caller]
     pub fn stop_reading(&mut self) {
         self.command(Command::Reading(false));
     }
 
-    /// The service consumes what is there and what arrives, as it does from the beginning.
+    /// Has the service consume received data, which is its initial mode.
     #[track_caller]
     pub fn start_reading(&mut self) {
         self.command(Command::Reading(true));
     }
 
-    /// The service will write `n` bytes when something arrives next.
+    /// Has the service write `n` bytes at the next `readable`.
     #[track_caller]
-    pub fn answer(&mut self, n: Rel) {
-        self.command(Command::Answer(n as usize));
+    pub fn write_on_readable(&mut self, n: Rel) {
+        self.command(Command::WriteOnReadable(n as usize));
     }
 
-    /// The service sends back what is there and what arrives.
+    /// Has the service forward received data to the peer.
     #[track_caller]
     pub fn echo(&mut self) {
         self.command(Command::Echo);
     }
 
-    /// The service does this when something becomes readable next, in place of what it does of its own accord.
+    /// Has the service run `commands` at the next `readable` in place of its default action.
     #[track_caller]
-    pub fn next(&mut self, commands: Vec<Command>) {
-        self.command(Command::Next(commands));
+    pub fn on_readable(&mut self, commands: Vec<Command>) {
+        self.command(Command::OnReadable(commands));
     }
 
-    /// The service does this now.
-    #[track_caller]
-    pub fn order(&mut self, command: Command) {
-        self.command(command);
-    }
-
-    /// The service finishes sending.
+    /// Has the service close its side of the connection.
     #[track_caller]
     pub fn close(&mut self) {
         self.command(Command::Close);
     }
 
-    /// The service aborts.
+    /// Has the service abort the connection.
     #[track_caller]
     pub fn abort(&mut self) {
         self.command(Command::Abort);

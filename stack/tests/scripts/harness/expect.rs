@@ -1,4 +1,4 @@
-//! What a script expects: of the wire, and of the service.
+//! Expectations of a script: segments on the wire, and events of the service.
 
 use super::app::AppEvent;
 use super::flow::Got;
@@ -11,62 +11,62 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnectError};
 
 impl Script {
-    /// The worker has sent this, and nothing before it. No time passes.
+    /// Expects the worker to have sent `want` next. No time passes.
     #[track_caller]
     pub fn expect(&mut self, want: Seg) -> Got {
-        self.settle();
+        self.run_until_idle();
         match self.pending.pop_front() {
             Some(got) => self.compare(&want, got),
-            None => self.fail(&format!("expected: {}\nbut the worker sends nothing", describe(&want))),
+            None => self.fail(&format!("expected: {}\nbut the worker sent nothing", describe(&want))),
         }
     }
 
-    /// The worker sends this after `time` has passed, give or take what timers may be off, and nothing before it.
+    /// Expects `want` next after `time`, within the tolerance of timers.
     #[track_caller]
     pub fn expect_after(&mut self, time: Duration, want: Seg) -> Got {
         let slack = tolerance(time);
         self.expect_between(time.saturating_sub(slack), time + slack, want)
     }
 
-    /// The worker sends this before `time` has passed, and nothing before it.
+    /// Expects `want` next within `time`.
     #[track_caller]
     pub fn expect_within(&mut self, time: Duration, want: Seg) -> Got {
         self.expect_between(Duration::ZERO, time + tolerance(time), want)
     }
 
-    /// The worker sends this when at least `from` and at most `to` has passed, and nothing before it.
+    /// Expects `want` next, at least `from` and at most `to` from now.
     #[track_caller]
     pub fn expect_between(&mut self, from: Duration, to: Duration, want: Seg) -> Got {
         let began = self.now();
         self.run_until(began + to, |script| !script.pending.is_empty());
         let Some(got) = self.pending.pop_front() else {
-            self.fail(&format!("expected within {to:?}: {}\nbut the worker sends nothing", describe(&want)));
+            self.fail(&format!("expected within {to:?}: {}\nbut the worker sent nothing", describe(&want)));
         };
         let after = got.at.since(began);
         if after < from {
             let (want, got) = (describe(&want), describe_got(&got));
-            self.fail(&format!("expected not before {from:?}: {want}\nbut after {after:?} came: {got}"));
+            self.fail(&format!("expected not before {from:?}: {want}\nbut after {after:?}: {got}"));
         }
         self.compare(&want, got)
     }
 
-    /// The worker has sent nothing. No time passes.
+    /// Expects that the worker has sent nothing. No time passes.
     #[track_caller]
     pub fn expect_nothing(&mut self) {
-        self.settle();
+        self.run_until_idle();
         if let Some(got) = self.pending.pop_front() {
-            self.fail(&format!("expected nothing, but the worker sends: {}", describe_got(&got)));
+            self.fail(&format!("expected nothing, but the worker sent: {}", describe_got(&got)));
         }
     }
 
-    /// The worker sends nothing while `time` passes.
+    /// Expects the worker to send nothing for `time`.
     #[track_caller]
     pub fn expect_nothing_for(&mut self, time: Duration) {
         self.run_until(self.now() + time, |script| !script.pending.is_empty());
         self.expect_nothing();
     }
 
-    /// The worker has sent `count` segments of [`SEG`] bytes from `from` on, in order. No time passes.
+    /// Expects `count` segments of [`SEG`] bytes from `from`, in order. No time passes.
     #[track_caller]
     pub fn expect_flight(&mut self, from: Rel, count: Rel) {
         for n in 0..count {
@@ -74,19 +74,19 @@ impl Script {
         }
     }
 
-    /// The worker probes whether the peer is there, or what its window is: with the byte before `next`, which it has
-    /// sent before, or none (RFC 9293 §3.8.4), or with the one at `next` (§3.8.6.1).
+    /// Expects a keepalive or window probe: the byte before `next`, which has been sent, or no data (RFC 9293 §3.8.4),
+    /// or the byte at `next` (§3.8.6.1).
     #[track_caller]
     pub fn expect_probe_between(&mut self, from: Duration, to: Duration, next: Rel) -> Got {
         let began = self.now();
         self.run_until(began + to, |script| !script.pending.is_empty());
         let Some(got) = self.pending.pop_front() else {
-            self.fail(&format!("expected a probe within {to:?}, but the worker sends nothing"));
+            self.fail(&format!("expected a probe within {to:?}, but the worker sent nothing"));
         };
         let shape = (got.seq == next && got.len == 1) || (got.seq == next - 1 && got.len <= 1);
         if !shape || got.flags & (SYN | FIN | RST) != 0 || !got.has(ACK) || got.at.since(began) < from {
             self.fail(&format!(
-                "expected a probe of {next} not before {from:?}, but after {:?} came: {}",
+                "expected a probe of {next} not before {from:?}, but after {:?}: {}",
                 got.at.since(began),
                 describe_got(&got)
             ));
@@ -94,30 +94,31 @@ impl Script {
         got
     }
 
-    /// As [`expect_probe_between`](Self::expect_probe_between), at a time, give or take what timers may be off.
+    /// Expects a probe as [`expect_probe_between`](Self::expect_probe_between) does, after `time` within the tolerance
+    /// of timers.
     #[track_caller]
     pub fn expect_probe_after(&mut self, time: Duration, next: Rel) -> Got {
         let slack = tolerance(time);
         self.expect_probe_between(time.saturating_sub(slack), time + slack, next)
     }
 
-    /// What the worker has sent and nobody has expected.
+    /// Returns the segments that the worker has sent and the script has not expected.
     pub fn drain(&mut self) -> Vec<Got> {
-        self.settle();
+        self.run_until_idle();
         self.pending.drain(..).collect()
     }
 
-    /// Lets `time` pass, and returns what the worker has sent until then.
+    /// Lets `time` pass and returns the segments sent until then.
     #[track_caller]
     pub fn drain_for(&mut self, time: Duration) -> Vec<Got> {
         self.pass(time);
         self.drain()
     }
 
-    /// IP packets other than TCP that the worker has sent, as frames.
-    pub fn drain_others(&mut self) -> Vec<Vec<u8>> {
-        self.settle();
-        std::mem::take(&mut self.others)
+    /// Returns the frames without TCP that the worker has sent.
+    pub fn drain_non_tcp(&mut self) -> Vec<Vec<u8>> {
+        self.run_until_idle();
+        std::mem::take(&mut self.non_tcp)
     }
 
     #[track_caller]
@@ -125,7 +126,7 @@ impl Script {
         let wrong = self.differences(want, &got);
         if !wrong.is_empty() {
             let (want, got) = (describe(want), describe_got(&got));
-            self.fail(&format!("expected: {want}\nbut came: {got}\ndifferent: {}", wrong.join(", ")));
+            self.fail(&format!("expected: {want}\nbut sent: {got}\ndifferent: {}", wrong.join(", ")));
         }
         got
     }
@@ -146,10 +147,10 @@ impl Script {
         differs("length", got.len != want.payload.len());
         differs("acknowledgement", want.ack.value().is_some_and(|ack| got.ack != ack));
         differs("window", want.window.is_some_and(|window| got.raw.window != window));
-        differs("MSS", !fits(want.mss, options.mss));
-        differs("window scale", !fits(want.window_scale, options.window_scale));
-        differs("SACK-permitted", !fits(want.sack_permitted, options.sack_permitted.then_some(())));
-        differs("timestamps", !fits(want.timestamp, options.timestamp));
+        differs("MSS", !matches_want(want.mss, options.mss));
+        differs("window scale", !matches_want(want.window_scale, options.window_scale));
+        differs("SACK-permitted", !matches_want(want.sack_permitted, options.sack_permitted.then_some(())));
+        differs("timestamps", !matches_want(want.timestamp, options.timestamp));
         differs("TSecr", want.echo.is_some_and(|echo| options.timestamp.is_none_or(|(_, got)| got != echo)));
         differs("SACK blocks", !want.any_sack && got.sack != want.sack);
         differs("ECN bits", want.ecn.is_some_and(|ecn| got.raw.ecn != ecn));
@@ -157,7 +158,7 @@ impl Script {
     }
 }
 
-fn fits<T: PartialEq>(want: Want<T>, got: Option<T>) -> bool {
+fn matches_want<T: PartialEq>(want: Want<T>, got: Option<T>) -> bool {
     match want {
         Want::Any => true,
         Want::Absent => got.is_none(),
@@ -165,11 +166,11 @@ fn fits<T: PartialEq>(want: Want<T>, got: Option<T>) -> bool {
     }
 }
 
-/// What the service of the current port has seen.
+/// Expectations of service events on the current port.
 impl Script {
     #[track_caller]
     fn next_event(&mut self) -> Option<(Instant, AppEvent)> {
-        self.settle();
+        self.run_until_idle();
         let mut log = self.arms[0].log.borrow_mut();
         log.conns.get_mut(&self.port).and_then(|conn| conn.events.pop_front())
     }
@@ -181,79 +182,77 @@ impl Script {
                 self.note(format_args!("service {event:?}"));
                 at
             }
-            other => {
-                self.fail(&format!("the service was to see: {what}\nbut sees: {:?}", other.map(|(_, event)| event)))
-            }
+            other => self.fail(&format!("expected event: {what}\nbut got: {:?}", other.map(|(_, event)| event))),
         }
     }
 
-    /// The connection is established.
+    /// Expects the connection to be established.
     #[track_caller]
     pub fn expect_opened(&mut self) {
         self.expect_event("opened", |event| matches!(event, AppEvent::Opened(_)));
     }
 
-    /// The connection could not be made.
+    /// Expects the connection attempt to fail.
     #[track_caller]
-    pub fn expect_failed(&mut self, why: ConnectError) {
-        self.expect_event(&format!("{why:?}"), |event| event == AppEvent::Failed(why));
+    pub fn expect_failed(&mut self, error: ConnectError) {
+        self.expect_event(&format!("{error:?}"), |event| event == AppEvent::Failed(error));
     }
 
-    /// The service is called at the time that it asked for.
+    /// Expects the timer of the connection to expire.
     #[track_caller]
     pub fn expect_timer(&mut self) -> Instant {
-        self.expect_event("its timer", |event| event == AppEvent::Timer)
+        self.expect_event("timer", |event| event == AppEvent::Timer)
     }
 
-    /// The service is told that there is room for what it offered.
+    /// Expects `writable` after [`Command::Oversend`](super::Command::Oversend).
     #[track_caller]
     pub fn expect_writable(&mut self) {
-        self.expect_event("room", |event| event == AppEvent::Writable);
+        self.expect_event("writable", |event| event == AppEvent::Writable);
     }
 
-    /// The peer has finished.
+    /// Expects the end of the peer's stream.
     #[track_caller]
     pub fn expect_peer_closed(&mut self) {
-        self.expect_event("the peer's end", |event| event == AppEvent::PeerClosed);
+        self.expect_event("peer closed", |event| event == AppEvent::PeerClosed);
     }
 
-    /// The connection is over.
+    /// Expects the connection to close with this reason.
     #[track_caller]
-    pub fn expect_closed(&mut self, why: CloseReason) {
-        self.expect_event(&format!("closed: {why:?}"), |event| event == AppEvent::Closed(why));
+    pub fn expect_closed(&mut self, reason: CloseReason) {
+        self.expect_event(&format!("closed: {reason:?}"), |event| event == AppEvent::Closed(reason));
     }
 
-    /// The connection is over, for whatever reason.
+    /// Expects the connection to close for any reason.
     #[track_caller]
-    pub fn expect_any_end(&mut self) {
+    pub fn expect_closed_for_any_reason(&mut self) {
         self.expect_event("closed", |event| matches!(event, AppEvent::Closed(_)));
     }
 
-    /// Whether the connection has been opened, in which case that has been expected.
+    /// Returns true if the next event is the establishment of the connection, and removes that event.
     pub fn has_opened(&mut self) -> bool {
         matches!(self.next_event(), Some((_, AppEvent::Opened(_))))
     }
 
-    /// The service has seen nothing that has not been expected.
+    /// Expects no further event.
     #[track_caller]
     pub fn expect_no_event(&mut self) {
         if let Some((_, event)) = self.next_event() {
-            self.fail(&format!("the service was to see nothing, but sees: {event:?}"));
+            self.fail(&format!("expected no event, but got: {event:?}"));
         }
     }
 
-    /// So many bytes have been delivered to the service since the connection was opened.
+    /// Expects that `bytes` have been delivered to the service since the connection was established.
     #[track_caller]
     pub fn expect_delivered(&mut self, bytes: Rel) {
-        self.settle();
+        self.run_until_idle();
         let delivered = self.arms[0].log.borrow().conns.get(&self.port).map_or(0, |conn| conn.delivered);
         if delivered != bytes {
-            self.fail(&format!("{bytes} bytes were to have been delivered to the service, but {delivered} have been"));
+            self.fail(&format!("expected {bytes} bytes delivered to the service, but {delivered} were"));
         }
     }
 
-    /// The connection still works both ways: the peer's next byte, `seq`, is delivered, the worker's next byte, `next`,
-    /// is sent.
+    /// Expects the connection to carry data both ways: byte `seq` of the peer is delivered, and byte `next` of the
+    /// worker is sent.
     #[track_caller]
     pub fn expect_alive(&mut self, seq: Rel, next: Rel) {
         self.expect_nothing();
@@ -263,7 +262,7 @@ impl Script {
         self.expect_delivered(seq);
         let got = self.pending.iter().find(|got| got.len == 1 && got.seq == next && got.ack == seq + 1).cloned();
         if got.is_none() {
-            self.fail(&format!("expected the byte {next} with an acknowledgement of {}", seq + 1));
+            self.fail(&format!("expected byte {next} and an acknowledgement of {}", seq + 1));
         }
         self.pending.clear();
         self.inject(super::segment::ack(seq + 1, next + 1));

@@ -1,4 +1,5 @@
-//! One connection as the wire shows it: relative numbers, what was negotiated, and what must hold of every segment.
+//! State of one connection as seen on the wire: relative sequence numbers, negotiated options, and invariants of every
+//! segment.
 
 use super::app::stream;
 use super::params::{Peer, TIMESTAMP_HZ};
@@ -7,16 +8,16 @@ use super::wire::{ACK, CE, CWR, Captured, ECE, FIN, Options, RST, RawSegment, SY
 use linerate_bypass::time::{Duration, Instant};
 use std::net::SocketAddr;
 
-/// The peer's initial sequence number: the numbers wrap behind its first kilobyte.
+/// Initial sequence number of the peer. Sequence numbers wrap after its first kilobyte.
 pub const PEER_ISN: u32 = 0xffff_fc00;
-/// Less than the time in which a clock of milliseconds goes half round.
+/// Period within which two values of a millisecond clock compare: less than half of 2³² ms.
 const HALF_ROUND: Duration = Duration::from_secs(24 * 24 * 3600);
-/// Before every number of a script.
+/// Value below every relative number of a script.
 const NEVER: Rel = Rel::MIN / 2;
-/// Where the peer's timestamp clock stands when the virtual clock begins.
+/// Value of the peer's timestamp clock at virtual time zero.
 pub const PEER_CLOCK: u32 = 5000;
 
-/// A segment of the worker with relative numbers.
+/// Segment sent by the worker, with relative numbers.
 #[derive(Debug, Clone)]
 pub struct Got {
     pub at: Instant,
@@ -26,35 +27,35 @@ pub struct Got {
     pub seq: Rel,
     pub ack: Rel,
     pub len: Rel,
-    /// Blocks with relative edges.
+    /// SACK blocks with relative edges.
     pub sack: Vec<(Rel, Rel)>,
     pub raw: Captured,
 }
 
 impl Got {
-    /// Its TSval.
+    /// Returns the TSval.
     ///
     /// # Panics
-    /// If it has no timestamps.
+    /// If the segment has no timestamps option.
     #[track_caller]
     pub fn tsval(&self) -> u32 {
         self.raw.options.timestamp.expect("a segment with timestamps").0
     }
 
-    /// The sequence number behind it.
+    /// Returns the sequence number after the segment.
     pub fn end(&self) -> Rel {
         self.seq + self.len + Rel::from(self.flags & SYN != 0) + Rel::from(self.flags & FIN != 0)
     }
 
-    /// Whether all these flags are set.
+    /// Returns true if all of `flags` are set.
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 }
 
-/// What one side said in its SYN.
+/// Flags and options of a SYN.
 #[derive(Debug, Clone)]
-struct Hello {
+struct SynInfo {
     flags: u8,
     options: Options,
 }
@@ -66,26 +67,27 @@ pub struct Flow {
     pub local: SocketAddr,
     pub peer_isn: u32,
     pub worker_isn: Option<u32>,
-    /// The TSval of the worker's last segment.
+    /// TSval of the worker's last segment.
     pub last_tsval: Option<u32>,
-    /// When that was sent.
+    /// Time of the worker's last segment.
     last_sent: Instant,
-    /// Behind the last byte that the peer has ever sent.
+    /// End of the peer's data sent so far.
     pub peer_end: Rel,
-    /// The right edge of the window that the worker offers, and its window field, scaled.
+    /// Right edge of the worker's receive window.
     pub right_edge: Rel,
+    /// Size of the worker's receive window, scaled.
     pub window: Rel,
-    peer_hello: Option<Hello>,
-    worker_hello: Option<Hello>,
-    /// The peer's last SYN, which may not be that of the connection.
-    last_hello: Option<Hello>,
-    /// The worker has sent something behind its SYN.
+    peer_syn: Option<SynInfo>,
+    worker_syn: Option<SynInfo>,
+    /// Last SYN of the peer, which may belong to no connection.
+    last_peer_syn: Option<SynInfo>,
+    /// Whether the worker has sent a segment after its SYN.
     established: bool,
-    /// What the worker has acknowledged.
+    /// Highest sequence number that the worker has acknowledged.
     acknowledged: Rel,
-    /// The largest right edge that the peer has offered.
+    /// Highest right edge of the peer's window.
     peer_edge: Rel,
-    /// Behind the peer's FIN.
+    /// Sequence number after the peer's FIN.
     peer_fin: Option<Rel>,
 }
 
@@ -110,9 +112,9 @@ impl Flow {
             peer_end: 0,
             right_edge: NEVER,
             window: 0,
-            peer_hello: None,
-            worker_hello: None,
-            last_hello: None,
+            peer_syn: None,
+            worker_syn: None,
+            last_peer_syn: None,
             established: false,
             acknowledged: NEVER,
             peer_edge: 0,
@@ -120,50 +122,50 @@ impl Flow {
         }
     }
 
-    /// A further connection between the same ports begins, whose initial sequence number is this.
+    /// Starts a new incarnation of the connection with this initial sequence number of the peer.
     pub fn reincarnate(&mut self, peer_isn: u32) {
         *self = Flow { peer_isn, ..Flow::new(self.peer.clone(), self.remote, self.local) };
     }
 
     fn both(&self, offers: impl Fn(&Options) -> bool) -> bool {
-        [&self.peer_hello, &self.worker_hello].into_iter().all(|h| h.as_ref().is_some_and(|h| offers(&h.options)))
+        [&self.peer_syn, &self.worker_syn].into_iter().all(|syn| syn.as_ref().is_some_and(|syn| offers(&syn.options)))
     }
 
-    /// Both sides have offered timestamps.
+    /// Returns true if both sides have offered timestamps.
     pub fn has_timestamps(&self) -> bool {
         self.both(|options| options.timestamp.is_some())
     }
 
-    /// Both sides have offered window scaling.
+    /// Returns true if both sides have offered window scaling.
     pub fn has_scaling(&self) -> bool {
         self.both(|options| options.window_scale.is_some())
     }
 
-    /// ECN was negotiated: RFC 3168 §6.1.1.
+    /// Returns true if ECN was negotiated (RFC 3168 §6.1.1).
     pub fn has_ecn(&self) -> bool {
-        let (Some(peer), Some(worker)) = (&self.peer_hello, &self.worker_hello) else { return false };
+        let (Some(peer), Some(worker)) = (&self.peer_syn, &self.worker_syn) else { return false };
         let (first, answer) = if worker.flags & ACK != 0 { (peer, worker) } else { (worker, peer) };
         first.flags & (ECE | CWR) == ECE | CWR && answer.flags & (ECE | CWR) == ECE
     }
 
-    /// The shift of the windows that a side sends behind its SYN; RFC 7323 §2.3: 14 at most.
-    fn shift(&self, hello: &Option<Hello>) -> u8 {
-        let offered = hello.as_ref().and_then(|hello| hello.options.window_scale);
+    /// Returns the window shift of the sender of `syn`, at most 14 (RFC 7323 §2.3).
+    fn shift(&self, syn: &Option<SynInfo>) -> u8 {
+        let offered = syn.as_ref().and_then(|syn| syn.options.window_scale);
         if self.has_scaling() { offered.unwrap_or(0).min(14) } else { 0 }
     }
 
-    /// Bytes that the worker may put into one segment to this peer, options counted in: RFC 9293 §3.7.1.
+    /// Returns the maximum size of options and data in a segment to this peer (RFC 9293 §3.7.1).
     fn peer_mss(&self) -> Rel {
         let default = if self.remote.is_ipv4() { 536 } else { 1220 };
-        self.peer_hello.as_ref().and_then(|hello| hello.options.mss).map_or(default, Rel::from)
+        self.peer_syn.as_ref().and_then(|syn| syn.options.mss).map_or(default, Rel::from)
     }
 
-    /// What the peer's clock for timestamps shows.
+    /// Returns the value of the peer's timestamp clock at `now`.
     pub fn peer_clock(now: Instant) -> u32 {
         PEER_CLOCK.wrapping_add((now.as_micros() * TIMESTAMP_HZ / 1_000_000) as u32)
     }
 
-    /// `seg` of the peer with absolute numbers; the flow takes notice of it.
+    /// Returns the peer's segment `seg` with absolute numbers and updates the connection state.
     pub fn emit(&mut self, seg: &Seg, now: Instant) -> RawSegment {
         let ack = match seg.ack {
             Want::Is(ack) => Some(ack),
@@ -187,13 +189,13 @@ impl Flow {
         };
         let window = seg.window.unwrap_or(self.peer.window);
         if seg.flags & SYN != 0 && !seg.absolute {
-            self.last_hello = Some(Hello { flags: seg.flags, options: options.clone() });
+            self.last_peer_syn = Some(SynInfo { flags: seg.flags, options: options.clone() });
             if !self.established {
-                self.peer_hello = self.last_hello.clone();
+                self.peer_syn = self.last_peer_syn.clone();
             }
         }
-        self.established |= self.worker_hello.is_some() && seg.flags & (SYN | ACK) == ACK;
-        let shift = if seg.flags & SYN != 0 { 0 } else { self.shift(&self.peer_hello) };
+        self.established |= self.worker_syn.is_some() && seg.flags & (SYN | ACK) == ACK;
+        let shift = if seg.flags & SYN != 0 { 0 } else { self.shift(&self.peer_syn) };
         if let Some(ack) = ack {
             self.peer_edge = self.peer_edge.max(ack + (Rel::from(window) << shift));
         } else if seg.flags & SYN != 0 {
@@ -223,13 +225,12 @@ impl Flow {
         }
     }
 
-    /// A segment of the worker with relative numbers.
+    /// Returns the worker's segment `raw` with relative numbers. A new SYN starts a new connection.
     pub fn read(&mut self, raw: Captured, at: Instant) -> Got {
         if raw.flags & SYN != 0 && self.worker_isn != Some(raw.seq) {
-            // A new connection, as far as the worker is concerned.
             self.worker_isn = Some(raw.seq);
-            (self.worker_hello, self.last_tsval, self.established) = (None, None, false);
-            self.peer_hello = self.last_hello.clone().filter(|_| raw.flags & ACK != 0);
+            (self.worker_syn, self.last_tsval, self.established) = (None, None, false);
+            self.peer_syn = self.last_peer_syn.clone().filter(|_| raw.flags & ACK != 0);
             (self.right_edge, self.window, self.acknowledged) = (NEVER, 0, NEVER);
         }
         let worker_isn = self.worker_isn.unwrap_or(0);
@@ -246,35 +247,35 @@ impl Flow {
         }
     }
 
-    /// What must hold of every segment that the worker sends; takes notice of it.
+    /// Checks the invariants of every segment of the worker and updates the connection state.
     pub fn check(&mut self, got: &Got) -> Result<(), String> {
         let options = &got.raw.options;
         let is_syn = got.has(SYN);
         if got.has(URG) || (got.has(SYN) && got.flags & (FIN | RST) != 0) || (got.has(RST) && got.len > 0) {
-            return Err("an impossible combination of flags, or a reset with data".into());
+            return Err("an invalid combination of flags, or a reset with data".into());
         }
         if !got.has(ACK) && !got.has(SYN) && !got.has(RST) {
             return Err("neither ACK nor SYN nor RST".into());
         }
-        // RFC 9293 §3.2, RFC 7323 §2.2, RFC 2018 §2: only in a SYN.
+        // RFC 9293 §3.2, RFC 7323 §2.2, RFC 2018 §2: these options appear only in a SYN.
         if !is_syn && (options.mss.is_some() || options.window_scale.is_some() || options.sack_permitted) {
-            return Err("an option that belongs into a SYN".into());
+            return Err("a SYN option in another segment".into());
         }
         if got.has(RST) || self.worker_isn.is_none() {
             return Ok(());
         }
         if is_syn {
-            self.worker_hello = Some(Hello { flags: got.flags, options: options.clone() });
+            self.worker_syn = Some(SynInfo { flags: got.flags, options: options.clone() });
         } else {
             self.established = true;
             self.check_established(got)?;
         }
         self.check_window(got)?;
         if let Some((value, _)) = options.timestamp {
-            // RFC 7323 §5.4: the clock only goes forward; after half of its round that cannot be seen.
+            // RFC 7323 §5.4: the timestamp clock is monotonic.
             let comparable = got.at.since(self.last_sent) < HALF_ROUND;
             if comparable && self.last_tsval.is_some_and(|last| relative(value, last) < 0) {
-                return Err("a timestamp before an earlier one".into());
+                return Err("a TSval less than an earlier one".into());
             }
             (self.last_tsval, self.last_sent) = (Some(value), got.at);
         }
@@ -283,38 +284,38 @@ impl Flow {
 
     fn check_established(&self, got: &Got) -> Result<(), String> {
         let options = &got.raw.options;
-        // RFC 7323 §3.2: on every segment once negotiated, and on none otherwise.
+        // RFC 7323 §3.2: timestamps are on every segment once negotiated, and on none otherwise.
         if options.timestamp.is_some() != self.has_timestamps() {
-            return Err("timestamps that were not negotiated, or none that were".into());
+            return Err("timestamps without negotiation, or none despite it".into());
         }
-        if !options.sack.is_empty() && !self.peer_hello.as_ref().is_some_and(|hello| hello.options.sack_permitted) {
-            return Err("SACK blocks for a peer that has not permitted them (RFC 2018 §3)".into());
+        if !options.sack.is_empty() && !self.peer_syn.as_ref().is_some_and(|syn| syn.options.sack_permitted) {
+            return Err("SACK blocks without SACK-permitted (RFC 2018 §3)".into());
         }
         if !self.has_ecn() && (got.flags & (ECE | CWR) != 0 || got.raw.ecn != 0) {
-            return Err("marks of ECN without having negotiated it (RFC 3168 §6.1.1)".into());
+            return Err("ECN marks without ECN negotiation (RFC 3168 §6.1.1)".into());
         }
         if got.raw.ecn == CE {
-            return Err("an endpoint that says that the network is congested".into());
+            return Err("a CE mark, which only routers set".into());
         }
         let carried = got.len + got.raw.options_len as Rel;
-        // RFC 9293 §3.7.1: options count. An MSS too small to be taken at its word is another matter.
+        // RFC 9293 §3.7.1: options count. Tiny MSS values are raised by the engine, so they are not checked.
         if got.raw.tso {
-            // The port cuts it: what fits into one segment needs no cutting.
+            // A payload that fits into one segment needs no TSO.
             if carried <= self.peer_mss() {
-                return Err(format!("a request to cut {carried} bytes, and the peer's MSS is {}", self.peer_mss()));
+                return Err(format!("TSO for {carried} bytes with the peer's MSS {}", self.peer_mss()));
             }
         } else if got.len > 0 && carried > self.peer_mss() && self.peer_mss() >= 64 {
             return Err(format!(
-                "{carried} bytes of options and data in a segment to a peer with MSS {}",
+                "{carried} bytes of options and data in a segment with the peer's MSS {}",
                 self.peer_mss()
             ));
         }
         if got.len > 0 && got.raw.payload != stream(got.seq, got.len) {
-            return Err("payload that is not that of the stream".into());
+            return Err("a payload that differs from the stream".into());
         }
-        // One byte more: a probe.
+        // A window probe may carry one byte beyond the window.
         if got.seq + got.len > self.peer_edge + 1 {
-            return Err(format!("data up to {} beyond the window's edge {}", got.seq + got.len, self.peer_edge));
+            return Err(format!("data up to {} beyond the window's right edge {}", got.seq + got.len, self.peer_edge));
         }
         Ok(())
     }
@@ -324,20 +325,20 @@ impl Flow {
             return Ok(());
         }
         if got.ack > self.peer_end {
-            return Err(format!("an acknowledgement of {}, and the peer has sent up to {}", got.ack, self.peer_end));
+            return Err(format!("an acknowledgement of {} beyond the peer's end {}", got.ack, self.peer_end));
         }
         if got.ack < self.acknowledged {
-            return Err(format!("an acknowledgement of {} after one of {}", got.ack, self.acknowledged));
+            return Err(format!("an acknowledgement of {} after {}", got.ack, self.acknowledged));
         }
         self.acknowledged = got.ack;
         if self.peer_fin.is_some_and(|end| got.ack >= end) {
-            // There is no more to come, so there is no window to speak of.
+            // The window has no meaning after the peer's FIN.
             return Ok(());
         }
-        let shift = if got.has(SYN) { 0 } else { self.shift(&self.worker_hello) };
+        let shift = if got.has(SYN) { 0 } else { self.shift(&self.worker_syn) };
         self.window = Rel::from(got.raw.window) << shift;
         let edge = got.ack + self.window;
-        // RFC 9293 §3.8.6: it should not move left; RFC 7323 §2.4: but for what scaling rounds off.
+        // RFC 9293 §3.8.6: the right edge should not move left, except by scale rounding (RFC 7323 §2.4).
         if edge + (1 << shift) <= self.right_edge {
             return Err(format!("the window's right edge moves left, from {} to {edge}", self.right_edge));
         }

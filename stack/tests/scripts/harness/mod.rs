@@ -1,19 +1,18 @@
-//! The harness of the scripts: a worker on one end of a link in memory, and on the other a peer that is played by hand,
-//! on a virtual clock.
+//! Harness of the scripts: a worker and a scripted peer on an in-memory link, on a virtual clock.
 //!
-//! A script reads like one of packetdrill: segments are injected, and segments are expected, with sequence numbers
-//! relative to the two initial ones. The service on the worker is told what to do in between. Time passes only where a
-//! script says so, and what the worker sends unexpectedly fails the script with a trace of all that happened. Every
-//! segment of the worker is checked besides for what must always hold; see [`flow::Flow::check`].
+//! As in packetdrill, a script injects segments and expects segments, with sequence numbers relative to the two initial
+//! ones, and sends commands to the worker's service in between. Time passes only where the script lets it pass. An
+//! unexpected segment fails the script with a trace. Every segment of the worker is also checked against general
+//! invariants; see [`flow::Flow::check`].
 //!
-//! A script runs on several workers at the same time: with and without checksum offload, with all fast paths and with none. After every step
-//! they must have sent the same packets; see [`arm`].
+//! A script runs on several workers, the [arms](arm): with and without checksum offload, with all fast paths and with
+//! none. After every step all arms must have sent the same packets.
 
 mod app;
 mod arm;
+mod commands;
 mod expect;
 mod flow;
-mod orders;
 mod params;
 mod receiver;
 mod script;

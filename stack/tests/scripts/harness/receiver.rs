@@ -1,5 +1,5 @@
-//! A peer that plays itself: it receives what the worker sends over a path that loses what the script says, and
-//! acknowledges as a receiver does. For scripts about the course of a recovery rather than about each step of it.
+//! Automatic receiver for scripts that test a whole recovery: receives the worker's segments over a lossy path and
+//! acknowledges them.
 
 use super::flow::Got;
 use super::script::Script;
@@ -7,58 +7,58 @@ use super::segment::{Rel, Seg, ack};
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// The receiving peer.
+/// Receiving peer.
 pub struct Receiver {
-    /// What it acknowledges.
+    /// Next expected sequence number.
     pub next: Rel,
-    /// Its own sequence number.
+    /// Sequence number of its acknowledgements.
     pub seq: Rel,
     rtt: Duration,
     sack: bool,
-    /// What lies beyond `next`, the most recent first.
-    islands: Vec<(Rel, Rel)>,
-    /// Acknowledgements on their way.
+    /// Ranges received beyond `next`, most recent first.
+    out_of_order: Vec<(Rel, Rel)>,
+    /// Acknowledgements in flight.
     due: VecDeque<(Instant, Seg)>,
 }
 
 impl Receiver {
-    /// A peer that has received everything before `next`; its acknowledgements of a segment arrive `rtt` after the segment
-    /// was sent.
+    /// Creates a peer that has received all bytes before `next`. An acknowledgement arrives `rtt` after its segment was
+    /// sent.
     pub fn new(next: Rel, rtt: Duration, sack: bool) -> Self {
-        Receiver { next, seq: 1, rtt, sack, islands: Vec::new(), due: VecDeque::new() }
+        Receiver { next, seq: 1, rtt, sack, out_of_order: Vec::new(), due: VecDeque::new() }
     }
 
-    /// Takes in `len` bytes from `seq` on, and returns their acknowledgement.
-    pub fn take_data(&mut self, seq: Rel, len: Rel) -> Seg {
+    /// Receives `len` bytes at `seq` and returns their acknowledgement.
+    pub fn receive(&mut self, seq: Rel, len: Rel) -> Seg {
         let (mut left, mut right) = (seq, seq + len);
-        let duplicate = right <= self.next || self.islands.iter().any(|(l, r)| *l <= left && right <= *r);
+        let duplicate = right <= self.next || self.out_of_order.iter().any(|(l, r)| *l <= left && right <= *r);
         let mut blocks = Vec::new();
         if duplicate {
             // RFC 2883 §4.
             blocks.push((left, right));
         } else if left <= self.next {
             self.next = right;
-            while let Some(at) = self.islands.iter().position(|(l, _)| *l <= self.next) {
-                self.next = self.next.max(self.islands.remove(at).1);
+            while let Some(at) = self.out_of_order.iter().position(|(l, _)| *l <= self.next) {
+                self.next = self.next.max(self.out_of_order.remove(at).1);
             }
         } else {
-            self.islands.retain(|(l, r)| {
+            self.out_of_order.retain(|(l, r)| {
                 let apart = *r < left || right < *l;
                 if !apart {
                     (left, right) = (left.min(*l), right.max(*r));
                 }
                 apart
             });
-            self.islands.insert(0, (left, right));
+            self.out_of_order.insert(0, (left, right));
         }
-        blocks.extend(&self.islands);
+        blocks.extend(&self.out_of_order);
         blocks.truncate(3);
         let seg = ack(self.seq, self.next);
         if self.sack { seg.sack(&blocks) } else { seg }
     }
 
-    /// Plays until everything up to `end` has been acknowledged and the worker has got the last acknowledgement, for
-    /// `limit` at most; `lose` says of each segment whether it is lost on the way. Returns what the worker has sent.
+    /// Runs until all data up to `end` has been acknowledged and the last acknowledgement has arrived, for at most
+    /// `limit`. `lose` returns true for segments that the path drops. Returns the segments that the worker has sent.
     #[track_caller]
     pub fn play(
         &mut self,
@@ -72,7 +72,7 @@ impl Receiver {
         loop {
             for got in script.drain() {
                 if got.len > 0 && !lose(&got) {
-                    let seg = self.take_data(got.seq, got.end() - got.seq);
+                    let seg = self.receive(got.seq, got.end() - got.seq);
                     self.due.push_back((got.at + self.rtt, seg));
                 }
                 sent.push(got);
@@ -81,7 +81,7 @@ impl Receiver {
                 return sent;
             }
             if script.now() >= until {
-                script.fail(&format!("the stream has come to {} of {end} within {limit:?}", self.next));
+                script.fail(&format!("the stream reached {} of {end} within {limit:?}", self.next));
             }
             let next = self.due.front().map_or(until, |(at, _)| *at).min(until);
             script.run_until(next, |script| !script.pending.is_empty());
@@ -95,12 +95,12 @@ impl Receiver {
     }
 }
 
-/// How many of `sent` are data that begins at `seq`.
+/// Returns the number of data segments in `sent` that begin at `seq`.
 pub fn transmissions(sent: &[Got], seq: Rel) -> usize {
     sent.iter().filter(|got| got.len > 0 && got.seq == seq).count()
 }
 
-/// What of `sent` had been sent before, in whole or in part.
+/// Returns the data segments in `sent` that repeat earlier data, in whole or in part.
 pub fn retransmissions(sent: &[Got]) -> Vec<&Got> {
     let mut end = Rel::MIN;
     let again = |got: &&Got| {

@@ -1,8 +1,8 @@
-//! The script itself: the worker, the wire, the clock, and how a connection is brought about.
+//! Script: worker, wire, clock, and connection setup.
 
 use super::arm::{Arm, Received};
 use super::flow::{Flow, Got};
-use super::params::{DELAYED_ACK, Peer, is_exchanging, ms};
+use super::params::{DELAYED_ACK, Peer, ms};
 use super::segment::{Rel, SEG, Seg, Want, ack, data, syn, syn_ack};
 use super::trace::{describe, describe_got};
 use super::wire::{self, CWR, ECE, PEER_MAC, SYN, WORKER_MAC};
@@ -14,41 +14,42 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-/// The worker's listening port, and the peer's ports when it connects and when it is connected to.
+/// Listening port of the worker.
 const LISTEN: u16 = 7;
+/// Port of the peer as client.
 const CLIENT: u16 = 5000;
 const SERVER: u16 = 80;
-/// Packets of each end of the link.
+/// Packets in the pool of each end of the link.
 const POOL: usize = 1024;
-/// Turns without time passing after which the worker is taken to spin.
+/// Worker turns without a time step after which the worker counts as spinning.
 const TURNS: usize = 1000;
 
-/// A script under way.
+/// Running script.
 pub struct Script {
-    /// The workers: the first is the one whose segments are expected, see [`Arm`].
+    /// Workers; the script expects the segments of the first. See [`Arm`].
     pub(super) arms: Vec<Arm>,
     clock: VirtualClock,
     pub(super) flows: BTreeMap<u16, Flow>,
-    /// The peer's port where none is said.
+    /// Port of the peer for commands and segments without a port.
     pub(super) port: u16,
-    /// What new flows are like.
+    /// Peer of new connections.
     peer: Peer,
-    /// Segments that the worker has sent and nobody has expected yet.
+    /// Segments of the worker that the script has not expected yet.
     pub(super) pending: VecDeque<Got>,
-    /// All that it has sent.
+    /// All segments of the worker.
     pub sent: Vec<Got>,
-    /// Connections may be such as take turns, as far as the configuration is concerned.
-    pub exchanges: bool,
-    /// How often it has asked for a neighbour's address.
-    pub questions: usize,
-    /// The peer's Ethernet address.
+    /// Whether the configuration permits request-response mode.
+    pub rr_allowed: bool,
+    /// Neighbour requests of the worker.
+    pub neighbor_requests: usize,
+    /// Ethernet address of the peer.
     mac: [u8; 6],
-    /// Other IP packets that it has sent.
-    pub(super) others: Vec<Vec<u8>>,
+    /// Frames of the worker without TCP.
+    pub(super) non_tcp: Vec<Vec<u8>>,
     trace: String,
 }
 
-/// What a script begins with.
+/// Initial conditions of a script.
 struct Setup {
     config: Config,
     link: LinkConfig,
@@ -63,7 +64,7 @@ impl Setup {
             mac: Some(MacAddr(WORKER_MAC)),
             dad_transmits: 0,
             listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],
-            // A table for more takes longer to make than most scripts take.
+            // A larger table takes longer to create than most scripts run.
             max_connections: 4096,
             seed: 1,
             ..Config::default()
@@ -87,30 +88,30 @@ impl Setup {
             peer,
             pending: VecDeque::new(),
             sent: Vec::new(),
-            exchanges: true,
-            questions: 0,
+            rr_allowed: true,
+            neighbor_requests: 0,
             mac: PEER_MAC,
-            others: Vec::new(),
+            non_tcp: Vec::new(),
             trace: String::new(),
         };
-        script.settle();
+        script.run_until_idle();
         script
     }
 }
 
-/// The peer's address.
+/// Returns the address of the peer.
 fn peer_ip(ipv6: bool) -> IpAddr {
     if ipv6 { "fd00::1".parse().unwrap() } else { IpAddr::from([10, 0, 0, 1]) }
 }
 
-/// The worker's address.
+/// Returns the address of the worker.
 fn worker_ip(ipv6: bool) -> IpAddr {
     if ipv6 { "fd00::2".parse().unwrap() } else { IpAddr::from([10, 0, 0, 2]) }
 }
 
 impl Peer {
-    /// `seg`, a SYN with or without an acknowledgement, with what this peer says in it.
-    fn hello(&self, seg: Seg, now: Instant, echo: u32) -> Seg {
+    /// Adds this peer's options to `seg`, a SYN or SYN-ACK.
+    fn syn_with_options(&self, seg: Seg, now: Instant, echo: u32) -> Seg {
         let mut seg = seg.window(self.window);
         seg.mss = self.mss.map_or(Want::Absent, Want::Is);
         seg.window_scale = self.window_scale.map_or(Want::Absent, Want::Is);
@@ -127,85 +128,85 @@ impl Peer {
     }
 }
 
-/// Packets that a worker sets aside while connections write.
-const SET_ASIDE: usize = 32;
+/// Packets that a worker reserves for control segments while connections write.
+const CONTROL_RESERVE: usize = 32;
 
 impl Script {
-    /// A worker that listens, and a peer that has done nothing yet.
+    /// Starts a listening worker.
     pub fn listen(peer: Peer, configure: impl FnOnce(&mut Config)) -> Self {
         Setup::new(peer, configure).start()
     }
 
-    /// A worker whose service has begun to connect to the peer: its SYN is there to be expected.
+    /// Starts a worker whose service connects to the peer. The script expects its SYN.
     pub fn connecting(peer: Peer, configure: impl FnOnce(&mut Config)) -> Self {
         Setup { connect: true, ..Setup::new(peer, configure) }.start()
     }
 
-    /// A worker on a link with this MTU, that listens.
+    /// Starts a listening worker on a link with this MTU.
     pub fn listen_on_mtu(peer: Peer, mtu: u16, configure: impl FnOnce(&mut Config)) -> Self {
         let link = LinkConfig { mtu, pool: POOL, data_room: usize::from(mtu) + 128, ..LinkConfig::default() };
         Setup { link, ..Setup::new(peer, configure) }.start()
     }
 
-    /// A worker on such a link, that listens.
+    /// Starts a listening worker on `link`.
     pub fn listen_over(peer: Peer, link: LinkConfig) -> Self {
         Setup { link, ..Setup::new(peer, |_| {}) }.start()
     }
 
-    /// A worker on such a link with this configuration, that listens.
+    /// Starts a listening worker on `link` with this configuration.
     pub fn listen_over_with(peer: Peer, link: LinkConfig, configure: impl FnOnce(&mut Config)) -> Self {
         Setup { link, ..Setup::new(peer, configure) }.start()
     }
 
-    /// Lets connections that are opened from now on be those of another peer.
-    pub fn use_peer(&mut self, peer: Peer) {
+    /// Sets the peer of connections that are opened from now on.
+    pub fn set_peer(&mut self, peer: Peer) {
         self.peer = peer;
     }
 
-    /// A connection that the peer has opened over such a link.
+    /// Starts a script with a connection that the peer has opened over `link`.
     pub fn accepted_over(peer: Peer, link: LinkConfig) -> Self {
         Self::accepted_over_with(peer, link, |_| {})
     }
 
-    /// A connection that the peer has opened over such a link to a worker with this configuration.
+    /// Starts a script with a connection that the peer has opened over `link` to a worker with this configuration.
     pub fn accepted_over_with(peer: Peer, link: LinkConfig, configure: impl FnOnce(&mut Config)) -> Self {
         let mut script = Setup { link, ..Setup::new(peer, configure) }.start();
-        script.shake_hands();
+        script.handshake();
         script
     }
 
-    /// A connection that the peer has opened.
+    /// Starts a script with a connection that the peer has opened.
     pub fn accepted(peer: Peer) -> Self {
         Self::accepted_with(peer, |_| {})
     }
 
-    /// A connection that the peer has opened to a worker with this configuration.
+    /// Starts a script with a connection that the peer has opened to a worker with this configuration.
     pub fn accepted_with(peer: Peer, configure: impl FnOnce(&mut Config)) -> Self {
         let mut script = Self::listen(peer, configure);
-        script.shake_hands();
+        script.handshake();
         script
     }
 
-    /// A connection that the worker has opened.
+    /// Starts a script with a connection that the worker has opened.
     pub fn connected(peer: Peer) -> Self {
         Self::connected_with(peer, |_| {})
     }
 
-    /// A connection that a worker with this configuration has opened.
+    /// Starts a script with a connection that a worker with this configuration has opened.
     pub fn connected_with(peer: Peer, configure: impl FnOnce(&mut Config)) -> Self {
         let mut script = Self::connecting(peer.clone(), configure);
         script.expect(syn(0).any_ecn());
         script.expect_nothing_for(peer.rtt);
-        script.inject_hello(syn_ack(0, 1));
+        script.inject_syn(syn_ack(0, 1));
         script.expect(ack(1, 1));
         script.expect_opened();
         script.check_negotiated();
         script
     }
 
-    /// The peer opens a connection from the current port.
-    pub fn shake_hands(&mut self) {
-        self.inject_hello(syn(0));
+    /// Opens a connection from the peer's current port.
+    pub fn handshake(&mut self) {
+        self.inject_syn(syn(0));
         self.expect(syn_ack(0, 1).any_ecn());
         self.expect_nothing_for(self.peer.rtt);
         self.inject(ack(1, 1));
@@ -214,7 +215,7 @@ impl Script {
         self.check_negotiated();
     }
 
-    /// What the peer offers has been taken up: a script about it would mean nothing otherwise.
+    /// Checks that every option the peer offers was negotiated.
     #[track_caller]
     fn check_negotiated(&mut self) {
         let peer = self.peer.clone();
@@ -225,86 +226,86 @@ impl Script {
         }
     }
 
-    /// `seg`, a SYN, with the options of the peer.
-    pub fn hello(&self, seg: Seg) -> Seg {
+    /// Returns `seg`, a SYN, with the options of the peer.
+    pub fn syn_with_options(&self, seg: Seg) -> Seg {
         let port = seg.port.unwrap_or(self.port);
         let echo = self.flows.get(&port).and_then(|flow| flow.last_tsval).unwrap_or(0);
-        self.peer.hello(seg, self.now(), echo)
+        self.peer.syn_with_options(seg, self.now(), echo)
     }
 
     /// Injects `seg`, a SYN, with the options of the peer.
-    pub fn inject_hello(&mut self, seg: Seg) {
-        let hello = self.hello(seg);
-        self.inject(hello);
+    pub fn inject_syn(&mut self, seg: Seg) {
+        let seg = self.syn_with_options(seg);
+        self.inject(seg);
     }
 
-    /// Injects `seg`, a SYN, with the options of the peer, in a packet that nobody may write to as long as what is returned
-    /// is kept: one for each worker.
-    pub fn inject_shared_hello(&mut self, seg: Seg) -> Vec<MemoryPacket> {
-        let hello = self.hello(seg);
-        let frame = self.frame(&hello);
+    /// Injects `seg`, a SYN, with the options of the peer, in a packet that is shared while the returned packets (one
+    /// per arm) are held.
+    pub fn inject_shared_syn(&mut self, seg: Seg) -> Vec<MemoryPacket> {
+        let seg = self.syn_with_options(seg);
+        let frame = self.frame(&seg);
         let share = |arm: &mut Arm| {
             let packet = arm.packet(&frame);
-            let share = packet.try_clone().expect("the peer's packets come back");
-            arm.put(packet);
+            let share = packet.try_clone().expect("the peer's pool has a packet");
+            arm.transmit(packet);
             share
         };
         let shares = self.arms.iter_mut().map(share).collect();
-        self.settle();
+        self.run_until_idle();
         shares
     }
 
-    /// From here on the script is about the worker whose segments it expects, and no other: what a fast path sends at once, the general
-    /// path sends at the end of the turn, together with what else the service has written by then.
-    pub fn without_controls(&mut self) {
+    /// Stops comparing arms. A fast path sends at once; the general path sends at the end of the turn, together with
+    /// the other data that the service has written by then, so segment boundaries may differ.
+    pub fn drop_other_arms(&mut self) {
         self.arms.truncate(1);
     }
 
-    /// The worker whose segments are expected.
-    pub(super) fn own(&mut self) -> &mut Arm {
+    /// Returns the arm whose segments are expected.
+    pub(super) fn first_arm(&mut self) -> &mut Arm {
         &mut self.arms[0]
     }
 
-    /// Lets what follows be about the peer's port `port`, where nothing else is said.
+    /// Selects the peer's port of subsequent steps.
     pub fn on_port(&mut self, port: u16) -> &mut Self {
         self.port = port;
         self
     }
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// The connection of the current port.
+    /// Returns the connection of the current port.
     pub fn flow(&mut self) -> &mut Flow {
         self.flow_of(self.port)
     }
 
-    /// The connection of a port of the peer.
+    /// Returns the connection of a port of the peer.
     pub(super) fn flow_of(&mut self, port: u16) -> &mut Flow {
         let ipv6 = self.peer.ipv6;
         let (remote, local) = (SocketAddr::new(peer_ip(ipv6), port), SocketAddr::new(worker_ip(ipv6), LISTEN));
         self.flows.entry(port).or_insert_with(|| Flow::new(self.peer.clone(), remote, local))
     }
 
-    /// Sends a segment to the worker, and lets the worker do what it does at once.
+    /// Injects a segment and runs the worker until idle.
     #[track_caller]
     pub fn inject(&mut self, seg: Seg) {
         self.inject_burst([seg]);
     }
 
-    /// Sends segments to the worker that it receives in one burst.
+    /// Injects segments in one receive burst and runs the worker until idle.
     #[track_caller]
     pub fn inject_burst(&mut self, segs: impl IntoIterator<Item = Seg>) {
         for seg in segs {
             let frame = self.frame(&seg);
-            self.put(&frame);
+            self.transmit(&frame);
         }
-        self.settle();
+        self.run_until_idle();
     }
 
-    /// The frame of a segment that is about to be injected.
+    /// Returns the frame of a segment to inject.
     fn frame(&mut self, seg: &Seg) -> Vec<u8> {
         let now = self.now();
         let flow = self.flow_of(seg.port.unwrap_or(self.port));
@@ -314,24 +315,23 @@ impl Script {
         frame
     }
 
-    /// An ICMP error about `about`, a segment of the worker: from the peer's address or, with `from_router`, from a
-    /// router's.
+    /// Injects an ICMP error from a router about `about`, a segment of the worker.
     pub fn inject_icmp(&mut self, kind: u8, code: u8, word: u32, about: &Got) {
         let quoted = about.raw.packet.clone();
         self.inject_icmp_quoting(kind, code, word, &quoted);
     }
 
-    /// An ICMP error that quotes `packet`.
+    /// Injects an ICMP error that quotes `packet`.
     pub fn inject_icmp_quoting(&mut self, kind: u8, code: u8, word: u32, packet: &[u8]) {
         let router: IpAddr = if self.peer.ipv6 { "fd00::9".parse().unwrap() } else { IpAddr::from([10, 0, 0, 9]) };
         let frame = wire::icmp_error(router, worker_ip(self.peer.ipv6), kind, code, word, packet);
         self.note(format_args!("inject ICMP {kind}/{code} {word}"));
-        self.put(&frame);
-        self.settle();
+        self.transmit(&frame);
+        self.run_until_idle();
     }
 
-    /// The peer fills the window that the worker offers, from `seq` on, but for the last `leave` bytes; what the worker
-    /// answers is dropped. Returns the peer's next sequence number.
+    /// Fills the worker's receive window from `seq`, except for the last `leave` bytes, and discards the replies.
+    /// Returns the peer's next sequence number.
     #[track_caller]
     pub fn fill_window(&mut self, mut seq: Rel, leave: Rel) -> Rel {
         for _ in 0..1000 {
@@ -345,10 +345,10 @@ impl Script {
             self.drain();
             seq += len;
         }
-        self.fail("the window has no end");
+        self.fail("the window does not fill up");
     }
 
-    /// The peer acknowledges what the worker has sent up to `to`, a segment of [`SEG`] bytes at a time, from `from` on.
+    /// Injects acknowledgements of the worker's data from `from` to `to`, one per [`SEG`] bytes.
     #[track_caller]
     pub fn ack_each(&mut self, from: Rel, to: Rel) {
         let seq = self.flow().peer_end;
@@ -359,14 +359,14 @@ impl Script {
         }
     }
 
-    /// Sends a segment to the worker as a chain of packets: the headers and `first` bytes of payload in one, and
-    /// the rest in another.
+    /// Injects a segment as a chain of two packets: the headers and `first` bytes of payload, and the remaining
+    /// payload.
     #[track_caller]
     pub fn inject_chain(&mut self, seg: Seg, first: usize) {
         self.inject_pieces(seg, &[first]);
     }
 
-    /// Sends a segment to the worker as a chain of packets: at each of `cuts`, places in the payload, another packet begins.
+    /// Injects a segment as a chain of packets that is divided at the payload offsets `cuts`.
     #[track_caller]
     pub fn inject_pieces(&mut self, seg: Seg, cuts: &[usize]) {
         let now = self.now();
@@ -378,78 +378,79 @@ impl Script {
         let cuts: Vec<usize> = cuts.iter().map(|at| payload + at).collect();
         for arm in &mut self.arms {
             let packet = arm.chain(&frame, &cuts);
-            arm.put(packet);
+            arm.transmit(packet);
         }
-        self.settle();
+        self.run_until_idle();
     }
 
-    /// The peer has another Ethernet address from now on, and says so.
-    pub fn move_peer(&mut self, mac: [u8; 6]) {
+    /// Changes the Ethernet address of the peer and announces it.
+    pub fn change_peer_mac(&mut self, mac: [u8; 6]) {
         self.mac = mac;
         let ipv6 = self.peer.ipv6;
-        self.put(&wire::announcement(peer_ip(ipv6), worker_ip(ipv6), mac));
-        self.settle();
+        self.transmit(&wire::announcement(peer_ip(ipv6), worker_ip(ipv6), mac));
+        self.run_until_idle();
     }
 
-    /// The link goes down, or up.
+    /// Sets the link state.
     pub fn set_link(&mut self, up: bool) {
         self.note(format_args!("link {}", if up { "up" } else { "down" }));
         self.arms.iter().for_each(|arm| arm.nic.link().set_up(up));
     }
 
-    /// The peer's port stops receiving, or receives again.
+    /// Sets whether the peer's port receives.
     pub fn set_receiving(&mut self, receives: bool) {
-        self.note(format_args!("the peer's port {}", if receives { "receives" } else { "stops receiving" }));
+        self.note(format_args!("the peer's port {}", if receives { "receives" } else { "does not receive" }));
         self.arms.iter_mut().for_each(|arm| arm.receives = receives);
     }
 
-    /// Whether the connection of the current port is one whose ends take turns.
-    pub fn is_exchanging(&mut self) -> bool {
-        self.settle();
+    /// Returns true if the connection of the current port is in request-response mode.
+    pub fn is_rr(&mut self) -> bool {
+        self.run_until_idle();
         let port = self.port;
-        let own = self.own();
-        let id = own.log.borrow().conns.get(&port).and_then(|conn| conn.id);
-        id.is_some_and(|id| is_exchanging(own.worker.engine(), id))
+        let arm = self.first_arm();
+        let id = arm.log.borrow().conns.get(&port).and_then(|conn| conn.id);
+        id.is_some_and(|id| arm.worker.engine().in_rr_mode(id))
     }
 
-    /// The connection of the current port is, or is not, one whose ends take turns, if it may be.
+    /// Expects the connection of the current port to be in request-response mode or not, if the configuration permits
+    /// it.
     #[track_caller]
-    pub fn expect_exchanging(&mut self, exchanging: bool) {
-        if self.is_exchanging() != (exchanging && self.exchanges) {
-            self.fail(&format!("a connection whose ends take turns: {exchanging} was expected"));
+    pub fn expect_rr(&mut self, rr: bool) {
+        if self.is_rr() != (rr && self.rr_allowed) {
+            self.fail(&format!("expected request-response mode: {rr}"));
         }
     }
 
-    fn put(&mut self, frame: &[u8]) {
-        self.arms.iter_mut().for_each(|arm| arm.put_frame(frame));
+    fn transmit(&mut self, frame: &[u8]) {
+        self.arms.iter_mut().for_each(|arm| arm.transmit_frame(frame));
     }
 
-    /// Lets time pass; what the worker sends meanwhile can be expected afterwards.
+    /// Lets time pass. Segments sent meanwhile can be expected afterwards.
     #[track_caller]
     pub fn pass(&mut self, time: Duration) {
         self.run_until(self.now() + time, |_| false);
     }
 
-    /// Lets everything happen that happens at this time, to each worker.
+    /// Runs every arm until idle, without a time step, and compares the arms.
     #[track_caller]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn run_until_idle(&mut self) {
         let mut is_busy = false;
         for arm in 0..self.arms.len() {
-            is_busy |= self.settle_arm(arm);
+            is_busy |= self.run_arm_until_idle(arm);
         }
         if !is_busy {
             return;
         }
-        let (own, others) = self.arms.split_at(1);
-        if let Some(difference) = others.iter().find_map(|arm| arm.difference(&own[0])) {
+        let (first, others) = self.arms.split_at(1);
+        if let Some(difference) = others.iter().find_map(|arm| arm.difference(&first[0])) {
             self.fail(&difference);
         }
-        self.arms.iter_mut().for_each(Arm::forget);
+        self.arms.iter_mut().for_each(Arm::clear_compared);
     }
 
-    /// Lets everything happen to one worker. Returns whether anything did. What the script's own sends is noted, to be expected.
+    /// Runs one arm until idle and records the segments of the first arm. Returns true if the arm did any work.
     #[track_caller]
-    fn settle_arm(&mut self, at: usize) -> bool {
+    fn run_arm_until_idle(&mut self, at: usize) -> bool {
         let now = self.now();
         for turn in 0..TURNS {
             let (received, is_busy) = match self.arms[at].turn(now, self.mac) {
@@ -460,31 +461,31 @@ impl Script {
                 match frame {
                     _ if at > 0 => {}
                     Received::Segment(captured) => self.take_segment(captured),
-                    Received::Question => self.questions += 1,
-                    Received::Other(bytes) => self.others.push(bytes),
+                    Received::NeighborRequest => self.neighbor_requests += 1,
+                    Received::Other(bytes) => self.non_tcp.push(bytes),
                 }
             }
             if !is_busy {
-                let wrong = self.arms[at].log.borrow_mut().wrong.take();
-                if let Some(wrong) = wrong {
-                    self.fail(&format!("{wrong}, with {}", self.arms[at].name));
+                let mismatch = self.arms[at].log.borrow_mut().mismatch.take();
+                if let Some(mismatch) = mismatch {
+                    self.fail(&format!("{mismatch}, with {}", self.arms[at].name));
                 }
                 return turn > 0;
             }
         }
-        self.fail(&format!("the worker does not come to rest, with {}", self.arms[at].name));
+        self.fail(&format!("the worker does not become idle, with {}", self.arms[at].name));
     }
 
-    /// Lets time pass until `until`, or until `done`.
+    /// Lets time pass until `until`, or until `done` returns true.
     #[track_caller]
     pub(super) fn run_until(&mut self, until: Instant, mut done: impl FnMut(&mut Self) -> bool) {
-        self.settle();
+        self.run_until_idle();
         while self.now() < until && !done(self) {
             let deadlines = self.arms.iter_mut().filter_map(|arm| arm.worker.next_deadline());
             let next = deadlines.min().unwrap_or(until).min(until);
-            // A deadline that led to nothing: a microsecond on.
+            // Advance at least 1 µs past a deadline that caused no work.
             self.clock.advance_to(next.max(self.now() + Duration::from_micros(1)));
-            self.settle();
+            self.run_until_idle();
         }
     }
 
@@ -493,7 +494,7 @@ impl Script {
         let (now, local, port) = (self.now(), captured.from, captured.to.port());
         let flow = self.flow_of(port);
         if captured.flags & SYN != 0 {
-            // Where the worker connects from is its own choice.
+            // The worker chooses its own port when it connects.
             flow.local = local;
         }
         let got = flow.read(captured, now);
@@ -506,63 +507,61 @@ impl Script {
         self.pending.push_back(got);
     }
 
-    /// Writes a line of the trace.
+    /// Appends a line to the trace.
     pub(super) fn note(&mut self, what: std::fmt::Arguments) {
         let at = self.now().as_micros();
         let _ = writeln!(self.trace, "{:5}.{:06} {what}", at / 1_000_000, at % 1_000_000);
     }
 
-    /// Fails the script.
+    /// Fails the script with its trace.
     #[track_caller]
     pub fn fail(&self, why: &str) -> ! {
-        panic!("{why}\n\nwhat happened:\n{}", self.trace);
+        panic!("{why}\n\ntrace:\n{}", self.trace);
     }
 
-    /// What the worker has dropped for `cause`.
+    /// Returns the worker's drop count for `cause`.
     pub fn drops(&mut self, cause: &str) -> u64 {
-        self.own().worker.summary().drops.get(cause).copied().unwrap_or(0)
+        self.first_arm().worker.summary().drops.get(cause).copied().unwrap_or(0)
     }
 
     /// Returns the payload bytes that the worker has copied.
     pub fn copied(&mut self) -> u64 {
-        self.own().worker.summary().copied_bytes
+        self.first_arm().worker.summary().copied_bytes
     }
 
-    /// Packets of the peer's and the worker's pools that nobody holds.
+    /// Returns the number of free packets in the pools of the peer and the worker.
     pub fn free_packets(&mut self) -> usize {
-        self.settle();
-        let own = self.own();
-        own.nic.pool_available() + own.worker.nic().pool_available()
+        self.run_until_idle();
+        let arm = self.first_arm();
+        arm.nic.pool_available() + arm.worker.nic().pool_available()
     }
 
-    /// Bytes that the worker's port has copied because it takes no chains and no shared packets.
+    /// Returns the bytes that the worker's port has copied because it takes neither chains nor shared packets.
     pub fn copied_by_port(&mut self) -> u64 {
-        self.own().worker.nic().stats().copied_bytes
+        self.first_arm().worker.nic().stats().copied_bytes
     }
 
-    /// Takes all packets that each worker's port has left, for as long as they are kept.
+    /// Allocates and returns all free packets of each worker's port.
     pub fn take_packets(&mut self) -> Vec<MemoryPacket> {
         let take = |arm: &mut Arm| std::iter::from_fn(|| arm.worker.nic().allocate()).collect::<Vec<_>>();
         self.arms.iter_mut().flat_map(take).collect()
     }
 
-    /// Ends the script: whatever the worker has sent must have been expected, and no packet may be lost for good.
-    ///
-    /// Not every script needs it: it is for those about what is left behind.
+    /// Checks that no packet is lost and that no unexpected segment was sent.
     #[track_caller]
-    pub fn expect_all_packets_back(&mut self) {
+    pub fn expect_no_packets_held(&mut self) {
         self.pass(ms(1));
         for at in 0..self.arms.len() {
             let Arm { name, worker, nic, .. } = &mut self.arms[at];
             let free = |nic: &MemoryNic| (nic.pool_available(), nic.pool_capacity());
             let ((peers, of_peers), (available, capacity)) = (free(nic), free(worker.nic()));
-            // While a service writes, some are set aside for what is not payload.
+            // While connections write, the worker reserves packets for control segments.
             let has_connections = linerate_stack::Engine::<MemoryNic>::connections(worker.engine()) > 0;
-            let set_aside = if has_connections { SET_ASIDE } else { 0 };
-            let is_back = available == capacity || available + set_aside == capacity;
+            let reserve = if has_connections { CONTROL_RESERVE } else { 0 };
+            let is_back = available == capacity || available + reserve == capacity;
             if peers != of_peers || !is_back {
                 let why = format!(
-                    "{peers} of {of_peers} packets of the peer are free, {available} of {capacity} of the worker, with {name}"
+                    "free packets: {peers} of {of_peers} at the peer, {available} of {capacity} at the worker, with {name}"
                 );
                 self.fail(&why);
             }

@@ -1,4 +1,4 @@
-//! Segments in one line each, as tcpdump has them: what a failing script shows.
+//! Trace of a script: one line per segment, in the format of tcpdump.
 
 use super::flow::Got;
 use super::segment::{Seg, Want};
@@ -9,7 +9,7 @@ fn flags_of(flags: u8) -> String {
     names.iter().enumerate().filter(|(bit, _)| flags & 1 << bit != 0).map(|(_, name)| name).collect()
 }
 
-/// A segment of a script in one line.
+/// Formats a scripted segment.
 pub fn describe(seg: &Seg) -> String {
     let mut line =
         format!("{} {}:{}({})", flags_of(seg.flags), seg.seq, seg.seq + seg.payload.len(), seg.payload.len());
@@ -41,7 +41,7 @@ pub fn describe(seg: &Seg) -> String {
     line
 }
 
-/// A segment of the worker in one line.
+/// Formats a segment of the worker.
 pub fn describe_got(got: &Got) -> String {
     let options = &got.raw.options;
     let mut line = format!(

@@ -1,4 +1,4 @@
-//! Frames: how the peer's are made, byte by byte, and how the worker's are read.
+//! Frames on the wire: builds those of the peer and parses those of the worker.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -7,7 +7,7 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// The flags of a TCP header (RFC 9293 §3.1; RFC 3168 §6.1).
+/// Flags of a TCP header (RFC 9293 §3.1; RFC 3168 §6.1).
 pub const FIN: u8 = 1;
 pub const SYN: u8 = 2;
 pub const RST: u8 = 4;
@@ -17,20 +17,21 @@ pub const URG: u8 = 32;
 pub const ECE: u8 = 64;
 pub const CWR: u8 = 128;
 
-/// The ECN bits of an IP header (RFC 3168 §5).
+/// ECN bits of an IP header (RFC 3168 §5).
 pub const NOT_ECT: u8 = 0;
 pub const ECT1: u8 = 1;
 pub const ECT0: u8 = 2;
 pub const CE: u8 = 3;
 
-/// The worker's Ethernet address, and that of whoever is at the other end.
+/// Ethernet address of the worker.
 pub const WORKER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Ethernet address of the peer.
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 const ETHERNET: usize = 14;
 const TCP_HEADER: usize = 20;
 
-/// A TCP segment with absolute numbers.
+/// TCP segment with absolute numbers.
 #[derive(Debug, Clone, Default)]
 pub struct RawSegment {
     pub flags: u8,
@@ -38,26 +39,26 @@ pub struct RawSegment {
     pub ack: u32,
     pub window: u16,
     pub urgent: u16,
-    /// A multiple of four bytes.
+    /// Raw options, a multiple of four bytes long.
     pub options: Vec<u8>,
     pub payload: Vec<u8>,
     pub ecn: u8,
     pub bad_checksum: bool,
 }
 
-/// Options as a segment carries them.
+/// Options of a segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     pub mss: Option<u16>,
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
     pub timestamp: Option<(u32, u32)>,
-    /// Edges, absolute.
+    /// SACK blocks with absolute edges.
     pub sack: Vec<(u32, u32)>,
 }
 
 impl Options {
-    /// The options as bytes behind `raw`, padded to a multiple of four.
+    /// Returns the options in wire format after `raw`, padded to a multiple of four bytes.
     pub fn emit(&self, raw: &[u8]) -> Vec<u8> {
         let mut bytes = raw.to_vec();
         if let Some(mss) = self.mss {
@@ -68,7 +69,7 @@ impl Options {
             bytes.extend([1, 1, 4, 2]);
         }
         if let Some((value, echo)) = self.timestamp {
-            // As nearly everybody pads it.
+            // Padding as most implementations send it.
             bytes.extend(if self.sack_permitted { [4, 2] } else { [1, 1] });
             bytes.extend([8, 10]);
             bytes.extend(value.to_be_bytes());
@@ -85,11 +86,11 @@ impl Options {
             }
         }
         bytes.resize(bytes.len().next_multiple_of(4), 0);
-        assert!(bytes.len() <= 40, "the options of a segment take {} bytes, and 40 is all there can be", bytes.len());
+        assert!(bytes.len() <= 40, "TCP options take {} bytes, more than 40", bytes.len());
         bytes
     }
 
-    /// Reads options strictly: what the worker sends must be well formed.
+    /// Parses options strictly: the worker must send well-formed options.
     pub fn parse(mut bytes: &[u8]) -> Result<Options, String> {
         let mut options = Options::default();
         loop {
@@ -97,7 +98,7 @@ impl Options {
                 [] => return Ok(options),
                 [0, ref rest @ ..] => {
                     let padding = rest.iter().all(|byte| *byte == 0);
-                    return if padding { Ok(options) } else { Err("options behind the end of options".into()) };
+                    return if padding { Ok(options) } else { Err("options after the end of options".into()) };
                 }
                 [1, ref rest @ ..] => bytes = rest,
                 [kind, len, ..] if usize::from(len) >= 2 && usize::from(len) <= bytes.len() => {
@@ -105,7 +106,7 @@ impl Options {
                     options.read(kind, &option[2..])?;
                     bytes = rest;
                 }
-                _ => return Err(format!("an option that does not fit: {bytes:02x?}")),
+                _ => return Err(format!("a truncated option: {bytes:02x?}")),
             }
         }
     }
@@ -124,11 +125,11 @@ impl Options {
             (8, 8) => self.timestamp.replace((number(0), number(4))).is_some(),
             (kind, len) => return Err(format!("an option of kind {kind} with {len} bytes")),
         };
-        if again { Err(format!("the option of kind {kind} twice")) } else { Ok(()) }
+        if again { Err(format!("a repeated option of kind {kind}")) } else { Ok(()) }
     }
 }
 
-/// An Ethernet frame to the worker with an IP packet whose payload is `payload`.
+/// Returns an Ethernet frame to the worker with an IP packet that carries `payload`.
 pub fn ip_frame(from: IpAddr, to: IpAddr, protocol: IpProtocol, ecn: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let ip = IpRepr::new(from.into(), to.into(), protocol, payload.len(), hop_limit);
     let mut frame = vec![0; ETHERNET + ip.buffer_len()];
@@ -142,14 +143,14 @@ pub fn ip_frame(from: IpAddr, to: IpAddr, protocol: IpProtocol, ecn: u8, hop_lim
         packet.set_ecn(ecn);
         packet.fill_checksum();
     } else {
-        // The traffic class lies across the first two bytes; its last two bits are these.
+        // The traffic class spans the first two bytes; its last two bits are the ECN bits.
         ethernet.payload_mut()[1] |= ecn << 4;
     }
     frame[ETHERNET + ip.header_len()..].copy_from_slice(payload);
     frame
 }
 
-/// An Ethernet frame to the worker with a TCP segment.
+/// Returns an Ethernet frame to the worker with a TCP segment.
 pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment) -> Vec<u8> {
     let header = TCP_HEADER + segment.options.len();
     let mut bytes = Vec::with_capacity(header + segment.payload.len());
@@ -171,7 +172,7 @@ pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment) -> Vec<
     ip_frame(from.ip(), to.ip(), IpProtocol::Tcp, segment.ecn, 64, &bytes)
 }
 
-/// A TCP segment of the worker, as it came: headers and checksums have been found right.
+/// TCP segment of the worker with verified headers and checksums.
 #[derive(Debug, Clone)]
 pub struct Captured {
     pub from: SocketAddr,
@@ -181,23 +182,23 @@ pub struct Captured {
     pub ack: u32,
     pub window: u16,
     pub options: Options,
-    /// Bytes that the options take, padding included.
+    /// Length of the options, padding included.
     pub options_len: usize,
     pub payload: Vec<u8>,
     pub ecn: u8,
-    /// The IPv4 header forbids fragmentation, as every IPv6 header does.
+    /// Whether fragmentation is forbidden: by the DF bit in IPv4, always in IPv6.
     pub dont_fragment: bool,
-    /// The port is to cut the payload into segments (TSO).
+    /// Whether the port segments the payload (TSO).
     pub tso: bool,
     /// Length of the IP packet in bytes.
     pub ip_len: usize,
-    /// The IP packet, for errors to quote.
+    /// IP packet, for ICMP errors to quote.
     pub packet: Vec<u8>,
 }
 
-/// Reads a frame of the worker to the Ethernet address `to` that carries TCP; `None` if it carries something else. If the
-/// port is to sum it, it must have left the port what that needs.
-pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Captured>, String> {
+/// Parses a frame of the worker to the Ethernet address `to`. Returns `None` if it does not carry TCP. With `offload`
+/// the port computes the checksums, so the frame must carry the pseudo-header checksum.
+pub fn read_tcp(frame: &[u8], to: [u8; 6], offload: bool) -> Result<Option<Captured>, String> {
     let ethernet = EthernetFrame::new_checked(frame).map_err(|_| "a frame shorter than its header")?;
     let packet = ethernet.payload();
     let (source, destination, ecn, dont_fragment, header, len): (IpAddr, IpAddr, _, _, _, _) =
@@ -207,7 +208,7 @@ pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Cap
                 if ip.next_header() != IpProtocol::Tcp {
                     return Ok(None);
                 }
-                if port_sums && ip.checksum() != 0 || !port_sums && !ip.verify_checksum() {
+                if offload && ip.checksum() != 0 || !offload && !ip.verify_checksum() {
                     return Err("a wrong IPv4 checksum".into());
                 }
                 if ip.more_frags() || ip.frag_offset() != 0 {
@@ -231,9 +232,9 @@ pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Cap
     let packet = &packet[..len];
     let bytes = &packet[header..];
     let tcp = TcpPacket::new_checked(bytes).map_err(|_| "a bad TCP header")?;
-    // `rte_mbuf_core.h`: the pseudo-header of a packet that the port cuts has no length.
-    let tso = port_sums && tcp.checksum() == pseudo_sum(source, destination, 0);
-    let is_right = if port_sums {
+    // `rte_mbuf_core.h`: the pseudo-header of a TSO packet has length 0.
+    let tso = offload && tcp.checksum() == pseudo_sum(source, destination, 0);
+    let is_right = if offload {
         tso || tcp.checksum() == pseudo_sum(source, destination, bytes.len())
     } else {
         tcp.verify_checksum(&source.into(), &destination.into())
@@ -280,7 +281,7 @@ pub fn has_right_tcp_checksum(frame: &[u8]) -> bool {
     TcpPacket::new_checked(bytes).is_ok_and(|tcp| tcp.verify_checksum(&source, &destination))
 }
 
-/// `packet`, an IP packet with a TCP segment, with zeros in place of the checksums, which a port may have to compute.
+/// Returns the TCP/IP packet `packet` with zeros in place of the checksums, which a port may compute.
 pub fn without_checksums(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let ipv4 = packet[0] >> 4 == 4;
@@ -292,7 +293,7 @@ pub fn without_checksums(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The sum of the pseudo-header of `len` bytes of TCP (RFC 9293 §3.1, RFC 8200 §8.1), not complemented.
+/// Returns the pseudo-header sum for `len` bytes of TCP (RFC 9293 §3.1, RFC 8200 §8.1), not complemented.
 fn pseudo_sum(from: IpAddr, to: IpAddr, len: usize) -> u16 {
     let octets = |ip| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -307,7 +308,7 @@ fn pseudo_sum(from: IpAddr, to: IpAddr, len: usize) -> u16 {
     sum as u16
 }
 
-/// How a peer says that its Ethernet address is `mac` now: an ARP reply, or an advertisement (RFC 4861 §7.2.6).
+/// Returns an announcement of the Ethernet address `mac`: an ARP reply or a neighbour advertisement (RFC 4861 §7.2.6).
 pub fn announcement(from: IpAddr, to: IpAddr, mac: [u8; 6]) -> Vec<u8> {
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -317,11 +318,11 @@ pub fn announcement(from: IpAddr, to: IpAddr, mac: [u8; 6]) -> Vec<u8> {
             frame
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => advertise(from, to, 0x20, mac),
-        _ => panic!("an announcement from one family to the other"),
+        _ => panic!("an announcement between address families"),
     }
 }
 
-/// A neighbour advertisement (RFC 4861 §4.4) with these flags.
+/// Returns a neighbour advertisement (RFC 4861 §4.4) with these flags.
 fn advertise(target: std::net::Ipv6Addr, to: std::net::Ipv6Addr, flags: u8, mac: [u8; 6]) -> Vec<u8> {
     let mut advertisement = vec![136, 0, 0, 0, flags, 0, 0, 0];
     advertisement.extend(target.octets());
@@ -331,13 +332,13 @@ fn advertise(target: std::net::Ipv6Addr, to: std::net::Ipv6Addr, flags: u8, mac:
     ip_frame(target.into(), to.into(), IpProtocol::Icmpv6, 0, 255, &advertisement)
 }
 
-/// What a host that has all addresses but the worker's, and the Ethernet address `mac`, answers to an ARP request or a
-/// neighbour solicitation.
+/// Returns the reply to an ARP request or neighbour solicitation, from a host with the Ethernet address `mac` and every
+/// address except the worker's.
 pub fn neighbor_answer(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let payload = ethernet.payload();
     match ethernet.ethertype() {
-        // RFC 826: opcode 1 asks.
+        // RFC 826: opcode 1 is a request.
         EthernetProtocol::Arp if payload.get(6..8)? == [0, 1] => {
             let mut answer = frame.to_vec();
             answer[..6].copy_from_slice(&WORKER_MAC);
@@ -352,36 +353,36 @@ pub fn neighbor_answer(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
         EthernetProtocol::Ipv6 => {
             let ip = Ipv6Packet::new_checked(payload).ok()?;
             let icmp = ip.payload();
-            // RFC 4861 §4.3: type 135, the target behind four reserved bytes.
+            // RFC 4861 §4.3: type 135, the target after four reserved bytes.
             if ip.next_header() != IpProtocol::Icmpv6 || icmp.first() != Some(&135) || ip.src_addr().is_unspecified() {
                 return None;
             }
             let target: [u8; 16] = icmp.get(8..24)?.try_into().ok()?;
-            // Solicited and override, with the link-layer address.
+            // Solicited and override flags, with the link-layer address.
             Some(advertise(target.into(), ip.src_addr(), 0x60, mac))
         }
         _ => None,
     }
 }
 
-/// An ICMP error from `router` to the worker that quotes `packet`; `word` is the second half of its header: an MTU, or
-/// unused.
+/// Returns an ICMP error from `router` to the worker that quotes `packet`. `word` is the second half of the ICMP
+/// header: an MTU, or unused.
 pub fn icmp_error(router: IpAddr, to: IpAddr, kind: u8, code: u8, word: u32, packet: &[u8]) -> Vec<u8> {
     let mut icmp = vec![kind, code, 0, 0];
     icmp.extend(word.to_be_bytes());
     match (router, to) {
         (IpAddr::V4(_), IpAddr::V4(_)) => {
-            // RFC 792: the IP header and the first 64 bits of what it carries.
+            // RFC 792: the IP header and the first 64 bits of its payload.
             icmp.extend(&packet[..packet.len().min(28)]);
             Icmpv4Packet::new_unchecked(&mut icmp).fill_checksum();
             ip_frame(router, to, IpProtocol::Icmp, 0, 64, &icmp)
         }
         (IpAddr::V6(router6), IpAddr::V6(to6)) => {
-            // RFC 4443 §3.2: as much as fits into the minimum MTU.
+            // RFC 4443 §3.2: as much of the packet as fits into the minimum MTU.
             icmp.extend(&packet[..packet.len().min(1280 - 48)]);
             Icmpv6Packet::new_unchecked(&mut icmp).fill_checksum(&router6, &to6);
             ip_frame(router, to, IpProtocol::Icmpv6, 0, 64, &icmp)
         }
-        _ => panic!("an ICMP error from one family to the other"),
+        _ => panic!("an ICMP error between address families"),
     }
 }

@@ -1,8 +1,8 @@
-//! ICMP errors about connections: RFC 9293 §3.9.2.2, RFC 5461, RFC 5927.
+//! ICMP errors of connections: RFC 9293 §3.9.2.2, RFC 5461, RFC 5927.
 
-use super::harness::*;
+use crate::harness::*;
 
-/// Destination unreachable: kind and the codes of network, host, protocol, and port.
+/// Type "destination unreachable" and its codes.
 const UNREACHABLE: u8 = 3;
 const NETWORK: u8 = 0;
 const HOST: u8 = 1;
@@ -12,13 +12,13 @@ const SOURCE_QUENCH: u8 = 4;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
 
-/// ICMPv6: destination unreachable, with the code of an address that does not answer.
+/// ICMPv6 type "destination unreachable" and its code "address unreachable".
 const UNREACHABLE6: u8 = 1;
 const ADDRESS6: u8 = 3;
 
 #[test]
-fn a_connection_being_made_fails_when_its_syn_is_unreachable() {
-    // RFC 5461 §4.1; RFC 5927 §4.1 for what counts: the sequence number of the SYN.
+fn connection_attempt_fails_if_syn_is_unreachable() {
+    // RFC 5461 §4.1; RFC 5927 §4.1: the error must quote the sequence number of the SYN.
     for code in [NETWORK, HOST, PORT] {
         let mut s = Script::connecting(peer(), |_| {});
         let sent = s.expect(syn(0));
@@ -29,7 +29,7 @@ fn a_connection_being_made_fails_when_its_syn_is_unreachable() {
 }
 
 #[test]
-fn over_ipv6_a_connection_being_made_fails_when_its_syn_is_unreachable() {
+fn connection_attempt_over_ipv6_fails_if_syn_is_unreachable() {
     // RFC 5461 §4.1; RFC 4443 §3.1.
     let mut s = Script::connecting(peer().ipv6(), |_| {});
     let sent = s.expect(syn(0));
@@ -39,24 +39,24 @@ fn over_ipv6_a_connection_being_made_fails_when_its_syn_is_unreachable() {
 }
 
 #[test]
-fn an_error_about_another_sequence_number_is_ignored() {
+fn error_about_other_sequence_number_is_ignored() {
     // RFC 5927 §4.1.
     let mut s = Script::connecting(peer(), |_| {});
     let sent = s.expect(syn(0));
     for at in [24, 27] {
-        // Behind an IP header of 20 bytes the sequence number begins at 24.
+        // After an IP header of 20 bytes the sequence number is at offset 24.
         let mut packet = sent.raw.packet.clone();
         packet[at] ^= 1;
         s.inject_icmp_quoting(UNREACHABLE, HOST, 0, &packet);
     }
     s.expect_no_event();
-    s.inject_hello(syn_ack(0, 1));
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1));
     s.expect_opened();
 }
 
 #[test]
-fn an_established_connection_survives_soft_errors() {
+fn established_connection_survives_soft_errors() {
     // RFC 9293 §3.9.2.2 MUST-56.
     let mut s = Script::accepted(peer());
     s.write(1000);
@@ -72,8 +72,8 @@ fn an_established_connection_survives_soft_errors() {
 }
 
 #[test]
-fn an_established_connection_survives_hard_errors_too() {
-    // RFC 5461 §4, RFC 5927 §5.2: whoever can send them can end connections otherwise.
+fn established_connection_survives_hard_errors() {
+    // RFC 5461 §4, RFC 5927 §5.2: otherwise any sender of ICMP errors could close connections.
     let mut s = Script::accepted(peer());
     s.write(1000);
     let sent = s.expect(data(1, 1000));
@@ -86,7 +86,7 @@ fn an_established_connection_survives_hard_errors_too() {
 }
 
 #[test]
-fn a_source_quench_is_discarded() {
+fn source_quench_is_discarded() {
     // RFC 9293 §3.9.2.2 MUST-55; RFC 6633.
     let mut s = Script::accepted(peer());
     s.write(1000);
@@ -98,16 +98,16 @@ fn a_source_quench_is_discarded() {
 }
 
 #[test]
-fn errors_that_quote_too_little_do_no_harm() {
-    // RFC 792: 64 bits of the segment are quoted; what quotes less says nothing.
+fn errors_with_short_quote_are_ignored() {
+    // RFC 792: an error quotes 64 bits of the segment. A shorter quote identifies no connection.
     let mut s = Script::connecting(peer(), |_| {});
     let sent = s.expect(syn(0));
     for len in [0, 1, 19, 20, 21, 24, 27] {
         s.inject_icmp_quoting(UNREACHABLE, HOST, 0, &sent.raw.packet[..len]);
     }
     s.expect_no_event();
-    s.drain_others();
-    s.inject_hello(syn_ack(0, 1));
+    s.drain_non_tcp();
+    s.inject_syn(syn_ack(0, 1));
     s.expect(ack(1, 1));
     s.expect_opened();
 }

@@ -1,33 +1,33 @@
-//! Fair shares of the port's packets: peers that do not read or leave gaps do not keep others from being served.
+//! Fair shares of the port's packets: peers that do not read or that leave gaps do not starve other connections.
 
-use super::harness::*;
+use crate::harness::*;
 use linerate_bypass::CloseReason;
 use linerate_bypass::memory_nic::LinkConfig;
 
 /// Packets of the port.
 const POOL: usize = 1024;
-/// Reply of the service to a peer that is served.
+/// Length of the reply to a peer that reads.
 const REPLY: Rel = 20_000;
 
-/// Packets that the worker sets aside while connections write.
-const SET_ASIDE: usize = 32;
+/// Packets that the worker reserves for control segments while connections write.
+const CONTROL_RESERVE: usize = 32;
 
-/// Asserts that at most `most` packets of `free` are held.
+/// Asserts that at most `most` of the `free` packets are held.
 #[track_caller]
 fn assert_held(s: &mut Script, free: usize, most: usize) {
     let held = free - s.free_packets();
-    assert!(held <= most + SET_ASIDE, "{held} packets are held");
+    assert!(held <= most + CONTROL_RESERVE, "{held} packets held");
 }
 
 fn link() -> LinkConfig {
     LinkConfig { pool: POOL, ..LinkConfig::default() }
 }
 
-/// A worker with connections to `n` peers of MSS 88 that have closed their window, to which it has much to send.
+/// Returns a worker with connections to `n` peers of MSS 88 with closed windows, and with much data to send to each.
 fn peers_that_do_not_read(n: u16) -> Script {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), link(), |_| {});
     for port in 6000..6000 + n {
-        s.on_port(port).shake_hands();
+        s.on_port(port).handshake();
         s.write(1 << 20);
     }
     s.pass(ms(100));
@@ -35,9 +35,9 @@ fn peers_that_do_not_read(n: u16) -> Script {
     s
 }
 
-/// A peer that reads is sent a reply within round trips, without the help of a timer.
+/// Sends a reply to a peer that reads and checks that no timer is involved.
 fn expect_served(s: &mut Script, port: u16) {
-    s.on_port(port).shake_hands();
+    s.on_port(port).handshake();
     let start = s.now();
     s.write(REPLY);
     let mut next = 1;
@@ -46,48 +46,45 @@ fn expect_served(s: &mut Script, port: u16) {
         for got in s.drain() {
             next = next.max(got.end());
         }
-        assert!(next > before, "nothing has come behind {next}");
+        assert!(next > before, "no data after {next}");
         s.inject(ack(1, next));
     }
-    assert!(s.now().since(start) < ms(1), "a timer was waited for");
+    assert!(s.now().since(start) < ms(1), "the reply waited for a timer");
     s.expect_delivered(0);
 }
 
 #[test]
-fn peer_that_reads_is_served_beside_peers_that_do_not() {
-    native_only!();
+fn reading_peer_is_served_despite_peers_that_do_not_read() {
     for n in [2, 12, 50] {
         let mut s = peers_that_do_not_read(n);
         for port in [5000, 5001] {
-            s.use_peer(peer());
+            s.set_peer(peer());
             expect_served(&mut s, port);
         }
     }
 }
 
 #[test]
-fn peer_with_a_small_mss_pins_full_packets() {
-    native_only!();
+fn small_mss_fills_packets_completely() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), link(), |_| {});
     let free = s.free_packets();
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.write(40_000);
     s.drain();
-    // 2048 bytes have room for 23 segments.
+    // 2048 bytes hold 23 segments.
     assert_held(&mut s, free, 40_000 / (23 * 88) + 2);
 }
 
 #[test]
-fn data_of_a_silent_peer_leave_the_packets() {
-    native_only!();
+fn data_of_stalled_peer_moves_out_of_packets() {
     let mut s = Script::listen_over_with(peer().window(50_000), link(), |_| {});
     let free = s.free_packets();
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.write(100_000);
     s.pass(secs(30));
     s.drain();
     assert_held(&mut s, free, 2);
-    // They are delivered from the heap.
+    // The data is sent from the heap.
     let mut next = 1;
     for _ in 0..200 {
         s.inject(ack(1, next));
@@ -98,15 +95,14 @@ fn data_of_a_silent_peer_leave_the_packets() {
             return;
         }
     }
-    panic!("the peer was sent {next} of 100001");
+    panic!("the peer received {next} of 100001");
 }
 
 #[test]
-fn queued_data_that_are_on_the_heap_are_not_copied_again() {
-    // The time to copy all of them for each packet more would grow with the square of their length.
-    native_only!();
+fn queued_heap_data_is_not_copied_again() {
+    // Copying everything for each further packet would take quadratic time.
     let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.write(1000);
     s.pass(secs(20));
     s.drain();
@@ -117,17 +113,16 @@ fn queued_data_that_are_on_the_heap_are_not_copied_again() {
         s.drain();
     }
     let copied = s.copied() - before;
-    // Each byte when it is written and when it is moved, and some as pieces are joined.
-    assert!(copied <= 6 * 60_000, "{copied} bytes were copied for 60000");
+    // Each byte is copied when written and when moved, and some when pieces are merged.
+    assert!(copied <= 6 * 60_000, "{copied} bytes copied for 60000");
 }
 
 #[test]
-fn unread_data_of_a_silent_peer_share_packets() {
-    // A service that waits for room to answer does not read.
-    native_only!();
+fn unread_data_of_stalled_peer_shares_packets() {
+    // A service that waits for send buffer space does not read.
     let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
     let free = s.free_packets();
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.stop_reading();
     s.write(10_000);
     for n in 0..200 {
@@ -142,17 +137,16 @@ fn unread_data_of_a_silent_peer_share_packets() {
 }
 
 #[test]
-fn segments_of_one_byte_beyond_gaps_are_bounded() {
-    native_only!();
+fn one_byte_segments_after_gaps_are_bounded() {
     let mut s = Script::listen_over_with(peer().sack(), link(), |_| {});
     let free = s.free_packets();
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     for n in 0..1000 {
         s.inject(data(3 + 2 * n, 1));
     }
     s.drain();
     assert_held(&mut s, free, 66);
-    // After a time they are the peer's to retransmit.
+    // The worker discards them after a time; the peer retransmits.
     s.pass(secs(12));
     s.drain();
     assert_eq!(s.free_packets(), free);
@@ -162,11 +156,10 @@ fn segments_of_one_byte_beyond_gaps_are_bounded() {
 }
 
 #[test]
-fn contiguous_segments_of_one_byte_beyond_a_gap_share_packets() {
-    native_only!();
+fn contiguous_one_byte_segments_after_gap_share_packets() {
     let mut s = Script::listen_over_with(peer().sack(), link(), |_| {});
     let free = s.free_packets();
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     for n in 0..1000 {
         s.inject(data(3 + n, 1));
     }
@@ -178,12 +171,11 @@ fn contiguous_segments_of_one_byte_beyond_a_gap_share_packets() {
 }
 
 #[test]
-fn peer_that_reads_is_served_beside_peers_that_leave_gaps() {
-    native_only!();
+fn reading_peer_is_served_despite_peers_that_leave_gaps() {
     for n in [1, 20, 200] {
         let mut s = Script::listen_over_with(peer().sack(), link(), |_| {});
         for port in 6000..6000 + n {
-            s.on_port(port).shake_hands();
+            s.on_port(port).handshake();
             for n in 0..200 {
                 s.inject(data(3 + 2 * n, 1));
             }
@@ -191,17 +183,16 @@ fn peer_that_reads_is_served_beside_peers_that_leave_gaps() {
         }
         s.pass(ms(100));
         s.drain();
-        s.use_peer(peer());
+        s.set_peer(peer());
         expect_served(&mut s, 5000);
     }
 }
 
 #[test]
-fn peer_that_answers_probes_and_acknowledges_nothing_is_reset() {
-    // RFC 6429 §4: a peer of a closed window may be reset to recover memory.
-    native_only!();
+fn peer_that_only_answers_probes_is_reset() {
+    // RFC 6429 §4: a peer with a closed window may be reset to recover memory.
     let mut s = Script::listen_over_with(peer().window(0), link(), |config| config.stall_timeout = Some(secs(60)));
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.write(10_000);
     let start = s.now();
     while s.now().since(start) < secs(58) {
@@ -212,22 +203,21 @@ fn peer_that_answers_probes_and_acknowledges_nothing_is_reset() {
     }
     s.expect_no_event();
     s.pass(secs(4));
-    assert!(s.drain().iter().any(|got| got.has(RST)), "it is not reset");
+    assert!(s.drain().iter().any(|got| got.has(RST)), "no reset");
     s.expect_closed(CloseReason::TimedOut);
     assert_eq!(s.drops("peer acknowledged nothing for too long"), 1);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn window_of_less_than_a_segment_reopens_under_pressure() {
-    // RFC 9293 §3.8.6.2.2: the peer else waits for its persist timer.
-    native_only!();
+fn window_below_segment_reopens_under_pressure() {
+    // RFC 9293 §3.8.6.2.2: otherwise the peer waits for its persist timer.
     let mut s = Script::listen_over_with(peer().window_scale(0), LinkConfig { pool: 128, ..link() }, |config| {
         settings::receive_buffer(config, 1 << 20);
     });
     // Unread data that cannot be packed.
     for port in [6000, 6001] {
-        s.on_port(port).shake_hands();
+        s.on_port(port).handshake();
         s.stop_reading();
         for n in 0..44 {
             s.inject(data(1 + 1400 * n, 1400));
@@ -235,9 +225,9 @@ fn window_of_less_than_a_segment_reopens_under_pressure() {
         s.pass(DELAYED_ACK);
         s.drain();
     }
-    s.on_port(5000).shake_hands();
+    s.on_port(5000).handshake();
     let mut next = 1;
-    // Beyond the window that the handshake promised, in lengths that are no multiple of the scale.
+    // Beyond the window of the handshake, in lengths that are not multiples of the scale.
     while next < 150_000 {
         let len = (s.flow().right_edge - next).min(333);
         assert!(len > 0, "the window is closed at {next}");
@@ -252,26 +242,24 @@ fn window_of_less_than_a_segment_reopens_under_pressure() {
 }
 
 #[test]
-fn data_for_closed_windows_leave_a_seventh_of_the_packets() {
-    native_only!();
+fn data_for_closed_windows_leaves_a_seventh_of_packets() {
     let mut s = Script::listen_over_with(peer().window(0), link(), |config| config.max_packets = Some(84));
     let free = s.free_packets();
-    // Together their least shares are more than all packets.
+    // The sum of the minimum shares exceeds the pool.
     for port in 6000..6040 {
-        s.on_port(port).shake_hands();
+        s.on_port(port).handshake();
         s.write(20 * SEG);
     }
     assert_held(&mut s, free, 72);
 }
 
 #[test]
-fn queued_data_do_not_count_as_unread() {
-    native_only!();
+fn queued_data_does_not_count_as_unread() {
     let mut s = Script::listen_over_with(peer().window(0), link(), |config| config.max_packets = Some(84));
-    s.on_port(6000).shake_hands();
+    s.on_port(6000).handshake();
     s.write(30 * SEG);
-    s.use_peer(peer());
-    s.on_port(5000).shake_hands();
+    s.set_peer(peer());
+    s.on_port(5000).handshake();
     s.stop_reading();
     // Five sevenths of 84 packets may be unread.
     for n in 0..40 {
@@ -282,22 +270,21 @@ fn queued_data_do_not_count_as_unread() {
 }
 
 #[test]
-fn answers_that_are_not_acknowledged_do_not_count_as_unread() {
-    native_only!();
+fn unacknowledged_answers_do_not_count_as_unread() {
     let link = LinkConfig { checksum_offload: true, ..link() };
     let mut s = Script::listen_over_with(peer(), link, |config| config.max_packets = Some(84));
-    // Connections whose ends take turns.
+    // Connections in request-response mode.
     for port in 6000..6020 {
-        s.on_port(port).shake_hands();
+        s.on_port(port).handshake();
         s.echo();
         for at in [1, 101, 201] {
             s.inject(data(at, 100).ack(at));
             s.expect(data(at, 100).ack(at + 100));
             s.pass(ms(1));
         }
-        s.expect_exchanging(true);
+        s.expect_rr(true);
     }
-    s.on_port(5000).shake_hands();
+    s.on_port(5000).handshake();
     s.stop_reading();
     for n in 0..40 {
         s.inject(data(1 + n * SEG, SEG));

@@ -1,19 +1,18 @@
-//! When the port's packets run low: RFC 9293 says nothing of it, but that what is acceptable is taken in the end.
+//! Packet shortage: a small pool delays segments but loses no acceptable data.
 
-use super::harness::*;
+use crate::harness::*;
 use linerate_bypass::memory_nic::LinkConfig;
 
 /// Packets of the port.
 const POOL: usize = 72;
 
-/// A link whose ports have so many packets.
+/// Returns a link whose ports have `pool` packets.
 fn link(pool: usize) -> LinkConfig {
     LinkConfig { pool, ..LinkConfig::default() }
 }
 
 #[test]
-fn what_is_sent_from_other_memory_leaves_room_to_receive() {
-    native_only!();
+fn sending_external_memory_leaves_packets_for_reception() {
     let mut s = Script::accepted_over(peer().window(0), link(POOL));
     for _ in 0..2 * POOL {
         s.send(10);
@@ -24,23 +23,20 @@ fn what_is_sent_from_other_memory_leaves_room_to_receive() {
 }
 
 #[test]
-fn a_segment_of_more_pieces_than_there_are_packets_goes_in_parts() {
-    native_only!();
+fn segment_of_more_pieces_than_packets_is_sent_in_parts() {
     sends_pieces_of(10, link(40));
 }
 
 #[test]
-fn what_waits_for_a_port_that_takes_no_chains_needs_no_more_packets() {
-    // For copies, which it would make, there may be none.
-    native_only!();
+fn data_queued_for_port_without_chains_needs_no_packets() {
+    // The pool may have no packets for copies.
     for pool in 40..45 {
         sends_pieces_of(100, LinkConfig { multi_segment: false, ..link(pool) });
     }
 }
 
 #[test]
-fn port_that_takes_no_chains_has_nothing_to_copy() {
-    native_only!();
+fn port_without_chains_copies_nothing() {
     let mut s = Script::accepted_over(peer(), LinkConfig { multi_segment: false, ..LinkConfig::default() });
     s.write(2 * SEG);
     s.expect_flight(1, 2);
@@ -48,10 +44,10 @@ fn port_that_takes_no_chains_has_nothing_to_copy() {
     s.expect_flight(1 + 2 * SEG, 2);
     s.inject(ack(1, 1 + 4 * SEG));
     assert_eq!(s.copied_by_port(), 0);
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
-/// Sends sixty pieces of so many bytes when they are all there.
+/// Sends sixty pieces of `len` bytes after all have been queued.
 fn sends_pieces_of(len: Rel, link: LinkConfig) {
     let mut s = Script::accepted_over(peer(), link);
     s.inject(ack(1, 1).window(0));
@@ -65,16 +61,15 @@ fn sends_pieces_of(len: Rel, link: LinkConfig) {
         for got in s.drain() {
             next = next.max(got.end());
         }
-        assert!(next > before, "nothing has come behind {next}");
+        assert!(next > before, "no data after {next}");
         s.inject(ack(1, next));
     }
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn what_is_not_read_leaves_room_to_answer() {
-    // A service that reads what it could answer, and no more, would never read again.
-    native_only!();
+fn unread_data_leaves_packets_for_answers() {
+    // Otherwise a service that reads only as much as it can answer would stall.
     let mut s = Script::accepted_over(peer(), link(POOL));
     s.stop_reading();
     for i in 0..POOL as Rel {
@@ -86,11 +81,10 @@ fn what_is_not_read_leaves_room_to_answer() {
 }
 
 #[test]
-fn a_duplicate_that_there_was_no_packet_to_report_with_is_not_reported_of_others() {
-    // RFC 2883 §4: a block is of data that were received.
-    native_only!();
+fn unreported_duplicate_is_not_reported_later() {
+    // RFC 2883 §4: a block is of received data. No packet was available for the report.
     let mut s = Script::accepted(peer().sack());
-    s.on_port(5001).shake_hands();
+    s.on_port(5001).handshake();
     s.inject(data(1, 100));
     s.expect_within(DELAYED_ACK, ack(1, 101));
     let packets = s.take_packets();
@@ -102,15 +96,14 @@ fn a_duplicate_that_there_was_no_packet_to_report_with_is_not_reported_of_others
 }
 
 #[test]
-fn syn_that_there_was_no_packet_to_answer_with_is_answered_once_there_is_one() {
-    // No retransmission of the peer's has to make up for it.
-    native_only!();
+fn syn_without_free_packet_is_answered_later() {
+    // Without a retransmission by the peer.
     let mut s = Script::listen(peer(), |_| {});
     // The worker knows the peer's Ethernet address.
-    s.on_port(5001).shake_hands();
+    s.on_port(5001).handshake();
     let packets = s.take_packets();
-    // The answer cannot be written into the packet of the SYN.
-    let shares = s.on_port(5000).inject_shared_hello(syn(0));
+    // The SYN-ACK cannot reuse the packet of the SYN.
+    let shares = s.on_port(5000).inject_shared_syn(syn(0));
     s.expect_nothing();
     drop(packets);
     s.expect_within(ms(1), syn_ack(0, 1));
@@ -121,9 +114,8 @@ fn syn_that_there_was_no_packet_to_answer_with_is_answered_once_there_is_one() {
 }
 
 #[test]
-fn what_there_was_no_packet_to_send_with_is_sent_again_as_often_as_anything() {
-    // RFC 9293 §3.8.3: it is given up after a time, whatever it waited for before.
-    native_only!();
+fn segment_without_free_packet_gets_all_retransmissions() {
+    // RFC 9293 §3.8.3: the connection closes after a time, independent of the earlier wait.
     let mut s = Script::accepted(peer());
     s.pass(secs(1000));
     let packets = s.take_packets();
@@ -135,18 +127,17 @@ fn what_there_was_no_packet_to_send_with_is_sent_again_as_often_as_anything() {
         s.inject(data(sent, 1));
         s.drain();
         s.pass(secs(1 << sent));
-        assert!(s.drain().iter().any(|got| got.end() == 101), "it was not sent again {sent} times");
+        assert!(s.drain().iter().any(|got| got.end() == 101), "missing retransmission {sent}");
     }
     s.expect_alive(6, 101);
 }
 
 #[test]
-fn peer_may_send_while_data_to_be_sent_hold_the_packets() {
-    // Both ends might else wait for each other: the peer for window, and the worker for acknowledgements.
-    native_only!();
+fn peer_may_send_while_unsent_data_holds_packets() {
+    // Otherwise both ends might wait: the peer for window, and the worker for ACKs.
     let mut s =
         Script::accepted_over_with(peer().window(0), link(POOL), |config| settings::receive_buffer(config, 4096));
-    // Enough for packets to run low, and no more than there is room for.
+    // Enough to cause a shortage, within the send buffer.
     s.write(24 * SEG);
     let mut next = 1;
     for _ in 0..8 {
@@ -161,11 +152,10 @@ fn peer_may_send_while_data_to_be_sent_hold_the_packets() {
 }
 
 #[test]
-fn peer_of_a_service_that_reads_may_send_while_unread_data_hold_the_packets() {
-    // RFC 9293 §3.8.6: what was promised, and then a segment at a time, until there are packets again.
-    native_only!();
+fn peer_of_reading_service_may_send_while_unread_data_holds_packets() {
+    // RFC 9293 §3.8.6: the granted window, then one segment at a time until packets are free.
     let mut s = Script::accepted_over_with(peer(), link(POOL), |config| settings::receive_buffer(config, 4096));
-    s.on_port(5001).shake_hands();
+    s.on_port(5001).handshake();
     s.stop_reading();
     for n in 0..21 {
         s.inject(data(1 + 10 * n, 10));

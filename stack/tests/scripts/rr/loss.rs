@@ -1,33 +1,33 @@
-//! What is lost, repeated and out of order.
+//! Lost, repeated and out-of-order segments in request-response mode.
 
 use super::*;
 
 #[test]
-fn an_answer_that_is_lost_comes_again() {
+fn lost_answer_is_retransmitted() {
     // RFC 6298 §5.4 to §5.6.
     play_with(
         plain_peers(),
         |_| {},
         |s| {
-            let mut at = begin(s);
+            let mut at = enter_rr(s);
             s.inject(request(at, LEN));
             s.expect(answer(at, LEN));
             let sent = s.now();
             let again = s.expect_within(ms(300), answer(at, LEN));
-            let time_out = again.at.since(sent);
-            assert!(time_out > RTT, "{time_out:?}");
-            s.expect_exchanging(false);
-            s.expect_after(2 * time_out, answer(at, LEN));
-            s.expect_after(4 * time_out, answer(at, LEN));
+            let rto = again.at.since(sent);
+            assert!(rto > RTT, "{rto:?}");
+            s.expect_rr(false);
+            s.expect_after(2 * rto, answer(at, LEN));
+            s.expect_after(4 * rto, answer(at, LEN));
             s.pass(RTT);
             at += LEN;
             for _ in 0..4 {
-                at = turn(s, at, LEN);
+                at = exchange(s, at, LEN);
                 s.pass(RTT);
             }
             s.expect_delivered(at - 1);
-            at = recovers(s, at);
-            // The time-out is no longer the one that has been doubled.
+            at = expect_rr_after_recovery(s, at);
+            // The timeout is no longer doubled.
             s.inject(request(at, LEN));
             s.expect(answer(at, LEN));
             s.expect_within(ms(300), answer(at, LEN));
@@ -36,120 +36,120 @@ fn an_answer_that_is_lost_comes_again() {
 }
 
 #[test]
-fn an_answer_that_is_lost_is_probed_for() {
+fn lost_answer_gets_tail_loss_probe() {
     // RFC 8985 §7.2, §7.3.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject(request(at, LEN));
         s.expect(answer(at, LEN));
         s.expect_within(ms(300), answer(at, LEN));
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         s.pass(RTT);
         s.inject(ack(at + LEN, at + LEN));
         s.expect_nothing_for(secs(60));
-        recovers(s, at + LEN);
+        expect_rr_after_recovery(s, at + LEN);
     });
 }
 
 #[test]
-fn a_connection_that_is_given_up_says_so() {
+fn connection_times_out_with_event() {
     // RFC 9293 §3.8.3.
     play_with(
         plain_peers(),
         |config| settings::user_timeout(config, secs(10)),
         |s| {
-            begin(s);
+            enter_rr(s);
             s.pass(secs(60));
             s.expect_closed(CloseReason::TimedOut);
             s.drain();
-            s.expect_all_packets_back();
+            s.expect_no_packets_held();
         },
     );
 }
 
 #[test]
-fn a_request_that_is_repeated_is_known() {
+fn repeated_request_is_acknowledged_as_duplicate() {
     // RFC 9293 §3.10.7.4, first; RFC 2883 §4.1.
     for (from, len) in [(LEN, LEN), (LEN, LEN / 2), (LEN / 2, LEN / 2), (1, 1), (2 * LEN, LEN), (2 * LEN, 2 * LEN)] {
         play(|s| {
-            let at = begin(s);
+            let at = enter_rr(s);
             s.inject(data(at - from, len).ack(at - LEN).push());
-            let want = sacked(s, ack(at, at), &[(at - from, at - from + len)]);
+            let want = with_sack_blocks(s, ack(at, at), &[(at - from, at - from + len)]);
             s.expect(want);
-            s.expect_exchanging(false);
+            s.expect_rr(false);
             s.expect_delivered(at - 1);
-            goes_on(s, at);
+            expect_rr_resumes(s, at);
         });
     }
 }
 
 #[test]
-fn a_request_that_is_repeated_in_part_is_answered_in_part() {
+fn partly_repeated_request_is_answered_in_part() {
     // RFC 9293 §3.10.7.4, seventh; RFC 2883 §4.3.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject(data(at - 50, LEN).ack(at).push());
         s.expect(answer(at, 50).any_sack());
         s.expect_delivered(at - 1 + 50);
-        goes_on(s, at + 50);
+        expect_rr_resumes(s, at + 50);
     });
 }
 
 #[test]
-fn a_request_that_comes_twice_at_once_is_answered_once() {
+fn request_twice_in_one_burst_is_answered_once() {
     // RFC 9293 §3.10.7.4, first.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject_burst([request(at, LEN), request(at, LEN)]);
         s.expect(answer(at, LEN).any_sack());
         s.expect_nothing();
         s.expect_delivered(at - 1 + LEN);
-        goes_on(s, at + LEN);
+        expect_rr_resumes(s, at + LEN);
     });
 }
 
 #[test]
-fn a_request_out_of_order_waits_for_what_is_before_it() {
+fn out_of_order_request_waits_for_missing_data() {
     // RFC 5681 §4.2; RFC 2018 §4.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject(data(at + LEN, LEN).ack(at).push());
-        let want = sacked(s, ack(at, at), &[(at + LEN, at + 2 * LEN)]);
+        let want = with_sack_blocks(s, ack(at, at), &[(at + LEN, at + 2 * LEN)]);
         s.expect(want);
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         s.expect_delivered(at - 1);
         s.inject(request(at, LEN));
         assert_eq!(s.drain().last().map(|got| (got.end(), got.ack)), Some((at + 2 * LEN, at + 2 * LEN)));
         s.pass(RTT);
-        goes_on(s, at + 2 * LEN);
+        expect_rr_resumes(s, at + 2 * LEN);
     });
 }
 
 #[test]
-fn what_lies_outside_of_the_window_is_not_taken() {
+fn request_outside_window_is_rejected() {
     // RFC 9293 §3.4.
     play_with(
         peers(),
         |config| settings::receive_buffer(config, 4096),
         |s| {
-            let at = begin(s);
+            let at = enter_rr(s);
             let edge = s.flow().right_edge;
             for seq in [edge, edge + 1, at - 70_000] {
                 s.inject(data(seq, LEN).ack(at));
                 s.expect(ack(at, at).any_sack());
             }
             s.expect_delivered(at - 1);
-            goes_on(s, at);
+            expect_rr_resumes(s, at);
         },
     );
 }
 
 #[test]
-fn a_request_that_overflows_the_window_is_cut() {
+fn request_beyond_window_is_trimmed() {
     // RFC 9293 §3.10.7.4, first.
     let tight = |config: &mut Config| settings::receive_buffer(config, 4096);
     play_with(peers().into_iter().map(|peer| peer.mss(1400)).collect(), tight, |s| {
-        let mut at = begin(s);
+        let mut at = enter_rr(s);
         s.stop_reading();
         s.inject(request(at, 1300));
         s.expect_within(DELAYED_ACK, ack(at, at + 1300));
@@ -163,27 +163,27 @@ fn a_request_that_overflows_the_window_is_cut() {
 }
 
 #[test]
-fn a_request_that_is_answered_later_is_acknowledged_in_time() {
+fn late_answer_does_not_delay_ack() {
     // RFC 9293 §3.8.6.3.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.stop_reading();
         s.inject(request(at, LEN));
         s.expect_nothing();
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         s.expect_after(DELAYED_ACK, ack(at, at + LEN));
         s.echo();
         s.expect(answer(at, LEN));
         s.pass(RTT);
-        goes_on(s, at + LEN);
+        expect_rr_resumes(s, at + LEN);
     });
 }
 
 #[test]
-fn a_request_before_the_answer_is_answered_after_it() {
+fn request_before_answer_is_answered_after_it() {
     // RFC 9293 §3.8.6.3; RFC 5681 §4.2.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.stop_reading();
         s.inject(request(at, LEN));
         s.expect_nothing_for(ms(5));
@@ -193,31 +193,31 @@ fn a_request_before_the_answer_is_answered_after_it() {
         s.echo();
         assert_eq!(s.drain().last().map(|got| got.end()), Some(at + 2 * LEN));
         s.pass(RTT);
-        goes_on(s, at + 2 * LEN);
+        expect_rr_resumes(s, at + 2 * LEN);
     });
 }
 
 #[test]
-fn requests_that_come_together_are_answered_in_order() {
+fn requests_in_one_burst_are_answered_in_order() {
     // RFC 9293 §3.10.7.4, seventh.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject_burst((0..3).map(|n| data(at + n * LEN, LEN).ack(at).push()));
         assert_eq!(s.drain().last().map(|got| (got.end(), got.ack)), Some((at + 3 * LEN, at + 3 * LEN)));
         s.pass(RTT);
-        goes_on(s, at + 3 * LEN);
+        expect_rr_resumes(s, at + 3 * LEN);
     });
 }
 
 #[test]
-fn a_request_of_several_segments_is_acknowledged_at_once() {
-    // RFC 5681 §4.2: what the port has put together of several wants an answer as they do.
+fn request_of_several_segments_is_acknowledged_immediately() {
+    // RFC 5681 §4.2: applies to segments that the port has merged, too.
     let small = |peer: Peer| if peer.timestamps { peer.mss(512) } else { peer.mss(500) };
     play_with(
         peers().into_iter().map(small).collect(),
         |_| {},
         |s| {
-            let at = begin(s);
+            let at = enter_rr(s);
             s.stop_reading();
             s.inject(request(at, 1000));
             s.expect(ack(at, at + 1000));
@@ -228,94 +228,94 @@ fn a_request_of_several_segments_is_acknowledged_at_once() {
 }
 
 #[test]
-fn a_connection_that_falls_silent_keeps_nothing() {
+fn silent_connection_holds_no_packets() {
     play(|s| {
-        let mut at = begin(s);
+        let mut at = enter_rr(s);
         for pause in [ms(1), secs(1), secs(3600)] {
             s.inject(ack(at, at));
-            s.expect_exchanging(false);
-            s.expect_all_packets_back();
+            s.expect_rr(false);
+            s.expect_no_packets_held();
             s.expect_nothing_for(pause);
-            at = turn(s, at, LEN);
-            s.expect_exchanging(false);
+            at = exchange(s, at, LEN);
+            s.expect_rr(false);
             s.pass(RTT);
-            at = turn(s, at, LEN);
-            s.expect_exchanging(true);
+            at = exchange(s, at, LEN);
+            s.expect_rr(true);
             s.pass(RTT);
         }
     });
 }
 
 #[test]
-fn a_pure_acknowledgement_of_what_is_known_changes_nothing() {
+fn pure_ack_of_acknowledged_data_changes_nothing() {
     // RFC 9293 §3.10.7.4, fifth.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject(ack(at, at - LEN));
         s.inject(ack(at, at - 2 * LEN));
         s.expect_nothing();
         s.expect_within(ms(300), data(at - LEN, LEN).ack(at));
-        recovers(s, at);
+        expect_rr_after_recovery(s, at);
     });
 }
 
 #[test]
-fn a_request_that_acknowledges_a_part_of_the_answer_leaves_the_rest_to_be_sent_again() {
+fn request_that_acknowledges_part_of_answer_leaves_rest_for_retransmission() {
     // RFC 9293 §3.8.1.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject(data(at, LEN).ack(at - 40).push());
         s.expect(answer(at, LEN));
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         s.pass(ms(400));
-        assert!(s.drain().iter().any(|got| got.len > 0 && got.seq < at), "the rest comes again");
-        recovers(s, at + LEN);
+        assert!(s.drain().iter().any(|got| got.len > 0 && got.seq < at), "the rest is retransmitted");
+        expect_rr_after_recovery(s, at + LEN);
     });
 }
 
 #[test]
-fn a_request_that_acknowledges_nothing_new_is_answered() {
+fn request_without_new_ack_is_answered() {
     // RFC 9293 §3.10.7.4, fifth.
     for acknowledged in [LEN, LEN + 50] {
         play(|s| {
-            let at = begin(s);
+            let at = enter_rr(s);
             s.inject(data(at, LEN).ack(at - acknowledged).push());
             s.expect(answer(at, LEN));
-            s.expect_exchanging(false);
+            s.expect_rr(false);
             s.pass(RTT / 2);
             s.inject(ack(at + LEN, at + LEN));
-            goes_on(s, at + LEN);
+            expect_rr_resumes(s, at + LEN);
         });
     }
 }
 
 #[test]
-fn a_request_that_acknowledges_what_was_never_sent_is_not_taken() {
+fn request_that_acknowledges_unsent_data_is_rejected() {
     // RFC 5961 §5.2.
     for beyond in [1, 1_000_000] {
         play(|s| {
-            let at = begin(s);
+            let at = enter_rr(s);
             s.inject(data(at, LEN).ack(at + beyond).junk());
             s.expect(ack(at, at));
             s.expect_delivered(at - 1);
-            goes_on(s, at);
+            expect_rr_resumes(s, at);
         });
     }
 }
 
 #[test]
-fn a_small_congestion_window_counts() {
-    // RFC 5681 §3.1: a time-out makes it one segment.
+fn small_cwnd_limits_answer() {
+    // RFC 5681 §3.1: a timeout sets cwnd to one segment.
     play_with(
         plain_peers(),
         |_| {},
         |s| {
-            let mut at = begin(s);
+            let mut at = enter_rr(s);
             s.expect_within(ms(300), data(at - LEN, LEN));
             s.expect_within(ms(600), data(at - LEN, LEN));
-            at = recovers(s, at);
+            at = expect_rr_after_recovery(s, at);
             for len in [10, 10, 10, SEG, SEG, SEG] {
-                at = turn(s, at, len);
+                at = exchange(s, at, len);
                 s.pass(RTT);
             }
             s.write(10 * SEG);
@@ -325,7 +325,7 @@ fn a_small_congestion_window_counts() {
 }
 
 #[test]
-fn the_time_out_is_that_of_the_round_trips_measured() {
+fn rto_follows_measured_round_trips() {
     // RFC 6298 §2.3.
     for (rtts, most) in [([50, 50], 255), ([40, 80], 400), ([500, 20], 2500)] {
         play_with(
@@ -334,8 +334,8 @@ fn the_time_out_is_that_of_the_round_trips_measured() {
             |s| {
                 let mut at = 1;
                 for n in 0..50 {
-                    at = turn(s, at, LEN);
-                    s.expect_exchanging(n > 0);
+                    at = exchange(s, at, LEN);
+                    s.expect_rr(n > 0);
                     s.pass(ms(rtts[n % 2]));
                 }
                 s.inject(request(at, LEN));
@@ -349,7 +349,7 @@ fn the_time_out_is_that_of_the_round_trips_measured() {
 }
 
 #[test]
-fn the_shortest_round_trip_of_the_turns_is_known() {
+fn minimum_rtt_is_measured() {
     // RFC 8985 §6.2 steps 4 and 5: a quarter of it is the reordering window.
     let far = |peer: Peer| peer.sack().rtt(ms(100));
     play_with(
@@ -358,11 +358,11 @@ fn the_shortest_round_trip_of_the_turns_is_known() {
         |s| {
             let mut at = 1;
             for n in 0..19 {
-                at = turn(s, at, LEN);
-                s.expect_exchanging(n > 0);
+                at = exchange(s, at, LEN);
+                s.expect_rr(n > 0);
                 s.pass(RTT);
             }
-            // What is measured from here on is longer.
+            // Later samples are longer.
             s.pass(ms(25));
             s.inject(ack(at, at));
             s.write(2 * SEG);
@@ -375,39 +375,39 @@ fn the_shortest_round_trip_of_the_turns_is_known() {
 }
 
 #[test]
-fn without_a_round_trip_measured_nothing_is_taken_for_lost_too_early() {
-    // RFC 6298 §3, §5.7: a SYN sent twice measures nothing; three seconds at least, and the engine doubles twice.
-    native_only!();
+fn rto_without_rtt_sample_is_conservative() {
+    // RFC 6298 §3, §5.7: a retransmitted SYN gives no sample. The timeout is at least three seconds, and the engine
+    // doubles it twice.
     let mut s = Script::listen_over(peer(), link(POOL));
-    s.inject_hello(syn(0));
+    s.inject_syn(syn(0));
     s.expect(syn_ack(0, 1));
     s.expect_after(secs(1), syn_ack(0, 1));
     s.inject(ack(1, 1));
     s.expect_opened();
     s.echo();
-    let at = turn(&mut s, 1, LEN);
-    s.expect_exchanging(false);
+    let at = exchange(&mut s, 1, LEN);
+    s.expect_rr(false);
     s.expect_between(secs(3), ms(4100), answer(1, LEN));
-    recovers(&mut s, at);
+    expect_rr_after_recovery(&mut s, at);
 }
 
 #[test]
-fn a_time_out_stays_doubled_until_a_round_trip_is_measured() {
-    // RFC 6298 §5.7, and not longer.
+fn doubled_rto_lasts_until_next_rtt_sample() {
+    // RFC 6298 §5.7.
     play_with(
         plain_peers(),
         |_| {},
         |s| {
-            let at = begin(s);
+            let at = enter_rr(s);
             for _ in 0..2 {
                 s.expect_within(secs(2), data(at - LEN, LEN));
             }
             s.inject(ack(at, at));
             s.pass(ms(500));
-            let mut at = turn(s, at, LEN);
+            let mut at = exchange(s, at, LEN);
             for _ in 0..2 {
                 s.pass(RTT);
-                at = turn(s, at, LEN);
+                at = exchange(s, at, LEN);
             }
             s.expect_within(ms(300), data(at - LEN, LEN));
         },

@@ -1,139 +1,137 @@
-//! Connections whose ends take turns are ordinary ones: RFC 9293, RFC 7323, RFC 5681 and RFC 6298 hold of them, too.
+//! Request-response mode: each end alternately sends one segment. RFC 9293, RFC 7323, RFC 5681 and RFC 6298 apply
+//! unchanged.
 //!
-//! The harness compares an engine that keeps such a connection in an exchange with one that does not. Most of these scripts are played to
-//! a service that sends back what arrives, to one that consumes it and writes the same, and to one that does that in one step.
+//! The harness compares an engine with this mode to one without it. Most scripts run with three services: one forwards
+//! the request, one consumes it and writes the same bytes, and one does both in one call.
 
+mod demotion;
 mod loss;
-mod packets;
 mod path;
-mod segments;
+mod segment_budget;
 mod service;
 
-use super::harness::*;
+use crate::harness::*;
 use linerate_bypass::memory_nic::LinkConfig;
 use linerate_stack::Config;
 
 const RTT: Duration = ms(10);
-/// Bytes of a request where the length does not matter.
+/// Length of a request unless it matters.
 const LEN: Rel = 100;
-/// What the window field of all segments of the peers is, unless they say otherwise.
+/// Window field of the peers' segments, unless a segment sets it.
 const WINDOW: u16 = 50_000;
-/// Packets of each end of the link.
+/// Packets in the pool of each end of the link.
 const POOL: usize = 512;
 
-/// Peers over both families, with nothing and with everything.
+/// Returns peers of both families, with few and with all options.
 fn peers() -> Vec<Peer> {
     let plain = peer().rtt(RTT).window(WINDOW);
     let full = plain.clone().sack().timestamps().window_scale(2);
     vec![plain.clone(), full.clone(), plain.sack().ipv6(), full.ipv6()]
 }
 
-/// Those of them with timestamps.
+/// Returns the peers with timestamps.
 fn peers_with_timestamps() -> Vec<Peer> {
     peers().into_iter().filter(|peer| peer.timestamps).collect()
 }
 
-/// Those of them that lose nothing to a tail loss probe, as they have no SACK.
+/// Returns the peers without SACK, which get no tail loss probe.
 fn plain_peers() -> Vec<Peer> {
     let plain = peer().rtt(RTT).window(WINDOW);
     vec![plain.clone(), plain.timestamps().ipv6()]
 }
 
-/// A port that sums: others take no turns.
+/// Returns a link with checksum offload, which request-response mode requires.
 fn link(pool: usize) -> LinkConfig {
     LinkConfig { checksum_offload: true, pool, ..LinkConfig::default() }
 }
 
-/// Plays `script` on a connection to each of `peers` and to each service.
+/// Runs `script` on a connection to each of `peers`, with each service.
 #[track_caller]
 fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
     play_over(POOL, peers, configure, script);
 }
 
-/// [`play_with`] over a link with so many packets.
+/// As [`play_with`], over a link with `pool` packets.
 #[track_caller]
 fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
-    if !runs_native_scripts() {
-        return;
-    }
-    let services = [Command::Echo, Command::Repeat, Command::RepeatAtOnce];
+    let services = [Command::Echo, Command::CopyBack, Command::AnswerEach];
     for (peer, service) in peers.iter().flat_map(|peer| services.clone().map(|service| (peer, service))) {
         let mut taken = true;
         let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
             configure(config);
             taken = !config.pacing && !config.ecn;
         });
-        s.exchanges = taken;
-        s.order(service);
+        s.rr_allowed = taken;
+        s.command(service);
         script(&mut s);
     }
 }
 
-/// [`play_with`] the usual configuration, and [`peers`].
+/// As [`play_with`], with the default configuration and all [`peers`].
 #[track_caller]
 fn play(script: impl Fn(&mut Script)) {
     play_with(peers(), |_| {}, script);
 }
 
-/// The peer says `len` bytes from `at` on, where it has had the answers to all before it.
+/// Returns a request of `len` bytes at `at` from a peer that has received all earlier answers.
 fn request(at: Rel, len: Rel) -> Seg {
     data(at, len).ack(at).push()
 }
 
-/// What the service sends back for it.
+/// Returns the answer of the service to [`request`].
 fn answer(at: Rel, len: Rel) -> Seg {
     data(at, len).ack(at + len).push()
 }
 
-/// Each end has a turn. Returns where the next request begins.
+/// Exchanges one request and answer. Returns the sequence number of the next request.
 #[track_caller]
-fn turn(s: &mut Script, at: Rel, len: Rel) -> Rel {
+fn exchange(s: &mut Script, at: Rel, len: Rel) -> Rel {
     s.inject(request(at, len));
     s.expect(answer(at, len));
     s.expect_nothing();
     at + len
 }
 
-/// Turns until the connection is known to take them, a round trip after the last of them.
+/// Exchanges requests until the connection is in request-response mode, and waits one round trip.
 #[track_caller]
-fn begin(s: &mut Script) -> Rel {
+fn enter_rr(s: &mut Script) -> Rel {
     let mut at = 1;
     for n in 0..4 {
-        at = turn(s, at, LEN);
-        s.expect_exchanging(n > 0);
+        at = exchange(s, at, LEN);
+        s.expect_rr(n > 0);
         s.pass(RTT);
     }
     at
 }
 
-/// After what was not a turn, both ends take turns again.
+/// Expects that the connection returns to request-response mode.
 #[track_caller]
-fn goes_on(s: &mut Script, mut at: Rel) -> Rel {
+fn expect_rr_resumes(s: &mut Script, mut at: Rel) -> Rel {
     s.expect_nothing();
     for _ in 0..2 {
-        at = turn(s, at, LEN);
+        at = exchange(s, at, LEN);
         s.pass(RTT);
     }
-    at = turn(s, at, LEN);
-    s.expect_exchanging(true);
+    at = exchange(s, at, LEN);
+    s.expect_rr(true);
     s.pass(RTT);
     at
 }
 
-/// After something was the matter with what was sent, both ends take turns again as soon as nothing is on its way.
-fn recovers(s: &mut Script, at: Rel) -> Rel {
+/// Expects that the connection returns to request-response mode once no data is in flight, after a loss or an error.
+fn expect_rr_after_recovery(s: &mut Script, at: Rel) -> Rel {
     s.inject(ack(at, at));
     s.pass(ms(500));
-    goes_on(s, at)
+    expect_rr_resumes(s, at)
 }
 
-/// Blocks for a peer that has permitted them.
-fn sacked(s: &mut Script, seg: Seg, blocks: &[(Rel, Rel)]) -> Seg {
+/// Adds SACK blocks to `seg` if the peer has SACK.
+fn with_sack_blocks(s: &mut Script, seg: Seg, blocks: &[(Rel, Rel)]) -> Seg {
     if s.flow().peer.sack { seg.sack(blocks) } else { seg }
 }
 
 #[test]
-fn turns_are_those_of_an_ordinary_connection() {
+fn rr_mode_behaves_as_general_path() {
     // RFC 9293 §3.4, §3.8; RFC 7323 §4.3.
     play(|s| {
         let mut at = 1;
@@ -147,37 +145,37 @@ fn turns_are_those_of_an_ordinary_connection() {
             }
             let got = s.expect(want);
             assert!(got.raw.dont_fragment && got.raw.window > 0);
-            s.expect_exchanging(n > 0);
+            s.expect_rr(n > 0);
             at += len;
             s.pass(ms(3 + n as u64));
         }
         s.expect_delivered(at - 1);
         s.inject(ack(at, at));
         s.expect_nothing_for(secs(60));
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
 }
 
 #[test]
-fn turns_go_on_while_the_timers_of_those_before_would_have_expired() {
-    // RFC 6298 §5.3: the timer is that of what was sent last.
+fn rr_mode_outlasts_timers_of_earlier_segments() {
+    // RFC 6298 §5.3: the timer belongs to the most recent segment.
     play(|s| {
-        let mut at = begin(s);
+        let mut at = enter_rr(s);
         for _ in 0..100 {
-            at = turn(s, at, LEN);
+            at = exchange(s, at, LEN);
             s.pass(ms(20));
-            s.expect_exchanging(true);
+            s.expect_rr(true);
         }
     });
 }
 
 #[test]
-fn a_turn_with_or_without_push_is_one() {
-    // RFC 9293 §3.9.1.2: what PSH says is of no account.
+fn psh_does_not_affect_rr_mode() {
+    // RFC 9293 §3.9.1.2.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.inject(data(at, LEN).ack(at));
         s.expect(answer(at, LEN));
-        s.expect_exchanging(true);
+        s.expect_rr(true);
     });
 }

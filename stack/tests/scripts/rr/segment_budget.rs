@@ -1,23 +1,22 @@
-//! Many connections, and few packets.
+//! Many connections in request-response mode with few packets.
 
 use super::*;
 
 #[test]
-fn turns_end_when_packets_run_low() {
-    // Nothing of what has been acknowledged is lost, and every turn is answered in the end.
-    native_only!();
+fn packet_shortage_ends_rr_mode_without_loss() {
+    // No acknowledged data is lost, and every request is answered.
     let mut s = Script::accepted_over(peer().rtt(RTT), link(72));
     let ports: Vec<u16> = (5000..5060).collect();
     for port in &ports {
         s.on_port(*port);
         if *port != 5000 {
-            s.shake_hands();
+            s.handshake();
         }
         s.echo();
     }
     for round in 0..3 {
         let first = 1 + round * 2 * LEN;
-        // Each is to have two turns in a row: where it stands in them.
+        // Each peer sends two requests in a row: the port and its next sequence number.
         let mut waiting: Vec<(u16, Rel)> = ports.iter().map(|port| (*port, first)).collect();
         let mut exchanging = 0;
         while !waiting.is_empty() {
@@ -30,63 +29,60 @@ fn turns_end_when_packets_run_low() {
                     at += LEN;
                     answered += 1;
                 }
-                exchanging += usize::from(s.is_exchanging());
+                exchanging += usize::from(s.is_rr());
                 if at < first + 2 * LEN {
                     waiting.push((port, at));
                 }
             }
-            assert!(exchanging > 0 && answered > 0, "{exchanging} take turns, {waiting:?} have no answer");
-            // Those that have been answered say so.
+            assert!(exchanging > 0 && answered > 0, "{exchanging} in rr mode, {waiting:?} without an answer");
+            // The peers acknowledge their answers.
             for port in ports.iter().filter(|port| waiting.iter().all(|(waits, _)| waits != *port)) {
                 s.on_port(*port).inject(ack(first + 2 * LEN, first + 2 * LEN));
             }
             s.drain();
         }
-        assert!(exchanging < ports.len(), "packets never run low");
+        assert!(exchanging < ports.len(), "no packet shortage");
     }
     for port in &ports {
         s.on_port(*port).expect_delivered(6 * LEN);
     }
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn when_packets_are_low_no_more_window_is_offered() {
-    native_only!();
+fn packet_shortage_grants_no_window() {
     let mut s = Script::accepted_over(peer().rtt(RTT), link(72));
     s.echo();
-    let at = begin(&mut s);
+    let at = enter_rr(&mut s);
     let edge = s.flow().right_edge;
-    // Another connection's service leaves what it receives where it is.
-    s.on_port(5001).shake_hands();
+    // The service of another connection leaves its data unread.
+    s.on_port(5001).handshake();
     s.stop_reading();
     for n in 0..60 {
         s.inject(data(1 + 10 * n, 10));
     }
     s.drain();
-    // In request-response mode the request takes the place of the answer that it acknowledges, and needs no packet more.
-    s.without_controls();
+    // In request-response mode the request replaces the answer that it acknowledges and needs no further packet.
+    s.drop_other_arms();
     s.on_port(5000).inject(request(at, LEN));
     s.expect(answer(at, LEN));
-    s.expect_exchanging(false);
+    s.expect_rr(false);
     assert!(s.flow().right_edge <= edge.max(at + LEN + SEG), "{edge} {}", s.flow().right_edge);
     s.on_port(5001).start_reading();
     s.pass(ms(1));
     s.drain();
     s.on_port(5000).pass(RTT);
-    goes_on(&mut s, at + LEN);
+    expect_rr_resumes(&mut s, at + LEN);
 }
 
 #[test]
-fn many_connections_take_turns_and_end_in_every_way() {
-    native_only!();
-    // More than there is another way in for.
+fn many_connections_use_rr_mode_and_close_in_every_way() {
     let mut s = Script::accepted_over(peer(), link(8192));
     let ports: Vec<u16> = (5000..6100).collect();
     for port in &ports {
         s.on_port(*port);
         if *port != 5000 {
-            s.shake_hands();
+            s.handshake();
         }
         s.echo();
     }
@@ -102,7 +98,7 @@ fn many_connections_take_turns_and_end_in_every_way() {
         s.pass(ms(1));
     }
     for port in ports.iter().step_by(50) {
-        s.on_port(*port).expect_exchanging(true);
+        s.on_port(*port).expect_rr(true);
     }
     for some in ports.chunks(128) {
         let ends = some.iter().filter(|port| **port % 4 != 3).map(|port| match port % 4 {
@@ -116,19 +112,18 @@ fn many_connections_take_turns_and_end_in_every_way() {
         s.on_port(*port).abort();
     }
     s.drain();
-    s.expect_all_packets_back();
+    s.expect_no_packets_held();
 }
 
 #[test]
-fn a_request_longer_than_the_window_is_cut() {
+fn request_longer_than_window_is_trimmed() {
     // RFC 9293 §3.10.7.4, first.
-    native_only!();
     let long = LinkConfig { mtu: 9000, data_room: 9200, ..link(POOL) };
     let mut s = Script::accepted_over_with(peer().rtt(RTT).mss(8000), long, |config| {
         settings::receive_buffer(config, 4096);
     });
     s.echo();
-    let at = begin(&mut s);
+    let at = enter_rr(&mut s);
     s.inject(request(at, 5000));
     s.expect(data(at, 4096).ack(at + 4096));
     s.expect_nothing();

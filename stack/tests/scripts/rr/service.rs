@@ -1,14 +1,14 @@
-//! What the service does when it is its turn, and when it is not.
+//! Actions of the service in request-response mode.
 
 use super::*;
 
 #[test]
-fn the_service_closes_when_it_is_its_turn() {
-    // RFC 9293 §3.10.4: what is queued goes first.
+fn close_with_answer_sends_fin_after_data() {
+    // RFC 9293 §3.10.4: queued data is sent first.
     play(|s| {
-        let at = begin(s);
-        s.without_controls();
-        s.next(vec![Command::Forward, Command::Close]);
+        let at = enter_rr(s);
+        s.drop_other_arms();
+        s.on_readable(vec![Command::Forward, Command::Close]);
         s.inject(request(at, LEN));
         let sent = s.drain();
         let last = sent.last().map(|got| (got.end(), got.ack, got.has(FIN)));
@@ -21,33 +21,33 @@ fn the_service_closes_when_it_is_its_turn() {
         s.expect(ack(at + LEN + 1, at + LEN + 1));
         s.expect_peer_closed();
         s.expect_closed(CloseReason::Finished);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
 }
 
 #[test]
-fn the_service_closes_without_an_answer() {
+fn close_without_answer_sends_fin() {
     // RFC 9293 §3.10.4.
     play(|s| {
-        let at = begin(s);
-        s.next(vec![Command::Close, Command::Read(LEN as usize)]);
+        let at = enter_rr(s);
+        s.on_readable(vec![Command::Close, Command::Read(LEN as usize)]);
         s.inject(request(at, LEN));
         s.expect(fin(at, at + LEN));
         s.inject(fin(at + LEN, at + 1));
         s.expect(ack(at + 1, at + LEN + 1));
         s.expect_peer_closed();
         s.expect_closed(CloseReason::Finished);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
 }
 
 #[test]
-fn the_service_closes_when_it_is_the_peers_turn() {
+fn close_while_peer_has_the_turn_sends_fin() {
     // RFC 9293 §3.10.4.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.close();
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         let early = s.drain().iter().any(|got| got.has(FIN));
         s.inject(request(at, LEN));
         if !early {
@@ -56,58 +56,58 @@ fn the_service_closes_when_it_is_the_peers_turn() {
         s.drain();
         s.inject(rst(at + LEN));
         s.expect_closed(CloseReason::Reset);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
 }
 
 #[test]
-fn the_service_aborts_whoever_has_the_turn() {
+fn abort_sends_rst_in_either_turn() {
     // RFC 9293 §3.10.5.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.abort();
         s.expect(rst_ack(at, at));
         s.expect_closed(CloseReason::Aborted);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
     for (commands, sent) in [(vec![Command::Abort], 0), (vec![Command::Peek, Command::Abort], 0)] {
         play(|s| {
-            let at = begin(s);
-            s.next(commands.clone());
+            let at = enter_rr(s);
+            s.on_readable(commands.clone());
             s.inject(request(at, LEN));
             s.expect(rst_ack(at + sent, at + LEN));
             s.expect_closed(CloseReason::Aborted);
-            s.expect_all_packets_back();
+            s.expect_no_packets_held();
         });
     }
     play(|s| {
-        let at = begin(s);
-        s.without_controls();
-        s.next(vec![Command::Forward, Command::Abort]);
+        let at = enter_rr(s);
+        s.drop_other_arms();
+        s.on_readable(vec![Command::Forward, Command::Abort]);
         s.inject(request(at, LEN));
         assert!(s.drain().last().is_some_and(|got| got.has(RST)));
         s.expect_closed(CloseReason::Aborted);
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
 }
 
 #[test]
-fn a_service_that_consumes_sends_nothing_back() {
+fn consumed_request_without_answer_is_acknowledged() {
     // RFC 9293 §3.8.6.3.
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.start_reading();
         s.inject(request(at, LEN));
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         s.expect_after(DELAYED_ACK, ack(at, at + LEN));
         s.expect_delivered(at - 1 + LEN);
         s.expect_nothing_for(secs(1));
-        s.expect_all_packets_back();
+        s.expect_no_packets_held();
     });
 }
 
 #[test]
-fn a_service_may_do_with_its_turn_what_it_likes() {
+fn service_may_use_any_calls_for_its_answer() {
     let half = LEN as usize / 2;
     let whole = LEN as usize;
     let ways = [
@@ -129,15 +129,15 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
         vec![Command::Read(whole), Command::Write(half), Command::Send(half)],
         vec![Command::Read(whole), Command::Fill(half), Command::Fill(half)],
         vec![Command::Fill(half), Command::Read(whole), Command::Fill(0), Command::Write(half)],
-        vec![Command::AnswerAtOnce(whole, whole)],
-        vec![Command::AnswerAtOnce(whole + 1, whole)],
-        vec![Command::AnswerAtOnce(half, half), Command::AnswerAtOnce(half, half)],
-        vec![Command::AnswerAtOnce(half, whole), Command::Read(half)],
-        vec![Command::Read(half), Command::Peek, Command::AnswerAtOnce(half, whole)],
-        vec![Command::Write(half), Command::AnswerAtOnce(whole, half)],
-        vec![Command::Reserve(half), Command::AnswerAtOnce(whole, whole)],
-        vec![Command::AnswerAtOnce(half, 0), Command::AnswerAtOnce(half, whole)],
-        vec![Command::AnswerAtOnce(whole, 0), Command::Write(whole)],
+        vec![Command::Answer(whole, whole)],
+        vec![Command::Answer(whole + 1, whole)],
+        vec![Command::Answer(half, half), Command::Answer(half, half)],
+        vec![Command::Answer(half, whole), Command::Read(half)],
+        vec![Command::Read(half), Command::Peek, Command::Answer(half, whole)],
+        vec![Command::Write(half), Command::Answer(whole, half)],
+        vec![Command::Reserve(half), Command::Answer(whole, whole)],
+        vec![Command::Answer(half, 0), Command::Answer(half, whole)],
+        vec![Command::Answer(whole, 0), Command::Write(whole)],
         vec![Command::Timer(None), Command::Forward],
         vec![Command::Forward, Command::Forward],
         vec![Command::Forward, Command::Peek, Command::Read(whole)],
@@ -145,15 +145,15 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
     ];
     for commands in ways {
         play(|s| {
-            let at = begin(s);
-            s.next(commands.clone());
+            let at = enter_rr(s);
+            s.on_readable(commands.clone());
             s.inject(request(at, LEN));
             let sent = s.drain();
             assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((at + LEN, at + LEN)), "{commands:?}");
             s.expect_delivered(at - 1 + LEN);
             s.pass(RTT);
-            let at = goes_on(s, at + LEN);
-            s.order(Command::Timer(Some(ms(5))));
+            let at = expect_rr_resumes(s, at + LEN);
+            s.command(Command::Timer(Some(ms(5))));
             s.pass(ms(6));
             s.expect_timer();
             s.inject(ack(at, at));
@@ -163,14 +163,15 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
 }
 
 #[test]
-fn an_answer_may_have_any_length() {
-    // RFC 9293 §3.7.1: no segment is longer than the peer's MSS; RFC 1122 §4.2.3.4: what is short goes when all is acknowledged.
+fn answer_may_have_any_length() {
+    // RFC 9293 §3.7.1: no segment exceeds the peer's MSS; RFC 1122 §4.2.3.4: a short segment is sent when all data is
+    // acknowledged.
     let (request_len, lens) = (LEN as usize, [10, LEN, SEG - 1, SEG, SEG + 1, 2 * SEG, 3 * SEG + 500]);
     for (len, at_once) in lens.iter().flat_map(|len| [(*len, false), (*len, true)]) {
         play(|s| {
-            let at = begin(s);
-            s.next(match at_once {
-                true => vec![Command::AnswerAtOnce(request_len, len as usize)],
+            let at = enter_rr(s);
+            s.on_readable(match at_once {
+                true => vec![Command::Answer(request_len, len as usize)],
                 false => vec![Command::Read(request_len), Command::Write(10), Command::Write(len as usize - 10)],
             });
             s.inject(request(at, LEN));
@@ -180,32 +181,32 @@ fn an_answer_may_have_any_length() {
             want.extend((len % SEG > 0).then_some(len % SEG));
             assert_eq!(lens, want);
             assert!(sent.iter().all(|got| got.ack == at + LEN));
-            s.expect_exchanging(len <= SEG);
+            s.expect_rr(len <= SEG);
             s.pass(RTT);
-            // What the peer says next acknowledges all of it.
-            s.next(vec![Command::Read(LEN as usize), Command::Write(1)]);
+            // The next request acknowledges the whole answer.
+            s.on_readable(vec![Command::Read(LEN as usize), Command::Write(1)]);
             s.inject(data(at + LEN, LEN).ack(at + len).push());
             s.expect(data(at + len, 1).ack(at + 2 * LEN).push());
             s.pass(RTT);
             s.inject(ack(at + 2 * LEN, at + len + 1));
             s.expect_nothing_for(secs(1));
             s.expect_delivered(at - 1 + 2 * LEN);
-            s.expect_all_packets_back();
+            s.expect_no_packets_held();
         });
     }
 }
 
 #[test]
-fn what_follows_an_answer_made_in_one_step_goes_by_itself() {
-    // With Nagle's algorithm it waits for the acknowledgement (RFC 1122 §4.2.3.4).
+fn data_after_answer_call_is_sent_separately() {
+    // With Nagle's algorithm it waits for the ACK (RFC 1122 §4.2.3.4).
     let half = LEN / 2;
     for (peer, nagle) in peers().into_iter().flat_map(|peer| [(peer.clone(), false), (peer, true)]) {
         let mut s = Script::accepted_over_with(peer, link(POOL), |config| config.nagle = nagle);
-        s.exchanges = true;
-        s.order(Command::Repeat);
-        let at = begin(&mut s);
-        s.without_controls();
-        s.next(vec![Command::AnswerAtOnce(LEN as usize, half as usize), Command::Write(half as usize)]);
+        s.rr_allowed = true;
+        s.command(Command::CopyBack);
+        let at = enter_rr(&mut s);
+        s.drop_other_arms();
+        s.on_readable(vec![Command::Answer(LEN as usize, half as usize), Command::Write(half as usize)]);
         s.inject(request(at, LEN));
         s.expect(data(at, half).ack(at + LEN).push());
         if nagle {
@@ -214,67 +215,67 @@ fn what_follows_an_answer_made_in_one_step_goes_by_itself() {
         }
         s.expect(data(at + half, half).ack(at + LEN).push());
         s.pass(RTT);
-        goes_on(&mut s, at + LEN);
+        expect_rr_resumes(&mut s, at + LEN);
     }
 }
 
 #[test]
-fn a_service_may_consume_now_and_answer_later() {
-    // RFC 5681 §4.2: the acknowledgement waits for the answer, though not for long.
+fn service_may_consume_now_and_answer_later() {
+    // RFC 5681 §4.2: the ACK waits for the answer, within the delay limit.
     play(|s| {
-        let mut at = turn(s, 1, LEN);
+        let mut at = exchange(s, 1, LEN);
         s.pass(RTT);
-        s.next(vec![Command::Read(LEN as usize)]);
+        s.on_readable(vec![Command::Read(LEN as usize)]);
         s.inject(request(at, LEN));
         s.write(LEN);
         s.expect(answer(at, LEN));
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         at += LEN;
         s.pass(RTT);
-        at = goes_on(s, at);
+        at = expect_rr_resumes(s, at);
         for wait in [ms(0), ms(1), DELAYED_ACK + ms(1)] {
-            s.next(vec![Command::Read(LEN as usize)]);
+            s.on_readable(vec![Command::Read(LEN as usize)]);
             s.inject(request(at, LEN));
             s.expect_nothing();
-            s.expect_exchanging(false);
+            s.expect_rr(false);
             s.pass(wait);
             s.drain();
             s.write(LEN);
             s.expect(answer(at, LEN));
-            s.expect_exchanging(false);
+            s.expect_rr(false);
             s.pass(RTT);
-            at = goes_on(s, at + LEN);
+            at = expect_rr_resumes(s, at + LEN);
         }
     });
 }
 
 #[test]
-fn a_service_may_answer_before_it_consumes() {
-    // RFC 9293 §3.8.6: the window is less by what waits.
+fn service_may_answer_before_it_consumes() {
+    // RFC 9293 §3.8.6: unread data reduces the window.
     play(|s| {
-        let at = begin(s);
-        s.next(vec![Command::Write(LEN as usize)]);
+        let at = enter_rr(s);
+        s.on_readable(vec![Command::Write(LEN as usize)]);
         s.inject(request(at, LEN));
         let sent = s.expect(answer(at, LEN));
         let window = u32::from(sent.raw.window);
-        s.expect_exchanging(false);
+        s.expect_rr(false);
         s.read(LEN);
         s.expect_nothing();
         s.pass(RTT);
         s.inject(request(at + LEN, LEN));
         assert!(u32::from(s.expect(answer(at + LEN, LEN)).raw.window) >= window);
         s.pass(RTT);
-        goes_on(s, at + 2 * LEN);
+        expect_rr_resumes(s, at + 2 * LEN);
     });
 }
 
 #[test]
-fn what_is_short_waits_for_acknowledgements_with_nagles_algorithm() {
+fn nagle_delays_short_data() {
     // RFC 9293 §3.7.4.
     play_with(plain_peers(), settings::nagle, |s| {
-        let mut at = begin(s);
+        let mut at = enter_rr(s);
         let half = SEG as usize / 2;
-        s.next(vec![Command::Read(LEN as usize), Command::Write(SEG as usize), Command::Write(half)]);
+        s.on_readable(vec![Command::Read(LEN as usize), Command::Write(SEG as usize), Command::Write(half)]);
         s.inject(request(at, LEN));
         s.expect(data(at, SEG).ack(at + LEN));
         s.expect_nothing();
@@ -282,7 +283,7 @@ fn what_is_short_waits_for_acknowledgements_with_nagles_algorithm() {
         s.inject(ack(at + LEN, at + SEG));
         s.expect(data(at + SEG, SEG / 2).ack(at + LEN).push());
         s.pass(RTT);
-        s.next(vec![Command::Read(LEN as usize), Command::Write(half)]);
+        s.on_readable(vec![Command::Read(LEN as usize), Command::Write(half)]);
         s.inject(data(at + LEN, LEN).ack(at + SEG + SEG / 2).push());
         at += SEG + SEG / 2;
         s.expect(data(at, SEG / 2).push());
@@ -292,25 +293,25 @@ fn what_is_short_waits_for_acknowledgements_with_nagles_algorithm() {
 }
 
 #[test]
-fn where_packets_run_low_answers_go_as_ever() {
+fn packet_shortage_does_not_delay_answers() {
     play_over(
         64,
         plain_peers(),
         |_| {},
         |s| {
-            let at = begin(s);
-            s.on_port(6000).shake_hands();
+            let at = enter_rr(s);
+            s.on_port(6000).handshake();
             s.stop_reading();
-            // Two of them do not fit into one packet.
+            // One packet holds one of them, not two.
             for n in 0..24 {
                 s.inject(data(1 + 1400 * n, 1400));
             }
             s.drain();
             s.on_port(5000);
-            s.next(vec![Command::Write(LEN as usize), Command::Read(LEN as usize)]);
+            s.on_readable(vec![Command::Write(LEN as usize), Command::Read(LEN as usize)]);
             s.inject(request(at, LEN));
             s.expect(answer(at, LEN));
-            s.expect_exchanging(false);
+            s.expect_rr(false);
             s.on_port(6000).start_reading();
             s.drain();
             s.on_port(5000);
@@ -320,93 +321,93 @@ fn where_packets_run_low_answers_go_as_ever() {
 }
 
 #[test]
-fn a_place_that_is_never_filled_is_nothing() {
+fn uncommitted_reservation_sends_nothing() {
     play(|s| {
-        let at = begin(s);
-        s.next(vec![Command::Read(LEN as usize), Command::Reserve(LEN as usize)]);
+        let at = enter_rr(s);
+        s.on_readable(vec![Command::Read(LEN as usize), Command::Reserve(LEN as usize)]);
         s.inject(request(at, LEN));
         s.expect_after(DELAYED_ACK, ack(at, at + LEN));
         s.write(LEN);
         s.expect(answer(at, LEN));
         s.pass(RTT);
-        goes_on(s, at + LEN);
+        expect_rr_resumes(s, at + LEN);
     });
 }
 
 #[test]
-fn a_service_may_say_more_than_its_answer() {
+fn service_may_send_more_than_its_answer() {
     play(|s| {
-        let at = begin(s);
-        s.without_controls();
-        s.next(vec![Command::Forward, Command::Write(50)]);
+        let at = enter_rr(s);
+        s.drop_other_arms();
+        s.on_readable(vec![Command::Forward, Command::Write(50)]);
         s.inject(request(at, LEN));
         assert_eq!(s.drain().iter().map(|got| got.len).sum::<Rel>(), LEN + 50);
-        s.expect_exchanging(false);
-        s.next(vec![Command::Read(50)]);
+        s.expect_rr(false);
+        s.on_readable(vec![Command::Read(50)]);
         s.pass(RTT);
         s.inject(data(at + LEN, 50).ack(at + LEN + 50));
         s.pass(DELAYED_ACK);
         s.drain();
-        goes_on(s, at + LEN + 50);
+        expect_rr_resumes(s, at + LEN + 50);
     });
 }
 
 #[test]
-fn a_service_may_speak_out_of_turn() {
+fn service_may_send_out_of_turn() {
     play(|s| {
-        let at = begin(s);
+        let at = enter_rr(s);
         s.write(50);
         s.expect(data(at, 50).ack(at));
-        s.expect_exchanging(false);
-        s.next(vec![Command::Read(50)]);
+        s.expect_rr(false);
+        s.on_readable(vec![Command::Read(50)]);
         s.pass(RTT);
         s.inject(data(at, 50).ack(at + 50));
         s.expect_within(DELAYED_ACK, ack(at + 50, at + 50));
-        goes_on(s, at + 50);
+        expect_rr_resumes(s, at + 50);
     });
 }
 
 #[test]
-fn what_a_service_keeps_stays_what_it_is() {
+fn taken_bytes_stay_unchanged() {
     play(|s| {
-        let mut at = begin(s);
+        let mut at = enter_rr(s);
         for _ in 0..20 {
-            s.next(vec![Command::Take(LEN as usize), Command::Write(LEN as usize)]);
-            at = turn(s, at, LEN);
+            s.on_readable(vec![Command::Take(LEN as usize), Command::Write(LEN as usize)]);
+            at = exchange(s, at, LEN);
             s.pass(RTT);
-            at = turn(s, at, LEN);
+            at = exchange(s, at, LEN);
             s.pass(RTT);
         }
-        s.order(Command::Timer(Some(ms(1))));
+        s.command(Command::Timer(Some(ms(1))));
         s.pass(ms(2));
         s.expect_timer();
     });
 }
 
 #[test]
-fn the_timer_of_the_service_comes_while_turns_go_on() {
+fn service_timer_expires_in_rr_mode() {
     for delay in [ms(1), ms(25), ms(1000)] {
         play(|s| {
-            let mut at = begin(s);
-            s.order(Command::Timer(Some(delay)));
+            let mut at = enter_rr(s);
+            s.command(Command::Timer(Some(delay)));
             let due = s.now() + delay;
             while s.now() < due + ms(20) {
-                at = turn(s, at, LEN);
+                at = exchange(s, at, LEN);
                 s.pass(RTT);
             }
             let came = s.expect_timer();
             assert!(came >= due && came.since(due) < ms(4), "{:?} late", came.since(due));
-            s.next(vec![Command::Timer(Some(ms(5))), Command::Forward]);
-            at = turn(s, at, LEN);
+            s.on_readable(vec![Command::Timer(Some(ms(5))), Command::Forward]);
+            at = exchange(s, at, LEN);
             s.pass(RTT);
             s.expect_timer();
-            goes_on(s, at);
+            expect_rr_resumes(s, at);
         });
     }
 }
 
 #[test]
-fn with_other_settings_turns_are_as_they_were() {
+fn settings_that_exclude_rr_mode_do_not_change_behaviour() {
     for configure in [
         settings::nagle as fn(&mut Config),
         |config| config.pacing = true,
@@ -418,8 +419,8 @@ fn with_other_settings_turns_are_as_they_were() {
         play_with(peers(), configure, |s| {
             let mut at = 1;
             for n in 0..8 {
-                at = turn(s, at, LEN);
-                s.expect_exchanging(n > 0);
+                at = exchange(s, at, LEN);
+                s.expect_rr(n > 0);
                 s.pass(RTT);
             }
             s.inject(ack(at, at));
@@ -430,13 +431,13 @@ fn with_other_settings_turns_are_as_they_were() {
 }
 
 #[test]
-fn a_service_that_waits_for_room_is_told_of_it() {
+fn writable_follows_in_rr_mode() {
     play_with(
         peers(),
         |config| settings::send_buffer(config, 4096),
         |s| {
-            let at = begin(s);
-            s.next(vec![Command::Offer(5000), Command::Forward]);
+            let at = enter_rr(s);
+            s.on_readable(vec![Command::Oversend(5000), Command::Forward]);
             s.inject(request(at, LEN));
             s.expect(answer(at, LEN));
             s.pass(RTT);
@@ -444,18 +445,18 @@ fn a_service_that_waits_for_room_is_told_of_it() {
             s.expect(answer(at + LEN, LEN));
             s.expect_writable();
             s.pass(RTT);
-            goes_on(s, at + 2 * LEN);
+            expect_rr_resumes(s, at + 2 * LEN);
         },
     );
 }
 
 #[test]
-fn a_service_that_is_woken_between_turns_finds_nothing_to_send_back() {
+fn forward_between_requests_sends_nothing() {
     play(|s| {
-        let at = begin(s);
-        s.order(Command::Forward);
+        let at = enter_rr(s);
+        s.command(Command::Forward);
         s.expect_nothing();
-        s.expect_exchanging(true);
-        goes_on(s, at);
+        s.expect_rr(true);
+        expect_rr_resumes(s, at);
     });
 }

@@ -1,4 +1,4 @@
-//! What is sent is what was received: on the same connection, or on a partner's.
+//! Echo and relay: an end sends the data received on its connection, or on a partner connection.
 
 use super::{Actor, Conn};
 use crate::content::LONGEST;
@@ -6,7 +6,7 @@ use crate::plan::{Echo, Pace, Source};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Transport};
 
-/// How long a connection to be relayed waits for a partner; then it echoes.
+/// Time for which a relay connection waits for a partner before it echoes.
 const PARTNER_PATIENCE: Duration = Duration::from_millis(700);
 
 impl Actor {
@@ -42,7 +42,7 @@ impl Actor {
                 conn.reading.passed(len as u64, now);
             } else if how == Echo::PeekAndAnswer {
                 let slice = net.peek(id).to_vec();
-                let bytes = &slice[..slice.len().min(allowance).min(self.at_a_time())];
+                let bytes = &slice[..slice.len().min(allowance).min(self.max_chunk())];
                 let len = bytes.len();
                 self.received(conn, Some(bytes), len);
                 conn.reading.passed(len as u64, now);
@@ -52,7 +52,7 @@ impl Actor {
                     conn.backlog = Some(Bytes::from(bytes.to_vec()));
                 }
             } else {
-                let most = allowance.min(conn.dice.0.usize(1..=self.at_a_time()));
+                let most = allowance.min(conn.dice.0.usize(1..=self.max_chunk()));
                 let Some(bytes) = net.take(id, most) else { return };
                 self.received(conn, Some(&bytes), bytes.len());
                 conn.reading.passed(bytes.len() as u64, now);
@@ -61,13 +61,18 @@ impl Actor {
         }
     }
 
-    /// Bytes that are read at most before they are sent: they must fit when there is room again.
-    fn at_a_time(&self) -> usize {
+    /// Returns the maximum number of bytes read before they are sent, so that they fit when the buffer is free.
+    fn max_chunk(&self) -> usize {
         self.ledger.borrow().scenario.host(self.end).config.tx_buffer.unwrap_or(LONGEST) / 4
     }
 
-    /// Passes on what `from` has received to `to`, and notes it.
-    pub(super) fn pass_on(&self, net: &mut impl Transport, (from, n): (ConnId, usize), (to, m): (ConnId, usize)) {
+    /// Forwards received data from `from` to `to` and records it.
+    pub(super) fn forward_recorded(
+        &self,
+        net: &mut impl Transport,
+        (from, n): (ConnId, usize),
+        (to, m): (ConnId, usize),
+    ) {
         let moved = net.forward(from, to);
         let mut ledger = self.ledger.borrow_mut();
         ledger.note(n, self.end).received += moved as u64;
@@ -89,9 +94,9 @@ impl Actor {
         }
         let Some((partner, m)) = self.partner(id) else { return };
         conn.partner_by = None;
-        self.pass_on(net, (id, conn.n), (partner, m));
-        self.pass_on(net, (partner, m), (id, conn.n));
-        // The end of one stream is the end of the other.
+        self.forward_recorded(net, (id, conn.n), (partner, m));
+        self.forward_recorded(net, (partner, m), (id, conn.n));
+        // The end of one stream ends the other.
         let mut ledger = self.ledger.borrow_mut();
         for (n, to, m) in [(conn.n, partner, m), (m, id, conn.n)] {
             if ledger.of(n, self.end).peer_closed && !ledger.of(m, self.end).closed {
@@ -101,7 +106,7 @@ impl Actor {
         }
     }
 
-    /// Joins two connections to be relayed.
+    /// Pairs two relay connections.
     pub(super) fn find_partner(&mut self, id: ConnId, conn: &mut Conn, now: Instant) {
         let Some((other, m)) = self.alone.take() else {
             self.alone = Some((id, conn.n));

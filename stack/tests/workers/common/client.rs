@@ -1,38 +1,38 @@
-//! A client that sends a stream of known bytes and checks what comes back.
+//! Client that sends a known stream on each connection and checks the echo.
 
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-/// What became of one connection.
+/// Result of one connection.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub sent: usize,
     pub received: usize,
-    /// The peer's end of the stream has been seen.
-    pub ended: bool,
-    /// What came back differed from what was sent.
-    pub wrong: bool,
+    /// Whether the peer has closed its stream.
+    pub peer_closed: bool,
+    /// Whether the echo differs from the sent data.
+    pub mismatch: bool,
     pub closed: Option<CloseReason>,
     pub failed: Option<ConnectError>,
 }
 
-/// When a client closes its side.
+/// Condition on which a client closes its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Close {
-    /// When all is sent, whatever has come back by then.
+    /// All data is sent, whatever has returned.
     WhenSent,
-    /// When all has come back.
+    /// All data has returned.
     WhenBack,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// Connects `connections` times to `to`, sends `bytes` on each, closes, and checks the echo.
+/// Client that opens `connections` connections to `to`, sends `bytes` on each, closes, and checks the echo.
 pub struct Client {
     pub to: SocketAddr,
-    /// Where the second connection goes, if not there.
+    /// Address of the second connection; `None` is `to`.
     pub second: Option<SocketAddr>,
     pub connections: usize,
     pub bytes: usize,
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Byte `at` of the stream of connection `n`.
+    /// Returns byte `at` of the stream of connection `n`.
     fn byte(n: usize, at: usize) -> u8 {
         (at.wrapping_mul(0x9e37_79b9).wrapping_add(n.wrapping_mul(0x85eb_ca6b)) >> 7) as u8
     }
@@ -77,23 +77,23 @@ impl Client {
         }
     }
 
-    /// As it is, but for when it closes.
+    /// Sets the close condition.
     pub fn closing(self, close: Close) -> Self {
         Client { close, ..self }
     }
 
-    /// All connections are over, with everything back and both ends finished.
+    /// Returns true if every connection has closed or failed.
     pub fn all_finished(&self) -> bool {
         self.outcomes.iter().all(|outcome| outcome.closed.is_some() || outcome.failed.is_some())
     }
 
-    /// Every stream came back whole, and ended in order.
+    /// Asserts that every stream returned completely and that both ends closed.
     pub fn assert_exact(&self) {
         let whole = Outcome {
             sent: self.bytes,
             received: self.bytes,
-            ended: true,
-            wrong: false,
+            peer_closed: true,
+            mismatch: false,
             closed: Some(CloseReason::Finished),
             failed: None,
         };
@@ -115,7 +115,7 @@ impl Service for Client {
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
-        let Origin::Connected(n) = origin else { panic!("nobody connects to a client") };
+        let Origin::Connected(n) = origin else { panic!("a client accepts no connections") };
         self.ids.insert(conn, n as usize);
         self.pump(net, conn);
     }
@@ -133,7 +133,7 @@ impl Service for Client {
                 break;
             }
             for (i, byte) in slice.iter().enumerate() {
-                outcome.wrong |= *byte != Self::byte(n, outcome.received + i);
+                outcome.mismatch |= *byte != Self::byte(n, outcome.received + i);
             }
             let len = slice.len();
             outcome.received += len;
@@ -149,11 +149,11 @@ impl Service for Client {
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
-        self.outcomes[self.ids[&conn]].ended = true;
+        self.outcomes[self.ids[&conn]].peer_closed = true;
         net.close(conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), why: CloseReason) {
-        self.outcomes[self.ids[&conn]].closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), reason: CloseReason) {
+        self.outcomes[self.ids[&conn]].closed = Some(reason);
     }
 }

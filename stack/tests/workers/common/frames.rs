@@ -1,10 +1,10 @@
-//! Frames made by hand.
+//! Frames built by the tests.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// An Ethernet frame that carries a TCP segment.
+/// Returns an Ethernet frame with a TCP segment.
 pub fn tcp(source_mac: [u8; 6], to_mac: [u8; 6], from: SocketAddr, to: SocketAddr, segment: TcpRepr) -> Vec<u8> {
     let segment = TcpRepr { src_port: from.port(), dst_port: to.port(), ..segment };
     ip(source_mac, to_mac, from.ip(), to.ip(), IpProtocol::Tcp, segment.buffer_len(), |bytes, source, destination| {
@@ -12,7 +12,7 @@ pub fn tcp(source_mac: [u8; 6], to_mac: [u8; 6], from: SocketAddr, to: SocketAdd
     })
 }
 
-/// An Ethernet frame that carries an IP packet whose payload `write` writes.
+/// Returns an Ethernet frame with an IP packet whose payload `write` fills.
 pub fn ip(
     source_mac: [u8; 6],
     to_mac: [u8; 6],
@@ -34,7 +34,7 @@ pub fn ip(
     frame
 }
 
-/// A segment with nothing in it, to be completed.
+/// Returns an empty segment, as a base for others.
 pub fn segment() -> TcpRepr<'static> {
     TcpRepr {
         src_port: 0,
@@ -52,7 +52,7 @@ pub fn segment() -> TcpRepr<'static> {
     }
 }
 
-/// An Ethernet frame that carries an ARP packet: sender and target addresses are those of the packet.
+/// Returns an Ethernet frame with an ARP packet. The Ethernet addresses equal those of the packet.
 pub fn arp(operation: ArpOperation, (mac, ip): ([u8; 6], Ipv4Addr), (to_mac, target): ([u8; 6], Ipv4Addr)) -> Vec<u8> {
     let target_mac = if operation == ArpOperation::Request { [0; 6] } else { to_mac };
     let arp = ArpRepr::EthernetIpv4 {
@@ -71,18 +71,18 @@ pub fn arp(operation: ArpOperation, (mac, ip): ([u8; 6], Ipv4Addr), (to_mac, tar
     bytes
 }
 
-/// An Ethernet frame that carries a message of neighbour discovery.
+/// Returns an Ethernet frame with a neighbour discovery message.
 pub fn ndisc(mac: [u8; 6], to_mac: [u8; 6], from: Ipv6Addr, to: Ipv6Addr, message: NdiscRepr) -> Vec<u8> {
     let message = Icmpv6Repr::Ndisc(message);
     let mut bytes = ip(mac, to_mac, from.into(), to.into(), IpProtocol::Icmpv6, message.buffer_len(), |bytes, _, _| {
         message.emit(&from, &to, &mut Icmpv6Packet::new_unchecked(bytes), &ChecksumCapabilities::default());
     });
-    // RFC 4861 §7.1: the hop limit proves that the message comes from the link.
+    // RFC 4861 §7.1: a hop limit of 255 proves that the message is from the link.
     Ipv6Packet::new_unchecked(&mut bytes[14..]).set_hop_limit(255);
     bytes
 }
 
-/// The link-layer address option for `mac`.
+/// Returns the link-layer address option for `mac`.
 pub fn link_layer(mac: [u8; 6]) -> RawHardwareAddress {
     HardwareAddress::Ethernet(EthernetAddress(mac)).into()
 }

@@ -1,4 +1,4 @@
-//! Workers on a link in memory, on a virtual clock: a whole network in one test.
+//! Two hosts on an in-memory link, on a virtual clock.
 
 pub mod client;
 pub mod frames;
@@ -14,10 +14,10 @@ use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, Worker};
 pub const SERVER: &str = "10.0.0.2";
 pub const SERVER6: &str = "fd00::2";
 
-/// Turns at one time of the clock at most, far more than anything takes that ends.
+/// Maximum number of turns without a clock step. Runs that terminate need far fewer.
 const TURNS_AT_ONCE: usize = 100_000;
 
-/// The configuration of a host `10.0.0.N` and `fd00::N`.
+/// Returns the configuration of the host `10.0.0.N`, `fd00::N`.
 pub fn host(n: u8) -> Config {
     Config {
         addresses: vec![format!("10.0.0.{n}/24").parse().unwrap(), format!("fd00::{n}/64").parse().unwrap()],
@@ -28,7 +28,7 @@ pub fn host(n: u8) -> Config {
     }
 }
 
-/// The configuration of host 2 listening on port 7 of all its addresses.
+/// Returns the configuration of host 2 with port 7 open on all its addresses.
 pub fn server() -> Config {
     Config {
         listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],
@@ -37,10 +37,10 @@ pub fn server() -> Config {
     }
 }
 
-/// The engine that a worker has if nobody says otherwise.
+/// Default engine.
 pub type Native = NativeEngine<MemoryPacket>;
 
-/// Makes a module of tests for each engine, at both ends, out of functions that are generic over the two.
+/// Defines tests with each engine at both ends, from functions that are generic over both engines.
 macro_rules! with_each_engine {
     ($($test:ident),* $(,)?) => {
         mod native_to_native {
@@ -53,7 +53,7 @@ macro_rules! with_each_engine {
     };
 }
 
-/// Makes a module of tests for each engine out of functions that are generic over the one engine they need.
+/// Defines tests with each engine, from functions that are generic over one engine.
 macro_rules! with_one_engine {
     ($($test:ident),* $(,)?) => {
         mod native_engine {
@@ -65,8 +65,7 @@ macro_rules! with_one_engine {
     };
 }
 
-/// Makes a module of tests for each pair of different engines, client's and server's, out of functions that are generic
-/// over both.
+/// Defines tests with different engines at client and server, from functions that are generic over both.
 macro_rules! with_unlike_engines {
     ($($test:ident),* $(,)?) => {
         mod native_to_smoltcp {
@@ -78,20 +77,20 @@ macro_rules! with_unlike_engines {
     };
 }
 
-/// One host on an end of a link: as many workers as it has queues.
+/// Host at one end of a link, with one worker per queue.
 pub struct Host<S: Service, E: Engine<MemoryNic> = Native> {
     pub workers: Vec<Worker<MemoryNic, S, E>>,
 }
 
 impl<S: Service> Host<S> {
-    /// A host of the default engine.
+    /// Creates a host with the default engine.
     pub fn new(config: &Config, nics: Vec<MemoryNic>, service: impl FnMut() -> S) -> Self {
         Host::start(config, nics, service)
     }
 }
 
 impl<S: Service, E: Engine<MemoryNic>> Host<S, E> {
-    /// A host of whatever engine is asked for.
+    /// Creates a host with any engine.
     pub fn start(config: &Config, nics: Vec<MemoryNic>, mut service: impl FnMut() -> S) -> Self {
         let mailboxes = Mailboxes::for_workers(nics.len());
         let worker = |(nic, mailboxes)| Worker::new(config, mailboxes, nic, |_| service(), Instant::ZERO);
@@ -115,12 +114,12 @@ pub struct Net<A: Service, B: Service, EA: Engine<MemoryNic> = Native, EB: Engin
 }
 
 impl<A: Service, B: Service> Net<A, B> {
-    /// Host 1 with `a` and the server with `b`, one worker each, of the default engine.
+    /// Creates host 1 with `a` and the server with `b`, with one worker each and the default engine.
     pub fn new(link: LinkConfig, a: impl FnMut() -> A, b: impl FnMut() -> B) -> Self {
         Self::start(link, a, b)
     }
 
-    /// As [`start_with`](Self::start_with), of the default engine.
+    /// As [`start_with`](Self::start_with), with the default engine.
     pub fn with(
         link: LinkConfig,
         queues: usize,
@@ -134,12 +133,12 @@ impl<A: Service, B: Service> Net<A, B> {
 }
 
 impl<A: Service, B: Service, EA: Engine<MemoryNic>, EB: Engine<MemoryNic>> Net<A, B, EA, EB> {
-    /// Host 1 with `a` and the server with `b`, one worker each.
+    /// Creates host 1 with `a` and the server with `b`, with one worker each.
     pub fn start(link: LinkConfig, a: impl FnMut() -> A, b: impl FnMut() -> B) -> Self {
         Self::start_with(link, 1, &host(1), a, &server(), b)
     }
 
-    /// Two hosts of `queues` workers each.
+    /// Creates two hosts with `queues` workers each.
     pub fn start_with(
         link: LinkConfig,
         queues: usize,
@@ -157,7 +156,7 @@ impl<A: Service, B: Service, EA: Engine<MemoryNic>, EB: Engine<MemoryNic>> Net<A
         self.link.clock().now()
     }
 
-    /// Lets everything happen that can happen now; returns whether anything did.
+    /// Runs one turn of every worker. Returns true if any did work.
     pub fn turn(&mut self) -> bool {
         let now = self.now();
         let a: usize = self.a.workers.iter_mut().map(|worker| worker.turn(now)).sum();
@@ -165,12 +164,12 @@ impl<A: Service, B: Service, EA: Engine<MemoryNic>, EB: Engine<MemoryNic>> Net<A
         a + b > 0
     }
 
-    /// Goes on until `done`, moving the clock to whatever comes next, for `limit` of its time at most. Returns whether
-    /// it was done.
+    /// Runs and advances the clock to the next deadline or arrival until `done` returns true or `limit` has passed.
+    /// Returns false at the limit.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let until = self.now() + limit;
         loop {
-            // What goes on for ever, such as asking for a packet that another end has, needs time to pass.
+            // A worker may be busy until time passes, for example while it waits for a packet that the other end holds.
             let mut turns = 0;
             while turns < TURNS_AT_ONCE && self.turn() {
                 if done(self) {
@@ -184,27 +183,27 @@ impl<A: Service, B: Service, EA: Engine<MemoryNic>, EB: Engine<MemoryNic>> Net<A
             let now = self.now();
             let mut next = until;
             for worker in &mut self.a.workers {
-                next = next.min(next_of(worker));
+                next = next.min(next_event(worker));
             }
             for worker in &mut self.b.workers {
-                next = next.min(next_of(worker));
+                next = next.min(next_event(worker));
             }
             if now >= until {
                 return false;
             }
-            // A deadline of now that led to nothing: a microsecond on.
+            // Advance at least 1 µs past a deadline that caused no work.
             self.link.clock().advance_to(next.max(now + Duration::from_micros(1)));
         }
     }
 
-    /// As [`run_until`](Self::run_until), and it must be done.
+    /// As [`run_until`](Self::run_until), and panics at the limit.
     pub fn expect(&mut self, what: &str, limit: Duration, done: impl FnMut(&mut Self) -> bool) {
         let began = self.now();
         assert!(self.run_until(limit, done), "not within {limit:?} of {began:?}: {what}");
     }
 }
 
-fn next_of<S: Service, E: Engine<MemoryNic>>(worker: &mut Worker<MemoryNic, S, E>) -> Instant {
+fn next_event<S: Service, E: Engine<MemoryNic>>(worker: &mut Worker<MemoryNic, S, E>) -> Instant {
     let arrival = worker.nic().next_arrival();
     [arrival, worker.next_deadline()].into_iter().flatten().min().unwrap_or(Instant::from_nanos(u64::MAX))
 }

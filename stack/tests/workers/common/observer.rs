@@ -1,81 +1,81 @@
-//! An echo service that sends back in one of several ways, and notes where the bytes lay that it was given.
+//! Echo service with several echo modes that records the addresses of received bytes.
 
 use linerate_bypass::{Bytes, ConnId, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// Bytes of a stream that are watched.
+/// Number of recorded bytes per stream.
 const MOST: usize = 4 << 20;
 
-/// How received bytes are sent back.
+/// Transport calls that send received bytes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// By [`Transport::forward`].
+pub enum EchoMode {
+    /// [`Transport::forward`].
     Forward,
-    /// By [`Transport::take`] and [`Transport::send`], at most so many bytes at a time.
+    /// [`Transport::take`] and [`Transport::send`], at most this many bytes at a time.
     Take(usize),
-    /// As `Take`, once so many bytes have come: they are kept until then.
+    /// As `Take`, after this many bytes have been received and kept.
     Keep(usize),
 }
 
-impl How {
-    /// All of them, for messages of `size` bytes.
-    pub fn all(size: usize) -> [How; 4] {
+impl EchoMode {
+    /// Returns all modes for messages of `size` bytes.
+    pub fn all(size: usize) -> [EchoMode; 4] {
         let part = if size < 100_000 { 100 } else { 1_000 };
-        [How::Forward, How::Take(usize::MAX), How::Take(part), How::Keep(size)]
+        [EchoMode::Forward, EchoMode::Take(usize::MAX), EchoMode::Take(part), EchoMode::Keep(size)]
     }
 }
 
-/// The service.
+/// Recording echo service.
 pub struct Observer {
-    /// What connections do, by turns.
-    pub hows: Vec<How>,
-    /// For each connection that was accepted, the peer's port, and where each byte lay; 0 if it was not looked at.
+    /// Modes of successive connections, in rotation.
+    pub modes: Vec<EchoMode>,
+    /// For each accepted connection: the peer's port, and the address of each byte (0 if it was not seen).
     pub seen: Vec<(u16, Vec<usize>)>,
     pub closed: usize,
 }
 
-/// One connection.
+/// State of one connection.
 pub struct Conn {
-    how: How,
+    mode: EchoMode,
     index: usize,
     kept: VecDeque<Bytes>,
-    /// Bytes taken in all.
+    /// Total bytes taken.
     taken: usize,
     ended: bool,
 }
 
 impl Observer {
-    /// Sends back in these ways, one connection after the other.
-    pub fn new(hows: Vec<How>) -> Self {
-        Observer { hows, seen: Vec::new(), closed: 0 }
+    /// Creates a service whose connections use `modes` in rotation.
+    pub fn new(modes: Vec<EchoMode>) -> Self {
+        Observer { modes, seen: Vec::new(), closed: 0 }
     }
 
-    /// Notes that what was received from byte `from` of connection `index` on lies where `bytes` do.
+    /// Records the addresses of `bytes`, which connection `index` received at stream offset `from`.
     fn note(&mut self, index: usize, from: usize, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(MOST.saturating_sub(from))];
         if bytes.is_empty() {
             return;
         }
         let places = &mut self.seen[index].1;
-        let lay = bytes.as_ptr() as usize;
+        let start = bytes.as_ptr() as usize;
         if places.len() == from {
-            return places.extend(lay..lay + bytes.len());
+            return places.extend(start..start + bytes.len());
         }
         places.resize(places.len().max(from + bytes.len()), 0);
-        places[from..from + bytes.len()].iter_mut().zip(lay..).for_each(|(place, address)| *place = address);
+        places[from..from + bytes.len()].iter_mut().zip(start..).for_each(|(place, address)| *place = address);
     }
 
     fn answer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
-        let (most, least) = match state.how {
-            How::Forward => {
+        let (most, least) = match state.mode {
+            EchoMode::Forward => {
                 let first = net.peek(conn);
                 self.note(state.index, state.taken, first);
                 state.taken += net.forward(conn, conn);
                 (0, 0)
             }
-            How::Take(most) => (most, 0),
-            How::Keep(least) => (usize::MAX, least),
+            EchoMode::Take(most) => (most, 0),
+            EchoMode::Keep(least) => (usize::MAX, least),
         };
         if most > 0 {
             while state.kept.is_empty() || state.taken < least {
@@ -98,7 +98,7 @@ impl Observer {
         }
     }
 
-    /// Whether all of it went.
+    /// Sends the kept bytes. Returns false if some remain.
     fn send_kept(net: &mut impl Transport, conn: ConnId, state: &mut Conn) -> bool {
         while let Some(bytes) = state.kept.pop_front() {
             let room = net.send_space(conn).min(bytes.len());
@@ -110,7 +110,7 @@ impl Observer {
                 state.kept.push_front(bytes.slice(room..));
             }
             if let Err(bytes) = net.send(conn, bytes.slice(..room)) {
-                panic!("{} bytes do not go where there is room for {room}", bytes.len());
+                panic!("{} bytes do not fit into {room}", bytes.len());
             }
         }
         true
@@ -124,7 +124,7 @@ impl Service for Observer {
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> Conn {
         self.seen.push((net.peer_addr(conn).unwrap().port(), Vec::new()));
         let index = self.seen.len() - 1;
-        Conn { how: self.hows[index % self.hows.len()], index, kept: VecDeque::new(), taken: 0, ended: false }
+        Conn { mode: self.modes[index % self.modes.len()], index, kept: VecDeque::new(), taken: 0, ended: false }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {

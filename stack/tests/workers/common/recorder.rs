@@ -1,30 +1,30 @@
-//! A port that notes where in memory the payload of TCP lies when it comes in and when it goes out.
+//! Port that records the memory addresses of received and sent TCP payload.
 
 use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Bytes of a stream that are watched.
+/// Number of recorded bytes per stream.
 const MOST: usize = 4 << 20;
 
-/// One direction of a connection, as it crossed a port.
+/// One direction of a connection, as seen at a port.
 #[derive(Debug, Default, Clone)]
 pub struct Stream {
-    /// The sequence number of the first byte.
+    /// Sequence number of the first byte.
     first: Option<u32>,
-    /// Where each byte lay when it crossed the port for the first time; 0 while it has not.
+    /// Address of each byte when it first passed the port; 0 before.
     pub places: Vec<usize>,
-    /// Bytes that crossed it again.
+    /// Bytes that passed again.
     pub repeated: usize,
-    /// Bytes that crossed it again and lay elsewhere.
+    /// Bytes that passed again at another address.
     pub moved: usize,
 }
 
 impl Stream {
     fn note(&mut self, sequence: u32, address: usize, len: usize) {
         let Some(first) = self.first else { return };
-        // Streams of tests are shorter than half of the sequence space.
+        // Test streams are shorter than half of the sequence space.
         let Ok(from) = usize::try_from(sequence.wrapping_sub(first) as i32) else { return };
         let len = len.min(MOST.saturating_sub(from));
         if len == 0 {
@@ -47,26 +47,26 @@ impl Stream {
     }
 }
 
-/// What crossed a port, by the ports of its connections: the one of this side first.
+/// Streams of a port, by local and remote TCP port.
 #[derive(Debug, Default)]
 pub struct Notes {
     pub received: HashMap<(u16, u16), Stream>,
     pub sent: HashMap<(u16, u16), Stream>,
 }
 
-/// A frame's payload, piece by piece.
-struct Seen {
+/// Payload of a frame.
+struct Payload {
     source: u16,
     destination: u16,
     syn: bool,
     sequence: u32,
-    /// Addresses and lengths.
+    /// Address and length of each piece.
     pieces: Vec<(usize, usize)>,
 }
 
-impl Seen {
-    /// Looks at `frame`; `None` if it is not of TCP.
-    fn of(frame: &impl Packet) -> Option<Seen> {
+impl Payload {
+    /// Parses `frame`; `None` if it does not carry TCP.
+    fn of(frame: &impl Packet) -> Option<Payload> {
         let data = frame.data();
         let ethernet = EthernetFrame::new_checked(data).ok()?;
         let (ip_header, ip_payload) = match ethernet.ethertype() {
@@ -97,7 +97,7 @@ impl Seen {
             }
         }
         let sequence = tcp.seq_number().0 as u32;
-        Some(Seen { source: tcp.src_port(), destination: tcp.dst_port(), syn: tcp.syn(), sequence, pieces })
+        Some(Payload { source: tcp.src_port(), destination: tcp.dst_port(), syn: tcp.syn(), sequence, pieces })
     }
 
     fn note(self, stream: &mut Stream) {
@@ -112,25 +112,25 @@ impl Seen {
     }
 }
 
-/// The port `nic`, watched.
+/// Recording wrapper of the port `nic`.
 pub struct Recorder<N> {
     nic: N,
     notes: Arc<Mutex<Notes>>,
-    seen: Vec<Option<Seen>>,
+    burst: Vec<Option<Payload>>,
 }
 
 impl<N: Nic> Recorder<N> {
-    /// Watches `nic`.
+    /// Wraps `nic`.
     pub fn new(nic: N) -> Self {
-        Recorder { nic, notes: Arc::default(), seen: Vec::with_capacity(BURST) }
+        Recorder { nic, notes: Arc::default(), burst: Vec::with_capacity(BURST) }
     }
 
-    /// What it notes, while it is in use.
+    /// Returns the record, which is updated while the port is in use.
     pub fn notes(&self) -> Arc<Mutex<Notes>> {
         self.notes.clone()
     }
 
-    /// The port.
+    /// Returns the wrapped port.
     pub fn inner(&mut self) -> &mut N {
         &mut self.nic
     }
@@ -155,20 +155,20 @@ impl<N: Nic> Nic for Recorder<N> {
         let before = into.len();
         let n = self.nic.rx_burst(into);
         let mut notes = self.notes.lock().unwrap();
-        for seen in into[before..].iter().filter_map(Seen::of) {
-            let connection = (seen.destination, seen.source);
-            seen.note(notes.received.entry(connection).or_default());
+        for payload in into[before..].iter().filter_map(Payload::of) {
+            let connection = (payload.destination, payload.source);
+            payload.note(notes.received.entry(connection).or_default());
         }
         n
     }
 
     fn tx_burst(&mut self, from: &mut Vec<N::Packet>) -> usize {
-        self.seen.extend(from.iter().map(Seen::of));
+        self.burst.extend(from.iter().map(Payload::of));
         let n = self.nic.tx_burst(from);
         let mut notes = self.notes.lock().unwrap();
-        for seen in self.seen.drain(..).take(n).flatten() {
-            let connection = (seen.source, seen.destination);
-            seen.note(notes.sent.entry(connection).or_default());
+        for payload in self.burst.drain(..).take(n).flatten() {
+            let connection = (payload.source, payload.destination);
+            payload.note(notes.sent.entry(connection).or_default());
         }
         n
     }

@@ -1,9 +1,9 @@
-//! Services for tests.
+//! Echo service.
 
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 
-/// Sends back what arrives.
+/// Service that echoes streams and datagrams.
 #[derive(Default)]
 pub struct Echo {
     pub open: usize,
@@ -34,8 +34,8 @@ impl Service for Echo {
         net.send_datagram(datagram).unwrap();
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
         self.open -= 1;
-        self.closed.push(why);
+        self.closed.push(reason);
     }
 }

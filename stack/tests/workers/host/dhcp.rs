@@ -1,4 +1,4 @@
-//! An address from a DHCP server (RFC 2131): for as long as its lease is renewed, and no longer.
+//! Address from a DHCP server (RFC 2131), for the duration of its lease.
 
 use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
@@ -10,33 +10,33 @@ use smoltcp::wire::*;
 use std::net::Ipv4Addr;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const HOST_MAC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const LEASE: u32 = 1000;
 
-/// What a client has asked a server for.
+/// Kind of DHCP message from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    /// Any address.
+enum ClientMessage {
+    /// DHCPDISCOVER.
     Discover,
-    /// The address that was offered.
+    /// DHCPREQUEST for the offered address.
     Request,
-    /// The address that it has: the server that gave it.
+    /// DHCPREQUEST for the current address, to the server that assigned it.
     Renew,
-    /// The address that it has: all servers.
+    /// DHCPREQUEST for the current address, to all servers.
     Rebind,
 }
 
-/// A DHCP server on the bare end of a link, with a host at the other.
+/// DHCP server on the test end of a link, with a host at the other end.
 struct Bench<E: Engine<MemoryNic>> {
     nic: MemoryNic,
     host: Host<Echo, E>,
     now: Instant,
-    /// What the server gives; nothing, and it does not answer, if `None`.
-    gives: Option<Ipv4Addr>,
-    asked: Vec<(Duration, Asked)>,
-    /// Since when times are counted.
+    /// Address that the server assigns; `None` if it does not answer.
+    assigns: Option<Ipv4Addr>,
+    messages: Vec<(Duration, ClientMessage)>,
+    /// Origin of recorded times.
     since: Instant,
-    /// Other frames of the host's.
+    /// Frames of the host without DHCP.
     others: Vec<Vec<u8>>,
 }
 
@@ -44,12 +44,12 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     fn new(config: &Config) -> Self {
         let (nic, other) = Link::pair(LinkConfig::default());
         let host = Host::start(config, vec![other], Echo::default);
-        let (now, asked, others) = (Instant::ZERO, Vec::new(), Vec::new());
-        Bench { nic, host, now, gives: Some(OURS), asked, since: now, others }
+        let (now, messages, others) = (Instant::ZERO, Vec::new(), Vec::new());
+        Bench { nic, host, now, assigns: Some(HOST_MAC), messages, since: now, others }
     }
 
-    /// Goes on for `time`.
-    fn go_on(&mut self, time: Duration) {
+    /// Runs for `time`.
+    fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
             let next = self.host.workers[0].next_deadline().unwrap_or(until);
@@ -81,15 +81,15 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
     }
 
-    /// What the host says to a frame, DHCP's left out.
-    fn hears(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+    /// Sends a frame to the host and returns its replies without DHCP.
+    fn send_and_receive(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.others.clear();
         self.send(bytes);
         self.turn();
         std::mem::take(&mut self.others)
     }
 
-    /// What the server answers, if the frame is for it.
+    /// Returns the reply of the server, if the frame is a DHCP message.
     fn answer(&mut self, frame: &[u8]) -> Option<Option<Vec<u8>>> {
         if frame[12..14] == [8, 6] {
             let arp = ArpRepr::parse(&ArpPacket::new_checked(&frame[14..]).unwrap()).unwrap();
@@ -103,30 +103,30 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         let udp = UdpPacket::new_checked(ip.payload()).ok().filter(|udp| udp.dst_port() == 67)?;
         let packet = DhcpPacket::new_checked(udp.payload()).unwrap();
         let request = DhcpRepr::parse(&packet).unwrap();
-        let asked = match (request.message_type, request.client_ip.is_unspecified(), ip.dst_addr() == SERVER) {
-            (DhcpMessageType::Discover, ..) => Asked::Discover,
-            (DhcpMessageType::Request, true, _) => Asked::Request,
-            (DhcpMessageType::Request, false, true) => Asked::Renew,
-            (DhcpMessageType::Request, false, false) => Asked::Rebind,
+        let message = match (request.message_type, request.client_ip.is_unspecified(), ip.dst_addr() == SERVER) {
+            (DhcpMessageType::Discover, ..) => ClientMessage::Discover,
+            (DhcpMessageType::Request, true, _) => ClientMessage::Request,
+            (DhcpMessageType::Request, false, true) => ClientMessage::Renew,
+            (DhcpMessageType::Request, false, false) => ClientMessage::Rebind,
             _ => panic!("{request:?}"),
         };
-        self.asked.push((self.now.since(self.since), asked));
-        Some(self.gives.map(|address| reply(&request, asked, address)))
+        self.messages.push((self.now.since(self.since), message));
+        Some(self.assigns.map(|address| reply(&request, message, address)))
     }
 
-    /// What was asked since this was asked last, and when, from then on.
-    fn asked(&mut self) -> Vec<(Duration, Asked)> {
+    /// Returns the client's messages since the last call with their times, which count from then on.
+    fn client_messages(&mut self) -> Vec<(Duration, ClientMessage)> {
         self.since = self.now;
-        std::mem::take(&mut self.asked)
+        std::mem::take(&mut self.messages)
     }
 
-    fn is_answered_for(&mut self, ip: Ipv4Addr) -> bool {
-        let replies = self.hears(&arp_frame(ArpOperation::Request, ip));
+    fn answers_arp_for(&mut self, ip: Ipv4Addr) -> bool {
+        let replies = self.send_and_receive(&arp_frame(ArpOperation::Request, ip));
         replies.iter().any(|frame| frame[12..14] == [8, 6] && frame[20..22] == [0, 2] && frame[28..32] == ip.octets())
     }
 }
 
-/// The server's station.
+/// Ethernet address of the server.
 const STATION: [u8; 6] = [2, 1, 0, 0, 0, 1];
 
 fn arp_frame(operation: ArpOperation, target: Ipv4Addr) -> Vec<u8> {
@@ -146,9 +146,9 @@ fn arp_frame(operation: ArpOperation, target: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-fn reply(request: &DhcpRepr, asked: Asked, address: Ipv4Addr) -> Vec<u8> {
+fn reply(request: &DhcpRepr, message: ClientMessage, address: Ipv4Addr) -> Vec<u8> {
     let reply = DhcpRepr {
-        message_type: if asked == Asked::Discover { DhcpMessageType::Offer } else { DhcpMessageType::Ack },
+        message_type: if message == ClientMessage::Discover { DhcpMessageType::Offer } else { DhcpMessageType::Ack },
         your_ip: address,
         server_ip: SERVER,
         server_identifier: Some(SERVER),
@@ -171,8 +171,8 @@ fn reply(request: &DhcpRepr, asked: Asked, address: Ipv4Addr) -> Vec<u8> {
     })
 }
 
-fn asking() -> Config {
-    // smoltcp gives a peer up that is silent for so long, whether something was sent to it or not.
+fn dhcp_config() -> Config {
+    // smoltcp aborts a connection that is silent for this long, even without data in flight.
     Config { addresses: vec![], dhcp: true, user_timeout: Duration::from_secs(86_400), ..server() }
 }
 
@@ -180,76 +180,79 @@ fn open<E: Engine<MemoryNic>>(bench: &mut Bench<E>) {
     let (from, to) = ("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:7".parse().unwrap());
     let ours = [2, 0, 0, 0, 0, 2];
     let syn = TcpRepr { control: TcpControl::Syn, seq_number: TcpSeqNumber(100), ..frames::segment() };
-    let replies = bench.hears(&frames::tcp(STATION, ours, from, to, syn));
+    let replies = bench.send_and_receive(&frames::tcp(STATION, ours, from, to, syn));
     let answer = replies.iter().find(|frame| frame[12..14] == [8, 0]).expect("an answer");
     let number = TcpPacket::new_checked(&answer[34..]).unwrap().seq_number();
     let ack = TcpRepr { seq_number: TcpSeqNumber(101), ack_number: Some(number + 1), ..frames::segment() };
-    bench.hears(&frames::tcp(STATION, ours, from, to, ack));
+    bench.send_and_receive(&frames::tcp(STATION, ours, from, to, ack));
     assert_eq!(bench.host.service().open, 1);
 }
 
-fn a_lease_is_renewed_at_half_its_time_and_connections_go_on<E: Engine<MemoryNic>>() {
-    let mut bench = Bench::<E>::new(&asking());
-    bench.go_on(Duration::from_secs(20));
+fn lease_is_renewed_at_half_time_and_keeps_connections<E: Engine<MemoryNic>>() {
+    let mut bench = Bench::<E>::new(&dhcp_config());
+    bench.run_for(Duration::from_secs(20));
     assert!(bench.host.workers[0].has_started());
-    let asked: Vec<_> = bench.asked().into_iter().map(|(_, asked)| asked).collect();
-    assert_eq!(asked, [Asked::Discover, Asked::Request]);
+    let messages: Vec<_> = bench.client_messages().into_iter().map(|(_, message)| message).collect();
+    assert_eq!(messages, [ClientMessage::Discover, ClientMessage::Request]);
     open(&mut bench);
     for _ in 0..5 {
-        bench.go_on(Duration::from_secs(u64::from(LEASE) / 2));
-        let asked = bench.asked();
-        assert!(matches!(asked[..], [(_, Asked::Renew)]), "{asked:?}");
+        bench.run_for(Duration::from_secs(u64::from(LEASE) / 2));
+        let messages = bench.client_messages();
+        assert!(matches!(messages[..], [(_, ClientMessage::Renew)]), "{messages:?}");
     }
-    assert!(bench.is_answered_for(OURS));
+    assert!(bench.answers_arp_for(HOST_MAC));
     assert_eq!((bench.host.service().open, &bench.host.service().closed[..]), (1, &[][..]));
 }
 
-fn a_lease_that_nobody_renews_runs_out_and_its_connections_end<E: Engine<MemoryNic>>() {
-    let mut bench = Bench::<E>::new(&asking());
-    bench.go_on(Duration::from_secs(20));
-    bench.asked();
+fn unrenewed_lease_expires_and_closes_connections<E: Engine<MemoryNic>>() {
+    let mut bench = Bench::<E>::new(&dhcp_config());
+    bench.run_for(Duration::from_secs(20));
+    bench.client_messages();
     open(&mut bench);
-    bench.gives = None;
+    bench.assigns = None;
     let lease = Duration::from_secs(LEASE.into());
-    bench.go_on(lease - Duration::from_secs(25));
-    let asked = bench.asked();
-    // RFC 2131 §4.4.5: the server from T1 on, all servers from T2 on.
-    let renewals = asked.iter().take_while(|(_, asked)| *asked == Asked::Renew).count();
-    assert!(renewals > 0 && renewals < asked.len(), "{asked:?}");
-    assert!(asked[renewals..].iter().all(|(_, asked)| *asked == Asked::Rebind), "{asked:?}");
+    bench.run_for(lease - Duration::from_secs(25));
+    let messages = bench.client_messages();
+    // RFC 2131 §4.4.5: to the server from T1, to all servers from T2.
+    let renewals = messages.iter().take_while(|(_, message)| *message == ClientMessage::Renew).count();
+    assert!(renewals > 0 && renewals < messages.len(), "{messages:?}");
+    assert!(messages[renewals..].iter().all(|(_, message)| *message == ClientMessage::Rebind), "{messages:?}");
     let near = |at: Duration, part: f64| (at.as_secs_f64() / lease.as_secs_f64() - part).abs() < 0.03;
-    assert!(near(asked[0].0, 0.5) && near(asked[renewals].0, 0.875), "{asked:?}");
-    assert!(bench.is_answered_for(OURS));
+    assert!(near(messages[0].0, 0.5) && near(messages[renewals].0, 0.875), "{messages:?}");
+    assert!(bench.answers_arp_for(HOST_MAC));
     assert_eq!(bench.host.service().open, 1);
-    // And then it is over.
+    // The lease has expired.
     bench.others.clear();
-    bench.go_on(Duration::from_secs(30));
+    bench.run_for(Duration::from_secs(30));
     assert_eq!(bench.host.service().closed, [CloseReason::AddressLost]);
-    assert!(!bench.is_answered_for(OURS));
-    let from_it = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[26..30] == OURS.octets();
-    assert_eq!(bench.others.iter().find(from_it), None, "not even a reset");
-    assert!(bench.asked().iter().any(|(_, asked)| *asked == Asked::Discover), "a server is looked for anew");
-    // A server that is there again may give another.
-    bench.gives = Some(Ipv4Addr::new(10, 0, 0, 7));
-    bench.go_on(Duration::from_secs(20));
-    assert!(bench.is_answered_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.is_answered_for(OURS));
+    assert!(!bench.answers_arp_for(HOST_MAC));
+    let from_it = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[26..30] == HOST_MAC.octets();
+    assert_eq!(bench.others.iter().find(from_it), None, "no reset");
+    assert!(
+        bench.client_messages().iter().any(|(_, message)| *message == ClientMessage::Discover),
+        "discovery restarts"
+    );
+    // A server that returns may assign another address.
+    bench.assigns = Some(Ipv4Addr::new(10, 0, 0, 7));
+    bench.run_for(Duration::from_secs(20));
+    assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_MAC));
 }
 
-fn an_address_that_is_given_in_place_of_another_ends_its_connections<E: Engine<MemoryNic>>() {
-    let mut bench = Bench::<E>::new(&asking());
-    bench.go_on(Duration::from_secs(20));
+fn changed_address_closes_connections<E: Engine<MemoryNic>>() {
+    let mut bench = Bench::<E>::new(&dhcp_config());
+    bench.run_for(Duration::from_secs(20));
     open(&mut bench);
-    bench.gives = Some(Ipv4Addr::new(10, 0, 0, 7));
+    bench.assigns = Some(Ipv4Addr::new(10, 0, 0, 7));
     bench.others.clear();
-    bench.go_on(Duration::from_secs(u64::from(LEASE) / 2));
+    bench.run_for(Duration::from_secs(u64::from(LEASE) / 2));
     assert_eq!(bench.host.service().closed, [CloseReason::AddressLost]);
-    // RFC 5227 §2.3: the new one is announced.
+    // RFC 5227 §2.3: the new address is announced.
     let announced = bench.others.iter().filter(|frame| frame[12..14] == [8, 6] && frame[28..32] == [10, 0, 0, 7]);
     assert!(announced.count() >= 2);
-    assert!(bench.is_answered_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.is_answered_for(OURS));
+    assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_MAC));
 }
 
-macro_rules! of_each_engine {
+macro_rules! with_each_engine_of_dhcp {
     ($($test:ident),* $(,)?) => {
         mod native {
             $(#[test] fn $test() { super::$test::<super::Native>(); })*
@@ -260,19 +263,19 @@ macro_rules! of_each_engine {
     };
 }
 
-of_each_engine! {
-    a_lease_is_renewed_at_half_its_time_and_connections_go_on,
-    a_lease_that_nobody_renews_runs_out_and_its_connections_end,
-    an_address_that_is_given_in_place_of_another_ends_its_connections,
+with_each_engine_of_dhcp! {
+    lease_is_renewed_at_half_time_and_keeps_connections,
+    unrenewed_lease_expires_and_closes_connections,
+    changed_address_closes_connections,
 }
 
-/// Addresses that were given by hand are there from the start, and stay.
+/// Static addresses exist from the start and stay.
 #[test]
-fn other_addresses_are_not_touched_by_a_lease() {
-    let mut bench = Bench::<Native>::new(&Config { addresses: vec!["10.0.0.3/24".parse().unwrap()], ..asking() });
-    bench.go_on(Duration::from_secs(20));
-    assert!(bench.is_answered_for(OURS) && bench.is_answered_for(Ipv4Addr::new(10, 0, 0, 3)));
-    bench.gives = None;
-    bench.go_on(Duration::from_secs(u64::from(LEASE) + 10));
-    assert!(!bench.is_answered_for(OURS) && bench.is_answered_for(Ipv4Addr::new(10, 0, 0, 3)));
+fn lease_does_not_affect_static_addresses() {
+    let mut bench = Bench::<Native>::new(&Config { addresses: vec!["10.0.0.3/24".parse().unwrap()], ..dhcp_config() });
+    bench.run_for(Duration::from_secs(20));
+    assert!(bench.answers_arp_for(HOST_MAC) && bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 3)));
+    bench.assigns = None;
+    bench.run_for(Duration::from_secs(u64::from(LEASE) + 10));
+    assert!(!bench.answers_arp_for(HOST_MAC) && bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 3)));
 }

@@ -1,13 +1,13 @@
-//! What hostile bytes do: nothing.
+//! Malformed and random frames cause no harm.
 
 use crate::common::{frames, server};
-use crate::hosts::{Bench, OURS, mac_of};
+use crate::host::protocols::{Bench, HOST_MAC, mac_of};
 use linerate_bypass::time::Duration;
 use proptest::prelude::*;
 use smoltcp::wire::*;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Frames that mean something to the host, to be spoilt.
+/// Returns valid frames to the host, for mutation.
 fn seeds() -> Vec<Vec<u8>> {
     let (four, six) = ("10.0.0.2:7".parse().unwrap(), "[fd00::2]:7".parse().unwrap());
     let (from4, from6) = ("10.0.0.1:5000".parse().unwrap(), "[fd00::1]:5000".parse().unwrap());
@@ -29,8 +29,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let rst = TcpRepr { control: TcpControl::Rst, ..data };
     let mut seeds = Vec::new();
     for segment in [syn, data, fin, rst] {
-        seeds.push(frames::tcp(mac_of(1), OURS, from4, four, segment));
-        seeds.push(frames::tcp(mac_of(1), OURS, from6, six, segment));
+        seeds.push(frames::tcp(mac_of(1), HOST_MAC, from4, four, segment));
+        seeds.push(frames::tcp(mac_of(1), HOST_MAC, from6, six, segment));
     }
     for (from, to) in [(from4, four), (from6, six)] {
         let (source, destination): (SocketAddr, SocketAddr) = (from, to);
@@ -38,15 +38,15 @@ fn seeds() -> Vec<Vec<u8>> {
             let udp = UdpRepr { src_port: source.port(), dst_port: destination.port() };
             udp.emit(&mut UdpPacket::new_unchecked(bytes), &from, &to, 56, |b| b.fill(5), &Default::default());
         };
-        seeds.push(frames::ip(mac_of(1), OURS, from.ip(), to.ip(), IpProtocol::Udp, 64, |b, from, to| {
+        seeds.push(frames::ip(mac_of(1), HOST_MAC, from.ip(), to.ip(), IpProtocol::Udp, 64, |b, from, to| {
             write(b, from, to)
         }));
     }
     for protocol in [IpProtocol::Icmp, IpProtocol::Udp, IpProtocol::Igmp, IpProtocol::Unknown(200)] {
-        seeds.push(frames::ip(mac_of(1), OURS, from4.ip(), four.ip(), protocol, 64, |b, _, _| b.fill(3)));
+        seeds.push(frames::ip(mac_of(1), HOST_MAC, from4.ip(), four.ip(), protocol, 64, |b, _, _| b.fill(3)));
     }
     for protocol in [IpProtocol::Icmpv6, IpProtocol::HopByHop, IpProtocol::Ipv6Frag, IpProtocol::Ipv6Route] {
-        seeds.push(frames::ip(mac_of(1), OURS, from6.ip(), six.ip(), protocol, 64, |b, _, _| b.fill(0)));
+        seeds.push(frames::ip(mac_of(1), HOST_MAC, from6.ip(), six.ip(), protocol, 64, |b, _, _| b.fill(0)));
     }
     seeds.push(
         [
@@ -61,8 +61,8 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Puts the checksums right again, so that what is spoilt gets further in.
-fn mend(frame: &mut [u8]) {
+/// Recomputes the checksums, so that a mutated frame passes further checks.
+fn fix_checksums(frame: &mut [u8]) {
     if frame.len() < 54 || frame[12..14] != [8, 0] {
         return;
     }
@@ -89,7 +89,7 @@ fn mend(frame: &mut [u8]) {
 
 proptest! {
     #[test]
-    fn spoilt_frames_do_no_harm(
+    fn mutated_frames_are_harmless(
         frames in prop::collection::vec(
             (any::<prop::sample::Index>(), prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
              prop::option::of(any::<prop::sample::Index>()), any::<bool>()),
@@ -106,7 +106,7 @@ proptest! {
                 frame[at] = byte;
             }
             if mended {
-                mend(&mut frame);
+                fix_checksums(&mut frame);
             }
             if let Some(cut) = cut {
                 frame.truncate(cut.index(frame.len()) + 1);
@@ -114,11 +114,11 @@ proptest! {
             bench.send(&frame);
             bench.now += Duration::from_millis(7);
         }
-        // It still works for others, and no packet is lost.
+        // The host still serves other stations, and no packet is lost.
         let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
         bench.introduce(Ipv4Addr::new(10, 0, 0, 3), mac_of(3));
         let from = "10.0.0.3:6000".parse().unwrap();
-        let replies = bench.send(&frames::tcp(mac_of(3), OURS, from, "10.0.0.2:7".parse().unwrap(), syn));
+        let replies = bench.send(&frames::tcp(mac_of(3), HOST_MAC, from, "10.0.0.2:7".parse().unwrap(), syn));
         let answered = replies.iter().any(|reply| {
             reply[..6] == mac_of(3) && TcpPacket::new_checked(&reply[34..]).is_ok_and(|tcp| tcp.syn() && tcp.ack())
         });
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_do_no_harm(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 1..50)) {
+    fn random_frames_are_harmless(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 1..50)) {
         let mut bench = Bench::new(&server());
         let n = frames.len() as u64;
         for bytes in &frames {

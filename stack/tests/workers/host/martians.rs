@@ -1,9 +1,9 @@
-//! Packets whose source no host on the link can have (RFC 1122 §3.2.1.3, RFC 6890, RFC 4291), an address of the receiver's own
-//! among them (the LAND attack). Each is dropped and counted. None begins anything or is replied to.
+//! Packets with an impossible source address (RFC 1122 §3.2.1.3, RFC 6890, RFC 4291), which include the receiver's own
+//! (LAND attack). Each is dropped and counted, opens no connection and gets no reply.
 
 use crate::common::client::Client;
 use crate::common::{Host, frames, host, server};
-use crate::neighbors::{Bench, FOUR, OURS, SIX, ping, question};
+use crate::host::neighbor_flood::{Bench, FOUR, HOST_MAC, SIX, neighbor_request, ping};
 use linerate_bypass::ConnectError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 const DROPPED: &str = "impossible source address";
 const STATION: [u8; 6] = [2, 0xaa, 0, 0, 0, 1];
 
-/// Sources that no host has; the last two are addresses of the receiver.
+/// Impossible source addresses; the last two belong to the receiver.
 const V4: [&str; 14] = [
     "0.0.0.0",
     "0.1.2.3",
@@ -36,18 +36,18 @@ const V6: [&str; 8] =
 
 fn config() -> Config {
     let addresses = ["10.0.0.2/8", "192.0.2.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
-    // Everybody is reachable, so that no reply fails for want of a route.
+    // Every address is routable, so that a missing reply is not due to a missing route.
     let gateways = ["10.0.0.254", "fd00::fe"].map(|ip| ip.parse().unwrap());
     Config { addresses: addresses.to_vec(), gateways: gateways.to_vec(), ..server() }
 }
 
-/// A host on a link whose port verifies checksums or does not: both ways into the stack.
+/// Returns hosts on links with and without checksum verification by the port: both receive paths.
 fn benches<E: Engine<MemoryNic>>() -> [Bench<E>; 2] {
     [true, false].map(|checksum_offload| {
         let mut bench = Bench::with(LinkConfig { checksum_offload, ..LinkConfig::default() }, 1, &config());
-        // The gateways are known, so that no reply waits for an answer of theirs.
+        // The gateways are known, so that no reply waits for neighbour resolution.
         for gateway in ["10.0.0.254", "fd00::fe"] {
-            bench.send(&question((STATION, gateway.parse().unwrap())));
+            bench.send(&neighbor_request((STATION, gateway.parse().unwrap())));
         }
         bench
     })
@@ -62,19 +62,19 @@ fn sources() -> impl Iterator<Item = IpAddr> {
 }
 
 fn udp(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    frames::ip(STATION, OURS, from.ip(), to.ip(), IpProtocol::Udp, 12, |bytes, source, destination| {
+    frames::ip(STATION, HOST_MAC, from.ip(), to.ip(), IpProtocol::Udp, 12, |bytes, source, destination| {
         let udp = UdpRepr { src_port: from.port(), dst_port: to.port() };
         let bytes = &mut UdpPacket::new_unchecked(bytes);
         udp.emit(bytes, &source, &destination, 4, |b| b.fill(1), &Default::default());
     })
 }
 
-/// A SYN with the options of Linux's, in their order.
+/// Returns a SYN with the options of Linux, in its order.
 fn usual_syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     const OPTIONS: [u8; 20] = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
     let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
     let len = syn.buffer_len() + OPTIONS.len();
-    frames::ip(STATION, OURS, from.ip(), to.ip(), IpProtocol::Tcp, len, |bytes, source, destination| {
+    frames::ip(STATION, HOST_MAC, from.ip(), to.ip(), IpProtocol::Tcp, len, |bytes, source, destination| {
         let sums = smoltcp::phy::ChecksumCapabilities::default();
         let syn = TcpRepr { src_port: from.port(), dst_port: to.port(), ..syn };
         syn.emit(&mut TcpPacket::new_unchecked(&mut bytes[..20]), &source, &destination, &sums);
@@ -85,8 +85,8 @@ fn usual_syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     })
 }
 
-/// Sends `frame`, which must be dropped for its source, and not be replied to.
-fn is_dropped<E: Engine<MemoryNic>>(bench: &mut Bench<E>, frame: &[u8], what: &str) {
+/// Sends `frame`, which must be dropped for its source without a reply.
+fn expect_dropped<E: Engine<MemoryNic>>(bench: &mut Bench<E>, frame: &[u8], what: &str) {
     let before = (bench.host.drops(DROPPED), bench.sent);
     bench.send(frame);
     assert_eq!((bench.host.drops(DROPPED), bench.sent), (before.0 + 1, before.1), "{what}");
@@ -95,17 +95,17 @@ fn is_dropped<E: Engine<MemoryNic>>(bench: &mut Bench<E>, frame: &[u8], what: &s
 fn segments_from_martians_are_dropped<E: Engine<MemoryNic>>() {
     for mut bench in benches::<E>() {
         for source in sources() {
-            // Port 7 is listened on. The source is that port, too, as in the LAND attack, or another.
+            // Port 7 is open. The source port is 7 too, as in the LAND attack, or another port.
             for (from, to) in [(7, 7), (5000, 7), (5000, 9)] {
                 let (from, to) = (SocketAddr::new(source, from), SocketAddr::new(ours(source), to));
                 let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
                 let ack = TcpRepr { ack_number: Some(TcpSeqNumber(9)), ..frames::segment() };
                 for frame in [
-                    frames::tcp(STATION, OURS, from, to, syn),
+                    frames::tcp(STATION, HOST_MAC, from, to, syn),
                     usual_syn(from, to),
-                    frames::tcp(STATION, OURS, from, to, ack),
+                    frames::tcp(STATION, HOST_MAC, from, to, ack),
                 ] {
-                    is_dropped(&mut bench, &frame, &format!("{from} {to} {}", frame.len()));
+                    expect_dropped(&mut bench, &frame, &format!("{from} {to} {}", frame.len()));
                 }
             }
         }
@@ -118,37 +118,37 @@ fn datagrams_and_pings_from_martians_are_dropped<E: Engine<MemoryNic>>() {
         for source in sources() {
             for port in [7, 9] {
                 let frame = udp(SocketAddr::new(source, 5000), SocketAddr::new(ours(source), port));
-                is_dropped(&mut bench, &frame, &format!("UDP {source} {port}"));
+                expect_dropped(&mut bench, &frame, &format!("UDP {source} {port}"));
             }
-            is_dropped(&mut bench, &ping(STATION, source, ours(source)), &format!("ping {source}"));
+            expect_dropped(&mut bench, &ping(STATION, source, ours(source)), &format!("ping {source}"));
         }
     }
 }
 
 fn arp_from_martians_is_dropped<E: Engine<MemoryNic>>() {
     let [mut bench, _] = benches::<E>();
-    // The unspecified address is that of a probe, and an own one claims it (RFC 5227 §1.1, §2.4).
+    // The unspecified address is the sender of an ARP probe, and an own one claims it (RFC 5227 §1.1, §2.4).
     let claimed = ["0.0.0.0", "10.0.0.2", "192.0.2.2"];
     for source in V4.into_iter().filter(|source| !claimed.contains(source)) {
         let source: Ipv4Addr = source.parse().unwrap();
         for target in [FOUR, source, "10.0.0.9".parse().unwrap()] {
             for operation in [ArpOperation::Request, ArpOperation::Reply] {
                 let frame = frames::arp(operation, (STATION, source), ([0xff; 6], target));
-                is_dropped(&mut bench, &frame, &format!("{operation:?} {source}"));
+                expect_dropped(&mut bench, &frame, &format!("{operation:?} {source}"));
             }
         }
     }
     for station in [[0xff; 6], [0; 6], [3, 0, 0, 0, 0, 1]] {
         let frame = frames::arp(ArpOperation::Request, (station, "10.0.0.9".parse().unwrap()), ([0xff; 6], FOUR));
-        is_dropped(&mut bench, &frame, &format!("{station:x?}"));
+        expect_dropped(&mut bench, &frame, &format!("{station:x?}"));
     }
 }
 
-/// Solicitations from an address of ours are dropped; the station that advertises one is another matter.
+/// Solicitations from an own address are dropped. An advertisement of one is a conflict instead.
 fn solicitations_from_martians_are_dropped<E: Engine<MemoryNic>>() {
     let [mut bench, _] = benches::<E>();
     for source in V6.into_iter().filter(|source| *source != "::") {
-        is_dropped(&mut bench, &question((STATION, source.parse().unwrap())), source);
+        expect_dropped(&mut bench, &neighbor_request((STATION, source.parse().unwrap())), source);
     }
 }
 
@@ -157,7 +157,7 @@ fn peers_are_served_beside_martians<E: Engine<MemoryNic>>() {
         for ip in ["10.0.0.1", "126.0.0.1", "128.0.0.1", "1.0.0.1", "223.255.255.1", "fd00::1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             let before = bench.sent;
-            // Those behind the gateways are answered there.
+            // Replies to sources behind the gateways go to the gateways.
             bench.send(&ping(STATION, ip, ours(ip)));
             assert_eq!(bench.sent, before + 1, "{ip}");
         }

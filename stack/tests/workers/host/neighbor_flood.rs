@@ -1,5 +1,4 @@
-//! The neighbour table while a station on the link sends ARP and neighbour discovery from addresses that it makes up
-//! (RFC 6583 §4).
+//! Neighbour table during a flood of ARP and neighbour discovery from made-up addresses (RFC 6583 §4).
 
 use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
@@ -10,19 +9,19 @@ use linerate_stack::{Config, Engine, Tuple, owner, toeplitz};
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-pub const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const FOUR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const SIX: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const LIMITED: &str = "unsolicited neighbour beyond the rate limit";
 
-/// Messages of the flood, one of each kind by turns.
+/// Message kinds of the flood, which alternate.
 const KINDS: u32 = 6;
-/// More than the table holds of each of the kinds that create entries.
+/// Number of messages: each kind that creates entries exceeds the table.
 const FLOOD: u32 = KINDS * 20_000;
-/// The time between two messages, so that entries get older than a neighbour is believed (30 s) before the flood ends.
+/// Time between two messages, so that entries exceed the reachable time (30 s) before the flood ends.
 const INTERVAL: Duration = Duration::from_micros(500);
 
-/// A link with the host at one end. At the other end are real hosts, which answer for their addresses, and the attacker.
+/// Link with the host at one end, and real hosts, which answer for their addresses, and the attacker at the other.
 pub struct Bench<E: Engine<MemoryNic>> {
     nics: Vec<MemoryNic>,
     pub host: Host<Echo, E>,
@@ -33,8 +32,8 @@ pub struct Bench<E: Engine<MemoryNic>> {
     pub sent: usize,
     /// TCP segments that the host has sent, as frames.
     segments: Vec<Vec<u8>>,
-    /// Real hosts that the host has asked for on the whole link: it did not know where they are.
-    sought: Vec<IpAddr>,
+    /// Real hosts that the host has resolved by broadcast or multicast, because it did not know their location.
+    resolved: Vec<IpAddr>,
 }
 
 impl<E: Engine<MemoryNic>> Bench<E> {
@@ -45,13 +44,13 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     pub fn with(link: LinkConfig, queues: usize, config: &Config) -> Self {
         let (nics, others) = Link::with_queues(link, queues);
         let host = Host::start(config, others, Echo::default);
-        let (real, segments, sought) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Bench { nics, host, now: Instant::ZERO, real, sent: 0, segments, sought };
+        let (real, segments, resolved) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bench = Bench { nics, host, now: Instant::ZERO, real, sent: 0, segments, resolved };
         bench.turn();
         bench
     }
 
-    /// Puts a frame on the link.
+    /// Sends a frame.
     fn put(&mut self, bytes: &[u8]) {
         let mut frame = self.nics[0].allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
@@ -61,7 +60,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         assert_eq!(self.nics[0].tx_burst(&mut vec![frame]), 1);
     }
 
-    /// Lets the host act until it has nothing more to do.
+    /// Runs the host until it is idle.
     fn turn(&mut self) {
         let mut quiet = 0;
         while quiet < 2 {
@@ -82,7 +81,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         }
     }
 
-    /// Takes a frame of the host's: answers a question for a real host, and keeps a segment.
+    /// Receives a frame of the host: answers a neighbour request for a real host, and keeps a TCP segment.
     fn take(&mut self, bytes: Vec<u8>) {
         self.sent += 1;
         let frame = EthernetFrame::new_checked(&bytes[..]).unwrap();
@@ -113,20 +112,20 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         };
         let Some(&(_, mac)) = self.real.iter().find(|(ip, _)| *ip == target) else { return };
         if !frame.dst_addr().is_unicast() {
-            self.sought.push(target);
+            self.resolved.push(target);
         }
         let answer = match target {
-            IpAddr::V4(ip) => frames::arp(ArpOperation::Reply, (mac, ip), (OURS, FOUR)),
+            IpAddr::V4(ip) => frames::arp(ArpOperation::Reply, (mac, ip), (HOST_MAC, FOUR)),
             IpAddr::V6(ip) => {
                 let flags = NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE;
                 let lladdr = Some(frames::link_layer(mac));
-                frames::ndisc(mac, OURS, ip, SIX, NdiscRepr::NeighborAdvert { flags, target_addr: ip, lladdr })
+                frames::ndisc(mac, HOST_MAC, ip, SIX, NdiscRepr::NeighborAdvert { flags, target_addr: ip, lladdr })
             }
         };
         self.put(&answer);
     }
 
-    /// Sends a frame to the host, and lets it act.
+    /// Sends a frame to the host and runs it.
     pub fn send(&mut self, bytes: &[u8]) {
         self.put(bytes);
         self.turn();
@@ -136,17 +135,17 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     fn flood(&mut self, numbers: std::ops::Range<u32>) {
         for n in numbers {
             self.now += INTERVAL;
-            self.send(&message(n));
+            self.send(&flood_message(n));
         }
     }
 
-    /// A connection from a new host, which asks for ours first, if it `asks`, as hosts on a link do.
+    /// Opens a connection from a new host, which first resolves our address if `asks`, as hosts on a link do.
     pub fn connect(&mut self, ip: IpAddr, asks: bool) -> Peer {
         let n = self.real.len() as u8;
         let mac = [2, 0xaa, 0, 0, 0, n];
         self.real.push((ip, mac));
         if asks {
-            self.send(&question((mac, ip)));
+            self.send(&neighbor_request((mac, ip)));
         }
         let mut peer = Peer { end: SocketAddr::new(ip, 5000 + u16::from(n)), mac, seq: 1000, ack: 0 };
         peer.open(self);
@@ -154,7 +153,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     }
 }
 
-/// Asks the port for the checksums of a TCP segment, so that the receiving port reports them as verified.
+/// Requests checksum offload of a TCP segment, so that the receiving port reports it as verified.
 fn offload_tcp(frame: &mut impl Packet) {
     let bytes = frame.data();
     let (ipv4, protocol) = match bytes[12..14] {
@@ -177,8 +176,8 @@ fn offload_tcp(frame: &mut impl Packet) {
     }
 }
 
-/// The question of the station `mac`, which has `ip`, for our address of that family.
-pub fn question((mac, ip): ([u8; 6], IpAddr)) -> Vec<u8> {
+/// Returns the neighbour request of the station `mac` with address `ip` for our address of that family.
+pub fn neighbor_request((mac, ip): ([u8; 6], IpAddr)) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => frames::arp(ArpOperation::Request, (mac, ip), ([0xff; 6], FOUR)),
         IpAddr::V6(ip) => {
@@ -188,8 +187,8 @@ pub fn question((mac, ip): ([u8; 6], IpAddr)) -> Vec<u8> {
     }
 }
 
-/// The `n`th address that the attacker makes up, of either family, and its Ethernet address.
-fn made_up(n: u32) -> ([u8; 6], Ipv4Addr, Ipv6Addr) {
+/// Returns the `n`th made-up Ethernet, IPv4 and IPv6 address of the attacker.
+fn made_up_address(n: u32) -> ([u8; 6], Ipv4Addr, Ipv6Addr) {
     let [a, b, c, d] = n.to_be_bytes();
     (
         [2, 0xee, a, b, c, d],
@@ -198,17 +197,17 @@ fn made_up(n: u32) -> ([u8; 6], Ipv4Addr, Ipv6Addr) {
     )
 }
 
-/// The `n`th message of the flood.
-fn message(n: u32) -> Vec<u8> {
-    let (mac, four, six) = made_up(n);
+/// Returns the `n`th message of the flood.
+fn flood_message(n: u32) -> Vec<u8> {
+    let (mac, four, six) = made_up_address(n);
     let all = [0x33, 0x33, 0, 0, 0, 1];
     let all_nodes = "ff02::1".parse().unwrap();
     let lladdr = Some(frames::link_layer(mac));
     match n % KINDS {
-        0 => question((mac, four.into())),
-        1 => question((mac, six.into())),
+        0 => neighbor_request((mac, four.into())),
+        1 => neighbor_request((mac, six.into())),
         2 => frames::arp(ArpOperation::Request, (mac, four), ([0xff; 6], four)),
-        3 => frames::arp(ArpOperation::Reply, (mac, four), (OURS, FOUR)),
+        3 => frames::arp(ArpOperation::Reply, (mac, four), (HOST_MAC, FOUR)),
         4 => {
             let flags = NdiscNeighborFlags::OVERRIDE;
             frames::ndisc(mac, all, six, all_nodes, NdiscRepr::NeighborAdvert { flags, target_addr: six, lladdr })
@@ -230,7 +229,7 @@ fn message(n: u32) -> Vec<u8> {
     }
 }
 
-/// A real host's end of a connection.
+/// Real host's end of a connection.
 pub struct Peer {
     end: SocketAddr,
     mac: [u8; 6],
@@ -247,7 +246,7 @@ impl Peer {
             ..segment
         };
         bench.segments.clear();
-        bench.send(&frames::tcp(self.mac, OURS, self.end, local, segment));
+        bench.send(&frames::tcp(self.mac, HOST_MAC, self.end, local, segment));
         let to_us = bench.segments.iter().filter(|bytes| bytes[..6] == self.mac);
         let parsed = to_us.map(|bytes| {
             let tcp = TcpPacket::new_checked(&bytes[if self.end.is_ipv4() { 34 } else { 54 }..]).unwrap();
@@ -261,13 +260,13 @@ impl Peer {
     /// Opens the connection.
     fn open<E: Engine<MemoryNic>>(&mut self, bench: &mut Bench<E>) {
         let answers = self.send(bench, TcpRepr { control: TcpControl::Syn, ..frames::segment() });
-        let [(TcpControl::Syn, isn, _)] = answers[..] else { panic!("{}: {answers:?} for a SYN", self.end) };
+        let [(TcpControl::Syn, isn, _)] = answers[..] else { panic!("{}: {answers:?} in reply to a SYN", self.end) };
         (self.seq, self.ack) = (self.seq + 1, isn.wrapping_add(1));
         self.send(bench, frames::segment());
     }
 
-    /// Sends data, which must come back at once.
-    pub fn talk<E: Engine<MemoryNic>>(&mut self, bench: &mut Bench<E>) {
+    /// Sends data and expects its echo.
+    pub fn echo<E: Engine<MemoryNic>>(&mut self, bench: &mut Bench<E>) {
         let payload = b"are you there?";
         let answers = self.send(bench, TcpRepr { control: TcpControl::Psh, payload, ..frames::segment() });
         let echoed: Vec<u8> = answers.iter().flat_map(|(_, _, payload)| payload.clone()).collect();
@@ -278,7 +277,7 @@ impl Peer {
     }
 }
 
-/// The host on a link with room for all addresses of the flood, with a gateway.
+/// Returns a host with a gateway on a link whose prefix covers all addresses of the flood.
 fn config() -> Config {
     Config {
         addresses: vec!["10.0.0.2/8".parse().unwrap(), "fd00::2/64".parse().unwrap()],
@@ -293,58 +292,58 @@ fn idle_connection_survives_neighbor_flood<E: Engine<MemoryNic>>() {
     let mut peers = ["10.0.0.1", "fd00::1"].map(|ip| bench.connect(ip.parse().unwrap(), true));
     bench.flood(0..FLOOD);
     assert!(bench.host.drops(LIMITED) == 0, "the flood is slower than the limit");
-    peers.iter_mut().for_each(|peer| peer.talk(&mut bench));
-    assert_eq!(bench.sought, [] as [IpAddr; 0]);
+    peers.iter_mut().for_each(|peer| peer.echo(&mut bench));
+    assert_eq!(bench.resolved, [] as [IpAddr; 0]);
 }
 
 fn new_host_is_reachable_during_neighbor_flood<E: Engine<MemoryNic>>() {
     let mut bench = Bench::<E>::new(&config());
-    // The table is full before any of its entries is old.
+    // The table fills up before any entry becomes stale.
     let most = 40_000;
-    (0..most).for_each(|n| bench.send(&message(n * KINDS + n % 2)));
+    (0..most).for_each(|n| bench.send(&flood_message(n * KINDS + n % 2)));
     assert!(bench.host.drops(LIMITED) > u64::from(most) / 2);
     for (at, asks) in [("1", false), ("3", true)] {
         for prefix in ["10.0.0.", "fd00::"] {
             bench.flood(most * KINDS..most * KINDS + 100);
             let mut peer = bench.connect(format!("{prefix}{at}").parse().unwrap(), asks);
             bench.flood(most * KINDS..most * KINDS + 100);
-            peer.talk(&mut bench);
+            peer.echo(&mut bench);
         }
     }
 }
 
-/// A flood of one family takes nothing from the other.
+/// A flood of one family does not affect the other.
 fn new_ipv4_host_is_reachable_during_solicitation_flood<E: Engine<MemoryNic>>() {
     let mut bench = Bench::<E>::new(&config());
-    (0..40_000).for_each(|n| bench.send(&message(n * KINDS + 1)));
-    bench.connect("10.0.0.1".parse().unwrap(), true).talk(&mut bench);
-    assert_eq!(bench.sought, [] as [IpAddr; 0], "its own request was noted");
+    (0..40_000).for_each(|n| bench.send(&flood_message(n * KINDS + 1)));
+    bench.connect("10.0.0.1".parse().unwrap(), true).echo(&mut bench);
+    assert_eq!(bench.resolved, [] as [IpAddr; 0], "the host's own request was recorded");
 }
 
-/// The attacker has the host answer every address that it makes up: all entries are in use for a moment.
+/// The host answers every made-up address, so all entries are in use for a moment.
 fn idle_connection_survives_flood_of_pings<E: Engine<MemoryNic>>() {
     let mut bench = Bench::<E>::new(&config());
     let gateway = [2, 0xaa, 0, 0, 0, 99];
-    bench.send(&question((gateway, "10.0.0.254".parse().unwrap())));
+    bench.send(&neighbor_request((gateway, "10.0.0.254".parse().unwrap())));
     let mut peers = ["10.0.0.1", "fd00::1"].map(|ip| bench.connect(ip.parse().unwrap(), true));
     for n in 0..20_000 {
         bench.now += 2 * INTERVAL;
-        let (mac, four, six) = made_up(n);
+        let (mac, four, six) = made_up_address(n);
         for (from, to) in [(IpAddr::V4(four), IpAddr::V4(FOUR)), (six.into(), SIX.into())] {
-            bench.send(&question((mac, from)));
+            bench.send(&neighbor_request((mac, from)));
             bench.send(&ping(mac, from, to));
         }
     }
     assert_eq!(bench.host.drops("neighbour table full"), 0);
-    bench.connect("10.0.0.5".parse().unwrap(), false).talk(&mut bench);
-    peers.iter_mut().for_each(|peer| peer.talk(&mut bench));
-    assert_eq!(bench.sought, ["10.0.0.5".parse::<IpAddr>().unwrap()]);
-    // What goes through the gateway needs no question either.
+    bench.connect("10.0.0.5".parse().unwrap(), false).echo(&mut bench);
+    peers.iter_mut().for_each(|peer| peer.echo(&mut bench));
+    assert_eq!(bench.resolved, ["10.0.0.5".parse::<IpAddr>().unwrap()]);
+    // Traffic through the gateway needs no resolution either.
     bench.real.push(("10.0.0.254".parse().unwrap(), gateway));
     let mut far = Peer { end: "192.0.2.1:5000".parse().unwrap(), mac: gateway, seq: 1, ack: 0 };
     far.open(&mut bench);
-    far.talk(&mut bench);
-    assert_eq!(bench.sought.len(), 1);
+    far.echo(&mut bench);
+    assert_eq!(bench.resolved.len(), 1);
 }
 
 pub fn ping(mac: [u8; 6], from: IpAddr, to: IpAddr) -> Vec<u8> {
@@ -352,13 +351,13 @@ pub fn ping(mac: [u8; 6], from: IpAddr, to: IpAddr) -> Vec<u8> {
     match (from, to) {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let request = Icmpv6Repr::EchoRequest { ident: 1, seq_no: 1, data: b"ping" };
-            frames::ip(mac, OURS, from, to, IpProtocol::Icmpv6, request.buffer_len(), |bytes, _, _| {
+            frames::ip(mac, HOST_MAC, from, to, IpProtocol::Icmpv6, request.buffer_len(), |bytes, _, _| {
                 request.emit(&source, &destination, &mut Icmpv6Packet::new_unchecked(bytes), &sums);
             })
         }
         _ => {
             let request = Icmpv4Repr::EchoRequest { ident: 1, seq_no: 1, data: b"ping" };
-            frames::ip(mac, OURS, from, to, IpProtocol::Icmp, request.buffer_len(), |bytes, _, _| {
+            frames::ip(mac, HOST_MAC, from, to, IpProtocol::Icmp, request.buffer_len(), |bytes, _, _| {
                 request.emit(&mut Icmpv4Packet::new_unchecked(bytes), &sums);
             })
         }
@@ -372,15 +371,15 @@ with_one_engine!(
     idle_connection_survives_flood_of_pings,
 );
 
-/// The `n`th made-up address as the sender of a reply that nobody asked for.
+/// Returns an unsolicited ARP reply from the `n`th made-up address.
 fn unsolicited_reply(n: u32) -> Vec<u8> {
-    frames::arp(ArpOperation::Reply, (made_up(n).0, made_up(n).1), (OURS, FOUR))
+    frames::arp(ArpOperation::Reply, (made_up_address(n).0, made_up_address(n).1), (HOST_MAC, FOUR))
 }
 
-/// The worker that owns a connection is busy while ARP arrives at the other, and reads its mail later.
+/// The owner of the connection is busy while ARP arrives at the other worker, and drains its mailbox later.
 #[test]
 fn neighbor_flood_does_not_fill_mailboxes() {
-    // Everything arrives at the first worker.
+    // All frames arrive at the first worker.
     let link = LinkConfig { steering: Some(Steering::new(|_| (0, None))), ..LinkConfig::default() };
     let mut bench = Bench::<Native>::with(link, 2, &config());
     let now = bench.now;
@@ -388,32 +387,33 @@ fn neighbor_flood_does_not_fill_mailboxes() {
         bench.put(&unsolicited_reply(n));
         bench.host.workers[0].turn(now);
     }
-    let peer = second_worker_s_peer();
+    let peer = peer_of_second_worker();
     let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
-    bench.put(&frames::tcp(peer.mac, OURS, peer.end, SocketAddr::new(FOUR.into(), 7), syn));
+    bench.put(&frames::tcp(peer.mac, HOST_MAC, peer.end, SocketAddr::new(FOUR.into(), 7), syn));
     bench.host.workers[0].turn(now);
     assert_eq!(bench.host.workers[0].misdirected(), 1);
     assert_eq!(bench.host.drops("mailbox of the owning worker full"), 0);
 }
 
-/// A host that has not asked for us, and whose connection the second of two workers owns.
-fn second_worker_s_peer() -> Peer {
+/// Returns a host that has not resolved us and whose connection the second of two workers owns.
+fn peer_of_second_worker() -> Peer {
     let (ip, local) = (IpAddr::from([10, 0, 0, 1]), SocketAddr::new(FOUR.into(), 7));
     let is_of_second = |port: &u16| owner(toeplitz(&Tuple::new(local, SocketAddr::new(ip, *port))), 2) == 1;
     let end = SocketAddr::new(ip, (5000..).find(is_of_second).unwrap());
     Peer { end, mac: [2, 0xaa, 0, 0, 0, 0], seq: 1, ack: 0 }
 }
 
-/// ARP arrives at the first worker, TCP at the second. The flood must not keep an answer from the worker that asked.
+/// ARP arrives at the first worker, TCP at the second. The flood must not keep a reply from the worker that sent the
+/// request.
 #[test]
-fn neighbor_flood_does_not_keep_answers_from_other_workers() {
+fn neighbor_flood_does_not_block_replies_to_other_workers() {
     let steering = Steering::new(|frame| (usize::from(frame[12..14] == [8, 0]), None));
     let link = LinkConfig { steering: Some(steering), ..LinkConfig::default() };
     let mut bench = Bench::<Native>::with(link, 2, &config());
     (0..3000).for_each(|n| bench.send(&unsolicited_reply(n)));
-    let mut peer = second_worker_s_peer();
+    let mut peer = peer_of_second_worker();
     bench.real.push((peer.end.ip(), peer.mac));
     peer.open(&mut bench);
-    peer.talk(&mut bench);
-    assert_eq!(bench.sought, [peer.end.ip()]);
+    peer.echo(&mut bench);
+    assert_eq!(bench.resolved, [peer.end.ip()]);
 }

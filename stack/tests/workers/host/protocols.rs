@@ -1,4 +1,4 @@
-//! What a host on the link sees of the stack beside TCP streams: ARP, NDP, ping, UDP, DHCP.
+//! Host protocols as seen on the link: ARP, NDP, ping, UDP, DHCP.
 
 use crate::common::client::Client;
 use crate::common::frames;
@@ -13,11 +13,11 @@ use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-/// The host's address on the link.
-pub const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Ethernet address of the host.
+pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The bare end of a link, and a host on the other.
+/// Link with the test at one end and a host at the other.
 pub struct Bench {
     pub nic: MemoryNic,
     pub host: Host<Echo>,
@@ -32,7 +32,7 @@ impl Bench {
         bench
     }
 
-    /// Lets the host act, and takes what it sends.
+    /// Runs the host and returns its frames.
     fn replies(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for _ in 0..4 {
@@ -45,7 +45,7 @@ impl Bench {
         all
     }
 
-    /// Sends a frame to the host, and takes what it sends.
+    /// Sends a frame to the host and returns its frames.
     pub fn send(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut frame = self.nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
@@ -53,7 +53,7 @@ impl Bench {
         self.replies()
     }
 
-    /// Makes `ip` with `mac` known, as a host that asks for us does.
+    /// Introduces `ip` with `mac`, as a host that resolves our address does.
     pub fn introduce(&mut self, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<Vec<u8>> {
         let request = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
@@ -72,26 +72,26 @@ impl Bench {
     }
 }
 
-/// The `n`th other host's address on the link.
+/// Returns the Ethernet address of the `n`th other host.
 pub fn mac_of(n: u32) -> [u8; 6] {
     let [_, b, c, d] = n.to_be_bytes();
     [2, 1, 0, b, c, d]
 }
 
 #[test]
-fn arp_requests_for_us_are_answered() {
+fn arp_request_is_answered() {
     let mut bench = Bench::new(&server());
     let replies = bench.introduce(Ipv4Addr::new(10, 0, 0, 1), mac_of(1));
     let frame = EthernetFrame::new_checked(&replies[0]).unwrap();
-    assert_eq!((frame.src_addr().0, frame.dst_addr().0), (OURS, mac_of(1)));
+    assert_eq!((frame.src_addr().0, frame.dst_addr().0), (HOST_MAC, mac_of(1)));
     let reply = ArpRepr::parse(&ArpPacket::new_checked(frame.payload()).unwrap()).unwrap();
     let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, .. } = reply else { panic!() };
     assert_eq!(operation, ArpOperation::Reply);
-    assert_eq!((source_hardware_addr.0, source_protocol_addr), (OURS, Ipv4Addr::new(10, 0, 0, 2)));
+    assert_eq!((source_hardware_addr.0, source_protocol_addr), (HOST_MAC, Ipv4Addr::new(10, 0, 0, 2)));
 }
 
 #[test]
-fn ping_is_answered_byte_for_byte() {
+fn ping_is_answered_exactly() {
     let mut bench = Bench::new(&server());
     bench.introduce(Ipv4Addr::new(10, 0, 0, 1), mac_of(1));
     let payload: Vec<u8> = (0..1400).map(|n| n as u8).collect();
@@ -99,7 +99,7 @@ fn ping_is_answered_byte_for_byte() {
     let from = IpAddr::from([10, 0, 0, 1]);
     let bytes = frames::ip(
         mac_of(1),
-        OURS,
+        HOST_MAC,
         from,
         SERVER.parse().unwrap(),
         IpProtocol::Icmp,
@@ -115,7 +115,7 @@ fn ping_is_answered_byte_for_byte() {
 }
 
 #[test]
-fn a_solicitation_and_a_ping_over_ipv6_are_answered() {
+fn solicitation_and_ping_over_ipv6_are_answered() {
     let mut bench = Bench::new(&server());
     let (us, from) = ("fd00::2".parse().unwrap(), "fd00::1".parse().unwrap());
     let solicit = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
@@ -142,37 +142,38 @@ fn a_solicitation_and_a_ping_over_ipv6_are_answered() {
 
     let request = Icmpv6Repr::EchoRequest { ident: 1, seq_no: 2, data: b"hello" };
     let bytes =
-        frames::ip(mac_of(1), OURS, from.into(), us.into(), IpProtocol::Icmpv6, request.buffer_len(), |b, _, _| {
+        frames::ip(mac_of(1), HOST_MAC, from.into(), us.into(), IpProtocol::Icmpv6, request.buffer_len(), |b, _, _| {
             request.emit(&from, &us, &mut Icmpv6Packet::new_unchecked(b), &checksums);
         });
     let replies = bench.send(&bytes);
-    assert_eq!(replies[0][..6], mac_of(1), "what the solicitation taught is used");
+    assert_eq!(replies[0][..6], mac_of(1), "the address of the solicitation is used");
     let reply = Icmpv6Repr::parse(&us, &from, &Icmpv6Packet::new_checked(&replies[0][54..]).unwrap(), &checksums);
     assert_eq!(reply, Ok(Icmpv6Repr::EchoReply { ident: 1, seq_no: 2, data: b"hello" }));
 }
 
 #[test]
-fn a_datagram_to_a_closed_port_is_unreachable() {
+fn datagram_to_closed_port_is_unreachable() {
     let mut bench = Bench::new(&server());
     bench.introduce(Ipv4Addr::new(10, 0, 0, 1), mac_of(1));
     let from = IpAddr::from([10, 0, 0, 1]);
-    let bytes = frames::ip(mac_of(1), OURS, from, SERVER.parse().unwrap(), IpProtocol::Udp, 12, |bytes, source, to| {
-        let udp = UdpRepr { src_port: 1000, dst_port: 1001 };
-        udp.emit(&mut UdpPacket::new_unchecked(bytes), &source, &to, 4, |b| b.fill(1), &Default::default());
-    });
+    let bytes =
+        frames::ip(mac_of(1), HOST_MAC, from, SERVER.parse().unwrap(), IpProtocol::Udp, 12, |bytes, source, to| {
+            let udp = UdpRepr { src_port: 1000, dst_port: 1001 };
+            udp.emit(&mut UdpPacket::new_unchecked(bytes), &source, &to, 4, |b| b.fill(1), &Default::default());
+        });
     let replies = bench.send(&bytes);
     let ip = Ipv4Packet::new_checked(&replies[0][14..]).unwrap();
     assert_eq!(Icmpv4Packet::new_checked(ip.payload()).unwrap().msg_type(), Icmpv4Message::DstUnreachable);
 }
 
-/// Nothing is kept for them (RFC 8200 §4.5 wants them put together), and nothing is said of them.
+/// Fragments are neither reassembled (contrary to RFC 8200 §4.5) nor answered.
 #[test]
 fn fragments_are_counted_and_not_answered() {
     let mut bench = Bench::new(&server());
     bench.introduce(Ipv4Addr::new(10, 0, 0, 1), mac_of(1));
     for port in [7, 1001] {
         let (from, to) = (IpAddr::from([10, 0, 0, 1]), SERVER.parse().unwrap());
-        let mut bytes = frames::ip(mac_of(1), OURS, from, to, IpProtocol::Udp, 16, |bytes, source, to| {
+        let mut bytes = frames::ip(mac_of(1), HOST_MAC, from, to, IpProtocol::Udp, 16, |bytes, source, to| {
             let udp = UdpRepr { src_port: 1000, dst_port: port };
             udp.emit(&mut UdpPacket::new_unchecked(bytes), &source, &to, 8, |b| b.fill(1), &Default::default());
         });
@@ -183,7 +184,7 @@ fn fragments_are_counted_and_not_answered() {
     }
     let bytes = frames::ip(
         mac_of(1),
-        OURS,
+        HOST_MAC,
         "fd00::1".parse().unwrap(),
         SERVER6.parse().unwrap(),
         IpProtocol::Ipv6Frag,
@@ -199,8 +200,8 @@ fn fragments_are_counted_and_not_answered() {
 }
 
 #[test]
-fn when_a_link_is_back_a_neighbour_is_asked_for_and_sent_to_where_it_was_meanwhile() {
-    // RFC 4861 §7.3.3: what is not known to be true any more is used until it is known not to be.
+fn neighbor_is_confirmed_after_link_up_and_used_meanwhile() {
+    // RFC 4861 §7.3.3: an unconfirmed address is used until it is known to be wrong.
     let mut bench = Bench::new(&server());
     let ip = Ipv4Addr::new(10, 0, 0, 1);
     bench.introduce(ip, mac_of(1));
@@ -211,7 +212,7 @@ fn when_a_link_is_back_a_neighbour_is_asked_for_and_sent_to_where_it_was_meanwhi
     }
     let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
     let mut connect = |mac: [u8; 6], port| {
-        let frame = frames::tcp(mac, OURS, (ip, port).into(), "10.0.0.2:7".parse().unwrap(), syn);
+        let frame = frames::tcp(mac, HOST_MAC, (ip, port).into(), "10.0.0.2:7".parse().unwrap(), syn);
         let replies = bench.send(&frame);
         let mut replies: Vec<_> = replies.iter().map(|frame| (frame[..6].to_vec(), frame[12..14] == [8, 0])).collect();
         replies.sort();
@@ -225,7 +226,7 @@ fn when_a_link_is_back_a_neighbour_is_asked_for_and_sent_to_where_it_was_meanwhi
 }
 
 #[test]
-fn a_thousand_neighbours_are_each_answered_at_their_own_address() {
+fn thousand_neighbors_are_answered_at_own_address() {
     let config = Config { addresses: vec!["10.0.0.2/16".parse().unwrap()], ..server() };
     let mut bench = Bench::new(&config);
     let ip = |n: u32| Ipv4Addr::from_bits(0x0a00_0100 + n);
@@ -236,7 +237,7 @@ fn a_thousand_neighbours_are_each_answered_at_their_own_address() {
     for round in 0..3 {
         for n in 0..1000 {
             let from = SocketAddr::from((ip(n), 5000 + round));
-            let replies = bench.send(&frames::tcp(mac_of(n), OURS, from, "10.0.0.2:7".parse().unwrap(), syn));
+            let replies = bench.send(&frames::tcp(mac_of(n), HOST_MAC, from, "10.0.0.2:7".parse().unwrap(), syn));
             let [reply] = &replies[..] else { panic!("{} frames for one SYN", replies.len()) };
             assert_eq!((&reply[..6], &reply[12..14]), (&mac_of(n)[..], &[8, 0][..]));
         }
@@ -244,7 +245,7 @@ fn a_thousand_neighbours_are_each_answered_at_their_own_address() {
 }
 
 #[test]
-fn an_unreachable_error_about_our_syn_fails_the_connection_and_a_forged_one_does_not() {
+fn unreachable_error_fails_connection_and_forged_one_does_not() {
     let (mut router, nic) = Link::pair(LinkConfig::default());
     let config = Config { gateways: vec!["10.0.0.9".parse().unwrap()], ..host(1) };
     let mut client = Host::new(&config, vec![nic], || Client::new("192.0.2.1", 1, 1));
@@ -263,15 +264,15 @@ fn an_unreachable_error_about_our_syn_fails_the_connection_and_a_forged_one_does
         (sent, client.service().outcomes[0].failed)
     };
     let arp = |bytes: &Vec<u8>| bytes[12..14] == [8, 6];
-    let asked = turn(None).0.into_iter().find(arp).expect("it asks for the gateway");
-    let mut answer = asked.clone();
-    answer[..6].copy_from_slice(&asked[6..12]);
+    let request = turn(None).0.into_iter().find(arp).expect("an ARP request for the gateway");
+    let mut answer = request.clone();
+    answer[..6].copy_from_slice(&request[6..12]);
     answer[6..12].copy_from_slice(&mac_of(9));
     answer[21] = 2;
     answer[22..28].copy_from_slice(&mac_of(9));
     answer[28..32].copy_from_slice(&[10, 0, 0, 9]);
     answer[32..42].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
-    let syn = turn(Some(answer)).0.pop().expect("then the SYN goes out");
+    let syn = turn(Some(answer)).0.pop().expect("a SYN");
     assert_eq!((&syn[..6], syn[23]), (&mac_of(9)[..], 6));
     let error = |syn: &[u8]| {
         let quoted = Ipv4Packet::new_unchecked(&syn[14..]);
@@ -290,8 +291,8 @@ fn an_unreachable_error_about_our_syn_fails_the_connection_and_a_forged_one_does
 }
 
 #[test]
-fn frames_that_arrive_at_the_wrong_worker_are_passed_to_their_owner() {
-    // The port spreads frames by their source port, which is not how flows are owned.
+fn misdirected_frames_reach_their_worker() {
+    // The port distributes frames by source port, unlike the ownership of flows.
     let by_port = Steering::new(|frame| {
         let port = if frame[12..14] == [8, 0] && frame[23] == 6 { usize::from(frame[35]) } else { 0 };
         (port % 3, None)
@@ -299,7 +300,7 @@ fn frames_that_arrive_at_the_wrong_worker_are_passed_to_their_owner() {
     let link = LinkConfig { steering: Some(by_port), ..LinkConfig::default() };
     let mut net = Net::with(link, 3, &host(1), || Client::new(SERVER, 20, 50_000), &server(), Echo::default);
     let over = |net: &mut Net<Client, Echo>| net.a.workers.iter().all(|worker| worker.service().all_finished());
-    net.expect("every connection over", MINUTE, over);
+    net.expect("every connection closed", MINUTE, over);
     for worker in &net.a.workers {
         worker.service().assert_exact();
     }
@@ -309,11 +310,11 @@ fn frames_that_arrive_at_the_wrong_worker_are_passed_to_their_owner() {
 }
 
 #[test]
-fn with_equally_many_workers_on_both_ends_nothing_is_misdirected() {
+fn equal_worker_counts_cause_no_misdirection() {
     let mut net =
         Net::with(LinkConfig::default(), 4, &host(1), || Client::new(SERVER6, 10, 50_000), &server(), Echo::default);
     let over = |net: &mut Net<Client, Echo>| net.a.workers.iter().all(|worker| worker.service().all_finished());
-    net.expect("every connection over", MINUTE, over);
+    net.expect("every connection closed", MINUTE, over);
     for worker in net.a.workers.iter() {
         worker.service().assert_exact();
         assert_eq!(worker.misdirected(), 0);
@@ -321,7 +322,7 @@ fn with_equally_many_workers_on_both_ends_nothing_is_misdirected() {
     assert!(net.b.workers.iter().all(|worker| worker.misdirected() == 0));
 }
 
-/// The connection of a frame with TCP over IPv4.
+/// Returns the connection of a frame with TCP over IPv4.
 fn tuple_of(frame: &[u8]) -> Option<Tuple> {
     if frame[12..14] != [8, 0] || frame[23] != 6 {
         return None;
@@ -334,8 +335,9 @@ fn tuple_of(frame: &[u8]) -> Option<Tuple> {
 }
 
 #[test]
-fn a_port_with_rss_is_believed_when_its_hash_is_ours_and_not_when_it_is_another() {
-    // Spread by our hash in both cases; what the port reports is right in one, and in the other not.
+fn rss_hash_of_port_is_used_only_if_correct() {
+    // Frames are distributed by our hash in both cases; the port reports the right hash in one and another in the
+    // other.
     for wrong in [0, 1] {
         let by_hash = Steering::new(move |frame| match tuple_of(frame) {
             Some(tuple) => (owner(toeplitz(&tuple), 2), Some(toeplitz(&tuple) ^ wrong)),
@@ -344,18 +346,18 @@ fn a_port_with_rss_is_believed_when_its_hash_is_ours_and_not_when_it_is_another(
         let link = LinkConfig { steering: Some(by_hash), ..LinkConfig::default() };
         let mut net = Net::with(link, 2, &host(1), || Client::new(SERVER, 20, 50_000), &server(), Echo::default);
         let over = |net: &mut Net<Client, Echo>| net.a.workers.iter().all(|worker| worker.service().all_finished());
-        net.expect("every connection over", MINUTE, over);
+        net.expect("every connection closed", MINUTE, over);
         for worker in &net.a.workers {
             worker.service().assert_exact();
         }
-        assert!(net.b.workers.iter().all(|worker| worker.misdirected() == 0), "a hash that differs is not used");
+        assert!(net.b.workers.iter().all(|worker| worker.misdirected() == 0), "a different hash is ignored");
         assert!(net.b.workers.iter_mut().all(|worker| worker.summary().accepted == 20));
     }
 }
 
-/// RFC 6191 §3, behind a translator: what an address sees of ours is one clock, whichever worker owns the connection.
+/// RFC 6191 §3, behind an address translator: all workers use one timestamp clock per pair of addresses.
 #[test]
-fn a_pair_of_addresses_has_one_clock_of_timestamps_on_all_workers() {
+fn timestamp_clock_of_address_pair_is_shared_by_workers() {
     let seen: Arc<Mutex<Vec<(usize, u32)>>> = Arc::default();
     let notes = seen.clone();
     let watched = Steering::new(move |frame| {
@@ -365,20 +367,20 @@ fn a_pair_of_addresses_has_one_clock_of_timestamps_on_all_workers() {
         if tcp.syn() && tcp.ack() {
             let repr =
                 TcpRepr::parse(&tcp, &tuple.remote().ip().into(), &tuple.local().ip().into(), &Default::default());
-            notes.lock().unwrap().push((owner, repr.unwrap().timestamp.expect("they were agreed on").tsval));
+            notes.lock().unwrap().push((owner, repr.unwrap().timestamp.expect("negotiated timestamps").tsval));
         }
         (owner, None)
     });
     let link = LinkConfig { steering: Some(watched), ..LinkConfig::default() };
     let mut net = Net::with(link, 2, &host(1), || Client::new(SERVER, 5, 10), &server(), Echo::default);
-    net.expect("every connection over", MINUTE, |net| net.a.workers.iter().all(|w| w.service().all_finished()));
+    net.expect("every connection closed", MINUTE, |net| net.a.workers.iter().all(|w| w.service().all_finished()));
     let seen = seen.lock().unwrap();
     let first = seen[0].1;
     assert!([0, 1].iter().all(|worker| seen.iter().filter(|(owner, _)| owner == worker).count() >= 5), "{seen:?}");
     assert!(seen.iter().all(|(_, value)| value.wrapping_sub(first) < 100), "{seen:?}");
 }
 
-/// What a DHCP server says to what the client has sent.
+/// Returns the reply of a DHCP server to a client's frame.
 fn dhcp_reply(request: &[u8]) -> Option<Vec<u8>> {
     let ip = Ipv4Packet::new_checked(request.get(14..)?).ok()?;
     let udp = UdpPacket::new_checked(ip.payload()).ok()?;
@@ -386,10 +388,10 @@ fn dhcp_reply(request: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let packet = DhcpPacket::new_checked(udp.payload()).ok()?;
-    let asked = DhcpRepr::parse(&packet).ok()?;
+    let request = DhcpRepr::parse(&packet).ok()?;
     let (router, given) = (Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 0, 2));
     let reply = DhcpRepr {
-        message_type: match asked.message_type {
+        message_type: match request.message_type {
             DhcpMessageType::Discover => DhcpMessageType::Offer,
             _ => DhcpMessageType::Ack,
         },
@@ -407,7 +409,7 @@ fn dhcp_reply(request: &[u8]) -> Option<Vec<u8>> {
         renew_duration: None,
         rebind_duration: None,
         additional_options: &[],
-        ..asked
+        ..request
     };
     let to = IpAddr::from([255; 4]);
     let len = 8 + reply.buffer_len();
@@ -419,7 +421,7 @@ fn dhcp_reply(request: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn an_address_from_dhcp_is_served() {
+fn dhcp_address_is_served() {
     let config = Config { addresses: vec![], dhcp: true, ..server() };
     let mut bench = Bench::new(&config);
     let mut sent = Vec::new();
@@ -435,13 +437,13 @@ fn an_address_from_dhcp_is_served() {
     assert_eq!(replies[0][28..32], [10, 0, 0, 2], "ARP for the leased address is answered");
     let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
     let from = "10.0.0.1:5000".parse().unwrap();
-    let replies = bench.send(&frames::tcp(mac_of(1), OURS, from, "10.0.0.2:7".parse().unwrap(), syn));
+    let replies = bench.send(&frames::tcp(mac_of(1), HOST_MAC, from, "10.0.0.2:7".parse().unwrap(), syn));
     let tcp = TcpPacket::new_checked(&replies[0][34..]).unwrap();
     assert!(tcp.syn() && tcp.ack());
 }
 
 #[test]
-fn turns_are_counted_and_those_that_brought_frames() {
+fn turns_and_busy_turns_are_counted() {
     let mut bench = Bench::new(&server());
     let before = bench.host.workers[0].summary();
     let mut frames: Vec<_> = (0..3).map(|_| bench.nic.allocate().unwrap()).collect();

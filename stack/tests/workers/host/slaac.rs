@@ -1,4 +1,4 @@
-//! IPv6 as routers on the link have it: addresses of the prefixes that they advertise (RFC 4862), for as long as they say.
+//! IPv6 stateless address autoconfiguration (RFC 4862): addresses from advertised prefixes, for their lifetime.
 
 use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
@@ -12,31 +12,31 @@ use std::net::{Ipv6Addr, SocketAddr};
 const STATION: [u8; 6] = [2, 1, 0, 0, 0, 1];
 const OURS_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-const OURS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0xff, 0xfe00, 2);
+const HOST_MAC: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0xff, 0xfe00, 2);
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// A host that is not on the link.
+/// Address of an off-link host.
 const FAR: &str = "[2001:db8:ffff::7]:5000";
 
-/// What a host says on the link, in the order in which it does.
+/// Neighbour discovery or multicast listener message of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// It listens to the groups in which it is asked for, and says so from this address.
-    Listens(Ipv6Addr),
-    /// Has anybody this address?
-    Tries(Ipv6Addr),
-    /// Which routers are there? It says where it is, or not.
-    WantsRouters(Ipv6Addr, bool),
-    /// It has this address.
-    Has(Ipv6Addr),
+enum Message {
+    /// Multicast listener report from this address.
+    ListenerReport(Ipv6Addr),
+    /// Duplicate address detection probe.
+    Probe(Ipv6Addr),
+    /// Router solicitation from this address, with the link-layer address or not.
+    RouterSolicitation(Ipv6Addr, bool),
+    /// Unsolicited advertisement of an address.
+    Advertisement(Ipv6Addr),
 }
 
-/// A router at the bare end of a link of as many queues as the host has workers.
+/// Router on a link with as many queues as the host has workers.
 struct Bench<E: Engine<MemoryNic>> {
     nics: Vec<MemoryNic>,
     host: Host<Echo, E>,
     now: Instant,
-    words: Vec<(Instant, Word)>,
+    messages: Vec<(Instant, Message)>,
     segments: Vec<Vec<u8>>,
 }
 
@@ -44,24 +44,24 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     fn new(config: &Config, workers: usize) -> Self {
         let (nics, others) = Link::with_queues(LinkConfig::default(), workers);
         let host = Host::start(config, others, Echo::default);
-        Bench { nics, host, now: Instant::ZERO, words: Vec::new(), segments: Vec::new() }
+        Bench { nics, host, now: Instant::ZERO, messages: Vec::new(), segments: Vec::new() }
     }
 
-    /// One that has an address.
-    fn settled(workers: usize, advertised: &[u8]) -> Self {
+    /// Creates a host that has received `advertised` and has its addresses.
+    fn configured(workers: usize, advertised: &[u8]) -> Self {
         let mut bench = Bench::new(&config(), workers);
-        bench.go_on(Duration::from_secs(3));
+        bench.run_for(Duration::from_secs(3));
         bench.send(0, advertised);
-        bench.go_on(Duration::from_secs(3));
+        bench.run_for(Duration::from_secs(3));
         assert!(bench.host.workers.iter().all(|worker| worker.has_started()));
         bench
     }
 
-    fn go_on(&mut self, time: Duration) {
+    fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
             let next = self.host.workers.iter().filter_map(|worker| worker.next_deadline()).min().unwrap_or(until);
-            // Only time itself brings the link's state to light.
+            // The link state is polled by time.
             let (least, most) = (self.now + Duration::from_millis(10), self.now + Duration::from_millis(100));
             self.now = next.clamp(least, most).min(until);
             self.turn();
@@ -77,7 +77,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
                 for frame in frames {
                     let bytes: Vec<u8> = frame.segments().flatten().copied().collect();
                     match read(&bytes) {
-                        Some(word) => self.words.push((self.now, word)),
+                        Some(message) => self.messages.push((self.now, message)),
                         None if bytes[12..14] == [0x86, 0xdd] && bytes[20] == 6 => self.segments.push(bytes),
                         None => {}
                     }
@@ -93,8 +93,8 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         self.turn();
     }
 
-    /// What is answered to a segment.
-    fn asks(&mut self, segment: &[u8]) -> Vec<Vec<u8>> {
+    /// Sends a segment and returns the replies.
+    fn reply_to(&mut self, segment: &[u8]) -> Vec<Vec<u8>> {
         self.segments.clear();
         for queue in 0..self.nics.len() {
             self.send(queue, segment);
@@ -102,30 +102,30 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         std::mem::take(&mut self.segments)
     }
 
-    /// Begins a connection; the answer to its SYN.
-    fn opens(&mut self, from: &str, to: Ipv6Addr) -> Option<Vec<u8>> {
+    /// Sends a SYN and returns the reply.
+    fn open(&mut self, from: &str, to: Ipv6Addr) -> Option<Vec<u8>> {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), (to, 7).into());
         let max_seg_size = Some(1440);
         let syn =
             TcpRepr { control: TcpControl::Syn, seq_number: TcpSeqNumber(100), max_seg_size, ..frames::segment() };
-        let answer = self.asks(&frames::tcp(STATION, OURS_MAC, from, to, syn)).into_iter().next()?;
+        let answer = self.reply_to(&frames::tcp(STATION, OURS_MAC, from, to, syn)).into_iter().next()?;
         let number = TcpPacket::new_checked(&answer[54..]).unwrap().seq_number();
         let ack = TcpRepr { seq_number: TcpSeqNumber(101), ack_number: Some(number + 1), ..frames::segment() };
-        self.asks(&frames::tcp(STATION, OURS_MAC, from, to, ack));
+        self.reply_to(&frames::tcp(STATION, OURS_MAC, from, to, ack));
         Some(answer)
     }
 
-    fn said(&self, word: Word) -> Vec<Instant> {
-        self.words.iter().filter(|(_, said)| *said == word).map(|(at, _)| *at).collect()
+    fn times_of(&self, message: Message) -> Vec<Instant> {
+        self.messages.iter().filter(|(_, said)| *said == message).map(|(at, _)| *at).collect()
     }
 }
 
-/// What a frame of the host's says, if it is one of multicast or neighbour discovery.
-fn read(frame: &[u8]) -> Option<Word> {
+/// Parses a frame of the host, if it is a multicast listener or neighbour discovery message.
+fn read(frame: &[u8]) -> Option<Message> {
     let ip = Ipv6Packet::new_checked(frame.get(14..).filter(|_| frame[12..14] == [0x86, 0xdd])?).ok()?;
     if ip.next_header() == IpProtocol::HopByHop {
         assert_eq!((ip.payload()[0], ip.payload()[8], ip.hop_limit()), (58, 143, 1));
-        return Some(Word::Listens(ip.src_addr()));
+        return Some(Message::ListenerReport(ip.src_addr()));
     }
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok().filter(|_| ip.next_header() == IpProtocol::Icmpv6)?;
     match Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &Default::default()).ok()? {
@@ -134,17 +134,17 @@ fn read(frame: &[u8]) -> Option<Word> {
                 (ip.hop_limit(), ip.dst_addr(), &frame[..6]),
                 (255, "ff02::2".parse().unwrap(), &[0x33, 0x33, 0, 0, 0, 2][..])
             );
-            Some(Word::WantsRouters(ip.src_addr(), lladdr.is_some()))
+            Some(Message::RouterSolicitation(ip.src_addr(), lladdr.is_some()))
         }
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, .. }) if ip.src_addr().is_unspecified() => {
-            Some(Word::Tries(target_addr))
+            Some(Message::Probe(target_addr))
         }
-        Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { target_addr, .. }) => Some(Word::Has(target_addr)),
+        Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { target_addr, .. }) => Some(Message::Advertisement(target_addr)),
         _ => None,
     }
 }
 
-/// What the router advertises: itself for half an hour, and options.
+/// Returns a router advertisement with a lifetime of half an hour and options.
 fn advertised(options: &[&[u8]]) -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
     message.extend_from_slice(&STATION);
@@ -163,7 +163,7 @@ fn advertised(options: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// 2001:db8::/64, on the link, and addresses are formed of it, for so many seconds.
+/// Returns the option for 2001:db8::/64 with the on-link and autonomous flags and this lifetime in seconds.
 fn prefix(valid: u32) -> Vec<u8> {
     let mut option = vec![3, 4, 64, 0xc0];
     option.extend_from_slice(&valid.to_be_bytes());
@@ -173,130 +173,133 @@ fn prefix(valid: u32) -> Vec<u8> {
 }
 
 fn config() -> Config {
-    // smoltcp gives a peer up that is silent for so long, whether something was sent to it or not.
+    // smoltcp aborts a connection that is silent for this long, even without data in flight.
     let user_timeout = Duration::from_secs(86_400);
     Config { addresses: vec![], slaac: true, dad_transmits: 1, user_timeout, ..server() }
 }
 
-/// RFC 4862 §5.4.2: groups are told before addresses are tried; RFC 4861 §6.3.7: routers are asked by who has an address.
+/// RFC 4862 §5.4.2: groups are joined before addresses are probed; RFC 4861 §6.3.7: routers are solicited from the
+/// link-local address.
 #[test]
-fn a_host_that_knows_nothing_gets_an_address_and_serves_on_it() {
+fn unconfigured_host_gets_address_and_serves() {
     let mut bench = Bench::<Native>::new(&config(), 1);
-    bench.go_on(Duration::from_secs(3));
-    assert!(!bench.host.workers[0].has_started(), "there is nobody to serve with the link-local address alone");
-    let order: Vec<_> = bench.words.iter().map(|(_, word)| *word).collect();
-    assert_eq!(order[..2], [Word::Listens(Ipv6Addr::UNSPECIFIED), Word::Tries(LINK_LOCAL)], "{order:?}");
-    assert!(order.contains(&Word::Has(LINK_LOCAL)) && order.contains(&Word::Listens(LINK_LOCAL)));
-    assert_eq!(bench.said(Word::WantsRouters(LINK_LOCAL, true)).len(), 1, "{order:?}");
-    bench.words.clear();
+    bench.run_for(Duration::from_secs(3));
+    assert!(!bench.host.workers[0].has_started(), "the link-local address alone does not start the service");
+    let order: Vec<_> = bench.messages.iter().map(|(_, message)| *message).collect();
+    assert_eq!(order[..2], [Message::ListenerReport(Ipv6Addr::UNSPECIFIED), Message::Probe(LINK_LOCAL)], "{order:?}");
+    assert!(
+        order.contains(&Message::Advertisement(LINK_LOCAL)) && order.contains(&Message::ListenerReport(LINK_LOCAL))
+    );
+    assert_eq!(bench.times_of(Message::RouterSolicitation(LINK_LOCAL, true)).len(), 1, "{order:?}");
+    bench.messages.clear();
     bench.send(0, &advertised(&[&prefix(3600)]));
-    bench.go_on(Duration::from_secs(3));
+    bench.run_for(Duration::from_secs(3));
     assert!(bench.host.workers[0].has_started());
-    let (tried, has) = (bench.said(Word::Tries(OURS)), bench.said(Word::Has(OURS)));
+    let (tried, has) = (bench.times_of(Message::Probe(HOST_MAC)), bench.times_of(Message::Advertisement(HOST_MAC)));
     assert_eq!(tried.len(), 1);
     assert!(has[0].since(tried[0]) >= Duration::from_secs(1), "{tried:?} {has:?}");
-    // A neighbour, and who is behind the router, whose station is known from what it said.
+    // A neighbour, and a host behind the router, whose Ethernet address is known from its advertisement.
     for from in ["[2001:db8::99]:5000", FAR] {
-        let answer = bench.opens(from, OURS);
-        assert_eq!(answer.is_some(), from == FAR, "a neighbour is asked where it is");
+        let answer = bench.open(from, HOST_MAC);
+        assert_eq!(answer.is_some(), from == FAR, "a neighbour is resolved first");
     }
     assert_eq!(bench.host.service().open, 1);
-    bench.go_on(Duration::from_secs(60));
-    assert_eq!(bench.said(Word::WantsRouters(LINK_LOCAL, true)), []);
+    bench.run_for(Duration::from_secs(60));
+    assert_eq!(bench.times_of(Message::RouterSolicitation(LINK_LOCAL, true)), []);
 }
 
-fn an_address_that_is_over_takes_its_connections_along<E: Engine<MemoryNic>>() {
-    let mut bench = Bench::<E>::settled(1, &advertised(&[&prefix(60)]));
-    assert!(bench.opens(FAR, OURS).is_some());
-    bench.go_on(Duration::from_secs(30));
-    // Within two hours nothing brings the end nearer.
+fn expired_address_closes_connections<E: Engine<MemoryNic>>() {
+    let mut bench = Bench::<E>::configured(1, &advertised(&[&prefix(60)]));
+    assert!(bench.open(FAR, HOST_MAC).is_some());
+    bench.run_for(Duration::from_secs(30));
+    // RFC 4862 §5.5.3: within two hours no advertisement shortens the lifetime.
     bench.send(0, &advertised(&[&prefix(0)]));
-    bench.go_on(Duration::from_secs(20));
+    bench.run_for(Duration::from_secs(20));
     assert_eq!((bench.host.service().open, &bench.host.service().closed[..]), (1, &[][..]));
     bench.segments.clear();
-    bench.go_on(Duration::from_secs(20));
+    bench.run_for(Duration::from_secs(20));
     assert_eq!(bench.host.service().closed, [CloseReason::AddressLost]);
-    assert_eq!(bench.segments, Vec::<Vec<u8>>::new(), "not even a reset");
-    assert_eq!(bench.opens(FAR, OURS), None);
-    // It may come back.
+    assert_eq!(bench.segments, Vec::<Vec<u8>>::new(), "no reset");
+    assert_eq!(bench.open(FAR, HOST_MAC), None);
+    // The address may return.
     bench.send(0, &advertised(&[&prefix(60)]));
-    bench.go_on(Duration::from_secs(3));
-    assert!(bench.opens(FAR, OURS).is_some());
+    bench.run_for(Duration::from_secs(3));
+    assert!(bench.open(FAR, HOST_MAC).is_some());
 }
 
 #[test]
-fn an_address_that_is_over_takes_its_connections_along_native() {
-    an_address_that_is_over_takes_its_connections_along::<Native>();
+fn expired_address_closes_connections_native() {
+    expired_address_closes_connections::<Native>();
 }
 
 #[test]
-fn an_address_that_is_over_takes_its_connections_along_smoltcp() {
-    an_address_that_is_over_takes_its_connections_along::<SmoltcpEngine>();
+fn expired_address_closes_connections_smoltcp() {
+    expired_address_closes_connections::<SmoltcpEngine>();
 }
 
 #[test]
-fn renewed_addresses_go_on() {
-    let mut bench = Bench::<Native>::settled(1, &advertised(&[&prefix(60)]));
-    assert!(bench.opens(FAR, OURS).is_some());
+fn renewed_addresses_are_kept() {
+    let mut bench = Bench::<Native>::configured(1, &advertised(&[&prefix(60)]));
+    assert!(bench.open(FAR, HOST_MAC).is_some());
     for _ in 0..20 {
-        bench.go_on(Duration::from_secs(50));
+        bench.run_for(Duration::from_secs(50));
         bench.send(0, &advertised(&[&prefix(60)]));
     }
     assert_eq!((bench.host.service().open, &bench.host.service().closed[..]), (1, &[][..]));
 }
 
-/// What routers say comes to one queue, whichever that is; one worker asks, and all know.
+/// A router advertisement arrives at one queue. One worker probes, and all learn the address.
 #[test]
-fn all_workers_have_what_one_of_them_was_told() {
+fn router_advertisement_reaches_all_workers() {
     for queue in 0..3 {
         let mut bench = Bench::<Native>::new(&config(), 3);
-        bench.go_on(Duration::from_secs(3));
-        assert_eq!(bench.said(Word::WantsRouters(LINK_LOCAL, true)).len(), 1);
+        bench.run_for(Duration::from_secs(3));
+        assert_eq!(bench.times_of(Message::RouterSolicitation(LINK_LOCAL, true)).len(), 1);
         bench.send(queue, &advertised(&[&prefix(60)]));
-        bench.go_on(Duration::from_secs(3));
+        bench.run_for(Duration::from_secs(3));
         assert!(bench.host.workers.iter().all(|worker| worker.has_started()));
-        assert_eq!(bench.said(Word::Tries(OURS)).len(), 1);
-        assert!(bench.opens(FAR, OURS).is_some());
-        bench.go_on(Duration::from_secs(60));
+        assert_eq!(bench.times_of(Message::Probe(HOST_MAC)).len(), 1);
+        assert!(bench.open(FAR, HOST_MAC).is_some());
+        bench.run_for(Duration::from_secs(60));
         let closed = bench.host.workers.iter().flat_map(|worker| worker.service().closed.clone());
         assert_eq!(closed.collect::<Vec<_>>(), [CloseReason::AddressLost]);
     }
 }
 
 #[test]
-fn another_station_that_has_the_address_keeps_it_and_the_host_goes_on() {
+fn slaac_conflict_drops_address_and_host_continues() {
     let given = "fd00::2/64".parse().unwrap();
     for queue in 0..2 {
         let mut bench = Bench::<Native>::new(&Config { addresses: vec![given], ..config() }, 2);
-        bench.go_on(Duration::from_secs(3));
+        bench.run_for(Duration::from_secs(3));
         bench.send(0, &advertised(&[&prefix(3600)]));
         let flags = NdiscNeighborFlags::OVERRIDE;
-        let claim = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: None };
+        let claim = NdiscRepr::NeighborAdvert { flags, target_addr: HOST_MAC, lladdr: None };
         let claim = Icmpv6Repr::Ndisc(claim);
         let mut bytes = frames::ip(
             STATION,
             [0x33, 0x33, 0, 0, 0, 1],
-            OURS.into(),
+            HOST_MAC.into(),
             ALL_NODES.into(),
             IpProtocol::Icmpv6,
             claim.buffer_len(),
             |bytes, _, _| {
-                claim.emit(&OURS, &ALL_NODES, &mut Icmpv6Packet::new_unchecked(bytes), &Default::default());
+                claim.emit(&HOST_MAC, &ALL_NODES, &mut Icmpv6Packet::new_unchecked(bytes), &Default::default());
             },
         );
         bytes[21] = 255;
         bench.send(queue, &bytes);
-        bench.go_on(Duration::from_secs(5));
-        assert_eq!(bench.said(Word::Has(OURS)), []);
-        assert_eq!(bench.opens(FAR, OURS), None);
+        bench.run_for(Duration::from_secs(5));
+        assert_eq!(bench.times_of(Message::Advertisement(HOST_MAC)), []);
+        assert_eq!(bench.open(FAR, HOST_MAC), None);
         assert!(bench.host.workers.iter().all(|worker| worker.duplicate().is_none()));
-        assert!(bench.opens(FAR, "fd00::2".parse().unwrap()).is_some());
+        assert!(bench.open(FAR, "fd00::2".parse().unwrap()).is_some());
     }
 }
 
 /// RFC 4861 §6.3.4.
 #[test]
-fn the_mtu_that_routers_say_bounds_segments() {
+fn advertised_mtu_bounds_segments() {
     let mss = |frame: &[u8]| {
         let packet = TcpPacket::new_checked(&frame[54..]).unwrap();
         let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
@@ -306,24 +309,27 @@ fn the_mtu_that_routers_say_bounds_segments() {
     for (said, expected) in [(1400_u32, 1340), (1279, 1440), (9000, 1440)] {
         let mut option = vec![5, 1, 0, 0];
         option.extend_from_slice(&said.to_be_bytes());
-        let mut bench = Bench::<Native>::settled(1, &advertised(&[&prefix(3600), &option]));
-        assert_eq!(mss(&bench.opens(FAR, OURS).unwrap()), Some(expected), "{said}");
+        let mut bench = Bench::<Native>::configured(1, &advertised(&[&prefix(3600), &option]));
+        assert_eq!(mss(&bench.open(FAR, HOST_MAC).unwrap()), Some(expected), "{said}");
     }
 }
 
 #[test]
-fn advertisements_that_are_not_valid_or_not_asked_for_are_not_gone_by() {
+fn invalid_and_forged_advertisements_are_ignored() {
     let mut from_afar = advertised(&[&prefix(3600)]);
     from_afar[21] = 254;
     let mut bench = Bench::<Native>::new(&config(), 1);
-    bench.go_on(Duration::from_secs(3));
+    bench.run_for(Duration::from_secs(3));
     bench.send(0, &from_afar);
-    bench.go_on(Duration::from_secs(3));
-    assert_eq!((bench.said(Word::Tries(OURS)), bench.host.drops("invalid router advertisement")), (vec![], 1));
+    bench.run_for(Duration::from_secs(3));
+    assert_eq!(
+        (bench.times_of(Message::Probe(HOST_MAC)), bench.host.drops("invalid router advertisement")),
+        (vec![], 1)
+    );
     let mut bench = Bench::<Native>::new(&Config { dad_transmits: 1, ..server() }, 1);
-    bench.go_on(Duration::from_secs(3));
+    bench.run_for(Duration::from_secs(3));
     bench.send(0, &advertised(&[&prefix(3600)]));
-    bench.go_on(Duration::from_secs(3));
-    assert_eq!(bench.said(Word::Tries(OURS)), []);
-    assert_eq!(bench.said(Word::WantsRouters(LINK_LOCAL, true)), []);
+    bench.run_for(Duration::from_secs(3));
+    assert_eq!(bench.times_of(Message::Probe(HOST_MAC)), []);
+    assert_eq!(bench.times_of(Message::RouterSolicitation(LINK_LOCAL, true)), []);
 }

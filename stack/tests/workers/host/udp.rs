@@ -1,4 +1,4 @@
-//! UDP by the short way: nothing is copied, what is sent is right to the byte, and services cannot keep a port's packets from it.
+//! UDP fast path: payload is not copied, sent datagrams are exact, and services cannot exhaust the port's packets.
 
 use crate::common::{Host, host};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
@@ -10,20 +10,20 @@ use smoltcp::wire::*;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const US: &str = "10.0.0.2:7";
 const THEM: &str = "10.0.0.9:5000";
 
-/// Keeps what it is sent, and sends what it is given.
+/// Service that keeps received datagrams and sends the given ones.
 #[derive(Default)]
-struct Keeper {
+struct DatagramLog {
     kept: Vec<Bytes>,
     to_send: Vec<Datagram>,
     refused: usize,
 }
 
-impl Service for Keeper {
+impl Service for DatagramLog {
     type Conn = ();
     type Message = Infallible;
 
@@ -41,13 +41,13 @@ impl Service for Keeper {
     }
 }
 
-/// Sends every datagram back, and counts those that it could not.
+/// Service that echoes datagrams and counts failures.
 #[derive(Default)]
-struct Answerer {
+struct DatagramEcho {
     refused: usize,
 }
 
-impl Service for Answerer {
+impl Service for DatagramEcho {
     type Conn = ();
     type Message = Infallible;
 
@@ -61,7 +61,7 @@ impl Service for Answerer {
     }
 }
 
-struct Bench<S: Service = Keeper> {
+struct Bench<S: Service = DatagramLog> {
     nic: MemoryNic,
     host: Host<S>,
 }
@@ -79,7 +79,7 @@ impl<S: Service<Message = Infallible> + Default> Bench<S> {
         let config = Config { listen_udp, ..host(2) };
         let mut bench = Bench { nic, host: Host::new(&config, vec![other], S::default) };
         bench.turn();
-        // A question about our address makes the asker known.
+        // An ARP request for our address makes the sender known.
         let request = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
             source_hardware_addr: EthernetAddress(THEIRS),
@@ -98,13 +98,13 @@ impl<S: Service<Message = Infallible> + Default> Bench<S> {
         bench
     }
 
-    /// A turn of the host; what it sent.
+    /// Runs one turn of the host and returns its frames.
     fn turn(&mut self) -> Vec<Vec<u8>> {
         self.host.workers[0].turn(Instant::ZERO);
         self.read()
     }
 
-    /// Reads the frames that the host has sent.
+    /// Returns the frames that the host has sent.
     fn read(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::with_capacity(32);
         let mut all = Vec::new();
@@ -114,7 +114,7 @@ impl<S: Service<Message = Infallible> + Default> Bench<S> {
         all
     }
 
-    /// Where the bytes lie that were sent.
+    /// Sends a frame and returns the address of its bytes.
     fn send(&mut self, bytes: &[u8]) -> usize {
         let mut frame = self.nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
@@ -132,14 +132,14 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// A datagram to us, as a frame.
+/// Returns a frame with a datagram to us.
 fn frame(payload: &[u8]) -> Vec<u8> {
     let (from, to) = (address(THEM), address(US));
     let (source, destination) = (from.ip().into(), to.ip().into());
     let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
     let mut frame = vec![0; 14 + ip.buffer_len()];
     let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
-    ethernet.set_dst_addr(EthernetAddress(OURS));
+    ethernet.set_dst_addr(EthernetAddress(HOST_MAC));
     ethernet.set_src_addr(EthernetAddress(THEIRS));
     ethernet.set_ethertype(EthernetProtocol::Ipv4);
     let all = ChecksumCapabilities::default();
@@ -155,8 +155,8 @@ fn datagram(payload: Vec<u8>) -> Datagram {
     Datagram { local: address(US), remote: address(THEM), payload: payload.into() }
 }
 
-/// Sends the host so many datagrams, each with its number, without reading anything, and returns what it answers then.
-fn answers_of_full_link(bench: &mut Bench<Answerer>, datagrams: u32) -> Vec<u32> {
+/// Sends numbered datagrams to the host without receiving, then returns the numbers of its echoes.
+fn answers_of_full_link(bench: &mut Bench<DatagramEcho>, datagrams: u32) -> Vec<u32> {
     for numbers in (0..datagrams).collect::<Vec<_>>().chunks(32) {
         numbers.iter().for_each(|number| _ = bench.send(&frame(&number.to_be_bytes())));
         bench.host.workers[0].turn(Instant::ZERO);
@@ -172,19 +172,19 @@ fn answers_of_full_link(bench: &mut Bench<Answerer>, datagrams: u32) -> Vec<u32>
 }
 
 #[test]
-fn datagrams_wait_while_the_port_takes_no_answers_and_none_is_lost() {
-    // The port takes 64 frames and the transmit queue 512.
+fn datagrams_wait_for_full_port_without_loss() {
+    // The port accepts 64 frames and the transmit queue 512.
     let link = LinkConfig { ring: 64, pool: 8192, ..LinkConfig::default() };
-    let mut bench = Bench::<Answerer>::serving(link);
+    let mut bench = Bench::<DatagramEcho>::serving(link);
     assert_eq!(answers_of_full_link(&mut bench, 4000), (0..4000).collect::<Vec<_>>());
     assert_eq!(bench.service().refused, 0);
     assert_eq!(bench.host.workers[0].summary().drops, Default::default());
 }
 
 #[test]
-fn datagrams_beyond_those_that_may_wait_are_dropped_and_counted() {
+fn datagrams_beyond_queue_are_dropped_and_counted() {
     let link = LinkConfig { ring: 64, pool: 32_768, ..LinkConfig::default() };
-    let mut bench = Bench::<Answerer>::serving(link);
+    let mut bench = Bench::<DatagramEcho>::serving(link);
     let sent = 20_000;
     let answers = answers_of_full_link(&mut bench, sent);
     assert!(answers.len() >= 16_384 && answers.is_sorted_by(|a, b| a < b), "{}", answers.len());
@@ -194,7 +194,7 @@ fn datagrams_beyond_those_that_may_wait_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_service_has_the_payload_where_the_port_put_it() {
+fn received_payload_is_not_copied() {
     let mut bench = Bench::new(LinkConfig::default());
     let at = bench.send(&frame(b"some payload"));
     bench.turn();
@@ -204,7 +204,7 @@ fn a_service_has_the_payload_where_the_port_put_it() {
 }
 
 #[test]
-fn what_is_sent_is_right_to_the_byte_short_or_long_with_and_without_the_port_s_help() {
+fn sent_datagrams_are_exact_with_and_without_offload() {
     for (offload, multi_segment) in [(false, true), (true, true), (false, false), (true, false)] {
         let config = LinkConfig { checksum_offload: offload, multi_segment, ..LinkConfig::default() };
         let mut bench = Bench::new(config);
@@ -212,15 +212,15 @@ fn what_is_sent_is_right_to_the_byte_short_or_long_with_and_without_the_port_s_h
             let payload: Vec<u8> = (0..size).map(|n| n as u8).collect();
             bench.service().to_send.push(datagram(payload.clone()));
             let sent = bench.turn();
-            assert_eq!(sent.len(), 1, "{size}: at once, in the turn");
+            assert_eq!(sent.len(), 1, "{size}: sent within the turn");
             let ethernet = EthernetFrame::new_checked(&sent[0][..]).unwrap();
-            assert_eq!((ethernet.dst_addr().0, ethernet.src_addr().0), (THEIRS, OURS));
+            assert_eq!((ethernet.dst_addr().0, ethernet.src_addr().0), (THEIRS, HOST_MAC));
             let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
             assert!(offload || ip.verify_checksum());
             assert_eq!((usize::from(ip.total_len()), ip.dont_frag(), ip.hop_limit()), (28 + size, true, 64));
             let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
             let udp = UdpPacket::new_checked(ip.payload()).unwrap();
-            // With the port's help the memory NIC leaves the pseudo-header's sum.
+            // With checksum offload the memory NIC leaves the pseudo-header sum.
             assert!(offload || udp.verify_checksum(&source, &destination), "{size}");
             assert!(offload || udp.checksum() != 0);
             assert_eq!((udp.src_port(), udp.dst_port(), udp.payload()), (7, 5000, &payload[..]));
@@ -230,7 +230,7 @@ fn what_is_sent_is_right_to_the_byte_short_or_long_with_and_without_the_port_s_h
 }
 
 #[test]
-fn a_long_payload_is_sent_from_where_it_lies() {
+fn long_payload_is_sent_without_copy() {
     let mut bench = Bench::new(LinkConfig::default());
     let payload = vec![7; 1000];
     let at = payload.as_ptr() as usize;
@@ -243,7 +243,7 @@ fn a_long_payload_is_sent_from_where_it_lies() {
 }
 
 #[test]
-fn a_full_transmit_queue_gives_datagrams_back_and_no_packet_is_lost() {
+fn full_transmit_queue_returns_datagrams_without_packet_loss() {
     let mut bench = Bench::new(LinkConfig { ring: 8, ..LinkConfig::default() });
     bench.service().to_send = (0..2000).map(|_| datagram(vec![1; 64])).collect();
     let mut sent = bench.turn().len();
@@ -260,12 +260,12 @@ fn a_full_transmit_queue_gives_datagrams_back_and_no_packet_is_lost() {
 }
 
 #[test]
-fn a_neighbour_that_is_not_known_is_asked_for_first() {
+fn unknown_neighbor_is_resolved_first() {
     let mut bench = Bench::new(LinkConfig::default());
     let stranger = Datagram { remote: address("10.0.0.44:5000"), ..datagram(vec![1; 64]) };
     bench.service().to_send.push(stranger);
     let mut sent = bench.turn();
     sent.extend(bench.turn());
-    assert!(sent.iter().any(|frame| frame[12..14] == [8, 6]), "a question");
-    assert!(!sent.iter().any(|frame| frame[12..14] == [8, 0]), "and no datagram");
+    assert!(sent.iter().any(|frame| frame[12..14] == [8, 6]), "an ARP request");
+    assert!(!sent.iter().any(|frame| frame[12..14] == [8, 0]), "no datagram");
 }

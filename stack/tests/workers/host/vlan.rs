@@ -1,4 +1,4 @@
-//! VLANs: hosts of one hear each other and nobody else, and nothing inside knows of it.
+//! VLANs: hosts of one VLAN communicate only with each other, and the stack above is unaffected.
 
 use crate::common::client::Client;
 use crate::common::services::Echo;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use smoltcp::wire::{TcpControl, TcpPacket, TcpRepr};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OTHER: [u8; 6] = [2, 1, 0, 0, 0, 1];
 const DROPPED: &str = "frame of another VLAN";
 
@@ -20,18 +20,18 @@ fn vlan(id: u16) -> Option<VlanId> {
 }
 
 with_each_engine! {
-    hosts_of_one_vlan_exchange_streams,
+    hosts_of_same_vlan_exchange_streams,
 }
 
-fn hosts_of_one_vlan_exchange_streams<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn hosts_of_same_vlan_exchange_streams<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let plain = LinkConfig::default;
     let tso = |vlan| LinkConfig { checksum_offload: true, tso: Some(32_000), data_room: 4096, vlan, ..plain() };
     let links = [
         ("software", plain()),
-        ("software, one piece", LinkConfig { multi_segment: false, ..plain() }),
-        ("software, a port that cuts", tso(false)),
-        ("the port", LinkConfig { vlan: true, ..plain() }),
-        ("the port, which cuts too", tso(true)),
+        ("software, no chains", LinkConfig { multi_segment: false, ..plain() }),
+        ("software, TSO", tso(false)),
+        ("port", LinkConfig { vlan: true, ..plain() }),
+        ("port, TSO", tso(true)),
     ];
     for (by, link) in links {
         for to in [SERVER, SERVER6] {
@@ -40,12 +40,12 @@ fn hosts_of_one_vlan_exchange_streams<A: Engine<MemoryNic>, B: Engine<MemoryNic>
             let client = || Client::new(to, 3, 100_000);
             let mut net: Net<_, _, A, B> = Net::start_with(link.clone(), 1, &a, client, &b, Echo::default);
             net.link.capture();
-            net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+            net.expect("every connection closed", MINUTE, |net| net.a.service().all_finished());
             net.a.service().assert_exact();
             let captured = net.link.captured();
             assert!(captured.len() > 10, "{by}: {}", captured.len());
             for frame in captured {
-                // What a port puts in it puts in behind us.
+                // A port inserts its tag after the capture point.
                 assert_eq!(frame.bytes[12..16] == [0x81, 0, 0, 5], !by_port, "{by}: {:x?}", &frame.bytes[..16]);
             }
             assert_eq!((net.a.drops(DROPPED), net.b.drops(DROPPED)), (0, 0), "{by}");
@@ -54,25 +54,25 @@ fn hosts_of_one_vlan_exchange_streams<A: Engine<MemoryNic>, B: Engine<MemoryNic>
 }
 
 #[test]
-fn hosts_of_different_vlans_do_not_hear_each_other() {
+fn hosts_of_different_vlans_are_isolated() {
     for (a, b) in [(vlan(5), vlan(6)), (vlan(5), None), (None, vlan(5))] {
         for by_port in [false, true] {
             let link = LinkConfig { vlan: by_port, ..LinkConfig::default() };
             if by_port && b.is_none() {
-                // A port that was not asked to takes off no tag.
+                // A port without tag offload keeps the tag.
                 continue;
             }
             let (ours, theirs) = (Config { vlan: a, ..host(1) }, Config { vlan: b, ..server() });
             let mut net = Net::with(link, 1, &ours, || Client::new(SERVER, 1, 10), &theirs, Echo::default);
-            net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+            net.expect("the connection closed", MINUTE, |net| net.a.service().all_finished());
             assert!(net.a.service().outcomes[0].failed.is_some());
-            assert!(net.b.drops(DROPPED) >= 3, "every question of who has the address");
+            assert!(net.b.drops(DROPPED) >= 3, "every ARP request");
             assert_eq!(net.b.workers[0].summary().accepted, 0);
         }
     }
 }
 
-/// The bare end of a link, and a host on the other.
+/// Link with the test at one end and a host at the other.
 struct Bench {
     nic: MemoryNic,
     host: Host<Echo>,
@@ -82,15 +82,15 @@ impl Bench {
     fn new(vlan: Option<VlanId>) -> Self {
         let (nic, other) = Link::pair(LinkConfig::default());
         let mut bench = Bench { nic, host: Host::new(&Config { vlan, ..server() }, vec![other], Echo::default) };
-        // It knows where 10.0.0.1 is.
-        bench.hears(&arp());
+        // The host knows 10.0.0.1.
+        bench.send_and_receive(&arp());
         if let Some(vlan) = vlan {
-            bench.hears(&tagged(&arp(), vlan.get()));
+            bench.send_and_receive(&tagged(&arp(), vlan.get()));
         }
         bench
     }
 
-    fn hears(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+    fn send_and_receive(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut frame = self.nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
         assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
@@ -101,7 +101,7 @@ impl Bench {
     }
 }
 
-/// A question for our address.
+/// Returns an ARP request for our address.
 fn arp() -> Vec<u8> {
     let question = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
     [&[0xff; 6][..], &OTHER, &question, &OTHER, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat()
@@ -109,7 +109,7 @@ fn arp() -> Vec<u8> {
 
 fn syn() -> Vec<u8> {
     let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
-    frames::tcp(OTHER, OURS, "10.0.0.1:5000".parse().unwrap(), "10.0.0.2:7".parse().unwrap(), syn)
+    frames::tcp(OTHER, HOST_MAC, "10.0.0.1:5000".parse().unwrap(), "10.0.0.2:7".parse().unwrap(), syn)
 }
 
 fn tagged(frame: &[u8], tci: u16) -> Vec<u8> {
@@ -120,20 +120,20 @@ fn is_syn_ack(frame: &[u8]) -> bool {
     frame[12..14] == [8, 0] && TcpPacket::new_checked(&frame[34..]).is_ok_and(|tcp| tcp.syn() && tcp.ack())
 }
 
-/// IEEE 802.1Q §6.9: a tag that has no VLAN's number tells a priority, and the frame is as one without.
+/// IEEE 802.1Q §6.9: a tag with VLAN id 0 carries only a priority.
 #[test]
-fn a_frame_with_a_priority_alone_is_taken_as_one_without_a_tag() {
+fn priority_tagged_frame_counts_as_untagged() {
     for tci in [0, 0xe000, 0x1000, 0xf000] {
         let mut bench = Bench::new(None);
-        let replies = bench.hears(&tagged(&arp(), tci));
-        assert_eq!(replies[0][12..14], [8, 6], "the answer has no tag");
-        assert!(is_syn_ack(&bench.hears(&tagged(&syn(), tci))[0]));
+        let replies = bench.send_and_receive(&tagged(&arp(), tci));
+        assert_eq!(replies[0][12..14], [8, 6], "the reply has no tag");
+        assert!(is_syn_ack(&bench.send_and_receive(&tagged(&syn(), tci))[0]));
         assert_eq!(bench.host.drops(DROPPED), 0);
     }
 }
 
 #[test]
-fn what_has_another_tag_or_two_is_dropped_and_counted() {
+fn other_or_double_tag_is_dropped_and_counted() {
     for own in [None, vlan(5)] {
         let mut bench = Bench::new(own);
         let before = bench.host.drops(DROPPED);
@@ -147,12 +147,12 @@ fn what_has_another_tag_or_two_is_dropped_and_counted() {
             wrong.extend([syn(), tagged(&syn(), 0), tagged(&syn(), 0xe000)]);
         }
         for frame in &wrong {
-            assert_eq!(bench.hears(frame), Vec::<Vec<u8>>::new(), "{own:?}: {:x?}", &frame[12..20]);
+            assert_eq!(bench.send_and_receive(frame), Vec::<Vec<u8>>::new(), "{own:?}: {:x?}", &frame[12..20]);
         }
         assert_eq!(bench.host.drops(DROPPED) - before, wrong.len() as u64);
-        // What is right still is, whatever its priority.
+        // Valid frames are accepted with any priority.
         let right = if own.is_some() { tagged(&syn(), tag | 0xe000) } else { syn() };
-        let reply = &bench.hears(&right)[0];
+        let reply = &bench.send_and_receive(&right)[0];
         assert!(match own {
             Some(vlan) =>
                 reply[12..16] == tagged(&[0; 12], vlan.get())[12..]
@@ -163,7 +163,7 @@ fn what_has_another_tag_or_two_is_dropped_and_counted() {
 }
 
 #[test]
-fn only_what_can_be_a_vlan_s_number_is_one() {
+fn vlan_id_is_1_to_4094() {
     for (text, right) in [("1", true), ("4094", true), ("0", false), ("4095", false), ("65536", false), ("x", false)] {
         let read: Result<VlanId, _> = text.parse();
         assert_eq!(read.is_ok(), right, "{text}");
@@ -176,9 +176,9 @@ fn only_what_can_be_a_vlan_s_number_is_one() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Frames cut anywhere, with whatever behind their addresses.
+    /// Frames cut at any length, with random bytes after their addresses.
     #[test]
-    fn spoilt_tags_do_no_harm(
+    fn mutated_tags_are_harmless(
         own in prop::option::of(1u16..4095),
         spoilt in prop::collection::vec((any::<bool>(), any::<[u8; 4]>(), any::<bool>(), 1usize..80), 1..40),
     ) {
@@ -193,10 +193,10 @@ proptest! {
                 frame[12..14].copy_from_slice(&[0x81, 0]);
             }
             frame.truncate(cut);
-            bench.hears(&frame);
+            bench.send_and_receive(&frame);
         }
         let right = own.map_or_else(syn, |own| tagged(&syn(), own));
-        let answered = bench.hears(&right).iter().any(|reply| {
+        let answered = bench.send_and_receive(&right).iter().any(|reply| {
             is_syn_ack(&if own.is_some() { [&reply[..12], &reply[16..]].concat() } else { reply.clone() })
         });
         prop_assert!(answered);

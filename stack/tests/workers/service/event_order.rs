@@ -1,6 +1,6 @@
-//! The order of events, at both ends.
+//! Order of events, at both ends.
 
-#[path = "../../kernel/tests/services/contract.rs"]
+#[path = "../../../kernel/tests/services/contract.rs"]
 mod service;
 
 use crate::common::{Net, SERVER, host, server};
@@ -9,13 +9,13 @@ use linerate_bypass::time::Duration;
 use linerate_stack::{Config, Engine};
 use service::Contract;
 
-/// Connections of the client: several of each action, both with an early close and without one.
+/// Connections of the client: several per action, with and without an early close.
 const CONNECTIONS: usize = 50;
 
 fn events_keep_their_order<EA: Engine<MemoryNic>, EB: Engine<MemoryNic>>() {
     let remote = format!("{SERVER}:7").parse().unwrap();
     let client = || Contract::client(remote, CONNECTIONS);
-    // The port has packets for all connections whose send queue is filled.
+    // The port has packets for every connection with a full send queue.
     let config = |config| Config { tx_buffer: Some(64 << 10), ..config };
     let (ours, theirs) = (config(host(1)), config(server()));
     let mut net = Net::<_, _, EA, EB>::start_with(LinkConfig::default(), 1, &ours, client, &theirs, Contract::server);

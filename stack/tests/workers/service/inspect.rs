@@ -1,4 +1,4 @@
-//! What is told of a running worker from outside is what is the case.
+//! Introspection reports the actual state of a worker.
 
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
@@ -12,11 +12,11 @@ use std::convert::Infallible;
 use std::sync::mpsc::channel;
 
 with_each_engine! {
-    connections_and_counters_are_told_as_they_are,
-    a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open,
+    snapshot_lists_connections_and_counters,
+    snapshot_shows_half_open_connection,
 }
 
-/// A client, and a server that can be asked.
+/// Client, and server that can be inspected.
 struct Watched<A: Engine<MemoryNic>, B: Engine<MemoryNic>> {
     client: Host<Client, A>,
     server: Worker<MemoryNic, Echo, B>,
@@ -63,24 +63,24 @@ impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
     }
 }
 
-fn connections_and_counters_are_told_as_they_are<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn snapshot_lists_connections_and_counters<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let client = Client::new(SERVER, 5, 3000).closing(Close::Never);
     let mut net = Watched::<A, B>::new(&server(), client);
     assert_eq!(net.snapshot().gauges.connections, 0);
     assert_eq!(net.page(0, 100), ConnPage::default());
     net.run(300);
 
-    let told = net.snapshot();
-    assert_eq!((told.worker, told.gauges.connections, told.summary.accepted), (0, 5, 5));
-    assert_eq!((told.gauges.half_open, told.gauges.time_wait), (Some(0), Some(0)));
-    assert_eq!(told.gauges.tx_queued, Some(0));
-    assert!(told.gauges.pool_left <= told.gauges.pool_share.max(told.gauges.pool_left));
-    assert!(told.gauges.pool_share.unwrap() > 0);
-    assert!(told.summary.rx_bytes > 5 * 3000 && told.summary.tx_bytes > 5 * 3000, "{:?}", told.summary);
+    let snapshot = net.snapshot();
+    assert_eq!((snapshot.worker, snapshot.gauges.connections, snapshot.summary.accepted), (0, 5, 5));
+    assert_eq!((snapshot.gauges.half_open, snapshot.gauges.time_wait), (Some(0), Some(0)));
+    assert_eq!(snapshot.gauges.tx_queued, Some(0));
+    assert!(snapshot.gauges.pool_left <= snapshot.gauges.pool_share.max(snapshot.gauges.pool_left));
+    assert!(snapshot.gauges.pool_share.unwrap() > 0);
+    assert!(snapshot.summary.rx_bytes > 5 * 3000 && snapshot.summary.tx_bytes > 5 * 3000, "{:?}", snapshot.summary);
     let counted = net.server.summary();
-    assert_eq!((told.summary.rx_frames, told.summary.tx_frames), (counted.rx_frames, counted.tx_frames));
+    assert_eq!((snapshot.summary.rx_frames, snapshot.summary.tx_frames), (counted.rx_frames, counted.tx_frames));
 
-    // Two and two and one, each once.
+    // Pages of two, two and one, without repetition.
     let (mut infos, mut from) = (Vec::new(), Some(0));
     while let Some(slot) = from {
         let page = net.page(slot, 2);
@@ -97,9 +97,9 @@ fn connections_and_counters_are_told_as_they_are<A: Engine<MemoryNic>, B: Engine
     }
 }
 
-fn a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn snapshot_shows_half_open_connection<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = Watched::<A, B>::new(&server(), Client::new(SERVER, 1, 10));
-    // The client asks for the server's address and sends its SYN, and has no turn after that.
+    // The client resolves the server's address, sends its SYN, and runs no further turn.
     while net.snapshot().gauges.half_open == Some(0) {
         net.link.clock().advance(Duration::from_millis(1));
         net.client.workers[0].turn(net.link.clock().now());
@@ -116,7 +116,7 @@ fn a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open<A: Engine<Me
 }
 
 #[test]
-fn the_native_engine_tells_of_windows_times_and_time_wait() {
+fn snapshot_of_native_engine_shows_windows_times_and_time_wait() {
     let config = Config { pacing: true, ..server() };
     let mut net = Watched::<crate::common::Native, crate::common::Native>::new(
         &config,
@@ -129,25 +129,25 @@ fn the_native_engine_tells_of_windows_times_and_time_wait() {
     assert!(tcp.congestion_window.unwrap() >= 10 * u64::from(tcp.mss.unwrap()), "{info:?}");
     assert!(tcp.send_window.unwrap() > 0 && tcp.receive_window.unwrap() > 0, "{info:?}");
     let (rtt, rto) = (tcp.rtt.unwrap(), tcp.rto.unwrap());
-    // The mean begins up to a tick of the timers too short.
+    // The mean may be too low by one timer tick at first.
     let tick = Duration::from_micros(66);
     assert!(tcp.min_rtt.unwrap() <= rtt + tick && rtt < rto, "{info:?}");
     assert_eq!((tcp.time_outs, tcp.is_recovering, tcp.reorders), (Some(0), Some(false), Some(false)));
     assert!(tcp.pacing_rate.unwrap() > 0, "{info:?}");
 
-    // What the peer does not take stays, is told, and so is that nothing is acknowledged.
+    // Data that the peer does not read stays queued and is reported, as are unacknowledged segments.
     let mut net = Watched::<crate::common::Native, crate::common::Native>::new(&server(), Client::new(SERVER, 1, 1000));
     net.client.workers[0].turn(net.link.clock().now());
     net.run(300);
-    // Who closes first, the client, has it in TIME-WAIT; here nothing is left.
-    let told = net.snapshot();
-    assert_eq!((told.gauges.connections, told.gauges.time_wait, told.summary.finished), (0, Some(0), 1));
-    assert_eq!(told.gauges.packets_held, Some(0));
+    // The client closes first and is in TIME-WAIT; the server keeps nothing.
+    let snapshot = net.snapshot();
+    assert_eq!((snapshot.gauges.connections, snapshot.gauges.time_wait, snapshot.summary.finished), (0, Some(0), 1));
+    assert_eq!(snapshot.gauges.packets_held, Some(0));
     assert_eq!(net.page(0, 1), ConnPage::default());
 }
 
 #[test]
-fn the_native_engine_tells_the_round_trip_time_of_the_path_and_of_segments_that_it_sent_again() {
+fn snapshot_of_native_engine_shows_rtt_and_retransmissions() {
     let delay = Duration::from_millis(5);
     let way = Impairments { delay, loss: 0.02, seed: 7, ..Impairments::default() };
     let client = Client::new(SERVER, 1, 1_000_000).closing(Close::Never);
@@ -157,11 +157,11 @@ fn the_native_engine_tells_the_round_trip_time_of_the_path_and_of_segments_that_
     let info = net.page(0, 1).connections.remove(0);
     let tcp = &info.tcp;
     let (least, rtt) = (tcp.min_rtt.unwrap(), tcp.rtt.unwrap());
-    // Turns are a millisecond apart, at either end; times are kept to some tens of nanoseconds.
+    // Turns are one millisecond apart at each end; times have a resolution of some tens of nanoseconds.
     assert!(least + Duration::from_nanos(64) >= 2 * delay && least < 2 * delay + Duration::from_millis(4), "{info:?}");
     assert!(rtt >= 2 * delay && tcp.slow_start_threshold.is_some(), "{info:?}");
     let again = net.snapshot().summary.retransmitted;
     assert!(again.unwrap() > 0);
-    // There is one connection only.
+    // There is only one connection.
     assert_eq!(tcp.retransmitted, again);
 }

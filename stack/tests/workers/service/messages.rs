@@ -1,4 +1,4 @@
-//! What reaches a service beside its peers: messages of other threads, timers, and its turn.
+//! Callbacks of a service other than network events: messages of other threads, timers, and `poll`.
 
 use crate::common::client::{Client, Close};
 use crate::common::{Host, Net, SERVER, host, server};
@@ -10,19 +10,19 @@ use linerate_stack::{Engine, Mailboxes, Worker};
 const SECOND: Duration = Duration::from_secs(1);
 
 with_each_engine! {
-    messages_from_threads_timers_and_aborts_reach_their_connection,
+    messages_timers_and_aborts_reach_their_connection,
 }
 
 with_unlike_engines! {
-    messages_from_threads_timers_and_aborts_reach_their_connection,
+    messages_timers_and_aborts_reach_their_connection,
 }
 
-/// Answers each connection with what another thread says, and keeps time.
+/// Service that answers each connection with the message of another thread and records its callbacks.
 struct Deferred {
     app_sender: AppSender<&'static str>,
-    told: Vec<&'static str>,
-    /// When it was last called in a turn, and for how long it lets the worker rest then.
-    tended: Instant,
+    messages: Vec<&'static str>,
+    /// Time of the last `poll`, and the sleep time that it permits.
+    polled: Instant,
     rest: Option<Duration>,
     answered: Vec<(ConnId, &'static str)>,
     ticks: Vec<Instant>,
@@ -32,12 +32,12 @@ struct Deferred {
 
 impl Deferred {
     fn new(ctx: WorkerCtx<&'static str>) -> Self {
-        let tended = Instant::ZERO;
+        let polled = Instant::ZERO;
         let app_sender = ctx.app_sender;
         Deferred {
             app_sender,
-            told: vec![],
-            tended,
+            messages: vec![],
+            polled,
             rest: None,
             answered: vec![],
             ticks: vec![],
@@ -65,11 +65,11 @@ impl Service for Deferred {
     }
 
     fn on_message(&mut self, _: &mut impl Transport, message: &'static str) {
-        self.told.push(message);
+        self.messages.push(message);
     }
 
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.tended = net.now();
+        self.polled = net.now();
         self.rest
     }
 
@@ -89,7 +89,7 @@ impl Service for Deferred {
     }
 }
 
-fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn messages_timers_and_aborts_reach_their_connection<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     let mut client = Host::<_, A>::start(&host(1), vec![a], || Client::new(SERVER, 1, 0).closing(Close::Never));
@@ -108,11 +108,11 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     assert!(service.ticks.windows(2).all(|w| (SECOND..SECOND * 11 / 10).contains(&w[1].since(w[0]))));
     assert_eq!(service.closed, [CloseReason::Aborted]);
     assert_eq!(client.service().outcomes[0].closed, Some(CloseReason::Reset));
-    // The name is void now.
+    // The connection id is invalid now.
     app_sender.send_to_conn(conn, "too late").unwrap();
     worker.turn(link.clock().now());
     assert_eq!(worker.service().answered.len(), 1);
-    // The service is still there, and is called in every turn.
+    // The service continues and is polled in every turn.
     app_sender.send_to_worker(0, "all of you").unwrap();
     assert_eq!(worker.next_deadline(), None);
     worker.service_mut().rest = Some(SECOND);
@@ -120,11 +120,11 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     let now = link.clock().now();
     worker.turn(now);
     let service = worker.service();
-    assert_eq!((&service.told[..], service.tended, service.answered.len()), (&["all of you"][..], now, 1));
+    assert_eq!((&service.messages[..], service.polled, service.answered.len()), (&["all of you"][..], now, 1));
     assert_eq!(worker.next_deadline(), Some(now + SECOND));
 }
 
-/// Asks to be called in `after`, in place of an hour before.
+/// Service that sets a timer of `after`, which replaces one of an hour.
 struct Alarm {
     after: Duration,
     rung: Vec<Instant>,
@@ -144,9 +144,9 @@ impl Service for Alarm {
     }
 }
 
-/// The wheel reaches 39 hours. (smoltcp's sockets give a silent peer up long before.)
+/// The wheel covers 39 hours. smoltcp's sockets time a silent peer out long before.
 #[test]
-fn a_timer_that_is_days_ahead_comes_once_and_not_before() {
+fn timer_of_several_days_expires_once() {
     const DAYS: Duration = Duration::from_secs(5 * 86_400);
     let client = || Client::new(SERVER, 1, 0).closing(Close::Never);
     let alarm = || Alarm { after: DAYS, rung: Vec::new() };

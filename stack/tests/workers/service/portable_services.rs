@@ -1,7 +1,6 @@
-//! The four small services that every transport must carry, over the stack: the same sources that run over kernel
-//! sockets.
+//! The four small services that every transport must support, over the stack: the same sources run over kernel sockets.
 
-#[path = "../../kernel/tests/services/mod.rs"]
+#[path = "../../../kernel/tests/services/mod.rs"]
 mod kinds;
 
 use crate::common::client::Client;
@@ -15,12 +14,12 @@ use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Reads what a chargen sends.
+/// Client that reads the output of a chargen.
 #[derive(Default)]
 struct Reader {
     to: Option<SocketAddr>,
     received: u64,
-    /// Stop reading after so many bytes.
+    /// Number of bytes after which it stops reading.
     until: Option<u64>,
     ended: bool,
     closed: Option<CloseReason>,
@@ -54,14 +53,14 @@ impl Service for Reader {
     }
 }
 
-/// Answers some of those that have something to read together, and the others one by one.
+/// Service that answers some readable connections in `burst` and the others in `readable`.
 #[derive(Default)]
-struct Together {
+struct BurstService {
     together: usize,
     alone: usize,
 }
 
-impl Service for Together {
+impl Service for BurstService {
     type Conn = ();
     type Message = ();
 
@@ -75,18 +74,18 @@ impl Service for Together {
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
-        assert_eq!(net.forward(conn, conn), 64, "had been served");
+        assert_eq!(net.forward(conn, conn), 64, "served in `burst` before");
         self.alone += 1;
     }
 }
 
-/// Has eight connections, each of which asks again when it has been answered.
+/// Client with eight connections, each of which repeats its request when answered.
 #[derive(Default)]
-struct Repeater {
+struct RepeatingClient {
     answered: usize,
 }
 
-impl Service for Repeater {
+impl Service for RepeatingClient {
     type Conn = ();
     type Message = ();
 
@@ -109,15 +108,15 @@ impl Service for Repeater {
 }
 
 #[test]
-fn connections_that_were_served_together_are_not_told_of_alone() {
-    let mut net = Net::new(LinkConfig::default(), Repeater::default, Together::default);
-    net.expect("the answers", MINUTE, |net| net.a.service().answered >= 1000);
-    net.expect("the rest", MINUTE, |net| {
-        let Together { together, alone } = net.b.service();
+fn connections_served_in_burst_get_no_readable() {
+    let mut net = Net::new(LinkConfig::default(), RepeatingClient::default, BurstService::default);
+    net.expect("1000 answers", MINUTE, |net| net.a.service().answered >= 1000);
+    net.expect("remaining answers", MINUTE, |net| {
+        let BurstService { together, alone } = net.b.service();
         together + alone == net.a.service().answered
     });
-    let Together { together, alone } = *net.b.service();
-    assert!(together > 500 && alone > 0, "{together} together, {alone} alone");
+    let BurstService { together, alone } = *net.b.service();
+    assert!(together > 500 && alone > 0, "{together} in bursts, {alone} alone");
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -125,31 +124,31 @@ fn address(text: &str) -> SocketAddr {
 }
 
 #[test]
-fn chargen_sends_everything_exact() {
+fn chargen_stream_is_exact() {
     let reader = || Reader { to: Some(address("10.0.0.2:7")), ..Reader::default() };
     let mut net = Net::new(LinkConfig::default(), reader, || Chargen::new(5_000_000));
-    net.expect("the connection over", MINUTE, |net| net.a.service().closed.is_some());
+    net.expect("the connection closed", MINUTE, |net| net.a.service().closed.is_some());
     let Reader { received, ended, closed, .. } = *net.a.service();
     assert_eq!((received, ended, closed), (5_000_000, true, Some(CloseReason::Finished)));
     assert_eq!(net.b.service().sent, 5_000_000);
 }
 
 #[test]
-fn a_receive_window_grows_with_what_the_path_and_the_service_take() {
-    // 20 ms from end to end: the first window would carry 3 MB in a second.
+fn receive_window_grows_with_path_and_service() {
+    // RTT of 20 ms end to end: the initial window would carry 3 MB in a second.
     let far = Impairments { delay: Duration::from_millis(10), ..Impairments::default() };
     let link = LinkConfig { impairments: far, ring: 8192, pool: 16_384, ..LinkConfig::default() };
     let reader = || Reader { to: Some(address("10.0.0.2:7")), ..Reader::default() };
     let buffers = |config| Config { rx_buffer: Some(4 << 20), tx_buffer: Some(4 << 20), ..config };
     let mut net = Net::with(link, 1, &buffers(host(1)), reader, &buffers(server()), || Chargen::new(20_000_000));
-    net.expect("all of it", Duration::from_secs(1), |net| net.a.service().received == 20_000_000);
+    net.expect("all data", Duration::from_secs(1), |net| net.a.service().received == 20_000_000);
 }
 
-/// Bytes of a send or receive buffer.
+/// Size of a send or receive buffer in bytes.
 const BUFFER: usize = 64 << 10;
 
 #[test]
-fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer() {
+fn chargen_to_stalled_peer_is_bounded_by_buffers() {
     let reader = || Reader { to: Some(address("10.0.0.2:7")), until: Some(200_000), ..Reader::default() };
     let (a, b) = (Config { rx_buffer: Some(BUFFER), ..host(1) }, Config { tx_buffer: Some(BUFFER), ..server() });
     let mut net = Net::with(LinkConfig::default(), 1, &a, reader, &b, || Chargen::new(u64::MAX));
@@ -161,8 +160,8 @@ fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer
 }
 
 #[test]
-fn a_proxy_splices_both_ways_and_passes_each_end_on() {
-    // Client and upstream share host 1: the client connects to the proxy on host 2, which connects back.
+fn proxy_forwards_data_and_close_both_ways() {
+    // Client and upstream share host 1. The client connects to the proxy on host 2, which connects to the upstream.
     struct Both {
         client: Client,
         echo: Echo,
@@ -197,23 +196,23 @@ fn a_proxy_splices_both_ways_and_passes_each_end_on() {
     let both = || Both { client: Client::new(SERVER, 20, 100_000), echo: Echo::default() };
     let proxy = || Proxy::new(address("10.0.0.1:9"));
     let mut net = Net::with(LinkConfig::default(), 1, &a, both, &server(), proxy);
-    net.expect("every connection over", MINUTE, |net| net.a.service().client.all_finished());
+    net.expect("every connection closed", MINUTE, |net| net.a.service().client.all_finished());
     net.a.service().client.assert_exact();
-    net.expect("the proxy's too", MINUTE, |net| net.b.service().closed.len() == 40);
+    net.expect("proxy connections closed", MINUTE, |net| net.b.service().closed.len() == 40);
     assert_eq!(net.b.service().closed, [CloseReason::Finished; 40]);
 }
 
 #[test]
-fn a_proxy_whose_upstream_is_closed_resets_its_client() {
+fn proxy_with_closed_upstream_resets_client() {
     let proxy = || Proxy::new(address("10.0.0.1:9"));
     let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 100), proxy);
-    net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+    net.expect("the connection closed", MINUTE, |net| net.a.service().all_finished());
     assert_eq!(net.a.service().outcomes[0].closed, Some(CloseReason::Reset));
     assert_eq!(net.b.service().failed, [ConnectError::Refused]);
 }
 
 #[test]
-fn replies_come_from_another_thread() {
+fn replies_of_another_thread_are_sent() {
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     let (service, orders) = Deferred::new();
@@ -225,29 +224,29 @@ fn replies_come_from_another_thread() {
         Client::new(SERVER, 20, 20_000).closing(crate::common::client::Close::WhenBack)
     });
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    // The other thread lives in real time: only what is yet to come of the virtual one is bounded.
+    // The other thread runs in real time; only the rest is bounded in virtual time.
     while source.service().outcomes.iter().any(|outcome| outcome.received < 20_000) {
         assert!(std::time::Instant::now() < deadline, "{:?}", source.service().outcomes);
         link.clock().advance(Duration::from_micros(10));
         source.workers[0].turn(link.clock().now());
         target.turn(link.clock().now());
     }
-    assert!(source.service().outcomes.iter().all(|outcome| !outcome.wrong));
+    assert!(source.service().outcomes.iter().all(|outcome| !outcome.mismatch));
     drop(target);
     answering.join().unwrap();
 }
 
-/// Sends datagrams of several sizes, one when the one before has come back, and keeps what does.
+/// Client that sends datagrams of several sizes, each after the previous echo, and keeps the echoes.
 #[derive(Default)]
-struct Asker {
+struct DatagramClient {
     back: Vec<Datagram>,
 }
 
 const SIZES: [usize; 6] = [0, 1, 100, 1472, 1473, 9000];
 
-impl Asker {
+impl DatagramClient {
     fn ask(&mut self, net: &mut impl Transport) {
-        // IPv6 in fragments is more than the UDP of this stack does.
+        // The stack does not fragment UDP over IPv6.
         let four = SIZES.map(|size| ("10.0.0.1:4000", "10.0.0.2:7", size));
         let six = SIZES[..3].iter().map(|&size| ("[fd00::1]:4000", "[fd00::2]:7", size));
         if let Some((local, remote, size)) = four.into_iter().chain(six).nth(self.back.len()) {
@@ -257,7 +256,7 @@ impl Asker {
     }
 }
 
-impl Service for Asker {
+impl Service for DatagramClient {
     type Conn = ();
     type Message = ();
 
@@ -274,11 +273,11 @@ impl Service for Asker {
 }
 
 #[test]
-fn datagrams_come_back_from_the_address_they_were_sent_to() {
+fn datagram_echo_has_addressed_source() {
     let listen_udp = vec![address("0.0.0.0:4000"), address("[::]:4000")];
     let a = Config { listen_udp, fragments: true, ..host(1) };
     let b = Config { fragments: true, ..server() };
-    let mut net = Net::with(LinkConfig::default(), 1, &a, Asker::default, &b, UdpEcho::default);
+    let mut net = Net::with(LinkConfig::default(), 1, &a, DatagramClient::default, &b, UdpEcho::default);
     net.run_until(Duration::from_secs(5), |net| net.a.service().back.len() == 9);
     let back: Vec<_> = net.a.service().back.iter().map(|d| (d.local, d.remote, d.payload.len())).collect();
     let expected = |local, remote, sizes: &[usize]| {
@@ -288,7 +287,7 @@ fn datagrams_come_back_from_the_address_they_were_sent_to() {
     let six = expected("[fd00::1]:4000", "[fd00::2]:7", &SIZES[..3]);
     assert_eq!(back, [four, six].concat());
     assert!(net.a.service().back.iter().all(|d| d.payload.iter().zip(0..).all(|(&byte, at)| byte == pattern(at))));
-    // Nothing of an unknown address of ours, and none from one family to the other.
+    // An unknown local address is refused, and so is a pair of addresses of different families.
     let datagram = Datagram { local: address("10.0.0.1:4001"), remote: address("10.0.0.2:7"), payload: Bytes::new() };
     struct Refused(Option<Datagram>);
     impl Service for Refused {

@@ -1,4 +1,4 @@
-//! How connections begin, end and fail, and that one connection's trouble is its own.
+//! Establishment, close and failure of connections, and their isolation from each other.
 
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
@@ -14,41 +14,41 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 with_each_engine! {
-    a_closed_port_refuses_at_once,
-    who_listens_no_more_refuses_and_goes_on_with_who_is_there,
-    a_listener_on_one_address_does_not_answer_on_another,
-    an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route,
-    beyond_the_link_packets_go_to_the_gateway,
-    a_silent_host_times_out,
-    a_half_closed_connection_is_answered_in_full,
-    a_peer_that_vanishes_is_given_up,
-    a_link_that_comes_back_in_time_costs_nothing_but_time,
-    a_peer_that_stops_reading_holds_up_nobody_else,
-    a_new_connection_can_be_made_from_a_port_that_is_in_time_wait,
-    connections_beyond_the_limit_are_dropped_and_counted,
-    a_flood_of_syns_leaves_room_for_who_answers,
-    every_packet_is_back_in_its_pool_when_all_is_over,
-    a_segment_of_no_connection_gets_the_reset_that_the_rfc_says,
-    a_peer_that_was_started_again_gets_through_from_the_ports_it_had,
+    connection_to_closed_port_is_refused,
+    stopped_listener_refuses_and_keeps_connections,
+    listener_accepts_only_on_its_address,
+    absent_neighbor_and_missing_route_are_unreachable,
+    off_link_packets_go_to_gateway,
+    connection_to_silent_host_times_out,
+    half_closed_connection_is_answered_completely,
+    vanished_peer_times_out,
+    link_outage_shorter_than_timeouts_loses_nothing,
+    stalled_peer_does_not_block_others,
+    port_in_time_wait_can_connect_again,
+    connection_limit_drops_and_counts_syns,
+    syn_flood_does_not_exclude_client,
+    all_packets_are_free_after_close,
+    segment_without_connection_is_reset,
+    restarted_peer_reconnects_from_same_ports,
 }
 
 with_unlike_engines! {
-    a_closed_port_refuses_at_once,
-    who_listens_no_more_refuses_and_goes_on_with_who_is_there,
-    a_listener_on_one_address_does_not_answer_on_another,
-    an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route,
-    beyond_the_link_packets_go_to_the_gateway,
-    a_silent_host_times_out,
-    a_half_closed_connection_is_answered_in_full,
-    a_peer_that_vanishes_is_given_up,
-    a_link_that_comes_back_in_time_costs_nothing_but_time,
-    a_peer_that_stops_reading_holds_up_nobody_else,
-    a_new_connection_can_be_made_from_a_port_that_is_in_time_wait,
-    connections_beyond_the_limit_are_dropped_and_counted,
-    a_flood_of_syns_leaves_room_for_who_answers,
-    every_packet_is_back_in_its_pool_when_all_is_over,
-    a_segment_of_no_connection_gets_the_reset_that_the_rfc_says,
-    a_peer_that_was_started_again_gets_through_from_the_ports_it_had,
+    connection_to_closed_port_is_refused,
+    stopped_listener_refuses_and_keeps_connections,
+    listener_accepts_only_on_its_address,
+    absent_neighbor_and_missing_route_are_unreachable,
+    off_link_packets_go_to_gateway,
+    connection_to_silent_host_times_out,
+    half_closed_connection_is_answered_completely,
+    vanished_peer_times_out,
+    link_outage_shorter_than_timeouts_loses_nothing,
+    stalled_peer_does_not_block_others,
+    port_in_time_wait_can_connect_again,
+    connection_limit_drops_and_counts_syns,
+    syn_flood_does_not_exclude_client,
+    all_packets_are_free_after_close,
+    segment_without_connection_is_reset,
+    restarted_peer_reconnects_from_same_ports,
 }
 
 type Both<A, B> = Net<Client, Echo, A, B>;
@@ -60,7 +60,7 @@ fn client_with<A: Engine<MemoryNic>, B: Engine<MemoryNic>>(
     limit: Duration,
 ) -> Both<A, B> {
     let mut net = Both::start_with(LinkConfig::default(), 1, a, || Client::new(to, 1, 1000), b, Echo::default);
-    net.expect("the connection over", limit, |net| net.a.service().all_finished());
+    net.expect("the connection closed", limit, |net| net.a.service().all_finished());
     net
 }
 
@@ -68,21 +68,21 @@ fn failure<A: Engine<MemoryNic>, B: Engine<MemoryNic>>(net: &Both<A, B>) -> Opti
     net.a.service().outcomes[0].failed
 }
 
-fn a_closed_port_refuses_at_once<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn connection_to_closed_port_is_refused<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     for to in [SERVER, SERVER6] {
-        let deaf = Config { listen: vec!["10.0.0.2:8".parse().unwrap()], ..server() };
-        assert_eq!(failure(&client_with::<A, B>(to, &host(1), &deaf, SECOND)), Some(ConnectError::Refused));
+        let closed = Config { listen: vec!["10.0.0.2:8".parse().unwrap()], ..server() };
+        assert_eq!(failure(&client_with::<A, B>(to, &host(1), &closed, SECOND)), Some(ConnectError::Refused));
     }
 }
 
-fn who_listens_no_more_refuses_and_goes_on_with_who_is_there<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn stopped_listener_refuses_and_keeps_connections<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let client = || Client::new(SERVER, 3, 300_000).closing(Close::WhenBack);
     let mut net = Both::<A, B>::start(LinkConfig::default(), client, Echo::default);
     net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes.iter().all(|it| it.received > 1000));
     net.b.workers[0].stop_listening();
-    net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+    net.expect("every connection closed", MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
-    // A program that is started anew.
+    // A restarted client.
     let nic = net.a.workers.remove(0).into_nic();
     net.a = Host::start(&host(1), vec![nic], || Client::new(SERVER, 1, 1000));
     net.expect("an answer", SECOND, |net| net.a.service().all_finished());
@@ -90,13 +90,13 @@ fn who_listens_no_more_refuses_and_goes_on_with_who_is_there<A: Engine<MemoryNic
     assert_eq!(net.b.workers[0].summary().accepted, 3);
 }
 
-fn a_listener_on_one_address_does_not_answer_on_another<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn listener_accepts_only_on_its_address<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let one = Config { listen: vec!["10.0.0.2:7".parse().unwrap()], ..server() };
     client_with::<A, B>(SERVER, &host(1), &one, SECOND).a.service().assert_exact();
     assert_eq!(failure(&client_with::<A, B>(SERVER6, &host(1), &one, SECOND)), Some(ConnectError::Refused));
 }
 
-fn an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn absent_neighbor_and_missing_route_are_unreachable<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     for (to, limit) in [("10.0.0.9", 4 * SECOND), ("fd00::9", 4 * SECOND), ("192.0.2.1", SECOND)] {
         assert_eq!(
             failure(&client_with::<A, B>(to, &host(1), &server(), limit)),
@@ -108,63 +108,63 @@ fn an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route<A: Engine<Memo
     assert_eq!(failure(&client_with::<A, B>(SERVER6, &four, &server(), SECOND)), Some(ConnectError::Unreachable));
 }
 
-fn beyond_the_link_packets_go_to_the_gateway<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    // Host 2 answers for an address that host 1 reaches by way of it.
+fn off_link_packets_go_to_gateway<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    // Host 2 owns an address that host 1 reaches through it.
     let a = Config { gateways: vec!["10.0.0.2".parse().unwrap()], ..host(1) };
     let mut b = server();
     b.addresses.push("192.0.2.1/32".parse().unwrap());
     client_with::<A, B>("192.0.2.1", &a, &b, MINUTE).a.service().assert_exact();
 }
 
-fn a_silent_host_times_out<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn connection_to_silent_host_times_out<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = Both::<A, B>::start(LinkConfig::default(), || Client::new(SERVER, 1, 1), Echo::default);
-    // It answers ARP and nothing else.
+    // The host answers ARP only.
     let drop_if = Some(DropIf::new(|frame| frame[12..14] == [8, 0]));
     net.link.impair(End::B, Impairments { drop_if, ..Impairments::default() });
-    net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+    net.expect("the connection closed", MINUTE, |net| net.a.service().all_finished());
     assert_eq!(failure(&net), Some(ConnectError::TimedOut));
 }
 
-fn a_half_closed_connection_is_answered_in_full<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    // The client closes before anything has come back.
+fn half_closed_connection_is_answered_completely<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    // The client closes before it has received anything.
     let mut net = Both::<A, B>::start(LinkConfig::default(), || Client::new(SERVER, 10, 300_000), Echo::default);
-    net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+    net.expect("every connection closed", MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
-    net.expect("the server's ends too", MINUTE, |net| net.b.service().closed.len() == 10);
+    net.expect("server closed", MINUTE, |net| net.b.service().closed.len() == 10);
     assert_eq!(net.b.service().closed, [CloseReason::Finished; 10]);
 }
 
-fn a_peer_that_vanishes_is_given_up<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn vanished_peer_times_out<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = Both::<A, B>::start(LinkConfig::default(), || Client::new(SERVER, 1, 10_000_000), Echo::default);
     net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes[0].received > 100_000);
     net.link.set_up(false);
-    net.expect("the connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    net.expect("the connection closed", 10 * MINUTE, |net| net.a.service().all_finished());
     assert_eq!(net.a.service().outcomes[0].closed, Some(CloseReason::TimedOut));
-    net.expect("the server's end too", 10 * MINUTE, |net| !net.b.service().closed.is_empty());
+    net.expect("server closed", 10 * MINUTE, |net| !net.b.service().closed.is_empty());
     assert_eq!(net.b.service().closed, [CloseReason::TimedOut]);
 }
 
-fn a_link_that_comes_back_in_time_costs_nothing_but_time<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn link_outage_shorter_than_timeouts_loses_nothing<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = Both::<A, B>::start(LinkConfig::default(), || Client::new(SERVER, 3, 1_000_000), Echo::default);
     net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes[0].received > 100_000);
     net.link.set_up(false);
     net.run_until(20 * SECOND, |_| false);
     net.link.set_up(true);
-    net.expect("every connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    net.expect("every connection closed", 10 * MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
 }
 
-fn a_peer_that_stops_reading_holds_up_nobody_else<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    // The server reads nothing on port 8: what the client sends there is bounded by both buffers.
+fn stalled_peer_does_not_block_others<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    // The server does not read on port 8. Both buffers bound what the client sends there.
     let both = Config {
         listen: vec!["0.0.0.0:7".parse().unwrap(), "0.0.0.0:8".parse().unwrap()],
         rx_buffer: Some(BUFFER),
         ..server()
     };
-    /// Bytes of a send or receive buffer.
+    /// Size of a send or receive buffer in bytes.
     const BUFFER: usize = 64 << 10;
-    struct Picky(Echo);
-    impl Service for Picky {
+    struct PartialEcho(Echo);
+    impl Service for PartialEcho {
         type Conn = ();
         type Message = std::convert::Infallible;
         fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
@@ -184,7 +184,7 @@ fn a_peer_that_stops_reading_holds_up_nobody_else<A: Engine<MemoryNic>, B: Engin
     }
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
-    let mut target = Host::<_, B>::start(&both, vec![b], || Picky(Echo::default()));
+    let mut target = Host::<_, B>::start(&both, vec![b], || PartialEcho(Echo::default()));
     let mut client = Client::new(SERVER, 2, 1_000_000);
     let stuck = std::net::SocketAddr::new(client.to.ip(), 8);
     client.second = Some(stuck);
@@ -202,16 +202,16 @@ fn a_peer_that_stops_reading_holds_up_nobody_else<A: Engine<MemoryNic>, B: Engin
     assert!((BUFFER..=2 * BUFFER).contains(&stuck.sent), "{}", stuck.sent);
 }
 
-fn a_new_connection_can_be_made_from_a_port_that_is_in_time_wait<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn port_in_time_wait_can_connect_again<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = Both::<A, B>::start(LinkConfig::default(), || Client::new(SERVER, 300, 10), Echo::default);
-    net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+    net.expect("every connection closed", MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
     net.run_until(2 * SECOND, |_| false);
     let summary = net.b.workers[0].summary();
     assert_eq!((summary.accepted, summary.finished, summary.broken), (300, 300, 0));
 }
 
-fn connections_beyond_the_limit_are_dropped_and_counted<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn connection_limit_drops_and_counts_syns<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let small = Config { max_connections: 5, ..server() };
     let client = || Client::new(SERVER, 8, 100).closing(Close::Never);
     let mut net = Both::<A, B>::start_with(LinkConfig::default(), 1, &host(1), client, &small, Echo::default);
@@ -221,7 +221,7 @@ fn connections_beyond_the_limit_are_dropped_and_counted<A: Engine<MemoryNic>, B:
     assert_eq!(net.a.service().outcomes.iter().filter(|o| o.failed == Some(ConnectError::TimedOut)).count(), 3);
 }
 
-fn a_flood_of_syns_leaves_room_for_who_answers<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn syn_flood_does_not_exclude_client<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let flooded = Config { max_half_open: 64, half_open_timeout: 3 * SECOND, ..server() };
     let (mut nic, server_nic) = Link::pair(LinkConfig::default());
     let link = nic.link().clone();
@@ -246,7 +246,7 @@ fn a_flood_of_syns_leaves_room_for_who_answers<A: Engine<MemoryNic>, B: Engine<M
     assert_eq!(sent, 1000);
     assert_eq!(target.drops("too many half-open connections"), 1000 - 64);
     assert_eq!(target.workers[0].summary().accepted, 0);
-    // They time out, and the next one finds room.
+    // After they time out, a new connection is accepted.
     for _ in 0..5 {
         link.clock().advance(SECOND);
         target.workers[0].turn(link.clock().now());
@@ -260,19 +260,19 @@ fn a_flood_of_syns_leaves_room_for_who_answers<A: Engine<MemoryNic>, B: Engine<M
     client.service().assert_exact();
 }
 
-fn every_packet_is_back_in_its_pool_when_all_is_over<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn all_packets_are_free_after_close<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let config = LinkConfig { pool: 300, ring: 64, ..LinkConfig::default() };
     let mut net = Both::<A, B>::start(config, || Client::new(SERVER, 40, 50_000), Echo::default);
-    net.expect("every connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    net.expect("every connection closed", 10 * MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
     net.run_until(SECOND, |_| false);
-    // A worker keeps some aside for what must not wait until it ends.
+    // A worker with connections reserves packets for control segments.
     let nics = [net.a.workers.remove(0).into_nic(), net.b.workers.remove(0).into_nic()];
     assert_eq!(nics.map(|nic| nic.pool_available()), [300, 300]);
 }
 
-#[expect(clippy::extra_unused_type_parameters, reason = "every test is given the engines of both ends")]
-fn a_segment_of_no_connection_gets_the_reset_that_the_rfc_says<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+#[expect(clippy::extra_unused_type_parameters, reason = "every test is generic over the engines of both ends")]
+fn segment_without_connection_is_reset<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let (mut nic, server_nic) = Link::pair(LinkConfig::default());
     let mut target = Host::<_, B>::start(&server(), vec![server_nic], Echo::default);
     let from = "10.0.0.1:1234".parse().unwrap();
@@ -291,12 +291,13 @@ fn a_segment_of_no_connection_gets_the_reset_that_the_rfc_says<A: Engine<MemoryN
         nic.rx_burst(&mut frames);
         frames.iter().map(|frame| frame.data().to_vec()).collect::<Vec<_>>()
     };
-    // It does not know our Ethernet address yet and asks: RFC 9293 §3.10.7.1 comes after RFC 826.
+    // The server does not know our Ethernet address yet and sends an ARP request first (RFC 826, then RFC 9293
+    // §3.10.7.1).
     assert_eq!(exchange(with_ack)[0][12..14], [8, 6]);
     assert!(exchange(reset).is_empty());
 }
 
-fn a_peer_that_was_started_again_gets_through_from_the_ports_it_had<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn restarted_peer_reconnects_from_same_ports<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     let mut target = Host::<_, B>::start(&server(), vec![b], Echo::default);
@@ -307,7 +308,7 @@ fn a_peer_that_was_started_again_gets_through_from_the_ports_it_had<A: Engine<Me
         target.workers[0].turn(link.clock().now());
     }
     assert_eq!(target.service().open, 5);
-    // It goes without a word, and comes back with the same addresses and the same first port.
+    // The client disappears and returns with the same addresses and the same first port.
     let nic = client.workers.pop().unwrap().into_nic();
     let mut client = Host::<_, A>::start(&host(1), vec![nic], || Client::new(SERVER, 5, 1000));
     for _ in 0..5000 {
@@ -318,14 +319,14 @@ fn a_peer_that_was_started_again_gets_through_from_the_ports_it_had<A: Engine<Me
     client.service().assert_exact();
 }
 
-/// Opens a connection, sends a byte, closes when it has come back, and opens the next.
+/// Client that opens a connection, sends a byte, closes when it returns, and opens the next.
 #[derive(Default)]
-struct Again {
+struct Reconnector {
     done: usize,
     failed: Vec<ConnectError>,
 }
 
-impl Service for Again {
+impl Service for Reconnector {
     type Conn = ();
     type Message = ();
 
@@ -337,8 +338,8 @@ impl Service for Again {
         assert_eq!(net.write(conn, b"x"), 1);
     }
 
-    fn failed(&mut self, _: &mut impl Transport, _: u64, why: ConnectError) {
-        self.failed.push(why);
+    fn failed(&mut self, _: &mut impl Transport, _: u64, error: ConnectError) {
+        self.failed.push(error);
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
@@ -354,14 +355,15 @@ impl Service for Again {
 }
 
 #[test]
-fn ports_whose_last_connection_is_in_time_wait_are_opened_from_again() {
-    // One of so many workers has 252 ports.
+fn ports_in_time_wait_are_reused() {
+    // One of 256 workers has 252 ports.
     const WORKERS: usize = 256;
     const PORTS: usize = (65_536 - 1024) / WORKERS;
     let (a, b) = Link::pair(LinkConfig::default());
     let clock = a.link().clock().clone();
     let mut mailboxes = Mailboxes::for_workers(WORKERS);
-    let mut client: Worker<_, _> = Worker::new(&host(1), mailboxes.remove(0), a, |_| Again::default(), Instant::ZERO);
+    let mut client: Worker<_, _> =
+        Worker::new(&host(1), mailboxes.remove(0), a, |_| Reconnector::default(), Instant::ZERO);
     let mut target = Host::new(&server(), vec![b], Echo::default);
     let mut turns = 0;
     while client.service().done < 3 * PORTS {
@@ -373,6 +375,6 @@ fn ports_whose_last_connection_is_in_time_wait_are_opened_from_again() {
     }
     let summary = target.workers[0].summary();
     assert!(summary.accepted >= 3 * PORTS as u64 && summary.broken == 0, "{summary:?}");
-    // Well before the first of them would have been forgotten.
+    // Well before the first TIME-WAIT record would expire.
     assert!(turns < 60_000, "{turns}");
 }

@@ -1,4 +1,4 @@
-//! How many of a port's packets connections and services may hold, and what happens before there are none.
+//! Limits on the port's packets held by connections and services, and behaviour before the pool is empty.
 
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
@@ -10,7 +10,7 @@ use linerate_stack::{Config, Mailboxes, Worker};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A port whose pool says of itself what the test has it say.
+/// Port that reports a pool level set by the test.
 struct Scarce {
     nic: MemoryNic,
     left: Rc<Cell<usize>>,
@@ -57,7 +57,7 @@ impl Nic for Scarce {
 }
 
 #[test]
-fn what_a_service_keeps_closes_windows_before_anything_is_dropped() {
+fn packets_kept_by_service_close_windows_before_drops() {
     const ALL: usize = 32 << 20;
     let (a, b) = Link::pair(LinkConfig::default());
     let clock = a.link().clock().clone();
@@ -78,22 +78,22 @@ fn what_a_service_keeps_closes_windows_before_anything_is_dropped() {
         source.service().outcomes[0].received
     };
     assert!((1..ALL).contains(&received_after(20)));
-    // Two fifths are left, and queues hold nearly nothing: the others are kept by somebody. A segment at a time is offered.
+    // Two fifths are free, and the queues are nearly empty: the service holds the others. The window is one segment.
     left.set(pool * 2 / 5);
     received_after(2_000);
-    // Hardly any are left.
+    // Hardly any packet is free.
     left.set(pool / 5);
     received_after(2_000);
     let stalled = received_after(2_000);
     assert_eq!(received_after(10_000), stalled);
     assert!(stalled < ALL);
     left.set(pool);
-    // Long before a probe would find out.
+    // Long before a zero-window probe.
     assert!(received_after(200) > stalled);
     assert_eq!(received_after(100_000), ALL);
 }
 
-/// Sends what it has received as often as it is allowed to, up to a thousand times.
+/// Service that sends the data it has received as often as permitted, up to a thousand times.
 #[derive(Default)]
 struct Slices {
     slice: Bytes,
@@ -116,7 +116,7 @@ impl Service for Slices {
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
-        self.slice = net.take(conn, 10).expect("what has arrived");
+        self.slice = net.take(conn, 10).expect("received data");
         self.send(net, conn);
         self.at_once = self.sent;
     }
@@ -127,13 +127,13 @@ impl Service for Slices {
 }
 
 #[test]
-fn what_is_queued_to_be_sent_is_bounded_for_all_connections_together() {
+fn queued_send_data_is_bounded_across_connections() {
     let target = Config { max_packets: Some(70), ..server() };
     let client = || Client::new(SERVER, 1, 10).closing(Close::Never);
     let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &target, Slices::default);
-    net.expect("all received", Duration::from_secs(10), |net| {
+    net.expect("all data received", Duration::from_secs(10), |net| {
         net.a.service().outcomes.first().is_some_and(|outcome| outcome.received == 10_000)
     });
-    // Four sevenths, the share of the only connection: the others are for connections that hold less and for what arrives.
+    // Four sevenths, the share of a single connection. The others are for connections that hold less and for reception.
     assert_eq!(net.b.service().at_once, 40);
 }

@@ -1,4 +1,4 @@
-//! What one source may have of a server's connections.
+//! Per-source connection limits.
 
 use crate::common::client::{Client, Close, Outcome};
 use crate::common::services::Echo;
@@ -12,16 +12,16 @@ use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, TcpControl, TcpPacket, T
 use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ROUTER: [u8; 6] = [2, 1, 0, 0, 0, 1];
 const HALF_OPEN: &str = "too many half-open connections of one source";
 const TOO_MANY: &str = "too many connections of one source";
 
 with_each_engine! {
-    a_source_gets_as_many_connections_as_it_may_have_and_more_when_some_have_ended,
+    source_limit_allows_new_connections_after_close,
 }
 
-fn a_source_gets_as_many_connections_as_it_may_have_and_more_when_some_have_ended<A, B>()
+fn source_limit_allows_new_connections_after_close<A, B>()
 where
     A: Engine<MemoryNic>,
     B: Engine<MemoryNic>,
@@ -31,33 +31,33 @@ where
         let client = || Client::new(to, 5, 1000).closing(Close::Never);
         let link = LinkConfig::default();
         let mut net: Net<_, _, A, B> = Net::start_with(link.clone(), 1, &host(1), client, &config, Echo::default);
-        // Who answers a cookie has a connection until it is reset.
+        // A client that answers a cookie has a connection until it is reset.
         let failed = |net: &Net<Client, Echo, A, B>| {
             let is_over = |outcome: &&Outcome| outcome.failed.is_some() || outcome.closed.is_some();
             net.a.service().outcomes.iter().filter(is_over).count()
         };
-        net.expect("two give up", MINUTE, |net| failed(net) == 2);
+        net.expect("two failures", MINUTE, |net| failed(net) == 2);
         assert_eq!((net.b.service().open, net.b.workers[0].summary().accepted), (3, 3));
         assert!(net.a.service().outcomes.iter().filter(|outcome| outcome.received == 1000).count() == 3);
         assert!(net.b.drops(TOO_MANY) + net.b.drops(HALF_OPEN) >= 2);
 
-        // Two at a time, as the others end.
+        // Two at a time, as earlier connections close.
         let config = Config { max_connections_per_source: Some(2), ..server() };
         let client = || Client::new(to, 20, 1000).closing(Close::WhenBack);
         let mut net: Net<_, _, A, B> = Net::start_with(link, 1, &host(1), client, &config, Echo::default);
         let patient = |net: &mut Net<Client, Echo, A, B>| net.a.service().all_finished();
-        net.expect("every connection over", MINUTE, patient);
+        net.expect("every connection closed", MINUTE, patient);
         let accepted = net.b.workers[0].summary().accepted;
         assert!(accepted >= 2 && net.b.service().open == 0, "{accepted}");
         let nic = net.a.workers.pop().unwrap().into_nic();
         net.a = Host::start(&host(1), vec![nic], || Client::new(to, 2, 1000).closing(Close::WhenBack));
-        net.expect("two more", MINUTE, |net| net.a.service().all_finished());
+        net.expect("two more connections", MINUTE, |net| net.a.service().all_finished());
         net.a.service().assert_exact();
         assert_eq!(net.b.workers[0].summary().accepted, accepted + 2);
     }
 }
 
-/// A router at one end of a link, behind which the sources are, and a server at the other.
+/// Link with a router at one end, behind which the sources are, and a server at the other.
 struct Bench {
     nic: MemoryNic,
     host: Host<Echo>,
@@ -71,13 +71,15 @@ impl Bench {
             Config { gateways: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()], ..config.clone() };
         let mut bench = Bench { nic, host: Host::new(&config, vec![other], Echo::default), now: Instant::ZERO };
         let question = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
-        bench.hears(&[&[0xff; 6][..], &ROUTER, &question, &ROUTER, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat());
-        // RFC 4861 §4.3: a solicitation with the router's own address in it.
+        bench.send_and_receive(
+            &[&[0xff; 6][..], &ROUTER, &question, &ROUTER, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat(),
+        );
+        // RFC 4861 §4.3: a solicitation with the router's link-layer address.
         let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
         solicitation.extend("fd00::2".parse::<std::net::Ipv6Addr>().unwrap().octets());
         solicitation.extend([&[1, 1][..], &ROUTER].concat());
         let (from, to) = ("fd00::1".parse().unwrap(), SERVER6.parse().unwrap());
-        let mut frame = frames::ip(ROUTER, OURS, from, to, IpProtocol::Icmpv6, 32, |bytes, source, to| {
+        let mut frame = frames::ip(ROUTER, HOST_MAC, from, to, IpProtocol::Icmpv6, 32, |bytes, source, to| {
             bytes.copy_from_slice(&solicitation);
             let (smoltcp::wire::IpAddress::Ipv6(source), smoltcp::wire::IpAddress::Ipv6(to)) = (source, to) else {
                 return;
@@ -85,12 +87,12 @@ impl Bench {
             smoltcp::wire::Icmpv6Packet::new_unchecked(bytes).fill_checksum(&source, &to);
         });
         frame[21] = 255;
-        bench.hears(&frame);
+        bench.send_and_receive(&frame);
         bench
     }
 
-    /// What the server says to a frame, as TCP.
-    fn hears(&mut self, bytes: &[u8]) -> Vec<TcpRepr<'static>> {
+    /// Sends a frame to the server and returns the TCP segments of its replies.
+    fn send_and_receive(&mut self, bytes: &[u8]) -> Vec<TcpRepr<'static>> {
         let mut frame = self.nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
         assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
@@ -101,14 +103,14 @@ impl Bench {
         frames.iter().filter_map(|frame| read(frame.data())).collect()
     }
 
-    /// A SYN from `from`.
+    /// Sends a SYN from `from` and returns the reply.
     fn syn(&mut self, from: &str) -> Option<TcpRepr<'static>> {
         let syn = TcpRepr { control: TcpControl::Syn, seq_number: TcpSeqNumber(100), ..frames::segment() };
         self.segment(from, syn)
     }
 
-    /// The acknowledgement from `from` of the server's SYN, which was `answer`.
-    fn completes(&mut self, from: &str, answer: &TcpRepr) -> Option<TcpRepr<'static>> {
+    /// Sends the final ACK of the handshake from `from` for the SYN-ACK `answer`.
+    fn complete_handshake(&mut self, from: &str, answer: &TcpRepr) -> Option<TcpRepr<'static>> {
         let ack =
             TcpRepr { seq_number: TcpSeqNumber(101), ack_number: Some(answer.seq_number + 1), ..frames::segment() };
         self.segment(from, ack)
@@ -117,13 +119,13 @@ impl Bench {
     fn segment(&mut self, from: &str, segment: TcpRepr) -> Option<TcpRepr<'static>> {
         let from: SocketAddr = from.parse().unwrap();
         let to = if from.is_ipv4() { "10.0.0.2:7" } else { "[fd00::2]:7" }.parse().unwrap();
-        self.hears(&frames::tcp(ROUTER, OURS, from, to, segment)).pop()
+        self.send_and_receive(&frames::tcp(ROUTER, HOST_MAC, from, to, segment)).pop()
     }
 
     fn opens(&mut self, from: &str) -> bool {
         let Some(answer) = self.syn(from) else { return false };
         assert_eq!(answer.control, TcpControl::Syn);
-        self.completes(from, &answer).is_none_or(|reply| reply.control != TcpControl::Rst)
+        self.complete_handshake(from, &answer).is_none_or(|reply| reply.control != TcpControl::Rst)
     }
 
     fn half_open(&self) -> usize {
@@ -131,7 +133,7 @@ impl Bench {
     }
 }
 
-/// A frame's segment, without its options.
+/// Parses the TCP segment of a frame, without options.
 fn read(frame: &[u8]) -> Option<TcpRepr<'static>> {
     let bytes = match frame[12..14] {
         [8, 0] if frame[23] == 6 => Ipv4Packet::new_checked(&frame[14..]).unwrap().payload().to_vec(),
@@ -148,27 +150,27 @@ fn read(frame: &[u8]) -> Option<TcpRepr<'static>> {
 }
 
 #[test]
-fn beyond_its_half_open_connections_a_source_is_answered_by_cookies_and_others_are_not_concerned() {
+fn half_open_limit_of_source_sends_cookies_to_that_source_only() {
     for (prefix, other) in [("192.0.2.1", "192.0.2.2:1"), ("[2001:db8::1]", "[2001:db8:0:1::1]:1")] {
         let mut bench = Bench::new(&Config { max_half_open_per_source: Some(2), ..server() });
-        let answers: Vec<_> = (1..=5).map(|port| bench.syn(&format!("{prefix}:{port}")).expect("an answer")).collect();
+        let answers: Vec<_> = (1..=5).map(|port| bench.syn(&format!("{prefix}:{port}")).expect("a SYN-ACK")).collect();
         assert_eq!((bench.half_open(), bench.host.drops(HALF_OPEN)), (2, 3));
-        bench.syn(other).expect("an answer");
+        bench.syn(other).expect("a SYN-ACK");
         assert_eq!((bench.half_open(), bench.host.drops(HALF_OPEN)), (3, 3));
-        // Each of them is let in, whether something was kept of its SYN or not.
+        // Every handshake complete_handshake, with a cookie or with half-open state.
         for (port, answer) in (1..=5).zip(&answers) {
-            assert_eq!(bench.completes(&format!("{prefix}:{port}"), answer), None);
+            assert_eq!(bench.complete_handshake(&format!("{prefix}:{port}"), answer), None);
         }
         assert_eq!((bench.half_open(), bench.host.workers[0].summary().accepted), (1, 5));
-        // And now there is room for half-open ones again.
-        bench.syn(&format!("{prefix}:6")).expect("an answer");
+        // Half-open slots are free again.
+        bench.syn(&format!("{prefix}:6")).expect("a SYN-ACK");
         assert_eq!((bench.half_open(), bench.host.drops(HALF_OPEN)), (2, 3));
     }
 }
 
 #[test]
-fn a_source_with_all_its_connections_is_not_answered() {
-    // Another of the same /64 is the same source; another address of IPv4 is not.
+fn source_at_connection_limit_gets_no_reply() {
+    // Addresses of one IPv6 /64 are one source; IPv4 addresses are separate sources.
     for (own, same, other) in [
         ("192.0.2.1:1", "192.0.2.1:9", "192.0.2.2:1"),
         ("[2001:db8::1]:1", "[2001:db8::ff:1]:1", "[2001:db8:0:1::1]:1"),
@@ -178,7 +180,7 @@ fn a_source_with_all_its_connections_is_not_answered() {
         assert_eq!(bench.syn(same), None);
         assert_eq!(bench.host.drops(TOO_MANY), 1);
         assert!(bench.opens(other));
-        // When it has ended there is room again.
+        // A closed connection frees a slot.
         let reset = TcpRepr { control: TcpControl::Rst, seq_number: TcpSeqNumber(101), ..frames::segment() };
         bench.segment(own, TcpRepr { ack_number: Some(TcpSeqNumber(0)), ..reset });
         bench.segment(own, reset);
@@ -188,9 +190,9 @@ fn a_source_with_all_its_connections_is_not_answered() {
     }
 }
 
-/// Whoever writes another's address into SYNs does not lock the other out.
+/// SYNs with a spoofed source do not exclude that source.
 #[test]
-fn half_open_connections_do_not_refuse_their_source_a_connection() {
+fn spoofed_half_open_connections_do_not_exclude_source() {
     let mut bench = Bench::new(&Config { max_connections_per_source: Some(3), ..server() });
     for port in 1000..1100 {
         bench.syn(&format!("192.0.2.1:{port}"));
@@ -200,9 +202,9 @@ fn half_open_connections_do_not_refuse_their_source_a_connection() {
     assert_eq!(bench.syn("192.0.2.1:4"), None);
 }
 
-/// Nor does whoever completes both what is half-open and what cookies say get more than there is to be had.
+/// A source that complete_handshake half-open connections and cookies stays within the limit.
 #[test]
-fn cookies_and_half_open_connections_together_do_not_exceed_the_limit() {
+fn cookies_and_half_open_connections_share_limit() {
     for data in [&b""[..], b"hello"] {
         let limit = Config { max_connections_per_source: Some(2), ..server() };
         let mut bench = Bench::new(&limit);
@@ -224,9 +226,9 @@ fn cookies_and_half_open_connections_together_do_not_exceed_the_limit() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// Whatever sources begin and complete, as time goes by, none has more than its part, and what is counted is what there is.
+    /// For random opens and closes of several sources, no source exceeds its limits, and the counters match.
     #[test]
-    fn no_source_has_more_than_its_part(
+    fn source_limits_hold_for_random_traffic(
         steps in prop::collection::vec((0u8..4, 1u16..12, 0u8..4, 0u64..3000), 1..150)
     ) {
         let limits = Config {
@@ -247,7 +249,7 @@ proptest! {
                         answers.insert(from, answer);
                     }
                 }
-                (2, Some(answer)) => _ = bench.completes(&from, &answer),
+                (2, Some(answer)) => _ = bench.complete_handshake(&from, &answer),
                 (3, Some(answer)) => {
                     let ack = Some(answer.seq_number + 1);
                     let reset = TcpRepr { control: TcpControl::Rst, seq_number: TcpSeqNumber(101), ..frames::segment() };

@@ -1,4 +1,4 @@
-//! What the simulator has found, each in its smallest form.
+//! Regressions found by the simulator, each in its smallest form.
 
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
@@ -12,20 +12,20 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 with_each_engine! {
-    what_has_arrived_is_read_though_both_ends_have_closed,
-    what_has_arrived_is_read_in_time_wait,
-    what_was_reserved_and_not_committed_is_not_sent,
+    received_data_is_readable_after_both_ends_closed,
+    received_data_is_readable_in_time_wait,
+    uncommitted_reservation_is_not_sent,
 }
 
 with_unlike_engines! {
-    what_has_arrived_is_read_though_both_ends_have_closed,
-    what_has_arrived_is_read_in_time_wait,
-    what_was_reserved_and_not_committed_is_not_sent,
+    received_data_is_readable_after_both_ends_closed,
+    received_data_is_readable_in_time_wait,
+    uncommitted_reservation_is_not_sent,
 }
 
-/// Sends a little, closes at once, and reads later.
+/// Client or server that sends a little, closes immediately, and reads later.
 #[derive(Default)]
-struct Late {
+struct LateReader {
     connects: bool,
     reads: bool,
     received: usize,
@@ -33,7 +33,7 @@ struct Late {
     closed: Option<CloseReason>,
 }
 
-impl Service for Late {
+impl Service for LateReader {
     type Conn = ();
     type Message = ();
 
@@ -71,43 +71,43 @@ impl Service for Late {
     }
 }
 
-/// RFC 9293 §3.10.5 with §3.6: data that was received before the FIN is the service's, whatever the order in which the two
-/// ends close; here the peer's FIN is first, and the acknowledgement of ours comes long before the service reads.
-fn what_has_arrived_is_read_though_both_ends_have_closed<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+/// RFC 9293 §3.10.5 with §3.6: data received before the FIN belongs to the service, in whatever order the two ends
+/// close. Here the peer's FIN arrives first, and our FIN is acknowledged long before the service reads.
+fn received_data_is_readable_after_both_ends_closed<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let client = || Client::new(SERVER, 1, 1000);
-    let mut net = Net::<_, _, A, B>::start(LinkConfig::default(), client, Late::default);
-    net.expect("the server's end over", MINUTE, |net| net.b.service().closed.is_some());
-    let Late { received, ended, closed, .. } = *net.b.service();
+    let mut net = Net::<_, _, A, B>::start(LinkConfig::default(), client, LateReader::default);
+    net.expect("server closed", MINUTE, |net| net.b.service().closed.is_some());
+    let LateReader { received, ended, closed, .. } = *net.b.service();
     assert_eq!((received, ended, closed), (1000, true, Some(CloseReason::Finished)));
 }
 
-/// RFC 9293 §3.8.4 is about peers that may still have to say something.
+/// RFC 9293 §3.8.4: keepalive is for peers that may still send.
 #[test]
-fn nobody_asks_whether_a_peer_that_has_finished_is_alive() {
+fn keepalive_does_not_probe_closed_peer() {
     let keepalive = Some(Keepalive { idle: SECOND, interval: SECOND, probes: 3 });
     let b = Config { keepalive, ..server() };
     let client = || Client::new(SERVER, 1, 1000);
-    let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &b, Late::default);
-    net.expect("the server's end over", MINUTE, |net| net.b.service().closed.is_some());
+    let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &b, LateReader::default);
+    net.expect("server closed", MINUTE, |net| net.b.service().closed.is_some());
     assert_eq!((net.b.service().received, net.b.service().closed), (1000, Some(CloseReason::Finished)));
 }
 
-/// As above, at the end that is in TIME-WAIT.
-fn what_has_arrived_is_read_in_time_wait<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    let client = || Late { connects: true, ..Late::default() };
+/// As above, at the end in TIME-WAIT.
+fn received_data_is_readable_in_time_wait<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    let client = || LateReader { connects: true, ..LateReader::default() };
     let mut net = Net::<_, _, A, B>::start(LinkConfig::default(), client, Echo::default);
-    net.expect("the client's end over", MINUTE, |net| net.a.service().closed.is_some());
-    let Late { received, ended, closed, .. } = *net.a.service();
+    net.expect("client closed", MINUTE, |net| net.a.service().closed.is_some());
+    let LateReader { received, ended, closed, .. } = *net.a.service();
     assert_eq!((received, ended, closed), (500, true, Some(CloseReason::Finished)));
 }
 
-/// Sends nothing, closes, and aborts when the peer has closed.
+/// Client that sends nothing, closes, and aborts when the peer has closed.
 #[derive(Default)]
-struct Impatient {
+struct Aborter {
     closed: Option<CloseReason>,
 }
 
-impl Service for Impatient {
+impl Service for Aborter {
     type Conn = ();
     type Message = ();
 
@@ -128,28 +128,28 @@ impl Service for Impatient {
     }
 }
 
-/// RFC 9293 §3.10.5: in TIME-WAIT nothing is reset. The FIN that has just come is acknowledged all the same.
+/// RFC 9293 §3.10.5: TIME-WAIT sends no reset, and the FIN that has just arrived is acknowledged.
 #[test]
-fn an_abort_in_time_wait_leaves_no_end_unacknowledged() {
-    let mut net = Net::new(LinkConfig::default(), Impatient::default, Echo::default);
+fn abort_in_time_wait_acknowledges_fin() {
+    let mut net = Net::new(LinkConfig::default(), Aborter::default, Echo::default);
     net.link.capture();
     net.run_until(SECOND, |_| false);
     assert_eq!(net.a.service().closed, Some(CloseReason::Aborted));
     assert_eq!(net.b.service().closed, [CloseReason::Finished]);
-    // Ethernet, IPv4, and the flags of TCP.
+    // Headers: Ethernet, IPv4, and the flags of TCP.
     let segments = net.link.captured().into_iter().filter(|frame| frame.bytes[12..14] == [8, 0]);
     let fins = segments.filter(|frame| frame.bytes[14 + 20 + 13] & 1 == 1);
     assert_eq!(fins.count(), 2);
 }
 
-/// Reserves, thinks better of it, and sends something else; keeps what comes back.
+/// Client that reserves space, does not commit it, sends other data, and keeps the echo.
 #[derive(Default)]
-struct Wavering {
+struct ReserveWithoutCommit {
     received: Vec<u8>,
     closed: Option<CloseReason>,
 }
 
-impl Service for Wavering {
+impl Service for ReserveWithoutCommit {
     type Conn = ();
     type Message = ();
 
@@ -178,36 +178,36 @@ impl Service for Wavering {
     }
 }
 
-fn what_was_reserved_and_not_committed_is_not_sent<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    let mut net = Net::<_, _, A, B>::start(LinkConfig::default(), Wavering::default, Echo::default);
-    net.expect("the connection over", MINUTE, |net| net.a.service().closed.is_some());
+fn uncommitted_reservation_is_not_sent<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    let mut net = Net::<_, _, A, B>::start(LinkConfig::default(), ReserveWithoutCommit::default, Echo::default);
+    net.expect("the connection closed", MINUTE, |net| net.a.service().closed.is_some());
     assert_eq!(net.a.service().received.escape_ascii().to_string(), "one two three");
     assert_eq!(net.a.service().closed, Some(CloseReason::Finished));
 }
 
-/// RFC 9293 §3.8.4: a peer is given up only if it has not answered.
+/// RFC 9293 §3.8.4: a connection times out only if its peer does not answer.
 #[test]
-fn a_peer_that_answers_probes_is_kept_however_far_apart_they_are() {
+fn answered_keepalive_probes_keep_connection_at_any_interval() {
     let keepalive = Some(Keepalive { idle: SECOND, interval: 5 * SECOND, probes: 3 });
     let client = || Client::new(SERVER, 1, 10).closing(Close::Never);
     let a = Config { keepalive, ..host(1) };
     let mut net = Net::with(LinkConfig::default(), 1, &a, client, &server(), Echo::default);
     net.run_until(2 * MINUTE, |_| false);
     assert_eq!(net.a.service().outcomes[0].closed, None);
-    // One that does not answer any more is.
+    // A peer that stops answering times out.
     net.link.set_up(false);
-    net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+    net.expect("the connection closed", MINUTE, |net| net.a.service().all_finished());
     assert_eq!(net.a.service().outcomes[0].closed, Some(CloseReason::TimedOut));
 }
 
-/// Sends many pieces of a few bytes at once.
+/// Client that sends many pieces of a few bytes at once.
 #[derive(Default)]
-struct Shredder;
+struct SmallPieceSender;
 
-/// Pieces, and bytes in each.
+/// Number of pieces, and bytes per piece.
 const PIECES: (usize, usize) = (1000, 3);
 
-impl Service for Shredder {
+impl Service for SmallPieceSender {
     type Conn = ();
     type Message = ();
 
@@ -222,15 +222,15 @@ impl Service for Shredder {
     }
 }
 
-/// Ports take chains of some tens of segments; a virtio queue is no longer than that.
+/// Ports accept chains of some tens of segments, the length of a short virtio queue.
 #[test]
-fn a_frame_is_a_chain_of_a_bounded_number_of_pieces() {
-    let mut net = Net::new(LinkConfig::default(), Shredder::default, Echo::default);
+fn chain_length_of_frame_is_bounded() {
+    let mut net = Net::new(LinkConfig::default(), SmallPieceSender::default, Echo::default);
     net.link.capture();
     net.run_until(SECOND, |_| false);
     let frames = net.link.captured();
     let from_a = frames.iter().filter(|frame| frame.from == End::A);
-    // Headers, 48 pieces.
+    // Headers and 48 pieces.
     assert!(from_a.clone().all(|frame| frame.bytes.len() <= 66 + 48 * PIECES.1));
     assert!(from_a.map(|frame| frame.bytes.len()).sum::<usize>() > PIECES.0 * PIECES.1);
 }

@@ -1,4 +1,4 @@
-//! Streams arrive exact, or their connection reports its failure: over clean links and over bad ones.
+//! Streams over clean and impaired links: every stream is exact, or its connection reports a failure.
 
 use crate::common::client::Client;
 use crate::common::services::Echo;
@@ -10,25 +10,25 @@ use linerate_stack::{Config, Engine};
 const MINUTE: Duration = Duration::from_secs(60);
 
 with_each_engine! {
-    a_stream_comes_back_exact_over_both_families,
-    a_thousand_connections_at_once_each_get_their_own_bytes,
-    checksums_are_computed_where_the_port_does_not,
-    small_frames_will_do,
-    jumbo_frames_are_filled,
-    a_full_ring_and_an_empty_pool_hold_back_and_lose_nothing,
-    streams_over_a_bad_link_are_exact_or_their_connection_reports_failure,
-    a_slow_link_with_a_short_queue_is_shared_by_all,
+    stream_is_exact_over_ipv4_and_ipv6,
+    thousand_concurrent_streams_are_exact,
+    checksums_are_computed_without_offload,
+    stream_is_exact_with_small_mtu,
+    stream_fills_jumbo_frames,
+    full_ring_and_empty_pool_delay_without_loss,
+    streams_over_impaired_link_are_exact_or_fail,
+    slow_link_with_short_queue_is_shared,
 }
 
-// Not with pools that run empty: the native engine keeps what it sends on where it arrived, in the peer's pool, until the
-// peer has acknowledged it, for which smoltcp's engine sets no packet aside.
+// Not with pools that run empty: the native engine forwards received packets of the peer's pool and holds them until
+// they are acknowledged, and smoltcp's engine reserves no packets for that case.
 with_unlike_engines! {
-    a_stream_comes_back_exact_over_both_families,
-    a_thousand_connections_at_once_each_get_their_own_bytes,
-    checksums_are_computed_where_the_port_does_not,
-    small_frames_will_do,
-    streams_over_a_bad_link_are_exact_or_their_connection_reports_failure,
-    a_slow_link_with_a_short_queue_is_shared_by_all,
+    stream_is_exact_over_ipv4_and_ipv6,
+    thousand_concurrent_streams_are_exact,
+    checksums_are_computed_without_offload,
+    stream_is_exact_with_small_mtu,
+    streams_over_impaired_link_are_exact_or_fail,
+    slow_link_with_short_queue_is_shared,
 }
 
 type Both<A, B> = Net<Client, Echo, A, B>;
@@ -39,11 +39,11 @@ where
     B: Engine<MemoryNic>,
 {
     let mut net = Both::start(link, || Client::new(to, connections, bytes), Echo::default);
-    net.expect("every connection over", limit, |net| net.a.service().all_finished());
+    net.expect("every connection closed", limit, |net| net.a.service().all_finished());
     net
 }
 
-fn a_stream_comes_back_exact_over_both_families<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn stream_is_exact_over_ipv4_and_ipv6<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     for to in [SERVER, SERVER6] {
         for bytes in [1, 1000, 1_000_000] {
             let net = echo::<A, B>(LinkConfig::default(), to, 1, bytes, MINUTE);
@@ -52,40 +52,40 @@ fn a_stream_comes_back_exact_over_both_families<A: Engine<MemoryNic>, B: Engine<
     }
 }
 
-fn a_thousand_connections_at_once_each_get_their_own_bytes<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn thousand_concurrent_streams_are_exact<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = echo::<A, B>(LinkConfig::default(), SERVER, 1000, 10_000, MINUTE);
     net.a.service().assert_exact();
     let summary = net.b.workers[0].summary();
     assert_eq!((summary.accepted, summary.drops.len()), (1000, 0), "{summary:?}");
 }
 
-fn checksums_are_computed_where_the_port_does_not<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn checksums_are_computed_without_offload<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let link = LinkConfig { checksum_offload: false, ..LinkConfig::default() };
     for to in [SERVER, SERVER6] {
         echo::<A, B>(link.clone(), to, 3, 100_000, MINUTE).a.service().assert_exact();
     }
 }
 
-fn small_frames_will_do<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn stream_is_exact_with_small_mtu<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let link = LinkConfig { mtu: 576, ..LinkConfig::default() };
     echo::<A, B>(link, SERVER, 3, 100_000, MINUTE).a.service().assert_exact();
 }
 
-fn jumbo_frames_are_filled<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn stream_fills_jumbo_frames<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     for (to, asked) in [(SERVER, None), (SERVER6, None), (SERVER, Some(4000))] {
         let link = LinkConfig { mtu: 9000, data_room: 9216, ..LinkConfig::default() };
         let a = Config { mtu: asked, ..host(1) };
         let client = || Client::new(to, 2, 300_000);
         let mut net = Both::<A, B>::start_with(link, 1, &a, client, &server(), Echo::default);
         net.link.capture();
-        net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+        net.expect("every connection closed", MINUTE, |net| net.a.service().all_finished());
         net.a.service().assert_exact();
         let longest = net.link.captured().iter().map(|frame| frame.bytes.len()).max();
         assert_eq!(longest, Some(14 + usize::from(asked.unwrap_or(9000))));
     }
 }
 
-fn a_full_ring_and_an_empty_pool_hold_back_and_lose_nothing<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn full_ring_and_empty_pool_delay_without_loss<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     for (ring, pool) in [(4, 4096), (1024, 70), (8, 80)] {
         let link = LinkConfig { ring, pool, ..LinkConfig::default() };
         let net = echo::<A, B>(link, SERVER, 50, 20_000, 10 * MINUTE);
@@ -93,8 +93,8 @@ fn a_full_ring_and_an_empty_pool_hold_back_and_lose_nothing<A: Engine<MemoryNic>
     }
 }
 
-/// Loss, reordering, duplication and corruption of what both ends send.
-fn bad(seed: u64, level: f64) -> Impairments {
+/// Returns impairments with loss, reordering, duplication and corruption.
+fn impairments(seed: u64, level: f64) -> Impairments {
     Impairments {
         seed,
         loss: 0.03 * level,
@@ -108,20 +108,20 @@ fn bad(seed: u64, level: f64) -> Impairments {
     }
 }
 
-fn streams_over_a_bad_link_are_exact_or_their_connection_reports_failure<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn streams_over_impaired_link_are_exact_or_fail<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let (mut exact, mut failed) = (0, 0);
     for seed in 0..120 {
-        // A corrupted frame must not pass for intact because the port says so.
+        // The port must not report a corrupted frame as verified.
         let link = LinkConfig {
             checksum_offload: false,
-            impairments: bad(seed, [0.3, 1.0, 3.0][seed as usize % 3]),
+            impairments: impairments(seed, [0.3, 1.0, 3.0][seed as usize % 3]),
             ..LinkConfig::default()
         };
         let net = echo::<A, B>(link, [SERVER, SERVER6][seed as usize % 2], 4, 20_000, 60 * MINUTE);
         for outcome in &net.a.service().outcomes {
-            assert!(!outcome.wrong, "seed {seed}: {outcome:?}");
-            if outcome.ended {
-                assert_eq!(outcome.received, 20_000, "seed {seed}: cut short without an error");
+            assert!(!outcome.mismatch, "seed {seed}: {outcome:?}");
+            if outcome.peer_closed {
+                assert_eq!(outcome.received, 20_000, "seed {seed}: truncated without an error");
                 exact += 1;
             } else {
                 failed += 1;
@@ -131,7 +131,7 @@ fn streams_over_a_bad_link_are_exact_or_their_connection_reports_failure<A: Engi
     assert!(exact > 20 * failed, "{exact} exact, {failed} failed");
 }
 
-fn a_slow_link_with_a_short_queue_is_shared_by_all<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+fn slow_link_with_short_queue_is_shared<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let slow = Impairments {
         rate: Some(Rate { bits_per_second: 10_000_000, queue_bytes: 30_000 }),
         delay: Duration::from_millis(2),
@@ -140,12 +140,12 @@ fn a_slow_link_with_a_short_queue_is_shared_by_all<A: Engine<MemoryNic>, B: Engi
     let mut net = Both::<A, B>::start(LinkConfig::default(), || Client::new(SERVER, 5, 200_000), Echo::default);
     net.link.impair(End::A, slow.clone());
     net.link.impair(End::B, slow);
-    net.expect("every connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    net.expect("every connection closed", 10 * MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
 }
 
-/// The two hosts, both sending paced, or neither, with windows of 128 KB.
-fn spread(
+/// Returns two hosts with windows of 128 KB, with or without pacing on both.
+fn paced_pair(
     pacing: bool,
     link: LinkConfig,
     connections: usize,
@@ -156,29 +156,29 @@ fn spread(
 }
 
 #[test]
-fn paced_streams_are_exact_whoever_cuts_the_segments() {
+fn paced_streams_are_exact_with_and_without_tso() {
     for (seed, tso) in (0..20).flat_map(|seed| [(seed, None), (seed, Some(65_535))]) {
-        // What is corrupted passes where the port computes the checksums, as it must for segmentation.
-        let impairments = Impairments { corruption: 0.0, truncation: 0.0, ..bad(seed, 1.0) };
+        // With checksum offload, which segmentation requires, corruption passes undetected.
+        let impairments = Impairments { corruption: 0.0, truncation: 0.0, ..impairments(seed, 1.0) };
         let link = LinkConfig { tso, checksum_offload: tso.is_some(), impairments, ..LinkConfig::default() };
-        let mut net = spread(true, link, 4, 200_000);
-        net.expect("every connection over", 60 * MINUTE, |net| net.a.service().all_finished());
+        let mut net = paced_pair(true, link, 4, 200_000);
+        net.expect("every connection closed", 60 * MINUTE, |net| net.a.service().all_finished());
         net.a.service().assert_exact();
     }
 }
 
 #[test]
-fn a_paced_stream_does_not_overflow_a_queue_shorter_than_its_window() {
+fn paced_stream_does_not_overflow_short_queue() {
     let [burst, paced] = [false, true].map(|pacing| {
-        // 100 Mbit/s for 21 ms are more than the window, so that nothing need wait.
+        // 100 Mbit/s for 21 ms exceed the window, so no segment needs to wait.
         let path = Impairments {
             rate: Some(Rate { bits_per_second: 100_000_000, queue_bytes: 30_000 }),
             delay: Duration::from_millis(20),
             ..Impairments::default()
         };
-        let mut net = spread(pacing, LinkConfig::default(), 1, 4_000_000);
+        let mut net = paced_pair(pacing, LinkConfig::default(), 1, 4_000_000);
         net.link.impair(End::A, path);
-        net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+        net.expect("the connection closed", MINUTE, |net| net.a.service().all_finished());
         net.a.service().assert_exact();
         (net.link.impaired(End::A).queue_full, net.now())
     });

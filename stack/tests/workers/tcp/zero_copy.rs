@@ -1,7 +1,7 @@
-//! Payload is not copied, by address: what a service is given lies where the port received it, what it sends goes to the
-//! port where the service put it, and goes there again from the same place when it is lost.
+//! Zero copy, checked by address: received data is at the address where the port put it, and sent data reaches the port
+//! at the address where the service put it, also when retransmitted.
 
-use crate::common::observer::{How, Observer};
+use crate::common::observer::{EchoMode, Observer};
 use crate::common::recorder::{Notes, Recorder, Stream};
 use crate::common::{host, server};
 use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig, MemoryNic};
@@ -11,11 +11,11 @@ use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Wor
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-/// Sends one message, byte by byte a pattern, by reserving and committing; reads it back and closes.
+/// Client that sends one message with a byte pattern through reserve and commit, reads the echo, and closes.
 struct Sender {
     to: SocketAddr,
     size: usize,
-    /// Where each byte was written, and where each that came back lay.
+    /// Address of each byte when written, and when read back.
     written: Vec<usize>,
     read: Vec<usize>,
     closed: Option<CloseReason>,
@@ -36,7 +36,7 @@ impl Sender {
             let Some(place) = net.reserve(conn, self.size - from) else { return };
             let (address, len) = (place.as_ptr() as usize, place.len());
             place.iter_mut().enumerate().for_each(|(at, byte)| *byte = Self::byte(from + at));
-            // Not always all of it.
+            // `writable` may accept a part.
             let len = len.div_ceil(1 + from % 2);
             self.written.extend(address..address + len);
             net.commit(conn, len);
@@ -66,7 +66,7 @@ impl Service for Sender {
             if bytes.is_empty() {
                 break;
             }
-            assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == Self::byte(from + at)), "other bytes came back");
+            assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == Self::byte(from + at)), "the echo differs");
             let (address, len) = (bytes.as_ptr() as usize, bytes.len());
             self.read.extend(address..address + len);
             net.consume(conn, len);
@@ -85,17 +85,17 @@ impl Service for Sender {
     }
 }
 
-/// What one message there and back left.
+/// Record of one echoed message.
 struct Exchange {
-    /// Where the sender's service wrote each byte, and where it read it.
+    /// Addresses at which the sender's service wrote and read each byte.
     written: Vec<usize>,
     read: Vec<usize>,
-    /// What crossed the sender's port, and the server's.
+    /// Streams recorded at the sender's port, and at the server's.
     ours: (Stream, Stream),
     theirs: (Stream, Stream),
-    /// Where the server's service saw each byte.
+    /// Addresses at which the server's service saw each byte.
     seen: Vec<usize>,
-    /// Payload bytes that either side says it has copied.
+    /// Payload bytes that either side counts as copied.
     copied: u64,
 }
 
@@ -107,32 +107,33 @@ fn start<S: Service, E: Engine<Recorder<MemoryNic>>>(config: &Config, nic: Memor
     Worker::new(config, mailboxes, Recorder::new(nic), |_| service.take().unwrap(), Instant::ZERO)
 }
 
-/// The only connection in `notes`: received and sent.
+/// Returns the only connection of `notes`: received and sent.
 fn only(notes: &Notes) -> (Stream, Stream) {
     assert!(notes.received.len() == 1 && notes.sent.len() == 1);
     let first = |streams: &std::collections::HashMap<_, Stream>| streams.values().next().unwrap().clone();
     (first(&notes.received), first(&notes.sent))
 }
 
-/// Sends a message of `size` bytes to `to` and back over `link`, the answers over an impaired one, both hosts paced or neither.
+/// Sends a message of `size` bytes to `to` over `link` and echoes it over an impaired link, with or without pacing on
+/// both hosts.
 fn exchange<E: Engine<Recorder<MemoryNic>>>(
     link: &LinkConfig,
     answers: Impairments,
     pacing: bool,
     to: &str,
     size: usize,
-    how: How,
+    mode: EchoMode,
 ) -> Exchange {
     let (a, b) = Link::pair(link.clone());
     let link = a.link().clone();
     link.impair(End::B, answers);
     let mut client: Host<_, E> = start(&Config { pacing, ..host(1) }, a, Sender::new(to, size));
-    let mut server: Host<_, E> = start(&Config { pacing, ..server() }, b, Observer::new(vec![how]));
+    let mut server: Host<_, E> = start(&Config { pacing, ..server() }, b, Observer::new(vec![mode]));
     let notes = (client.nic().notes(), server.nic().notes());
     let limit = Instant::ZERO + Duration::from_secs(300);
     while client.service().closed.is_none() || server.service().closed == 0 {
         let now = link.clock().now();
-        assert!(now < limit, "{how:?} of {size} bytes does not end");
+        assert!(now < limit, "{mode:?} of {size} bytes does not finish");
         while client.turn(now) + server.turn(now) > 0 {}
         let arrivals = [client.nic().inner().next_arrival(), server.nic().inner().next_arrival()];
         let next = arrivals.into_iter().chain([client.next_deadline(), server.next_deadline()]).flatten().min();
@@ -146,26 +147,26 @@ fn exchange<E: Engine<Recorder<MemoryNic>>>(
     Exchange { written: written.clone(), read: read.clone(), ours, theirs, seen, copied }
 }
 
-/// What every exchange must have been like that copied nothing.
+/// Asserts that `exchange` copied nothing.
 fn assert_not_copied(exchange: &Exchange, size: usize, what: &str) {
     let Exchange { written, read, ours: (back, out), theirs: (received, sent), seen, copied } = exchange;
     for stream in [back, out, received, sent] {
         assert!(
             stream.places.len() == size && stream.places.iter().all(|place| *place != 0),
-            "{what}: not all was watched"
+            "{what}: not all bytes were recorded"
         );
-        assert_eq!(stream.moved, 0, "{what}: bytes were sent again from elsewhere");
+        assert_eq!(stream.moved, 0, "{what}: bytes were retransmitted from another address");
     }
-    assert!(out.places == *written, "{what}: bytes were not sent from where the sender wrote them");
+    assert!(out.places == *written, "{what}: bytes were not sent from their address at the sender");
     let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
-    assert!(looked_at.clone().count() > 0, "{what}: the service has seen nothing");
+    assert!(looked_at.clone().count() > 0, "{what}: the service has seen no data");
     assert!({ looked_at }.all(|(seen, received)| seen == received), "{what}: the service saw copies");
-    assert!(sent.places == received.places, "{what}: bytes were not sent back from where they had been received");
+    assert!(sent.places == received.places, "{what}: bytes were not echoed from their address of reception");
     assert!(*read == back.places, "{what}: the sender saw copies");
-    assert_eq!(*copied, 0, "{what}: bytes that were counted as copied");
+    assert_eq!(*copied, 0, "{what}: bytes counted as copied");
 }
 
-/// Message sizes: less than a segment, a segment, some, many.
+/// Message sizes: below a segment, one segment, several, many.
 const SIZES: [usize; 7] = [1, 64, 1_000, 1_448, 10_000, 100_000, 1 << 20];
 
 const V4: &str = "10.0.0.2:7";
@@ -182,42 +183,42 @@ fn links() -> [(&'static str, LinkConfig); 4] {
 }
 
 #[test]
-fn an_echo_is_sent_from_where_the_port_put_it_at_every_size_however_the_service_sends_it() {
+fn echo_is_zero_copy_at_every_size_and_call() {
     for (name, link) in links() {
         for size in SIZES {
-            for (how, to) in How::all(size).into_iter().zip([V4, V6, V4, V6]) {
-                let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), false, to, size, how);
-                assert_not_copied(&exchange, size, &format!("{name}, {size} bytes, {how:?}"));
+            for (mode, to) in EchoMode::all(size).into_iter().zip([V4, V6, V4, V6]) {
+                let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), false, to, size, mode);
+                assert_not_copied(&exchange, size, &format!("{name}, {size} bytes, {mode:?}"));
             }
         }
     }
 }
 
 #[test]
-fn what_is_lost_is_sent_again_from_the_same_place() {
+fn retransmission_uses_original_memory() {
     for (name, link) in links() {
-        for (how, pacing) in How::all(300_000).into_iter().flat_map(|how| [(how, false), (how, true)]) {
-            // Large segments are few.
+        for (mode, pacing) in EchoMode::all(300_000).into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+            // TSO packets are few.
             let loss = if link.tso.is_some() { 0.3 } else { 0.03 };
             let lossy = |seed| Impairments { loss, seed, delay: Duration::from_millis(1), ..Impairments::default() };
             let mut exchanges =
-                (7..30).map(|seed| exchange::<NativeEngine<_>>(&link, lossy(seed), pacing, V4, 300_000, how));
+                (7..30).map(|seed| exchange::<NativeEngine<_>>(&link, lossy(seed), pacing, V4, 300_000, mode));
             let exchange = exchanges.find(|exchange| exchange.theirs.1.repeated > 0);
-            let exchange = exchange.unwrap_or_else(|| panic!("{name}, {how:?}: nothing was lost"));
-            assert_not_copied(&exchange, 300_000, &format!("{name}, {how:?}, paced {pacing}, with losses"));
+            let exchange = exchange.unwrap_or_else(|| panic!("{name}, {mode:?}: nothing was lost"));
+            assert_not_copied(&exchange, 300_000, &format!("{name}, {mode:?}, paced {pacing}, with losses"));
         }
     }
 }
 
 #[test]
-fn an_engine_that_copies_is_found_out() {
+fn copying_engine_is_detected() {
     let exchange = exchange::<SmoltcpEngine>(
         &LinkConfig::default(),
         Impairments::default(),
         false,
         V4,
         10_000,
-        How::Take(usize::MAX),
+        EchoMode::Take(usize::MAX),
     );
     assert!(exchange.copied > 0);
     assert_ne!(exchange.theirs.0.places, exchange.theirs.1.places);
@@ -225,8 +226,8 @@ fn an_engine_that_copies_is_found_out() {
 }
 
 #[test]
-fn a_port_without_chains_is_given_copies_and_they_are_counted() {
+fn port_without_chains_gets_counted_copies() {
     let link = LinkConfig { multi_segment: false, ..LinkConfig::default() };
-    let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), false, V4, 10_000, How::Forward);
+    let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), false, V4, 10_000, EchoMode::Forward);
     assert!(exchange.copied > 0);
 }

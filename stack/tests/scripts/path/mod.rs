@@ -1,0 +1,4 @@
+//! Path MTU and ICMP errors.
+
+mod icmp;
+mod pmtud;
