@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 /// State shared by the connections of a worker.
 pub(crate) struct Shared<P> {
-    pub names: ConnIdSpace,
+    pub conn_ids: ConnIdSpace,
     pub settings: Settings,
     /// Free slots, most recently used last. Its cache lines may still be present.
     pub free: Vec<u32>,
@@ -65,7 +65,7 @@ pub(crate) struct Shared<P> {
     /// Connections with data that the port did not accept.
     pub tx_backlog: TxBacklog,
     /// Events for services.
-    pub news: EventBatch,
+    pub events: EventBatch,
     /// Connections whose service found no free packet, in order of arrival.
     pub alloc_blocked: VecDeque<u32>,
     /// Time of the worker's turn, and values derived from it: the timestamp clock, and the earliest expiry of a
@@ -96,7 +96,7 @@ impl<P> Shared<P> {
     /// Returns the identifier of the connection in `slot`.
     #[inline]
     pub fn id(&self, slot: u32, tcb: &Tcb) -> ConnId {
-        self.names.conn_id(slot, tcb.generation)
+        self.conn_ids.conn_id(slot, tcb.generation)
     }
 
     /// Returns the packets received and not consumed.
@@ -123,7 +123,7 @@ impl<P: Packet> Shared<P> {
         tcb.flags |= Flags::CLOSE_REPORTED;
         tcb.retransmit_at = Tick::NONE;
         tcb.ack_at = Tick::NONE;
-        self.news.others.push(Event::Closed(self.id(slot, tcb), CloseReason::Finished));
+        self.events.others.push(Event::Closed(self.id(slot, tcb), CloseReason::Finished));
     }
 
     /// Reports the events of the connection in `slot` to its service.
@@ -144,11 +144,11 @@ impl<P: Packet> Shared<P> {
             return;
         }
         if had.has(Flags::READABLE) && tcb.received > 0 {
-            self.news.readable.push(conn);
+            self.events.readable.push(conn);
         }
         if had.has(Flags::WANTS_ROOM) && self.has_enough_room(tcb) {
             tcb.flags.clear(Flags::WANTS_ROOM);
-            self.news.others.push(Event::Writable(conn));
+            self.events.others.push(Event::Writable(conn));
         }
         if tcb.state.may_receive() {
             return;
@@ -182,14 +182,14 @@ impl<P: Packet> Shared<P> {
                 Origin::Accepted
             }
         };
-        self.news.opened.push((conn, origin));
+        self.events.opened.push((conn, origin));
     }
 
     /// Reports that the peer has finished and that all its data was consumed.
     #[inline(always)]
     pub fn report_peer_closed(&mut self, tcb: &mut Tcb, conn: ConnId) {
         tcb.flags |= Flags::FIN_REPORTED;
-        self.news.others.push(Event::PeerClosed(conn));
+        self.events.others.push(Event::PeerClosed(conn));
     }
 
     /// Reports the end of the connection, with the reason in its flags.
@@ -209,7 +209,7 @@ impl<P: Packet> Shared<P> {
         } else {
             CloseReason::Finished
         };
-        self.news.others.push(Event::Closed(conn, why));
+        self.events.others.push(Event::Closed(conn, why));
     }
 
     /// Reports a failed connect call. A connection opened by the peer ends without an event.
@@ -226,7 +226,7 @@ impl<P: Packet> Shared<P> {
             } else {
                 ConnectError::TimedOut
             };
-            self.news.others.push(Event::Failed(token, error));
+            self.events.others.push(Event::Failed(token, error));
         }
         self.remove(slot, tcb);
     }

@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_map_does(capacity in 29usize..33, steps in steps()) {
+        fn table_behaves_like_a_map(capacity in 29usize..33, steps in steps()) {
             let mut table = FlowTable::with_capacity(capacity);
             let mut model = HashMap::new();
             for (number, step) in (0u32..).zip(steps) {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_the_hash_is_asked_about() {
+    fn only_entries_with_the_hash_are_compared() {
         let mut table = FlowTable::with_capacity(64);
         for i in 0..64u32 {
             table.insert(u64::from(i) << 57 | 1 << 34, i).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_hashes_are_told_apart_by_the_caller() {
+    fn equal_hashes_are_distinguished_by_the_caller() {
         let mut table = FlowTable::with_capacity(1000);
         for index in 0..1000 {
             table.insert(u64::MAX, index).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_is_found_first_even_where_others_began_before() {
+    fn last_inserted_entry_is_found_first() {
         let mut table = FlowTable::with_capacity(64);
         for (i, tag) in (0..64).zip((1u64..).step_by(2)) {
             // All have the first slot as home.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_index_and_every_hash_can_be_held() {
+    fn extreme_indices_and_hashes_are_stored() {
         let mut table = FlowTable::with_capacity(4);
         let extremes = [(0, 0), (0, u32::MAX), (u64::MAX, 0), (u64::MAX, u32::MAX)];
         for (hash, index) in extremes {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_for_nothing_is_full_and_finds_nothing() {
+    fn table_of_capacity_zero_is_full() {
         let mut table = FlowTable::with_capacity(0);
         assert_eq!(table.insert(0, 0), Err(Full));
         assert_eq!(table.find(0, |_| true), None);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_sixteen_bytes_whatever_their_number() {
+    fn entry_takes_16_bytes_at_any_capacity() {
         for capacity in [1, 1000, 600_000, 1 << 20] {
             let table = FlowTable::with_capacity(capacity);
             assert_eq!(size_of_val(&table.slots[..]), FlowTable::ENTRY * capacity);
@@ -320,7 +320,7 @@ mod tests {
     /// In a half-full table with random hashes, a successful search reads 1.5 slots on average (Knuth, The Art of
     /// Computer Programming, vol. 3, §6.4).
     #[test]
-    fn runs_are_short_when_it_is_full() {
+    fn full_table_has_short_runs() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut table = FlowTable::with_capacity(1 << 16);
         let hashes: Vec<_> = (0..1 << 16).map(|_| random.u64(..)).collect();

@@ -132,9 +132,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 self.assert_timers(tcb);
             }
         }
-        assert_eq!(mbufs_held, self.shared.mbufs_held.all, "packets that queues hold, and what was counted");
-        assert_eq!(queued, self.shared.mbufs_held.queued, "packets that send queues hold, and what was counted");
-        assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
+        assert_eq!(mbufs_held, self.shared.mbufs_held.all, "packets held, and their counter");
+        assert_eq!(queued, self.shared.mbufs_held.queued, "packets in send queues, and their counter");
+        assert_eq!(half_open, self.shared.half_open, "half-open connections, and their counter");
         if let Some(sources) = &self.shared.per_source {
             let accepted = |tcb: &&Tcb| !tcb.flags.has_any(Flags::VACANT | Flags::ACTIVE_OPEN);
             let all = self.tcbs.iter().enumerate().filter(|(slot, _)| !free.contains(&(*slot as u32)));
@@ -143,9 +143,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             assert_eq!(
                 (counted_half_open, counted),
                 (half_open, all),
-                "connections of all sources, and what was counted"
+                "connections of all sources, and their counters"
             );
-            assert!(sources.are_within_limits(), "a source has more than it may have");
+            assert!(sources.are_within_limits(), "a source exceeds its limit");
             assert!(entries <= all, "{entries} sources of {all} connections");
         }
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
@@ -155,7 +155,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     fn assert_queues(&self, tcb: &Tcb, buffers: &ConnBuffers<P>) {
         let received: usize = buffers.received.iter().map(Packet::len).sum();
-        assert_eq!(received, tcb.received as usize, "bytes received, and what was counted: {tcb:?}");
+        assert_eq!(received, tcb.received as usize, "bytes received, and their counter: {tcb:?}");
         assert!(buffers.received.iter().all(|packet| packet.data().len() == packet.len()), "a chain is in the queue");
         // Data beyond a gap is added when the gap is filled.
         let most = 2 * self.shared.settings.rx_packets;
@@ -166,10 +166,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let fin = u32::from(tcb.flags.has(Flags::FIN_SENT));
         let end = tcb.nxt - fin + tcb.unsent + buffers.reserved;
         if let Some((first, last)) = buffers.queue.assert_contiguous() {
-            assert!(!first.after(tcb.una), "what is not acknowledged was let go: {tcb:?}");
+            assert!(!first.after(tcb.una), "unacknowledged data was dropped: {tcb:?}");
             assert_eq!(last, end, "the end of the send queue: {tcb:?}");
         } else {
-            assert_eq!(tcb.unsent, 0, "nothing is queued: {tcb:?}");
+            assert_eq!(tcb.unsent, 0, "unsent data is not queued: {tcb:?}");
         }
         assert!((tcb.outstanding() + tcb.unsent) as usize <= self.shared.settings.tx_buffer + 1, "{tcb:?}");
     }
@@ -180,14 +180,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return;
         }
         let waits = tcb.outstanding() > 0 && tcb.state != State::TimeWait;
-        assert!(!waits || tcb.retransmit_at.is_some(), "nothing watches over what was sent: {tcb:?}");
+        assert!(!waits || tcb.retransmit_at.is_some(), "data in flight without a timer: {tcb:?}");
         let probes = tcb.unsent > 0 && tcb.state.is_synchronized();
-        assert!(!probes || tcb.retransmit_at.is_some(), "nothing sees to what is queued: {tcb:?}");
+        assert!(!probes || tcb.retransmit_at.is_some(), "queued data without a timer: {tcb:?}");
         let due = tcb.retransmit_at.earlier(tcb.ack_at);
-        assert!(!due.before(tcb.wheel_at), "the wheel does not know: {tcb:?}");
+        assert!(!due.before(tcb.wheel_at), "a deadline is before the wheel entry: {tcb:?}");
         let burst = self.shared.buffers.of(tcb).and_then(|buffers| buffers.pace.waits_until());
         if let Some(at) = burst.map(Tick::at_or_after) {
-            assert!(!at.before(tcb.wheel_at), "the wheel does not know of a burst: {tcb:?}");
+            assert!(!at.before(tcb.wheel_at), "a paced burst is before the wheel entry: {tcb:?}");
         }
     }
 }

@@ -128,7 +128,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Returns the slot of `conn` if the connection still exists.
     #[inline]
     fn slot_of(&self, conn: ConnId) -> Option<u32> {
-        let slot = self.shared.names.slot(conn);
+        let slot = self.shared.conn_ids.slot(conn);
         let tcb = self.tcbs.get(slot)?;
         (tcb.generation == conn.generation() && tcb.flags.has(Flags::OPEN)).then_some(slot as u32)
     }
@@ -206,7 +206,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let settings = Settings::new(config, &control, egress);
         let secrets = Secrets::from_seed(config.seed);
         let shared = Shared {
-            names: ConnIdSpace::new(worker),
+            conn_ids: ConnIdSpace::new(worker),
             free: Vec::new(),
             buffers: BufferPool::new(control.handles_ecn_echo()),
             rr: RrPool::new(),
@@ -229,7 +229,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             sweep: Sweep::new(now),
             active: Vec::new(),
             tx_backlog: TxBacklog::default(),
-            news: EventBatch::default(),
+            events: EventBatch::default(),
             alloc_blocked: VecDeque::new(),
             now,
             milliseconds: milliseconds(now),
@@ -311,9 +311,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.expire_timers(now);
     }
 
-    fn take_events(&mut self, news: &mut EventBatch) {
+    fn take_events(&mut self, events: &mut EventBatch) {
         let shared = &mut self.shared;
-        shared.rr.collect(&mut shared.news.readable);
+        shared.rr.collect(&mut shared.events.readable);
         // The connections stay in the list for `flush`: nearly all of them have something to send.
         let active = std::mem::take(&mut shared.active);
         for &slot in &active {
@@ -324,7 +324,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             }
         }
         shared.active = active;
-        std::mem::swap(news, &mut shared.news);
+        std::mem::swap(events, &mut shared.events);
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
@@ -372,8 +372,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         // A service without a packet retries until an allocation succeeds.
         let asks = !self.shared.alloc_blocked.is_empty();
         let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
-        let news = sends || self.shared.rr.has_unanswered() || !self.shared.news.is_empty();
-        if news || reopens || asks {
+        let events = sends || self.shared.rr.has_unanswered() || !self.shared.events.is_empty();
+        if events || reopens || asks {
             return Some(Instant::ZERO);
         }
         let deadlines =
@@ -536,7 +536,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
         if let Err(error) = self.begin(remote, token, egress, now) {
             self.shared.counters.failed += 1;
-            self.shared.news.others.push(Event::Failed(token, error));
+            self.shared.events.others.push(Event::Failed(token, error));
         }
     }
 }

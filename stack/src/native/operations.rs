@@ -152,7 +152,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let reserved = std::mem::take(&mut buffers.reserved);
-        assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
+        assert!(n <= reserved as usize, "{n} bytes committed of {reserved} reserved");
         let packets = buffers.queue.trim(reserved - n as u32);
         self.shared.mbufs_held.unqueue(packets);
         tcb.unsent += n as u32;

@@ -121,7 +121,7 @@ impl<T> Queue<T> {
     ///
     /// If `at` is zero or beyond the end.
     pub fn insert(&mut self, at: usize, element: T) {
-        assert!(at > 0 && self.first.is_some(), "nothing is put in front of the first");
+        assert!(at > 0 && self.first.is_some(), "insertion before the first element");
         self.rest.insert(at - 1, element);
     }
 
@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_deque_does(steps in prop::collection::vec(step(), 0..60)) {
+        fn queue_behaves_like_a_deque(steps in prop::collection::vec(step(), 0..60)) {
             let (mut queue, mut deque) = (Queue::new(), VecDeque::new());
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u32 * 10;

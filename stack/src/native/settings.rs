@@ -208,14 +208,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scale_is_the_least_that_expresses_the_window() {
+    fn window_scale_is_the_smallest_possible() {
         for (bytes, scale) in [(65_535, 0), (65_536, 1), (1 << 20, 5), (4 << 20, 7), (1 << 30, 14)] {
             assert_eq!(scale_for(bytes), scale, "{bytes}");
         }
     }
 
     #[test]
-    fn connections_to_other_addresses_ports_and_families_are_for_others() {
+    fn listener_matches_its_address_port_and_family() {
         let is_for = |listen: &str, local: &str| {
             let remote = if local.starts_with('[') { "[fd00::9]:7" } else { "10.0.0.9:7" };
             Listener::new(&listen.parse().unwrap()).is_for(&Tuple::new(local.parse().unwrap(), remote.parse().unwrap()))

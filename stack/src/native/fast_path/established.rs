@@ -377,7 +377,7 @@ fn needs_headers_only<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>, settings: 
 /// Writes the headers in front of the `len` bytes of `packet`, the next of the stream. Returns the payload, to be kept
 /// until it is acknowledged. `push` is added to ACK. Returns `None`, without effect, if the packet cannot be shared.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "what a header is made of")]
+#[expect(clippy::too_many_arguments, reason = "fields of the header")]
 pub(crate) fn prepend_headers<P: Packet>(
     packet: &mut P,
     tcb: &Tcb,

@@ -133,7 +133,7 @@ mod tests {
     proptest! {
         /// RFC 9293 §3.7.1, MUST-16: no segment exceeds the size announced by the peer.
         #[test]
-        fn a_cookie_tells_the_segment_size_or_a_little_less(seed: u128, port: u16, isn: u32, mss in 64u16.., six: bool) {
+        fn cookie_encodes_mss_or_the_next_smaller(seed: u128, port: u16, isn: u32, mss in 64u16.., six: bool) {
             let secrets = Secrets::from_seed(seed);
             let tuple = if six { tuple_v6() } else { tuple(port) };
             let cookie = make(&secrets, &tuple, Seq(isn), mss, NOW);
@@ -144,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn options_come_back_within_the_life_of_a_cookie(
+        fn options_are_restored_within_the_lifetime_of_a_cookie(
             value: u32, options in options(), later in 0u32..2 * 64_000
         ) {
             let sent = encode_timestamp(value, options);
@@ -153,13 +153,13 @@ mod tests {
 
         /// RFC 7323 §5.3: PAWS would discard later segments with a smaller timestamp.
         #[test]
-        fn a_timestamp_with_options_is_not_ahead_of_the_clock(value: u32, options in options()) {
+        fn timestamp_with_options_is_not_ahead_of_the_clock(value: u32, options in options()) {
             let behind = value.wrapping_sub(encode_timestamp(value, options));
             prop_assert!(behind < 64, "{}", behind);
         }
 
         #[test]
-        fn a_cookie_is_good_for_one_to_two_periods(start in 0u64..1 << 44, later in 0u64..300_000_000_000) {
+        fn cookie_is_valid_for_one_to_two_periods(start in 0u64..1 << 44, later in 0u64..300_000_000_000) {
             let secrets = Secrets::from_seed(1);
             let made = Instant::from_nanos(start);
             let then = Instant::from_nanos(start + later);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_of_common_paths_are_told_exactly() {
+    fn mss_of_common_paths_is_exact() {
         let secrets = Secrets::from_seed(2);
         for (tuple, sizes) in [(tuple(1), [536, 1360, 1440, 1460, 8960]), (tuple_v6(), [536, 1220, 1420, 1440, 8940])] {
             for mss in sizes {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_size_of_nobody_is_taken_for_the_smallest() {
+    fn implausible_mss_becomes_the_smallest() {
         let secrets = Secrets::from_seed(3);
         for mss in [0, 1, 63] {
             let cookie = make(&secrets, &tuple(1), PEER_ISN, mss, NOW);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_own_syn_and_secret_only() {
+    fn cookie_is_valid_for_its_syn_and_secret_only() {
         let secrets = Secrets::from_seed(4);
         let cookie = make(&secrets, &tuple(1), PEER_ISN, 1460, NOW);
         assert_eq!(check(&secrets, &tuple(1), cookie, PEER_ISN, NOW), Some(1460));
@@ -212,7 +212,7 @@ mod tests {
     /// At any time sixteen of 2³² numbers are valid, one for each size and period: a guess succeeds with probability
     /// 2⁻²⁸.
     #[test]
-    fn guesses_are_as_good_as_their_number() {
+    fn guess_succeeds_with_the_expected_probability() {
         let secrets = Secrets::from_seed(6);
         let good: HashSet<_> = [NOW, NOW - PERIOD]
             .iter()
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_period_before_the_first() {
+    fn cookie_of_a_future_period_is_invalid() {
         let secrets = Secrets::from_seed(8);
         let cookie = make(&secrets, &tuple(1), PEER_ISN, 1460, Instant::ZERO + PERIOD);
         assert_eq!(check(&secrets, &tuple(1), cookie, PEER_ISN, Instant::ZERO), None);
@@ -242,7 +242,7 @@ mod tests {
 
     /// The oldest valid timestamp is from the beginning of the previous period, less 63 ms.
     #[test]
-    fn an_echo_that_is_too_old_or_of_the_future_carries_nothing() {
+    fn echo_too_old_or_in_the_future_is_rejected() {
         let options = CookieOptions { window_scale: Some(7), sack: true, ecn: false };
         for value in [22, 1_000_022, u32::MAX - 41] {
             let sent = encode_timestamp(value, options);
@@ -255,7 +255,7 @@ mod tests {
 
     /// RFC 7323 §2.3.
     #[test]
-    fn a_window_scale_beyond_fourteen_is_not_taken_for_none() {
+    fn window_scale_above_14_is_distinct_from_none() {
         let options = CookieOptions { window_scale: Some(15), sack: false, ecn: false };
         let sent = encode_timestamp(1 << 20, options);
         assert_eq!(decode_timestamp(sent, 1 << 20).unwrap().window_scale, Some(14));

@@ -215,7 +215,7 @@ mod tests {
 
     /// RFC 9293 §3.4.1, MUST-8; RFC 6528 §3: the clock of one tuple ticks every 4 µs, and wraps after 4.77 hours.
     #[test]
-    fn initial_sequence_numbers_of_a_tuple_follow_the_clock() {
+    fn isn_of_a_tuple_follows_the_clock() {
         let secrets = Secrets::from_seed(1);
         for tuple in tuples() {
             let first = secrets.isn(&tuple, HOUR);
@@ -228,7 +228,7 @@ mod tests {
 
     /// RFC 9293 §3.4.1, MUST-9: F depends on the whole tuple and on the secret.
     #[test]
-    fn initial_sequence_numbers_of_different_tuples_and_seeds_have_nothing_in_common() {
+    fn isns_of_different_tuples_and_seeds_are_unrelated() {
         let isns: HashSet<_> = (0..100)
             .map(Secrets::from_seed)
             .flat_map(|secrets| tuples().into_iter().map(move |tuple| secrets.isn(&tuple, HOUR)))
@@ -246,7 +246,7 @@ mod tests {
 
     /// RFC 9293 §3.6.1, MAY-2 (1).
     #[test]
-    fn a_connection_that_follows_another_begins_beyond_it() {
+    fn isn_after_time_wait_is_beyond_the_old_connection() {
         let secrets = Secrets::from_seed(3);
         for tuple in tuples() {
             let isn = secrets.isn(&tuple, HOUR);
@@ -259,13 +259,13 @@ mod tests {
                 assert!((GAP..=GAP + GAP_MASK).contains(&beyond), "{beyond}");
                 seen.insert(beyond);
             }
-            assert_eq!(seen.len(), 4, "what is added is not to be foreseen");
+            assert_eq!(seen.len(), 4, "the distances are random");
         }
     }
 
     /// RFC 7323 §5.4: a tick is between 1 ms and 1 s.
     #[test]
-    fn the_timestamp_clock_ticks_every_millisecond_and_wraps() {
+    fn timestamp_clock_ticks_every_millisecond_and_wraps() {
         let (secrets, tuple) = (Secrets::from_seed(4), tuples()[0]);
         let first = secrets.timestamp(HOUR, &tuple);
         let after = |time| secrets.timestamp(HOUR + time, &tuple).wrapping_sub(first);
@@ -280,7 +280,7 @@ mod tests {
 
     /// RFC 6191 §3: timestamps increase from one connection to the next between the same addresses.
     #[test]
-    fn timestamps_go_on_from_connection_to_connection_of_a_pair_of_addresses() {
+    fn timestamps_continue_across_connections_of_an_address_pair() {
         let offset = |local, remote| Secrets::from_seed(5).timestamp_offset(&tuple(local, remote));
         assert_eq!(offset("10.0.0.1:7", "10.0.0.2:1024"), offset("10.0.0.1:8", "10.0.0.2:1025"));
         assert_eq!(offset("[fd00::1]:7", "[fd00::2]:1"), offset("[fd00::1]:8", "[fd00::2]:2"));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_the_addresses_before_are_not_taken_for_others() {
+    fn cached_address_pair_is_replaced() {
         let mut secrets = Secrets::from_seed(7);
         for tuple in tuples().iter().chain(tuples().iter().rev()) {
             let expected = (secrets.isn(tuple, HOUR), secrets.timestamp_offset(tuple));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uses_of_a_seed_show_nothing_of_each_other() {
+    fn keys_of_a_seed_differ() {
         let secrets = Secrets::from_seed(6);
         let hash = |key: &SipHasher24| key.hash(b"text");
         let seen = HashSet::from([

@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 /// Time until the first retransmission of a SYN (RFC 6298 §2.1).
 pub(crate) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Period after the last SYN cookie in which acknowledgements of cookies are accepted: the lifetime of a cookie.
-const COOKIES_BELIEVED: Duration = Duration::from_secs(128);
+const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 /// Returns the segment size of a peer that sends no MSS option (RFC 9293 §3.7.1).
 const fn default_mss(ipv4: bool) -> u16 {
     if ipv4 { 536 } else { 1220 }
@@ -60,7 +60,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes a segment without a connection. It may open a connection, or belong to one in TIME-WAIT. Otherwise a
     /// RST is sent.
     #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    #[expect(clippy::too_many_arguments, reason = "a parsed segment and the transmit path")]
     pub(crate) fn no_connection<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
@@ -104,7 +104,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return self.accept(tuple, seg, hash, &options, floor, empty_carrier(packet), egress, now);
         }
         if flags & !Control::FIN.0 == Control::ACK.0
-            && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
+            && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIE_LIFETIME)
             && let Some(params) = self.check_cookie(tuple, seg, &options, now)
         {
             return self.accept_cookie(tuple, seg, hash, params, packet, egress, now);
@@ -123,7 +123,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// Processes a SYN for a listening address.
-    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    #[expect(clippy::too_many_arguments, reason = "a parsed segment and the transmit path")]
     fn accept<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
@@ -160,7 +160,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// Creates the connection of `tcb` and sends the SYN-ACK. `carrier` is an empty packet that may be used for it.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    #[expect(clippy::too_many_arguments, reason = "a parsed segment and the transmit path")]
     pub(crate) fn answer<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
@@ -280,7 +280,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// Creates a connection from a SYN cookie.
     #[cold]
-    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    #[expect(clippy::too_many_arguments, reason = "a parsed segment and the transmit path")]
     fn accept_cookie<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,

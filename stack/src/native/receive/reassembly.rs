@@ -278,7 +278,7 @@ impl<P: Packet> Reassembly<P> {
         assert!(!at.after(edge), "{at:?} is beyond the window {edge:?}");
         assert_eq!(runs, self.runs, "the runs");
         assert_eq!(self.held.iter().map(|held| held.packet.len()).sum::<usize>(), self.bytes, "bytes held");
-        assert!(runs.first().is_none_or(|run| run.start.after(next)), "{next:?} is held and was not taken");
+        assert!(runs.first().is_none_or(|run| run.start.after(next)), "{next:?} is held but in order");
     }
 
     /// Whether the peer's FIN is at `next`.
@@ -324,7 +324,7 @@ mod tests {
 
     /// What has been reported is there, whatever comes when there are as many packets as there may be.
     #[test]
-    fn what_covers_pieces_takes_their_place_though_there_is_no_other() {
+    fn segment_that_covers_others_replaces_them_at_the_limit() {
         let (mut nic, _) = Link::pair(LinkConfig::default());
         let mut reassembly = Reassembly::new();
         for seq in [10, 30, 50] {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_packets_are_held_than_the_limit() {
+    fn packets_are_limited() {
         let (mut nic, _) = Link::pair(LinkConfig::default());
         let mut reassembly = Reassembly::new();
         for i in 0..10 {
@@ -359,7 +359,7 @@ mod tests {
 
     /// RFC 2018 §4: a block is a stretch that is held; one that the cumulative acknowledgement has passed is not.
     #[test]
-    fn what_a_long_segment_covers_is_not_reported_any_more() {
+    fn ranges_below_rcv_nxt_are_not_reported() {
         let (mut nic, _) = Link::pair(LinkConfig::default());
         let mut reassembly = Reassembly::new();
         reassembly.insert(Seq(300), packet(&mut nic, 300, 100), 100);
@@ -370,7 +370,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_comes_out_once_and_in_order(
+        fn bytes_are_delivered_once_and_in_order(
             pieces in prop::collection::vec((0..400u32, 1..60u32), 1..80), base: u32
         ) {
             let (mut nic, _) = Link::pair(LinkConfig::default());

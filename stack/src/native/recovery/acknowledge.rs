@@ -157,7 +157,7 @@ impl Flight {
 
     /// Reports an acknowledgement in order to the path estimator and to congestion control.
     #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "one step of advance_in_order, kept out of its way")]
+    #[expect(clippy::too_many_arguments, reason = "out-of-line part of advance_in_order")]
     pub(crate) fn report<C: CongestionControl>(
         &mut self,
         ack: Seq,
@@ -218,7 +218,7 @@ impl Flight {
             || self.scoreboard.has_retransmissions()
             || self.guarded
             || self.duplicates > 0
-            || self.time_outs > 0;
+            || self.timeouts > 0;
         if !self.disturbed {
             self.forced = false;
             self.rack.forget();
@@ -261,7 +261,7 @@ impl Flight {
         }
 
         if outcome.acknowledged > 0 {
-            self.time_outs = 0;
+            self.timeouts = 0;
             self.forced = false;
             self.probe_base = ack.now;
             // RFC 6298 §5.3; without SACK only once in a fast recovery (RFC 6582 §3.2 step 3).

@@ -47,7 +47,7 @@ pub(crate) struct Flight {
     /// is Open, and all fields below have their initial values, except for those that record transmissions.
     pub(crate) disturbed: bool,
     /// Consecutive timeouts since SND.UNA last advanced.
-    pub(crate) time_outs: u8,
+    pub(crate) timeouts: u8,
     /// Whether one segment may be sent regardless of the window: the retransmission after a timeout.
     pub(crate) forced: bool,
     /// Whether a fast recovery without SACK has ended, and SND.UNA has not passed `recover`. Duplicate acknowledgements
@@ -85,7 +85,7 @@ impl Flight {
             config: FlightConfig { mss: config.mss.max(1), ..config },
             phase: Phase::Open,
             disturbed: false,
-            time_outs: 0,
+            timeouts: 0,
             forced: false,
             guarded: false,
             partial: false,
@@ -133,7 +133,7 @@ impl Flight {
         self.scoreboard.reset();
         self.phase = Phase::Open;
         self.disturbed = false;
-        self.time_outs = 0;
+        self.timeouts = 0;
         self.forced = false;
         self.guarded = false;
         self.duplicates = 0;
@@ -195,8 +195,8 @@ impl Flight {
     }
 
     /// Returns the consecutive timeouts without an advance of SND.UNA.
-    pub(crate) fn time_outs(&self) -> u8 {
-        self.time_outs
+    pub(crate) fn timeouts(&self) -> u8 {
+        self.timeouts
     }
 
     #[inline]
@@ -335,7 +335,7 @@ impl Flight {
     pub(crate) fn mss_exceeded(&mut self, mss: u16) {
         self.set_mss(mss);
         self.disturbed = true;
-        self.scoreboard.time_out(|_| true);
+        self.scoreboard.mark_lost_on_rto(|_| true);
         self.probe.forget();
         self.forward_rto = ForwardRto::Off;
         self.phase = Phase::Loss;
@@ -363,12 +363,12 @@ impl Flight {
         self.scoreboard.check();
         assert!(u64::from(self.in_flight()) <= u64::from(self.scoreboard.outstanding()));
         let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
-        assert!(!calm || self.scoreboard.lost() == 0, "what is lost is being recovered");
+        assert!(!calm || self.scoreboard.lost() == 0, "lost data outside of a recovery");
         assert!(self.phase != Phase::Open || self.scoreboard.sacked() == 0 && self.duplicated == 0);
         if !self.disturbed {
             assert!(self.phase == Phase::Open && self.is_quiet() && self.probe.may_be_sent());
             assert!(!self.scoreboard.has_retransmissions() && self.rack.deadline().is_none());
-            assert!(!self.forced && !self.guarded && self.duplicates == 0 && self.time_outs == 0);
+            assert!(!self.forced && !self.guarded && self.duplicates == 0 && self.timeouts == 0);
             assert_eq!(self.forward_rto, ForwardRto::Off);
         }
     }

@@ -150,7 +150,7 @@ pub(crate) enum Evidence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undone {
     /// Whether a timeout caused it, as opposed to a fast retransmission.
-    pub(crate) time_out: bool,
+    pub(crate) by_timeout: bool,
     /// Evidence.
     pub(crate) evidence: Evidence,
 }
@@ -211,7 +211,7 @@ pub(crate) enum Expired {
     Probe(Option<(Seq, u32)>),
     /// The retransmission timer expired: lost data may be retransmitted within the allowance, at least one segment. The
     /// window was reduced (CWR).
-    TimeOut {
+    Timeout {
         /// Bytes newly marked lost.
         lost: u32,
         /// Whether the receiver discarded selectively acknowledged data, or may have (RFC 2018 §8).

@@ -120,8 +120,8 @@ impl Path {
     }
 
     /// Returns the retransmission timeout with this path and `rtt`, including back-off.
-    pub(crate) fn time_out(&self, rtt: &RttEstimator, limits: &Limits) -> Duration {
-        Duration::from_nanos(time_out(rtt, self, limits))
+    pub(crate) fn rto(&self, rtt: &RttEstimator, limits: &Limits) -> Duration {
+        Duration::from_nanos(effective_rto(rtt, self, limits))
     }
 
     pub(crate) fn min_rtt_nanos(&self) -> Option<u64> {
@@ -204,7 +204,7 @@ impl Path {
     }
 
     /// Discards the learnt acknowledgement delay after a spurious timeout.
-    pub(crate) fn time_out_was_spurious(&mut self) {
+    pub(crate) fn discard_learnt_delay(&mut self) {
         self.backoff = 0;
         if self.flags & DELAY_LEARNT != 0 {
             self.flags &= !DELAY_LEARNT;
@@ -262,7 +262,7 @@ impl Path {
 /// Returns the retransmission timeout in nanoseconds, including floor, back-off and maximum (RFC 6298 §2.4, §2.5,
 /// §5.5).
 #[inline(always)]
-pub(crate) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
+pub(crate) fn effective_rto(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     let rto = if rtt.consults_path() {
         let unknown = path.backoff & SYN_LOST != 0 && !rtt.has_sample();
         let first = if unknown { AFTER_LOST_SYN } else { rtt.rto_nanos(path.floor(limits)) };
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_minimum_forgets_a_path_that_is_gone() {
+    fn min_rtt_forgets_an_old_path() {
         // RFC 8985 §6.2 step 1: windowed, "that can adapt when migrating to significantly longer paths".
         let mut path = Path::default();
         assert_eq!(path.min_rtt(), None);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reordering_window_grows_by_a_quarter_of_the_minimum_and_never_beyond_the_smoothed_round_trip() {
+    fn reordering_window_grows_by_a_quarter_of_min_rtt_up_to_srtt() {
         // RFC 8985 §6.2 step 4.
         let mut path = Path::default();
         path.measured(20 * MS, at(0));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_never_delays_gets_the_low_floor_after_enough_samples() {
+    fn peer_without_ack_delay_gets_the_learnt_floor() {
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(MS);
         for _ in 0..31 {
@@ -351,36 +351,36 @@ mod tests {
         }
         path.advise(&mut rtt, &limits);
         assert!(!rtt.consults_path());
-        assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
+        assert!(effective_rto(&rtt, &path, &limits) > 200 * MS_NANOS);
         path.sample_ack_delay(MS_NANOS);
         path.advise(&mut rtt, &limits);
-        let rto = time_out(&rtt, &path, &limits);
+        let rto = effective_rto(&rtt, &path, &limits);
         assert!((6 * MS_NANOS..7 * MS_NANOS).contains(&rto), "{rto}");
     }
 
     #[test]
-    fn a_delaying_peer_gets_twice_its_delay() {
+    fn floor_is_twice_the_ack_delay() {
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(MS);
         for i in 0..32 {
             path.sample_ack_delay(if i < 16 { MS_NANOS } else { 41 * MS_NANOS });
         }
         path.advise(&mut rtt, &limits);
-        let rto = time_out(&rtt, &path, &limits);
+        let rto = effective_rto(&rtt, &path, &limits);
         assert!((80 * MS_NANOS..82 * MS_NANOS).contains(&rto), "{rto}");
         // A longer delay counts at once.
         path.sample_ack_delay(101 * MS_NANOS);
-        assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
+        assert!(effective_rto(&rtt, &path, &limits) > 200 * MS_NANOS);
         // It is forgotten after enough samples without it. A delay beyond the permitted maximum is ignored.
         for _ in 0..64 {
             path.sample_ack_delay(41 * MS_NANOS);
         }
         path.sample_ack_delay(5_000 * MS_NANOS);
-        assert!(time_out(&rtt, &path, &limits) < 82 * MS_NANOS);
+        assert!(effective_rto(&rtt, &path, &limits) < 82 * MS_NANOS);
     }
 
     #[test]
-    fn a_spurious_time_out_unlearns_the_delay_and_doubles_the_samples_needed() {
+    fn spurious_timeout_discards_delay_and_doubles_samples() {
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(MS);
         for _ in 0..32 {
@@ -388,11 +388,11 @@ mod tests {
         }
         path.back_off();
         path.advise(&mut rtt, &limits);
-        assert!(time_out(&rtt, &path, &limits) >= 12 * MS_NANOS);
-        path.time_out_was_spurious();
+        assert!(effective_rto(&rtt, &path, &limits) >= 12 * MS_NANOS);
+        path.discard_learnt_delay();
         path.advise(&mut rtt, &limits);
         assert_eq!(path.acknowledgement_delay(), (Duration::ZERO, false));
-        assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
+        assert!(effective_rto(&rtt, &path, &limits) > 200 * MS_NANOS);
         for _ in 0..63 {
             path.sample_ack_delay(MS_NANOS);
         }
@@ -405,24 +405,24 @@ mod tests {
                 path.sample_ack_delay(MS_NANOS);
             }
             assert!(path.acknowledgement_delay().1 && !path.reordering_seen());
-            path.time_out_was_spurious();
+            path.discard_learnt_delay();
         }
     }
 
     #[test]
-    fn the_time_out_doubles_up_to_the_ceiling() {
+    fn rto_doubles_up_to_the_maximum() {
         // RFC 6298 §5.5, §2.5.
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(100 * MS);
-        let base = time_out(&rtt, &path, &limits);
+        let base = effective_rto(&rtt, &path, &limits);
         for doubled in 1..60u32 {
             path.back_off();
             path.advise(&mut rtt, &limits);
             let expected = base.checked_shl(doubled).unwrap_or(u64::MAX).min(60_000 * MS_NANOS);
             if doubled < 12 {
-                assert_eq!(time_out(&rtt, &path, &limits), expected);
+                assert_eq!(effective_rto(&rtt, &path, &limits), expected);
             }
         }
-        assert_eq!(time_out(&rtt, &path, &limits), 60_000 * MS_NANOS);
+        assert_eq!(effective_rto(&rtt, &path, &limits), 60_000 * MS_NANOS);
     }
 }

@@ -125,7 +125,7 @@ impl Probe {
 
 /// Returns the probe timeout in nanoseconds (§7.2): 2·SRTT, and for a lone segment the acknowledgement delay of the
 /// receiver. SRTT + 4·RTTVAR if that is more, and two ticks of the clock, because the RTT may be shorter than a tick.
-pub(crate) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits, scoreboard: &Scoreboard) -> u64 {
+pub(crate) fn probe_timeout(rtt: &RttEstimator, path: &Path, limits: &Limits, scoreboard: &Scoreboard) -> u64 {
     let smoothed = rtt.smoothed_nanos();
     let margin = smoothed.max(4 * rtt.variation_nanos()) + 2 * TICK.as_nanos() as u64;
     smoothed + margin + if scoreboard.is_one_segment() { path::delay_allowed(rtt, path, limits) } else { 0 }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_loss_spreads_the_reduction_over_the_round_trip() {
+    fn single_loss_spreads_reduction_over_a_round_trip() {
         // RFC 9937 §8, figure 1: 20 segments in flight, the first lost, Reno. The third duplicate starts the episode,
         // with 22 sent.
         let mut prr = Prr::start((22 - 3 + 1) * MSS, 10 * MSS);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_loss_is_answered_packet_by_packet() {
+    fn heavy_loss_is_repaired_packet_by_packet() {
         // RFC 9937 §8, figure 2: the first 15 of 20 lost; two more were sent; the third duplicate reveals the loss.
         let mut prr = Prr::start((22 - 3 + 1) * MSS, 10 * MSS);
         let mut in_flight = 22 - 3 - 15;
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn it_never_sends_beyond_the_threshold() {
+    fn quota_stays_below_the_threshold() {
         let mut prr = Prr::start(20 * MSS, 10 * MSS);
         prr.acknowledged(8 * MSS, 9 * MSS, true, MSS);
         assert_eq!(prr.quota(), MSS);
     }
 
     #[test]
-    fn the_first_retransmission_is_forced() {
+    fn first_retransmission_is_forced() {
         let mut prr = Prr::start(2 * MSS, MSS);
         prr.acknowledged(0, 5 * MSS, false, MSS);
         assert_eq!(send(&mut prr), 1);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_flight_means_one_segment() {
+    fn quota_is_one_segment_with_nothing_in_flight() {
         // All retransmissions were lost again: without one more, only the timeout remains.
         let mut prr = Prr::start(20 * MSS, 10 * MSS);
         prr.sent(5 * MSS);

@@ -151,7 +151,7 @@ impl Rack {
 
     /// Marks lost segments when the retransmission timer expires: RACK_mark_losses_on_RTO, RFC 8985 §6.3. Without an
     /// RTT sample all are lost.
-    pub(crate) fn time_out(
+    pub(crate) fn mark_lost_on_rto(
         &mut self,
         scoreboard: &mut Scoreboard,
         now: Instant,
@@ -162,6 +162,6 @@ impl Rack {
         self.deadline = None;
         let round_trip = if self.rtt == 0 { rtt.smoothed_nanos() } else { self.rtt };
         let patience = round_trip.saturating_add(self.window(scoreboard, recovering, path, rtt));
-        scoreboard.time_out(|sent| sent.as_nanos().saturating_add(patience) <= now.as_nanos())
+        scoreboard.mark_lost_on_rto(|sent| sent.as_nanos().saturating_add(patience) <= now.as_nanos())
     }
 }

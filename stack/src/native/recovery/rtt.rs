@@ -138,12 +138,12 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn it_fits_into_eight_bytes() {
+    fn estimator_fits_into_eight_bytes() {
         assert_eq!(size_of::<RttEstimator>(), 8);
     }
 
     #[test]
-    fn the_first_sample_sets_both_means() {
+    fn first_sample_sets_both_means() {
         // RFC 6298 §2.2.
         let mut rtt = RttEstimator::default();
         assert_eq!((rtt.has_sample(), rtt.rto(200 * MS)), (false, INITIAL_RTO));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_comes_on_top_of_the_round_trip() {
+    fn rto_floor_is_added_to_srtt() {
         let mut rtt = RttEstimator::default();
         for _ in 0..200 {
             rtt.sample(190 * MS);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nanoseconds_leave_room_for_a_sum_of_four() {
+    fn nanoseconds_do_not_overflow_in_a_sum_of_four() {
         assert_eq!(nanos(Duration::MAX), u64::MAX >> 2);
         assert_eq!(nanos(Duration::from_secs(100)), 100_000_000_000);
     }

@@ -29,7 +29,7 @@ impl Flight {
         if self.is_empty() {
             return self.settle_timer(rtt, path, limits);
         }
-        let rto = after(self.rto_base, path::time_out(rtt, path, limits));
+        let rto = after(self.rto_base, path::effective_rto(rtt, path, limits));
         if let Some(reordering) = self.rack.deadline().filter(|&at| at <= rto) {
             return Some((Timer::Reordering, reordering));
         }
@@ -41,7 +41,7 @@ impl Flight {
             && self.rack.deadline().is_none()
             && self.probe.may_be_sent();
         if probing {
-            let probe = after(self.probe_base, probe::time_out(rtt, path, limits, &self.scoreboard));
+            let probe = after(self.probe_base, probe::probe_timeout(rtt, path, limits, &self.scoreboard));
             return Some((Timer::Probe, probe.min(rto)));
         }
         Some((Timer::Retransmission, rto))
@@ -50,7 +50,7 @@ impl Flight {
     /// Returns the timer of an empty flight.
     #[cold]
     fn settle_timer(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
-        let patience = probe::time_out(rtt, path, limits, &self.scoreboard);
+        let patience = probe::probe_timeout(rtt, path, limits, &self.scoreboard);
         (!self.is_quiet()).then(|| (Timer::Linger, after(self.rto_base, patience)))
     }
 
@@ -61,7 +61,7 @@ impl Flight {
         if !self.disturbed && !rtt.consults_path() && self.scoreboard.is_one_segment() {
             // Common case. The probe timeout would be after the RTO, because the acknowledgement of a lone segment may
             // be delayed for as long as the floor.
-            let rto = after(self.rto_base, path::time_out(rtt, path, limits));
+            let rto = after(self.rto_base, path::effective_rto(rtt, path, limits));
             debug_assert_eq!(self.timer(rtt, path, limits).map(|(_, at)| at), Some(rto));
             return Some(rto);
         }
@@ -85,7 +85,7 @@ impl Flight {
         match timer {
             Timer::Reordering => self.expire_reordering(now, rtt, path, cc),
             Timer::Probe => self.send_probe(now, unsent),
-            Timer::Retransmission => self.time_out(now, rtt, path, cc, limits),
+            Timer::Retransmission => self.expire_rto(now, rtt, path, cc, limits),
             Timer::Linger => self.presume_settled(now, cc),
         }
     }
@@ -129,7 +129,7 @@ impl Flight {
     }
 
     /// RFC 6298 §5.4 to §5.6.
-    fn time_out<C: CongestionControl>(
+    fn expire_rto<C: CongestionControl>(
         &mut self,
         now: Instant,
         rtt: &mut RttEstimator,
@@ -137,14 +137,14 @@ impl Flight {
         cc: &mut C,
         limits: &Limits,
     ) -> Expired {
-        if self.time_outs >= limits.max_retransmissions {
+        if self.timeouts >= limits.max_retransmissions {
             return Expired::GiveUp;
         }
         let in_flight = self.in_flight();
         let was = self.phase;
         // The same segment timed out again.
-        let again = was == Phase::Loss && self.time_outs > 0 && self.undo.una() == self.una();
-        self.time_outs += 1;
+        let again = was == Phase::Loss && self.timeouts > 0 && self.undo.una() == self.una();
+        self.timeouts += 1;
         path.back_off();
 
         // RFC 2018 §8 requires the sender to forget selective acknowledgements, which causes a window of unnecessary
@@ -159,9 +159,9 @@ impl Flight {
         let recovering = matches!(was, Phase::Recovery | Phase::Loss);
         let lost = if everything {
             self.rack.forget();
-            self.scoreboard.time_out(|_| true)
+            self.scoreboard.mark_lost_on_rto(|_| true)
         } else {
-            self.rack.time_out(&mut self.scoreboard, now, recovering, path, rtt)
+            self.rack.mark_lost_on_rto(&mut self.scoreboard, now, recovering, path, rtt)
         };
         if !again {
             // RFC 5681 §3.1: when the same segment times out again, the threshold stays, and the window is one segment.
@@ -180,7 +180,7 @@ impl Flight {
         self.probe.forget();
         self.rto_base = now;
         path.advise(rtt, limits);
-        Expired::TimeOut { lost, reneged }
+        Expired::Timeout { lost, reneged }
     }
 
     /// Ends the wait for reports with nothing in flight.

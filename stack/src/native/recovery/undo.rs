@@ -14,7 +14,7 @@ pub(crate) struct Undo {
     /// Whether there is a reduction that may be undone.
     active: bool,
     /// Whether a timeout caused it.
-    time_out: bool,
+    by_timeout: bool,
     /// SND.UNA at its start.
     una: Seq,
     /// End of the highest range retransmitted in it.
@@ -30,12 +30,12 @@ pub(crate) struct Undo {
 impl Undo {
     /// Creates the state without a reduction.
     pub(crate) fn none(una: Seq) -> Self {
-        Undo { active: false, time_out: false, una, end: una, unreported: 0, timestamp: None, until: None }
+        Undo { active: false, by_timeout: false, una, end: una, unreported: 0, timestamp: None, until: None }
     }
 
     /// Starts a recovery that is undone if none of its retransmissions was necessary.
-    pub(crate) fn start(una: Seq, time_out: bool) -> Self {
-        Undo { active: true, time_out, ..Undo::none(una) }
+    pub(crate) fn start(una: Seq, by_timeout: bool) -> Self {
+        Undo { active: true, by_timeout, ..Undo::none(una) }
     }
 
     /// Returns whether there is a reduction that may be undone.
@@ -45,8 +45,8 @@ impl Undo {
     }
 
     /// Returns whether a timeout caused it.
-    pub(crate) fn is_for_time_out(&self) -> bool {
-        self.time_out
+    pub(crate) fn is_by_timeout(&self) -> bool {
+        self.by_timeout
     }
 
     /// Returns SND.UNA at its start.
@@ -123,7 +123,7 @@ pub(crate) enum ForwardRto {
 
 impl Flight {
     /// Looks for evidence that a reduction was unnecessary, and undoes it.
-    #[expect(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
+    #[expect(clippy::too_many_arguments, reason = "one step of acknowledge_general")]
     pub(crate) fn detect_spurious<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
@@ -139,7 +139,7 @@ impl Flight {
             && verdict != ProbeVerdict::Needless
             && self.undo.covers(start, end)
         {
-            if !self.undo.is_for_time_out() {
+            if !self.undo.is_by_timeout() {
                 // Data considered lost was late. RFC 8985 only widens the reordering window, which has no effect while
                 // reordering_seen is false; but this is reordering.
                 path.saw_reordering();
@@ -150,7 +150,7 @@ impl Flight {
             }
         }
         if outcome.acknowledged > 0 && self.undo.original_arrived(ack.echoed_timestamp) {
-            if !self.undo.is_for_time_out() {
+            if !self.undo.is_by_timeout() {
                 path.saw_reordering();
             }
             // After a fast retransmission, further retransmissions may have been necessary. Therefore all of them have
@@ -159,18 +159,18 @@ impl Flight {
                 evidence = Some(Evidence::Timestamp);
             }
         }
-        if self.phase == Phase::Loss && self.time_out_was_spurious(ack, summary, outcome) {
+        if self.phase == Phase::Loss && self.is_timeout_spurious(ack, summary, outcome) {
             evidence = evidence.or(Some(Evidence::ForwardRto));
         }
         if let Some(evidence) = evidence {
-            let time_out = self.undo.is_for_time_out();
-            self.undo_reduction(time_out, path, cc);
-            outcome.undone = Some(Undone { time_out, evidence });
+            let by_timeout = self.undo.is_by_timeout();
+            self.undo_reduction(by_timeout, path, cc);
+            outcome.undone = Some(Undone { by_timeout, evidence });
         }
     }
 
     /// Algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the timeout is spurious.
-    fn time_out_was_spurious(&mut self, ack: &Acknowledgement, summary: &AckSummary, outcome: &Outcome) -> bool {
+    fn is_timeout_spurious(&mut self, ack: &Acknowledgement, summary: &AckSummary, outcome: &Outcome) -> bool {
         match self.forward_rto {
             ForwardRto::Off => false,
             ForwardRto::First { retransmitted } => {
@@ -204,11 +204,11 @@ impl Flight {
     }
 
     /// Undoes the last reduction.
-    fn undo_reduction<C: CongestionControl>(&mut self, time_out: bool, path: &mut Path, cc: &mut C) {
+    fn undo_reduction<C: CongestionControl>(&mut self, by_timeout: bool, path: &mut Path, cc: &mut C) {
         cc.undo();
         self.undo.finish();
-        if time_out {
-            path.time_out_was_spurious();
+        if by_timeout {
+            path.discard_learnt_delay();
         }
         // Otherwise the recovery is already over.
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {

@@ -226,7 +226,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Turn::Local(turn) = &mut rr.turn else { return false };
         let Some(packet) = &mut turn.response else { return false };
         let reserved = std::mem::take(&mut turn.reserved) as usize;
-        assert!(n <= reserved, "{n} bytes committed of a place of {reserved}");
+        assert!(n <= reserved, "{n} bytes committed of {reserved} reserved");
         if n < reserved {
             // The response is in a single mbuf segment.
             let _ = packet.trim(reserved - n);

@@ -179,7 +179,7 @@ impl<P: Packet> RrPool<P> {
     /// If they are inconsistent.
     pub fn assert_consistent(&self, tcb: &Tcb) -> Option<(MbufsHeld, bool)> {
         let rr = self.of(tcb)?;
-        assert!(tcb.state == State::Established, "takes no turns: {tcb:?}");
+        assert!(tcb.state == State::Established, "request-response mode outside ESTABLISHED: {tcb:?}");
         let len = |packet: &Option<P>| packet.as_ref().map_or(0, |packet| packet.len() as u32);
         let (lens, mbufs_held) = match &rr.turn {
             Turn::Local(LocalTurn { request, response, reserved }) => {
@@ -195,7 +195,7 @@ impl<P: Packet> RrPool<P> {
 
     /// Panics unless `owned` states are in use, `local_turns` of them in the local turn.
     pub fn assert_owned(&self, owned: usize, local_turns: usize) {
-        assert_eq!(local_turns, self.local_turns, "our turns, and what was counted");
-        assert_eq!(owned + self.spare.len(), self.places.len(), "exchanges owned or spare");
+        assert_eq!(local_turns, self.local_turns, "local turns, and their counter");
+        assert_eq!(owned + self.spare.len(), self.places.len(), "states owned or spare");
     }
 }

@@ -121,7 +121,7 @@ impl<P: Packet> Shared<P> {
     /// Sends a segment without payload on the connection of `tcb`. `options` follow the timestamp. Returns whether it
     /// was sent.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
+    #[expect(clippy::too_many_arguments, reason = "header fields and the transmit path")]
     pub(crate) fn send_control<N: Nic<Packet = P>>(
         &self,
         tcb: &Tcb,
@@ -230,7 +230,7 @@ impl<P: Packet> Shared<P> {
     }
 
     /// Sends a segment without connection state.
-    #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
+    #[expect(clippy::too_many_arguments, reason = "header fields and the transmit path")]
     pub(crate) fn send_stateless<N: Nic<Packet = P>>(
         &self,
         tuple: &Tuple,

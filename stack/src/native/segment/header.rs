@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_known_length_is_as_any_other() {
+    fn frame_of_constant_length_equals_general_encoding() {
         let (four, six) = (tuple(false), tuple(true));
         let data = |tuple, timestamp| TxHeader {
             tuple,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_read_back_with_right_checksums_whatever_the_port_computes() {
+    fn headers_have_valid_checksums_with_any_offload() {
         for six in [false, true] {
             for (ipv4, tcp) in [(false, false), (true, true), (false, true)] {
                 let tuple = tuple(six);

@@ -401,14 +401,14 @@ mod tests {
     proptest! {
         /// RFC 9293 §3.1, MUST-7.
         #[test]
-        fn nothing_that_arrives_is_fatal(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_are_parsed(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let options = Options::parse(&bytes);
             prop_assert!(options.sack.len() <= MAX_SACK_BLOCKS);
             prop_assert!(options.window_scale.is_none_or(|shift| shift <= MAX_WINDOW_SCALE));
         }
 
         #[test]
-        fn options_of_a_syn_are_read_back(sent in syn_options()) {
+        fn syn_options_round_trip(sent in syn_options()) {
             let mut bytes = [0xaa; 20 + 4];
             let len = sent.emit(&mut bytes);
             prop_assert_eq!(len, sent.len());
@@ -423,7 +423,7 @@ mod tests {
 
         /// RFC 2018 §3: three blocks fit beside a timestamp, four without.
         #[test]
-        fn sack_blocks_are_read_back_in_order(
+        fn sack_blocks_round_trip_in_order(
             timestamp in prop::option::of(timestamps()), blocks in sack_blocks(MAX_SACK_BLOCKS)
         ) {
             let fit = if timestamp.is_some() { MAX_SACK_BLOCKS_WITH_TIMESTAMP } else { MAX_SACK_BLOCKS };
@@ -440,7 +440,7 @@ mod tests {
         }
 
         #[test]
-        fn smoltcp_reads_the_same(options in prop::collection::vec(valid_option(), 0..8), ended: bool) {
+        fn parser_agrees_with_smoltcp(options in prop::collection::vec(valid_option(), 0..8), ended: bool) {
             let mut bytes = options.concat();
             if ended {
                 bytes.extend([END, 2, MSS, 4, 5, 0xb4]);
@@ -450,7 +450,7 @@ mod tests {
 
         /// RFC 9293 §3.1, MUST-6.
         #[test]
-        fn an_unknown_option_hides_nothing_behind_it(kind in 9u8..=255, value in prop::collection::vec(any::<u8>(), 0..16)) {
+        fn unknown_option_is_skipped(kind in 9u8..=255, value in prop::collection::vec(any::<u8>(), 0..16)) {
             let bytes = [&[kind, value.len() as u8 + 2], &value[..], &[MSS, 4, 5, 0xb4]].concat();
             prop_assert_eq!(Options::parse(&bytes), Options { mss: Some(1460), ..Options::default() });
         }
@@ -458,7 +458,7 @@ mod tests {
 
     /// RFC 9293 §3.1, MUST-7.
     #[test]
-    fn an_impossible_length_ends_the_reading_and_takes_nothing_back() {
+    fn impossible_length_ends_parsing() {
         let read = Options { mss: Some(1460), ..Options::default() };
         for wrong in
             [&[WINDOW_SCALE, 0, 7][..], &[WINDOW_SCALE, 1, 7], &[WINDOW_SCALE, 4, 7], &[WINDOW_SCALE], &[99, 255]]
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_option_of_the_wrong_length_is_skipped() {
+    fn known_option_of_wrong_length_is_skipped() {
         for wrong in [&[MSS, 3, 1][..], &[WINDOW_SCALE, 4, 1, 1], &[SACK_PERMITTED, 3, 0], &[TIMESTAMP, 6, 1, 2, 3, 4]]
         {
             let bytes = [wrong, &[SACK, 6, 1, 2, 3, 4, SACK, 2, WINDOW_SCALE, 3, 7]].concat();
@@ -479,13 +479,13 @@ mod tests {
 
     /// RFC 9293 §3.2: the bytes after the end of the list are padding.
     #[test]
-    fn the_end_of_the_list_is_the_end() {
+    fn end_of_list_ends_parsing() {
         assert_eq!(Options::parse(&[NOP, END, 2, MSS, 4, 5, 0xb4]), Options::default());
     }
 
     /// RFC 7323 §2.3.
     #[test]
-    fn a_window_scale_beyond_fourteen_is_fourteen() {
+    fn window_scale_above_14_becomes_14() {
         for (sent, read) in [(13, 13), (14, 14), (15, 14), (255, 14)] {
             assert_eq!(Options::parse(&[WINDOW_SCALE, 3, sent]).window_scale, Some(read));
             assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, sent]).window_scale, Some(read));
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_counts() {
+    fn last_of_repeated_options_is_used() {
         let bytes = [MSS, 4, 0, 1, MSS, 4, 0, 2, WINDOW_SCALE, 3, 1, WINDOW_SCALE, 3, 2];
         let options = Options::parse(&bytes);
         assert_eq!((options.mss, options.window_scale), (Some(2), Some(2)));
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_than_four_sack_blocks_the_first_four_count() {
+    fn sack_blocks_after_the_fourth_are_ignored() {
         let blocks: Vec<_> = (0..6).map(|i| block(i, i + 1)).collect();
         let mut bytes = [0; MAX_LEN];
         assert_eq!(emit_sack(&mut bytes, &blocks), sack_len(6));

@@ -45,11 +45,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Reduces the segment size after `time_outs` consecutive timeouts (RFC 4821 §7.7).
-    pub(crate) fn detect_black_hole(&mut self, time_outs: u8) {
+    /// Reduces the segment size after `timeouts` consecutive timeouts (RFC 4821 §7.7).
+    pub(crate) fn detect_black_hole(&mut self, timeouts: u8) {
         let least = if self.tcb.tuple.is_ipv4() { MIN_MTU_V4 - 40 } else { MIN_MTU_V6 - 60 };
-        let mss = if time_outs < 2 * BLACK_HOLE_TIMEOUTS { BLACK_HOLE_MSS.max(least) } else { least };
-        if time_outs >= BLACK_HOLE_TIMEOUTS && mss < self.tcb.mss {
+        let mss = if timeouts < 2 * BLACK_HOLE_TIMEOUTS { BLACK_HOLE_MSS.max(least) } else { least };
+        if timeouts >= BLACK_HOLE_TIMEOUTS && mss < self.tcb.mss {
             self.reduce_mss(mss);
         }
     }

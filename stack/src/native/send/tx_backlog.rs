@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_go_in_the_order_in_which_they_came_and_each_once() {
+    fn slots_leave_in_order_and_once() {
         let mut tx_backlog = TxBacklog::default();
         for slot in [70, 3, 70, 64, 3] {
             tx_backlog.push(slot);

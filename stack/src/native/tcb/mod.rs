@@ -369,9 +369,9 @@ impl Tcb {
     /// Sets `flags` among [`NOTIFY`](Flags::NOTIFY), [`TX_PENDING`](Flags::TX_PENDING) and others. Returns whether the
     /// caller has to add the slot to the active list.
     #[inline(always)]
-    pub fn mark_active(&mut self, news: Flags) -> bool {
+    pub fn mark_active(&mut self, events: Flags) -> bool {
         let is_listed = self.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING);
-        self.flags |= news;
+        self.flags |= events;
         !is_listed
     }
 
@@ -396,7 +396,7 @@ mod tests {
     proptest! {
         /// RFC 7323 §5.3 R1: a timestamp before TS.Recent is old.
         #[test]
-        fn header_prediction_accepts_the_timestamp_that_the_parser_reads(
+        fn paws_check_agrees_with_options_parser(
             value: u32, echo: u32, ahead in prop_oneof![-2i32..=2, Just(i32::MIN), Just(i32::MAX), any::<i32>()],
             damage in prop::option::of((0usize..TIMESTAMP_LEN, any::<u8>())),
         ) {

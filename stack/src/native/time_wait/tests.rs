@@ -60,7 +60,7 @@ fn restarted(table: &TimeWait) -> bool {
 }
 
 #[test]
-fn another_connection_may_be_opened_once_its_timestamps_are_greater() {
+fn reuse_is_allowed_once_timestamps_are_greater() {
     let ticks = TICK + Duration::from_millis(2);
     let with = one(true);
     assert_eq!(with.check_reuse(&tuple(2), START), Reuse::NoRecord);
@@ -73,7 +73,7 @@ fn another_connection_may_be_opened_once_its_timestamps_are_greater() {
 }
 
 #[test]
-fn reuse_of_a_connection_with_timestamps_takes_two_milliseconds_at_most_at_any_time_of_entry() {
+fn reuse_with_timestamps_waits_at_most_two_milliseconds() {
     let millisecond = Duration::from_nanos(TIMESTAMP_TICK);
     for i in 0..1000 {
         let entered = START + Duration::from_nanos(i * 1_000_003);
@@ -90,7 +90,7 @@ fn reuse_of_a_connection_with_timestamps_takes_two_milliseconds_at_most_at_any_t
 }
 
 #[test]
-fn deadline_is_exact_where_the_low_bits_of_ticks_wrap() {
+fn deadline_survives_wrap_of_ticks() {
     let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
     let mut table = table(16);
     let entered = [Duration::from_secs(70), Duration::from_secs(60), Duration::from_secs(30), Duration::ZERO]
@@ -140,14 +140,14 @@ fn check(table: &TimeWait) {
 }
 
 #[test]
-fn a_connection_takes_sixty_four_bytes() {
+fn connection_takes_64_bytes() {
     assert_eq!(size_of::<Record>() + FlowTable::ENTRY, 64);
     assert_eq!(table(1 << 10).records.capacity(), 1 << 10);
 }
 
 /// RFC 9293 §3.10.7.4, eighth, TIME-WAIT.
 #[test]
-fn a_repeated_fin_is_acknowledged_and_the_time_begins_anew() {
+fn retransmitted_fin_is_acknowledged_and_restarts_period() {
     for len in [0, 1, 900] {
         let mut table = one(false);
         let fin = Segment { len, ..segment(FIN | ACK, PEER_NEXT - 1 - len, None) };
@@ -158,7 +158,7 @@ fn a_repeated_fin_is_acknowledged_and_the_time_begins_anew() {
 
 /// RFC 7323 §4.3: TS.Recent follows acceptable segments, and is echoed.
 #[test]
-fn a_repeated_fin_has_its_timestamp_echoed() {
+fn timestamp_of_retransmitted_fin_is_echoed() {
     let mut table = one(true);
     let fin = segment(FIN | ACK, PEER_NEXT - 1, Some(TS_RECENT + 7));
     assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(Some(TS_RECENT + 7))));
@@ -166,7 +166,7 @@ fn a_repeated_fin_has_its_timestamp_echoed() {
 }
 
 #[test]
-fn a_fin_of_somebody_else_does_not_keep_the_record() {
+fn invalid_fin_does_not_restart_period() {
     for timestamps in [false, true] {
         let stamp = timestamps.then_some(TS_RECENT);
         let last = segment(FIN | ACK, PEER_NEXT - 1, stamp);
@@ -187,7 +187,7 @@ fn a_fin_of_somebody_else_does_not_keep_the_record() {
 
 /// RFC 1337 §3, F1: a RST does not end TIME-WAIT, even with the exact sequence number.
 #[test]
-fn a_reset_changes_nothing() {
+fn rst_is_ignored() {
     for timestamps in [false, true] {
         let mut table = one(timestamps);
         for flags in [RST, RST | ACK, RST | SYN, RST | FIN | ACK] {
@@ -201,7 +201,7 @@ fn a_reset_changes_nothing() {
 
 /// RFC 9293 §3.10.7.4: first check, acceptability. A valid acknowledgement has no effect.
 #[test]
-fn the_last_acknowledgement_is_not_answered_and_others_are_challenged() {
+fn expected_ack_is_ignored_and_others_are_challenged() {
     for timestamps in [false, true] {
         let stamp = timestamps.then_some(TS_RECENT);
         let mut table = one(timestamps);
@@ -222,7 +222,7 @@ fn the_last_acknowledgement_is_not_answered_and_others_are_challenged() {
 
 /// RFC 9293 §3.10.7.4, first: an unacceptable segment is acknowledged, which informs the peer of RCV.NXT.
 #[test]
-fn data_sent_again_is_acknowledged() {
+fn retransmitted_data_is_acknowledged() {
     let mut table = one(false);
     for seq in [PEER_NEXT - 900, PEER_NEXT - 1, PEER_NEXT, PEER_NEXT + 100] {
         let data = Segment { len: 1, ..segment(ACK, seq, None) };
@@ -233,7 +233,7 @@ fn data_sent_again_is_acknowledged() {
 
 /// RFC 9293 §3.10.7.4, fifth.
 #[test]
-fn a_segment_without_ack_is_dropped() {
+fn segment_without_ack_is_ignored() {
     let mut table = one(false);
     for flags in [0, FIN] {
         assert_eq!(meets(&mut table, segment(flags, PEER_NEXT - 1, None)), Action::Ignore);
@@ -243,7 +243,7 @@ fn a_segment_without_ack_is_dropped() {
 
 /// RFC 7323 §5.3: R1 acknowledges and drops the segment; R3 does not update TS.Recent.
 #[test]
-fn an_old_timestamp_makes_a_segment_old() {
+fn old_timestamp_fails_paws() {
     let mut table = one(true);
     let old = Some(TS_RECENT - 1);
     let fin = segment(FIN | ACK, PEER_NEXT - 1, old);
@@ -254,7 +254,7 @@ fn an_old_timestamp_makes_a_segment_old() {
 
 /// RFC 7323 §3.2: a segment without the negotiated option is dropped silently.
 #[test]
-fn a_missing_timestamp_makes_a_segment_foreign() {
+fn segment_without_negotiated_timestamp_is_ignored() {
     let mut table = one(true);
     assert_eq!(meets(&mut table, segment(FIN | ACK, PEER_NEXT - 1, None)), Action::Ignore);
     assert!(!restarted(&table));
@@ -262,7 +262,7 @@ fn a_missing_timestamp_makes_a_segment_foreign() {
 
 /// An option that was not negotiated is ignored.
 #[test]
-fn a_timestamp_that_was_not_negotiated_means_nothing() {
+fn timestamp_that_was_not_negotiated_is_ignored() {
     let mut table = one(false);
     let fin = segment(FIN | ACK, PEER_NEXT - 1, Some(0));
     assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(None)));
@@ -271,7 +271,7 @@ fn a_timestamp_that_was_not_negotiated_means_nothing() {
 
 /// RFC 6191 §2, all cases: timestamps negotiated before, timestamp of the SYN, sequence number of the SYN.
 #[test]
-fn a_syn_opens_anew_when_it_cannot_be_an_old_one() {
+fn syn_reopens_unless_it_may_be_a_duplicate() {
     let (old, last, new) = (Some(TS_RECENT - 1), Some(TS_RECENT), Some(TS_RECENT + 1));
     let (behind, beyond) = (PEER_NEXT - 1, PEER_NEXT);
     let cases = [
@@ -306,7 +306,7 @@ fn a_syn_opens_anew_when_it_cannot_be_an_old_one() {
 }
 
 #[test]
-fn timestamps_and_sequence_numbers_are_compared_round_the_wrap() {
+fn timestamps_and_sequence_numbers_wrap() {
     let mut table = table(1);
     let old = TimeWaitEntry { peer_next: Seq(3), ts_recent: Some(u32::MAX), ..closed(tuple(1), true) };
     table.insert(old, START);
@@ -318,7 +318,7 @@ fn timestamps_and_sequence_numbers_are_compared_round_the_wrap() {
 
 /// RFC 9293 §3.10.7.4, fourth. A SYN-ACK answers a local SYN, and a SYN with FIN is invalid.
 #[test]
-fn a_syn_with_other_flags_opens_nothing() {
+fn syn_with_other_flags_is_challenged() {
     let mut table = one(false);
     for flags in [SYN | ACK, SYN | FIN, SYN | ACK | FIN] {
         assert_eq!(meets(&mut table, segment(flags, PEER_NEXT, None)), Action::Challenge(reply(None)));
@@ -326,7 +326,7 @@ fn a_syn_with_other_flags_opens_nothing() {
 }
 
 #[test]
-fn a_segment_of_another_connection_meets_nothing() {
+fn segment_of_another_connection_finds_no_record() {
     let mut table = one(false);
     assert_eq!(table.process(&tuple(2), &segment(SYN, PEER_NEXT, None), START), None);
     assert_eq!(table.process(&tuple(1).reversed(), &segment(SYN, PEER_NEXT, None), START), None);
@@ -334,7 +334,7 @@ fn a_segment_of_another_connection_meets_nothing() {
 
 /// RFC 9293 §3.4.2: not before twice the maximum segment lifetime has passed.
 #[test]
-fn records_end_in_order_after_their_time() {
+fn records_expire_in_order() {
     let mut table = table(16);
     for i in 0..10u16 {
         table.insert(closed(tuple(i), false), START + Duration::from_secs(u64::from(i)));
@@ -356,7 +356,7 @@ fn records_end_in_order_after_their_time() {
 }
 
 #[test]
-fn many_that_end_at_once_do_so_a_batch_at_a_time() {
+fn expiry_is_limited_to_a_batch_per_call() {
     let mut table = table(200);
     (0..200).for_each(|i| table.insert(closed(tuple(i), false), START));
     let end = table.next_deadline().unwrap();
@@ -370,7 +370,7 @@ fn many_that_end_at_once_do_so_a_batch_at_a_time() {
 }
 
 #[test]
-fn the_oldest_makes_room_and_is_counted() {
+fn oldest_record_is_evicted_and_counted() {
     let mut table = table(3);
     (0..5).for_each(|i| table.insert(closed(tuple(i), false), START));
     let left: Vec<_> = (0..5).filter(|i| table.contains(&tuple(*i))).collect();
@@ -389,14 +389,14 @@ fn meets_on(table: &mut TimeWait, number: u16) -> Action {
 }
 
 #[test]
-fn a_table_for_nothing_keeps_nothing() {
+fn table_of_capacity_zero_keeps_no_record() {
     let mut table = table(0);
     table.insert(closed(tuple(1), false), START);
     assert_eq!((table.len(), table.ended_early(), table.next_deadline()), (0, 1, None));
 }
 
 #[test]
-fn connections_of_more_addresses_than_can_be_named_make_room() {
+fn more_than_256_local_addresses_evict_records() {
     let mut table = table(1000);
     let of = |i: u32| Tuple::new(SocketAddr::from(((0x0a00_0000 + i).to_be_bytes(), 7)), "10.1.0.1:1".parse().unwrap());
     (0..300).for_each(|i| table.insert(closed(of(i), false), START));
@@ -411,7 +411,7 @@ fn connections_of_more_addresses_than_can_be_named_make_room() {
 }
 
 #[test]
-fn time_at_its_end_is_no_error() {
+fn insertion_at_the_maximum_time_expires() {
     let mut table = table(2);
     let end = Instant::from_nanos(u64::MAX);
     table.insert(closed(tuple(1), false), end);
@@ -430,7 +430,7 @@ enum Step {
 proptest! {
     /// Model: tuples and their deadlines in ticks, sorted by deadline.
     #[test]
-    fn it_does_what_a_sorted_list_does(
+    fn table_behaves_like_a_sorted_list(
         steps in prop::collection::vec(
             prop_oneof![
                 4 => (0u16..20).prop_map(Step::Insert),
@@ -490,7 +490,7 @@ proptest! {
 }
 
 #[test]
-fn challenges_keep_their_distance_where_the_recorded_time_wraps() {
+fn challenge_interval_survives_wrap_of_recorded_time() {
     let at = |tick: u64| Instant::from_nanos(tick << CHALLENGE_SHIFT);
     for first in CHALLENGE_WRAP - 8..CHALLENGE_WRAP + 8 {
         let mut marks = Marks::new(true);
@@ -504,7 +504,7 @@ fn challenges_keep_their_distance_where_the_recorded_time_wraps() {
 }
 
 #[test]
-fn reuse_waits_until_timestamps_are_greater_to_the_nanosecond() {
+fn reuse_is_exact_to_the_nanosecond() {
     // RFC 6191 §2: at the tick of the timestamp clock itself the timestamps may be equal.
     let table = one(true);
     let entered = Instant::from_nanos(table.next_deadline().unwrap().as_nanos() - TIME_WAIT.as_nanos() as u64);

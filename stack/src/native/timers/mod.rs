@@ -128,7 +128,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.service_timers.remove(&self.slot);
         if self.tcb.flags.has(Flags::OPEN) && !self.tcb.flags.has(Flags::CLOSE_REPORTED) {
             let conn = self.shared.id(self.slot, self.tcb);
-            self.shared.news.timers.push(conn);
+            self.shared.events.timers.push(conn);
         }
     }
 
@@ -151,7 +151,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let limits = &self.shared.settings.limits;
         // A segment that exceeds the peer's window is not sent in part (RFC 9293 §3.8.6.2.1).
         let unsent = tcb.unsent > 0 && tcb.window_left() >= tcb.unsent.min(tcb.mss.into());
-        let mut time_outs = 0;
+        let mut timeouts = 0;
         let expired = buffers.flight.expire(now, unsent, &mut tcb.rtt, &mut cold.path, &mut cold.control, limits);
         tcb.cwnd = cold.control.window();
         match expired {
@@ -163,21 +163,21 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 tcb.flags |= Flags::TLP;
                 buffers.probe = range;
             }
-            Expired::TimeOut { .. } => {
+            Expired::Timeout { .. } => {
                 tcb.flags |= Flags::CWR;
                 // An answered zero-window probe has reset the time.
-                if buffers.flight.time_outs() == 1 || buffers.stalled == Instant::ZERO {
+                if buffers.flight.timeouts() == 1 || buffers.stalled == Instant::ZERO {
                     buffers.stalled = now;
                 } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
                     return self.end(Flags::TIMED_OUT);
                 }
-                time_outs = buffers.flight.time_outs();
+                timeouts = buffers.flight.timeouts();
             }
             Expired::GiveUp => return self.end(Flags::TIMED_OUT),
         }
         tcb.retransmit_at = crate::native::send::output::deadline(buffers, tcb, cold, limits);
-        if time_outs > 0 {
-            self.detect_black_hole(time_outs);
+        if timeouts > 0 {
+            self.detect_black_hole(timeouts);
         }
         self.schedule_tx();
     }

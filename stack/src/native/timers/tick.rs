@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_is_never_early_and_survives_the_wrap() {
+    fn deadline_is_never_early_and_survives_the_wrap() {
         for start in [1, (1u64 << 48) - 3_000_000, u64::from(u32::MAX) << TICK_SHIFT] {
             let now = Instant::from_nanos(start);
             let at = now + Duration::from_millis(200);

@@ -110,7 +110,7 @@ impl Scoreboard {
 
     /// Marks the first record and all overdue records lost, except for selectively acknowledged ones (RFC 8985 §6.3).
     /// `overdue` decides by the time of transmission. Returns the bytes newly marked. Visits every record.
-    pub(crate) fn time_out(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
+    pub(crate) fn mark_lost_on_rto(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
         let before = self.lost.bytes();
         let mut first = true;
         for record in self.records.iter_mut() {
@@ -189,14 +189,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forgiven_retransmissions_of_one_time_stay_in_order_of_sequence_numbers() {
+    fn unmarked_retransmissions_of_one_time_stay_in_sequence_order() {
         // RFC 8985 §6.2 step 2: of segments sent at the same time, lower sequence numbers were sent first.
         let at = Instant::from_nanos;
         let mut scoreboard = Scoreboard::new(Seq(0));
         for n in 1..4 {
             scoreboard.push(1000, 1000, at(n));
         }
-        assert_eq!(scoreboard.time_out(|_| true), 3000);
+        assert_eq!(scoreboard.mark_lost_on_rto(|_| true), 3000);
         assert_eq!(scoreboard.retransmitted(Seq(0), 3000, at(10), 0), 3000);
         assert_eq!(scoreboard.find_lost(|_, _| true, |_| true).lost_again, 3000);
         scoreboard.unmark_lost();

@@ -290,9 +290,9 @@ impl Scoreboard {
                 lost.insert(record.seq, record.end());
             }
             if record.flags == 0 {
-                assert!(record.sent >= sent, "what was sent once is in order of time");
+                assert!(record.sent >= sent, "records sent once are in order of time");
                 sent = record.sent;
-                assert!(!record.seq.before(self.loss_scan_from), "what is before the mark is settled");
+                assert!(!record.seq.before(self.loss_scan_from), "records before the loss scan are settled");
             }
             if !record.is_sacked() && !record.is_lost() && record.is_retransmitted() {
                 let listed = |resent: &Retransmission| {

@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_behaves_as_a_set_does(base in any::<u32>(), steps in prop::collection::vec(step(), 0..60), asked in (0..60u32, 0..20u32)) {
+        fn ranges_behave_like_a_set(base in any::<u32>(), steps in prop::collection::vec(step(), 0..60), asked in (0..60u32, 0..20u32)) {
             let base = Seq(base);
             let (mut ranges, mut model) = (SeqRanges::default(), [false; 80]);
             for step in steps {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_separate_ranges_is_limited() {
+    fn number_of_ranges_is_limited() {
         let mut ranges = SeqRanges::default();
         for i in 0..RANGES_LIMIT as u32 {
             assert!(ranges.has_room_for(Seq(i * 10), Seq(i * 10 + 5)));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_below_the_acknowledgement_reports_a_duplicate() {
+    fn first_block_below_ack_reports_a_duplicate() {
         // RFC 2883 §4.1.1.
         assert_eq!(read(&[(3000, 3500)], 4000), (Some((3000, 3500)), vec![], 0));
         // RFC 2883 §4.1.2.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_within_the_second_reports_a_duplicate() {
+    fn first_block_within_the_second_reports_a_duplicate() {
         // RFC 2883 §4.2.
         assert_eq!(read(&[(5000, 5500), (4500, 6000)], 4000), (Some((5000, 5500)), vec![(4500, 6000)], 0));
         // RFC 2883 §4.2.3: the whole second block.
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_in_any_order_and_are_sorted() {
+    fn blocks_are_sorted() {
         assert_eq!(
             read(&[(8000, 8500), (5000, 5500), (7000, 7500), (6000, 6500)], 4000),
             (None, vec![(5000, 5500), (6000, 6500), (7000, 7500), (8000, 8500)], 0)
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_ignored() {
+    fn invalid_blocks_are_ignored() {
         // Empty, reversed, beyond SND.NXT, around SND.UNA, too large.
         assert_eq!(read(&[(5000, 5000), (6000, 5000), (8000, 9001), (3500, 4500)], 4000), (None, vec![], 4));
         assert_eq!(read(&[(4000, 4500)], 4000), (None, vec![], 1));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_that_was_overtaken_still_tells() {
+    fn blocks_of_an_overtaken_ack_are_used() {
         assert_eq!(read(&[(3500, 3800), (5000, 5500)], 3000), (None, vec![(5000, 5500)], 0));
     }
 }

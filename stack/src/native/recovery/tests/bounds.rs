@@ -1,4 +1,4 @@
-//! What it costs, and what it holds.
+//! Bounds on memory and processing time.
 
 use super::super::{Acknowledgement, Expired, Flight, FlightConfig, Phase, Seq};
 use super::network::{FIRST, MS, MSS};
@@ -30,8 +30,8 @@ fn acknowledge(network: &mut Network, ack: u32, sack: &[(u32, u32)]) {
 }
 
 #[test]
-fn a_growing_block_cuts_bursts_no_further() {
-    // One record in front of the hole, one for the hole, one acknowledged, and the rest of the burst.
+fn growing_sack_block_splits_no_records() {
+    // One record before the hole, one for the hole, one acknowledged, and the rest of the burst.
     let (mut network, segments) = flight_of(10, 60);
     for end in 6..=segments {
         acknowledge(&mut network, 3, &[(5, end)]);
@@ -41,8 +41,8 @@ fn a_growing_block_cuts_bursts_no_further() {
 }
 
 #[test]
-fn there_are_never_more_records_than_segments() {
-    // The worst a peer can report: every other segment, and blocks that end within segments.
+fn records_never_outnumber_segments() {
+    // Worst reports of a peer: every other segment, with blocks that end within segments.
     let (mut network, segments) = flight_of(10, 60);
     for at in (1..segments - 4).step_by(2) {
         let una = network.flight.una();
@@ -65,8 +65,8 @@ fn there_are_never_more_records_than_segments() {
 }
 
 #[test]
-fn a_hundred_thousand_records_and_a_report_for_each_are_no_trouble() {
-    // Each report covers all that arrived. Were each of them looked through, this would take minutes.
+fn cost_of_sack_is_independent_of_records() {
+    // Each report covers all arrived segments. A scan of all of them per report would take minutes.
     let (mut network, segments) = flight_of(100_000, 1);
     for at in 1..segments {
         if at % 100 != 0 {
@@ -82,23 +82,23 @@ fn a_hundred_thousand_records_and_a_report_for_each_are_no_trouble() {
 }
 
 #[test]
-fn reports_of_every_other_segment_are_bounded() {
-    // No more separate ranges than the limit are noted; everything else counts as in flight.
+fn sacked_ranges_are_bounded() {
+    // Ranges beyond the limit are not recorded; their data counts as in flight.
     let (mut network, segments) = flight_of(40_000, 1);
     for at in (1..segments).rev().step_by(2) {
         acknowledge(&mut network, 0, &[(at, at + 1)]);
     }
     network.flight.check();
     assert_eq!(network.flight.scoreboard.sacked() / MSS, 4096);
-    // What is refused can be noted later, when it touches something.
+    // Refused data can be recorded later, next to a recorded range.
     acknowledge(&mut network, 0, &[(2, segments)]);
     assert_eq!(network.flight.scoreboard.sacked() / MSS, segments - 2);
     network.flight.check();
 }
 
 #[test]
-fn sequence_numbers_may_go_round_without_anything_going_wrong() {
-    // Three gigabytes in order, then a loss or an echo of congestion: nothing remembered may seem to lie ahead.
+fn stored_sequence_numbers_survive_the_wrap() {
+    // Three gigabytes in order, then a loss or ECE: no stored sequence number may appear to be ahead.
     let config = FlightConfig { mss: 60_000, sack: true, exact_ecn: false };
     let mut network = Network::new(Options::default());
     network.flight = Flight::new(FIRST, config);
@@ -161,17 +161,17 @@ fn sequence_numbers_may_go_round_without_anything_going_wrong() {
 }
 
 #[test]
-fn a_flight_is_as_new_for_its_next_connection() {
+fn reset_flight_equals_a_new_one() {
     let mut network = Network::new(Options { sack: false, ..Options::default() });
     let config = network.flight.config;
-    // In the middle of a fast recovery, after a time-out, and after a long flight.
+    // In the middle of a fast recovery, after a timeout, and after a long flight.
     for trouble in 0..3 {
         network.flight.reset(FIRST, config);
         network.send_segments(if trouble == 2 { 3000 } else { 10 });
         network.now += MS * 20;
         match trouble {
             0 => assert!((0..5).any(|_| network.acknowledge_segments(0, &[], false).recovery_began)),
-            1 => assert!(matches!(network.expire(), Expired::TimeOut { .. })),
+            1 => assert!(matches!(network.expire(), Expired::Timeout { .. })),
             _ => assert_eq!(network.acknowledge_segments(3000, &[], false).acknowledged, 3000 * MSS),
         }
         network.flight.reset(Seq(77), config);
@@ -179,14 +179,14 @@ fn a_flight_is_as_new_for_its_next_connection() {
         let flight = &network.flight;
         assert!(!flight.disturbed && flight.is_settled() && !flight.scoreboard.exceeds_idle_capacity());
         assert_eq!((flight.una(), flight.next(), flight.phase()), (Seq(77), Seq(77), Phase::Open));
-        assert_eq!((flight.in_flight(), flight.time_outs(), flight.records()), (0, 0, 0));
+        assert_eq!((flight.in_flight(), flight.timeouts(), flight.records()), (0, 0, 0));
         assert_eq!((flight.retransmission(MSS), flight.allowance(5 * MSS)), (None, 5 * MSS));
     }
 }
 
 #[test]
-fn a_smaller_segment_size_cuts_what_is_in_flight() {
-    // RFC 1191 §6.5: what was too large is sent again in smaller segments.
+fn smaller_mss_splits_data_in_flight() {
+    // RFC 1191 §6.5: data that was too large is retransmitted in smaller segments.
     let mut network = Network::new(Options::default());
     let una = network.flight.una();
     network.flight.sent(10 * MSS, network.now, u32::MAX);
@@ -204,7 +204,7 @@ fn a_smaller_segment_size_cuts_what_is_in_flight() {
 }
 
 #[test]
-fn its_sizes_are_known() {
+fn flight_and_record_sizes_are_bounded() {
     assert!(size_of::<Flight>() <= 576, "{}", size_of::<Flight>());
     assert!(size_of::<super::super::scoreboard::TxRecord>() <= 24);
 }

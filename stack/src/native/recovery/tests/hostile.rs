@@ -1,4 +1,4 @@
-//! Whatever a peer says, and whenever.
+//! Arbitrary acknowledgements at arbitrary times.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ enum Step {
     Send(u32),
     Retransmit(u32),
     Acknowledge {
-        /// Sixteenths of what is in flight, from a little below SND.UNA to a little above SND.NXT.
+        /// Sixteenths of the data in flight, from slightly below SND.UNA to slightly above SND.NXT.
         ack: u32,
         sack: Vec<(u32, u32)>,
         echo: Option<u32>,
@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_sequence_of_events_breaks_the_scoreboard(
+    fn scoreboard_is_consistent_after_any_events(
         first in any::<u32>(),
         sack in prop::bool::weighted(0.8),
         exact_ecn in prop::bool::weighted(0.2),
@@ -81,7 +81,7 @@ proptest! {
                 }
                 Step::Acknowledge { ack, sack, echo, ece, duplicate, unsent, exactly } => {
                     let outstanding = flight.next() - flight.una();
-                    // Exact places between segments, or anywhere.
+                    // Positions at segment boundaries, or anywhere.
                     let place = |sixteenths: u32| {
                         let offset = (u64::from(outstanding) * u64::from(sixteenths) / 16) as u32;
                         let offset = if exactly { offset - offset % MSS } else { offset };
@@ -115,7 +115,7 @@ proptest! {
                                 prop_assert!(!seq.before(flight.una()) && seq + len == flight.next());
                                 flight.retransmitted(seq, len, now, now.as_micros() as u32);
                             }
-                            Expired::TimeOut { .. } => prop_assert!(flight.retransmission(u32::MAX).is_some()),
+                            Expired::Timeout { .. } => prop_assert!(flight.retransmission(u32::MAX).is_some()),
                             _ => {}
                         }
                     } else {
@@ -126,7 +126,7 @@ proptest! {
             }
             flight.check();
         }
-        // Whatever happened, an honest acknowledgement ends it.
+        // After any sequence of events, a valid acknowledgement of all data empties the flight.
         let acknowledgement = Acknowledgement {
             ack: flight.next(),
             sack: &[],
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_acknowledged_is_sent_again_until_it_is(
+    fn data_is_retransmitted_until_acknowledged(
         sack in prop::bool::weighted(0.7),
         timestamps in any::<bool>(),
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Losses, with selective acknowledgements.
+//! Losses with SACK.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,18 +12,18 @@ fn segments(numbers: &[u32]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn nothing_is_retransmitted_when_nothing_is_lost() {
+fn no_loss_causes_no_retransmission() {
     for delay in [None, Some(40 * MS)] {
         let mut network = Network::new(Options { delay, ..Options::default() });
         network.transfer(500 * MSS);
-        assert_eq!((network.retransmissions(), network.time_outs()), (vec![], 0));
+        assert_eq!((network.retransmissions(), network.timeouts()), (vec![], 0));
         assert_eq!(network.cc.reductions, []);
     }
 }
 
 #[test]
-fn one_two_three_and_ten_losses_in_a_window_are_recovered_without_a_time_out() {
-    // RFC 8985 §6, RFC 6675 §5: each lost segment is sent once more, and the window shrinks once.
+fn losses_in_a_window_are_recovered_without_timeout() {
+    // RFC 8985 §6, RFC 6675 §5: each lost segment is retransmitted once, and the window is reduced once.
     for lost in
         [&[3u32][..], &[3, 7], &[3, 4, 20], &[1, 3, 5, 7, 9, 11, 13, 15, 17, 19], &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
     {
@@ -35,15 +35,15 @@ fn one_two_three_and_ten_losses_in_a_window_are_recovered_without_a_time_out() {
             let mut retransmitted = network.retransmissions();
             retransmitted.sort_unstable();
             assert_eq!(retransmitted, lost.iter().map(|number| number * MSS).collect::<Vec<_>>(), "{lost:?}");
-            assert_eq!((network.time_outs(), network.probes(), network.cc.reductions.len()), (0, 0, 1), "{lost:?}");
+            assert_eq!((network.timeouts(), network.probes(), network.cc.reductions.len()), (0, 0, 1), "{lost:?}");
             assert!(network.now.since(start) < 600 * MS, "{lost:?} took {:?}", network.now.since(start));
         }
     }
 }
 
 #[test]
-fn the_first_losses_are_found_within_a_round_trip_of_the_third_report() {
-    // RFC 8985 §6.2 step 4: no waiting where no reordering was seen.
+fn first_loss_is_detected_within_a_round_trip() {
+    // RFC 8985 §6.2 step 4: no delay on a path without reordering.
     let mut network = Network::new(Options::default());
     network.drop_packets(&segments(&[0]));
     network.transfer(30 * MSS);
@@ -53,35 +53,35 @@ fn the_first_losses_are_found_within_a_round_trip_of_the_third_report() {
 }
 
 #[test]
-fn a_lost_tail_is_recovered_within_one_probe() {
+fn lost_tail_is_recovered_by_one_probe() {
     // RFC 8985 §7: the probe repairs the last segment, or its acknowledgement reveals the others (§7.4.1).
     for lost in [&[9u32][..], &[8, 9], &[5, 6, 7, 8, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]] {
         let mut network = Network::new(Options::default());
         network.drop_packets(&segments(lost));
         let start = network.now;
         network.transfer(10 * MSS);
-        assert_eq!((network.time_outs(), network.probes()), (0, 1), "{lost:?}");
+        assert_eq!((network.timeouts(), network.probes()), (0, 1), "{lost:?}");
         assert_eq!(network.retransmissions().len(), lost.len(), "{lost:?}");
-        // A single segment left may only be waiting for a delayed acknowledgement.
+        // A lone segment may be waiting for a delayed acknowledgement.
         let limit = if lost.len() == 1 { 290 * MS } else { 170 * MS };
         assert!(network.now.since(start) < limit, "{lost:?} took {:?}", network.now.since(start));
     }
 }
 
 #[test]
-fn a_probe_is_new_data_where_there_is_some() {
-    // RFC 8985 §7.3: here the window leaves no room for it, but a probe may go.
+fn probe_sends_new_data_if_available() {
+    // RFC 8985 §7.3: the window has no room for new data, but a probe may be sent.
     let mut network = Network::new(Options { window: 10 * MSS, ..Options::default() });
     network.drop_packets(&segments(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
     network.transfer(20 * MSS);
-    assert_eq!((network.time_outs(), network.probes()), (0, 1));
+    assert_eq!((network.timeouts(), network.probes()), (0, 1));
     assert_eq!(network.expired[0].1, Expired::Probe(None));
     assert_eq!(network.log[10].1.offset, 10 * MSS);
 }
 
 #[test]
-fn a_loss_that_the_probe_repaired_reduces_the_window() {
-    // RFC 8985 §7.4.2: when more is acknowledged and no duplicate was reported.
+fn loss_repaired_by_probe_reduces_the_window() {
+    // RFC 8985 §7.4.2: more was acknowledged, and no duplicate was reported.
     let mut network = Network::new(Options::default());
     network.drop_packets(&segments(&[9]));
     network.transfer(10 * MSS);
@@ -91,7 +91,7 @@ fn a_loss_that_the_probe_repaired_reduces_the_window() {
     assert!(network.outcomes.iter().any(|(_, outcome)| outcome.probe_repaired && outcome.reduced));
     assert!(network.flight.is_settled());
 
-    // When nothing more is sent, the waiting ends.
+    // If nothing more is sent, the wait ends.
     let mut network = Network::new(Options::default());
     network.drop_packets(&segments(&[9]));
     network.transfer(10 * MSS);
@@ -102,7 +102,7 @@ fn a_loss_that_the_probe_repaired_reduces_the_window() {
 }
 
 #[test]
-fn a_probe_that_was_not_needed_reduces_nothing() {
+fn unnecessary_probe_does_not_reduce_the_window() {
     // RFC 8985 §7.4.2 cases 1 and 2: the last acknowledgement is late.
     for duplicate_reports in [true, false] {
         let mut network = Network::new(Options { duplicate_reports, ..Options::default() });
@@ -115,35 +115,35 @@ fn a_probe_that_was_not_needed_reduces_nothing() {
             );
         network.transfer(10 * MSS);
         network.pause(500 * MS);
-        assert_eq!((network.probes(), network.time_outs()), (1, 0));
+        assert_eq!((network.probes(), network.timeouts()), (1, 0));
         assert!(network.cc.reductions.is_empty() && network.flight.is_settled());
-        // Nor does it widen the reordering window; but the peer seems to delay its acknowledgements.
+        // The reordering window is unchanged; the learnt acknowledgement delay of the peer increases.
         assert_eq!(network.path.reordering_window(20_000_000), 5_000_000);
         assert!(network.path.acknowledgement_delay().0 > 200 * MS);
     }
 }
 
 #[test]
-fn a_lone_lost_segment_is_probed_after_the_delay_that_its_acknowledgement_may_have() {
+fn lone_lost_segment_is_probed_after_the_ack_delay() {
     // RFC 8985 §7.2.
     for (limits, expected) in [(Limits::default(), 221 * MS), (Limits::datacenter(), 26 * MS)] {
         let mut network = Network::new(Options { limits, ..Options::default() });
         network.drop_packets(&segments(&[0]));
         network.transfer(MSS);
-        assert_eq!((network.probes(), network.time_outs()), (1, 0));
+        assert_eq!((network.probes(), network.timeouts()), (1, 0));
         let after = network.log[1].0.since(network.log[0].0);
         assert!(after > expected - MS * 2 && after < expected + MS * 2, "{after:?}");
     }
 }
 
 #[test]
-fn a_lost_retransmission_is_found_without_a_time_out() {
-    // RFC 8985 §6.2 step 5: what was sent after it was delivered.
+fn lost_retransmission_is_detected_without_timeout() {
+    // RFC 8985 §6.2 step 5: a segment sent after it was delivered.
     for times in 1..=3 {
         let mut network = Network::new(Options::default());
         network.drop_packets(&(0..=times).map(|nth| (3 * MSS, nth)).collect::<Vec<_>>());
         network.transfer(200 * MSS);
-        assert_eq!(network.time_outs(), 0, "{times}");
+        assert_eq!(network.timeouts(), 0, "{times}");
         assert_eq!(network.retransmissions(), vec![3 * MSS; times as usize + 1]);
         let again: u32 = network.outcomes.iter().map(|(_, outcome)| outcome.lost_again).sum();
         assert_eq!(again, times * MSS);
@@ -151,17 +151,17 @@ fn a_lost_retransmission_is_found_without_a_time_out() {
 }
 
 #[test]
-fn lost_retransmissions_among_many_losses_are_found_without_a_time_out() {
+fn lost_retransmissions_among_losses_are_detected_without_timeout() {
     let mut network = Network::new(Options::default());
     network.drop_packets(&[(MSS, 0), (3 * MSS, 0), (5 * MSS, 0), (7 * MSS, 0), (3 * MSS, 1), (7 * MSS, 1)]);
     network.transfer(200 * MSS);
-    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.timeouts(), 0);
     assert_eq!(network.retransmissions().len(), 6);
 }
 
 #[test]
-fn of_a_burst_only_the_lost_segments_are_sent_again() {
-    // One record of up to 64 KB is cut where the reports cut it.
+fn lost_segments_of_a_burst_are_retransmitted_alone() {
+    // Reports split the record of up to 64 KB.
     for burst in [7 * MSS, 60 * MSS] {
         let mut network = Network::new(Options { burst, window: 200 * MSS, ..Options::default() });
         network.drop_packets(&segments(&[3, 4, 30, 64, 65, 66, 110]));
@@ -169,7 +169,7 @@ fn of_a_burst_only_the_lost_segments_are_sent_again() {
         let mut retransmitted = network.retransmissions();
         retransmitted.sort_unstable();
         assert_eq!(retransmitted, [3, 4, 30, 64, 65, 66, 110].map(|number| number * MSS));
-        assert_eq!((network.time_outs(), network.cc.reductions.len()), (0, 1));
+        assert_eq!((network.timeouts(), network.cc.reductions.len()), (0, 1));
     }
 }
 
@@ -179,11 +179,11 @@ fn losses_in_two_windows_reduce_the_window_twice() {
     let mut network = Network::new(Options::default());
     network.drop_packets(&segments(&[3, 60]));
     network.transfer(200 * MSS);
-    assert_eq!((network.time_outs(), network.cc.reductions.len()), (0, 2));
+    assert_eq!((network.timeouts(), network.cc.reductions.len()), (0, 2));
 }
 
 #[test]
-fn lost_acknowledgements_cost_nothing() {
+fn lost_acks_cause_no_retransmission() {
     let mut network = Network::new(Options::default());
     network.drop_packets(&segments(&[10, 12, 14]));
     let mut count = 0;
@@ -192,12 +192,12 @@ fn lost_acknowledgements_cost_nothing() {
         if count % 3 == 0 { Fate::Drop } else { Fate::Deliver }
     });
     network.transfer(500 * MSS);
-    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.timeouts(), 0);
     assert_eq!(network.retransmissions().len(), 3);
 }
 
 #[test]
-fn a_heavily_lossy_link_gets_everything_across() {
+fn transfer_completes_on_a_lossy_link() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
         let options = Options {
@@ -220,11 +220,10 @@ fn a_heavily_lossy_link_gets_everything_across() {
 }
 
 #[test]
-fn of_random_losses_each_is_repaired_by_one_retransmission() {
-    // The losses that goodput is measured with: no segment is sent again that had arrived, and hardly ever does it take the
-    // timer.
+fn random_losses_are_repaired_by_one_retransmission_each() {
+    // The loss patterns of the goodput benchmark: no delivered segment is retransmitted, and the timer rarely expires.
     for (per_mille, timestamps) in [(1, false), (10, false), (10, true), (50, false), (50, true)] {
-        let (mut lost, mut time_outs, mut undone) = (0, 0, 0);
+        let (mut lost, mut timeouts, mut undone) = (0, 0, 0);
         for seed in 0..5 {
             let mut network = Network::new(Options { timestamps, spacing: MS / 100, ..Options::default() });
             let mut random = fastrand::Rng::with_seed(seed);
@@ -240,16 +239,16 @@ fn of_random_losses_each_is_repaired_by_one_retransmission() {
             network.transfer(2000 * MSS);
             assert_eq!(network.retransmissions().len(), dropped.get());
             lost += dropped.get();
-            time_outs += network.time_outs();
+            timeouts += network.timeouts();
             undone += network.undone().len();
         }
-        assert!(time_outs * 100 <= lost, "{per_mille} of 1000: {time_outs} time-outs for {lost} losses");
+        assert!(timeouts * 100 <= lost, "{per_mille} of 1000: {timeouts} timeouts for {lost} losses");
         assert_eq!(undone, 0);
     }
 }
 
 #[test]
-fn within_a_burst_what_comes_first_was_sent_first() {
+fn segments_of_a_burst_are_ordered_by_sequence_number() {
     // RFC 8985 §6.2: "breaks timestamp ties by using the TCP sequence space"; one record, one time.
     let mut network = Network::new(Options::default());
     network.flight.sent(10 * MSS, network.now, 30 * MSS);
@@ -259,8 +258,9 @@ fn within_a_burst_what_comes_first_was_sent_first() {
 }
 
 #[test]
-fn what_is_sent_at_one_time_of_the_clock_keeps_its_order() {
-    // New data goes out, and then, at the same time, a retransmission: what acknowledges the first says nothing of it.
+fn transmissions_at_the_same_time_keep_their_order() {
+    // New data is sent, and a retransmission at the same time: the acknowledgement of the former says nothing about the
+    // latter.
     let mut network = Network::new(Options::default());
     network.send_segments(10);
     network.now += MS * 20;
@@ -270,15 +270,15 @@ fn what_is_sent_at_one_time_of_the_clock_keeps_its_order() {
     network.now += MS * 20;
     let outcome = network.acknowledge_segments(0, &[(1, 11)], false);
     assert_eq!((outcome.delivered, outcome.lost), (7 * MSS, 0));
-    // What is sent after the retransmission does.
+    // Data sent after the retransmission reveals its loss.
     network.send_segments(1);
     network.now += MS * 20;
     assert_eq!(network.acknowledge_segments(0, &[(1, 12)], false).lost_again, MSS);
 }
 
 #[test]
-fn a_recovery_makes_its_probe_irrelevant() {
-    // RFC 8985 §7.1: the probe is not taken to have repaired anything later.
+fn recovery_cancels_its_probe() {
+    // RFC 8985 §7.1: the probe is not considered to have repaired a later loss.
     let mut network = Network::new(Options::default());
     network.drop_packets(&segments(&[8, 9]));
     network.transfer(10 * MSS);
@@ -287,7 +287,7 @@ fn a_recovery_makes_its_probe_irrelevant() {
 }
 
 #[test]
-fn data_and_a_fin_that_fit_into_a_segment_are_one() {
+fn data_and_fin_within_mss_are_one_segment() {
     let mut network = Network::new(Options::default());
     let una = network.flight.una();
     network.flight.sent(MSS + 1, network.now, 30 * MSS);

@@ -1,5 +1,5 @@
-//! Recovery as a whole: a sender on the flight, a receiver, and a link between them that does what the test says, all on a
-//! virtual clock.
+//! Tests of recovery as a whole: a sender with a flight, a receiver, and a scripted link between them, on a virtual
+//! clock.
 
 mod bounds;
 mod hostile;

@@ -1,4 +1,4 @@
-//! The sender, the receiver and the link.
+//! Sender, receiver and link.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,17 +7,17 @@ use super::super::*;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const MSS: u32 = 1000;
-/// The first sequence number: the space wraps within every test.
+/// First sequence number: the sequence space wraps in every test.
 pub(crate) const FIRST: Seq = Seq(u32::MAX - 4_999);
 
-/// Reno, with what it was told.
+/// Reno that records its calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Reno {
     pub(crate) window: u32,
     pub(crate) threshold: u32,
     saved: Option<(u32, u32)>,
     pub(crate) reductions: Vec<(CongestionSignal, u32)>,
-    pub(crate) time_outs: Vec<u32>,
+    pub(crate) timeouts: Vec<u32>,
     pub(crate) undone: u32,
     pub(crate) recovered: u32,
     pub(crate) deliveries: Vec<Delivery>,
@@ -30,7 +30,7 @@ impl Reno {
             threshold: u32::MAX,
             saved: None,
             reductions: Vec::new(),
-            time_outs: Vec::new(),
+            timeouts: Vec::new(),
             undone: 0,
             recovered: 0,
             deliveries: Vec::new(),
@@ -81,7 +81,7 @@ impl CongestionControl for Reno {
 
     fn timed_out(&mut self, in_flight: u32, _: Instant) {
         self.saved = Some((self.window, self.threshold));
-        self.time_outs.push(in_flight);
+        self.timeouts.push(in_flight);
         self.threshold = (in_flight / 2).max(2 * MSS);
         self.window = MSS;
     }
@@ -94,25 +94,25 @@ impl CongestionControl for Reno {
     }
 }
 
-/// A segment on its way.
+/// Segment on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Packet {
-    /// Where its data begins, relative to the first byte of the connection.
+    /// Offset of its data from the first byte of the connection.
     pub(crate) offset: u32,
     pub(crate) len: u32,
-    /// How often this offset has been sent before.
+    /// Number of earlier transmissions of this offset.
     pub(crate) nth: u32,
     timestamp: u32,
 }
 
-/// What the link does with a packet.
+/// Treatment of a packet by the link.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fate {
     Deliver,
     Drop,
-    /// Arrives that much later, overtaken by others.
+    /// The packet arrives later by this time, and others overtake it.
     Late(Duration),
-    /// The link holds it and all that follow until then.
+    /// The link holds the packet and all later ones until this time.
     Hold(Instant),
 }
 
@@ -123,19 +123,19 @@ enum Event {
     Delayed,
 }
 
-/// How a network is set up.
+/// Parameters of a network.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) window: u32,
     pub(crate) rtt: Duration,
-    /// The time between two packets on the link.
+    /// Interval of two packets on the link.
     pub(crate) spacing: Duration,
     pub(crate) sack: bool,
     pub(crate) duplicate_reports: bool,
     pub(crate) timestamps: bool,
-    /// How long the receiver delays acknowledgements; it acknowledges each segment if it does not.
+    /// Acknowledgement delay of the receiver; `None` to acknowledge each segment.
     pub(crate) delay: Option<Duration>,
-    /// The most that is sent in one record.
+    /// Maximum bytes of a record.
     pub(crate) burst: u32,
     pub(crate) limits: Limits,
 }
@@ -159,7 +159,7 @@ impl Default for Options {
 #[derive(Debug, Default)]
 struct Receiver {
     next: u32,
-    /// What arrived out of order, the most recent first (RFC 2018 §4).
+    /// Out-of-order data, most recent first (RFC 2018 §4).
     held: Vec<(u32, u32)>,
     duplicate: Option<(u32, u32)>,
     recent_timestamp: u32,
@@ -168,7 +168,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Takes a packet; returns whether it must be acknowledged at once.
+    /// Processes a packet. Returns whether it has to be acknowledged at once.
     fn receive(&mut self, packet: Packet) -> bool {
         let (start, end) = (packet.offset, packet.offset + packet.len);
         // RFC 7323 §4.3.
@@ -199,11 +199,11 @@ impl Receiver {
     }
 }
 
-/// Decides what happens to a packet, or to an acknowledgement by its number.
+/// Decides the treatment of a packet, or of an acknowledgement by its number.
 type FateFn<T> = Box<dyn FnMut(&T, Instant) -> Fate>;
 type Observer = Box<dyn FnMut(&Flight, &Reno)>;
 
-/// A transfer over a link, in virtual time.
+/// Transfer over a link in virtual time.
 pub(crate) struct Network {
     pub(crate) now: Instant,
     pub(crate) flight: Flight,
@@ -213,13 +213,13 @@ pub(crate) struct Network {
     pub(crate) options: Options,
     pub(crate) fate: FateFn<Packet>,
     pub(crate) ack_fate: FateFn<u32>,
-    /// Bytes that the application has and that were not sent.
+    /// Unsent bytes of the application.
     pub(crate) unsent: u32,
-    /// Every segment sent.
+    /// All segments sent.
     pub(crate) log: Vec<(Instant, Packet)>,
     pub(crate) outcomes: Vec<(Instant, Outcome)>,
     pub(crate) expired: Vec<(Instant, Expired)>,
-    /// Called after everything that happens.
+    /// Callback after every event.
     pub(crate) observe: Observer,
     receiver: Receiver,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
@@ -233,7 +233,7 @@ impl Network {
         let start = Instant::ZERO + Duration::from_secs(1);
         let config = FlightConfig { mss: MSS as u16, sack: options.sack, exact_ecn: false };
         let (mut rtt, mut path) = (RttEstimator::default(), Path::default());
-        // An established connection: the estimate has settled.
+        // Established connection with a settled estimate.
         for _ in 0..50 {
             rtt.sample(options.rtt);
         }
@@ -260,7 +260,7 @@ impl Network {
         }
     }
 
-    /// Drops the given transmissions: of an offset, the nth.
+    /// Drops the given transmissions, as pairs of offset and number of the transmission.
     pub(crate) fn drop_packets(&mut self, drops: &[(u32, u32)]) {
         let mut drops = drops.to_vec();
         self.fate = Box::new(move |packet, _| {
@@ -272,7 +272,7 @@ impl Network {
         });
     }
 
-    /// Sends `bytes` more and runs until all is acknowledged. Panics if that takes an hour.
+    /// Sends `bytes` and runs until everything is acknowledged. Panics after an hour.
     pub(crate) fn transfer(&mut self, bytes: u32) {
         self.unsent += bytes;
         self.pump();
@@ -284,7 +284,7 @@ impl Network {
         assert_eq!(self.receiver.held, []);
     }
 
-    /// Runs until nothing happens any more, or until `end`.
+    /// Runs until there are no more events, or until `end`.
     pub(crate) fn run(&mut self, end: Instant) {
         self.pump();
         while self.next_time().is_some_and(|at| at <= end) {
@@ -293,7 +293,7 @@ impl Network {
         self.now = self.now.max(end);
     }
 
-    /// Acknowledges up to `ack` and `sack`, counted in segments from the beginning, as of now.
+    /// Processes an acknowledgement at the current time. `ack` and `sack` count segments from the first.
     pub(crate) fn acknowledge_segments(&mut self, ack: u32, sack: &[(u32, u32)], ece: bool) -> Outcome {
         let sack: Vec<_> = sack.iter().map(|&(start, end)| (FIRST + start * MSS, FIRST + end * MSS)).collect();
         let acknowledgement = Acknowledgement {
@@ -312,14 +312,14 @@ impl Network {
         outcome
     }
 
-    /// Sends that many segments of new data now, whatever the window.
+    /// Sends `segments` segments of new data now, regardless of the window.
     pub(crate) fn send_segments(&mut self, segments: u32) {
         for _ in 0..segments {
             self.flight.sent(MSS, self.now, self.cc.window);
         }
     }
 
-    /// Sends again what may be, in segments, and returns which.
+    /// Retransmits as much as permitted, and returns the segment numbers.
     pub(crate) fn retransmit_segments(&mut self) -> Vec<u32> {
         let mut sent = Vec::new();
         while let Some((seq, len)) = self.flight.retransmission(self.flight.allowance(self.cc.window).min(MSS)) {
@@ -329,7 +329,7 @@ impl Network {
         sent
     }
 
-    /// Lets the timer expire when it is due.
+    /// Expires the timer at its deadline.
     pub(crate) fn expire(&mut self) -> Expired {
         let limits = &self.options.limits;
         if let Some(at) = self.flight.deadline(&self.rtt, &self.path, limits) {
@@ -340,7 +340,7 @@ impl Network {
         expired
     }
 
-    /// Lets `time` pass.
+    /// Runs for `time`.
     pub(crate) fn pause(&mut self, time: Duration) {
         self.run(self.now + time);
     }
@@ -451,7 +451,7 @@ impl Network {
         self.events.push(Reverse((at, self.count, event)));
     }
 
-    /// Sends whatever may be sent.
+    /// Sends everything permitted.
     pub(crate) fn pump(&mut self) {
         loop {
             let allowance = self.flight.allowance(self.cc.window);
@@ -504,13 +504,13 @@ impl Network {
         }
     }
 
-    /// Every segment that was sent more than once, by offset.
+    /// Returns the offsets of all segments sent more than once.
     pub(crate) fn retransmissions(&self) -> Vec<u32> {
         self.log.iter().filter(|(_, packet)| packet.nth > 0).map(|(_, packet)| packet.offset).collect()
     }
 
-    pub(crate) fn time_outs(&self) -> usize {
-        self.expired.iter().filter(|(_, expired)| matches!(expired, Expired::TimeOut { .. })).count()
+    pub(crate) fn timeouts(&self) -> usize {
+        self.expired.iter().filter(|(_, expired)| matches!(expired, Expired::Timeout { .. })).count()
     }
 
     pub(crate) fn probes(&self) -> usize {
@@ -521,7 +521,7 @@ impl Network {
         self.outcomes.iter().filter_map(|(_, outcome)| outcome.undone).collect()
     }
 
-    /// How many fast recoveries began.
+    /// Returns the number of fast recoveries.
     pub(crate) fn recoveries(&self) -> usize {
         let by_ack = self.outcomes.iter().filter(|(_, outcome)| outcome.recovery_began).count();
         let by_timer = self

@@ -1,4 +1,4 @@
-//! How much is sent while the window shrinks (RFC 9937), and for echoes of congestion.
+//! Transmission while the window shrinks (RFC 9937), and ECE.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use super::network::{MS, MSS};
 use super::*;
 
 #[test]
-fn the_window_ends_at_the_threshold() {
-    // RFC 9937 §7: with few losses what is in flight at the end of recovery is ssthresh.
+fn recovery_ends_at_ssthresh() {
+    // RFC 9937 §7: with few losses, the data in flight at the end of recovery is ssthresh.
     for lost in [&[3u32][..], &[3, 7, 11]] {
         let mut network = Network::new(Options { window: 40 * MSS, ..Options::default() });
         network.cc.threshold = 1;
@@ -30,8 +30,8 @@ fn the_window_ends_at_the_threshold() {
 }
 
 #[test]
-fn never_is_more_sent_than_was_delivered_and_a_segment_for_each_good_acknowledgement() {
-    // RFC 9937 §7, for every pattern of losses: PRR-CRB, and PRR-SSRB for acknowledgements that show progress.
+fn recovery_sends_at_most_the_delivered_data_plus_one_segment_per_ack() {
+    // RFC 9937 §7, for every loss pattern: PRR-CRB, and PRR-SSRB for acknowledgements that show progress.
     for seed in 0..60 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut network = Network::new(Options { window: 40 * MSS, ..Options::default() });
@@ -66,7 +66,7 @@ fn never_is_more_sent_than_was_delivered_and_a_segment_for_each_good_acknowledge
                 counted.1 = network.log.len();
                 allowed -= i64::from(sent);
                 let recovering = in_recovery && network.flight.phase() == Phase::Recovery;
-                // A lone segment when nothing is left in flight is the exception.
+                // A lone segment with nothing else in flight is the exception.
                 if recovering && network.flight.in_flight() > MSS {
                     assert!(allowed >= 0, "seed {seed}: {allowed}");
                 }
@@ -91,7 +91,7 @@ fn echo(network: &mut Network, segments: u32, ece: bool) -> super::super::Outcom
 }
 
 #[test]
-fn an_echo_of_congestion_reduces_the_window_once_a_round_trip_and_gradually() {
+fn ece_reduces_the_window_once_per_round_trip() {
     // RFC 3168 §6.1.2, RFC 9937 §4.
     let mut network = Network::new(Options { window: 20 * MSS, ..Options::default() });
     network.cc.threshold = 1;
@@ -112,19 +112,19 @@ fn an_echo_of_congestion_reduces_the_window_once_a_round_trip_and_gradually() {
         assert!(!outcome.reduced);
         network.flight.check();
     }
-    // Half as much as was acknowledged. The round trip is over when something sent in it is acknowledged: only then can
-    // the receiver have seen CWR.
+    // Half of the acknowledged data. The round trip ends when data sent in it is acknowledged: only then can the
+    // receiver have seen CWR.
     assert!((9..=11).contains(&sent), "{sent}");
     assert_eq!(network.flight.phase(), Phase::Reducing);
     assert!(!echo(&mut network, 1, false).reduced);
     assert_eq!(network.cc.reductions, [(CongestionSignal::EcnEcho, 20 * MSS)]);
     assert_eq!((network.flight.phase(), network.cc.recovered), (Phase::Open, 1));
-    // The next echo is for the next window.
+    // The next ECE applies to the next window.
     assert!(echo(&mut network, 1, true).reduced);
 }
 
 #[test]
-fn a_loss_in_the_round_trip_of_an_echo_does_not_reduce_twice() {
+fn loss_in_the_round_trip_of_ece_does_not_reduce_again() {
     let mut network = Network::new(Options { window: 20 * MSS, ..Options::default() });
     network.cc.threshold = 1;
     for _ in 0..20 {
@@ -151,7 +151,7 @@ fn a_loss_in_the_round_trip_of_an_echo_does_not_reduce_twice() {
 }
 
 #[test]
-fn a_control_that_wants_every_mark_gets_every_mark() {
+fn exact_ecn_reports_every_mark() {
     // RFC 8257 §3.3.
     let mut network = Network::new(Options::default());
     network.flight.config.exact_ecn = true;
@@ -171,7 +171,7 @@ fn a_control_that_wants_every_mark_gets_every_mark() {
 }
 
 #[test]
-fn the_window_grows_only_when_it_was_what_limited_the_sender() {
+fn window_grows_only_if_it_limits_the_sender() {
     // RFC 9438 §5.8.
     let mut network = Network::new(Options::default());
     for _ in 0..10 {
@@ -184,8 +184,8 @@ fn the_window_grows_only_when_it_was_what_limited_the_sender() {
 }
 
 #[test]
-fn what_congestion_was_echoed_for_is_not_taken_back() {
-    // RFC 3168 §6.1.2: the mark stands, even if the segment that was sent again had only been late.
+fn reduction_by_ece_is_not_undone() {
+    // RFC 3168 §6.1.2: the ECN mark stands, even if the retransmitted segment was only late.
     for echo_first in [true, false] {
         let mut network = Network::new(Options { window: 20 * MSS, ..Options::default() });
         network.cc.threshold = 1;
@@ -204,8 +204,8 @@ fn what_congestion_was_echoed_for_is_not_taken_back() {
 }
 
 #[test]
-fn first_echo_of_congestion_reduces_the_window_of_a_new_flight() {
-    // RFC 3168 §6.1.2: though it comes with an acknowledgement of nothing new.
+fn first_ece_reduces_the_window_of_a_new_flight() {
+    // RFC 3168 §6.1.2: even on an acknowledgement of nothing new.
     let mut network = Network::new(Options::default());
     network.send_segments(3);
     network.now += MS * 20;

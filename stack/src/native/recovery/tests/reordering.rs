@@ -4,7 +4,7 @@ use super::super::{Duration, Expired};
 use super::network::{MS, MSS};
 use super::*;
 
-/// Delays one segment in every 100 so that the 20 after it overtake it.
+/// Delays one segment in every 100 so that the next 20 overtake it.
 fn reordering(options: Options) -> Network {
     let mut network = Network::new(Options { window: 60 * MSS, ..options });
     let late = network.options.spacing * 20 + network.options.spacing / 2;
@@ -12,13 +12,13 @@ fn reordering(options: Options) -> Network {
         Packet { offset, nth: 0, .. } if offset / MSS % 100 == 37 => Fate::Late(late),
         _ => Fate::Deliver,
     });
-    // The window stays as it is, so that the segments come in a steady stream.
+    // A constant window makes the segments a steady stream.
     network.cc.threshold = 1;
     network
 }
 
 #[test]
-fn reordering_of_twenty_segments_causes_no_retransmission_once_it_was_seen() {
+fn known_reordering_causes_no_retransmission() {
     // RFC 8985 §6.2 steps 3 and 4.
     for (timestamps, duplicate_reports) in [(false, true), (true, true), (true, false)] {
         let mut network = reordering(Options { timestamps, duplicate_reports, ..Options::default() });
@@ -28,26 +28,26 @@ fn reordering_of_twenty_segments_causes_no_retransmission_once_it_was_seen() {
         assert!((1..=2).contains(&learning), "{learning}");
         network.transfer(2000 * MSS);
         assert_eq!(network.retransmissions().len(), learning, "timestamps {timestamps}");
-        assert_eq!(network.time_outs(), 0);
+        assert_eq!(network.timeouts(), 0);
     }
 }
 
 #[test]
-fn a_needless_fast_retransmission_is_taken_back() {
-    // RFC 3522 by timestamps, RFC 2883 §4 by the report of the duplicate.
+fn unnecessary_fast_retransmission_is_undone() {
+    // RFC 3522 with timestamps, RFC 2883 §4 with the duplicate report.
     for timestamps in [false, true] {
         let mut network = reordering(Options { timestamps, ..Options::default() });
         network.transfer(300 * MSS);
         let evidence = if timestamps { Evidence::Timestamp } else { Evidence::Duplicates };
-        assert_eq!(network.undone().first(), Some(&Undone { time_out: false, evidence }));
+        assert_eq!(network.undone().first(), Some(&Undone { by_timeout: false, evidence }));
         assert!(network.cc.window >= 60 * MSS, "{}", network.cc.window);
         assert_eq!(network.cc.undone as usize, network.cc.reductions.len());
     }
 }
 
 #[test]
-fn a_block_that_is_overtaken_as_a_whole_is_recognised() {
-    // Twenty segments come after the forty that were sent later: those not yet retransmitted show it.
+fn overtaken_block_is_detected_as_reordering() {
+    // Twenty segments arrive after forty that were sent later. The segments not yet retransmitted reveal it.
     let mut network = Network::new(Options { window: 80 * MSS, ..Options::default() });
     network.cc.threshold = 1;
     network.fate = Box::new(|packet, _| match packet {
@@ -58,13 +58,13 @@ fn a_block_that_is_overtaken_as_a_whole_is_recognised() {
     assert!(network.path.reordering_seen());
     let learning = network.retransmissions().len();
     network.transfer(2000 * MSS);
-    assert_eq!((network.retransmissions().len(), network.time_outs()), (learning, 0));
+    assert_eq!((network.retransmissions().len(), network.timeouts()), (learning, 0));
 }
 
 #[test]
-fn reports_of_duplicates_widen_the_window_until_it_suffices() {
-    // RFC 8985 §6.2 step 4: (N + 1) · min_RTT / 4 after N round trips with reports. Here 9 ms are needed, 5 ms is where it
-    // begins.
+fn dsack_widens_the_reordering_window() {
+    // RFC 8985 §6.2 step 4: (N + 1) · min_RTT / 4 after N round trips with reports. Here 9 ms are needed, and the
+    // initial window is 5 ms.
     let mut network = Network::new(Options { window: 150 * MSS, ..Options::default() });
     network.cc.threshold = 1;
     network.fate = Box::new(|packet, _| match packet {
@@ -77,17 +77,17 @@ fn reports_of_duplicates_widen_the_window_until_it_suffices() {
     let learning = network.retransmissions().len();
     assert!(learning <= 5, "{learning}");
     network.transfer(3000 * MSS);
-    assert_eq!((network.retransmissions().len(), network.time_outs()), (learning, 0));
+    assert_eq!((network.retransmissions().len(), network.timeouts()), (learning, 0));
 }
 
 #[test]
-fn on_a_path_that_reorders_the_timer_finds_a_loss_that_nothing_else_reveals() {
-    // RFC 8985 §6.2 step 5, the reordering timer: the last but one of a flight is lost.
+fn reordering_timer_detects_a_loss() {
+    // RFC 8985 §6.2 step 5, the reordering timer: the last but one segment of a flight is lost.
     let mut network = Network::new(Options::default());
     network.path.saw_reordering();
     network.drop_packets(&[(8 * MSS, 0)]);
     network.transfer(10 * MSS);
-    assert_eq!((network.time_outs(), network.probes()), (0, 0));
+    assert_eq!((network.timeouts(), network.probes()), (0, 0));
     let lost = |expired: &Expired| matches!(expired, Expired::Reordering { lost: 1000, recovery_began: true });
     assert_eq!(network.expired.iter().filter(|(_, expired)| lost(expired)).count(), 1);
     let (at, _) = network.log.last().copied().unwrap();
@@ -96,8 +96,8 @@ fn on_a_path_that_reorders_the_timer_finds_a_loss_that_nothing_else_reveals() {
 }
 
 #[test]
-fn a_single_late_segment_within_the_window_is_not_lost() {
-    // RFC 8985 §9.1 example 3: fewer than three reports, and the rest comes within a quarter of the round trip.
+fn late_segment_within_the_window_is_not_lost() {
+    // RFC 8985 §9.1 example 3: fewer than three reports, and the rest arrives within a quarter of the round trip.
     let mut network = Network::new(Options::default());
     network.fate = Box::new(|packet, _| match packet {
         Packet { offset: 7000, nth: 0, .. } => Fate::Late(MS * 4),
@@ -109,7 +109,7 @@ fn a_single_late_segment_within_the_window_is_not_lost() {
 }
 
 #[test]
-fn a_loss_on_a_path_that_reorders_waits_for_the_window_only() {
+fn loss_with_reordering_waits_for_the_window_only() {
     let mut network = reordering(Options::default());
     network.transfer(500 * MSS);
     let before = network.log.len();
@@ -120,13 +120,13 @@ fn a_loss_on_a_path_that_reorders_waits_for_the_window_only() {
     assert_eq!(again.1.offset, 510 * MSS);
     let waited = again.0.since(sent);
     assert!(waited < Duration::from_millis(40), "{waited:?}");
-    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.timeouts(), 0);
 }
 
 use super::super::{Evidence, Undone};
 
 #[test]
-fn on_a_path_that_reorders_the_timer_finds_a_lost_retransmission() {
+fn reordering_timer_detects_a_lost_retransmission() {
     let mut network = Network::new(Options::default());
     network.path.saw_reordering();
     let first = network.flight.una();

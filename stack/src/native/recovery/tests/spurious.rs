@@ -1,10 +1,10 @@
-//! Time-outs that were not needed, and those that were.
+//! Spurious and genuine timeouts.
 
 use super::super::{Duration, Evidence, Expired, Seq, Undone};
 use super::network::{MS, MSS};
 use super::*;
 
-/// A connection whose path holds everything back for `pause`, once the transfer has begun.
+/// Creates a connection whose path holds all packets for `pause` once the transfer has begun.
 fn stalled(options: Options, pause: Duration) -> Network {
     let mut network = Network::new(options);
     network.cc.threshold = 1;
@@ -15,57 +15,57 @@ fn stalled(options: Options, pause: Duration) -> Network {
 }
 
 #[test]
-fn a_spurious_time_out_is_recognised_by_timestamps() {
-    // RFC 3522 §3.2: the first acknowledgement says so.
+fn spurious_timeout_is_detected_by_timestamps() {
+    // RFC 3522 §3.2: by the first acknowledgement.
     let mut network = stalled(Options { timestamps: true, ..Options::default() }, MS * 600);
     let window = network.cc.window;
     network.transfer(300 * MSS);
-    assert!(network.time_outs() >= 1);
-    assert_eq!(network.undone().first(), Some(&Undone { time_out: true, evidence: Evidence::Timestamp }));
+    assert!(network.timeouts() >= 1);
+    assert_eq!(network.undone().first(), Some(&Undone { by_timeout: true, evidence: Evidence::Timestamp }));
     assert!(network.cc.window >= window, "{} {window}", network.cc.window);
-    // RFC 4015 §3.2: it goes on with new data; only probe and time-outs were retransmitted.
-    assert!(network.retransmissions().len() <= network.time_outs() + network.probes());
+    // RFC 4015 §3.2: transmission continues with new data; only the probe and the timeouts caused retransmissions.
+    assert!(network.retransmissions().len() <= network.timeouts() + network.probes());
     assert_eq!(network.path.backoff(), 0);
 }
 
 #[test]
-fn a_spurious_time_out_is_recognised_without_timestamps() {
+fn spurious_timeout_is_detected_without_timestamps() {
     // RFC 5682 §3.1.
     let options = Options { duplicate_reports: false, ..Options::default() };
     let mut network = stalled(options, MS * 600);
     let window = network.cc.window;
     network.transfer(300 * MSS);
-    assert!(network.time_outs() >= 1);
-    assert_eq!(network.undone().first(), Some(&Undone { time_out: true, evidence: Evidence::ForwardRto }));
+    assert!(network.timeouts() >= 1);
+    assert_eq!(network.undone().first(), Some(&Undone { by_timeout: true, evidence: Evidence::ForwardRto }));
     assert!(network.cc.window >= window, "{} {window}", network.cc.window);
-    assert!(network.retransmissions().len() <= network.time_outs() + network.probes());
+    assert!(network.retransmissions().len() <= network.timeouts() + network.probes());
 }
 
 #[test]
-fn a_spurious_time_out_is_recognised_without_sack() {
+fn spurious_timeout_is_detected_without_sack() {
     // RFC 5682 §2.1.
     let mut network = stalled(Options { sack: false, ..Options::default() }, MS * 600);
     let window = network.cc.window;
     network.transfer(300 * MSS);
-    assert!(network.time_outs() >= 1);
-    assert_eq!(network.undone().first(), Some(&Undone { time_out: true, evidence: Evidence::ForwardRto }));
+    assert!(network.timeouts() >= 1);
+    assert_eq!(network.undone().first(), Some(&Undone { by_timeout: true, evidence: Evidence::ForwardRto }));
     assert!(network.cc.window >= window);
-    assert!(network.retransmissions().len() <= network.time_outs());
+    assert!(network.retransmissions().len() <= network.timeouts());
 }
 
 #[test]
-fn a_spurious_time_out_at_the_end_of_the_data_is_recognised_by_the_duplicates() {
-    // RFC 2883 §4: there is no new data that F-RTO could send, so everything goes out again and is reported.
+fn spurious_timeout_at_the_end_of_data_is_detected_by_dsack() {
+    // RFC 2883 §4: F-RTO has no new data to send, so that everything is retransmitted and reported.
     let mut network = stalled(Options::default(), MS * 600);
     network.transfer(10 * MSS);
     network.pause(MS * 500);
-    let undone = Undone { time_out: true, evidence: Evidence::Duplicates };
-    assert_eq!((network.time_outs() >= 1, network.undone()), (true, vec![undone]));
+    let undone = Undone { by_timeout: true, evidence: Evidence::Duplicates };
+    assert_eq!((network.timeouts() >= 1, network.undone()), (true, vec![undone]));
     assert!(network.flight.is_settled());
 }
 
 #[test]
-fn a_time_out_that_was_needed_is_not_taken_back() {
+fn genuine_timeout_is_not_undone() {
     for timestamps in [false, true] {
         for sack in [false, true] {
             let mut network = Network::new(Options { timestamps, sack, ..Options::default() });
@@ -75,24 +75,24 @@ fn a_time_out_that_was_needed_is_not_taken_back() {
             network.fate = Box::new(move |_, now| if now >= start && now < end { Fate::Drop } else { Fate::Deliver });
             network.transfer(300 * MSS);
             network.pause(MS * 500);
-            assert_eq!((network.time_outs() >= 1, network.undone()), (true, vec![]), "{timestamps} {sack}");
-            assert_eq!(network.cc.time_outs.len(), 1);
+            assert_eq!((network.timeouts() >= 1, network.undone()), (true, vec![]), "{timestamps} {sack}");
+            assert_eq!(network.cc.timeouts.len(), 1);
         }
     }
 }
 
 #[test]
-fn a_time_out_in_slow_start_sends_what_is_lost_and_not_what_arrived() {
-    // RFC 6675 §5.1: the scoreboard is kept. The first segment is lost thrice, which nothing can reveal the third time.
+fn timeout_retransmits_lost_data_only() {
+    // RFC 6675 §5.1: the scoreboard is kept. The first segment is lost three times; nothing can reveal the third loss.
     let mut network = Network::new(Options { window: 10 * MSS, ..Options::default() });
     network.drop_packets(&[(0, 0), (0, 1), (0, 2), (5 * MSS, 0)]);
     network.transfer(10 * MSS);
-    assert_eq!(network.time_outs(), 1);
+    assert_eq!(network.timeouts(), 1);
     assert_eq!(network.retransmissions(), [0, 5 * MSS, 0, 0]);
 }
 
 #[test]
-fn a_receiver_that_discards_what_it_acknowledged_selectively_gets_it_again() {
+fn reneging_receiver_gets_data_again() {
     // RFC 2018 §8.
     let mut network = Network::new(Options::default());
     let (flight, rtt, path, cc) = (&mut network.flight, &mut network.rtt, &mut network.path, &mut network.cc);
@@ -122,23 +122,24 @@ fn a_receiver_that_discards_what_it_acknowledged_selectively_gets_it_again() {
         }
         now += MS * 20;
     }
-    // It said it had what begins at SND.UNA, and then does not acknowledge it.
+    // The receiver reported the data at SND.UNA, and does not acknowledge it now.
     assert_eq!((flight.una(), flight.in_flight()), (first + 2 * MSS, 0));
     let now = flight.deadline(rtt, path, limits).unwrap();
     let expired = flight.expire(now, false, rtt, path, cc, limits);
-    assert_eq!(expired, Expired::TimeOut { lost: 3 * MSS, reneged: true });
+    assert_eq!(expired, Expired::Timeout { lost: 3 * MSS, reneged: true });
     assert_eq!(flight.retransmission(9 * MSS), Some((first + 2 * MSS, 3 * MSS)));
     flight.check();
 }
 
 #[test]
-fn acknowledging_new_data_too_says_nothing_of_the_time_out() {
-    // RFC 5682 §3.1 step 3a: the first segment was lost, all others arrived, and every acknowledgement but these was lost.
+fn ack_of_new_data_does_not_show_a_spurious_timeout() {
+    // RFC 5682 §3.1 step 3a: the first segment was lost, the others arrived, and all acknowledgements but these were
+    // lost.
     let mut network = Network::new(Options::default());
     network.send_segments(5);
     network.expire();
     network.now += MS;
-    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
+    assert!(matches!(network.expire(), Expired::Timeout { .. }));
     assert_eq!(network.retransmit_segments(), [0]);
     network.now += MS * 20;
     network.acknowledge_segments(1, &[], false);
@@ -149,25 +150,25 @@ fn acknowledging_new_data_too_says_nothing_of_the_time_out() {
 }
 
 #[test]
-fn original_acknowledged_selectively_after_a_time_out_shows_that_it_was_spurious() {
+fn sack_of_original_data_shows_a_spurious_timeout() {
     // RFC 5682 §3.1 step 3b: SND.UNA need not advance.
     let mut network = Network::new(Options::default());
     network.send_segments(5);
     assert!(matches!(network.expire(), Expired::Probe(_)));
-    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
+    assert!(matches!(network.expire(), Expired::Timeout { .. }));
     assert_eq!(network.retransmit_segments(), [0]);
     network.now += MS * 20;
     assert_eq!(network.acknowledge_segments(1, &[], false).undone, None);
     network.send_segments(1);
-    // Nothing new (step 3a does not apply, nor does 3b).
+    // Nothing new: neither step 3a nor step 3b applies.
     let outcome = network.acknowledge_segments(1, &[(2, 3)], false);
     assert!(!outcome.duplicate);
-    assert_eq!(outcome.undone, Some(Undone { time_out: true, evidence: Evidence::ForwardRto }));
+    assert_eq!(outcome.undone, Some(Undone { by_timeout: true, evidence: Evidence::ForwardRto }));
 }
 
 #[test]
-fn duplicates_reported_once_more_was_acknowledged_take_nothing_back() {
-    // RFC 3708 §3: for a round trip after the recovery a report is of its retransmissions.
+fn dsack_after_further_data_is_not_evidence() {
+    // RFC 3708 §3: within a round trip after the recovery a report concerns its retransmissions.
     for (beyond, is_undone) in [(0, true), (1, false)] {
         let mut network = Network::new(Options::default());
         network.send_segments(8);

@@ -1,10 +1,10 @@
-//! The retransmission timer.
+//! Retransmission timer.
 
 use super::super::{Acknowledgement, Duration, Expired, Instant, Limits, Outcome};
 use super::network::{MS, MSS};
 use super::*;
 
-/// Lets the timer expire as often as it does, answering nothing, and returns when and why.
+/// Expires the timer `times` times without an acknowledgement. Returns the times and results.
 fn let_expire(network: &mut Network, times: usize) -> Vec<(Instant, Expired)> {
     (0..times)
         .map(|_| {
@@ -16,7 +16,7 @@ fn let_expire(network: &mut Network, times: usize) -> Vec<(Instant, Expired)> {
             network.now = at;
             let range = match expired {
                 Expired::Probe(range) => range,
-                Expired::TimeOut { .. } => network.flight.retransmission(MSS),
+                Expired::Timeout { .. } => network.flight.retransmission(MSS),
                 _ => None,
             };
             if let Some((seq, len)) = range {
@@ -45,7 +45,7 @@ fn answer(network: &mut Network, segments: u32) -> Outcome {
 }
 
 #[test]
-fn it_backs_off_and_gives_up_in_the_end() {
+fn timer_backs_off_and_gives_up() {
     // RFC 6298 §5.5; RFC 9293 §3.8.3.
     let limits = Limits::default().with_max_retransmissions(9);
     let mut network = Network::new(Options { limits, ..Options::default() });
@@ -61,17 +61,17 @@ fn it_backs_off_and_gives_up_in_the_end() {
         assert!(waited.abs_diff(expected) < expected / 100, "{doubled}: {waited:?}");
         base = *at;
         match expired {
-            Expired::TimeOut { reneged, .. } => assert!(doubled < 9 && !reneged),
+            Expired::Timeout { reneged, .. } => assert!(doubled < 9 && !reneged),
             Expired::GiveUp => assert_eq!(doubled, 9),
             other => panic!("{other:?}"),
         }
     }
     // RFC 5681 §3.1: the threshold is not halved again for the same segment.
-    assert_eq!(network.cc.time_outs.len(), 1);
+    assert_eq!(network.cc.timeouts.len(), 1);
 }
 
 #[test]
-fn the_back_off_stays_until_something_sent_once_is_acknowledged() {
+fn back_off_lasts_until_data_sent_once_is_acknowledged() {
     // RFC 6298 §5.7 and §3 (Karn).
     let mut network = Network::new(Options { sack: false, ..Options::default() });
     for _ in 0..2 {
@@ -87,7 +87,7 @@ fn the_back_off_stays_until_something_sent_once_is_acknowledged() {
 }
 
 #[test]
-fn the_back_off_outlives_the_flight() {
+fn back_off_outlives_the_flight() {
     let mut network = Network::new(Options { sack: false, ..Options::default() });
     network.flight.sent(MSS, network.now, 30 * MSS);
     let_expire(&mut network, 1);
@@ -103,7 +103,7 @@ fn the_back_off_outlives_the_flight() {
 }
 
 #[test]
-fn acknowledgements_that_advance_restart_the_timer_and_others_do_not() {
+fn only_acks_of_new_data_restart_the_timer() {
     // RFC 6298 §5.3.
     let mut network = Network::new(Options { sack: false, ..Options::default() });
     for _ in 0..5 {
@@ -121,8 +121,8 @@ fn acknowledgements_that_advance_restart_the_timer_and_others_do_not() {
 }
 
 #[test]
-fn before_any_round_trip_was_measured_it_is_a_second() {
-    // RFC 6298 §2.1; and no probe without a measurement (RFC 8985 §7.3).
+fn initial_rto_is_one_second() {
+    // RFC 6298 §2.1; no probe without an RTT sample (RFC 8985 §7.3).
     let mut network = Network::new(Options::default());
     network.rtt = super::super::RttEstimator::default();
     network.path = super::super::Path::default();
@@ -130,12 +130,13 @@ fn before_any_round_trip_was_measured_it_is_a_second() {
     let start = network.now;
     let expired = let_expire(&mut network, 1);
     assert_eq!(expired[0].0.since(start), Duration::from_secs(1));
-    assert!(matches!(expired[0].1, Expired::TimeOut { lost: 1000, .. }));
+    assert!(matches!(expired[0].1, Expired::Timeout { lost: 1000, .. }));
 }
 
 #[test]
-fn a_peer_whose_delay_was_learnt_gets_a_shorter_time_out() {
-    // Forty lone segments, each acknowledged 2 ms late: a floor of 5 ms; 40 ms late: of 80 ms.
+fn known_ack_delay_shortens_the_rto() {
+    // Forty lone segments with an acknowledgement delay of 2 ms lead to a floor of 5 ms; a delay of 40 ms leads to 80
+    // ms.
     for (delay, expected) in [(MS * 2, 5), (MS * 40, 80)] {
         let mut network = Network::new(Options { delay: Some(delay), rtt: MS, ..Options::default() });
         for _ in 0..40 {
@@ -149,7 +150,7 @@ fn a_peer_whose_delay_was_learnt_gets_a_shorter_time_out() {
         network.flight.sent(MSS, network.now, 30 * MSS);
         let start = network.now;
         let expired = let_expire(&mut network, 2);
-        assert!(matches!((expired[0].1, expired[1].1), (Expired::Probe(_), Expired::TimeOut { .. })));
+        assert!(matches!((expired[0].1, expired[1].1), (Expired::Probe(_), Expired::Timeout { .. })));
         let waited = expired[1].0.since(expired[0].0);
         assert!(waited > MS * expected && waited < MS * (expected + 3), "{waited:?} {floor:?}");
         assert!(expired[0].0.since(start) < MS * 5);
@@ -157,7 +158,7 @@ fn a_peer_whose_delay_was_learnt_gets_a_shorter_time_out() {
 }
 
 #[test]
-fn a_spurious_time_out_puts_the_floor_back() {
+fn spurious_timeout_restores_the_floor() {
     let options = Options { delay: Some(MS * 2), rtt: MS, timestamps: true, ..Options::default() };
     let mut network = Network::new(options);
     for _ in 0..40 {
@@ -168,12 +169,12 @@ fn a_spurious_time_out_puts_the_floor_back() {
     network.ack_fate = Box::new(|_, _| Fate::Late(MS * 100));
     network.transfer(MSS);
     network.pause(MS * 500);
-    assert!(network.time_outs() >= 1);
+    assert!(network.timeouts() >= 1);
     assert_eq!((network.undone().len(), network.path.acknowledgement_delay().1), (1, false));
 }
 
 #[test]
-fn a_peer_that_begins_to_delay_is_probed_needlessly_once_and_never_times_out() {
+fn peer_that_begins_to_delay_is_probed_once() {
     let mut network = Network::new(Options { rtt: MS, ..Options::default() });
     for _ in 0..40 {
         network.transfer(MSS);
@@ -183,16 +184,16 @@ fn a_peer_that_begins_to_delay_is_probed_needlessly_once_and_never_times_out() {
         network.transfer(MSS);
         network.pause(MS * 500);
     }
-    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.timeouts(), 0);
     assert_eq!(network.probes(), 1);
     assert!(network.cc.reductions.is_empty());
-    // It has been learnt meanwhile: twice what it is.
+    // The delay was learnt in the meantime.
     assert!(network.path.acknowledgement_delay().0.abs_diff(MS * 150) < MS);
 }
 
 #[test]
-fn no_round_trip_is_measured_by_an_acknowledgement_of_what_was_sent_again() {
-    // RFC 6298 §3 (Karn), though part of what is acknowledged was sent once.
+fn ack_of_retransmission_yields_no_rtt_sample() {
+    // RFC 6298 §3 (Karn), although part of the acknowledged data was sent once.
     let mut network = Network::new(Options { sack: false, ..Options::default() });
     network.send_segments(2);
     let_expire(&mut network, 1);
@@ -202,15 +203,15 @@ fn no_round_trip_is_measured_by_an_acknowledgement_of_what_was_sent_again() {
 }
 
 #[test]
-fn the_retransmission_of_a_time_out_needs_no_room_in_the_window() {
-    // RFC 6298 §5.4: what was sent lately is not lost (RFC 8985 §6.3), and fills the window of one segment.
+fn retransmission_after_timeout_ignores_the_window() {
+    // RFC 6298 §5.4: recently sent data is not lost (RFC 8985 §6.3), and fills the window of one segment.
     let mut network = Network::new(Options::default());
     network.send_segments(2);
     assert!(matches!(network.expire(), Expired::Probe(_)));
     let deadline = network.flight.deadline(&network.rtt, &network.path, &network.options.limits).unwrap();
     network.now = deadline - MS;
     network.send_segments(3);
-    assert_eq!(network.expire(), Expired::TimeOut { lost: 2 * MSS, reneged: false });
+    assert_eq!(network.expire(), Expired::Timeout { lost: 2 * MSS, reneged: false });
     assert_eq!((network.flight.in_flight(), network.cc.window), (3 * MSS, MSS));
     assert_eq!(network.flight.allowance(MSS), MSS);
     assert_eq!(network.retransmit_segments(), [0]);
@@ -218,46 +219,46 @@ fn the_retransmission_of_a_time_out_needs_no_room_in_the_window() {
 }
 
 #[test]
-fn reordering_timer_comes_before_a_time_out_of_the_same_time() {
-    // RFC 8985 §6.2 step 5: the loss is then repaired by fast recovery.
+fn reordering_timer_precedes_rto_at_the_same_time() {
+    // RFC 8985 §6.2 step 5: fast recovery repairs the loss.
     let mut network = Network::new(Options::default());
     network.send_segments(3);
     network.now += MS * 20;
     network.acknowledge_segments(0, &[(1, 2)], false);
     let reordering = network.flight.rack.deadline().unwrap();
-    let time_out = network.path.time_out(&network.rtt, &network.options.limits);
-    network.flight.rto_base = Instant::from_nanos(reordering.as_nanos() - time_out.as_nanos() as u64);
+    let rto = network.path.rto(&network.rtt, &network.options.limits);
+    network.flight.rto_base = Instant::from_nanos(reordering.as_nanos() - rto.as_nanos() as u64);
     assert_eq!(network.expire(), Expired::Reordering { lost: MSS, recovery_began: true });
     assert_eq!(network.now, reordering);
 }
 
 #[test]
-fn first_time_out_of_data_that_did_not_fit_reduces_the_window() {
-    // RFC 5681 §3.1: nothing has timed out before, though all is sent again (RFC 1191 §6.4).
+fn first_timeout_after_mss_reduction_reduces_the_window() {
+    // RFC 5681 §3.1: no timeout occurred before, although all data is retransmitted (RFC 1191 §6.4).
     let mut network = Network::new(Options::default());
     network.send_segments(4);
     network.flight.mss_exceeded(MSS as u16);
     assert_eq!(network.retransmit_segments(), [0, 1, 2, 3]);
-    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
-    assert_eq!((network.cc.time_outs.len(), network.cc.window), (1, MSS));
+    assert!(matches!(network.expire(), Expired::Timeout { .. }));
+    assert_eq!((network.cc.timeouts.len(), network.cc.window), (1, MSS));
 }
 
 #[test]
-fn first_time_out_keeps_selective_acknowledgements() {
-    // RFC 2018 §8 has the sender forget them, which would send everything again.
+fn first_timeout_keeps_selective_acknowledgements() {
+    // RFC 2018 §8 requires the sender to forget them, which would retransmit all data.
     let mut network = Network::new(Options::default());
     network.send_segments(4);
     network.now += MS * 20;
     assert!(network.acknowledge_segments(0, &[(1, 4)], false).recovery_began);
     assert_eq!(network.retransmit_segments(), [0]);
-    assert_eq!(network.expire(), Expired::TimeOut { lost: MSS, reneged: false });
+    assert_eq!(network.expire(), Expired::Timeout { lost: MSS, reneged: false });
     assert_eq!(network.retransmit_segments(), [0]);
-    // The same segment again.
-    assert_eq!(network.expire(), Expired::TimeOut { lost: 4 * MSS, reneged: true });
+    // The same segment times out again.
+    assert_eq!(network.expire(), Expired::Timeout { lost: 4 * MSS, reneged: true });
 }
 
 #[test]
-fn probe_waits_for_four_variations_where_these_are_longer_than_the_round_trip() {
+fn probe_timeout_covers_four_rttvar() {
     // RFC 8985 §7.2, with the margin of RFC 6298 §2.3.
     let mut network = Network::new(Options::default());
     for n in 0..40 {

@@ -1,4 +1,4 @@
-//! Peers that do not acknowledge selectively: NewReno.
+//! Peers without SACK: NewReno.
 
 use super::network::{MS, MSS};
 use super::*;
@@ -8,15 +8,15 @@ fn options() -> Options {
 }
 
 #[test]
-fn a_single_loss_is_recovered_without_a_time_out() {
+fn single_loss_is_recovered_without_timeout() {
     // RFC 5681 §3.2.
     let mut network = Network::new(options());
     network.cc.threshold = 1;
     network.drop_packets(&[(3 * MSS, 0)]);
     network.transfer(100 * MSS);
-    assert_eq!((network.retransmissions(), network.time_outs()), (vec![3 * MSS], 0));
+    assert_eq!((network.retransmissions(), network.timeouts()), (vec![3 * MSS], 0));
     assert_eq!(network.cc.reductions.len(), 1);
-    // RFC 5681 §3.1: half of what was in flight, limited transmit not counted.
+    // RFC 5681 §3.1: half of the data in flight, without limited transmit.
     assert_eq!(network.cc.reductions[0].1 / MSS, 20);
 }
 
@@ -26,12 +26,12 @@ fn partial_acknowledgements_recover_one_loss_each() {
     let mut network = Network::new(options());
     network.drop_packets(&[(3 * MSS, 0), (6 * MSS, 0), (9 * MSS, 0)]);
     network.transfer(100 * MSS);
-    assert_eq!((network.retransmissions(), network.time_outs()), (vec![3 * MSS, 6 * MSS, 9 * MSS], 0));
+    assert_eq!((network.retransmissions(), network.timeouts()), (vec![3 * MSS, 6 * MSS, 9 * MSS], 0));
     assert_eq!((network.cc.reductions.len(), network.recoveries()), (1, 1));
 }
 
 #[test]
-fn the_first_two_duplicates_send_new_data() {
+fn first_two_duplicates_send_new_data() {
     // RFC 3042 §2.
     let mut network = Network::new(options());
     network.drop_packets(&[(0, 0)]);
@@ -41,38 +41,38 @@ fn the_first_two_duplicates_send_new_data() {
 }
 
 #[test]
-fn a_burst_loses_one_segment_and_sends_one_again() {
-    // The record of 64 KB is cut at the first segment.
+fn one_lost_segment_of_a_burst_is_retransmitted_alone() {
+    // The record of 64 KB is split at the first segment.
     let mut network = Network::new(Options { burst: 20 * MSS, ..options() });
     network.drop_packets(&[(3 * MSS, 0), (11 * MSS, 0)]);
     network.transfer(100 * MSS);
-    assert_eq!((network.retransmissions(), network.time_outs()), (vec![3 * MSS, 11 * MSS], 0));
+    assert_eq!((network.retransmissions(), network.timeouts()), (vec![3 * MSS, 11 * MSS], 0));
 }
 
 #[test]
-fn duplicates_of_the_recovery_do_not_begin_another() {
-    // RFC 6582 §3.2 step 2: after a time-out everything is sent again though only the first was missing.
+fn duplicates_of_a_recovery_start_no_other() {
+    // RFC 6582 §3.2 step 2: after a timeout all data is retransmitted although only the first segment was missing.
     let mut network = Network::new(options());
     network.drop_packets(&[(0, 0), (0, 1)]);
     network.transfer(20 * MSS);
-    let time_outs = network.time_outs();
-    assert_eq!(time_outs, 1);
+    let timeouts = network.timeouts();
+    assert_eq!(timeouts, 1);
     network.transfer(200 * MSS);
-    assert_eq!((network.time_outs(), network.recoveries()), (time_outs, 1));
+    assert_eq!((network.timeouts(), network.recoveries()), (timeouts, 1));
 }
 
 #[test]
-fn a_lost_retransmission_waits_for_the_timer() {
-    // RFC 6582 §4: nothing else can find it.
+fn lost_retransmission_waits_for_the_timer() {
+    // RFC 6582 §4: nothing else can reveal it.
     let mut network = Network::new(options());
     network.drop_packets(&[(3 * MSS, 0), (3 * MSS, 1)]);
     network.transfer(100 * MSS);
-    assert_eq!(network.time_outs(), 1);
+    assert_eq!(network.timeouts(), 1);
 }
 
 #[test]
-fn extraneous_duplicates_inflate_nothing_beyond_the_flight() {
-    // RFC 9937 §6.2, against receivers that send more duplicates than they got segments.
+fn extraneous_duplicates_do_not_inflate_beyond_the_flight() {
+    // RFC 9937 §6.2, for receivers that send more duplicates than they received segments.
     let mut network = Network::new(options());
     let (flight, cc) = (&mut network.flight, &mut network.cc);
     let una = flight.una();
@@ -102,12 +102,12 @@ fn extraneous_duplicates_inflate_nothing_beyond_the_flight() {
         }
         flight.check();
     }
-    // Two by limited transmit, and no more than was in flight.
+    // Two by limited transmit, and at most the data that was in flight.
     assert!(sent <= 2 + 20 + 1, "{sent}");
 }
 
 #[test]
-fn after_a_recovery_duplicates_count_only_when_something_beyond_it_was_acknowledged() {
+fn duplicates_after_a_recovery_count_only_beyond_it() {
     // RFC 6582 §3.2 step 2.
     let mut network = Network::new(options());
     network.send_segments(8);
@@ -130,7 +130,7 @@ fn after_a_recovery_duplicates_count_only_when_something_beyond_it_was_acknowled
 }
 
 #[test]
-fn only_the_first_partial_acknowledgement_restarts_the_timer() {
+fn first_partial_ack_alone_restarts_the_timer() {
     // RFC 6582 §3.2 step 3.
     let mut network = Network::new(options());
     network.send_segments(12);
@@ -151,8 +151,8 @@ fn only_the_first_partial_acknowledgement_restarts_the_timer() {
 }
 
 #[test]
-fn partial_acknowledgement_deflates_by_what_lay_beyond_the_first_segment() {
-    // RFC 6582 §3.2 step 3: what duplicates had been counted for has left the network already.
+fn partial_ack_deflates_by_data_beyond_the_first_segment() {
+    // RFC 6582 §3.2 step 3: data counted by duplicates has left the network already.
     let mut network = Network::new(options());
     network.send_segments(12);
     network.now += MS * 20;
