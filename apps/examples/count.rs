@@ -6,7 +6,7 @@
 
 use clap::Parser;
 use linerate_bypass::{ConnId, Origin, Service, Transport};
-use linerate_net::{Listen, NetArgs, Network, Place};
+use linerate_net::{CorePlacement, Listen, NetArgs, Network};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stop = Arc::default();
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
     let listen = Listen { tcp: vec![args.listen], udp: Vec::new() };
-    let running = Network::open(&args.net, &listen, Place::First, &stop)?.start(|_| Count, stop)?;
+    let running = Network::open(&args.net, &listen, CorePlacement::First, &stop)?.start(|_| Count, stop)?;
     let (_services, counted) = running.join()?;
     println!("{} connections", counted.accepted);
     Ok(())

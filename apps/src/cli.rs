@@ -9,7 +9,7 @@ use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use linerate_compare::supervised;
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
     let args = match config::merge(&program, std::env::args_os().collect()) {
         Ok(args) => args,
         Err(error) => {
-            tell(format_args!("linerate: {error}"));
+            eprint_line(format_args!("linerate: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -104,7 +104,7 @@ pub fn main() -> ExitCode {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
                 _ => error.to_string(),
             };
-            tell(format_args!("linerate: {}{}", location_of(&error, &args), one_line(&message)));
+            eprint_line(format_args!("linerate: {}{}", location_of(&error, &args), one_line(&message)));
             return ExitCode::from(2);
         }
     };
@@ -112,7 +112,7 @@ pub fn main() -> ExitCode {
     if cli.supervised
         && let Err(error) = supervised::begin()
     {
-        tell(format_args!("linerate: --supervised: {error}"));
+        eprint_line(format_args!("linerate: --supervised: {error}"));
         return ExitCode::FAILURE;
     }
     let result = match cli.command {
@@ -132,7 +132,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(format_args!("linerate: {error}"));
+            eprint_line(format_args!("linerate: {error}"));
             ExitCode::from(Error::status(&error))
         }
     }

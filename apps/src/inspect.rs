@@ -12,7 +12,7 @@ mod wire;
 pub use process::{Process, QueryError, QueryResult, TargetArgs, find, with_pid};
 pub use wire::{About, Connection, Counters, Value};
 
-use linerate_net::Way;
+use linerate_net::StatsClient;
 use linerate_net::units::parse_address;
 use responder::Responder;
 use runtime_dir::SocketError;
@@ -57,7 +57,7 @@ impl InspectArgs {
 
 impl IntrospectionArgs {
     /// Answers queries about `workers` workers, which `way` reaches, until the returned guard is dropped.
-    pub fn serve(&self, way: &Way, workers: usize) -> Result<ServeGuard, Error> {
+    pub fn serve(&self, way: &StatsClient, workers: usize) -> Result<ServeGuard, Error> {
         BoundListeners { metrics: None, introspection: self.clone() }.serve(way, workers)
     }
 
@@ -122,7 +122,7 @@ impl BoundListeners {
     }
 
     /// Answers queries about `workers` workers, which `way` reaches, until the returned guard is dropped.
-    pub fn serve(self, way: &Way, workers: usize) -> Result<ServeGuard, Error> {
+    pub fn serve(self, way: &StatsClient, workers: usize) -> Result<ServeGuard, Error> {
         let mut endpoints = Vec::new();
         if let Some(Metrics { listener, .. }) = self.metrics {
             let way = way.clone();

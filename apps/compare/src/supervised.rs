@@ -3,7 +3,7 @@
 //! No signal reaches a program over ssh without a terminal; that its standard input has ended does, whatever ended it.
 
 use crate::run::counters::{Observed, Used};
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead};
@@ -46,7 +46,7 @@ pub fn begin() -> io::Result<()> {
         });
         // Who catches it ends in an orderly way; who does not, ends.
         if let Err(error) = kill_process(getpid(), Signal::TERM) {
-            tell(format_args!("linerate: standard input has ended, and SIGTERM cannot be sent: {error}"));
+            eprint_line(format_args!("linerate: standard input has ended, and SIGTERM cannot be sent: {error}"));
         }
     };
     thread::Builder::new().name("supervised".to_owned()).spawn(serve).map(drop)

@@ -1,7 +1,7 @@
 //! Bytes that are cheap to make and cheap to check: an endless pseudo-random stream out of a table.
 
 use linerate_bypass::{Bytes, ConnId, Transport};
-use linerate_net::within_reach;
+use linerate_net::copy_to_arena;
 
 /// The stream repeats after this many bytes: a prime, so that bytes lost or repeated by whole segments, requests
 /// or powers of two show, and little enough to stay in a core's cache.
@@ -32,7 +32,7 @@ const fn table() -> [u8; PERIOD + PIECE] {
 
 thread_local! {
     /// What this thread sends of.
-    static TO_SEND: Bytes = within_reach(&TABLE);
+    static TO_SEND: Bytes = copy_to_arena(&TABLE);
 }
 
 /// A place in the stream.

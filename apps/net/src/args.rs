@@ -1,4 +1,4 @@
-//! The arguments that name a network, and what must hold between them.
+//! Command-line arguments that describe a network, and the checks between them.
 
 pub mod rdma;
 
@@ -7,7 +7,6 @@ use crate::cores::CoreList;
 use crate::error::Error;
 use crate::network::Listen;
 use crate::units::{parse_duration, parse_duration_or_none, parse_size};
-
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Idle, IpCidr, VlanId};
@@ -15,101 +14,101 @@ use rdma::RdmaArgs;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Where a command's bytes go, the same for every command that serves or connects.
+/// Network arguments of every command that serves or connects.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NetArgs {
-    /// The network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET,
-    /// memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
+    /// The network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
+    /// vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
     #[arg(long, value_name = "NET")]
     pub via: Via,
 
-    /// Our address and prefix, such as 10.0.0.2/24 or fd00::2/64; may be given several times
+    /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; may be given several times
     #[arg(long, value_name = "CIDR")]
     pub ip: Vec<IpCidr>,
 
-    /// Connect from this address of ours; given several times, from each in turn [default: the one on the peer's link]
+    /// Local address of outgoing connections; several are used in turn [default: the address on the peer's link]
     #[arg(long, value_name = "ADDR")]
     pub from: Vec<IpAddr>,
 
-    /// The router for what is not on the link; once for IPv4, once for IPv6
+    /// Default router; once for IPv4, once for IPv6
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<IpAddr>,
 
-    /// Ask a DHCP server for an IPv4 address and gateway
+    /// Get an IPv4 address and gateway from a DHCP server
     #[arg(long)]
     pub dhcp: bool,
 
-    /// Form IPv6 addresses of what routers on the link advertise, and take the default router and the MTU from them (SLAAC)
+    /// Form IPv6 addresses, and take the default router and MTU, from router advertisements (SLAAC)
     #[arg(long)]
     pub slaac: bool,
 
-    /// Use IPv6 addresses at once, without asking for a second whether another host on the link has them
+    /// Use IPv6 addresses at once, without duplicate address detection, which takes a second
     #[arg(long)]
     pub no_dad: bool,
 
-    /// Our Ethernet address, if not the port's own
+    /// Ethernet address [default: the port's own]
     #[arg(long, value_name = "MAC")]
     pub mac: Option<MacAddr>,
 
-    /// The largest IP packet in bytes, if less than the port can do
+    /// Largest IP packet in bytes, if less than the port's maximum
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
 
-    /// The VLAN that we are in, from 1 to 4094: what is sent gets its tag, and other frames are dropped and counted
+    /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
+    /// counted
     #[arg(long, value_name = "ID")]
     pub vlan: Option<VlanId>,
 
-    /// Take UDP datagrams in IPv4 fragments, and put them together; without, all fragments are dropped and counted
+    /// Reassemble fragmented IPv4 UDP datagrams; without this, fragments are dropped and counted
     #[arg(long)]
     pub fragments: bool,
 
-    /// Send each frame as one buffer, copied where it is not: for a device that does not take several although its driver does, as
-    /// the packed rings of QEMU do not
+    /// Send each frame as one buffer, copied if necessary: for a device that does not support chains although its
+    /// driver does, such as QEMU's packed rings
     #[arg(long)]
     pub no_multi_segment: bool,
 
-    /// How many workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
+    /// Number of workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one)]
     pub workers: Option<usize>,
 
-    /// The cores to pin workers to, one each: 2,3,4 or 2-4
+    /// Cores to pin workers to, one each: 2,3,4 or 2-4
     #[arg(long, value_name = "LIST")]
     pub cores: Option<CoreList>,
 
-    /// Where services run: inline, on their workers' threads; or split, on threads of their own, one beside each worker, so that
-    /// what a service computes holds no connection up
+    /// Threads that services run on: inline, their workers'; or split, their own, one beside each worker, so that a
+    /// service that computes delays no connection
     #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING")]
     pub threading: ThreadingArg,
 
-    /// The core of each worker's service with --threading split [default: cores that no worker has; where there are too few, the
-    /// workers' own]
+    /// Core of each worker's service with --threading split [default: cores without a worker; if there are too few, the
+    /// workers' cores]
     #[arg(long, value_name = "LIST")]
     pub service_cores: Option<CoreList>,
 
-    /// What a worker does while nothing arrives: poll, or sleep for ever longer moments [default: poll]
+    /// Action of a worker while nothing arrives: poll, or sleep for increasing times [default: poll]
     #[arg(long, value_enum, value_name = "HOW")]
     pub idle: Option<IdleArg>,
 
-    /// Poll sockets without ever sleeping (--via kernel only)
+    /// Poll sockets without sleeping (--via kernel only)
     #[arg(long)]
     pub spin: bool,
 
-    /// Take an interface over even if it carries this host's default route
+    /// Use the interface even if it carries this host's default route
     #[arg(long)]
     pub force: bool,
 
-    /// The TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
+    /// TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
     /// [default: native]
     #[arg(long, value_enum, value_name = "NAME")]
     pub engine: Option<EngineArg>,
 
-    /// Connections that one source may have with a worker; a source is an IPv4 address, or the /64 of an IPv6 address
-    /// [default: as many as there may be]
+    /// Limit of connections from one source to a worker; a source is an IPv4 address or an IPv6 /64 [default: none]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_connections_per_source: Option<usize>,
 
-    /// Connections that one source may have begun with a worker and not completed; further ones are answered by SYN cookies
-    /// [default: as many as there may be]
+    /// Limit of half-open connections from one source to a worker; further SYNs are answered with SYN cookies [default:
+    /// none]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_half_open_per_source: Option<usize>,
 
@@ -117,12 +116,12 @@ pub struct NetArgs {
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<Algorithm>,
 
-    /// What is known of the network: internet, or datacenter, where round trips are short and acknowledgements prompt, so
-    /// that losses can be repaired within milliseconds [default: internet]
+    /// Network profile: internet; or datacenter, for short round trips and prompt acknowledgements, where losses are
+    /// repaired within milliseconds [default: internet]
     #[arg(long, value_enum, value_name = "NAME")]
     pub profile: Option<ProfileArg>,
 
-    /// Spread what is sent over the round trip instead of sending it at once, for paths whose queues are short
+    /// Spread segments over the round trip instead of sending bursts, for paths with short queues
     #[arg(long)]
     pub pacing: bool,
 
@@ -130,28 +129,28 @@ pub struct NetArgs {
     #[arg(long)]
     pub ecn: bool,
 
-    /// How long a closed connection may go on delivering what was queued before it is reset, such as 2s; 0 resets it at
-    /// once [default: for as long as the peer answers]
+    /// How long a closed connection may deliver queued data before it is reset, such as 2s; 0 resets it at once
+    /// [default: as long as the peer answers]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub linger: Option<Duration>,
 
-    /// Reset connections in FIN-WAIT-2 (closed here, not by the peer) that receive no data for this long; 0 sets no limit
-    /// [default: 60s]
+    /// Reset connections in FIN-WAIT-2 (closed here, not by the peer) that receive no data for this long; 0 disables
+    /// the limit [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub fin_timeout: Option<Duration>,
 
-    /// Reset connections that have data to send and whose peer acknowledges none of them for this long, even if it answers; 0 sets no
-    /// limit [default: 5m]
+    /// Reset connections with data to send whose peer acknowledges no data for this long, even if it answers; 0
+    /// disables the limit [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub stall_timeout: Option<Duration>,
 
-    /// Probe the peer of a connection that has been idle for this long, such as 2h, and reset it after nine probes at intervals of
-    /// 75s without an answer; 0 sends none [default: 5m for servers, 0 for loads]
+    /// Probe the peer of a connection that has been idle for this long, such as 2h, and reset it after nine probes at
+    /// intervals of 75s without an answer; 0 disables probes [default: 5m for servers, 0 for loads]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub keepalive: Option<Duration>,
 
-    /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via kernel)
-    /// [default: never]
+    /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via
+    /// kernel) [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub idle_timeout: Option<Duration>,
 
@@ -159,19 +158,19 @@ pub struct NetArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub buffer: Option<usize>,
 
-    /// Packets that all connections of a worker may hold [default: seven eighths of its share of the port's]
+    /// Packets that all connections of a worker may hold [default: seven eighths of its share of the port's packets]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_packets: Option<usize>,
 
-    /// Packets that one connection may hold, either way [default: one for every 256 bytes of its buffer]
+    /// Packets that one connection may hold in each direction [default: one for every 256 bytes of its buffer]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_packets_per_connection: Option<usize>,
 
-    /// What passes the port, in a file.
+    /// Capture of the port's frames.
     #[command(flatten)]
     pub capture: CaptureArgs,
 
-    /// How queue pairs are made and used.
+    /// RDMA options.
     #[command(flatten)]
     pub rdma: RdmaArgs,
 
@@ -183,7 +182,7 @@ pub struct NetArgs {
 /// `--engine`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineArg {
-    /// Zero-copy TCP of this project's own.
+    /// Zero-copy TCP of this project.
     #[default]
     Native,
     /// smoltcp's sockets.
@@ -193,29 +192,29 @@ pub enum EngineArg {
 /// `--threading`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ThreadingArg {
-    /// Run to completion.
+    /// Services run to completion on their workers' threads.
     #[default]
     Inline,
-    /// A worker and its service on a thread each.
+    /// A worker and its service run on a thread each.
     Split,
 }
 
 /// `--profile`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProfileArg {
-    /// Nothing is known.
+    /// No assumption about the network.
     #[default]
     Internet,
-    /// Short round trips, prompt peers.
+    /// Short round trips, prompt acknowledgements.
     Datacenter,
 }
 
 /// `--idle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum IdleArg {
-    /// Poll on.
+    /// Keep polling.
     Poll,
-    /// Sleep for ever longer moments.
+    /// Sleep for increasing times.
     Backoff,
 }
 
@@ -233,7 +232,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl NetArgs {
-    /// Checks what one argument says against another, before anything is opened.
+    /// Checks the arguments against each other, before anything is opened.
     pub fn check(&self, listen: &Listen) -> Result<(), Error> {
         if !matches!(self.via, Via::Rdma { .. })
             && let Some(what) = self.rdma.given()
@@ -314,8 +313,8 @@ impl NetArgs {
                     return Err(Error::TooManyAddresses { count, most: Config::MAX_ADDRESSES });
                 }
                 for from in &self.from {
-                    if !self.has(*from) {
-                        return Err(Error::FromNotOurs { address: *from, own: self.ip.clone() });
+                    if !self.is_local(*from) {
+                        return Err(Error::SourceNotLocal { address: *from, own: self.ip.clone() });
                     }
                 }
                 for family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
@@ -323,29 +322,29 @@ impl NetArgs {
                         return Err(Error::SecondGateway(*second));
                     }
                 }
-                listen.tcp.iter().chain(&listen.udp).try_for_each(|address| self.check_ours(*address))
+                listen.tcp.iter().chain(&listen.udp).try_for_each(|address| self.check_listen(*address))
             }
         }
     }
 
-    fn check_ours(&self, address: SocketAddr) -> Result<(), Error> {
+    fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {
         if address.port() == 0 {
-            return Err(Error::NoPort(address));
+            return Err(Error::PortZero(address));
         }
-        let ours = address.ip().is_unspecified() || self.has(address.ip());
-        if ours { Ok(()) } else { Err(Error::NotOurs { address, own: self.ip.clone() }) }
+        let local = address.ip().is_unspecified() || self.is_local(address.ip());
+        if local { Ok(()) } else { Err(Error::NotLocal { address, own: self.ip.clone() }) }
     }
 
-    /// Whether `ip` is an address of ours, or may be.
-    fn has(&self, ip: IpAddr) -> bool {
-        // What DHCP or routers will give us is not known yet.
+    /// Whether `ip` is or may become a local address.
+    fn is_local(&self, ip: IpAddr) -> bool {
+        // Addresses from DHCP or router advertisements are not known yet.
         let may_be_given = if ip.is_ipv4() { self.dhcp } else { self.slaac };
         may_be_given || self.ip.iter().any(|own| own.address() == ip)
     }
 
-    /// Nothing but the network.
+    /// Returns arguments with only `--via`.
     #[cfg(feature = "rdma")]
-    pub fn of(via: Via) -> NetArgs {
+    pub fn with_via(via: Via) -> NetArgs {
         NetArgs {
             via,
             ip: Vec::new(),
@@ -387,8 +386,9 @@ impl NetArgs {
         }
     }
 
-    /// The same for who opens up to `connections` and accepts none: memory is made ready for no more.
-    pub fn opening(&self, connections: u32) -> NetArgs {
+    /// Returns the arguments for a client of up to `connections` connections: an RDMA device registers memory for no
+    /// more.
+    pub fn for_client(&self, connections: u32) -> NetArgs {
         let mut args = self.clone();
         if matches!(args.via, Via::Rdma { .. }) {
             args.rdma.rdma_connections.get_or_insert(connections);
@@ -396,10 +396,10 @@ impl NetArgs {
         args
     }
 
-    /// Checks that `remote` can be connected to.
+    /// Checks that connecting to `remote` is possible.
     pub fn check_remote(&self, remote: SocketAddr) -> Result<(), Error> {
         if remote.port() == 0 {
-            return Err(Error::NoPort(remote));
+            return Err(Error::PortZero(remote));
         }
         if remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(Error::NotAHost(remote));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_together_is_accepted() {
+    fn consistent_arguments_are_accepted() {
         assert_eq!(check("--via kernel --spin --workers 2", &["127.0.0.1:0"]), "");
         let stack = "--via tap:lr0 --ip 10.0.0.2/24 --ip fd00::2/64 --gateway 10.0.0.1 --gateway fd00::1 -- -l 1";
         assert_eq!(check(stack, &["10.0.0.2:7", "[fd00::2]:7", "0.0.0.0:8", "[::]:8"]), "");
@@ -458,14 +458,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_is_refused_with_the_remedy() {
+    fn inconsistent_arguments_are_refused_with_the_remedy() {
         for (text, listen, part) in [
             ("--via kernel --ip 10.0.0.2/24", "10.0.0.2:7", "--ip has no effect with --via kernel: leave it out"),
             ("--via kernel -- --no-huge", "10.0.0.2:7", "EAL's arguments"),
             ("--via tap:lr0", "10.0.0.2:7", "give --ip"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --spin", "10.0.0.2:7", "--spin"),
-            ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.3:7", "10.0.0.3:7: not an address of ours"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --dhcp", "[fd00::3]:7", "not an address of ours"),
+            ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.3:7", "10.0.0.3:7: not a local address"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --dhcp", "[fd00::3]:7", "not a local address"),
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.2:0", "port"),
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
@@ -479,7 +479,7 @@ mod tests {
             ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
             ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "--max-connections-per-source has no effect"),
             ("--via kernel --from 10.0.0.2", "10.0.0.2:7", "--from has no effect with --via kernel"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "--from 10.0.0.3: not an address of ours"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "--from 10.0.0.3: not a local address"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --ip 10.0.0.4/24 --ip 10.0.0.5/24 --ip 10.0.0.6/24 --ip 10.0.0.7/24 \
                  --ip 10.0.0.8/24 --ip fd00::2/64",
@@ -487,7 +487,7 @@ mod tests {
                 "--ip: 9 addresses",
             ),
             ("--via kernel --slaac", "10.0.0.2:7", "--slaac has no effect with --via kernel"),
-            ("--via tap:lr0 --slaac", "10.0.0.2:7", "10.0.0.2:7: not an address of ours"),
+            ("--via tap:lr0 --slaac", "10.0.0.2:7", "10.0.0.2:7: not a local address"),
             (
                 "--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64 --ip fd00::3/64",
                 "10.0.0.2:7",
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_must_be_a_host_of_a_family_we_have_an_address_of() {
+    fn peer_needs_a_local_address_of_its_family() {
         let remote = |text: &str| text.parse().unwrap();
         let net = args("--via tap:lr0 --ip 10.0.0.2/24");
         assert!(net.check_remote(remote("192.0.2.1:7")).is_ok());

@@ -1,4 +1,4 @@
-//! What passes a port, written to a file for tcpdump and Wireshark.
+//! `--pcap`: capture of a port's frames to a file for tcpdump and Wireshark.
 
 #[cfg(feature = "dpdk")]
 mod filter;
@@ -8,37 +8,37 @@ mod pcapng;
 mod writer;
 
 #[cfg(feature = "dpdk")]
-pub use writer::{Error, Output, Writing};
+pub use writer::{CaptureFile, Error, RunningCapture};
 
 use crate::units::{parse_bytes, parse_size};
 use std::path::PathBuf;
 
-/// The file's size at most, if nobody says.
+/// Default of `--pcap-size`.
 #[cfg(feature = "dpdk")]
 const SIZE: u64 = 1 << 30;
 
-/// What every command takes that opens a port.
+/// Capture options of every command that opens a port.
 #[derive(Debug, Default, Clone, clap::Args)]
 pub struct CaptureArgs {
-    /// Write the frames that pass the port to FILE, in pcapng, which tcpdump and Wireshark read
+    /// Write the port's frames to FILE in pcapng format, which tcpdump and Wireshark read
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
-    /// Write only the frames that match FILTER, in the words of pcap-filter(7): 'tcp port 7 and host 10.0.0.1'
+    /// Write only frames that match FILTER, in pcap-filter(7) syntax: 'tcp port 7 and host 10.0.0.1'
     #[arg(long, value_name = "FILTER", requires = "pcap")]
     pcap_filter: Option<String>,
 
-    /// Bytes of each frame that are written at most [default: a frame of the port's MTU]
+    /// Largest number of bytes written of each frame [default: a frame of the port's MTU]
     #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_size)]
     pcap_snap: Option<usize>,
 
-    /// Bytes that FILE has at most, after which no more is written: 64m, 4g [default: 1g]
+    /// Largest size of FILE, after which capturing stops: 64m, 4g [default: 1g]
     #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_bytes)]
     pcap_size: Option<u64>,
 }
 
 impl CaptureArgs {
-    /// Whether there is to be a file.
+    /// Whether `--pcap` was given.
     pub fn is_given(&self) -> bool {
         self.pcap.is_some()
     }

@@ -1,4 +1,4 @@
-//! Which core each worker is pinned to.
+//! CPU cores of workers and services.
 
 use crate::error::Error;
 use linerate_bypass::ConnId;
@@ -7,18 +7,18 @@ use std::str::FromStr;
 /// Cores that Linux's affinity masks can name.
 const CORES: usize = 1024;
 
-/// A list of cores: `2,3,4` or `2-4`, or both mixed.
+/// List of cores: `2,3,4`, `2-4`, or a mixture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreList(Vec<usize>);
 
 impl CoreList {
-    /// The cores, in the order in which they were written: at least one.
+    /// Returns the cores in the order in which they were written; at least one.
     pub fn cores(&self) -> &[usize] {
         &self.0
     }
 }
 
-/// The cores that this process may use.
+/// Returns the cores in this process's affinity mask.
 pub fn usable() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
@@ -29,7 +29,7 @@ impl FromStr for CoreList {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| match text.parse() {
             Ok(core) if core < CORES => Ok(core),
-            _ => Err(format!("'{text}' is not the number of a core: write 2,3,4 or 2-4")),
+            _ => Err(format!("'{text}' is not a core number: write 2,3,4 or 2-4")),
         };
         let mut cores = Vec::new();
         for part in text.split(',') {
@@ -45,23 +45,23 @@ impl FromStr for CoreList {
     }
 }
 
-/// Where workers go that were not told.
+/// Default choice of cores where neither `--cores` nor `--service-cores` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On the first cores: servers.
+pub enum CorePlacement {
+    /// The first usable cores: servers.
     First,
-    /// On the last cores: loads, so that a server and a load on one machine do not share a core without need.
+    /// The last usable cores: loads, so that a server and a load on one machine share a core only if they have to.
     Last,
 }
 
-/// The core of each worker, in order, out of those that this process may use.
-pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: Place) -> Result<Vec<usize>, Error> {
+/// Returns the core of each worker, chosen from the usable ones.
+pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: CorePlacement) -> Result<Vec<usize>, Error> {
     choose_from(&usable(), workers, list, place)
 }
 
-/// The core of each worker's service where that has a thread of its own: those of `list`, or cores that no worker of these has,
-/// or, where there are too few, the workers' own.
-pub fn choose_services(list: Option<&CoreList>, workers: &[usize], place: Place) -> Result<Vec<usize>, Error> {
+/// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker. With too few
+/// cores the services share their workers' cores.
+pub fn choose_services(list: Option<&CoreList>, workers: &[usize], place: CorePlacement) -> Result<Vec<usize>, Error> {
     let usable: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
     choose_services_from(&usable, list, workers, place)
 }
@@ -70,19 +70,19 @@ fn choose_services_from(
     usable: &[usize],
     list: Option<&CoreList>,
     workers: &[usize],
-    place: Place,
+    place: CorePlacement,
 ) -> Result<Vec<usize>, Error> {
     if let Some(CoreList(cores)) = list {
         if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
             return Err(Error::NoSuchCore { option: "--service-cores", core, usable: usable.to_vec() });
         }
         if cores.len() != workers.len() {
-            return Err(Error::NotOneEach { services: cores.len(), workers: workers.len() });
+            return Err(Error::ServiceCoresMismatch { services: cores.len(), workers: workers.len() });
         }
         return Ok(cores.clone());
     }
     let mut free: Vec<usize> = usable.iter().copied().filter(|core| !workers.contains(core)).collect();
-    if place == Place::Last {
+    if place == CorePlacement::Last {
         free.reverse();
     }
     if free.len() < workers.len() {
@@ -96,7 +96,7 @@ fn choose_from(
     usable: &[usize],
     workers: Option<usize>,
     list: Option<&CoreList>,
-    place: Place,
+    place: CorePlacement,
 ) -> Result<Vec<usize>, Error> {
     let cores = match list {
         Some(CoreList(cores)) => {
@@ -111,8 +111,8 @@ fn choose_from(
                 return Err(Error::MoreWorkersThanCores { asked, cores: usable.len() });
             }
             match place {
-                Place::First => usable[..asked].to_vec(),
-                Place::Last => usable[usable.len() - asked..].to_vec(),
+                CorePlacement::First => usable[..asked].to_vec(),
+                CorePlacement::Last => usable[usable.len() - asked..].to_vec(),
             }
         }
     };
@@ -138,45 +138,48 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_cores_is_refused() {
+    fn invalid_core_lists_are_refused() {
         for text in ["", "x", "1,", "-1", "1-", "4-2", "1,1", "0-2,1", "0-4294967295", "1024"] {
             assert!(text.parse::<CoreList>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_server_and_a_load_begin_at_opposite_ends() {
+    fn servers_and_loads_start_at_opposite_ends() {
         let choose = |workers, place| choose_from(&[2, 5, 6], workers, None, place).unwrap();
-        assert_eq!((choose(None, Place::First), choose(None, Place::Last)), (vec![2], vec![6]));
-        assert_eq!((choose(Some(2), Place::First), choose(Some(2), Place::Last)), (vec![2, 5], vec![5, 6]));
+        assert_eq!((choose(None, CorePlacement::First), choose(None, CorePlacement::Last)), (vec![2], vec![6]));
+        assert_eq!(
+            (choose(Some(2), CorePlacement::First), choose(Some(2), CorePlacement::Last)),
+            (vec![2, 5], vec![5, 6])
+        );
     }
 
     #[test]
-    fn a_list_is_taken_as_it_is() {
-        assert_eq!(choose_from(&[2, 5, 6], None, Some(&list("6,2")), Place::First).unwrap(), [6, 2]);
+    fn explicit_list_is_kept_in_order() {
+        assert_eq!(choose_from(&[2, 5, 6], None, Some(&list("6,2")), CorePlacement::First).unwrap(), [6, 2]);
     }
 
     #[test]
-    fn services_get_cores_that_no_worker_has_or_share_theirs() {
+    fn services_use_cores_without_workers_or_share_theirs() {
         let choose = |list: Option<&str>, workers: &[usize], place| {
             choose_services_from(&[0, 1, 2, 3], list.map(self::list).as_ref(), workers, place)
         };
-        assert_eq!(choose(None, &[0], Place::First).unwrap(), [1]);
-        assert_eq!(choose(None, &[3], Place::Last).unwrap(), [2]);
-        assert_eq!(choose(None, &[0, 1], Place::First).unwrap(), [2, 3]);
-        assert_eq!(choose(None, &[0, 1, 2], Place::First).unwrap(), [0, 1, 2]);
-        assert_eq!(choose(Some("0"), &[0], Place::First).unwrap(), [0]);
-        let error = choose(Some("1"), &[0, 2], Place::First).unwrap_err().to_string();
+        assert_eq!(choose(None, &[0], CorePlacement::First).unwrap(), [1]);
+        assert_eq!(choose(None, &[3], CorePlacement::Last).unwrap(), [2]);
+        assert_eq!(choose(None, &[0, 1], CorePlacement::First).unwrap(), [2, 3]);
+        assert_eq!(choose(None, &[0, 1, 2], CorePlacement::First).unwrap(), [0, 1, 2]);
+        assert_eq!(choose(Some("0"), &[0], CorePlacement::First).unwrap(), [0]);
+        let error = choose(Some("1"), &[0, 2], CorePlacement::First).unwrap_err().to_string();
         assert_eq!(error, "--service-cores: 1 for 2 workers: give one for each worker");
-        let error = choose(Some("7"), &[0], Place::First).unwrap_err().to_string();
+        let error = choose(Some("7"), &[0], CorePlacement::First).unwrap_err().to_string();
         assert_eq!(error, "--service-cores: core 7 cannot be used by this process: choose from 0,1,2,3");
     }
 
     #[test]
-    fn cores_that_are_not_there_are_named_with_the_remedy() {
-        let error = choose_from(&[0, 1], Some(3), None, Place::First).unwrap_err();
-        assert_eq!(error.to_string(), "--workers 3: only 2 cores can be used: ask for no more than 2");
-        let error = choose_from(&[0, 1], None, Some(&list("1-2")), Place::First).unwrap_err();
+    fn missing_cores_are_reported_with_the_usable_ones() {
+        let error = choose_from(&[0, 1], Some(3), None, CorePlacement::First).unwrap_err();
+        assert_eq!(error.to_string(), "--workers 3: only 2 cores can be used: give at most 2");
+        let error = choose_from(&[0, 1], None, Some(&list("1-2")), CorePlacement::First).unwrap_err();
         assert_eq!(error.to_string(), "--cores: core 2 cannot be used by this process: choose from 0,1");
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between the arguments and running workers.
+//! Errors between the command line and running workers.
 
 use linerate_bypass::Via;
 use linerate_stack::IpCidr;
@@ -6,92 +6,92 @@ use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Why a network could not be opened or its workers ended.
+/// Reason why a network could not be opened or its workers ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The network has its own addresses, or its own way to do it.
+    /// The option does not apply to this network.
     #[error("{what} has no effect with --via {via}: leave it out")]
     NotWith {
-        /// The argument.
+        /// The option.
         what: &'static str,
-        /// The network, or its kind.
+        /// The network.
         via: &'static str,
     },
-    /// There is no such choice elsewhere.
+    /// The option needs another option.
     #[error("{what} has an effect only with {with}: leave it out")]
     OnlyWith {
-        /// The argument.
+        /// The option.
         what: &'static str,
-        /// What else has to be given.
+        /// The other option.
         with: &'static str,
     },
-    /// A queue pair would stand still that learns too seldom what has been sent.
+    /// Completions are requested too seldom: the send queue would fill up.
     #[error(
-        "--rdma-signal-every {every}: of {sends} requests that are under way at a time every {most}th has to be signalled \
-         at least: give {most} or less, or more of them with --rdma-sends"
+        "--rdma-signal-every {every}: with {sends} outstanding requests at least one in {most} must be signalled: give {most} or less, \
+         or more requests with --rdma-sends"
     )]
-    SignalledTooSeldom {
-        /// Messages between completions.
+    TooFewSignalled {
+        /// Requested messages per completion.
         every: u16,
-        /// Requests under way.
+        /// Send-queue depth.
         sends: u16,
-        /// The most messages.
+        /// Largest valid number of messages per completion.
         most: usize,
     },
-    /// How messages come leaves no choice in something else.
+    /// The option conflicts with `--rdma-mode`.
     #[error("{what} with --rdma-mode {mode}: {why}: leave one of the two out")]
     NotInMode {
         /// The other option.
         what: &'static str,
         /// The mode.
         mode: &'static str,
-        /// Why not.
+        /// Reason.
         why: &'static str,
     },
-    /// The stack needs to know who it is.
-    #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX, --dhcp or --slaac")]
+    /// The stack has no address.
+    #[error("--via {0}: no local address: give --ip ADDRESS/PREFIX, --dhcp or --slaac")]
     NoAddress(Via),
-    /// There is no local address to connect from.
-    #[error("--connect {0}: no address of that family is ours: give --ip ADDRESS/PREFIX")]
+    /// No local address has the family of the peer's.
+    #[error("--connect {0}: no local address of that family: give --ip ADDRESS/PREFIX")]
     NoAddressFor(SocketAddr),
-    /// An address to serve on is not ours.
-    #[error("--listen {address}: not an address of ours: listen on {}, or give it with --ip", listed(.own))]
-    NotOurs {
+    /// A listening address is not local.
+    #[error("--listen {address}: not a local address: listen on {}, or give it with --ip", listed(.own))]
+    NotLocal {
         /// The address.
         address: SocketAddr,
-        /// Our addresses.
+        /// The local addresses.
         own: Vec<IpCidr>,
     },
-    /// An address to connect from is not ours.
-    #[error("--from {address}: not an address of ours: connect from {}, or give it with --ip", listed(.own))]
-    FromNotOurs {
+    /// A source address is not local.
+    #[error("--from {address}: not a local address: connect from {}, or give it with --ip", listed(.own))]
+    SourceNotLocal {
         /// The address.
         address: IpAddr,
-        /// Our addresses.
+        /// The local addresses.
         own: Vec<IpCidr>,
     },
-    /// More than the stack answers for.
+    /// More addresses than the stack supports.
     #[error(
-        "--ip: {count} addresses, with the link-local one that comes with IPv6, that of DHCP and four of routers' prefixes: give so few that \
-         it is {most} at most"
+        "--ip: {count} addresses, counting IPv6's link-local address, that of DHCP and four of router prefixes: at most {most} are \
+         supported"
     )]
     TooManyAddresses {
-        /// How many there would be.
+        /// Number of addresses.
         count: usize,
-        /// How many there may be.
+        /// Limit.
         most: usize,
     },
-    /// A port number is needed.
-    #[error("{0}: port 0 is none: give a port from 1 to 65535")]
-    NoPort(SocketAddr),
-    /// Not the address of one host.
-    #[error("--connect {0}: not the address of a host: give the server's own address")]
+    /// A port number is required.
+    #[error("{0}: port 0 is reserved: give a port from 1 to 65535")]
+    PortZero(SocketAddr),
+    /// The address does not identify one host.
+    #[error("--connect {0}: not a host address: give the server's address")]
     NotAHost(SocketAddr),
-    /// One router for each address family.
-    #[error("--gateway {0}: the second one of its family: give one for IPv4 and one for IPv6 at most")]
+    /// Each address family has one router.
+    #[error("--gateway {0}: second router of its family: give at most one for IPv4 and one for IPv6")]
     SecondGateway(IpAddr),
-    /// The program was built without it.
+    /// The network is not compiled in.
     #[error("--via {via}: not in this build: build it with the cargo feature {feature}, or use --via kernel")]
     NotInThisBuild {
         /// The network.
@@ -99,28 +99,28 @@ pub enum Error {
         /// The missing feature.
         feature: &'static str,
     },
-    /// There are no frames where there is no port.
-    #[error("--via {0}: no frames to be had there: name a DPDK port, such as virtio-user:SOCKET or pci:ADDRESS")]
+    /// The network has no port for raw frames.
+    #[error("--via {0}: raw frames need a DPDK port, such as virtio-user:SOCKET or pci:ADDRESS")]
     NoFrames(Via),
-    /// Frames without a protocol are moved by one worker.
+    /// Raw frames use one worker.
     #[error("--cores: {0} cores for one worker: give one")]
     OneCore(usize),
-    /// A frame does not fit.
+    /// The payload does not fit a frame.
     #[error("--size {size}: this port's frames carry {most} bytes at most: give no more, or a larger --mtu")]
     FrameTooLong {
-        /// Bytes of payload.
+        /// Requested payload in bytes.
         size: usize,
-        /// What there may be.
+        /// Largest payload in bytes.
         most: usize,
     },
-    /// The kernel's sockets could not be had.
+    /// Kernel sockets could not be opened.
     #[error(transparent)]
     Kernel(#[from] linerate_kernel::Error),
     /// DPDK could not be started.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Eal(#[from] linerate_bypass::dpdk::EalError),
-    /// DPDK knows no further thread.
+    /// EAL could not register another thread.
     #[cfg(feature = "dpdk")]
     #[error("{0}: ask for fewer workers")]
     Threads(#[from] linerate_bypass::dpdk::TooManyThreads),
@@ -128,7 +128,7 @@ pub enum Error {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] linerate_bypass::dpdk::OpenError),
-    /// What passes the port cannot be written.
+    /// The capture could not be started.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Capture(#[from] crate::capture::Error),
@@ -136,61 +136,61 @@ pub enum Error {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Device(#[from] linerate_rdma::native::Error),
-    /// It could not be made ready.
+    /// The RDMA adapter could not be created.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Adapter(#[from] linerate_rdma::OpenError),
-    /// It failed.
+    /// A verbs call failed.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
-    /// Another host has an address of ours.
+    /// Duplicate address detection found another host with a local address.
     #[error("--ip {0}; --no-dad does not look")]
     Duplicate(#[from] linerate_stack::DuplicateAddress),
-    /// The system has no randomness to give.
-    #[error("no randomness from the system: {0}")]
+    /// The system's random number generator failed.
+    #[error("random numbers from the system: {0}")]
     NoRandomness(getrandom::Error),
-    /// A worker needs a core of its own.
-    #[error("--workers {asked}: only {cores} cores can be used: ask for no more than {cores}")]
+    /// Each worker needs a core.
+    #[error("--workers {asked}: only {cores} cores can be used: give at most {cores}")]
     MoreWorkersThanCores {
-        /// Workers asked for.
+        /// Requested workers.
         asked: usize,
-        /// Cores there are.
+        /// Usable cores.
         cores: usize,
     },
-    /// A core that is not there, or that this process may not use.
+    /// The core does not exist, or is not in this process's affinity mask.
     #[error("{option}: core {core} cannot be used by this process: choose from {}", listed(.usable))]
     NoSuchCore {
-        /// What named it.
+        /// The option that named it.
         option: &'static str,
         /// The core.
         core: usize,
-        /// The ones that can be used.
+        /// The usable cores.
         usable: Vec<usize>,
     },
-    /// Not as many cores for services as for workers.
+    /// The numbers of service cores and workers differ.
     #[error("--service-cores: {services} for {workers} workers: give one for each worker")]
-    NotOneEach {
-        /// How many there are.
+    ServiceCoresMismatch {
+        /// Service cores.
         services: usize,
-        /// How many workers.
+        /// Workers.
         workers: usize,
     },
-    /// There is no memory in which services on threads of their own could write.
+    /// Memory for the services' data could not be allocated.
     #[error("--threading split: {0}")]
     NoArena(linerate_bypass::arena::ArenaError),
-    /// More workers than connection names can tell apart.
-    #[error("{0} workers are too many: ask for no more than 256")]
+    /// More workers than a `ConnId` can number.
+    #[error("{0} workers are too many: give at most 256")]
     TooManyWorkers(usize),
-    /// Linux refused to pin a worker.
+    /// The kernel refused to pin a worker.
     #[error("core {0}: cannot pin a worker to it: choose others with --cores")]
     NotPinned(usize),
-    /// A thread could not be made.
+    /// A thread could not be started.
     #[error("worker {worker}: cannot start its thread: {source}")]
     Spawn {
         /// The worker.
         worker: usize,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// A worker panicked; its message is on standard error.
@@ -199,7 +199,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the arguments alone show it, without a look at the machine.
+    /// Whether the arguments alone cause the error, independent of the machine.
     pub fn is_usage(&self) -> bool {
         use Error::*;
         #[cfg(feature = "dpdk")]
@@ -210,14 +210,14 @@ impl Error {
             self,
             NotWith { .. }
                 | OnlyWith { .. }
-                | SignalledTooSeldom { .. }
+                | TooFewSignalled { .. }
                 | NotInMode { .. }
                 | NoAddress(_)
                 | NoAddressFor(_)
-                | NotOurs { .. }
-                | FromNotOurs { .. }
+                | NotLocal { .. }
+                | SourceNotLocal { .. }
                 | TooManyAddresses { .. }
-                | NoPort(_)
+                | PortZero(_)
                 | NotAHost(_)
                 | SecondGateway(_)
                 | NotInThisBuild { .. }

@@ -1,7 +1,7 @@
-//! From a command line to running workers: opens the network that `--via` names and runs a service on it.
+//! Opening of the network that `--via` names, and the workers that run a service on it.
 //!
-//! The binary, the load generators and the comparison share this crate. It also holds the parsers of option values ([`units`]) and the
-//! process-level helpers of every command ([`process`]: standard output, signals, service-manager notification).
+//! Shared by the binary, the load generators and the comparison. Also contains the parsers of option values ([`units`])
+//! and the process-level parts of every command ([`process`]: standard output, signals, service-manager notification).
 #![forbid(unsafe_code)]
 
 mod args;
@@ -14,7 +14,7 @@ pub mod process;
 mod raw;
 mod run_context;
 mod split;
-mod stats_query;
+mod stats_client;
 mod summary;
 mod tx_arena;
 pub mod units;
@@ -22,11 +22,11 @@ pub mod units;
 #[cfg(feature = "rdma")]
 pub use args::rdma::{ConnectArg, ModeArg};
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg, ThreadingArg, rdma::RdmaArgs};
-pub use cores::{CoreList, Place, usable as usable_cores};
+pub use cores::{CoreList, CorePlacement, usable as usable_cores};
 pub use error::Error;
 pub use network::{Listen, Network, Running};
-pub use raw::{ETHERNET, Frames, PortArgs};
-pub use run_context::{Basis, Device, Over, Threading};
-pub use stats_query::Way;
-pub use summary::Shown;
-pub use tx_arena::within_reach;
+pub use raw::{ETHERNET, FrameWorker, PortArgs};
+pub use run_context::{Device, RunContext, Threading, WithContext};
+pub use stats_client::StatsClient;
+pub use summary::SummaryReport;
+pub use tx_arena::copy_to_arena;

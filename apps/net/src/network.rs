@@ -1,12 +1,12 @@
 //! An open network, and the workers that run a service on it.
 
 use crate::args::{NetArgs, ThreadingArg};
-use crate::cores::{self, Place};
+use crate::cores::{self, CorePlacement};
 use crate::error::Error;
 use crate::port::{Close, Job, Port};
-use crate::run_context::Basis;
+use crate::run_context::RunContext;
 use crate::split;
-use crate::stats_query::Way;
+use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, Summary, WorkerCtx};
 use std::io;
@@ -16,35 +16,34 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often workers that are starting are looked at.
+/// Interval at which the start of workers is checked.
 pub(crate) const READY_PERIOD: Duration = Duration::from_millis(2);
 
-/// Addresses to serve on.
+/// Listening addresses.
 #[derive(Debug, Default, Clone)]
 pub struct Listen {
-    /// Over TCP.
+    /// TCP addresses.
     pub tcp: Vec<SocketAddr>,
-    /// Over UDP.
+    /// UDP addresses.
     pub udp: Vec<SocketAddr>,
 }
 
-/// A network that is open, with a core for each worker and no worker running yet. `M` is the message of the
-/// services to be run on it.
+/// An open network with a core for each worker, before any worker runs. `M` is the message type of its services.
 pub struct Network<M> {
     cores: Vec<usize>,
     port: Threaded<M>,
-    way: Way,
+    stats: StatsClient,
 }
 
-/// A port, and where services are run on it.
+/// A port, and the threads that services run on.
 enum Threaded<M> {
-    /// On its workers' threads.
+    /// The workers' threads.
     Inline(Port<M>),
-    /// On threads of their own.
+    /// Their own threads.
     Split(split::Port<M>),
 }
 
-/// What `does` with the port of a [`Threaded`], whatever its workers' messages are.
+/// Evaluates an expression with the port of a [`Threaded`], whatever the message type of its workers.
 macro_rules! with_port {
     ($threaded:expr, $port:ident => $does:expr) => {
         match $threaded {
@@ -55,60 +54,60 @@ macro_rules! with_port {
 }
 
 impl<M: Send + 'static> Network<M> {
-    /// Opens the network of `args` and begins to listen. Workers without a core given go to `place`. While another
-    /// process is waited for, `stop` ends the wait.
-    pub fn open(args: &NetArgs, listen: &Listen, place: Place, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+    /// Opens the network of `args` and begins to listen. Without `--cores`, workers get the cores of `place`. `stop`
+    /// ends the wait for another process, such as the other end of a link.
+    pub fn open(args: &NetArgs, listen: &Listen, place: CorePlacement, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         args.check(listen)?;
         let cores = cores::choose(args.workers, args.cores.as_ref(), place)?;
         let port = match args.threading {
             ThreadingArg::Inline => Threaded::Inline(Port::open(args, listen, cores.len(), stop)?),
             ThreadingArg::Split => Threaded::Split(split::Port::open(args, listen, &cores, place, stop)?),
         };
-        Ok(Network { cores, port, way: Way::default() })
+        Ok(Network { cores, port, stats: StatsClient::default() })
     }
 
-    /// The TCP addresses listened on, with the ports that were chosen for port 0.
+    /// Returns the TCP listening addresses, with the ports that were chosen for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         with_port!(&self.port, port => port.listening())
     }
 
-    /// How many workers there will be.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.cores.len()
     }
 
-    /// The way to ask the workers how they are, which leads nowhere before they have been started.
-    pub fn way(&self) -> Way {
-        self.way.clone()
+    /// Returns a client for queries to the workers. It is not connected before they start.
+    pub fn stats_client(&self) -> StatsClient {
+        self.stats.clone()
     }
 
-    /// What is below, and how services run on it, where a result says nothing without it.
-    pub fn basis(&self) -> Basis {
+    /// Returns the context to report beside results.
+    pub fn run_context(&self) -> RunContext {
         let threading = match &self.port {
             Threaded::Inline(_) => None,
             Threaded::Split(port) => Some(port.threading()),
         };
-        Basis { device: with_port!(&self.port, port => port.device()), threading }
+        RunContext { device: with_port!(&self.port, port => port.device()), threading }
     }
 
-    /// Memory of `bytes` that the network reaches, for what services send from where it lies.
+    /// Allocates `bytes` of memory that the network can send from without a copy.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         with_port!(&self.port, port => port.arena(bytes))
     }
 
-    /// Opens `memory` to all peers, to be read by themselves; where, is known when the workers have been started.
+    /// Registers `memory` for READs by all peers. Its address is known once the workers have started.
     pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
         with_port!(&self.port, port => port.publish(memory))
     }
 
-    /// Opens `memory` to all peers, for atomic operations by themselves; where, is known when the workers have been started. `what` is the
-    /// option that asks for it.
+    /// Registers `memory` for atomic operations by all peers. Its address is known once the workers have started.
+    /// `what` is the option that needs it.
     pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
         with_port!(&self.port, port => port.count(memory, what))
     }
 
-    /// Starts the workers, each on a thread pinned to its core, with the service that `make` makes there. They
-    /// run until `stop` says so, or until one of them fails.
+    /// Starts each worker on a thread pinned to its core, with a service created there by `make`. Workers run until
+    /// `stop` is set or one of them fails.
     pub fn start<S: Service<Message = M> + Send + 'static>(
         self,
         make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
@@ -118,8 +117,8 @@ impl<M: Send + 'static> Network<M> {
         stop.set_workers(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.port {
-            Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.way)?,
-            Threaded::Split(port) => port.jobs(make, &stop, &ready, &self.way)?,
+            Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.stats)?,
+            Threaded::Split(port) => port.jobs(make, &stop, &ready, &self.stats)?,
         };
         let mut running = Running::start(&self.cores, jobs, stop, close)?;
         running.ready = ready;
@@ -127,11 +126,11 @@ impl<M: Send + 'static> Network<M> {
     }
 }
 
-/// Running workers.
+/// A network's running workers.
 pub struct Running<S> {
     threads: Vec<JoinHandle<Result<(S, Summary), Error>>>,
     stop: Stop,
-    /// How many of them serve.
+    /// Workers that serve.
     ready: Arc<AtomicUsize>,
     close: Close,
 }
@@ -144,7 +143,7 @@ impl<S: Send + 'static> Running<S> {
                 Ok(thread) => running.threads.push(thread),
                 Err(source) => {
                     running.stop.stop();
-                    // What ended first is what is told.
+                    // The error reported is the spawn error.
                     let _ = running.join();
                     return Err(Error::Spawn { worker, source });
                 }
@@ -153,11 +152,11 @@ impl<S: Send + 'static> Running<S> {
         Ok(running)
     }
 
-    /// Waits until all workers serve, which takes a while where DHCP gives the address; `false` if they end first, or
-    /// are to drain.
+    /// Waits until all workers serve, which takes time where DHCP assigns the address. Returns `false` if they end or
+    /// drain before.
     pub fn await_ready(&self) -> bool {
         while self.ready.load(Ordering::Relaxed) < self.threads.len() {
-            if self.is_over() || self.stop.is_draining() {
+            if self.is_finished() || self.stop.is_draining() {
                 return false;
             }
             std::thread::sleep(READY_PERIOD);
@@ -165,13 +164,13 @@ impl<S: Send + 'static> Running<S> {
         true
     }
 
-    /// Whether a worker has ended, by itself or because it was stopped.
-    pub fn is_over(&self) -> bool {
+    /// Whether a worker has ended, of its own accord or stopped.
+    pub fn is_finished(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Waits for all workers to end, closes their port, and returns their services, and what they and the port have
-    /// counted together.
+    /// Waits for all workers to end and closes their port. Returns the services, and the sum of the workers' and the
+    /// port's counters.
     pub fn join(self) -> Result<(Vec<S>, Summary), Error> {
         let ends: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
         let mut total = (self.close)();
@@ -192,7 +191,7 @@ impl<S: Send + 'static> Running<S> {
     }
 }
 
-/// A thread called `name` on `core`, at whose end everything ends that `stop` stops.
+/// Starts a thread called `name` on `core`. When it ends, it sets `stop`.
 pub(crate) fn spawn<T: Send + 'static>(
     name: String,
     core: usize,
@@ -210,8 +209,8 @@ pub(crate) fn spawn<T: Send + 'static>(
     })
 }
 
-/// Stops all workers when one ends, whether by itself or by a panic: a service that has lost a worker answers only
-/// some of its peers, and nobody would know.
+/// Stops all workers when one ends or panics: a service without all its workers would silently fail to answer some of
+/// its peers.
 struct StopOnDrop(Stop);
 
 impl Drop for StopOnDrop {
@@ -231,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn services_come_back_in_the_order_of_their_workers() {
+    fn services_are_returned_in_worker_order() {
         let job = |n| -> Job<u8> { Box::new(move || Ok((n, Summary::default()))) };
         assert_eq!(run(vec![job(1), job(2), job(3)]).unwrap(), [1, 2, 3]);
     }
 
     #[test]
-    fn what_the_workers_and_their_port_counted_is_added_up() {
+    fn summary_adds_workers_and_port() {
         let counted = |n| Summary { rx_frames: n, ..Summary::default() };
         let jobs: Vec<Job<u8>> = vec![Box::new(move || Ok((0, counted(1)))), Box::new(move || Ok((0, counted(2))))];
         let core = core_affinity::get_core_ids().unwrap()[0].id;
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_panics_stops_the_others_and_is_named() {
+    fn panicking_worker_stops_the_others_and_is_named() {
         let core = core_affinity::get_core_ids().unwrap()[0].id;
         let stop = Stop::default();
         let seen = stop.clone();
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_cannot_be_had_is_an_error() {
+    fn unavailable_core_is_an_error() {
         let jobs: Vec<Job<u8>> = vec![Box::new(|| Ok((0, Summary::default())))];
         let error =
             Running::start(&[1023], jobs, Stop::default(), Box::new(Summary::default)).unwrap().join().unwrap_err();

@@ -1,4 +1,4 @@
-//! An open network of any kind: what `--via` comes to.
+//! An open network of any kind that `--via` can name.
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk_port;
@@ -12,24 +12,24 @@ use crate::args::NetArgs;
 use crate::error::Error;
 use crate::network::Listen;
 use crate::run_context::Device;
-use crate::stats_query::Way;
+use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, Summary, Via, WorkerCtx};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// One worker, ready to be run on its own thread: makes its service there, and gives it back in the end.
+/// A worker, ready to run on its own thread: creates its service there, and returns it at the end.
 pub type Job<S> = Box<dyn FnOnce() -> Result<(S, Summary), Error> + Send>;
 
-/// Tells what a port has counted by itself, and closes it.
+/// Closes a port and returns the port's own counters.
 pub type Close = Box<dyn FnOnce() -> Summary>;
 
-/// One that services with the message `M` are run on.
+/// An open network for services with message type `M`.
 pub enum Port<M> {
     /// Kernel sockets.
     Kernel(kernel::Port<M>),
-    /// The stack on a DPDK port, and the addresses listened on.
+    /// The stack on a DPDK port, and its listening addresses.
     #[cfg(feature = "dpdk")]
     Stack(Box<stack::Port>, Vec<SocketAddr>),
     /// An RDMA device.
@@ -38,7 +38,7 @@ pub enum Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens the network of `args` for so many workers, and begins to listen.
+    /// Opens the network of `args` for `workers` workers, and begins to listen.
     pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         match &args.via {
             Via::Kernel => Ok(Port::Kernel(kernel::Port::open(args, listen, workers)?)),
@@ -48,14 +48,14 @@ impl<M: Send + 'static> Port<M> {
             _ => Ok(Port::Stack(Box::new(stack::Port::open(args, listen, workers, stop)?), listen.tcp.clone())),
             #[cfg(not(feature = "dpdk"))]
             via => {
-                // Only DPDK's links are waited for.
+                // `stop` ends the wait for a link, which only DPDK ports have.
                 let _ = stop;
                 Err(Error::NotInThisBuild { via: via.clone(), feature: "dpdk" })
             }
         }
     }
 
-    /// The TCP addresses listened on, with the ports that were chosen for port 0.
+    /// Returns the TCP listening addresses, with the ports that were chosen for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         match self {
             Port::Kernel(port) => port.listening(),
@@ -66,7 +66,7 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// The device below, where it may be emulated.
+    /// Returns the RDMA device, which may be emulated.
     pub fn device(&self) -> Option<Device> {
         match self {
             #[cfg(feature = "rdma")]
@@ -75,7 +75,7 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// Memory of `bytes` that the network reaches.
+    /// Allocates `bytes` of memory that the network can send from.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         match self {
             Port::Kernel(_) => Arena::new(ArenaConfig { bytes, hugepages: true }),
@@ -86,7 +86,7 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// Opens `memory` to all peers, to be read by themselves.
+    /// Registers `memory` for READs by all peers.
     pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
@@ -98,7 +98,7 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// Opens `memory` to all peers, for atomic operations by themselves, for which `what` asks.
+    /// Registers `memory` for atomic operations by all peers, which option `what` needs.
     pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
@@ -110,16 +110,16 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// The workers, each to be run on its own thread, where it makes its service and adds one to `ready` when it serves; and what is to
-    /// be done when all have ended. The first that is made tells `way`.
+    /// Returns the workers, each of which runs on its own thread, creates its service there and increments `ready` when
+    /// it serves; and the action after all have ended. The first worker connects `stats`.
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
-        way: &Way,
+        stats: &StatsClient,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
-        let make = way.told_by(make);
+        let make = stats.connect_with(make);
         match self {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
             #[cfg(feature = "dpdk")]

@@ -1,4 +1,4 @@
-//! Process-level helpers of every command: standard output, signals, and service-manager notification.
+//! Process-level parts of every command: standard output, signals, and service-manager notification.
 
 pub mod notify;
 pub mod output;

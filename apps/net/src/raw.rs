@@ -1,36 +1,36 @@
-//! A queue pair of a port by itself: one worker that moves frames, and no stack.
+//! A queue pair without the TCP/IP stack: one worker that moves frames.
 
 use crate::capture::CaptureArgs;
-use crate::cores::{self, CoreList, Place};
+use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
 use linerate_bypass::{Nic, Summary, Via};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
 
-/// Which port, and how it is opened.
+/// Command-line arguments that open a port for raw frames.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PortArgs {
-    /// The port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or
+    /// The DPDK port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or
     /// memif:SOCKET,server, or eal with EAL's arguments after --
     #[arg(long, value_name = "NET")]
     pub via: Via,
 
-    /// The core to pin the worker to; a reflector takes the first, a load the last
+    /// Core of the worker [default: the first core for a reflector, the last for a load]
     #[arg(long, value_name = "CORE")]
     pub cores: Option<CoreList>,
 
-    /// The largest payload of a frame in bytes, if less than the port can do
+    /// Largest frame payload in bytes, if less than the port's maximum
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
 
-    /// Take an interface over even if it carries this host's default route
+    /// Use the interface even if it carries this host's default route
     #[arg(long)]
     pub force: bool,
 
-    /// What passes the port, in a file.
+    /// Capture of the port's frames.
     #[command(flatten)]
     pub capture: CaptureArgs,
 
@@ -39,24 +39,24 @@ pub struct PortArgs {
     pub eal: Vec<String>,
 }
 
-/// What is done with a queue pair, on the worker's thread.
-pub trait Frames: Send + 'static {
-    /// What comes of it.
+/// Work on a queue pair, run on the worker's thread.
+pub trait FrameWorker: Send + 'static {
+    /// Result of the work.
     type Outcome: Send + 'static;
 
-    /// The port is open, and payloads may have `mtu` bytes in one piece. An error ends it before it begins.
-    fn opened(&self, mtu: usize) -> Result<(), Error>;
+    /// Checks that payloads of up to `mtu` bytes in one buffer suffice. An error ends the worker before it starts.
+    fn check_payload(&self, mtu: usize) -> Result<(), Error>;
 
-    /// Whether it is waited until the link is up.
-    fn awaits_link(&self) -> bool;
+    /// Whether to wait until the link is up before running.
+    fn needs_link(&self) -> bool;
 
-    /// Does it, until it is done or `stop` is set.
+    /// Runs until the work is complete or `stop` is set.
     fn run(self, nic: impl Nic, stop: &AtomicBool) -> (Self::Outcome, Summary);
 }
 
 impl PortArgs {
-    /// The core, if all of it can be.
-    pub fn check(&self, place: Place) -> Result<Vec<usize>, Error> {
+    /// Checks the arguments and returns the worker's core.
+    pub fn check(&self, place: CorePlacement) -> Result<Vec<usize>, Error> {
         if matches!(self.via, Via::Kernel | Via::Rdma { .. }) {
             return Err(Error::NoFrames(self.via.clone()));
         }
@@ -64,12 +64,12 @@ impl PortArgs {
         if cores.len() == 1 { Ok(cores) } else { Err(Error::OneCore(cores.len())) }
     }
 
-    /// Opens the port and does `frames` on a worker, until it is done or `stop` is set. Returns what came of it, and what worker and
-    /// port have counted. `ready` is called when the port is open.
+    /// Opens the port and runs `frames` on a worker until the work is complete or `stop` is set. Calls `ready` when the
+    /// port is open. Returns the result, and the counters of the worker and of the port.
     #[cfg(feature = "dpdk")]
-    pub fn run<F: Frames>(
+    pub fn run<F: FrameWorker>(
         &self,
-        place: Place,
+        place: CorePlacement,
         frames: F,
         stop: &Arc<AtomicBool>,
         ready: impl FnOnce(),
@@ -83,8 +83,8 @@ impl PortArgs {
         let config = PortConfig { mtu: self.mtu, force: self.force, stop: stop.clone(), ..PortConfig::default() };
         let port = dpdk_port::open(&eal, &self.via, cores.len(), config)?;
         let can = port.capabilities();
-        frames.opened(usize::from(can.mtu).min(can.data_room.saturating_sub(ETHERNET)))?;
-        if frames.awaits_link() {
+        frames.check_payload(usize::from(can.mtu).min(can.data_room.saturating_sub(ETHERNET)))?;
+        if frames.needs_link() {
             dpdk_port::await_link(&port, stop);
         }
         let mut queues = port.take_queues();
@@ -98,18 +98,18 @@ impl PortArgs {
         let running =
             Running::start(&cores, vec![job], stop.clone().into(), Box::new(move || dpdk_port::summary_of(&port)))?;
         ready();
-        while !running.is_over() {
+        while !running.is_finished() {
             std::thread::sleep(READY_PERIOD);
         }
         let (mut outcomes, summary) = running.join()?;
         Ok((outcomes.remove(0), summary))
     }
 
-    /// There is no port in this build.
+    /// Refuses: this build has no ports.
     #[cfg(not(feature = "dpdk"))]
-    pub fn run<F: Frames>(
+    pub fn run<F: FrameWorker>(
         &self,
-        place: Place,
+        place: CorePlacement,
         _: F,
         _: &Arc<AtomicBool>,
         _: impl FnOnce(),

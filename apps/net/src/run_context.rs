@@ -1,15 +1,14 @@
-//! What a result came about by, where its figures say nothing without it: a device that may be emulated in software, and threads that
-//! may have shared a core.
+//! Facts about a run without which its figures mislead: a device emulated in software, or threads that shared a core.
 
 use serde::Serialize;
 use std::fmt;
 
-/// An RDMA device.
+/// RDMA device of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Device {
-    /// Its name.
+    /// Device name.
     pub name: String,
-    /// The driver that emulates it, if it is emulated.
+    /// Driver that emulates the device in software, if any.
     pub emulated_by: Option<String>,
 }
 
@@ -22,10 +21,10 @@ impl fmt::Display for Device {
     }
 }
 
-/// Services run on threads of their own, beside their workers.
+/// `--threading split`: services run on their own threads, beside their workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threading {
-    /// For want of cores, some of them share one.
+    /// Whether some of these threads share a core, because there are too few.
     pub co_scheduled: bool,
 }
 
@@ -41,46 +40,46 @@ impl Serialize for Threading {
     }
 }
 
-/// What a result came about by. As JSON what there is of `"device":{"name":…,"emulated_by":…}` and `"threading":"split"` or
-/// `"split, co-scheduled"`.
+/// Context of a run. JSON has the fields that are present: `"device":{"name":…,"emulated_by":…}`, and
+/// `"threading":"split"` or `"split, co-scheduled"`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Basis {
-    /// The device.
+pub struct RunContext {
+    /// The RDMA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
-    /// Where services ran, if not on their workers' threads.
+    /// Present if services did not run on their workers' threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threading: Option<Threading>,
 }
 
-impl From<Device> for Basis {
-    fn from(device: Device) -> Basis {
-        Basis { device: Some(device), threading: None }
+impl From<Device> for RunContext {
+    fn from(device: Device) -> RunContext {
+        RunContext { device: Some(device), threading: None }
     }
 }
 
-/// A result, and what it came about by. As JSON the result's object, with the [`Basis`] in it.
+/// A result and its [`RunContext`]. JSON has the result's object with the context's fields added.
 #[derive(Debug, Serialize)]
-pub struct Over<T> {
+pub struct WithContext<T> {
     /// The result.
     #[serde(flatten)]
     pub result: T,
-    /// What it came about by.
+    /// The context.
     #[serde(flatten)]
-    pub basis: Basis,
+    pub context: RunContext,
 }
 
-impl<T: Serialize> Over<T> {
-    /// One JSON object.
+impl<T: Serialize> WithContext<T> {
+    /// Returns the result as one JSON object.
     pub fn json(&self) -> String {
-        serde_json::to_string(self).expect("a result is made of plain numbers")
+        serde_json::to_string(self).expect("a result consists of plain numbers")
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Over<T> {
+impl<T: fmt::Display> fmt::Display for WithContext<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.result)?;
-        let Basis { device, threading } = &self.basis;
+        let RunContext { device, threading } = &self.context;
         device.iter().try_for_each(|device| write!(f, "\ndevice      {device}"))?;
         threading.iter().try_for_each(|threading| write!(f, "\nthreading   {threading}"))
     }
@@ -101,13 +100,13 @@ mod tests {
         }
     }
 
-    fn over(device: Option<(&str, Option<&str>)>) -> Over<Count> {
+    fn over(device: Option<(&str, Option<&str>)>) -> WithContext<Count> {
         let device = device.map(|(name, by)| Device { name: name.to_owned(), emulated_by: by.map(str::to_owned) });
-        Over { result: Count { requests: 3 }, basis: Basis { device, threading: None } }
+        WithContext { result: Count { requests: 3 }, context: RunContext { device, threading: None } }
     }
 
     #[test]
-    fn a_result_names_its_device_and_what_emulates_it() {
+    fn device_and_its_emulator_are_part_of_the_result() {
         let rxe = over(Some(("rxe0", Some("rxe"))));
         assert_eq!(rxe.to_string(), "requests    3\ndevice      rxe0, emulated in software by rxe");
         assert_eq!(rxe.json(), r#"{"requests":3,"device":{"name":"rxe0","emulated_by":"rxe"}}"#);
@@ -117,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn a_result_of_threads_that_shared_a_core_says_so() {
+    fn co_scheduled_threads_are_part_of_the_result() {
         let split = |co_scheduled| {
-            let basis = Basis { device: None, threading: Some(Threading { co_scheduled }) };
-            Over { result: Count { requests: 3 }, basis }
+            let context = RunContext { device: None, threading: Some(Threading { co_scheduled }) };
+            WithContext { result: Count { requests: 3 }, context }
         };
         assert_eq!(split(false).json(), r#"{"requests":3,"threading":"split"}"#);
         assert_eq!(split(true).to_string(), "requests    3\nthreading   split, co-scheduled");
     }
 
     #[test]
-    fn a_result_over_no_device_is_as_it_was() {
+    fn result_without_context_has_no_extra_fields() {
         assert_eq!((over(None).to_string(), over(None).json()), ("requests    3".into(), r#"{"requests":3}"#.into()));
     }
 }

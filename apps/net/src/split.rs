@@ -1,12 +1,12 @@
-//! `--threading split`: workers that run nothing but their transport, and services on threads of their own beside them.
+//! `--threading split`: workers that run only their transport, with each service on its own thread beside its worker.
 
 use crate::args::{IdleArg, NetArgs};
-use crate::cores::{self, Place};
+use crate::cores::{self, CorePlacement};
 use crate::error::Error;
 use crate::network::{Listen, spawn};
 use crate::port::{self, Close, Job};
 use crate::run_context::Threading;
-use crate::stats_query::Way;
+use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Service, Stop, Via, WorkerCtx};
@@ -15,14 +15,14 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes each way of a connection between the two threads, unless `--buffer` says otherwise.
+/// Bytes in each direction of a connection between the two threads, without `--buffer`.
 const WINDOW: usize = 256 << 10;
-/// Memory in which each service writes what it sends.
+/// Memory for the data that each service sends.
 const WRITTEN: usize = 32 << 20;
 
-/// A port whose workers run relays, for services with the message `M`.
+/// A port whose workers run relays for services with message type `M`.
 pub struct Port<M> {
-    /// The port.
+    /// The port of the relays.
     pub port: port::Port<Commands>,
     services: Vec<usize>,
     config: Config,
@@ -30,12 +30,12 @@ pub struct Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens the network of `args` for workers on these `cores`, and finds cores for their services.
+    /// Opens the network of `args` for workers on `cores`, and chooses the cores of their services.
     pub fn open(
         args: &NetArgs,
         listen: &Listen,
         cores: &[usize],
-        place: Place,
+        place: CorePlacement,
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, Error> {
         let services = cores::choose_services(args.service_cores.as_ref(), cores, place)?;
@@ -54,18 +54,18 @@ impl<M: Send + 'static> Port<M> {
         Ok(Port { port, services, config, message: PhantomData })
     }
 
-    /// How services run.
+    /// Returns how services run.
     pub fn threading(&self) -> Threading {
         Threading { co_scheduled: self.config.co_scheduled }
     }
 
-    /// As [`port::Port::jobs`]: the threads of the services are started at once, and end with their workers.
+    /// As [`port::Port::jobs`]. The services' threads start at once and end with their workers.
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
-        way: &Way,
+        stats: &StatsClient,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
         let (relays, stations): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
         let relays = Arc::new(Mutex::new(relays.into_iter().map(Some).collect::<Vec<Option<Relay>>>()));
@@ -77,7 +77,7 @@ impl<M: Send + 'static> Port<M> {
             let take = take.clone();
             move |ctx: WorkerCtx<Commands>| take(ctx.worker).expect("each worker makes its relay once").seated(ctx)
         };
-        let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready, way)?;
+        let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready, stats)?;
         let mut jobs: Vec<Job<S>> = Vec::new();
         for (worker, (run, station)) in workers.into_iter().zip(stations).enumerate() {
             let make = make.clone();
@@ -87,7 +87,7 @@ impl<M: Send + 'static> Port<M> {
             let take = take.clone();
             jobs.push(Box::new(move || {
                 let ended = run();
-                // One that was never made, or whose worker failed, ends its service as well: by being dropped.
+                // Dropping a relay ends its service: also one whose worker failed or was never started.
                 drop(take(worker));
                 let ended = ended.map(|(relay, mut summary)| {
                     relay.end(&mut summary);

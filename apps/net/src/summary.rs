@@ -5,12 +5,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A [`Summary`], to be shown: as a few lines for people, or as one JSON object with its fields.
+/// A [`Summary`] formatted as a few lines of text, or serialised as one JSON object.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub struct Shown<'a>(#[serde(serialize_with = "Fields::serialize")] &'a Summary);
+pub struct SummaryReport<'a>(#[serde(serialize_with = "Fields::serialize")] &'a Summary);
 
-/// Which they are: one that is missing here does not compile.
+/// Fields of [`Summary`]; a missing field is a compile error.
 #[derive(Serialize)]
 #[serde(remote = "Summary")]
 struct Fields {
@@ -50,13 +50,13 @@ fn is_nothing(verbs: &Verbs) -> bool {
     *verbs == Verbs::default()
 }
 
-impl<'a> From<&'a Summary> for Shown<'a> {
+impl<'a> From<&'a Summary> for SummaryReport<'a> {
     fn from(summary: &'a Summary) -> Self {
-        Shown(summary)
+        SummaryReport(summary)
     }
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for SummaryReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self.0;
         let Summary { turns, busy_turns, bursts, .. } = self.0;
@@ -100,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_every_counter_and_each_cause() {
-        let value: serde_json::Value = serde_json::to_value(Shown::from(&summary())).unwrap();
+    fn json_has_every_counter_and_drop_cause() {
+        let value: serde_json::Value = serde_json::to_value(SummaryReport::from(&summary())).unwrap();
         assert_eq!(value["rx_bytes"], 2);
         assert_eq!(value["misdirected"], 5);
         assert_eq!((&value["turns"], &value["busy_turns"], &value["bursts"]), (&30.into(), &20.into(), &15.into()));
@@ -110,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn the_text_names_each_cause() {
-        assert!(Shown::from(&summary()).to_string().contains("drops       3 checksum, 4 no listener\n"));
-        assert!(Shown::from(&Summary::default()).to_string().contains("drops       none\n"));
+    fn text_names_each_drop_cause() {
+        assert!(SummaryReport::from(&summary()).to_string().contains("drops       3 checksum, 4 no listener\n"));
+        assert!(SummaryReport::from(&Summary::default()).to_string().contains("drops       none\n"));
     }
 }

@@ -1,25 +1,25 @@
-//! Bytes that are sent over and over, where the open port reaches them: from elsewhere each would be copied first.
+//! Payload that is sent repeatedly, in memory that the open port can send from without a copy.
 
 use linerate_bypass::Bytes;
 use linerate_bypass::arena::Arena;
 use std::sync::Mutex;
 
-/// What [`within_reach`] takes for each worker at most.
+/// Arena bytes reserved for [`copy_to_arena`] per worker.
 #[cfg(any(feature = "dpdk", feature = "rdma"))]
 pub const PER_WORKER: usize = 256 << 10;
 
-/// Memory that the open port reaches, if there is one.
+/// Memory that the open port can send from, if it has any.
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
-/// Makes `arena` the place for what is sent from now on.
+/// Sets the arena that [`copy_to_arena`] allocates from.
 #[cfg(any(feature = "dpdk", feature = "rdma"))]
 pub fn set_arena(arena: Arena) {
     *lock() = Some(arena);
 }
 
-/// A copy of `bytes` that the open port reaches, if there is such memory and room in it. To be made once by each thread
-/// that sends of it, so that no two count its holders in one place.
-pub fn within_reach(bytes: &[u8]) -> Bytes {
+/// Returns a copy of `bytes` in the arena, or on the heap if there is no arena or it is full. Each sending thread makes
+/// its own copy, because threads that share one contend on its reference count.
+pub fn copy_to_arena(bytes: &[u8]) -> Bytes {
     match lock().as_ref().and_then(|arena| arena.alloc(bytes.len())) {
         Some(mut block) => {
             block.copy_from_slice(bytes);

@@ -1,9 +1,9 @@
-//! Durations and sizes as people write them on a command line.
+//! Parsers of durations, sizes and addresses on the command line.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A length of time: `20us`, `500ms`, `5s`, `2m`.
+/// Parses a duration: `20us`, `500ms`, `5s`, `2m`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let micros = match unit {
@@ -15,23 +15,23 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let count: u64 = text[..text.len() - unit.len()].parse().map_err(|_| "the number is missing or too large")?;
     match count.checked_mul(micros) {
-        Some(0) => Err("nothing happens in no time".to_owned()),
+        Some(0) => Err("the duration must be positive".to_owned()),
         Some(micros) => Ok(Duration::from_micros(micros)),
         None => Err("the number is too large".to_owned()),
     }
 }
 
-/// A length of time, or none: `0`, `500ms`.
+/// Parses a duration or zero: `0`, `500ms`.
 pub fn parse_duration_or_none(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
 }
 
-/// An address with a port: `10.0.0.2:7`, `[::1]:7`.
+/// Parses an address with a port: `10.0.0.2:7`, `[::1]:7`.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write an address and a port, such as 10.0.0.2:7 or [::1]:7".to_owned())
 }
 
-/// A number of bytes: `65536`, `64k`, `1m` (binary multiples).
+/// Parses a number of bytes: `65536`, `64k`, `1m` (binary multiples).
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let shift = match unit {
@@ -47,12 +47,12 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of bytes, or none: `0`, `64k`.
+/// Parses a number of bytes or zero: `0`, `64k`.
 pub fn parse_size_or_none(text: &str) -> Result<usize, String> {
     if text == "0" { Ok(0) } else { parse_size(text) }
 }
 
-/// A number of bytes that may be many: `512m`, `4g` (binary multiples).
+/// Parses a large number of bytes: `512m`, `4g` (binary multiples).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let shift = match unit {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_a_unit() {
+    fn durations_need_a_unit() {
         assert_eq!(parse_duration("20us"), Ok(Duration::from_micros(20)));
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));

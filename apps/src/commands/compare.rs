@@ -11,7 +11,7 @@ use linerate_compare::run::schedule::{Asked, Schedule, Task};
 use linerate_compare::run::way::Way;
 use linerate_compare::run::{Comparison, Of, Standing};
 use linerate_compare::{process, utc::Utc};
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
 use linerate_net::units::parse_duration;
 use linerate_net::{CoreList, EngineArg};
@@ -209,7 +209,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
 
     let out = args.out.clone().unwrap_or_else(|| format!("linerate-compare-{}", Utc::now().compact()).into());
     let measured = rows.iter().filter(|row| row.obstacle.is_none()).count();
-    tell(format_args!(
+    eprint_line(format_args!(
         "{measured} of {} rows can be measured here, {} rounds of {} ms each; about {}",
         rows.len(),
         schedule.times.rounds,
@@ -232,7 +232,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     results.notes.extend(notes(&results));
     let paths = report::write(&results, &out)?;
     print(report::terminal(&results).trim_end())?;
-    tell(lines(&paths));
+    eprint_line(lines(&paths));
     if results.finished { Ok(()) } else { Err(CompareError::Interrupted(out)) }
 }
 
@@ -288,7 +288,7 @@ impl Progress {
                 other => other.name(0),
             };
             if self.last_part.as_ref() != Some(&part) {
-                tell(format_args!("{part}: {done} of {of} done, about {} left", time(standing.left)));
+                eprint_line(format_args!("{part}: {done} of {of} done, about {} left", time(standing.left)));
                 self.last_part = Some(part);
             }
             return;

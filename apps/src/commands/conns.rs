@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::inspect::{self, Connection, Process, QueryResult, TargetArgs};
 use clap::ValueEnum;
 use linerate_bypass::inspect::ConnState;
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use serde::Serialize;
 use std::cmp::{Ordering, Reverse};
 use std::fmt::Write;
@@ -183,7 +183,7 @@ pub fn run(args: &ConnsArgs) -> Result<(), Error> {
         return print_line(json).map_err(Error::Output);
     }
     for worker in silent {
-        tell(format_args!("worker {worker} did not answer within one second: its connections are missing"));
+        eprint_line(format_args!("worker {worker} did not answer within one second: its connections are missing"));
     }
     print_line(text(&connections)).map_err(Error::Output)
 }

@@ -5,7 +5,7 @@ use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
 use linerate_load::{Counts, FlightPlan, Probe, UdpEchoLoad};
-use linerate_net::Over;
+use linerate_net::WithContext;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 
@@ -26,7 +26,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let run = u64::from_ne_bytes(udp::random()?);
     let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
     let local = (ports.local, ports.first);
-    let (load, basis) = ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;
+    let (load, context) = ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, why: None });
     };
@@ -37,7 +37,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let paces = load.as_ref().and_then(UdpEchoLoad::pace).into_iter();
     let open = open.map(|open| OpenReport::new(open, *answered, paces));
     let datagrams = Some(DatagramsReport { lost: *lost, late: *late, corrupt: *corrupt });
-    let report = Over { result: EchoReport { all: report, open, datagrams }, basis };
+    let report = WithContext { result: EchoReport { all: report, open, datagrams }, context };
     print_line(if args.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors == 0 { Ok(()) } else { Err(Error::Frames { lost: *lost, corrupt: *corrupt }) }
 }

@@ -14,7 +14,7 @@ use linerate_load::{
 use linerate_net::ThreadingArg;
 use linerate_net::process::signals;
 use linerate_net::units::parse_size;
-use linerate_net::{Listen, Network, Place};
+use linerate_net::{CorePlacement, Listen, Network};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -277,11 +277,11 @@ fn query<S: Service<Message = Infallible> + Send + 'static>(
 ) -> Result<Option<S>, Error> {
     let (interrupted, done) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     args.load.net.check_remote(args.load.connect)?;
-    let network = Network::open(&args.load.net.opening(1), &Listen::default(), Place::Last, &interrupted)?;
+    let network = Network::open(&args.load.net.for_client(1), &Listen::default(), CorePlacement::Last, &interrupted)?;
     let (stop, seen) = (Arc::new(AtomicBool::new(false)), done.clone());
     let running = network.start(move |_| make(seen.clone()), stop.clone())?;
     let started = Instant::now();
-    while !done.load(Ordering::Acquire) && !running.is_over() && !interrupted.load(Ordering::Relaxed) {
+    while !done.load(Ordering::Acquire) && !running.is_finished() && !interrupted.load(Ordering::Relaxed) {
         if started.elapsed() > REPLY_LIMIT {
             break;
         }

@@ -4,7 +4,7 @@ use super::kv::KvLoadArgs;
 use super::udp::{self, Ports};
 use crate::error::Error;
 use linerate_load::{Astray, KvLoad, LONGEST_IN_DATAGRAM, NO_ANSWER, Protocol, UdpKvLoad, UdpPlan};
-use linerate_net::Over;
+use linerate_net::WithContext;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 
@@ -25,7 +25,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let space = args.keyspace(None);
     let (remote, local, first) = (args.load.connect, ports.local, ports.first);
     let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up(), duration: args.load.duration() };
-    let (load, basis) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
+    let (load, context) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
     let Some(udp) = load.filter(UdpKvLoad::has_been_answered) else {
         return Err(Error::NoConnection { remote, why: None });
     };
@@ -36,7 +36,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let Astray { lost, corrupt, .. } = udp.astray();
     let (refused, missing) = (load.refused(), if args.fail_on_miss { load.misses() } else { 0 });
     let errors = lost + corrupt + refused + missing;
-    let report = Over { result: args.report(&[load], udp.measured(), errors), basis };
+    let report = WithContext { result: args.report(&[load], udp.measured(), errors), context };
     print_line(if args.load.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors == 0 {
         return Ok(());

@@ -6,12 +6,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate_bypass::ConnectError;
 use linerate_load::report::BulkReport;
 use linerate_load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
-use linerate_net::Shown;
+use linerate_net::SummaryReport;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 use linerate_net::units::{parse_address, parse_duration, parse_duration_or_none};
-use linerate_net::{Basis, Over};
-use linerate_net::{Listen, NetArgs, Network, Place};
+use linerate_net::{CorePlacement, Listen, NetArgs, Network};
+use linerate_net::{RunContext, WithContext};
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -147,7 +147,7 @@ pub struct Measured<T> {
     /// Measurement time.
     pub measured: Duration,
     /// Basis of the measurement.
-    pub basis: Basis,
+    pub context: RunContext,
     /// Error of the last connection that could not be opened.
     pub why: Option<ConnectError>,
 }
@@ -176,19 +176,19 @@ pub fn run_parts<P: Part>(
     if args.connect.port().checked_add(args.ports - 1).is_none() {
         return Err(Error::Usage(format!("--ports {}: exceeds the port range after {}", args.ports, args.connect)));
     }
-    let network = Network::open(&args.net.opening(opening), &Listen::default(), Place::Last, &interrupted)?;
-    let basis = network.basis();
+    let network = Network::open(&args.net.for_client(opening), &Listen::default(), CorePlacement::Last, &interrupted)?;
+    let context = network.run_context();
     let (ports, connections, warm_up) = (args.ports, args.connections as usize, args.warm_up);
     let plan = Plan { remote: args.connect, ports, connections, warm_up, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
-    let _serving = args.introspection.serve(&network.way(), network.workers())?;
+    let _serving = args.introspection.serve(&network.stats_client(), network.workers())?;
     let running = {
         let (plan, board) = (plan.clone(), board.clone());
         network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?
     };
     let mut watch = Watch::new(&plan, &board, unit);
-    while !running.is_over() && !watch.is_done(&interrupted) {
+    while !running.is_finished() && !watch.is_done(&interrupted) {
         thread::sleep(TICK);
     }
     watch.progress.finish_and_clear();
@@ -198,9 +198,9 @@ pub fn run_parts<P: Part>(
     let unopened = plan.connections - opened - board.failed();
 
     let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
-    let mut all = Measured { traffic, errors, measured, basis, why: None };
+    let mut all = Measured { traffic, errors, measured, context, why: None };
     let (loads, counted) = running.join()?;
-    tracing::info!("{}", Shown::from(&counted));
+    tracing::info!("{}", SummaryReport::from(&counted));
     for load in loads {
         let outcome = load.into_outcome();
         all.traffic.push(outcome.traffic);
@@ -225,8 +225,8 @@ pub fn print<T>(
     measured: Measured<T>,
     first: Option<String>,
 ) -> Result<(), Error> {
-    let Measured { errors, basis, .. } = measured;
-    let report = Over { result: report, basis };
+    let Measured { errors, context, .. } = measured;
+    let report = WithContext { result: report, context };
     print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors.total() == 0 { Ok(()) } else { Err(Error::Load { errors, first }) }
 }

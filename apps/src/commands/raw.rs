@@ -6,12 +6,12 @@ use linerate_bypass::{Nic, Summary};
 use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
 use linerate_load::report::Report;
 use linerate_load::{Counts, FlightPlan};
-use linerate_net::Shown;
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::SummaryReport;
+use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
 use linerate_net::units::{parse_duration, parse_duration_or_none};
-use linerate_net::{self as net, Frames, Place, PortArgs};
-use linerate_net::{Basis, Over};
+use linerate_net::{self as net, CorePlacement, FrameWorker, PortArgs};
+use linerate_net::{RunContext, WithContext};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -78,26 +78,26 @@ fn reflect(args: &ReflectArgs) -> Result<(), Error> {
     let stop = signals::stop_flag().map_err(Error::Signals)?;
     let ready = format!("ready raw reflect via {}, 1 worker", args.port.via);
     let mut printed = Ok(());
-    let ((), total) = args.port.run(Place::First, Reflect, &stop, || printed = print_line(ready))?;
+    let ((), total) = args.port.run(CorePlacement::First, Reflect, &stop, || printed = print_line(ready))?;
     printed.map_err(Error::Output)?;
-    let summary = Over { result: Shown::from(&total), basis: Basis::default() };
+    let summary = WithContext { result: SummaryReport::from(&total), context: RunContext::default() };
     if args.json {
         return print_line(summary.json()).map_err(Error::Output);
     }
-    tell(summary);
+    eprint_line(summary);
     Ok(())
 }
 
 struct Reflect;
 
-impl Frames for Reflect {
+impl FrameWorker for Reflect {
     type Outcome = ();
 
-    fn opened(&self, _: usize) -> Result<(), net::Error> {
+    fn check_payload(&self, _: usize) -> Result<(), net::Error> {
         Ok(())
     }
 
-    fn awaits_link(&self) -> bool {
+    fn needs_link(&self) -> bool {
         false
     }
 
@@ -126,15 +126,15 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
         open: None,
     };
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
-    let ((counts, measured), total) = args.port.run(Place::Last, worker, &stop, || ())?;
-    tracing::info!("{}", Shown::from(&total));
+    let ((counts, measured), total) = args.port.run(CorePlacement::Last, worker, &stop, || ())?;
+    tracing::info!("{}", SummaryReport::from(&total));
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }
     let Counts { answered: frames, lost, corrupt, rtt_nanos, .. } = counts;
     let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos)
         .with_histogram(args.histogram, &rtt_nanos);
-    let report = Over { result: report, basis: Basis::default() };
+    let report = WithContext { result: report, context: RunContext::default() };
     print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if lost + corrupt == 0 { Ok(()) } else { Err(Error::Frames { lost, corrupt }) }
 }
@@ -144,15 +144,15 @@ struct Send {
     run: u64,
 }
 
-impl Frames for Send {
+impl FrameWorker for Send {
     type Outcome = (Counts, Duration);
 
-    fn opened(&self, mtu: usize) -> Result<(), net::Error> {
+    fn check_payload(&self, mtu: usize) -> Result<(), net::Error> {
         let size = self.plan.size;
         if size <= mtu { Ok(()) } else { Err(net::Error::FrameTooLong { size, most: mtu }) }
     }
 
-    fn awaits_link(&self) -> bool {
+    fn needs_link(&self) -> bool {
         true
     }
 

@@ -3,13 +3,13 @@
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use linerate_bypass::{Service, WorkerCtx};
-use linerate_net::Over;
-use linerate_net::Shown;
+use linerate_net::SummaryReport;
+use linerate_net::WithContext;
 use linerate_net::process::notify;
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
 use linerate_net::units::{parse_address, parse_duration_or_none};
-use linerate_net::{Listen, NetArgs, Network, Place};
+use linerate_net::{CorePlacement, Listen, NetArgs, Network};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -78,16 +78,16 @@ where
 {
     let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
-    let network = Network::open(net, listen, Place::First, &signalled)?;
-    let (workers, basis) = (network.workers(), network.basis());
+    let network = Network::open(net, listen, CorePlacement::First, &signalled)?;
+    let (workers, context) = (network.workers(), network.run_context());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
     let metrics =
         listeners.metrics().map(|address| format!(", metrics at http://{address}/metrics")).unwrap_or_default();
-    let _serving = listeners.serve(&network.way(), workers)?;
+    let _serving = listeners.serve(&network.stats_client(), workers)?;
     let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
-    let threading = basis.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
+    let threading = context.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
     let ready = format!(
         "ready {name} on {} via {}, {workers} worker{plural}{threading}{metrics}",
         addresses.join(", "),
@@ -100,11 +100,11 @@ where
 
     let (services, total) = running.join()?;
     notify::stopping();
-    let summary = Over { result: Shown::from(&total), basis };
+    let summary = WithContext { result: SummaryReport::from(&total), context };
     if end.json {
         print_line(summary.json()).map_err(Error::Output)?;
     } else {
-        tell(summary);
+        eprint_line(summary);
     }
     Ok(services)
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::inspect::{self, Process, QueryError, TargetArgs};
 use crate::top::{self, KeyAction, Sample, Sampler, SamplerEvent, State};
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::units::parse_duration;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
@@ -62,7 +62,7 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
     match ended {
         None => Ok(()),
         Some(QueryError::Ended) => {
-            tell(format_args!("linerate top: process {pid} has ended"));
+            eprint_line(format_args!("linerate top: process {pid} has ended"));
             Ok(())
         }
         Some(error) => Err(error.into()),

@@ -4,9 +4,9 @@ use super::LoadArgs;
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
 use linerate_bypass::{Service, Via};
-use linerate_net::Basis;
-use linerate_net::Shown;
-use linerate_net::{self as net, Listen, Network, Place};
+use linerate_net::RunContext;
+use linerate_net::SummaryReport;
+use linerate_net::{self as net, CorePlacement, Listen, Network};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Ports {
         let network = loop {
             let udp = (first..).take(args.connections as usize).map(|port| SocketAddr::new(local, port)).collect();
             let listen = Listen { tcp: Vec::new(), udp };
-            match Network::<Infallible>::open(&args.net, &listen, Place::Last, &interrupted) {
+            match Network::<Infallible>::open(&args.net, &listen, CorePlacement::Last, &interrupted) {
                 Err(net::Error::Kernel(_)) if attempts > 1 => {
                     attempts -= 1;
                     first = FIRST_PORT.start + (first + 997) % FIRST_PORT.len() as u16;
@@ -77,20 +77,20 @@ impl Ports {
     pub fn run<S: Service<Message = Infallible> + Send + 'static>(
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
-    ) -> Result<(Option<S>, Basis), Error> {
+    ) -> Result<(Option<S>, RunContext), Error> {
         let Ports { network, introspection, interrupted, .. } = self;
-        let basis = network.basis();
-        let _serving = introspection.serve(&network.way(), network.workers())?;
+        let context = network.run_context();
+        let _serving = introspection.serve(&network.stats_client(), network.workers())?;
         let (done, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let flags = (interrupted, done.clone());
         let running = network.start(move |_| make(flags.clone()), stop.clone())?;
-        while !running.is_over() && !done.load(Ordering::Relaxed) {
+        while !running.is_finished() && !done.load(Ordering::Relaxed) {
             thread::sleep(TICK);
         }
         stop.store(true, Ordering::Relaxed);
         let (loads, counted) = running.join()?;
-        tracing::info!("{}", Shown::from(&counted));
-        Ok((loads.into_iter().next(), basis))
+        tracing::info!("{}", SummaryReport::from(&counted));
+        Ok((loads.into_iter().next(), context))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Line protocol of the introspection socket: one JSON line per query, one per reply.
 
-use super::Way;
+use super::StatsClient;
 use super::server::Reaction;
 use super::wire::{About, Connection, Connections, Counters, Line, Query, Reply, VERSION};
 use serde::Deserialize;
@@ -12,13 +12,13 @@ const MAX_LINE: usize = 1 << 10;
 /// Source of replies to queries.
 pub struct Responder {
     about: About,
-    way: Way,
+    way: StatsClient,
     started: Instant,
 }
 
 impl Responder {
     /// Creates a responder for the process `about`, whose workers `way` reaches.
-    pub fn new(about: About, way: Way) -> Self {
+    pub fn new(about: About, way: StatsClient) -> Self {
         Responder { about, way, started: Instant::now() }
     }
 

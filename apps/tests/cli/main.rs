@@ -68,7 +68,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2:7 --linger 2", "--linger"),
         ("echo serve --via tap:lr0 --listen 10.0.0.2:7", "--ip ADDRESS/PREFIX"),
         ("echo serve --via tap:lr0 --ip 10.0.0.2 --listen 10.0.0.2:7", "prefix"),
-        ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.3:7", "10.0.0.3:7: not an address of ours"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.3:7", "10.0.0.3:7: not a local address"),
         ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", not_with_rdma),
         ("echo load --via kernel --connect 127.0.0.1:7 --srq 64", "--srq has an effect only with --via rdma:DEVICE"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),

@@ -1,7 +1,7 @@
 //! Character generator (RFC 864): sends lines of printing characters for as long as the peer reads them.
 
 use linerate_bypass::{Bytes, ConnId, Origin, Service, Transport};
-use linerate_net::within_reach;
+use linerate_net::copy_to_arena;
 use std::convert::Infallible;
 
 /// Printing ASCII characters, the space included.
@@ -30,7 +30,7 @@ const fn block() -> [u8; 9 * ROUND] {
 
 thread_local! {
     /// What this thread sends of.
-    static TO_SEND: Bytes = within_reach(&BLOCK);
+    static TO_SEND: Bytes = copy_to_arena(&BLOCK);
 }
 
 /// The chargen service, for measuring bulk send: as fast as the peer's window allows. What the peer sends is

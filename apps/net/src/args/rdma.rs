@@ -1,53 +1,53 @@
-//! The arguments of `--via rdma:DEVICE`: how its queue pairs are made and used.
+//! Command-line arguments of `--via rdma:DEVICE`.
 
 use crate::units::{parse_size, parse_size_or_none};
 
-/// What a queue pair can be asked to have or to leave; what is not given is the adapter's choice.
+/// Queue-pair and connection options; the adapter has the defaults.
 #[derive(Debug, Default, Clone, PartialEq, Eq, clap::Args)]
 pub struct RdmaArgs {
-    /// Receive buffers that all connections of a worker share, in place of their own (rdma)
+    /// Size of a receive queue shared by all connections of a worker (SRQ), in place of one per connection (rdma)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 20))]
     pub srq: Option<u32>,
 
-    /// Receive buffers of a connection: the peer may have so many messages on their way (rdma) [default: 32]
+    /// Receive buffers of a connection, which limit the peer's messages in flight (rdma) [default: 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=16_384))]
     pub rdma_buffers: Option<u16>,
 
-    /// Requests of a connection that are under way at a time (rdma) [default: 128]
+    /// Send-queue depth: outstanding requests of a connection (rdma) [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384))]
     pub rdma_sends: Option<u16>,
 
-    /// Send messages up to this many bytes inline, as far as the device can; 0 sends none so (rdma) [default: 220]
+    /// Send messages up to this size inline, as far as the device can; 0 disables inline sends (rdma) [default: 220]
     #[arg(long, value_name = "BYTES", value_parser = parse_size_or_none)]
     pub rdma_inline: Option<usize>,
 
-    /// Ask for a completion at every so many messages, all of --rdma-sends but four at most (rdma) [default: 100]
+    /// Request a completion for one in N messages, at most --rdma-sends minus four (rdma) [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub rdma_signal_every: Option<u16>,
 
-    /// Requests that are posted by one call at most (rdma) [default: 16]
+    /// Largest number of requests posted by one call (rdma) [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     pub rdma_list: Option<u16>,
 
-    /// Let the peer read slices from this many bytes on where they lie, if both ends can; or never (rdma) [default: 32k]
+    /// Let the peer READ slices of at least this size in place, if both ends can; or never (rdma) [default: 32k]
     #[arg(long, value_name = "BYTES", value_parser = parse_offer)]
     pub rdma_offer_from: Option<OfferFrom>,
 
-    /// Connections of a worker at most, for which memory is registered (rdma) [default: those that a load opens; 1024 for servers]
+    /// Connections per worker for which memory is registered (rdma) [default: those that a load opens; 1024 for
+    /// servers]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub rdma_connections: Option<u32>,
 
-    /// Queue pairs of a worker that are made ahead of the connections that will have them (rdma) [default: none]
+    /// Queue pairs that each worker creates ahead of connections (rdma) [default: none]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     pub rdma_pool: Option<u32>,
 
-    /// How messages come to this end: sent, into buffers that are posted; written by the peer to a ring of each connection's own;
-    /// or, at both ends, as datagrams to one queue pair for all (rdma) [default: send]
-    #[arg(long, value_enum, value_name = "HOW")]
+    /// Transfer of messages: send, SEND into posted buffers; write, RDMA WRITE into a ring of each connection; or ud,
+    /// at both ends, datagrams between one queue pair per worker (rdma) [default: send]
     pub rdma_mode: Option<ModeArg>,
 
-    /// How connections are made, the same at both ends: by rdma_cm, or by telling each other of the queue pairs over tcp (rdma)
-    /// [default: cm; tcp with --rdma-mode ud]
+    /// Connection establishment, the same at both ends: cm, by rdma_cm; or tcp, by exchanging queue-pair parameters
+    /// over TCP (rdma) [default: cm; tcp with --rdma-mode ud]
     #[arg(long, value_enum, value_name = "HOW")]
     pub rdma_connect: Option<ConnectArg>,
 }
@@ -77,18 +77,18 @@ impl ModeArg {
 /// `--rdma-connect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ConnectArg {
-    /// By the connection manager.
+    /// The connection manager, rdma_cm.
     Cm,
-    /// Without it.
+    /// An exchange over TCP.
     Tcp,
 }
 
 /// `--rdma-offer-from`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferFrom {
-    /// All slices are sent.
+    /// Send all slices.
     Never,
-    /// Those from so many bytes on are read by the peer.
+    /// Offer slices of at least this size for READ.
     Bytes(usize),
 }
 
@@ -100,7 +100,7 @@ fn parse_offer(text: &str) -> Result<OfferFrom, String> {
 }
 
 impl RdmaArgs {
-    /// The first of them that is given.
+    /// Returns the name of the first option that is given.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             ("--rdma-mode", self.rdma_mode.is_some()),
@@ -121,14 +121,19 @@ impl RdmaArgs {
 
 #[cfg(feature = "rdma")]
 impl RdmaArgs {
-    /// Checks what one of them says against another.
+    /// Checks the options against each other.
     pub fn check(&self) -> Result<(), crate::Error> {
         let refused = [
             (self.srq.is_some(), ModeArg::Write, "--srq", "each connection has a ring of its own"),
             (self.srq.is_some(), ModeArg::Ud, "--srq", "all connections share the buffers of one queue pair"),
-            (self.rdma_pool.is_some(), ModeArg::Ud, "--rdma-pool", "all connections go by one queue pair"),
-            (self.rdma_offer_from.is_some(), ModeArg::Ud, "--rdma-offer-from", "nothing is read over datagrams"),
-            (self.rdma_connect == Some(ConnectArg::Cm), ModeArg::Ud, "--rdma-connect cm", "rdma_cm makes no sessions"),
+            (self.rdma_pool.is_some(), ModeArg::Ud, "--rdma-pool", "all connections use one queue pair"),
+            (self.rdma_offer_from.is_some(), ModeArg::Ud, "--rdma-offer-from", "unreliable datagrams have no READ"),
+            (
+                self.rdma_connect == Some(ConnectArg::Cm),
+                ModeArg::Ud,
+                "--rdma-connect cm",
+                "rdma_cm connects no datagrams",
+            ),
         ];
         if let Some((_, mode, what, why)) =
             refused.iter().find(|(given, mode, ..)| *given && self.rdma_mode == Some(*mode))
@@ -139,13 +144,13 @@ impl RdmaArgs {
         let most = config.most_unsignalled();
         match self.rdma_signal_every {
             Some(every) if usize::from(every) > most => {
-                Err(crate::Error::SignalledTooSeldom { every, sends: config.sends, most })
+                Err(crate::Error::TooFewSignalled { every, sends: config.sends, most })
             }
             _ => Ok(()),
         }
     }
 
-    /// What they say, and the defaults for the rest.
+    /// Returns the adapter's configuration: these options, and defaults for the rest.
     pub fn config(&self) -> linerate_rdma::Config {
         let defaults = linerate_rdma::Config::default();
         linerate_rdma::Config {
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reaches_the_adapter_and_what_is_not_given_is_its_choice() {
+    fn options_reach_the_adapter_and_others_keep_its_defaults() {
         let defaults = format!("{:?}", Config::default());
         assert_eq!(format!("{:?}", parse("").unwrap().config()), defaults);
         assert_eq!(parse("").unwrap().given(), None);
@@ -226,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_the_default_is() {
+    fn help_states_the_adapters_defaults() {
         use clap::CommandFactory;
         let help = Cli::command().render_long_help().to_string();
         let Config { buffers, sends, inline, signal_every, list, .. } = Config::default();
@@ -239,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_can() {
+    fn invalid_options_are_refused_with_the_valid_ones() {
         for (text, part) in [
             ("--rdma-mode read", "send, write, ud"),
             ("--srq 2", "3.."),

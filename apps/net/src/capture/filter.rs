@@ -1,13 +1,13 @@
-//! Which frames are kept, in the language of libpcap.
+//! Capture filters in libpcap's language.
 
 use linerate_bypass::capture::Filter;
 use pcap::{BpfProgram, Capture, Linktype};
 
-/// A filter of Ethernet frames from the words of pcap-filter(7), or what libpcap says of them.
+/// Compiles a filter of Ethernet frames in pcap-filter(7) syntax. The error is libpcap's message.
 pub fn compile(words: &str) -> Result<Filter, String> {
     let ethernet = Capture::dead(Linktype::ETHERNET).map_err(|error| error.to_string())?;
     let program: BpfProgram = ethernet.compile(words, true).map_err(|error| match error {
-        pcap::Error::PcapError(said) => said,
+        pcap::Error::PcapError(message) => message,
         other => other.to_string(),
     })?;
     Ok(Box::new(move |frame| program.filter(frame)))
@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_which_frames_are_kept() {
+    fn filter_selects_frames() {
         for (words, kept) in [
             ("", [true, true]),
             ("arp", [true, false]),
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_cut_short_is_no_match() {
+    fn truncated_frame_does_not_match() {
         let filter = compile("tcp port 7").unwrap();
         let [_, tcp] = frames();
         for len in 0..38 {
@@ -52,8 +52,8 @@ mod tests {
     }
 
     #[test]
-    fn what_libpcap_does_not_understand_is_told_in_its_words() {
-        let Err(said) = compile("tcp prot 7") else { panic!("it was understood") };
-        assert!(said.contains("syntax error"), "{said}");
+    fn invalid_filter_is_reported_with_libpcaps_message() {
+        let Err(message) = compile("tcp prot 7") else { panic!("it was understood") };
+        assert!(message.contains("syntax error"), "{message}");
     }
 }

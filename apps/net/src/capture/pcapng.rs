@@ -1,34 +1,34 @@
-//! The pcapng file format, as much of it as a capture needs: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format".
+//! Subset of the pcapng file format for captures: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format".
 
 use linerate_bypass::capture::{Direction, Record};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// A frame's block without the frame.
+/// Size of an Enhanced Packet Block without the frame.
 const AROUND_FRAME: usize = 32 + 8 + 4;
-/// The block with which an interface's counters end a file.
+/// Size of the Interface Statistics Block of each interface, which ends a file.
 const STATISTICS: usize = 20 + 2 * 12 + 4 + 4;
 
-/// What frames passed: a queue pair of a port.
+/// Capture interface: a queue pair of a port.
 pub struct Interface<'a> {
-    /// What it is called.
+    /// Interface name.
     pub name: &'a str,
-    /// Bytes that are kept of a frame at most.
+    /// Largest number of bytes captured of each frame.
     pub snap: usize,
-    /// What was kept only, in the words of pcap-filter(7).
+    /// Capture filter in pcap-filter(7) syntax.
     pub filter: Option<&'a str>,
 }
 
-/// A file that is being written, of a bounded size.
+/// File of bounded size that is being written.
 pub struct File<W> {
     out: W,
-    /// Bytes that frames may still take.
+    /// Bytes left for frames.
     left: u64,
     block: Vec<u8>,
 }
 
 impl<W: Write> File<W> {
-    /// Begins a file in `out` of `most` bytes at most, which is given the [`Interface`]s that frames then name by their places.
+    /// Begins a file of at most `most` bytes in `out`. Frames refer to `interfaces` by index.
     pub fn begin(out: W, most: u64, interfaces: &[Interface<'_>]) -> io::Result<Self> {
         let mut file =
             File { out, left: most.saturating_sub((interfaces.len() * STATISTICS) as u64), block: Vec::new() };
@@ -36,7 +36,7 @@ impl<W: Write> File<W> {
         file.block(0x0a0d_0d0a, |block| {
             block.extend(0x1a2b_3c4d_u32.to_le_bytes());
             block.extend([1, 0, 0, 0]);
-            // How long the section is, is not known before its end.
+            // Section length: unknown.
             block.extend((-1_i64).to_le_bytes());
             option(block, 4, program.as_bytes());
             end_of_options(block);
@@ -47,7 +47,7 @@ impl<W: Write> File<W> {
                 block.extend([1, 0, 0, 0]);
                 block.extend(word(interface.snap).to_le_bytes());
                 option(block, 2, interface.name.as_bytes());
-                // Nanoseconds.
+                // Timestamp resolution: nanoseconds.
                 option(block, 9, &[9]);
                 if let Some(filter) = interface.filter {
                     option(block, 11, &[&[0], filter.as_bytes()].concat());
@@ -58,7 +58,7 @@ impl<W: Write> File<W> {
         Ok(file)
     }
 
-    /// Writes `record` of the interface in place `interface`; `false` when there is no room for it in the file.
+    /// Writes `record` of interface number `interface`; returns `false` if the file has no room for it.
     pub fn frame(&mut self, interface: usize, record: &Record) -> io::Result<bool> {
         let bytes = record.bytes();
         if ((AROUND_FRAME + bytes.len().next_multiple_of(4)) as u64) > self.left {
@@ -80,9 +80,9 @@ impl<W: Write> File<W> {
         Ok(true)
     }
 
-    /// Writes how many frames of `interface` were kept until `at`, and how many were not, for want of room.
+    /// Writes the number of frames of `interface` captured until `at`, and of those missed because the buffer was full.
     pub fn counters(&mut self, interface: usize, at: Duration, kept: u64, missed: u64) -> io::Result<()> {
-        // It was set aside.
+        // `begin` reserved the room.
         self.left += STATISTICS as u64;
         self.block(5, |block| {
             block.extend(word(interface).to_le_bytes());
@@ -93,7 +93,7 @@ impl<W: Write> File<W> {
         })
     }
 
-    /// Hands what was written to the system.
+    /// Flushes the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
@@ -111,13 +111,13 @@ impl<W: Write> File<W> {
     }
 }
 
-/// Nothing of a frame or a block has more bytes than 32 bits count.
+/// Converts a size, which the format limits to 32 bits.
 fn word(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 fn time(block: &mut Vec<u8>, at: Duration) {
-    // Until the year 2554.
+    // Sufficient until the year 2554.
     let nanos = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
     block.extend(((nanos >> 32) as u32).to_le_bytes());
     block.extend((nanos as u32).to_le_bytes());
@@ -129,7 +129,7 @@ fn padded(block: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 fn option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // A name or a filter of 64 KB and more is cut.
+    // Truncate a name or filter of 64 KB and more.
     let value = &value[..value.len().min(usize::from(u16::MAX))];
     block.extend(code.to_le_bytes());
     block.extend((value.len() as u16).to_le_bytes());
@@ -147,7 +147,7 @@ mod tests {
     use linerate_bypass::memory_nic::{Link, LinkConfig};
     use linerate_bypass::{Nic, Packet};
 
-    /// Blocks of a file: their kinds and bodies. Each is as long as it says at both ends.
+    /// Returns the types and bodies of a file's blocks, and checks that both length fields of each agree.
     fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let mut blocks = Vec::new();
         while !file.is_empty() {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_its_section_an_interface_frames_and_counters() {
+    fn file_has_section_interface_frames_and_counters() {
         let (file, _) = write(10_000, &[b"abc", b"123456789"]);
         let blocks = blocks(&file);
         assert_eq!(blocks.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [0x0a0d_0d0a, 1, 6, 6, 5]);
@@ -193,7 +193,7 @@ mod tests {
             &[0; 4],
         ];
         assert_eq!(blocks[1].1, interface.concat());
-        // Of five bytes that are kept there is some padding, and of the others their number.
+        // The padded prefix of five bytes, and the original length.
         assert_eq!(blocks[3].1[12..28], *b"\x05\0\0\0\x09\0\0\x0012345\0\0\0");
         assert_eq!(blocks[3].1[28..], [2, 0, 4, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(blocks[4].1[..12], [0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_no_longer_than_it_may_be_and_ends_with_its_counters() {
+    fn file_is_bounded_and_ends_with_its_counters() {
         let frames: Vec<&[u8]> = vec![b"frame"; 50];
         for most in [400, 401, 402, 403, 404, 1000] {
             let (file, written) = write(most, &frames);

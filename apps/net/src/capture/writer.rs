@@ -1,4 +1,4 @@
-//! The thread that writes, and what leads to it.
+//! The capture file and the thread that writes it.
 
 use super::pcapng::{self, Interface};
 use super::{CaptureArgs, SIZE, filter};
@@ -13,68 +13,68 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// Memory for frames of one worker that are to be written: some milliseconds of a fast port.
+/// Ring memory per worker: some milliseconds of a fast port's traffic.
 const MEMORY: usize = 16 << 20;
-/// Frames that it is for, whatever they have.
+/// Bounds of the number of frames in the ring.
 const RECORDS: std::ops::RangeInclusive<usize> = 64..=16_384;
-/// Frames of one worker that are written before it is another's turn, so that the file is in order but for so many.
+/// Frames of one worker written before the next worker's turn, which bounds how far the file is out of order.
 const AT_ONCE: usize = 32;
-/// How often it is looked for frames when none came. Workers do not wake the thread, for that would be a system call of theirs.
+/// Polling interval of the thread when no frames arrive. Workers do not wake it, which would need a system call.
 const LOOK: Duration = Duration::from_millis(2);
-/// An Ethernet header in bytes.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// Why nothing can be written.
+/// Reason why a capture cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error("--pcap {}: {source}: give a file that can be written", path.display())]
     Create {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// System error.
         source: io::Error,
     },
-    /// The words are no filter.
-    #[error("--pcap-filter '{words}': {said}: see the manual page pcap-filter(7)")]
+    /// The filter is invalid.
+    #[error("--pcap-filter '{words}': {message}: see the manual page pcap-filter(7)")]
     Filter {
-        /// The words.
+        /// The filter.
         words: String,
-        /// What libpcap says.
-        said: String,
+        /// libpcap's message.
+        message: String,
     },
-    /// There can be no thread for it.
+    /// The thread cannot be started.
     #[error("--pcap: cannot start a thread: {0}: raise the limit of threads")]
     Spawn(io::Error),
 }
 
-/// A file that there is, to which nothing has been written.
-pub struct Output {
+/// An empty capture file.
+pub struct CaptureFile {
     args: CaptureArgs,
     path: PathBuf,
     file: File,
 }
 
 impl CaptureArgs {
-    /// Makes the file, if it is asked for, or empties it.
-    pub fn create(&self) -> Result<Option<Output>, Error> {
+    /// Creates or truncates the file, if `--pcap` is given.
+    pub fn create(&self) -> Result<Option<CaptureFile>, Error> {
         let Some(path) = &self.pcap else { return Ok(None) };
         self.filter()?;
         let file = File::create(path).map_err(|source| Error::Create { path: path.clone(), source })?;
-        Ok(Some(Output { args: self.clone(), path: path.clone(), file }))
+        Ok(Some(CaptureFile { args: self.clone(), path: path.clone(), file }))
     }
 
     fn filter(&self) -> Result<Option<Filter>, Error> {
         let compile =
-            |words: &String| filter::compile(words).map_err(|said| Error::Filter { words: words.clone(), said });
+            |words: &String| filter::compile(words).map_err(|message| Error::Filter { words: words.clone(), message });
         self.pcap_filter.as_ref().map(compile).transpose()
     }
 }
 
-impl Output {
-    /// Writes what passes `queues` of the port behind `via` from now on, until what is returned is dropped.
-    pub fn begin(self, via: &Via, port: &Capabilities, queues: &mut [QueuePair]) -> Result<Writing, Error> {
-        let Output { args, path, file } = self;
+impl CaptureFile {
+    /// Writes the frames of `queues`, which belong to the port of `via`, until the return value is dropped.
+    pub fn begin(self, via: &Via, port: &Capabilities, queues: &mut [QueuePair]) -> Result<RunningCapture, Error> {
+        let CaptureFile { args, path, file } = self;
         let snap = args.pcap_snap.unwrap_or(usize::from(port.mtu) + ETHERNET);
         let names: Vec<String> = (0..queues.len()).map(|queue| format!("{via} queue {queue}")).collect();
         let words = args.pcap_filter.as_deref();
@@ -87,44 +87,48 @@ impl Output {
             let records = (MEMORY / snap).clamp(*RECORDS.start(), *RECORDS.end());
             let (keeps, reader) = capture(records, snap, args.filter()?);
             queue.keep_copies(keeps);
-            readers.push(Kept { reader, kept: 0 });
+            readers.push(QueueCapture { reader, kept: 0 });
         }
         let ended = Arc::new(AtomicBool::new(false));
         let until = ended.clone();
         let write = move || {
             if let Err(error) = write(file, readers, &until) {
-                tracing::error!("--pcap {}: {error}: no more is written", path.display());
+                tracing::error!("--pcap {}: {error}: capturing stops", path.display());
             }
         };
         let thread = std::thread::Builder::new().name("pcap".into()).spawn(write).map_err(Error::Spawn)?;
-        Ok(Writing { ended, thread: Some(thread) })
+        Ok(RunningCapture { ended, thread: Some(thread) })
     }
 }
 
-/// A file that is being written. When it is dropped, all that has passed until then is in the file.
-pub struct Writing {
+/// A running capture. Dropping it writes all frames captured so far.
+pub struct RunningCapture {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Writing {
+impl Drop for RunningCapture {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        // It has said itself what went wrong.
+        // The thread logs its own errors.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-struct Kept {
+struct QueueCapture {
     reader: Reader,
     kept: u64,
 }
 
-/// Writes what `workers` keep until `ended`, or as much of it as there is room for in `file`.
-fn write<W: io::Write>(mut file: pcapng::File<W>, mut workers: Vec<Kept>, ended: &AtomicBool) -> io::Result<()> {
+/// Writes the captured frames of `workers` until `ended` is set or `file` is full.
+fn write<W: io::Write>(
+    mut file: pcapng::File<W>,
+    mut workers: Vec<QueueCapture>,
+    ended: &AtomicBool,
+) -> io::Result<()> {
     let mut is_full = false;
     while !is_full {
-        // What passed before the end is there to be read after it.
+        // Frames captured before `ended` was set are read after this load.
         let is_last = ended.load(Ordering::Acquire);
         let mut written = 0;
         for (interface, worker) in workers.iter_mut().enumerate() {
@@ -153,10 +157,10 @@ fn write<W: io::Write>(mut file: pcapng::File<W>, mut workers: Vec<Kept>, ended:
     file.flush()?;
     let missed: u64 = workers.iter().map(|worker| worker.reader.missed()).sum();
     if missed > 0 {
-        tracing::warn!("--pcap: {missed} frames passed faster than they could be written, and are not in the file");
+        tracing::warn!("--pcap: {missed} frames are missing: they arrived faster than they could be written");
     }
     if is_full {
-        tracing::warn!("--pcap: the file is as long as it may be, and what passes from now on is not in it");
+        tracing::warn!("--pcap: the file has reached its size limit: capturing stops");
     }
     Ok(())
 }

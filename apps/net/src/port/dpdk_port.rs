@@ -1,4 +1,4 @@
-//! A port of DPDK, opened as the command line says: what the stack's workers and raw frames are on.
+//! A DPDK port opened from the command line, for workers of the stack or for raw frames.
 
 use crate::error::Error;
 use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Port, PortConfig};
@@ -6,16 +6,17 @@ use linerate_bypass::{Summary, Via};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a link may take to come up before who connects begins all the same: some devices do not tell.
+/// Timeout for the link to come up. Connecting begins after it all the same: some devices do not report their link
+/// state.
 const LINK_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked at.
+/// Interval at which the link state is read.
 const LINK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Starts EAL with `arguments` of its own, as `via` needs it.
+/// Starts EAL as `via` needs it, with the additional `arguments`.
 pub fn start_eal(via: &Via, arguments: &[String]) -> Result<Eal, Error> {
     let eal = Eal::start(&EalConfig::for_via(via, arguments.to_vec()))?;
     if let Backing::OrdinaryPages { remedy } = eal.backing() {
-        tracing::warn!("ordinary pages instead of hugepages: {remedy}");
+        tracing::warn!("using ordinary pages instead of hugepages: {remedy}");
     }
     Ok(eal)
 }
@@ -26,7 +27,7 @@ pub fn open(eal: &Eal, via: &Via, workers: usize, config: PortConfig) -> Result<
     Ok(Port::open(eal, via, PortConfig { queues, ..config })?)
 }
 
-/// Waits until the link is up: whoever connects before finds nobody there. `stop` ends the wait.
+/// Waits until the link is up or `stop` is set: SYNs sent before are lost.
 pub fn await_link(port: &Port, stop: &AtomicBool) {
     let end = Instant::now() + LINK_LIMIT;
     while !port.link_up() && !stop.load(Ordering::Relaxed) && Instant::now() < end {
@@ -34,7 +35,7 @@ pub fn await_link(port: &Port, stop: &AtomicBool) {
     }
 }
 
-/// What the port's devices dropped by themselves. To be asked once the workers have ended.
+/// Returns the drop counters of the port's devices. Call it after the workers have ended.
 pub fn summary_of(port: &Port) -> Summary {
     let drops = port.drops();
     let mut summary = Summary::default();

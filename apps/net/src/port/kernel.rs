@@ -1,4 +1,4 @@
-//! `--via kernel`: workers on ordinary sockets.
+//! `--via kernel`: workers on kernel sockets.
 
 use super::Job;
 use crate::args::NetArgs;
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Free ports to look at before the kernel may say that there is none.
+/// Candidate ports to try for one that is free over both TCP and UDP.
 const ATTEMPTS: usize = 16;
 
 /// The bound sockets of all workers.
@@ -37,12 +37,12 @@ impl<M: Send + 'static> Port<M> {
         Ok(Port { app_sender, sockets })
     }
 
-    /// The TCP addresses, with the ports that were found for port 0.
+    /// Returns the TCP listening addresses, with the ports that the kernel chose for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         self.sockets[0].tcp_addrs()
     }
 
-    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
+    /// Returns the workers, each for its own thread; each increments `ready` when it serves.
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
@@ -56,7 +56,7 @@ impl<M: Send + 'static> Port<M> {
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             Box::new(move || {
                 let worker = Worker::new(sockets, make(ctx));
-                // The kernel queues connections from the moment of binding.
+                // The kernel accepts connections as soon as the sockets are bound.
                 ready.fetch_add(1, Ordering::Relaxed);
                 Ok(worker.run(&stop))
             })
@@ -65,7 +65,7 @@ impl<M: Send + 'static> Port<M> {
     }
 }
 
-/// The addresses to listen on, where one that is served over TCP and UDP with port 0 gets the same port for both.
+/// Returns the listening addresses. An address that serves both TCP and UDP with port 0 gets the same port for both.
 fn same_ports(listen: &Listen) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
     let mut tcp = listen.tcp.clone();
     let mut udp = listen.udp.clone();
@@ -80,7 +80,8 @@ fn same_ports(listen: &Listen) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
     (tcp, udp)
 }
 
-/// A port that is free on `address` over TCP and UDP both. If it cannot be had for another reason, binding says so.
+/// Returns a port that is free on `address` over both TCP and UDP. On any other error returns `None`: the later bind
+/// reports it.
 fn free_port(mut address: SocketAddr) -> Option<u16> {
     let tcp = TcpListener::bind(address).ok()?;
     address.set_port(tcp.local_addr().ok()?.port());

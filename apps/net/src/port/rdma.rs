@@ -1,4 +1,4 @@
-//! `--via rdma:DEVICE`: workers on the queue pairs of a verbs device.
+//! `--via rdma:DEVICE`: workers on queue pairs of a verbs device.
 
 use super::Job;
 use crate::args::{IdleArg, NetArgs};
@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A device that is listened on.
+/// A listening verbs device.
 pub struct Port<M> {
     device: Device,
     adapter: Adapter<Native, M>,
@@ -25,10 +25,10 @@ pub struct Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens `device`, and listens there for `workers` workers.
+    /// Opens `device` and listens on it for `workers` workers.
     pub fn open(device: &str, args: &NetArgs, listen: &Listen, workers: usize) -> Result<Self, Error> {
         if !listen.udp.is_empty() {
-            tracing::info!("datagrams are not served: reliable connections carry none");
+            tracing::info!("UDP is not served: reliable connections carry no datagrams");
         }
         let native = Arc::new(Native::open(device)?);
         let defaults = Config::default();
@@ -41,49 +41,51 @@ impl<M: Send + 'static> Port<M> {
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
         match adapter.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
-            Err(error) => tracing::warn!("what services send over and over is copied for each message: {error}"),
+            Err(error) => tracing::warn!("constant payload is copied for each message: {error}"),
         }
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
         Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers })
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> Device {
         self.device.clone()
     }
 
-    /// The addresses listened at, with the ports that were found for port 0.
+    /// Returns the listening addresses, with the ports that were chosen for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         self.adapter.listening()
     }
 
-    /// Memory of `bytes` that the device reaches.
+    /// Allocates `bytes` of memory that the device can access.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         self.adapter.arena(bytes)
     }
 
-    /// Opens `memory` to all peers, to be read; where, is known when workers have been made.
+    /// Registers `memory` for READs by all peers. Its address is known once workers have been created.
     pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
         self.is_reached("--export")?;
         Ok(self.adapter.publish(memory))
     }
 
-    /// Opens `memory` to all peers, to be counted with; where, is known when workers have been made.
+    /// Registers `memory` for atomic operations by all peers. Its address is known once workers have been created.
     pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
         self.is_reached(what)?;
         Ok(self.adapter.count(memory)?)
     }
 
-    /// Whether peers can reach memory by themselves, for which `what` asks.
+    /// Checks that the mode allows one-sided access, which option `what` needs.
     fn is_reached(&self, what: &'static str) -> Result<(), Error> {
         match self.mode {
             Mode::Send | Mode::Write => Ok(()),
-            Mode::Datagrams => Err(Error::NotInMode { what, mode: "ud", why: "datagrams reach no memory" }),
+            Mode::Datagrams => {
+                Err(Error::NotInMode { what, mode: "ud", why: "datagrams have no one-sided operations" })
+            }
         }
     }
 
-    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves. Who connects them has a thread
-    /// for itself, which ends after the last.
+    /// Returns the workers, each for its own thread; each increments `ready` when it serves. The connector has its own
+    /// thread, which ends after the last worker.
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
@@ -102,7 +104,7 @@ impl<M: Send + 'static> Port<M> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             let running = Ended(running.clone());
-            // The first waits for the connections to end.
+            // The first worker joins the connector's thread.
             let connector = connector.take();
             Box::new(move || {
                 let WorkerParts { worker, config, parts, lines } = parts;
@@ -111,7 +113,7 @@ impl<M: Send + 'static> Port<M> {
                 let ended = worker.run(&Clock::start(), &stop);
                 drop(running);
                 if let Some(connector) = connector {
-                    // It says itself what went wrong.
+                    // The connector logs its own errors.
                     let _ = connector.join();
                 }
                 Ok(ended)
@@ -121,7 +123,7 @@ impl<M: Send + 'static> Port<M> {
     }
 }
 
-/// A worker that has ended when this is dropped.
+/// Decrements the number of running workers when dropped.
 struct Ended(Arc<AtomicUsize>);
 
 impl Drop for Ended {

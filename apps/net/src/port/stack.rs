@@ -1,8 +1,8 @@
-//! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
+//! Every `--via` but `kernel` and `rdma`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
 use super::{Job, dpdk_port};
 use crate::args::{EngineArg, NetArgs, ProfileArg};
-use crate::capture::{Output, Writing};
+use crate::capture::{CaptureFile, RunningCapture};
 use crate::error::Error;
 use crate::network::Listen;
 use crate::tx_arena::{PER_WORKER, set_arena};
@@ -14,38 +14,38 @@ use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Idle time after which servers probe their clients, that of Redis (`tcp-keepalive`): clients that have gone without a FIN or RST are
-/// not kept for hours.
+/// Default keepalive idle time of servers, that of Redis (`tcp-keepalive`): connections of clients that vanished
+/// without FIN or RST end after minutes, not hours.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Returns the keepalive of `args`, or of a server without such.
+/// Returns the keepalive of `args`, or the default of a server; `None` if there is none.
 fn keepalive(args: &NetArgs, listen: &Listen) -> Option<Keepalive> {
     let serves = !listen.tcp.is_empty();
     let idle = args.keepalive.or(serves.then_some(KEEPALIVE))?;
     (!idle.is_zero()).then(|| Keepalive { idle, ..Keepalive::default() })
 }
 
-/// An open port of DPDK, and what the stack's workers are told about the network behind it.
+/// An open DPDK port, and the stack configuration of its workers.
 pub struct Port {
     eal: Eal,
     port: dpdk::Port,
     config: Config,
     engine: EngineArg,
     via: Via,
-    /// Where what passes is to be written, before the workers are there and while they are.
-    output: Option<Output>,
-    writing: Option<Writing>,
+    /// Capture file before the workers start, and the running capture after.
+    output: Option<CaptureFile>,
+    writing: Option<RunningCapture>,
 }
 
 impl Port {
-    /// Starts EAL, and opens the port with a queue pair for each of `workers` workers. While it waits for the other
-    /// end of a link, `stop` ends it.
+    /// Starts EAL and opens the port with a queue pair for each of `workers` workers. Waiting for the other end of a
+    /// link ends when `stop` is set.
     pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let output = args.capture.create()?;
         let eal = dpdk_port::start_eal(&args.via, &args.eal)?;
         match eal.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
-            Err(error) => tracing::warn!("what services send over and over is copied for each packet: {error}"),
+            Err(error) => tracing::warn!("constant payload is copied for each packet: {error}"),
         }
         let port = PortConfig {
             mtu: args.mtu,
@@ -58,7 +58,7 @@ impl Port {
             ..PortConfig::default()
         };
         let port = dpdk_port::open(&eal, &args.via, workers, port)?;
-        // Who serves nothing connects, or sends datagrams.
+        // A network without listeners is a client's, which must not send before the link is up.
         if listen.tcp.is_empty() {
             dpdk_port::await_link(&port, stop);
         }
@@ -107,15 +107,15 @@ impl Port {
         Ok(Port { eal, port, config, engine, via, output, writing: None })
     }
 
-    /// Memory of `bytes` that the port reaches; if EAL does not have so much, of the process's.
+    /// Allocates `bytes` of memory that the port can send from; if EAL has too little, ordinary memory.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         self.eal.arena(bytes).or_else(|error| {
-            tracing::warn!("values that are sent are copied, for the port does not reach them: {error}");
+            tracing::warn!("sent values are copied, because the port cannot send from their memory: {error}");
             Arena::new(ArenaConfig { bytes, hugepages: true })
         })
     }
 
-    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
+    /// Returns the workers, each for its own thread; each increments `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
         &mut self,
         make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
@@ -156,8 +156,8 @@ impl Port {
         queues.into_iter().zip(mailboxes).map(job).collect()
     }
 
-    /// What the port's devices dropped by themselves. To be asked once the workers have ended; dropping the port
-    /// then closes its devices.
+    /// Returns the drop counters of the port's devices. Call it after the workers have ended; dropping the port then
+    /// closes its devices.
     pub fn summary(&self) -> Summary {
         dpdk_port::summary_of(&self.port)
     }

@@ -1,4 +1,4 @@
-//! Telling a service manager how the program is doing, as `sd_notify(3)` does.
+//! Service-manager notification, the protocol of `sd_notify(3)`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,21 +7,21 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says that the program serves.
+/// Reports that the program serves.
 pub fn ready() {
-    say("READY=1");
+    notify("READY=1");
 }
 
-/// Says that it has begun to end.
+/// Reports that the program has begun to end.
 pub fn stopping() {
-    say("STOPPING=1");
+    notify("STOPPING=1");
 }
 
-/// Sends `state` to `$NOTIFY_SOCKET`. Without that there is nobody to tell.
-fn say(state: &str) {
+/// Sends `state` to `$NOTIFY_SOCKET`, if that is set.
+fn notify(state: &str) {
     let Some(socket) = env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&socket, state) {
-        tracing::warn!("cannot tell the service manager {state}: NOTIFY_SOCKET={}: {error}", socket.display());
+        tracing::warn!("cannot notify the service manager of {state}: NOTIFY_SOCKET={}: {error}", socket.display());
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_told_at_a_path_and_at_an_abstract_name() {
+    fn notification_reaches_path_and_abstract_sockets() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_is_gone_is_an_error() {
+    fn missing_socket_is_an_error() {
         assert!(send("/no/such/socket".as_ref(), "READY=1").is_err());
     }
 }

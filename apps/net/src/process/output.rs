@@ -1,9 +1,9 @@
-//! Standard output and standard error, which may be pipes that nobody reads any more.
+//! Lines on standard output and standard error, either of which may be a pipe whose reader has gone.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
-/// Writes one line to standard output and flushes it. A reader that has gone is no error: it has seen enough.
+/// Writes one line to standard output and flushes it. A pipe whose reader has gone is no error.
 pub fn print_line(line: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
@@ -12,7 +12,7 @@ pub fn print_line(line: impl Display) -> io::Result<()> {
     }
 }
 
-/// Writes one line to standard error. Where even that cannot be written, there is nobody to tell.
-pub fn tell(line: impl Display) {
+/// Writes one line to standard error, and ignores errors: there is no other place to report them.
+pub fn eprint_line(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }

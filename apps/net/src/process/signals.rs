@@ -1,7 +1,7 @@
-//! Being asked to stop.
+//! Handling of SIGINT and SIGTERM.
 
 use super::notify;
-use super::output::tell;
+use super::output::eprint_line;
 use linerate_bypass::Stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -13,24 +13,25 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether all connections have ended.
+/// Interval at which draining checks for remaining connections.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A flag that the first SIGINT or SIGTERM sets. The second one kills the program at once.
+/// Returns a flag that the first SIGINT or SIGTERM sets. The second kills the program at once.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal must find the flag unset here.
+        // In this order: at the first signal the flag must still be unset here.
         flag::register_conditional_default(signal, stop.clone())?;
         flag::register(signal, stop.clone())?;
     }
     Ok(stop)
 }
 
-/// By what workers are told to end when SIGINT or SIGTERM comes, and a flag that the first of them sets.
+/// Returns the stop signal of workers, driven by SIGINT and SIGTERM, and a flag that the first of them sets.
 ///
-/// The first has them drain for `drain` at most. They stop when no connection is left, when the time is over, or at the second
-/// signal; a third kills the program at once. If `drain` is zero the first has them stop, and the second kills.
+/// The first signal drains workers for up to `drain`. They stop when no connection remains, at the timeout, or at the
+/// second signal; a third kills the program at once. If `drain` is zero the first signal stops workers and the second
+/// kills the program.
 pub fn stop(drain: Duration) -> io::Result<(Stop, Arc<AtomicBool>)> {
     if drain.is_zero() {
         let flag = stop_flag()?;
@@ -38,27 +39,27 @@ pub fn stop(drain: Duration) -> io::Result<(Stop, Arc<AtomicBool>)> {
     }
     let stop = Stop::default();
     let signals = Signals::new([SIGINT, SIGTERM])?;
-    let asked = stop.clone();
-    thread::Builder::new().name("signals".to_owned()).spawn(move || end_by(signals, &asked, drain))?;
+    let stopper = stop.clone();
+    thread::Builder::new().name("signals".to_owned()).spawn(move || drain_and_stop(signals, &stopper, drain))?;
     let flag = stop.draining().clone();
     Ok((stop, flag))
 }
 
-/// Sees workers to their end when the first of `signals` comes.
-fn end_by(mut signals: Signals, stop: &Stop, drain: Duration) {
+/// Drains and stops the workers at the first of `signals`.
+fn drain_and_stop(mut signals: Signals, stop: &Stop, drain: Duration) {
     if signals.forever().next().is_none() {
         return;
     }
     stop.drain();
     notify::stopping();
     let until = Instant::now() + drain;
-    let mut told = false;
+    let mut reported = false;
     while !stop.is_stopped() && Instant::now() < until && signals.pending().next().is_none() {
         match stop.remaining() {
-            Some(0) if told => break,
-            Some(left) if !told => {
-                tell(format_args!("draining: {left} connection{}", if left == 1 { "" } else { "s" }));
-                told = true;
+            Some(0) if reported => break,
+            Some(left) if !reported => {
+                eprint_line(format_args!("draining: {left} connection{}", if left == 1 { "" } else { "s" }));
+                reported = true;
             }
             _ => thread::sleep(LOOK),
         }
@@ -67,6 +68,6 @@ fn end_by(mut signals: Signals, stop: &Stop, drain: Duration) {
     if let Some(signal) = signals.forever().next()
         && let Err(error) = emulate_default_handler(signal)
     {
-        tell(format_args!("linerate: signal {signal}: {error}"));
+        eprint_line(format_args!("linerate: signal {signal}: {error}"));
     }
 }

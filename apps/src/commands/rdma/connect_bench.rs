@@ -12,7 +12,7 @@ use linerate_load::services::Discard;
 use linerate_load::{Board, Connects, Plan, Use};
 use linerate_net::ConnectArg;
 use linerate_net::Device;
-use linerate_net::{IdleArg, Listen, NetArgs, Network, Place, RdmaArgs};
+use linerate_net::{CorePlacement, IdleArg, Listen, NetArgs, Network, RdmaArgs};
 use linerate_rdma::calls::{Calls, GidKind, TransportKind};
 use linerate_rdma::native::Native;
 use linerate_rdma::{Config, Step, steps};
@@ -164,16 +164,17 @@ fn over_verbs(
         ..RdmaArgs::default()
     };
     // Idle workers sleep, to leave the processors to the others.
-    let args = NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::of(Via::Rdma { device: device.to_owned() }) };
+    let args =
+        NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::with_via(Via::Rdma { device: device.to_owned() }) };
     let stop = Arc::new(AtomicBool::new(false));
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
-    let server = Network::open(&args, &listen, Place::First, &stop)?;
+    let server = Network::open(&args, &listen, CorePlacement::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
     let (board, connects) = connects(remote, rounds);
-    let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
+    let client = Network::open(&args, &Listen::default(), CorePlacement::Last, &stop)?;
     let connecting = client.start(move |_| connects(), stop.clone())?;
-    while !board.all_done() && !connecting.is_over() && !serving.is_over() {
+    while !board.all_done() && !connecting.is_finished() && !serving.is_finished() {
         thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use linerate_bypass::Via;
 use linerate_load::services::Echo;
 use linerate_load::{Progress, Rounds, Stage};
 use linerate_net::Device;
-use linerate_net::{ConnectArg, IdleArg, Listen, ModeArg, NetArgs, Network, Place, RdmaArgs};
+use linerate_net::{ConnectArg, CorePlacement, IdleArg, Listen, ModeArg, NetArgs, Network, RdmaArgs};
 use linerate_rdma::calls::{Calls, TransportKind};
 use linerate_rdma::native::Native;
 use serde::Serialize;
@@ -176,19 +176,20 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
 fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds: u32) -> Result<Run, RdmaError> {
     let rdma = setup.args(connections);
     // Idle workers sleep, to leave the processors to the others.
-    let args = NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::of(Via::Rdma { device: device.to_owned() }) };
+    let args =
+        NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::with_via(Via::Rdma { device: device.to_owned() }) };
     let stop = Arc::new(AtomicBool::new(false));
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
-    let server = Network::open(&args, &listen, Place::First, &stop)?;
+    let server = Network::open(&args, &listen, CorePlacement::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Echo, stop.clone())?;
-    let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
+    let client = Network::open(&args, &Listen::default(), CorePlacement::Last, &stop)?;
     let progress = Arc::<Progress>::default();
     let shared = progress.clone();
     let make = move |_| Rounds::new(remote, connections as usize, rounds as usize, shared.clone());
     let running = client.start(make, stop.clone())?;
     let wait = |until: &[Stage]| {
-        while !until.contains(&progress.stage()) && !running.is_over() && !serving.is_over() {
+        while !until.contains(&progress.stage()) && !running.is_finished() && !serving.is_finished() {
             thread::sleep(TICK);
         }
     };

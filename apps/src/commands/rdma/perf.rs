@@ -6,10 +6,10 @@ use super::RdmaError;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Clock;
 use linerate_load::report::Percentiles;
-use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
 use linerate_net::units::{parse_size, parse_size_or_none};
-use linerate_net::{Device, Over};
+use linerate_net::{Device, WithContext};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::{Error as Absent, Native};
 use linerate_rdma::perf::{self, AtomicKind, End, Kind, Outcome, Parameters, PerfError, Test, Verb};
@@ -211,7 +211,7 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
             }
             let listen = SocketAddr::new(args.source.unwrap_or(perf::LISTEN.ip()), args.port);
             let end = End::server(&native, test, listen).map_err(failed)?;
-            tell(format_args!("ready rdma perf {test} on {listen} via {name}"));
+            eprint_line(format_args!("ready rdma perf {test} on {listen} via {name}"));
             end
         }
     };
@@ -226,7 +226,7 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
         Err(PerfError::Interrupted(0)) if remote.is_none() => return Ok(()),
         result => result.map_err(failed)?,
     };
-    let measured = Over { result: Measured::of(&outcome, &nanos), basis: device.into() };
+    let measured = WithContext { result: Measured::of(&outcome, &nanos), context: device.into() };
     let printed = if args.json { print_line(measured.json()) } else { print_line(measured) };
     Ok(printed?)
 }
@@ -406,13 +406,13 @@ mod tests {
         }
     }
 
-    fn measured(text: &str, is_client: bool, messages: u64) -> Over<Measured> {
+    fn measured(text: &str, is_client: bool, messages: u64) -> WithContext<Measured> {
         let mut nanos = Histogram::new(3).unwrap();
         nanos.record_n(8_000, messages.max(1)).unwrap();
         let outcome =
             Outcome { parameters: parameters(text).unwrap(), is_client, messages, elapsed: Duration::from_secs(2) };
         let device = Device { name: "rxe0".into(), emulated_by: Some("rxe".into()) };
-        Over { result: Measured::of(&outcome, &nanos), basis: device.into() }
+        WithContext { result: Measured::of(&outcome, &nanos), context: device.into() }
     }
 
     #[test]

@@ -53,8 +53,8 @@ struct FakeProcess {
 impl FakeProcess {
     fn new(connections: usize) -> FakeProcess {
         let (sender, mut mail) = mailbox(64);
-        let way = Way::default();
-        let make = way.told_by(Arc::new(|_: WorkerCtx<_>| Echo));
+        let way = StatsClient::default();
+        let make = way.connect_with(Arc::new(|_: WorkerCtx<_>| Echo));
         make(WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![sender]) });
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");

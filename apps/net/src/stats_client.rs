@@ -1,4 +1,4 @@
-//! The way to the workers of a network, for who asks from other threads.
+//! Client for queries to running workers (`linerate top`, `linerate conns`, `--metrics`) from other threads.
 
 use linerate_bypass::inspect::{ConnPage, SLOTS_PER_QUERY, Snapshot, StatsQuery};
 use linerate_bypass::{Service, WorkerCtx};
@@ -7,61 +7,64 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long workers may take to answer. They do in their next turn, if no service holds them up.
+/// Timeout of a query. A worker replies in its next turn unless its service blocks.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What leaves a question at a worker, and says whether there was room for it.
-type Ask = Box<dyn Fn(usize, StatsQuery) -> bool + Send + Sync>;
+/// Posts a query to a worker; returns `false` if its mailbox is full.
+type Post = Box<dyn Fn(usize, StatsQuery) -> bool + Send + Sync>;
 
-/// Says whether an answer is still to come.
+/// Returns whether a reply is still outstanding.
 type IsDue = Box<dyn FnMut() -> bool + Send>;
 
-/// The way to the workers of a network, whatever their services' messages are. It is known once one of them has been made.
+/// Client for queries to a network's workers, whatever their services' messages are. It connects when the first worker
+/// is created.
 #[derive(Clone, Default)]
-pub struct Way(Arc<Inner>);
+pub struct StatsClient(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    ask: OnceLock<Ask>,
-    /// Workers that did not answer in time. They are not asked again, nor waited for, before they have: whoever asks every second would
-    /// fill their mailboxes.
+    ask: OnceLock<Post>,
+    /// Workers whose reply timed out. They get no further query until they have replied, because a client that queries
+    /// every second would fill their mailboxes.
     late: Mutex<BTreeMap<usize, IsDue>>,
 }
 
-impl Way {
-    /// `make`, which also tells the way.
-    pub fn told_by<M: Send + 'static, S: Service<Message = M>>(
+impl StatsClient {
+    /// Wraps `make` so that the first service created also connects this client.
+    pub fn connect_with<M: Send + 'static, S: Service<Message = M>>(
         &self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
     ) -> Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static> {
-        let way = self.clone();
+        let stats = self.clone();
         Arc::new(move |ctx: WorkerCtx<M>| {
             let app_sender = ctx.app_sender.clone();
-            way.0.ask.get_or_init(|| {
+            stats
+                .0.ask.get_or_init(|| {
                 Box::new(move |worker, look| worker < app_sender.workers() && app_sender.query(worker, look))
             });
             make(ctx)
         })
     }
 
-    /// What each of the first `workers` workers has counted; `None` for one that does not answer in time.
+    /// Returns the counters of each of the first `workers` workers; `None` for a worker that does not reply before the
+    /// timeout.
     pub fn snapshots(&self, workers: usize) -> Vec<Option<Snapshot>> {
         let until = Instant::now() + PATIENCE;
         let answers: Vec<_> =
             (0..workers).map(|worker| self.ask(worker, |reply| StatsQuery::Counters { reply })).collect();
-        let hear = |(worker, answer): (usize, Option<_>)| self.hear(worker, answer?, until);
-        answers.into_iter().enumerate().map(hear).collect()
+        let receive = |(worker, answer): (usize, Option<_>)| self.receive(worker, answer?, until);
+        answers.into_iter().enumerate().map(receive).collect()
     }
 
-    /// The connections of `worker` in the slots from `from` on, as many as it looks at for one letter; `None` if it does not answer in
-    /// time.
+    /// Returns the connections of `worker` in slots from `from` on, as many as fit one message; `None` if it does not
+    /// reply before the timeout.
     pub fn page(&self, worker: usize, from: usize) -> Option<ConnPage> {
         let until = Instant::now() + PATIENCE;
         let look = |reply| StatsQuery::Connections { from, most: SLOTS_PER_QUERY, reply };
-        self.hear(worker, self.ask(worker, look)?, until)
+        self.receive(worker, self.ask(worker, look)?, until)
     }
 
-    /// Asks `worker`, unless there is no way to it or it still owes an answer.
+    /// Posts a query to `worker`, unless the client is not connected or the worker still has a reply outstanding.
     fn ask<T>(&self, worker: usize, look: impl FnOnce(Sender<T>) -> StatsQuery) -> Option<Receiver<T>> {
         let ask = self.0.ask.get()?;
         let mut late = self.late();
@@ -73,9 +76,9 @@ impl Way {
         ask(worker, look(reply)).then_some(answer)
     }
 
-    fn hear<T: Send + 'static>(&self, worker: usize, answer: Receiver<T>, until: Instant) -> Option<T> {
+    fn receive<T: Send + 'static>(&self, worker: usize, answer: Receiver<T>, until: Instant) -> Option<T> {
         match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(told) => Some(told),
+            Ok(replies) => Some(replies),
             Err(RecvTimeoutError::Timeout) => {
                 self.late().insert(worker, Box::new(move || answer.try_recv().err() == Some(TryRecvError::Empty)));
                 None
@@ -85,7 +88,7 @@ impl Way {
     }
 
     fn late(&self) -> MutexGuard<'_, BTreeMap<usize, IsDue>> {
-        // It is whole after every step.
+        // Every critical section leaves the map consistent, so a poisoned lock can be used.
         self.0.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,33 +111,33 @@ mod tests {
 
     type Mail = mailbox::Receiver<AppMsg<Infallible>>;
 
-    fn way_to(workers: usize, room: usize) -> (Way, Vec<Mail>) {
+    fn client_of(workers: usize, room: usize) -> (StatsClient, Vec<Mail>) {
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(room)).unzip();
-        let way = Way::default();
-        let make = way.told_by(Arc::new(|_: WorkerCtx<_>| Silent));
+        let stats = StatsClient::default();
+        let make = stats.connect_with(Arc::new(|_: WorkerCtx<_>| Silent));
         make(WorkerCtx { worker: 0, workers, app_sender: AppSender::new(senders) });
-        (way, mails)
+        (stats, mails)
     }
 
     fn answer(mail: &mut Mail, worker: usize) {
         if let Some(AppMsg::Query(look)) = mail.receive()
             && let StatsQuery::Counters { reply } = *look
         {
-            // Who has stopped waiting is no error.
+            // The querying thread may have timed out.
             let _ = reply.send(Snapshot { worker, ..Snapshot::default() });
         }
     }
 
     #[test]
-    fn nobody_answers_before_there_is_a_worker() {
-        assert_eq!(Way::default().snapshots(2), [None, None]);
-        assert_eq!(Way::default().page(0, 0), None);
+    fn queries_fail_before_a_worker_exists() {
+        assert_eq!(StatsClient::default().snapshots(2), [None, None]);
+        assert_eq!(StatsClient::default().page(0, 0), None);
     }
 
     #[test]
-    fn each_worker_is_asked_once_and_answers_are_in_their_places() {
-        let (way, mut mails) = way_to(3, 4);
-        let asking = std::thread::spawn(move || way.snapshots(3));
+    fn each_worker_gets_one_query_and_replies_are_in_order() {
+        let (stats, mut mails) = client_of(3, 4);
+        let asking = std::thread::spawn(move || stats.snapshots(3));
         for worker in [2, 0, 1] {
             while mails[worker].is_empty() {
                 std::thread::yield_now();
@@ -142,37 +145,37 @@ mod tests {
             answer(&mut mails[worker], worker);
             assert!(mails[worker].is_empty());
         }
-        let told: Vec<_> = asking.join().unwrap().into_iter().map(|told| told.unwrap().worker).collect();
-        assert_eq!(told, [0, 1, 2]);
+        let replies: Vec<_> = asking.join().unwrap().into_iter().map(|replies| replies.unwrap().worker).collect();
+        assert_eq!(replies, [0, 1, 2]);
     }
 
     #[test]
-    fn who_has_no_room_or_lets_the_question_fall_is_not_waited_for() {
-        let (way, mut mails) = way_to(2, 1);
-        // The first has no room from now on.
-        assert_eq!(way.0.ask.get().map(|ask| ask(0, StatsQuery::Counters { reply: channel().0 })), Some(true));
-        let asking = std::thread::spawn(move || (Instant::now(), way.snapshots(2)));
+    fn full_mailbox_or_dropped_query_does_not_delay() {
+        let (stats, mut mails) = client_of(2, 1);
+        // Fill the mailbox of worker 0.
+        assert_eq!(stats.0.ask.get().map(|ask| ask(0, StatsQuery::Counters { reply: channel().0 })), Some(true));
+        let asking = std::thread::spawn(move || (Instant::now(), stats.snapshots(2)));
         while mails[1].is_empty() {
             std::thread::yield_now();
         }
         drop(mails[1].receive());
-        let (began, told) = asking.join().unwrap();
-        assert_eq!(told, [None, None]);
+        let (began, replies) = asking.join().unwrap();
+        assert_eq!(replies, [None, None]);
         assert!(began.elapsed() < PATIENCE);
     }
 
     #[test]
-    fn who_owes_an_answer_is_neither_waited_for_nor_asked_again_until_it_has_answered() {
-        let (way, mut mails) = way_to(1, 8);
-        assert_eq!(way.snapshots(1), [None]);
+    fn late_worker_gets_no_further_query_until_it_replies() {
+        let (stats, mut mails) = client_of(1, 8);
+        assert_eq!(stats.snapshots(1), [None]);
         let began = Instant::now();
         for _ in 0..100 {
-            assert_eq!((way.snapshots(1), way.page(0, 0)), (vec![None], None));
+            assert_eq!((stats.snapshots(1), stats.page(0, 0)), (vec![None], None));
         }
         assert!(began.elapsed() < PATIENCE);
         answer(&mut mails[0], 0);
-        assert!(mails[0].is_empty(), "asked again");
-        let asking = std::thread::spawn(move || way.snapshots(1));
+        assert!(mails[0].is_empty(), "queried again");
+        let asking = std::thread::spawn(move || stats.snapshots(1));
         while mails[0].is_empty() {
             std::thread::yield_now();
         }
