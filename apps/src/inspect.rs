@@ -56,9 +56,9 @@ impl InspectArgs {
 }
 
 impl IntrospectionArgs {
-    /// Answers queries about `workers` workers, which `way` reaches, until the returned guard is dropped.
-    pub fn serve(&self, way: &StatsClient, workers: usize) -> Result<ServeGuard, Error> {
-        BoundListeners { metrics: None, introspection: self.clone() }.serve(way, workers)
+    /// Answers queries about `workers` workers, which `stats` reaches, until the returned guard is dropped.
+    pub fn serve(&self, stats: &StatsClient, workers: usize) -> Result<ServeGuard, Error> {
+        BoundListeners { metrics: None, introspection: self.clone() }.serve(stats, workers)
     }
 
     /// Binds the local socket. A failure is logged only: the program works without it.
@@ -121,18 +121,19 @@ impl BoundListeners {
         self.metrics.as_ref().map(|metrics| metrics.address)
     }
 
-    /// Answers queries about `workers` workers, which `way` reaches, until the returned guard is dropped.
-    pub fn serve(self, way: &StatsClient, workers: usize) -> Result<ServeGuard, Error> {
+    /// Answers queries about `workers` workers, which `stats` reaches, until the returned guard is dropped.
+    pub fn serve(self, stats: &StatsClient, workers: usize) -> Result<ServeGuard, Error> {
         let mut endpoints = Vec::new();
         if let Some(Metrics { listener, .. }) = self.metrics {
-            let way = way.clone();
-            let react = move |received: &mut Vec<u8>| http::react(received, || metrics::page(&way.snapshots(workers)));
+            let stats = stats.clone();
+            let react =
+                move |received: &mut Vec<u8>| http::react(received, || metrics::page(&stats.snapshots(workers)));
             endpoints.push(Endpoint::new(Listener::Tcp(listener), REQUEST_TIMEOUT, react).map_err(Error::Spawn)?);
         }
         // Bound only now: opening a network may wait for another process, and a client that found the socket would wait
         // too.
         let socket = self.introspection.bind().and_then(|(listener, socket)| {
-            let responder = Responder::new(about(workers), way.clone());
+            let responder = Responder::new(about(workers), stats.clone());
             let react = move |received: &mut Vec<u8>| responder.react(received);
             endpoints.push(Endpoint::new(Listener::Unix(listener), IDLE_TIMEOUT, react).ok()?);
             Some(socket)

@@ -38,8 +38,7 @@ impl StatsClient {
         let stats = self.clone();
         Arc::new(move |ctx: WorkerCtx<M>| {
             let app_sender = ctx.app_sender.clone();
-            stats
-                .0.ask.get_or_init(|| {
+            stats.0.ask.get_or_init(|| {
                 Box::new(move |worker, look| worker < app_sender.workers() && app_sender.query(worker, look))
             });
             make(ctx)

@@ -12,14 +12,14 @@ const MAX_LINE: usize = 1 << 10;
 /// Source of replies to queries.
 pub struct Responder {
     about: About,
-    way: StatsClient,
+    stats: StatsClient,
     started: Instant,
 }
 
 impl Responder {
-    /// Creates a responder for the process `about`, whose workers `way` reaches.
-    pub fn new(about: About, way: StatsClient) -> Self {
-        Responder { about, way, started: Instant::now() }
+    /// Creates a responder for the process `about`, whose workers `stats` reaches.
+    pub fn new(about: About, stats: StatsClient) -> Self {
+        Responder { about, stats, started: Instant::now() }
     }
 
     /// Replies to the first line of `received`. An invalid query ends the connection.
@@ -42,7 +42,7 @@ impl Responder {
         match query {
             Query::About => Reply::About(self.about.clone()),
             Query::Counters => {
-                let snapshots = self.way.snapshots(self.about.workers);
+                let snapshots = self.stats.snapshots(self.about.workers);
                 Reply::Counters(Counters::new(self.started.elapsed(), &snapshots))
             }
             Query::Connections { worker, .. } if worker >= self.about.workers => Reply::Error(format!(
@@ -50,7 +50,7 @@ impl Responder {
                 self.about.workers.saturating_sub(1)
             )),
             Query::Connections { worker, from } => {
-                let page = self.way.page(worker, from);
+                let page = self.stats.page(worker, from);
                 let up = page.is_some();
                 let page = page.unwrap_or_default();
                 let connections = page.connections.iter().map(Connection::from).collect();

@@ -53,13 +53,13 @@ struct FakeProcess {
 impl FakeProcess {
     fn new(connections: usize) -> FakeProcess {
         let (sender, mut mail) = mailbox(64);
-        let way = StatsClient::default();
-        let make = way.connect_with(Arc::new(|_: WorkerCtx<_>| Echo));
+        let stats = StatsClient::default();
+        let make = stats.connect_with(Arc::new(|_: WorkerCtx<_>| Echo));
         make(WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![sender]) });
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let about = About { pid: 7, program: "0".to_owned(), command: "echo serve".to_owned(), workers: 1 };
-        let responder = Responder::new(about, way);
+        let responder = Responder::new(about, stats);
         let react = move |received: &mut Vec<u8>| responder.react(received);
         let endpoint = Endpoint::new(Listener::Unix(UnixListener::bind(&path).unwrap()), IDLE_TIMEOUT, react).unwrap();
         let server = server::spawn(vec![endpoint]).unwrap();
