@@ -1,4 +1,4 @@
-//! What is done in the background, a little in each turn of the worker.
+//! Periodic work, a little in each turn of the worker.
 
 use crate::memcached;
 use crate::service::Kv;
@@ -8,18 +8,18 @@ use crate::store::Store;
 use linerate_bypass::Transport;
 use linerate_bypass::time::{Duration, Instant};
 
-/// How long the worker may rest when nothing is to be done: what expires is noticed so much later at most.
+/// Longest sleep of an idle worker, and so the longest delay of an expiry.
 const REST: Duration = Duration::from_millis(10);
-/// How often what does not concern the shard is looked at.
+/// Interval of periodic work.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Clients of which it is looked at then whether they are idle.
-const SWEPT: usize = 256;
-/// How often the system is asked for the time.
+/// Clients checked for idleness per period.
+const IDLE_CHECKS: usize = 256;
+/// Interval between readings of the system clock.
 const SET: Duration = Duration::from_secs(1);
 
-/// Tells the time in milliseconds since 1970, without asking the system for it each time.
+/// Clock in milliseconds since 1970 that seldom reads the system clock.
 pub(super) struct Clock {
-    /// What the transport's time is behind that, and when that was found.
+    /// Offset from the transport's time, and the time of its measurement.
     ahead: u64,
     set_at: Option<Instant>,
     next: Instant,
@@ -46,7 +46,7 @@ impl Clock {
     #[cold]
     fn set(&mut self, now: Instant) {
         self.set_at = Some(now);
-        // It never goes back.
+        // The clock never goes back.
         self.ahead = self.ahead.max(wall_millis().saturating_sub(millis_of(now)));
     }
 }
@@ -59,26 +59,26 @@ impl Kv {
     pub(super) fn work_in_background(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let now = net.now();
         self.now = self.clock.millis(now);
-        let is_full = self.host.outbox.go_on();
+        let is_full = self.server.outbox.flush();
         self.borrow(net);
         let is_due = now >= self.clock.next;
         if is_due {
             self.clock.next = now + PERIOD;
-            self.host.tally.stats = self.stats;
-            self.host.tally.counts = self.counts;
-            if self.host.refresh() {
+            self.server.tally.stats = self.stats;
+            self.server.tally.counts = self.counts;
+            if self.server.refresh() {
                 self.apply_settings();
             }
-            self.replies.set_most(self.host.settings().output);
+            self.replies.set_limit(self.server.settings().output);
             self.disconnect_idle(net);
         }
-        for id in std::mem::take(&mut self.host.killed) {
+        for id in std::mem::take(&mut self.server.killed) {
             self.disconnect(net, id);
-            for worker in self.host.outbox.others(self.stores.len()) {
-                self.host.outbox.send(worker, Message::Kill(id));
+            for worker in self.server.outbox.others(self.stores.len()) {
+                self.server.outbox.send(worker, Message::Kill(id));
             }
         }
-        let has_more = is_due && self.tend_shard();
+        let has_more = is_due && self.shard_tick();
         if has_more {
             self.clock.next = now;
         }
@@ -86,16 +86,16 @@ impl Kv {
         for conn in std::mem::take(&mut self.unfinished) {
             self.with_client(net, conn, |kv, net, client| kv.take_turn(net, client));
         }
-        self.send_errands();
+        self.send_batches();
         Some(if is_full || has_more || !self.unfinished.is_empty() { Duration::ZERO } else { REST })
     }
 
-    /// A piece of what is done in the background in our shard. Returns whether there is more.
-    pub(super) fn tend_shard(&mut self) -> bool {
+    /// Does background work in this worker's shard. Returns true if more is due.
+    pub(super) fn shard_tick(&mut self) -> bool {
         let now = self.now;
         let Some(store) = &mut self.stores[self.worker] else { return false };
-        if self.host.flush.1.is_some_and(|at| at <= now) {
-            self.host.flush.1 = None;
+        if self.server.flush.1.is_some_and(|at| at <= now) {
+            self.server.flush.1 = None;
             store.flush(memcached::SPACE);
         }
         let has_more = store.tick(now, Store::TICK);
@@ -103,9 +103,9 @@ impl Kv {
         has_more
     }
 
-    /// Applies the memory limit and the eviction policy to our shard, if it is here.
+    /// Applies the memory limit and the eviction policy to this worker's shard, if it is present.
     pub(super) fn apply_settings(&mut self) {
-        let settings = self.host.settings();
+        let settings = self.server.settings();
         let memory = (settings.memory / self.stores.len() as u64) as usize;
         if let Some(store) = &mut self.stores[self.worker] {
             store.set_memory(memory);
@@ -113,24 +113,25 @@ impl Kv {
         }
     }
 
-    /// Lets the figures of this worker count from 0, as another worker has been told to.
+    /// Resets the counters of this worker on behalf of another one.
     pub(super) fn reset_stats(&mut self) {
-        self.host.tally.stats = self.stats;
-        self.host.tally.counts = self.counts;
-        self.host.reset_own_tally();
+        self.server.tally.stats = self.stats;
+        self.server.tally.counts = self.counts;
+        self.server.reset_own_tally();
     }
 
-    /// Disconnects some of those who have been silent for too long.
+    /// Disconnects some of the clients that were idle for too long.
     fn disconnect_idle(&mut self, net: &mut impl Transport) {
         let timeout = u64::from(self.settings().timeout) * 1000;
         if timeout == 0 {
             return;
         }
-        for _ in 0..SWEPT.min(self.clients.len()) {
-            self.swept = (self.swept + 1) % self.clients.len();
-            if let Some(client) = &self.clients[self.swept]
-                && client.awaits == 0
-                && self.now.saturating_sub(client.heard.max(self.lanes[self.swept].heard())) > timeout
+        for _ in 0..IDLE_CHECKS.min(self.clients.len()) {
+            self.idle_cursor = (self.idle_cursor + 1) % self.clients.len();
+            if let Some(client) = &self.clients[self.idle_cursor]
+                && client.pending_replies == 0
+                && self.now.saturating_sub(client.last_input.max(self.fast_states[self.idle_cursor].last_input()))
+                    > timeout
             {
                 net.abort(client.conn);
             }

@@ -1,24 +1,17 @@
-//! The service: connections of Redis and memcached clients on any transport, and a shard of the data for each worker.
+//! Service for Redis and memcached clients on any transport, with one shard of the data per worker.
+//! | module | contents |
+//! |--------|----------|
+//! | `conn` | connections: input, dispatch of requests, output |
+//! | `fast_path` | plain GET and short SET: parser, prefetching, execution, per-connection state |
+//! | `workers` | state shared by all workers, messages, and access to the shards of other workers |
+//! | `udp` | memcached requests in datagrams |
+//! | `slow_log` | requests that occupy a worker for long |
+//! | `background` | periodic work |
 //!
-//! | file | what is in it |
-//! |------|---------------|
-//! | `hub.rs` | what all workers know: settings, counters, the data's secret |
-//! | `access.rs` | ways to the data that no password protects |
-//! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
-//! | `known.rs`, `quick.rs` | nearly every request: told by a few comparisons; fetched ahead and answered |
-//! | `glimpse.rs` | the keys of the others, to be fetched ahead |
-//! | `intake.rs` | what clients send, in whatever pieces it comes |
-//! | `requests.rs` | the other requests are read, and run where their shards are |
-//! | `datagrams.rs` | requests of memcached's clients that come in datagrams, without a connection |
-//! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
-//! | `host.rs` | what commands ask of the server as a whole |
-//! | `slow.rs` | requests that hold a worker for long: counted and logged |
-//! | `tending.rs` | what is done in the background |
-//!
-//! A connection's requests are done one after the other. One whose keys are in the worker's own shard is done at once. One whose
-//! keys are in one shard of another worker goes there by mail, together with those behind it that go there, too. One that
-//! needs several shards borrows them whole, in the order of their numbers, so that it is done at one go and nobody waits for
-//! each other in a circle.
+//! The requests of a connection run one after the other. A request whose keys are in the worker's own shard runs at
+//! once. A request whose keys are in one shard of another worker is sent there in a batch, with the requests behind it
+//! that need the same shard. A request that needs several shards borrows them. Shards are borrowed in index order,
+//! which prevents deadlock, and the request runs atomically.
 
 mod background;
 mod conn;
@@ -35,9 +28,9 @@ use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
 use crate::store::{HashBatch, KeyHasher, Store};
 use conn::output::Replies;
-use conn::{Client, Speech};
-use fast_path::Ahead;
-use fast_path::conn_fast_state::Lane;
+use conn::{Client, ProtocolState};
+use fast_path::ParsedAhead;
+use fast_path::conn_fast_state::ConnFastState;
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use std::net::SocketAddr;
@@ -45,67 +38,65 @@ use std::ops::Range;
 use std::sync::Arc;
 use udp::Datagrams;
 use workers::messages::Outbox;
-use workers::remote_batch::Errand;
-use workers::server::Host;
-use workers::shard_borrow::Lending;
+use workers::remote_batch::RemoteBatch;
+use workers::server::ServerView;
+use workers::shard_borrow::ShardBorrow;
 
-/// A worker's part of the service.
+/// Part of the service on one worker.
 pub struct Kv {
     worker: usize,
-    /// All shards' places, one for each worker: its own, unless it is lent, and those that it has borrowed.
+    /// Shards present on this worker, by shard number: its own unless lent, and borrowed ones.
     stores: Vec<Option<Box<Store>>>,
     hasher: KeyHasher,
-    /// Whether what is set is written to an export.
+    /// Writes are copied to an RDMA-readable export.
     exports: bool,
-    /// By slot.
     clients: Vec<Option<Box<Client>>>,
-    /// By slot.
-    lanes: Vec<Lane>,
-    host: Host,
-    lending: Lending,
-    /// What is put together for each worker, until the turn is over.
-    errands: Vec<Option<Box<Errand>>>,
-    /// Errands that have come back, to be used again.
+    fast_states: Vec<ConnFastState>,
+    server: ServerView,
+    shard_borrow: ShardBorrow,
+    /// Batches being filled in this turn, by target worker.
+    batches: Vec<Option<Box<RemoteBatch>>>,
+    /// Finished batches for reuse.
     #[expect(clippy::vec_box, reason = "they go from worker to worker in their boxes")]
-    idle_errands: Vec<Box<Errand>>,
-    /// Who runs what others have sent here.
-    guest: Option<Session>,
+    idle_batches: Vec<Box<RemoteBatch>>,
+    /// Session for requests of other workers.
+    guest_session: Option<Session>,
     replies: Replies,
-    /// Requests that were recognised ahead, and for how many of them the index has been asked for.
-    ahead: Vec<Ahead>,
-    asked: usize,
-    /// The keys of those others whose hashes are not known yet.
+    /// Requests parsed ahead, and how many of them have their index lines prefetched.
+    ahead: Vec<ParsedAhead>,
+    prefetched: usize,
+    /// Keys parsed ahead that are not hashed yet.
     unhashed: HashBatch,
-    /// Clients that ask for one of these and nothing else, and which that is.
-    lone: Vec<(ConnId, u32)>,
-    /// Clients that ask for more than one of these, or for something else, and which of these they ask for first.
+    /// Clients with exactly one request parsed ahead and nothing else, and the index of that request.
+    single: Vec<(ConnId, u32)>,
+    /// Other clients, with their requests parsed ahead.
     others: Vec<(ConnId, Range<usize>)>,
-    /// The hashes of keys of other requests, while they are looked at.
-    glimpsed: Vec<u64>,
+    /// Key hashes of requests of other forms, for prefetching.
+    lookahead_hashes: Vec<u64>,
     datagrams: Datagrams,
-    /// Bursts so far.
+    /// Number of bursts so far.
     burst: u64,
-    /// Connections of which there is more to be read.
+    /// Connections to be served again in the next turn.
     unfinished: Vec<ConnId>,
     stats: Stats,
     counts: memcached::Counts,
     clock: background::Clock,
-    /// Measures requests that may take long.
+    /// Clock for requests that may take long.
     stopwatch: Clock,
     /// Milliseconds since 1970.
     now: u64,
-    /// The slot of the client that is looked at next, whether it is idle.
-    swept: usize,
+    /// Slot of the client whose idle time was checked last.
+    idle_cursor: usize,
 }
 
 impl Kv {
-    /// The worker's part of the service that `hub` is of, for the worker of `ctx`.
+    /// Creates the part of the service `hub` for the worker of `ctx`.
     ///
     /// # Panics
-    /// If the hub was made for another number of workers.
+    /// Panics if the hub was created for another number of workers.
     pub fn new(hub: Arc<Hub>, ctx: WorkerCtx<Message>) -> Self {
         let WorkerCtx { worker, workers, app_sender } = ctx;
-        assert_eq!(hub.workers(), workers, "workers, and what the hub was made for");
+        assert_eq!(hub.workers(), workers, "number of workers, and that of the hub");
         let clock = background::Clock::new();
         let now = clock.started();
         let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
@@ -118,19 +109,19 @@ impl Kv {
             datagrams: Datagrams::new(hub.datagrams()),
             exports: hub.exports(),
             clients: Vec::new(),
-            lanes: Vec::new(),
-            host: Host::new(hub, worker, Outbox::new(app_sender, worker)),
-            lending: Lending::default(),
-            errands: (0..workers).map(|_| None).collect(),
-            idle_errands: Vec::new(),
-            guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
+            fast_states: Vec::new(),
+            server: ServerView::new(hub, worker, Outbox::new(app_sender, worker)),
+            shard_borrow: ShardBorrow::default(),
+            batches: (0..workers).map(|_| None).collect(),
+            idle_batches: Vec::new(),
+            guest_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             ahead: Vec::new(),
-            asked: 0,
+            prefetched: 0,
             unhashed: HashBatch::default(),
-            lone: Vec::new(),
+            single: Vec::new(),
             others: Vec::new(),
-            glimpsed: Vec::new(),
+            lookahead_hashes: Vec::new(),
             burst: 1,
             unfinished: Vec::new(),
             stats: Stats::default(),
@@ -138,20 +129,20 @@ impl Kv {
             clock,
             stopwatch: Clock::start(),
             now,
-            swept: 0,
+            idle_cursor: 0,
         }
     }
 
     fn settings(&self) -> &Settings {
-        self.host.settings()
+        self.server.settings()
     }
 
-    /// The client of the connection `conn`, if it is still there.
+    /// Returns the client of `conn`, if it is open.
     fn client(&mut self, conn: ConnId) -> Option<&mut Client> {
         self.clients.get_mut(conn.slot())?.as_deref_mut().filter(|client| client.conn == conn)
     }
 
-    /// Lets `act` work with the client of `conn`, if it is still there and not being worked with.
+    /// Calls `act` with the client of `conn`, if it is open and not borrowed already.
     fn with_client<T: Transport>(
         &mut self,
         net: &mut T,
@@ -162,38 +153,38 @@ impl Kv {
             return;
         }
         let Some(mut client) = self.clients[conn.slot()].take() else { return };
-        self.lanes[conn.slot()].tell(&mut client);
+        self.fast_states[conn.slot()].sync_to(&mut client);
         act(self, net, &mut client);
-        self.lanes[conn.slot()].follow(&client);
+        self.fast_states[conn.slot()].sync_from(&client);
         self.clients[conn.slot()] = Some(client);
     }
 }
 
 impl Service for Kv {
-    /// Clients are kept by slot, as they are also found by it.
+    /// Clients are stored by slot here.
     type Conn = ();
     type Message = Message;
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
         self.now = self.clock.millis(net.now());
         let (Some(peer), Some(local)) = (net.peer_addr(conn), net.local_addr(conn)) else { return };
-        let hub = self.host.hub();
-        let speech = match hub.is_memcached(local.port()) {
-            true => Speech::memcached(),
+        let hub = self.server.hub();
+        let protocol_state = match hub.is_memcached(local.port()) {
+            true => ProtocolState::memcached(),
             false => {
                 let may_do_all = self.settings().password.is_none();
-                Speech::resp(Session::new(hub.next_client(), peer, local, may_do_all, self.now))
+                ProtocolState::resp(Session::new(hub.next_client(), peer, local, may_do_all, self.now))
             }
         };
-        let mut client = Box::new(Client::new(conn, speech, self.now));
-        if !self.host.admit() {
-            client.refuse(net, b"-ERR max number of clients reached\r\n");
+        let mut client = Box::new(Client::new(conn, protocol_state, self.now));
+        if !self.server.admit() {
+            client.reject(net, b"-ERR max number of clients reached\r\n");
         }
         if self.clients.len() <= conn.slot() {
             self.clients.resize_with(conn.slot() + 1, || None);
-            self.lanes.resize(conn.slot() + 1, Lane::IDLE);
+            self.fast_states.resize(conn.slot() + 1, ConnFastState::IDLE);
         }
-        self.lanes[conn.slot()] = Lane::of(&client);
+        self.fast_states[conn.slot()] = ConnFastState::of(&client);
         self.clients[conn.slot()] = Some(client);
     }
 
@@ -203,18 +194,22 @@ impl Service for Kv {
         let mut rest = readable;
         let mut are_all = true;
         while !rest.is_empty() {
-            let (looked_at, are_known) = self.look_ahead(net, rest);
-            rest = &rest[looked_at..];
-            are_all &= are_known;
+            let (examined, are_fast) = self.parse_group(net, rest);
+            rest = &rest[examined..];
+            are_all &= are_fast;
             self.serve_group(net);
         }
-        self.send_errands();
+        self.send_batches();
         if are_all { readable.len() } else { 0 }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
-        // What had not been opened before the burst has not been served in it.
-        if self.lanes.get(conn.slot()).is_none_or(|lane| lane.is_of(conn) && lane.served_in == self.burst) {
+        // A connection opened during the burst has not been served in it.
+        if self
+            .fast_states
+            .get(conn.slot())
+            .is_none_or(|fast_state| fast_state.belongs_to(conn) && fast_state.served_in == self.burst)
+        {
             return;
         }
         self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
@@ -222,21 +217,21 @@ impl Service for Kv {
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         self.with_client(net, conn, |kv, net, client| {
-            client.output.go_on(net, client.conn);
+            client.output.flush(net, client.conn);
             kv.resume(net, client);
         });
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         self.with_client(net, conn, |_, net, client| {
-            client.has_peer_finished = true;
+            client.peer_closed = true;
             client.close_if_done(net);
         });
     }
 
     fn on_message(&mut self, net: &mut impl Transport, message: Message) {
         self.now = self.clock.millis(net.now());
-        self.hear(net, message);
+        self.handle_message(net, message);
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
@@ -247,7 +242,7 @@ impl Service for Kv {
         self.work_in_background(net)
     }
 
-    /// Commands of Redis' clients, and keys of memcached's, of which one command may have several.
+    /// Counts the commands of Redis clients and the keys of memcached requests.
     fn requests(&self) -> Option<u64> {
         Some(self.stats.commands + self.counts.keys())
     }
@@ -261,7 +256,7 @@ impl Service for Kv {
             return;
         }
         let Some(client) = self.clients[conn.slot()].take() else { return };
-        self.host.dismiss(client.is_admitted());
+        self.server.dismiss(client.is_admitted());
         if let Some(session) = (*client).into_session() {
             self.borrow_to_unwatch(session);
         }

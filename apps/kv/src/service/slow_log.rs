@@ -1,4 +1,4 @@
-//! Requests that hold a worker for long: counted, logged (`SLOWLOG`), and reported in the log of the server.
+//! Slow requests: counted, logged (`SLOWLOG`), and reported in the server's log.
 //!
 //! The clock is read only for requests whose time depends on the size of the data, or which have many arguments
 //! ([`Request::may_take_long`]).
@@ -11,27 +11,27 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Time after which a request counts as slow, in microseconds.
+/// Microseconds from which a request counts as slow.
 const SLOW: u64 = 10_000;
-/// Time between two entries in the log of the server, in milliseconds.
+/// Milliseconds between two entries in the server's log.
 const WARNED: u64 = 60_000;
 
-/// Slow requests of all workers. Each worker has a list of its own; the lists are merged when they are read.
+/// Slow requests of all workers. Each worker has its own list. The lists are merged when they are read.
 #[derive(Default)]
 pub(super) struct SlowLog {
     next: AtomicU64,
     workers: Vec<Mutex<VecDeque<SlowRequest>>>,
-    /// Time of the last entry in the log of the server, in milliseconds since 1970.
+    /// Time of the last entry in the server's log, in milliseconds since 1970.
     warned: AtomicU64,
 }
 
 impl SlowLog {
-    /// Creates an empty log for so many workers.
+    /// Creates an empty log for `workers` workers.
     pub fn new(workers: usize) -> Self {
         SlowLog { workers: (0..workers).map(|_| Mutex::default()).collect(), ..SlowLog::default() }
     }
 
-    /// Adds a request that `worker` did. Each worker keeps its last `most` requests.
+    /// Adds a request that `worker` ran. Each worker keeps its last `most` requests.
     fn add(&self, worker: usize, mut request: SlowRequest, most: usize) {
         let mut requests = lock(&self.workers[worker]);
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl SlowLog {
         self.workers.iter().for_each(|list| lock(list).clear());
     }
 
-    /// Returns true and records the time if there was no entry in the log of the server in the minute before `now`.
+    /// Returns true and records the time if the server's log had no entry in the minute before `now`.
     fn may_warn(&self, now: u64) -> bool {
         let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
         self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
@@ -60,7 +60,7 @@ impl SlowLog {
 }
 
 impl Kv {
-    /// Runs `request`, whose shards are there.
+    /// Runs `request`, whose shards are present, and measures it if it may take long.
     pub(super) fn run(&mut self, request: &Request<'_>, session: &mut Session) {
         if !request.may_take_long() {
             return self.run_untimed(request, session);
@@ -73,7 +73,8 @@ impl Kv {
         }
     }
 
-    /// Runs `request` of a memcached client, whose shards are there. It is counted if it is slow; the slow log is one of Redis.
+    /// Runs a memcached `request`, whose shards are present. It is counted if it is slow. The slow log is for Redis
+    /// commands only.
     pub(super) fn run_text(&mut self, request: &memcached::Request<'_>, value: Data<'_>) -> Flow {
         if !request.may_take_long() {
             return self.run_text_untimed(request, value);
@@ -87,7 +88,7 @@ impl Kv {
         flow
     }
 
-    /// Notes that `request` has held the worker for `micros`.
+    /// Records a request that occupied the worker for `micros`.
     #[cold]
     pub(super) fn note_slow(&mut self, request: &Request<'_>, session: &Session, micros: u64) {
         let slow = request.slow(session, micros, self.now);
@@ -98,18 +99,18 @@ impl Kv {
             self.count_slow(&slow.args[0].escape_ascii().to_string(), micros);
         }
         if is_logged {
-            self.host.hub().slow_log().add(self.worker, slow, most);
+            self.server.hub().slow_log().add(self.worker, slow, most);
         }
     }
 
-    /// Counts a request that has held the worker for `micros`, and reports it once a minute.
+    /// Counts a request that occupied the worker for `micros`, and reports one per minute.
     #[cold]
     pub(super) fn count_slow(&mut self, command: &str, micros: u64) {
         self.stats.slow += 1;
-        if self.host.hub().slow_log().may_warn(self.now) {
+        if self.server.hub().slow_log().may_warn(self.now) {
             let (worker, millis) = (self.worker, micros / 1000);
             tracing::warn!(
-                "a request ({command}) held worker {worker} for {millis} ms, in which it served no other client; SLOWLOG GET lists \
+                "a request ({command}) occupied worker {worker} for {millis} ms and delayed its other clients; SLOWLOG GET lists \
                  such requests"
             );
         }
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn list_merges_workers_and_keeps_the_last_requests() {
+    fn list_merges_workers_and_keeps_last_requests() {
         let log = SlowLog::new(3);
         for n in 0..10 {
             log.add(n as usize % 3, request(n), 4);
@@ -149,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn request_of_more_than_10_ms_is_counted_and_logged_and_a_shorter_one_is_not() {
+    fn request_of_10_ms_is_counted_and_logged() {
         let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
         let settings = Settings { memory: 8 << 20, ..Settings::default() };
         let hub = Hub::new(Config { settings, workers: 1, memcached: None, arena, export: None, counters: None });
         let (sender, _mail) = mailbox(4);
         let mut kv =
             Kv::new(hub.clone(), WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![sender]) });
-        let session = kv.guest.take().unwrap();
+        let session = kv.guest_session.take().unwrap();
         let args: OwnedArgs = [&b"keys"[..], b"*"].into_iter().collect();
         let keys = kv.hasher.clone();
         let request = Request::new(args.args(), 0, &keys);
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_come_once_a_minute() {
+    fn warnings_are_a_minute_apart() {
         let log = SlowLog::new(1);
         let now = 1_700_000_000_000;
         assert_eq!(

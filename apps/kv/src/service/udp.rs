@@ -1,62 +1,62 @@
-//! Requests of memcached's clients that come in datagrams: without a connection, and without anything that is kept of a client.
+//! memcached over UDP, without connections and without state per client.
 //!
-//! A datagram is run as a whole, where the shards of its keys are: here; or, if all of them are in one shard of another worker,
-//! there, and what is to be known to answer it travels along and comes back; or here, with the shards borrowed. What is taken in
-//! waits for the end of the worker's turn, so that what all of a turn will touch is fetched at the same time.
+//! The requests of a datagram run together: here if the shards of all keys are present; on another worker, if all keys
+//! are in one shard of it, in which case the source travels with the batch; otherwise here, with borrowed shards.
+//! Datagrams wait for the end of the worker's turn, so that the items of all of them are prefetched together.
 
 use crate::memcached::udp::{self, Frame};
 use crate::memcached::{Count, Data, Limits, LongLine, Parsed, Parser, Request};
 use crate::service::Kv;
-use crate::service::fast_path::FEW;
+use crate::service::fast_path::GROUP;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::ShardSet;
 use crate::sink::Sink;
 use linerate_bypass::{BufferPool, Bytes, Datagram, Transport};
 use std::net::SocketAddr;
 
-/// Datagrams whose requests are run by other workers, or wait for shards, at most.
+/// Limit of datagrams whose requests run on other workers or wait for shards.
 const AWAY: usize = 4096;
-/// Datagrams of answers that are not sent at most, and blocks that are kept for them.
+/// Limit of reply datagrams not sent yet, and number of buffers kept for them.
 const ANSWERS: usize = 4096;
 const KEPT: usize = 256;
 
-/// What is answered to a request that does not end in its datagram.
+/// Reply to a request that does not end in its datagram.
 const CUT: &[u8] = b"CLIENT_ERROR the request does not end in its datagram\r\n";
-/// What is answered where the answer is too long: [`udp::MOST`] datagrams.
+/// Reply if the replies do not fit into [`udp::MOST`] datagrams.
 const TOO_LONG: &[u8] = b"SERVER_ERROR the answer takes more than 8 datagrams: ask over a connection\r\n";
 
-/// Who is to be answered.
+/// Source of a datagram.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asker {
+pub(super) struct DatagramSource {
     local: SocketAddr,
     remote: SocketAddr,
-    /// What the client calls its request.
+    /// Request id of the client.
     id: u16,
 }
 
-/// Requests that somebody has sent in a datagram.
+/// Received datagram.
 #[derive(Debug)]
-pub(super) struct Asked {
-    asker: Asker,
-    /// The datagram, its header included.
+pub(super) struct PendingDatagram {
+    source: DatagramSource,
+    /// Datagram including its header.
     datagram: Bytes,
 }
 
-impl Asked {
+impl PendingDatagram {
     fn requests(&self) -> &[u8] {
         &self.datagram[udp::HEADER..]
     }
 }
 
-/// The datagrams of a worker.
+/// Datagram state of a worker.
 pub(super) struct Datagrams {
-    /// The port that they are answered on, if they are.
+    /// Port on which datagrams are answered.
     port: Option<u16>,
-    /// Those that have come in this turn.
-    waiting: Vec<Asked>,
-    /// The hashes of their first keys, as far as they are in our shard.
+    /// Datagrams received in this turn.
+    waiting: Vec<PendingDatagram>,
+    /// Hashes of their first keys, as far as those are in this worker's shard.
     hashes: Vec<u64>,
-    /// Those that are run elsewhere, or wait for shards.
+    /// Number of datagrams that run on other workers or wait for shards.
     away: usize,
     memory: BufferPool,
 }
@@ -74,27 +74,29 @@ impl Datagrams {
 }
 
 impl Kv {
-    /// A datagram has come.
+    /// Queues a received datagram.
     pub(super) fn take_datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         let Datagram { local, remote, payload } = datagram;
         if self.datagrams.port != Some(local.port()) {
             return;
         }
         let id = match Frame::read(&payload) {
-            // As memcached does, which takes no requests in parts either.
+            // Requests of several datagrams are ignored, as by memcached.
             Some((Frame { id, total: 1, .. }, requests)) if !requests.is_empty() && remote.port() != 0 => id,
             _ => return self.counts.add(Count::UdpIgnored),
         };
-        let hash = self.glimpse_datagram(&payload[udp::HEADER..]);
+        let hash = self.lookahead_datagram(&payload[udp::HEADER..]);
         self.datagrams.hashes.extend(hash);
-        self.datagrams.waiting.push(Asked { asker: Asker { local, remote, id }, datagram: payload });
-        if self.datagrams.waiting.len() == FEW {
+        self.datagrams
+            .waiting
+            .push(PendingDatagram { source: DatagramSource { local, remote, id }, datagram: payload });
+        if self.datagrams.waiting.len() == GROUP {
             self.now = self.clock.millis(net.now());
             self.serve_datagrams(net);
         }
     }
 
-    /// Sees to all that have come.
+    /// Handles all queued datagrams.
     #[inline]
     pub(super) fn serve_datagrams(&mut self, net: &mut impl Transport) {
         if !self.datagrams.waiting.is_empty() {
@@ -103,19 +105,19 @@ impl Kv {
             }
             self.datagrams.hashes.clear();
             let mut waiting = std::mem::take(&mut self.datagrams.waiting);
-            waiting.drain(..).for_each(|asked| self.serve_datagram(net, asked));
+            waiting.drain(..).for_each(|pending| self.serve_datagram(net, pending));
             self.datagrams.waiting = waiting;
         }
     }
 
-    fn serve_datagram(&mut self, net: &mut impl Transport, asked: Asked) {
-        self.host.read(asked.datagram.len());
-        let (needs, is_portable) = match self.stores.len() {
+    fn serve_datagram(&mut self, net: &mut impl Transport, pending: PendingDatagram) {
+        self.server.read(pending.datagram.len());
+        let (needs, can_run_remotely) = match self.stores.len() {
             1 => (ShardSet::NONE, false),
-            _ => self.datagram_needs(asked.requests()),
+            _ => self.datagram_needs(pending.requests()),
         };
         if self.has(&needs) {
-            return self.run_and_answer(net, &asked);
+            return self.run_and_answer(net, &pending);
         }
         if self.datagrams.away == AWAY {
             return self.counts.add(Count::UdpDropped);
@@ -123,67 +125,67 @@ impl Kv {
         self.datagrams.away += 1;
         let mut shards = needs.iter();
         match (shards.next(), shards.next()) {
-            (Some(worker), None) if is_portable && worker != self.worker => {
-                self.send_for(asked.asker, worker, asked.requests());
+            (Some(worker), None) if can_run_remotely && worker != self.worker => {
+                self.send_for(pending.source, worker, pending.requests());
             }
-            _ => self.lending.queue(needs, Job::Datagram(Box::new(asked))),
+            _ => self.shard_borrow.queue(needs, Job::Datagram(Box::new(pending))),
         }
     }
 
-    /// The shards that all `requests` of a datagram need, and whether another worker can run them.
+    /// Returns the shards that the requests of a datagram need, and whether another worker can run them.
     fn datagram_needs(&self, requests: &[u8]) -> (ShardSet, bool) {
-        let (mut needs, mut is_portable) = (ShardSet::NONE, true);
-        for (request, _) in Requests::new(requests, self.host.memcached_limits()).flatten() {
+        let (mut needs, mut can_run_remotely) = (ShardSet::NONE, true);
+        for (request, _) in Requests::new(requests, self.server.memcached_limits()).flatten() {
             needs.extend(self.memcached_needs(&request));
-            is_portable &= !request.needs_all();
+            can_run_remotely &= !request.needs_all();
         }
-        (needs, is_portable)
+        (needs, can_run_remotely)
     }
 
-    /// Runs the `requests` of a datagram, whose shards are there.
+    /// Runs the requests of a datagram, whose shards are present.
     pub(super) fn run_datagram(&mut self, requests: &[u8]) {
         let mut is_known = false;
-        for request in Requests::new(requests, self.host.memcached_limits()) {
+        for request in Requests::new(requests, self.server.memcached_limits()) {
             match request {
                 Ok((request, _)) if !is_known && request.is_unknown() => return self.counts.add(Count::UdpIgnored),
-                Err(Cut::Line) if !is_known => return self.counts.add(Count::UdpIgnored),
-                // Nobody is to be disconnected.
+                Err(Incomplete::Line) if !is_known => return self.counts.add(Count::UdpIgnored),
+                // There is no connection to close.
                 Ok((request, data)) => _ = self.run_text(&request, data),
-                Err(Cut::Line | Cut::Data) => self.replies.put(CUT),
+                Err(Incomplete::Line | Incomplete::Data) => self.replies.put(CUT),
             }
             is_known = true;
         }
         self.counts.add(Count::UdpRequests);
     }
 
-    /// Runs what was `asked`, whose shards are there, and answers.
-    fn run_and_answer(&mut self, net: &mut impl Transport, asked: &Asked) {
-        self.replies.set_most(udp::ANSWER as u64);
-        self.run_datagram(asked.requests());
-        self.replies.set_most(self.host.settings().output);
-        self.answer_datagram(net, &asked.asker);
+    /// Runs the requests of a datagram, whose shards are present, and replies.
+    fn run_and_answer(&mut self, net: &mut impl Transport, pending: &PendingDatagram) {
+        self.replies.set_limit(udp::ANSWER as u64);
+        self.run_datagram(pending.requests());
+        self.replies.set_limit(self.server.settings().output);
+        self.answer_datagram(net, &pending.source);
     }
 
-    /// The shards are there that `asked` has waited for.
-    pub(super) fn run_waiting(&mut self, net: &mut impl Transport, asked: &Asked) {
+    /// Handles a datagram whose shards have arrived.
+    pub(super) fn run_pending_datagram(&mut self, net: &mut impl Transport, pending: &PendingDatagram) {
         self.datagrams.away -= 1;
-        self.run_and_answer(net, asked);
+        self.run_and_answer(net, pending);
     }
 
-    /// Another worker has run what `asker` sent; its replies are there.
-    pub(super) fn answer_from_elsewhere(&mut self, net: &mut impl Transport, asker: &Asker) {
+    /// Sends the replies to a datagram that another worker has run.
+    pub(super) fn answer_from_elsewhere(&mut self, net: &mut impl Transport, source: &DatagramSource) {
         self.datagrams.away -= 1;
-        self.answer_datagram(net, asker);
+        self.answer_datagram(net, source);
     }
 
-    /// Sends `asker` what has been replied.
-    fn answer_datagram(&mut self, net: &mut impl Transport, asker: &Asker) {
-        if self.replies.is_cut() || self.replies.len() > udp::ANSWER {
+    /// Sends the replies to the source of a datagram.
+    fn answer_datagram(&mut self, net: &mut impl Transport, source: &DatagramSource) {
+        if self.replies.is_discarded() || self.replies.len() > udp::ANSWER {
             self.replies.clear();
             self.replies.put(TOO_LONG);
         }
         let len = self.replies.len();
-        let Asker { local, remote, id } = *asker;
+        let DatagramSource { local, remote, id } = *source;
         let total = len.div_ceil(udp::DATAGRAM - udp::HEADER) as u16;
         let mut pieces = self.replies.pieces();
         let mut piece: &[u8] = &[];
@@ -203,27 +205,27 @@ impl Kv {
                 net.send_datagram(Datagram { local, remote, payload: block.freeze(at) }).ok()
             });
             if sent.is_none() {
-                // Nobody can make anything of the others.
+                // The remaining datagrams would be useless to the client.
                 self.counts.add(Count::UdpDropped);
                 break;
             }
         }
         drop(pieces);
-        self.host.wrote(len + usize::from(total) * udp::HEADER);
+        self.server.wrote(len + usize::from(total) * udp::HEADER);
         self.replies.clear();
     }
 }
 
-/// What of a datagram's last request is not in it.
+/// Part of the last request that is missing from its datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    /// The end of its line, or it is longer than a line may be.
+enum Incomplete {
+    /// Line end. The line may also be too long.
     Line,
-    /// The end of its data.
+    /// End of the data block.
     Data,
 }
 
-/// The requests of a datagram, one after the other.
+/// Iterator over the requests of a datagram.
 struct Requests<'a> {
     parser: Parser,
     limits: Limits,
@@ -232,13 +234,13 @@ struct Requests<'a> {
 
 impl<'a> Requests<'a> {
     fn new(requests: &'a [u8], limits: Limits) -> Self {
-        // None is received in parts.
+        // No value is received in parts.
         Requests { parser: Parser::default(), limits: Limits { long: usize::MAX, ..limits }, rest: requests }
     }
 }
 
 impl<'a> Iterator for Requests<'a> {
-    type Item = Result<(Request<'a>, Data<'a>), Cut>;
+    type Item = Result<(Request<'a>, Data<'a>), Incomplete>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -252,11 +254,11 @@ impl<'a> Iterator for Requests<'a> {
                 Ok(Parsed::Skip(len)) => self.rest = &rest[len..],
                 Ok(Parsed::Partial(_) | Parsed::Long { .. }) if memchr::memchr(b'\n', rest).is_some() => {
                     self.rest = &[];
-                    return Some(Err(Cut::Data));
+                    return Some(Err(Incomplete::Data));
                 }
                 Ok(Parsed::Partial(_) | Parsed::Long { .. }) | Err(LongLine) => {
                     self.rest = &[];
-                    return Some(Err(Cut::Line));
+                    return Some(Err(Incomplete::Line));
                 }
             }
         }

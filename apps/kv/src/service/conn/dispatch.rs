@@ -1,58 +1,59 @@
-//! Requests are read, and run where their shards are.
+//! Parsing of requests, and their dispatch to the workers that hold their shards.
 
 use crate::commands::{self, Request, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs};
 use crate::service::Kv;
 use crate::service::conn::input::Stop;
-use crate::service::conn::{Asked, Client, Speech};
-use crate::service::fast_path::fast_parse::Known;
+use crate::service::conn::{Client, PendingRequest, ProtocolState};
+use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
 use crate::store::{LONG_THRESHOLD, Long};
 use linerate_bypass::Transport;
 
-/// What a client is told whose value there is no memory for.
+/// Error for a value that does not fit into memory.
 const NO_ROOM: &[u8] = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
 
-/// Bytes of one client's requests that are read before others have their turn.
+/// Request bytes of one client that are read per turn.
 const TURN: u64 = 64 << 10;
 
 impl Kv {
-    /// Does what the client has asked for, as far as it can be done.
+    /// Serves the client as far as its requests can run now.
     pub(in crate::service) fn serve(&mut self, net: &mut impl Transport, client: &mut Client) {
-        client.heard = self.now;
+        client.last_input = self.now;
         client.has_more = false;
         if client.is_closing() {
-            // Its input waits until all replies are sent, and closes its window. The lingering close then discards it.
+            // The input stays unread until all replies are sent, which closes the receive window. The lingering close
+            // discards it.
             return client.close_if_done(net);
         }
-        let before = self.host.tally.input;
+        let before = self.server.tally.input;
         loop {
             if client.ahead.is_empty() {
                 if !client.is_ready() || net.peek(client.conn).is_empty() {
                     break;
                 }
-                if self.host.tally.input - before > TURN {
+                if self.server.tally.input - before > TURN {
                     client.has_more = true;
                     self.unfinished.push(client.conn);
                     break;
                 }
-                self.look_further(net, client);
+                self.parse_more(net, client);
             }
-            if client.ahead.is_empty() || !self.serve_ahead(net, client) {
+            if client.ahead.is_empty() || !self.execute_ahead(net, client) {
                 self.serve_slice(net, client);
                 self.reply(net, client);
             }
         }
-        self.settle(net, client);
+        self.finish_turn(net, client);
     }
 
-    /// Goes on with what the client has asked for, for which something was to be waited for.
+    /// Continues with a client after a pending request got its reply or its shards.
     pub(in crate::service) fn resume(&mut self, net: &mut impl Transport, client: &mut Client) {
-        if let Some(asked) = client.next_asked() {
-            self.ask_again(client, asked);
+        if let Some(pending) = client.take_pending() {
+            self.retry(client, pending);
             self.reply(net, client);
         }
         if client.is_ready() && client.incoming.is_none() && !client.input.is_empty() {
@@ -62,17 +63,17 @@ impl Kv {
         self.serve(net, client);
     }
 
-    /// Goes on with `client` after others have had their turn: with its request that has been done in part, if it has one.
+    /// Serves `client` in a new turn, starting with its paused request if it has one.
     pub(in crate::service) fn take_turn(&mut self, net: &mut impl Transport, client: &mut Client) {
-        if let Some(asked) = client.paused.take().filter(|_| !client.is_closing()) {
-            self.ask_again(client, asked);
+        if let Some(pending) = client.paused.take().filter(|_| !client.is_closing()) {
+            self.retry(client, pending);
             self.reply(net, client);
             return self.resume(net, client);
         }
         self.serve(net, client);
     }
 
-    /// Who sends more than is kept for it is disconnected, as Redis does.
+    /// Disconnects a client whose buffered input exceeds the limit, as Redis does.
     fn limit_input(&mut self, net: &mut impl Transport, client: &mut Client) {
         let queued = client.session().map_or(0, Session::queued_bytes);
         if (client.input.len() + queued) as u64 > self.settings().query {
@@ -81,23 +82,23 @@ impl Kv {
         }
     }
 
-    /// What the client is to be told has been; it may be all.
-    fn settle(&mut self, net: &mut impl Transport, client: &mut Client) {
+    /// Ends a turn of the client: checks its limits, and closes the connection if everything is done.
+    fn finish_turn(&mut self, net: &mut impl Transport, client: &mut Client) {
         self.limit_input(net, client);
-        if client.errand.take().is_some() {
-            client.awaits += 1;
+        if client.open_batch.take().is_some() {
+            client.pending_replies += 1;
         }
         client.close_if_done(net);
     }
 
-    /// Sends what has been replied.
+    /// Sends the replies to the client.
     #[inline]
     pub(in crate::service) fn reply(&mut self, net: &mut impl Transport, client: &mut Client) {
-        if self.replies.is_cut() {
-            // What is left of them makes no sense.
+        if self.replies.is_discarded() {
+            // The rest of a truncated reply is useless.
             self.replies.clear();
             if client.is_http {
-                self.host.warn_of_http(net.peer_addr(client.conn), self.now);
+                self.server.warn_of_http(net.peer_addr(client.conn), self.now);
             }
             return Self::disconnect_now(net, client);
         }
@@ -105,14 +106,14 @@ impl Kv {
             return;
         }
         let is_late = !client.output.is_empty();
-        self.host.wrote(self.replies.len());
+        self.server.wrote(self.replies.len());
         client.send(net, &mut self.replies);
         if is_late {
             self.limit_output(net, client);
         }
     }
 
-    /// Who does not take its replies is disconnected. A value, however long, may wait for who has taken all before it.
+    /// Disconnects a client that does not read its replies. A reply of any length may follow an empty queue.
     #[cold]
     fn limit_output(&mut self, net: &mut impl Transport, client: &mut Client) {
         let most = self.settings().output;
@@ -126,35 +127,36 @@ impl Kv {
         net.abort(client.conn);
     }
 
-    /// Runs the requests in `data` that begin before `end`. Returns how many bytes they were, and why it were no more.
+    /// Runs the requests in `data` that start before `end`. Returns the number of bytes consumed and the reason for
+    /// stopping.
     pub(in crate::service) fn run_all(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
-        match client.speech {
-            Speech::Resp { .. } => self.run_resp(client, data, end),
-            Speech::Memcached { .. } => self.run_memcached(client, data, end),
+        match client.protocol_state {
+            ProtocolState::Resp { .. } => self.run_resp(client, data, end),
+            ProtocolState::Memcached { .. } => self.run_memcached(client, data, end),
         }
     }
 
     fn run_resp(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let bulk = self.settings().bulk as usize;
-        while client.is_ready() && used < end && !self.replies.are_many() {
-            let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
+        while client.is_ready() && used < end && !self.replies.is_large() {
+            let ProtocolState::Resp { session, parser, has_no_room } = &mut client.protocol_state else { break };
             let rest = &data[used..];
             if (used > 0 || self.stores.len() > 1)
                 && session.is_plain()
                 && !parser.is_within()
-                && let Some((known, key)) = Known::of(rest)
+                && let Some((fast, key)) = FastRequest::of(rest)
             {
                 let redis = Some((session.space(), session.protocol()));
-                if let Some(worker) = self.elsewhere(session.space(), key, client.errand) {
-                    if let Some(errand) = self.errand_to(worker, &mut client.errand, client.conn, redis) {
-                        let len = known.len;
-                        errand.text.extend_from_slice(&rest[..len]);
+                if let Some(worker) = self.elsewhere(session.space(), key, client.open_batch) {
+                    if let Some(batch) = self.batch_to(worker, &mut client.open_batch, client.conn, redis) {
+                        let len = fast.len;
+                        batch.text.extend_from_slice(&rest[..len]);
                         used += len;
                         continue;
                     }
-                } else if used > 0 && client.errand.is_none() {
-                    // What is recognised behind another request is fetched ahead.
+                } else if used > 0 && client.open_batch.is_none() {
+                    // The fast path takes over, with prefetching.
                     return (used, Stop::Pause);
                 }
             }
@@ -166,7 +168,7 @@ impl Kv {
                     return (used, Stop::Long { at, len });
                 }
                 Err(error) => {
-                    self.refuse(client, format!("-ERR {error}\r\n").as_bytes(), true);
+                    self.reply_error(client, format!("-ERR {error}\r\n").as_bytes(), true);
                     return (data.len(), Stop::Pause);
                 }
             };
@@ -178,7 +180,7 @@ impl Kv {
             if std::mem::take(has_no_room) && !args.get(0).is_some_and(commands::is_http) {
                 session.fail_transaction();
                 parser.forget();
-                self.refuse(client, NO_ROOM, false);
+                self.reply_error(client, NO_ROOM, false);
                 continue;
             }
             if args.is_empty() {
@@ -186,15 +188,15 @@ impl Kv {
             }
             let request = Request::new(args, session.space(), &self.hasher);
             let needs = self.needed_shards(&request, session);
-            if client.errand.is_none() && self.has(&needs) {
+            if client.open_batch.is_none() && self.has(&needs) {
                 if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
-                    // It is under way.
-                    client.asked = Some(Asked::Resp(args.to_owned()));
-                    client.awaits += 1;
+                    // The list of clients is requested from the other workers.
+                    client.pending = Some(PendingRequest::Resp(args.to_owned()));
+                    client.pending_replies += 1;
                 } else {
                     self.run(&request, session);
                     if session.is_paused() {
-                        client.paused = Some(Asked::Resp(args.to_owned()));
+                        client.paused = Some(PendingRequest::Resp(args.to_owned()));
                         self.unfinished.push(client.conn);
                     }
                 }
@@ -205,26 +207,26 @@ impl Kv {
                 }
                 continue;
             }
-            let is_portable = request.can_run_remotely();
-            if is_portable && args.longs().len() == 0 && whole.is_none() {
+            let can_run_remotely = request.can_run_remotely();
+            if can_run_remotely && args.longs().len() == 0 && whole.is_none() {
                 let redis = Some((session.space(), session.protocol()));
-                if let Some(errand) = self.errand_for(&mut client.errand, client.conn, redis, &needs) {
-                    errand.text.extend_from_slice(text);
+                if let Some(batch) = self.batch_for(&mut client.open_batch, client.conn, redis, &needs) {
+                    batch.text.extend_from_slice(text);
                     continue;
                 }
             }
-            let asked = Asked::Resp(args.to_owned());
+            let pending = PendingRequest::Resp(args.to_owned());
             parser.forget();
-            self.ask(client, asked, needs, is_portable);
+            self.forward_or_wait(client, pending, needs, can_run_remotely);
         }
         (used, Stop::Pause)
     }
 
     fn run_memcached(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
-        let limits = self.host.memcached_limits();
-        while client.is_ready() && used < end && !self.replies.are_many() {
-            let Speech::Memcached { parser } = &mut client.speech else { break };
+        let limits = self.server.memcached_limits();
+        while client.is_ready() && used < end && !self.replies.is_large() {
+            let ProtocolState::Memcached { parser } = &mut client.protocol_state else { break };
             let rest = &data[used..];
             let (request, value, len) = match parser.parse(rest, &limits) {
                 Ok(memcached::Parsed::Request { request, data, len }) => (request, data, len),
@@ -237,41 +239,42 @@ impl Kv {
                     return (used, Stop::Long { at, len });
                 }
                 Err(memcached::LongLine) => {
-                    self.refuse(client, b"", true);
+                    self.reply_error(client, b"", true);
                     return (data.len(), Stop::Pause);
                 }
             };
             used += len;
             let needs = self.memcached_needs(&request);
-            if client.errand.is_none() && self.has(&needs) {
+            if client.open_batch.is_none() && self.has(&needs) {
                 let flow = self.run_text(&request, value);
-                self.follow(client, flow);
+                self.follow_flow(client, flow);
                 continue;
             }
-            let (text, is_portable) = (&rest[..len], !request.needs_all());
+            let (text, can_run_remotely) = (&rest[..len], !request.needs_all());
             let value = match value {
                 Data::Long(long) => Data::Long(long),
                 Data::Full => Data::Full,
-                // It was received apart, too.
+                // Its data block arrived as a long value.
                 Data::Unended if memchr::memchr(b'\n', text) == Some(len - 1) => Data::Unended,
                 _ => {
-                    if is_portable && let Some(errand) = self.errand_for(&mut client.errand, client.conn, None, &needs)
+                    if can_run_remotely
+                        && let Some(batch) = self.batch_for(&mut client.open_batch, client.conn, None, &needs)
                     {
-                        errand.text.extend_from_slice(text);
+                        batch.text.extend_from_slice(text);
                         continue;
                     }
                     Data::Short(b"")
                 }
             };
-            self.ask(client, Asked::Memcached(text.to_vec(), value), needs, is_portable);
+            self.forward_or_wait(client, PendingRequest::Memcached(text.to_vec(), value), needs, can_run_remotely);
         }
         (used, Stop::Pause)
     }
 
-    /// Says `what` to a request of `client`, behind what its requests before it are answered with.
-    fn refuse(&mut self, client: &mut Client, what: &[u8], closes: bool) {
-        if client.errand.is_some() {
-            client.asked = Some(Asked::CommandError(what.to_vec(), closes));
+    /// Replies with `what` to a request of `client`, after the replies to its earlier requests.
+    fn reply_error(&mut self, client: &mut Client, what: &[u8], closes: bool) {
+        if client.open_batch.is_some() {
+            client.pending = Some(PendingRequest::CommandError(what.to_vec(), closes));
             return;
         }
         self.replies.put(what);
@@ -280,37 +283,37 @@ impl Kv {
         }
     }
 
-    /// Reads no more requests of `client`, whose session is closing.
+    /// Stops reading requests of `client`, whose session is closing.
     #[cold]
     fn finish_session(&mut self, client: &mut Client) {
         let is_http = client.session().is_some_and(Session::is_http);
-        self.follow(client, if is_http { Flow::Reset } else { Flow::Close });
+        self.follow_flow(client, if is_http { Flow::Reset } else { Flow::Close });
     }
 
-    /// Does with the connection of `client` what comes of a request.
+    /// Applies the outcome of a request to the connection.
     #[inline]
-    fn follow(&mut self, client: &mut Client, flow: Flow) {
+    fn follow_flow(&mut self, client: &mut Client, flow: Flow) {
         match flow {
             Flow::On => {}
             Flow::Close => client.finish(),
             Flow::Reset => {
                 client.is_http = true;
                 client.finish();
-                self.replies.cut();
+                self.replies.discard();
             }
         }
     }
 
-    /// The shards that a request needs.
+    /// Returns the shards that a request needs.
     fn needed_shards(&self, request: &Request<'_>, session: &Session) -> ShardSet {
-        // One worker never lends its shard; and who has not said the password is refused before any shard is looked at.
+        // A single worker never lends its shard. An unauthenticated request fails before it touches a shard.
         if self.stores.len() == 1 || !session.is_authenticated() {
             return ShardSet::NONE;
         }
         request.needed_shards(session, &self.hasher, self.stores.len())
     }
 
-    /// The shards that a request of a memcached client needs.
+    /// Returns the shards that a memcached request needs.
     pub(in crate::service) fn memcached_needs(&self, request: &memcached::Request<'_>) -> ShardSet {
         let count = self.stores.len();
         if count == 1 {
@@ -324,8 +327,8 @@ impl Kv {
         needs
     }
 
-    /// The worker that does what is asked for under `key`, if that is another: it is unless its shard is here, and no request
-    /// before it is on its way to the worker `open`.
+    /// Returns the worker to which a request for `key` is sent, unless it runs here. It runs here if the shard is
+    /// present and no earlier request is in the open batch to the worker `open`.
     #[inline]
     fn elsewhere(&self, space: u8, key: &[u8], open: Option<usize>) -> Option<usize> {
         if self.stores.len() == 1 {
@@ -335,69 +338,69 @@ impl Kv {
         (shard != self.worker && (open.is_some() || self.stores[shard].is_none())).then_some(shard)
     }
 
-    /// Whether all shards of `needed_shards` are there.
+    /// Returns true if all shards in `needs` are present.
     #[inline]
     pub(in crate::service) fn has(&self, needs: &ShardSet) -> bool {
         needs.iter().all(|shard| self.stores[shard].is_some())
     }
 
-    /// Runs `request`, whose shards are there.
+    /// Runs `request`, whose shards are present.
     #[inline]
     pub(in crate::service) fn run_untimed(&mut self, request: &Request<'_>, session: &mut Session) {
         let mut cx = commands::Context {
             shards: &mut Shards::new(&mut self.stores),
             hasher: &self.hasher,
             session,
-            server: &mut self.host,
+            server: &mut self.server,
             stats: &mut self.stats,
             now: self.now,
         };
         request.run(&mut cx, &mut self.replies);
     }
 
-    /// Runs `request` of a memcached client, whose shards are there.
+    /// Runs a memcached `request`, whose shards are present.
     #[inline]
     pub(in crate::service) fn run_text_untimed(&mut self, request: &memcached::Request<'_>, value: Data<'_>) -> Flow {
-        if self.host.flush.1.is_some_and(|at| at <= self.now) {
-            self.tend_shard();
+        if self.server.flush.1.is_some_and(|at| at <= self.now) {
+            self.shard_tick();
         }
         let mut cx = memcached::Context {
-            limits: self.host.memcached_limits(),
+            limits: self.server.memcached_limits(),
             shards: &mut Shards::new(&mut self.stores),
-            server: &mut self.host,
+            server: &mut self.server,
             counts: &mut self.counts,
             now: self.now,
         };
         memcached::execute(request, value, &mut cx, &mut self.replies)
     }
 
-    /// Runs a request that was kept, whose shards are there, for `client`.
-    pub(in crate::service) fn run_asked(&mut self, client: &mut Client, asked: Asked) {
-        match (asked, &mut client.speech) {
-            (Asked::Resp(args), Speech::Resp { session, .. }) => {
+    /// Runs a stored request of `client`, whose shards are present.
+    pub(in crate::service) fn run_pending(&mut self, client: &mut Client, pending: PendingRequest) {
+        match (pending, &mut client.protocol_state) {
+            (PendingRequest::Resp(args), ProtocolState::Resp { session, .. }) => {
                 if let Some(list) = client.list.take() {
-                    self.host.show(list);
+                    self.server.show(list);
                 }
                 self.run(&Request::new(args.args(), session.space(), &self.hasher), session);
                 if session.is_paused() {
-                    client.paused = Some(Asked::Resp(args));
+                    client.paused = Some(PendingRequest::Resp(args));
                     self.unfinished.push(client.conn);
                 } else if session.is_closing() {
                     self.finish_session(client);
                 }
             }
-            (Asked::Memcached(bytes, value), _) => {
+            (PendingRequest::Memcached(bytes, value), _) => {
                 if let Some((_, flow)) = self.run_bytes(&bytes, value) {
-                    self.follow(client, flow);
+                    self.follow_flow(client, flow);
                 }
             }
-            (Asked::CommandError(what, closes), _) => self.refuse(client, &what, closes),
-            (Asked::Resp(_), Speech::Memcached { .. }) => {}
+            (PendingRequest::CommandError(what, closes), _) => self.reply_error(client, &what, closes),
+            (PendingRequest::Resp(_), ProtocolState::Memcached { .. }) => {}
         }
     }
 
-    /// Runs the request of a memcached client that `bytes` begin with, but for data received apart. Returns how long it is, and
-    /// whether the connection goes on.
+    /// Runs the memcached request at the start of `bytes`, with its data block in `apart` if that was received as a
+    /// long value. Returns its length and the outcome for the connection.
     pub(in crate::service) fn run_bytes(&mut self, bytes: &[u8], apart: Data<'static>) -> Option<(usize, Flow)> {
         let mut parser = memcached::Parser::default();
         match apart {
@@ -406,68 +409,75 @@ impl Kv {
             Data::Full => parser.refuse(0),
             Data::Short(_) | Data::TooLarge => {}
         }
-        match parser.parse(bytes, &self.host.memcached_limits()) {
+        match parser.parse(bytes, &self.server.memcached_limits()) {
             Ok(memcached::Parsed::Request { request, data, len }) => Some((len, self.run_text(&request, data))),
             _ => None,
         }
     }
 
-    /// Runs a request that was kept, or sees to it that it can be run.
-    fn ask_again(&mut self, client: &mut Client, asked: Asked) {
-        let (needs, is_portable) = match (&asked, &client.speech) {
-            (Asked::Resp(args), Speech::Resp { session, .. }) => {
+    /// Runs a stored request, or arranges for the shards it needs.
+    fn retry(&mut self, client: &mut Client, pending: PendingRequest) {
+        let (needs, can_run_remotely) = match (&pending, &client.protocol_state) {
+            (PendingRequest::Resp(args), ProtocolState::Resp { session, .. }) => {
                 let request = Request::new(args.args(), session.space(), &self.hasher);
                 if client.list.is_none()
                     && request.needs_clients(session)
                     && !self.list_for(client.conn, session.client(self.now))
                 {
-                    client.asked = Some(asked);
-                    client.awaits += 1;
+                    client.pending = Some(pending);
+                    client.pending_replies += 1;
                     return;
                 }
-                // What has been done in part here goes on here.
+                // A request that paused here continues here.
                 (self.needed_shards(&request, session), request.can_run_remotely() && !session.is_paused())
             }
-            (Asked::Memcached(bytes, _), _) => {
+            (PendingRequest::Memcached(bytes, _), _) => {
                 let mut needs = ShardSet::NONE;
-                let mut is_portable = false;
-                // Without its long data it goes on; its line is all that counts.
+                let mut can_run_remotely = false;
+                // The request line is enough: parse it without the long value.
                 if let Ok(memcached::Parsed::Request { request, .. } | memcached::Parsed::Long { request, .. }) =
                     memcached::Parser::default()
-                        .parse(bytes, &memcached::Limits { long: 0, ..self.host.memcached_limits() })
+                        .parse(bytes, &memcached::Limits { long: 0, ..self.server.memcached_limits() })
                 {
-                    (needs, is_portable) = (self.memcached_needs(&request), !request.needs_all());
+                    (needs, can_run_remotely) = (self.memcached_needs(&request), !request.needs_all());
                 }
-                (needs, is_portable)
+                (needs, can_run_remotely)
             }
-            (Asked::CommandError(..), _) => (ShardSet::NONE, false),
+            (PendingRequest::CommandError(..), _) => (ShardSet::NONE, false),
             _ => return,
         };
         if self.has(&needs) {
-            self.run_asked(client, asked);
+            self.run_pending(client, pending);
         } else {
-            self.ask(client, asked, needs, is_portable);
+            self.forward_or_wait(client, pending, needs, can_run_remotely);
         }
     }
 
-    /// Sees to a request of `client` that needs shards which are not here. Only one that `can_run_remotely` can be run elsewhere.
-    fn ask(&mut self, client: &mut Client, mut asked: Asked, needs: ShardSet, is_portable: bool) {
+    /// Handles a request of `client` that needs absent shards. Only a request that `can_run_remotely` is sent to
+    /// another worker.
+    fn forward_or_wait(
+        &mut self,
+        client: &mut Client,
+        mut pending: PendingRequest,
+        needs: ShardSet,
+        can_run_remotely: bool,
+    ) {
         let redis = client.redis();
-        if is_portable && self.errand_for(&mut client.errand, client.conn, redis, &needs).is_some() {
-            // Long values lie in our shard's memory, and stay there.
+        if can_run_remotely && self.batch_for(&mut client.open_batch, client.conn, redis, &needs).is_some() {
+            // Long values stay in the memory of this worker's shard.
             if let Some(store) = &mut self.stores[self.worker] {
-                asked.longs_mut().for_each(|long| store.lend(long));
+                pending.longs_mut().for_each(|long| store.lend(long));
             }
-            if let Some(errand) = client.errand.and_then(|worker| self.errands[worker].as_mut()) {
-                errand.last = Some(asked);
+            if let Some(batch) = client.open_batch.and_then(|worker| self.batches[worker].as_mut()) {
+                batch.last = Some(pending);
             }
             return;
         }
-        client.asked = Some(asked);
-        // If there is an errand, it comes first.
-        if client.errand.is_none() {
-            client.awaits += 1;
-            self.lending.queue(needs, Job::Ask(client.conn));
+        client.pending = Some(pending);
+        // An open batch goes first.
+        if client.open_batch.is_none() {
+            client.pending_replies += 1;
+            self.shard_borrow.queue(needs, Job::Request(client.conn));
         }
     }
 }

@@ -1,24 +1,24 @@
-//! What clients send, in whatever pieces it comes: requests are run where they lie, what is not whole is kept, and long values go
-//! to where they will stay.
+//! Input of connections. Requests run in the receive buffer, incomplete ones are buffered, and long values are written
+//! to the arena.
 
 use crate::service::Kv;
-use crate::service::conn::{Client, Incoming, Speech};
+use crate::service::conn::{Client, IncomingValue, ProtocolState};
 use crate::service::workers::shard_borrow::Job;
 use crate::store::{LONG_THRESHOLD, Long, LongWriter};
 use linerate_bypass::Transport;
 
-/// Why no more requests of a client are read for now.
+/// Reason for not running further requests.
 pub(in crate::service) enum Stop {
-    /// There are no more.
+    /// All complete requests have run.
     Empty,
-    /// One goes on with a long value, which begins so far behind the others.
+    /// The next request has a long value that starts at this offset behind the consumed bytes.
     Long { at: usize, len: usize },
-    /// Something is to be waited for, or the client is closed.
+    /// The client waits for something or is closed.
     Pause,
 }
 
 impl Kv {
-    /// Takes in the first slice of what `client` has sent.
+    /// Consumes the first slice of the received data.
     pub(in crate::service) fn serve_slice(&mut self, net: &mut impl Transport, client: &mut Client) {
         let slice = net.peek(client.conn);
         let taken = if client.incoming.is_some() {
@@ -28,14 +28,14 @@ impl Kv {
         } else {
             self.serve_rest(client, slice)
         };
-        self.host.read(taken);
+        self.server.read(taken);
         net.consume(client.conn, taken);
         if client.incoming.as_ref().is_some_and(|incoming| incoming.left == 0) {
             self.received(client);
         }
     }
 
-    /// Runs the requests in `slice`. Returns how many of its bytes are done with.
+    /// Runs the requests in `slice`. Returns the number of bytes consumed.
     fn serve_fresh(&mut self, client: &mut Client, slice: &[u8]) -> usize {
         let (used, stop) = self.run_all(client, slice, slice.len());
         match stop {
@@ -53,7 +53,8 @@ impl Kv {
         }
     }
 
-    /// Runs the request that begins with what is kept and goes on with `slice`. Returns how many bytes of that are done with.
+    /// Runs the request that starts with the buffered input and continues with `slice`. Returns the number of bytes
+    /// consumed from `slice`.
     fn serve_rest(&mut self, client: &mut Client, slice: &[u8]) -> usize {
         let mut input = std::mem::take(&mut client.input);
         let before = input.len();
@@ -63,7 +64,7 @@ impl Kv {
             Stop::Empty => slice.len(),
             Stop::Long { at, len } => {
                 let at = used + at;
-                // Had it been known before that it is long, nothing would have been kept of it.
+                // A long value known before would not have been buffered.
                 debug_assert!(at >= before, "{at} of {before}");
                 client.incoming = Some(self.incoming(len));
                 let taken = self.receive(client, &input[at..]);
@@ -81,7 +82,7 @@ impl Kv {
         taken
     }
 
-    /// Runs what is kept, if all of a request is there.
+    /// Runs the complete requests in the buffered input.
     pub(in crate::service) fn serve_input(&mut self, client: &mut Client) {
         let mut before = 0;
         while client.is_ready() && client.input.len() != before {
@@ -90,13 +91,13 @@ impl Kv {
         }
     }
 
-    /// A value of `len` bytes that is to come.
-    fn incoming(&self, len: usize) -> Incoming {
+    /// Returns the state for a long value of `len` bytes.
+    fn incoming(&self, len: usize) -> IncomingValue {
         let most = self.settings().memory as usize / self.stores.len();
-        Incoming::new(len, (len <= most).then(|| LongWriter::new(len)))
+        IncomingValue::new(len, (len <= most).then(|| LongWriter::new(len)))
     }
 
-    /// Takes what there is of the long value that comes next at the beginning of `slice`. Returns how many bytes that were.
+    /// Copies the next part of the long value from the start of `slice`. Returns the number of bytes consumed.
     fn receive(&mut self, client: &mut Client, slice: &[u8]) -> usize {
         let Some(incoming) = &mut client.incoming else { return 0 };
         let mut taken = 0;
@@ -106,9 +107,9 @@ impl Kv {
                 return taken;
             }
             let Some(store) = &mut self.stores[self.worker] else {
-                // Its memory is that of our shard, which is lent.
-                client.awaits += 1;
-                self.lending.queue([self.worker].into_iter().collect(), Job::Ask(client.conn));
+                // The value needs memory of this worker's shard, which is lent.
+                client.pending_replies += 1;
+                self.shard_borrow.queue([self.worker].into_iter().collect(), Job::Request(client.conn));
                 return taken;
             };
             let is_extended = incoming.writer.as_mut().map(|writer| store.extend_long(writer, self.now));
@@ -118,17 +119,17 @@ impl Kv {
         }
     }
 
-    /// The long value that was coming has come.
+    /// Passes the complete long value to the parser.
     fn received(&mut self, client: &mut Client) {
-        let Some(Incoming { writer, end, .. }) = client.incoming.take() else { return };
+        let Some(IncomingValue { writer, end, .. }) = client.incoming.take() else { return };
         let long = writer.map(LongWriter::finish);
-        match (&mut client.speech, long) {
-            (Speech::Resp { parser, has_no_room, .. }, long) => {
+        match (&mut client.protocol_state, long) {
+            (ProtocolState::Resp { parser, has_no_room, .. }, long) => {
                 *has_no_room |= long.is_none();
                 parser.give(long.unwrap_or_else(Long::empty));
             }
-            (Speech::Memcached { parser }, Some(long)) => parser.give(long, end),
-            (Speech::Memcached { parser }, None) => parser.refuse(0),
+            (ProtocolState::Memcached { parser }, Some(long)) => parser.give(long, end),
+            (ProtocolState::Memcached { parser }, None) => parser.refuse(0),
         }
         self.serve_input(client);
     }

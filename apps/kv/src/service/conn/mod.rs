@@ -1,4 +1,4 @@
-//! A connection.
+//! Connections.
 
 mod dispatch;
 pub mod input;
@@ -12,94 +12,94 @@ use crate::store::{Long, LongWriter};
 use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
 
-/// One client.
+/// State of a client.
 pub(super) struct Client {
     pub conn: ConnId,
-    pub speech: Speech,
-    /// The beginning of a request that has not come to its end.
+    pub protocol_state: ProtocolState,
+    /// Start of an incomplete request.
     pub input: Vec<u8>,
-    /// A long value of it that is being received.
-    pub incoming: Option<Incoming>,
-    /// A request that waits for shards.
-    pub asked: Option<Asked>,
-    /// A request that has been done in part, and goes on in the next turn.
-    pub paused: Option<Asked>,
-    /// All clients, for that request, if they are known.
+    /// Long value being received.
+    pub incoming: Option<IncomingValue>,
+    /// Request that waits for shards, or for the replies of earlier requests.
+    pub pending: Option<PendingRequest>,
+    /// Request that has run in part and continues in the next turn.
+    pub paused: Option<PendingRequest>,
+    /// List of all clients for the pending request, once it is complete.
     pub list: Option<Vec<commands::ClientInfo>>,
-    /// What is under way for it at other workers, so many things: no other request is begun before all of that is there.
-    pub awaits: u32,
-    /// There is more to be read of it, after others have had their turn.
+    /// Number of replies expected from other workers. No request starts before all have arrived.
+    pub pending_replies: u32,
+    /// Input remains for the next turn.
     pub has_more: bool,
-    /// Which of the requests that were recognised ahead are its next.
+    /// Requests parsed ahead.
     pub ahead: Range<usize>,
-    /// The other worker that its requests are being put together for.
-    pub errand: Option<usize>,
+    /// Worker of the open batch with requests of this client.
+    pub open_batch: Option<usize>,
     pub output: Output,
-    pub has_peer_finished: bool,
-    /// It has sent an HTTP request, and is disconnected at once.
+    pub peer_closed: bool,
+    /// The client sent an HTTP request, and is disconnected at once.
     pub is_http: bool,
-    /// It is closed once all replies are sent.
+    /// The connection closes after all replies.
     is_closing: bool,
     is_admitted: bool,
-    /// When it last said something, in milliseconds since 1970.
-    pub heard: u64,
+    /// Time of the last input, in milliseconds since 1970.
+    pub last_input: u64,
 }
 
-/// What a client speaks.
-pub(super) enum Speech {
+/// Protocol of a client and its parser.
+pub(super) enum ProtocolState {
     Resp { session: Box<Session>, parser: resp::Parser, has_no_room: bool },
     Memcached { parser: memcached::Parser },
 }
 
-impl Speech {
+impl ProtocolState {
     pub fn resp(mut session: Session) -> Self {
         session.allow_pausing();
-        Speech::Resp { session: Box::new(session), parser: resp::Parser::default(), has_no_room: false }
+        ProtocolState::Resp { session: Box::new(session), parser: resp::Parser::default(), has_no_room: false }
     }
 
     pub fn memcached() -> Self {
-        Speech::Memcached { parser: memcached::Parser::default() }
+        ProtocolState::Memcached { parser: memcached::Parser::default() }
     }
 }
 
-/// A request that outlives the bytes that it came in.
-pub(super) enum Asked {
+/// Stored request, independent of the receive buffer.
+pub(super) enum PendingRequest {
     Resp(OwnedArgs),
-    /// All of its bytes but for data that were received apart.
+    /// Bytes of the request, and its data block if that is a long value.
     Memcached(Vec<u8>, memcached::Data<'static>),
-    /// None that can be run: what is said to it, and whether the connection is closed then.
+    /// Request that fails: the error reply, and whether the connection closes.
     CommandError(Vec<u8>, bool),
 }
 
-impl Asked {
-    /// Values of it that were received apart.
+impl PendingRequest {
+    /// Returns the long values of the request.
     pub fn longs_mut(&mut self) -> impl Iterator<Item = &mut Long> {
         let (args, data) = match self {
-            Asked::Resp(args) => (Some(args), None),
-            Asked::Memcached(_, memcached::Data::Long(long)) => (None, Some(long)),
+            PendingRequest::Resp(args) => (Some(args), None),
+            PendingRequest::Memcached(_, memcached::Data::Long(long)) => (None, Some(long)),
             _ => (None, None),
         };
         args.into_iter().flat_map(OwnedArgs::longs_mut).chain(data)
     }
 }
 
-/// A long value that is being received.
-pub(super) struct Incoming {
-    /// Where it goes; nowhere if there was no memory for it.
+/// Long value being received.
+pub(super) struct IncomingValue {
+    /// Destination, or `None` if there is no memory for the value.
     pub writer: Option<LongWriter>,
-    /// Bytes still to come, with the end of its line.
+    /// Missing bytes, including the line end.
     pub left: usize,
-    /// The end of its line.
+    /// Line end.
     pub end: [u8; 2],
 }
 
-impl Incoming {
-    /// One of `len` bytes, which go into `writer`.
+impl IncomingValue {
+    /// Creates the state for a value of `len` bytes, which is written to `writer`.
     pub fn new(len: usize, writer: Option<LongWriter>) -> Self {
-        Incoming { writer, left: len + 2, end: [0; 2] }
+        IncomingValue { writer, left: len + 2, end: [0; 2] }
     }
 
-    /// Takes what there is of it at the beginning of `bytes`, as far as there is room. Returns how many bytes that were.
+    /// Copies bytes of the value from the start of `bytes` as far as there is room. Returns their number.
     pub fn take(&mut self, bytes: &[u8]) -> usize {
         let end_at = self.left.saturating_sub(2);
         let mut n = bytes.len().min(self.left);
@@ -121,32 +121,32 @@ impl Incoming {
 }
 
 impl Client {
-    pub fn new(conn: ConnId, speech: Speech, now: u64) -> Self {
+    pub fn new(conn: ConnId, protocol_state: ProtocolState, now: u64) -> Self {
         Client {
             conn,
-            speech,
+            protocol_state,
             input: Vec::new(),
             incoming: None,
-            asked: None,
+            pending: None,
             paused: None,
             list: None,
-            awaits: 0,
+            pending_replies: 0,
             has_more: false,
             ahead: 0..0,
-            errand: None,
+            open_batch: None,
             output: Output::default(),
-            has_peer_finished: false,
+            peer_closed: false,
             is_http: false,
             is_closing: false,
             is_admitted: true,
-            heard: now,
+            last_input: now,
         }
     }
 
-    /// There is no place for it: it is told so, and closed.
-    pub fn refuse(&mut self, net: &mut impl Transport, why: &[u8]) {
+    /// Rejects the connection with an error.
+    pub fn reject(&mut self, net: &mut impl Transport, why: &[u8]) {
         self.is_admitted = false;
-        if matches!(self.speech, Speech::Resp { .. }) {
+        if matches!(self.protocol_state, ProtocolState::Resp { .. }) {
             net.write(self.conn, why);
         }
         self.close(net);
@@ -157,53 +157,53 @@ impl Client {
     }
 
     pub fn session(&self) -> Option<&Session> {
-        match &self.speech {
-            Speech::Resp { session, .. } => Some(session),
-            Speech::Memcached { .. } => None,
+        match &self.protocol_state {
+            ProtocolState::Resp { session, .. } => Some(session),
+            ProtocolState::Memcached { .. } => None,
         }
     }
 
     pub fn session_mut(&mut self) -> Option<&mut Session> {
-        match &mut self.speech {
-            Speech::Resp { session, .. } => Some(session),
-            Speech::Memcached { .. } => None,
+        match &mut self.protocol_state {
+            ProtocolState::Resp { session, .. } => Some(session),
+            ProtocolState::Memcached { .. } => None,
         }
     }
 
     pub fn into_session(self) -> Option<Box<Session>> {
-        match self.speech {
-            Speech::Resp { session, .. } => Some(session),
-            Speech::Memcached { .. } => None,
+        match self.protocol_state {
+            ProtocolState::Resp { session, .. } => Some(session),
+            ProtocolState::Memcached { .. } => None,
         }
     }
 
-    /// Whether a request of it can be begun now.
+    /// Returns true if a new request can start.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.awaits == 0 && self.asked.is_none() && self.paused.is_none() && !self.is_closing
+        self.pending_replies == 0 && self.pending.is_none() && self.paused.is_none() && !self.is_closing
     }
 
-    /// Whether what there is to read of it begins with a request that can be begun now.
+    /// Returns true if the received data starts with a new request that can start.
     pub fn is_fresh(&self) -> bool {
-        self.is_ready() && self.errand.is_none() && self.input.is_empty() && self.incoming.is_none()
+        self.is_ready() && self.open_batch.is_none() && self.input.is_empty() && self.incoming.is_none()
     }
 
-    /// The keyspace in which its next requests may be recognised ahead, if they may be.
-    pub fn recognised_in(&self) -> Option<u8> {
+    /// Returns the keyspace of the next requests if the fast path may take them.
+    pub fn fast_path_space(&self) -> Option<u8> {
         self.session().filter(|session| session.is_plain() && self.is_fresh()).map(Session::space)
     }
 
-    /// Whether no reply to it waits, and it has not finished.
+    /// Returns true if no output is queued and the peer has not finished.
     pub fn is_quiet(&self) -> bool {
-        self.output.is_empty() && !self.has_peer_finished
+        self.output.is_empty() && !self.peer_closed
     }
 
-    /// The request that was read and not begun, if it can be begun now.
-    pub fn next_asked(&mut self) -> Option<Asked> {
-        if self.awaits > 0 || self.is_closing { None } else { self.asked.take() }
+    /// Takes the pending request if it can start.
+    pub fn take_pending(&mut self) -> Option<PendingRequest> {
+        if self.pending_replies > 0 || self.is_closing { None } else { self.pending.take() }
     }
 
-    /// No more requests of it are read.
+    /// Stops reading requests.
     pub fn finish(&mut self) {
         self.is_closing = true;
     }
@@ -212,23 +212,23 @@ impl Client {
         self.output.send(net, self.conn, replies);
     }
 
-    /// It is closed when what waits has been sent.
+    /// Closes the connection after the queued output.
     pub fn close(&mut self, net: &mut impl Transport) {
         self.is_closing = true;
         self.close_if_done(net);
     }
 
-    /// Closes if nothing is left to be said.
+    /// Closes the connection if all replies are sent.
     pub fn close_if_done(&mut self, net: &mut impl Transport) {
-        let is_busy = self.awaits > 0 || self.paused.is_some() || self.has_more;
-        let has_said_all = self.is_closing || self.has_peer_finished && !is_busy;
+        let is_busy = self.pending_replies > 0 || self.paused.is_some() || self.has_more;
+        let has_said_all = self.is_closing || self.peer_closed && !is_busy;
         if !has_said_all || !self.output.is_empty() {
             return;
         }
-        if self.has_peer_finished {
+        if self.peer_closed {
             net.close(self.conn);
         } else {
-            // The peer may still be sending, and is to read the last reply before a reset can destroy it.
+            // The peer may still be sending, which would reset the connection and destroy the last reply.
             net.lingering_close(self.conn);
         }
         self.is_closing = true;

@@ -1,29 +1,29 @@
-//! Replies on their way out.
+//! Output of connections.
 
 use crate::sink::Sink;
 use crate::store::LONG_THRESHOLD;
 use linerate_bypass::{Bytes, ConnId, Transport};
 use std::collections::VecDeque;
 
-/// What is attached and shorter than this is copied: a piece of a packet for itself costs more.
+/// Attached bytes shorter than this are copied: a separate packet segment costs more.
 const SHORT: usize = 1024;
 
-/// Bytes of replies that are sent before there are more.
+/// Number of reply bytes that are sent before more requests run.
 const MANY: usize = 64 << 10;
 
-/// Replies, in order: bytes, and values between them that are sent from where they lie.
+/// Replies in order: text, and attached values that are sent without a copy.
 #[derive(Default)]
 pub(in crate::service) struct Replies {
-    /// The first `end` bytes are replies; those behind are there to be written.
+    /// Text of the first `end` bytes. The rest is spare room.
     text: Vec<u8>,
     end: usize,
-    /// Values, and how many bytes of the text come before each.
+    /// Attached values, with the length of the text before each.
     values: Vec<(usize, Bytes)>,
-    /// Bytes of the values.
+    /// Bytes of the attached values.
     attached: usize,
-    /// Bytes of text at most, if not 0: what is more is not kept, for nobody will have it.
+    /// Limit of text bytes, or 0 for none. Text beyond the limit is dropped, because the client will be disconnected.
     most: usize,
-    is_cut: bool,
+    is_discarded: bool,
 }
 
 impl Sink for Replies {
@@ -45,7 +45,7 @@ impl Sink for Replies {
 }
 
 impl Replies {
-    /// A value, shorter than [`LONG_THRESHOLD`], with the line in front of it.
+    /// Writes a bulk string shorter than [`LONG_THRESHOLD`].
     #[inline(always)]
     pub fn bulk(&mut self, value: &[u8]) {
         let len = bulk_len(value.len());
@@ -55,7 +55,7 @@ impl Replies {
         }
     }
 
-    /// The next `len` bytes, if they are kept.
+    /// Returns room for `len` bytes of text, unless the limit is exceeded.
     #[inline(always)]
     fn place(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.end + len;
@@ -67,29 +67,29 @@ impl Replies {
 
     #[cold]
     fn grow(&mut self, len: usize) -> bool {
-        self.is_cut |= self.most > 0 && len > self.most.max(MANY);
-        if !self.is_cut {
+        self.is_discarded |= self.most > 0 && len > self.most.max(MANY);
+        if !self.is_discarded {
             self.text.resize(len.next_power_of_two().max(LONG_THRESHOLD), 0);
         }
-        !self.is_cut
+        !self.is_discarded
     }
 
-    /// Of their text no more than `most` bytes are kept, any number if that is 0.
-    pub fn set_most(&mut self, most: u64) {
+    /// Sets the limit of text bytes. 0 removes it.
+    pub fn set_limit(&mut self, most: u64) {
         self.most = usize::try_from(most).unwrap_or(usize::MAX);
     }
 
-    /// Drops all of them with the next [`clear`](Self::clear), and with them the connection.
-    pub fn cut(&mut self) {
-        self.is_cut = true;
+    /// Discards all replies at the next [`clear`](Self::clear), together with the connection.
+    pub fn discard(&mut self) {
+        self.is_discarded = true;
     }
 
-    /// Whether some were too many to be kept, or are not to be sent.
-    pub fn is_cut(&self) -> bool {
-        self.is_cut
+    /// Returns true if the limit was exceeded or the replies are discarded.
+    pub fn is_discarded(&self) -> bool {
+        self.is_discarded
     }
 
-    /// All of them, a piece after the other.
+    /// Returns all replies in pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
         let values = self.values.iter().flat_map(move |(at, value)| {
@@ -100,13 +100,13 @@ impl Replies {
         values.chain([&self.text[last..self.end]])
     }
 
-    /// Whether they had better be sent before there are more.
+    /// Returns true if the replies should be sent before more requests run.
     #[inline]
-    pub fn are_many(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         self.len() >= MANY
     }
 
-    /// The bytes between the values, all of them if there are none.
+    /// Returns the text.
     fn text(&self) -> &[u8] {
         &self.text[..self.end]
     }
@@ -115,28 +115,29 @@ impl Replies {
         self.end == 0 && self.values.is_empty()
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all replies.
     pub fn len(&self) -> usize {
         self.end + self.attached
     }
 
-    /// Where the next ones begin.
+    /// Returns the position of the next reply.
     #[inline]
     pub fn mark(&self) -> Mark {
         Mark { text: self.end, values: self.values.len() }
     }
 
-    /// As [`set_most`](Self::set_most), for those behind `mark`: those in front of it are somebody else's.
+    /// [`set_limit`](Self::set_limit) for the replies behind `mark`. Those before it belong to other clients.
     #[inline]
-    pub fn set_most_behind(&mut self, mark: Mark, most: u64) {
-        self.set_most(if most == 0 { 0 } else { most.max(MANY as u64).saturating_add(mark.text as u64) });
+    pub fn set_limit_after(&mut self, mark: Mark, most: u64) {
+        self.set_limit(if most == 0 { 0 } else { most.max(MANY as u64).saturating_add(mark.text as u64) });
     }
 
-    /// Where the next ones begin, unless of those behind `before` some were too many to be kept: then none of them is.
+    /// Returns the position of the next reply. If the replies since `before` exceeded the limit, removes them and
+    /// returns `None`.
     #[inline]
-    pub fn mark_unless_cut(&mut self, before: Mark) -> Option<Mark> {
-        if self.is_cut {
-            self.is_cut = false;
+    pub fn mark_or_rollback(&mut self, before: Mark) -> Option<Mark> {
+        if self.is_discarded {
+            self.is_discarded = false;
             self.end = before.text;
             self.values.drain(before.values..).for_each(|(_, bytes)| self.attached -= bytes.len());
             return None;
@@ -144,11 +145,11 @@ impl Replies {
         Some(self.mark())
     }
 
-    /// Puts those of `others` behind them that are between `from` and `to`; without `to`, they were too many to be kept.
+    /// Appends the replies of `others` from `from` to `to`. `to` is `None` if they exceeded the limit.
     #[inline]
     pub fn append(&mut self, others: &mut Replies, from: Mark, to: Option<Mark>) {
         let Some(to) = to else {
-            self.is_cut = true;
+            self.is_discarded = true;
             return;
         };
         let before = self.end;
@@ -164,7 +165,7 @@ impl Replies {
         self.end = 0;
         self.values.clear();
         self.attached = 0;
-        self.is_cut = false;
+        self.is_discarded = false;
         if self.text.len() > KEPT {
             self.text.truncate(KEPT);
             self.text.shrink_to_fit();
@@ -172,11 +173,11 @@ impl Replies {
     }
 }
 
-/// A place between replies.
+/// Position between replies.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::service) struct Mark {
     text: usize,
-    /// Values in front of it.
+    /// Number of attached values before it.
     values: usize,
 }
 
@@ -193,10 +194,10 @@ const DIGITS: [[u8; 2]; 100] = {
     digits
 };
 
-/// Bytes of a value of `len`, fewer than [`LONG_THRESHOLD`], with the line in front of it and the end of its own.
+/// Returns the length of a bulk string with a value of `len` bytes, less than [`LONG_THRESHOLD`].
 #[inline(always)]
 pub(in crate::service) fn bulk_len(len: usize) -> usize {
-    // Most have two digits.
+    // Most lengths have two digits.
     let digits = if (10..100).contains(&len) {
         2
     } else {
@@ -205,11 +206,11 @@ pub(in crate::service) fn bulk_len(len: usize) -> usize {
     1 + digits + 2 + len + 2
 }
 
-/// Writes `value`, with the line in front of it, into `place`, which is as long as [`bulk_len`] says.
+/// Writes the bulk string of `value` into `place`, whose length is [`bulk_len`].
 #[inline(always)]
 pub(in crate::service) fn write_bulk(value: &[u8], place: &mut [u8]) {
     const LINE: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
-    // Most have two digits. What is written beyond the line is the value's.
+    // Most lengths have two digits. The last bytes of this word are overwritten by the value.
     if let (10..100, Some(line)) = (value.len(), place.first_chunk_mut()) {
         *line = (LINE | u64::from(u16::from_le_bytes(DIGITS[value.len()])) << 8).to_le_bytes();
         let (place, end) = place[5..].split_at_mut(value.len());
@@ -220,7 +221,7 @@ pub(in crate::service) fn write_bulk(value: &[u8], place: &mut [u8]) {
     }
 }
 
-/// [`write_bulk`] of a value whose length has not two digits.
+/// [`write_bulk`] for a value whose length does not have two digits.
 #[inline(never)]
 fn write_any_bulk(value: &[u8], place: &mut [u8]) {
     let (line, rest) = place.split_at_mut(place.len() - value.len() - 2);
@@ -239,10 +240,10 @@ fn write_any_bulk(value: &[u8], place: &mut [u8]) {
     end.copy_from_slice(b"\r\n");
 }
 
-/// Room that is kept for the next replies.
+/// Capacity kept for the next replies.
 const KEPT: usize = 64 << 10;
 
-/// What waits until there is room for it.
+/// Output queue of a connection.
 #[derive(Default)]
 pub(in crate::service) struct Output {
     waiting: VecDeque<Bytes>,
@@ -254,12 +255,12 @@ impl Output {
         self.waiting.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Returns the queued bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Sends `replies` on `conn`, as far as there is room; the rest waits. Nothing is left of them.
+    /// Sends `replies` on `conn` as far as the transport has room, queues the rest, and clears `replies`.
     #[inline]
     pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, replies: &mut Replies) {
         if self.waiting.is_empty() && replies.values.is_empty() {
@@ -279,7 +280,7 @@ impl Output {
             self.text(net, conn, &replies.text[from..at]);
             from = at;
             self.wait(bytes);
-            self.go_on(net, conn);
+            self.flush(net, conn);
         }
         self.text(net, conn, &replies.text[from..replies.end]);
         replies.clear();
@@ -297,8 +298,8 @@ impl Output {
         self.waiting.push_back(bytes);
     }
 
-    /// Sends what waits, as far as there is room.
-    pub fn go_on(&mut self, net: &mut impl Transport, conn: ConnId) {
+    /// Sends queued output as far as the transport has room.
+    pub fn flush(&mut self, net: &mut impl Transport, conn: ConnId) {
         while let Some(first) = self.waiting.front_mut() {
             let room = net.send_space(conn).min(first.len());
             if room == 0 {
@@ -331,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_written_as_numbers() {
+    fn bulk_string_starts_with_decimal_length() {
         for len in [0, 7, 10, 99, 100, 999, 1000, LONG_THRESHOLD - 1] {
             let mut replies = Replies::default();
             replies.bulk(&vec![b'x'; len]);

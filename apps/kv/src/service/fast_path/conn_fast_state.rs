@@ -1,66 +1,66 @@
-//! What is to be known of a client while it asks for nothing but what the fast path recognises: a cache line, where the client
-//! itself is many.
+//! State of a connection that the fast path needs: one cache line, whereas the full state is several.
 
 use crate::commands::FastCommand;
 use crate::service::conn::Client;
 use linerate_bypass::ConnId;
 
-/// The client in a slot, for the fast path.
+/// Fast-path state of the connection in a slot.
 #[derive(Clone)]
 #[repr(align(64))]
-pub(in crate::service) struct Lane {
+pub(in crate::service) struct ConnFastState {
     conn: Option<ConnId>,
-    /// The keyspace in which its requests are recognised, if they may be.
+    /// Keyspace of the requests, if the fast path may take them.
     pub space: Option<u8>,
-    /// No reply to it waits, and it has not finished.
+    /// No output is queued, and the peer has not finished.
     pub is_quiet: bool,
-    /// What was its last request, if that was answered here.
+    /// Last command, if the fast path ran it.
     last: Option<FastCommand>,
-    /// When that was.
-    heard: u64,
-    /// The last burst in which it was served.
+    /// Time of that command.
+    last_input: u64,
+    /// Burst in which the connection was served last.
     pub served_in: u64,
 }
 
-impl Lane {
-    /// Nobody's.
-    pub const IDLE: Lane = Lane { conn: None, space: None, is_quiet: false, last: None, heard: 0, served_in: 0 };
+impl ConnFastState {
+    /// State of an unused slot.
+    pub const IDLE: ConnFastState =
+        ConnFastState { conn: None, space: None, is_quiet: false, last: None, last_input: 0, served_in: 0 };
 
-    /// That of `client`.
+    /// Returns the state for `client`.
     pub fn of(client: &Client) -> Self {
-        let mut lane = Lane { conn: Some(client.conn), ..Lane::IDLE };
-        lane.follow(client);
-        lane
+        let mut fast_state = ConnFastState { conn: Some(client.conn), ..ConnFastState::IDLE };
+        fast_state.sync_from(client);
+        fast_state
     }
 
-    /// Whether it is that of the client of `conn`.
+    /// Returns true if the slot belongs to `conn`.
     #[inline(always)]
-    pub fn is_of(&self, conn: ConnId) -> bool {
+    pub fn belongs_to(&self, conn: ConnId) -> bool {
         self.conn == Some(conn)
     }
 
-    /// A request of it was answered here, at `now`.
+    /// Records a request served at `now`.
     #[inline(always)]
-    pub fn answered(&mut self, request: FastCommand, now: u64) {
-        (self.last, self.heard) = (Some(request), now);
+    pub fn note_served(&mut self, request: FastCommand, now: u64) {
+        (self.last, self.last_input) = (Some(request), now);
     }
 
-    /// When it said something last that was answered here.
-    pub fn heard(&self) -> u64 {
-        self.heard
+    /// Returns the time of the last request served by the fast path.
+    pub fn last_input(&self) -> u64 {
+        self.last_input
     }
 
-    /// Tells `client` what it has been answered here.
-    pub fn tell(&mut self, client: &mut Client) {
-        client.heard = client.heard.max(self.heard);
+    /// Copies the last command and its time to `client`.
+    pub fn sync_to(&mut self, client: &mut Client) {
+        client.last_input = client.last_input.max(self.last_input);
         if let (Some(last), Some(session)) = (self.last.take(), client.session_mut()) {
-            session.note_command(last, self.heard);
+            session.note_command(last, self.last_input);
         }
     }
 
-    /// Is as `client` says from now on.
-    pub fn follow(&mut self, client: &Client) {
-        self.space = client.recognised_in();
+    /// Updates the state from `client`.
+    pub fn sync_from(&mut self, client: &Client) {
+        self.space = client.fast_path_space();
         self.is_quiet = client.is_quiet();
     }
 }

@@ -1,30 +1,30 @@
-//! What nearly every request is, a GET, or a SET of a short value and nothing else, told by a few comparisons: as the parser and the
-//! table of commands would, whatever they do not recognise being theirs.
+//! Fast parser for plain GET and short SET. Everything else falls through to the full parser. Where this parser
+//! succeeds, its result equals that of the full parser and the command table.
 
 use crate::store::LONG_THRESHOLD;
 use std::ops::Range;
 
-/// A request that is recognised: where in its bytes the key and the value are.
+/// Parsed request: positions of the key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::service) struct Known {
-    /// Where the key begins and ends, and where the value does, which is empty at 0 for a GET: 16 bits each, the lowest first. In one
-    /// word, as it is written and read: a processor that reads as a whole what has just been written in parts waits for that.
+pub(in crate::service) struct FastRequest {
+    /// Start and end of the key, then of the value, 16 bits each, lowest first. The value of a GET is empty at 0. One
+    /// word, so that it is written and read as a whole: reading a word just written in parts stalls.
     places: u64,
-    /// Bytes of it.
+    /// Length of the request.
     pub len: usize,
 }
 
-/// The beginning of each, in upper case.
+/// First bytes of each command, in upper case.
 const GET: &[u8; HEAD] = b"*2\r\n$3\r\nGET\r\n$";
 const SET: &[u8; HEAD] = b"*3\r\n$3\r\nSET\r\n$";
 const HEAD: usize = 14;
-/// In the last eight bytes of it, of which the third is the first letter: what tells upper case from lower.
+/// Case bits of the letters in the last eight of these bytes, where the command name starts at the third byte.
 const CASE: u64 = 0x20_2020 << 16;
-/// Where the key is, if its length has two digits.
+/// Position of a key whose length has two digits.
 const KEY: usize = HEAD + 4;
 const END: &[u8; 2] = b"\r\n";
 
-/// The first eight bytes of a beginning, and the last eight with letters in upper case.
+/// Returns the first and the last eight bytes of `head`, with letters in upper case.
 #[inline(always)]
 fn words(head: &[u8; HEAD]) -> (u64, u64) {
     let [first, last] =
@@ -32,103 +32,103 @@ fn words(head: &[u8; HEAD]) -> (u64, u64) {
     (first, last & !CASE)
 }
 
-impl Known {
-    /// With a key and a value there, each at most [`LONG_THRESHOLD`] bytes behind some lines.
+impl FastRequest {
+    /// Creates a request from positions, which fit into 16 bits: key and value are shorter than [`LONG_THRESHOLD`].
     #[inline(always)]
     fn new(key: Range<usize>, value: Range<usize>, len: usize) -> Self {
         let places = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
-        Known { places, len }
+        FastRequest { places, len }
     }
 
-    /// The place number `n`.
+    /// Returns position number `n`.
     #[inline(always)]
     fn place(&self, n: u32) -> usize {
         (self.places >> (16 * n)) as u16 as usize
     }
 
-    /// What `data` begin with, if that is recognised, and its key.
+    /// Parses the request at the start of `data`. Returns it with its key.
     #[inline(always)]
     pub fn of(data: &[u8]) -> Option<(Self, &[u8])> {
-        // Most have keys and values whose lengths have two digits.
+        // Most keys and values have lengths of two digits.
         if let Some(start) = data.first_chunk::<{ HEAD + 7 }>()
             && let (Some(head), Some(line)) = (start.first_chunk(), start.last_chunk())
-            && let Some(len) = tens(u64::from_le_bytes(*line))
+            && let Some(len) = two_digit_len(u64::from_le_bytes(*line))
             && let Some((key, behind)) = data[KEY..].split_at_checked(len)
             && behind.first_chunk() == Some(END)
         {
             let (head, end) = (words(head), KEY + len);
             if head == words(GET) {
-                return Some((Known::new(KEY..end, 0..0, end + 2), key));
+                return Some((FastRequest::new(KEY..end, 0..0, end + 2), key));
             }
             if head == words(SET)
                 && let Some(line) = behind[END.len()..].first_chunk()
-                && let Some(len) = tens(u64::from_le_bytes(*line))
+                && let Some(len) = two_digit_len(u64::from_le_bytes(*line))
                 && behind.get(7 + len..).is_some_and(|behind| behind.first_chunk() == Some(END))
             {
                 let (from, to) = (end + 7, end + 7 + len);
-                return Some((Known::new(KEY..end, from..to, to + 2), key));
+                return Some((FastRequest::new(KEY..end, from..to, to + 2), key));
             }
         }
-        Known::of_another(data)
+        FastRequest::parse_general(data)
     }
 
-    /// As [`of`](Self::of), for all that is recognised.
+    /// [`of`](Self::of) for lengths of any number of digits.
     #[inline(never)]
-    fn of_another(data: &[u8]) -> Option<(Self, &[u8])> {
+    fn parse_general(data: &[u8]) -> Option<(Self, &[u8])> {
         let head = words(data.first_chunk()?);
         let key = Bulk::of(data, HEAD - 1)?;
         let bytes = &data[key.start..key.end];
         if head == words(GET) {
-            return Some((Known::new(key.range(), 0..0, key.behind), bytes));
+            return Some((FastRequest::new(key.range(), 0..0, key.behind), bytes));
         }
         let value = Bulk::of(data, key.behind)?;
         let is_set = head == words(SET) && value.end - value.start < LONG_THRESHOLD;
-        is_set.then(|| (Known::new(key.range(), value.range(), value.behind), bytes))
+        is_set.then(|| (FastRequest::new(key.range(), value.range(), value.behind), bytes))
     }
 
-    /// Its key in `data`, which it was recognised in.
+    /// Returns the key in `data`, from which the request was parsed.
     #[inline(always)]
     pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
         &data[self.place(0)..self.place(1)]
     }
 
-    /// Whether it is a SET.
+    /// Returns true for SET.
     #[inline(always)]
     pub fn is_set(&self) -> bool {
         self.places >> 32 > 0
     }
 
-    /// The value that it sets, if it is a SET.
+    /// Returns the value of a SET.
     #[inline(always)]
     pub fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
         self.is_set().then(|| &data[self.place(2)..self.place(3)])
     }
 }
 
-/// The length of an argument of which these are the first bytes, if that has two digits, as most have.
+/// Parses the length line of a bulk string in `word`, if the length has two digits.
 #[inline(always)]
-fn tens(word: u64) -> Option<usize> {
+fn two_digit_len(word: u64) -> Option<usize> {
     const OTHERS: u64 = u64::from_le_bytes(*b"\xff\0\0\xff\xff\0\0\0");
     const EXPECTED: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
-    // Two digits in a byte each, the tens first, of which none is zero.
+    // Two digits, one per byte, the tens first and not zero.
     let digits = (word >> 8 & 0xffff) ^ 0x3030;
     let is_number = (digits | (digits + 0x7676)) & 0x8080 == 0 && digits & 0xff > 0;
     (word & OTHERS == EXPECTED && is_number).then_some(((digits * 0x0a01) >> 8 & 0xff) as usize)
 }
 
-/// The length of the argument that `data` begin with, and its digits, of which there are four at most.
+/// Parses the length line at the start of `data`. Returns the length and its number of digits, at most four.
 #[inline]
 fn length(data: &[u8]) -> Option<(usize, usize)> {
     let digits = data.get(1..)?.iter().take(5).take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = data[1..].split_at(digits);
-    // "01" is for the parser to judge.
+    // Leading zeros are left to the full parser.
     if data[0] != b'$' || !(1..=4).contains(&digits) || digits > 1 && number[0] == b'0' || !rest.starts_with(b"\r\n") {
         return None;
     }
     Some((number.iter().fold(0, |len, digit| len * 10 + usize::from(digit - b'0')), digits))
 }
 
-/// An argument: where it begins and ends, and what is behind it.
+/// Bulk string: start and end of its bytes, and the position behind it.
 pub(in crate::service) struct Bulk {
     pub start: usize,
     pub end: usize,
@@ -136,13 +136,14 @@ pub(in crate::service) struct Bulk {
 }
 
 impl Bulk {
-    /// That whose `$` is at `at`, if all of it is there and its length has four digits at most.
+    /// Parses the bulk string whose `$` is at `at`, if it is complete and its length has at most four digits.
     #[inline(always)]
     pub fn of(data: &[u8], at: usize) -> Option<Self> {
-        let (len, digits) = match data.get(at..)?.first_chunk().and_then(|word| tens(u64::from_le_bytes(*word))) {
-            Some(len) => (len, 2),
-            None => length(&data[at..])?,
-        };
+        let (len, digits) =
+            match data.get(at..)?.first_chunk().and_then(|word| two_digit_len(u64::from_le_bytes(*word))) {
+                Some(len) => (len, 2),
+                None => length(&data[at..])?,
+            };
         let start = at + digits + 3;
         let end = start + len;
         let is_whole = data.get(end..)?.first_chunk() == Some(END);
@@ -162,15 +163,15 @@ mod tests {
 
     const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG_THRESHOLD, apart: false, authenticated: true };
 
-    /// What is recognised is what the parser reads.
+    /// Compares the result with that of the full parser. Returns false if the fast parser does not take `data`.
     fn check(data: &[u8]) -> bool {
-        let Some((known, key)) = Known::of(data) else { return false };
+        let Some((fast, key)) = FastRequest::of(data) else { return false };
         let mut parser = Parser::default();
-        assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(known.len)), "{data:?}");
+        assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(fast.len)), "{data:?}");
         let args: Vec<&[u8]> = parser.args(data).iter().collect();
         let name: &[u8] = if args.len() == 2 { b"GET" } else { b"SET" };
         assert!(args[0].eq_ignore_ascii_case(name));
-        assert_eq!((key, known.key(data), known.value(data)), (args[1], args[1], args.get(2).copied()));
+        assert_eq!((key, fast.key(data), fast.value(data)), (args[1], args[1], args.get(2).copied()));
         true
     }
 
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_requests_are_recognised() {
+    fn plain_get_and_short_set_are_parsed() {
         for len in [0, 1, 9, 10, 99, 100, 999, 1000, 4095] {
             let bytes = vec![b'x'; len];
             assert!(check(&request(&[b"GET", &bytes])) && check(&request(&[b"set", b"key", &bytes])), "{len}");
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_or_is_something_else_is_not() {
+    fn incomplete_and_other_requests_are_left_to_full_parser() {
         let long = vec![b'x'; LONG_THRESHOLD];
         for bytes in [
             request(&[b"SET", b"k", &long]),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_recognised_is_what_the_parser_reads() {
+    fn result_equals_that_of_full_parser() {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..200_000 {
             let (key, value) = (vec![b'k'; random.usize(..12)], vec![b'\n'; random.usize(..120)]);

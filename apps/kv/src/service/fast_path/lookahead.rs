@@ -1,23 +1,22 @@
-//! What requests are about that are not recognised: their keys, so that these can be fetched ahead. Whatever is seen here only
-//! saves time; the parsers decide.
+//! Keys of requests outside the fast path, for prefetching. A wrong key costs only time: the full parsers decide.
 
 use crate::memcached;
 use crate::service::Kv;
-use crate::service::conn::Speech;
-use crate::service::fast_path::AHEAD;
+use crate::service::conn::ProtocolState;
+use crate::service::fast_path::MAX_AHEAD;
 use crate::service::fast_path::fast_parse::Bulk;
 use crate::shards::shard_of;
 use linerate_bypass::ConnId;
 
-/// Bytes of a memcached client's line at most.
+/// Length limit of a memcached line examined here.
 const LINE: usize = 300;
 
-/// The key of the request that bytes begin with, and how long that is.
-type Glimpse = fn(&[u8]) -> Option<(&[u8], usize)>;
+/// Function that returns the key and the length of the request at the start of its argument.
+type KeyFinder = fn(&[u8]) -> Option<(&[u8], usize)>;
 
-/// The first key of the request of a client of Redis that `data` begin with, and how long that is, if all of it is there and it
-/// has fewer than ten arguments.
-fn of_redis(data: &[u8]) -> Option<(&[u8], usize)> {
+/// Returns the first key and the length of the Redis request at the start of `data`, if it is complete and has fewer
+/// than ten arguments.
+fn redis_key(data: &[u8]) -> Option<(&[u8], usize)> {
     let [b'*', count @ b'1'..=b'9', b'\r', b'\n', ..] = data else { return None };
     let mut at = 4;
     let mut key = &data[..0];
@@ -31,8 +30,8 @@ fn of_redis(data: &[u8]) -> Option<(&[u8], usize)> {
     Some((key, at))
 }
 
-/// The same of a memcached client.
-fn of_memcached(data: &[u8]) -> Option<(&[u8], usize)> {
+/// Returns the key and the length of the memcached request at the start of `data`.
+fn memcached_key(data: &[u8]) -> Option<(&[u8], usize)> {
     let end = memchr::memchr(b'\n', &data[..data.len().min(LINE)])?;
     let line = data[..end].strip_suffix(b"\r").unwrap_or(&data[..end]);
     let mut words = line.split(|byte| *byte == b' ');
@@ -50,11 +49,11 @@ fn of_memcached(data: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 impl Kv {
-    /// Asks for the part of the index that leads to the key of the request of a memcached client that `data` begin with. Returns the
-    /// key's hash, if it is in our shard.
-    pub(in crate::service) fn glimpse_datagram(&self, data: &[u8]) -> Option<u64> {
+    /// Prefetches the index line of the memcached request at the start of `data`. Returns the hash of its key if the
+    /// key is in this worker's shard.
+    pub(in crate::service) fn lookahead_datagram(&self, data: &[u8]) -> Option<u64> {
         let store = self.stores[self.worker].as_ref()?;
-        let (key, _) = of_memcached(data)?;
+        let (key, _) = memcached_key(data)?;
         let hash = self.hasher.key(memcached::SPACE, key).hash();
         let is_ours = self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker;
         is_ours.then(|| {
@@ -63,22 +62,22 @@ impl Kv {
         })
     }
 
-    /// Asks for the part of the index that leads to the keys of requests of the client of `conn` at the beginning of `data`.
+    /// Prefetches the index lines of the requests of `conn` at the start of `data`.
     #[inline(never)]
-    pub(in crate::service) fn glimpse(&mut self, conn: ConnId, data: &[u8]) {
+    pub(in crate::service) fn lookahead(&mut self, conn: ConnId, data: &[u8]) {
         let Some(store) = &self.stores[self.worker] else { return };
         let Some(client) = self.clients[conn.slot()].as_ref().filter(|client| client.is_fresh()) else { return };
-        let (space, of): (u8, Glimpse) = match &client.speech {
-            Speech::Resp { session, .. } => (session.space(), of_redis),
-            Speech::Memcached { .. } => (memcached::SPACE, of_memcached),
+        let (space, of): (u8, KeyFinder) = match &client.protocol_state {
+            ProtocolState::Resp { session, .. } => (session.space(), redis_key),
+            ProtocolState::Memcached { .. } => (memcached::SPACE, memcached_key),
         };
         let mut rest = data;
-        for _ in 0..AHEAD {
+        for _ in 0..MAX_AHEAD {
             let Some((key, len)) = of(rest) else { return };
             let hash = self.hasher.key(space, key).hash();
             if self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker {
                 store.prefetch_index(hash);
-                self.glimpsed.push(hash);
+                self.lookahead_hashes.push(hash);
             }
             rest = rest.get(len..).unwrap_or_default();
         }
@@ -90,11 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_seen_where_requests_are_whole() {
+    fn keys_are_found_in_complete_requests() {
         let hget = b"*3\r\n$4\r\nHGET\r\n$4\r\nhash\r\n$1\r\nf\r\n";
-        assert_eq!(of_redis(hget), Some((&b"hash"[..], hget.len())));
-        assert_eq!(of_redis(b"*1\r\n$4\r\nPING\r\n"), Some((&b""[..], 14)));
-        (0..hget.len()).for_each(|len| assert_eq!(of_redis(&hget[..len]), None));
+        assert_eq!(redis_key(hget), Some((&b"hash"[..], hget.len())));
+        assert_eq!(redis_key(b"*1\r\n$4\r\nPING\r\n"), Some((&b""[..], 14)));
+        (0..hget.len()).for_each(|len| assert_eq!(redis_key(&hget[..len]), None));
         for (request, key) in [
             (&b"get key\r\n"[..], "key"),
             (b"gets one two\n", "one"),
@@ -102,11 +101,11 @@ mod tests {
             (b"ms other 3 T0\r\nabc\r\n", "other"),
             (b"mg key v\r\n", "key"),
         ] {
-            assert_eq!(of_memcached(request), Some((key.as_bytes(), request.len())), "{}", request.escape_ascii());
+            assert_eq!(memcached_key(request), Some((key.as_bytes(), request.len())), "{}", request.escape_ascii());
         }
         for request in [&b"version\r\n"[..], b"set key\r\n", b"set key 0 0 x\r\n", b"get key", b"quit\r\n"] {
-            assert_eq!(of_memcached(request), None, "{}", request.escape_ascii());
+            assert_eq!(memcached_key(request), None, "{}", request.escape_ascii());
         }
-        assert!(of_memcached(b"set k 0 0 18446744073709551615\r\n").is_some());
+        assert!(memcached_key(b"set k 0 0 18446744073709551615\r\n").is_some());
     }
 }

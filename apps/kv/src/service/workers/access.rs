@@ -1,15 +1,15 @@
-//! Ways to the data that no password protects.
+//! Options that give access to the data without a password.
 
 /// Option of `kv serve` that gives access without a password, and so excludes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordConflict {
-    /// Datagrams of memcached clients.
+    /// memcached over UDP.
     #[error("--udp: a datagram carries no password, and its source address can be forged")]
     Udp,
-    /// Strings that peers read over RDMA.
+    /// Strings that clients read over RDMA.
     #[error("--export: an RDMA READ carries no password, and a remote key of 32 bits can be guessed")]
     Export,
-    /// Counters that peers change over RDMA.
+    /// Counters that clients change over RDMA.
     #[error("--counters: an RDMA atomic operation carries no password, and a remote key of 32 bits can be guessed")]
     Counters,
 }

@@ -1,4 +1,4 @@
-//! What all workers of a service have in common.
+//! State shared by all workers of a service.
 
 use crate::commands::{Change, RejectedSetting, Settings, Stats, Totals};
 use crate::counters::Names;
@@ -14,46 +14,45 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes that it may be told to take at least, so that there is room for something.
+/// Lower bound of the memory limit in bytes.
 const LEAST_MEMORY: u64 = 4 << 20;
 
-/// Milliseconds between two log entries of HTTP requests.
+/// Milliseconds between two log entries about HTTP requests.
 const WARNED: u64 = 60_000;
 
-/// What a service is made of.
+/// Configuration of a service.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What can be changed later.
+    /// Initial settings, which can change at run time.
     pub settings: Settings,
-    /// Workers, and shards.
+    /// Number of workers, and of shards.
     pub workers: usize,
-    /// The port of memcached clients; all others are Redis'.
+    /// Port of memcached clients. All other ports are for Redis clients.
     pub memcached: Option<u16>,
-    /// Where items and values lie: as much of it as [`Settings::memory`] says. Long values are sent from there, without a copy where
-    /// the transport reaches it.
+    /// Memory of items and values, [`Settings::memory`] bytes of it. Long values are sent from there, without a copy if
+    /// the transport can reach it.
     pub arena: Arena,
-    /// Where short strings are for peers to read, if they may: laid out for as many shards as there are workers; and where peers find
-    /// it, when that is known.
+    /// Export of short strings for RDMA READ, laid out for as many shards as workers, and its remote address once that
+    /// is known.
     pub export: Option<(Arc<Export>, RemoteAddrCell)>,
-    /// What peers may count with, if they may, and where they find it, when that is known.
+    /// Counters for RDMA atomics, and their remote address once that is known.
     pub counters: Option<(Arc<Names>, RemoteAddrCell)>,
 }
 
-/// What all workers of a service have in common. What is asked of it on the way of every request is copied by each worker and
-/// looked at again now and then.
+/// State shared by all workers. Workers copy the values that every request needs, and refresh the copies periodically.
 pub struct Hub {
     workers: usize,
     memcached: Option<u16>,
-    /// Whether memcached's clients may come with datagrams.
+    /// True if memcached clients may use datagrams.
     datagrams: AtomicBool,
     store: store::Config,
     export: Option<(Arc<Export>, RemoteAddrCell)>,
     counters: Option<(Arc<Names>, RemoteAddrCell)>,
-    /// Bytes that it may take at most, for so many are mapped.
+    /// Upper bound of the memory limit: the mapped bytes.
     most: u64,
     since: u64,
     settings: Mutex<Arc<Settings>>,
-    /// Counts how often they have changed.
+    /// Number of changes of the settings.
     version: AtomicU64,
     next_client: AtomicU64,
     clients: AtomicU32,
@@ -62,24 +61,24 @@ pub struct Hub {
     shards: Vec<Arc<ShardStats>>,
     /// Expired and evicted keys at the last reset.
     removed_before: Mutex<store::Counts>,
-    /// Time of the last log entry of an HTTP request, in milliseconds since 1970.
+    /// Time of the last log entry about an HTTP request, in milliseconds since 1970.
     warned: AtomicU64,
     slow_log: SlowLog,
-    /// When memcached clients' keys are flushed, 0 if never, and how often that was said.
+    /// Number of `flush_all` commands, and the time of the next flush of the memcached keyspace.
     flush: Mutex<(u64, Option<u64>)>,
     flushes: AtomicU64,
 }
 
-/// Figures of one worker.
+/// Counters of one worker.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counted {
-    /// Since the worker began. They never decrease.
+    /// Since the start of the worker. They never decrease.
     now: Tally,
     /// At the last reset.
     before: Tally,
 }
 
-/// What is counted.
+/// Counters of a worker.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::service) struct Tally {
     pub stats: Stats,
@@ -105,30 +104,30 @@ impl Tally {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub(in crate::service) fn wall_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A key that nobody can guess who may choose what is hashed with it: made of what the system has that is random.
+/// Returns a hash secret from the system's randomness. Clients that choose keys cannot guess it.
 fn random_key() -> [u8; 16] {
     let halves = [(); 2].map(|()| RandomState::new().build_hasher().finish().to_ne_bytes());
     std::array::from_fn(|at| halves[at / 8][at % 8])
 }
 
-/// What a lock protects is whole after every step.
+/// Locks `mutex`. A panic of another thread is ignored, because the data is consistent between any two statements.
 pub(in crate::service) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Hub {
-    /// The middle of a service.
+    /// Creates the shared state with a random hash secret.
     pub fn new(config: Config) -> Arc<Self> {
         Hub::with_key(config, random_key())
     }
 
-    /// The same, with a key of the hash that is known, so that two runs do exactly the same: for measurements. Clients who know it can
-    /// choose keys that are all in one place.
+    /// Creates the shared state with the hash secret `key`, so that two runs behave identically: for measurements.
+    /// Clients that know the secret can choose colliding keys.
     pub fn with_key(config: Config, key: [u8; 16]) -> Arc<Self> {
         let Config { settings, workers, memcached, arena, export, counters } = config;
         let store = store::Config {
@@ -161,7 +160,7 @@ impl Hub {
         })
     }
 
-    /// Workers that it was made for.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.workers
     }
@@ -170,18 +169,18 @@ impl Hub {
         KeyHasher::new(&self.store.key)
     }
 
-    /// What peers may count with, and where the first is.
+    /// Returns the RDMA counters and the remote address of the first one.
     pub(in crate::service) fn counters(&self) -> Option<(&Names, RemoteAddr)> {
         let (names, place) = self.counters.as_ref()?;
         Some((names, *place.get()?))
     }
 
-    /// Whether there is an export.
+    /// Returns true if strings are exported.
     pub(in crate::service) fn exports(&self) -> bool {
         self.export.is_some()
     }
 
-    /// Where peers may read strings by themselves, and how they lie there.
+    /// Returns the remote address and layout of the exported strings.
     pub(in crate::service) fn export(&self) -> Option<(RemoteAddr, Layout)> {
         let (export, place) = self.export.as_ref()?;
         Some((*place.get()?, *export.layout()))
@@ -207,13 +206,13 @@ impl Hub {
         self.memcached.unwrap_or_default()
     }
 
-    /// Lets workers that are made from now on answer datagrams, too, which come to memcached's port: without a password, and whoever
-    /// seems to have sent them. Otherwise they take no notice of them.
+    /// Makes workers created from now on answer datagrams on the memcached port. Datagrams carry no password, and their
+    /// source can be forged. Without this call, datagrams are ignored.
     pub fn answer_datagrams(&self) {
         self.datagrams.store(true, Ordering::Relaxed);
     }
 
-    /// Where datagrams are answered, if they are.
+    /// Returns the port on which datagrams are answered.
     pub(in crate::service) fn datagrams(&self) -> Option<u16> {
         self.memcached.filter(|_| self.datagrams.load(Ordering::Relaxed))
     }
@@ -230,7 +229,7 @@ impl Hub {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Applies `change` to the settings. No other change comes between, so all that are made at the same time are kept.
+    /// Applies `change` to the settings. The lock is held throughout, so concurrent changes are all kept.
     pub(in crate::service) fn update(&self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
         let mut current = lock(&self.settings);
         let mut settings = Settings::clone(&current);
@@ -241,7 +240,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Checks the changes from `current` to `settings`.
+    /// Checks the change from `current` to `settings`.
     fn check(&self, settings: &Settings, current: &Settings) -> Result<(), RejectedSetting> {
         let rejected = |parameter, reason| Err(RejectedSetting { parameter, reason });
         let range = LEAST_MEMORY..=self.most;
@@ -258,7 +257,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Whether one client more may come, of `most`.
+    /// Counts a new client. Returns false if there are `most` already.
     pub(in crate::service) fn admit(&self, most: u32) -> bool {
         let is_admitted = self.clients.fetch_add(1, Ordering::Relaxed) < most;
         if !is_admitted {
@@ -271,7 +270,7 @@ impl Hub {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes down what `worker` has counted.
+    /// Publishes the counters of `worker`.
     pub(in crate::service) fn count(&self, worker: usize, tally: Tally) {
         lock(&self.tallies[worker]).now = tally;
     }
@@ -287,7 +286,7 @@ impl Hub {
         all
     }
 
-    /// Restarts the counters at 0, as far as workers have published their counts.
+    /// Resets the counters, as far as workers have published them.
     pub(in crate::service) fn reset_tally(&self) {
         for counted in &self.tallies {
             let mut counted = lock(counted);
@@ -296,17 +295,17 @@ impl Hub {
         *lock(&self.removed_before) = self.removed();
     }
 
-    /// The same of `worker`, which has counted `tally`.
+    /// Resets the counters of `worker`, which are `tally`.
     pub(in crate::service) fn reset_tally_of(&self, worker: usize, tally: Tally) {
         *lock(&self.tallies[worker]) = Counted { now: tally, before: tally };
     }
 
-    /// Number of keys in `space`, in all shards.
+    /// Returns the number of keys in `space`, in all shards.
     pub(in crate::service) fn keys_in(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
     }
 
-    /// Keys that have expired and that were evicted, in all shards.
+    /// Returns the numbers of expired and evicted keys in all shards.
     fn removed(&self) -> store::Counts {
         self.shards.iter().map(|shard| shard.counts()).fold(store::Counts::default(), |all, shard| store::Counts {
             expired: all.expired + shard.expired,
@@ -314,13 +313,14 @@ impl Hub {
         })
     }
 
-    /// Returns true and records the time if no HTTP request was logged in the minute before `now`, in milliseconds since 1970.
+    /// Returns true and records the time if no HTTP request was logged in the minute before `now`, in milliseconds
+    /// since 1970.
     pub(in crate::service) fn may_warn(&self, now: u64) -> bool {
         let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
         self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
-    /// What has been counted since it was last 0.
+    /// Returns the totals since the last reset.
     pub(in crate::service) fn totals(&self) -> (Totals, Counts) {
         let (all, removed, before) = (self.tally(), self.removed(), *lock(&self.removed_before));
         let totals = Totals {
@@ -343,16 +343,16 @@ impl Hub {
         (totals, all.counts)
     }
 
-    /// All workers flush memcached clients' keys at this time, or not at all.
+    /// Schedules a flush of the memcached keyspace on all workers, or cancels it.
     pub(in crate::service) fn flush_at(&self, at: Option<u64>) {
         let mut flush = lock(&self.flush);
         *flush = (flush.0 + 1, at);
         self.flushes.store(flush.0, Ordering::Release);
     }
 
-    /// When that is, if it was said more often than `known` times; how often it was.
-    pub(in crate::service) fn flush_since(&self, known: u64) -> Option<(u64, Option<u64>)> {
-        (self.flushes.load(Ordering::Acquire) != known).then(|| *lock(&self.flush))
+    /// Returns the scheduled flush and the number of `flush_all` commands, if that differs from `fast`.
+    pub(in crate::service) fn flush_since(&self, fast: u64) -> Option<(u64, Option<u64>)> {
+        (self.flushes.load(Ordering::Acquire) != fast).then(|| *lock(&self.flush))
     }
 }
 
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn update_lets_no_other_change_come_between() {
+    fn update_holds_lock_from_copy_to_replacement() {
         let hub = Hub::new(config());
         let mut change = |_: &mut Settings| {
             assert!(hub.settings.try_lock().is_err(), "the settings are locked from the copy to the replacement");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn update_that_is_rejected_changes_nothing() {
+    fn rejected_update_changes_nothing() {
         let hub = Hub::new(config());
         let (before, version) = (hub.settings(), hub.version());
         let rejected = |memory| {
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn password_is_rejected_with_each_option_that_gives_access_without_one() {
+    fn password_is_rejected_with_options_that_need_none() {
         let udp = Hub::new(Config { memcached: Some(1), ..config() });
         udp.answer_datagrams();
         let (exported, _) = export(Layout::new(SEED, 1, 100, 1 << 12).unwrap());

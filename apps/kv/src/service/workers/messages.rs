@@ -1,41 +1,41 @@
-//! What workers tell each other.
+//! Messages between workers.
 
 use crate::commands::ClientInfo;
 use crate::service::Kv;
-use crate::service::workers::remote_batch::Errand;
+use crate::service::workers::remote_batch::RemoteBatch;
 use crate::store::Store;
 use linerate_bypass::{AppSender, ConnId, Transport};
 use std::collections::VecDeque;
 
-/// What one worker tells another.
+/// Message to another worker.
 pub enum Message {
-    /// Run these.
-    Errand(Box<Errand>),
-    /// They have been run.
-    Back(Box<Errand>),
-    /// This worker wants to borrow the receiver's shard.
-    Borrow(usize),
-    /// A shard that was asked for, and its number.
-    Lent(usize, Box<Store>),
-    /// The receiver's shard, which was lent.
-    Returned(Box<Store>),
-    /// This worker wants to know the receiver's clients, for a connection of its own.
-    WhoIsThere(usize, ConnId),
-    /// The clients of one worker, for this connection.
-    There(ConnId, Vec<ClientInfo>),
-    /// The client with this number is to be disconnected.
+    /// Batch of requests to run.
+    RunBatch(Box<RemoteBatch>),
+    /// Batch that has run.
+    BatchDone(Box<RemoteBatch>),
+    /// Request of this worker to borrow the receiver's shard.
+    BorrowShard(usize),
+    /// Borrowed shard and its number.
+    ShardLent(usize, Box<Store>),
+    /// Return of the receiver's shard.
+    ShardReturned(Box<Store>),
+    /// Request of this worker for the receiver's clients, for one of its connections.
+    ListClients(usize, ConnId),
+    /// Clients of one worker, for this connection.
+    ClientList(ConnId, Vec<ClientInfo>),
+    /// Disconnects the client with this id.
     Kill(u64),
-    /// The settings have changed. It comes before all that its sender sends after the change.
+    /// The settings changed. The message precedes everything that its sender sends after the change.
     SettingsChanged,
-    /// The figures count from 0 again.
+    /// The counters were reset.
     StatsReset,
 }
 
-/// What is on its way to other workers.
+/// Queue of messages to other workers.
 pub(in crate::service) struct Outbox {
     app_sender: AppSender<Message>,
     worker: usize,
-    /// For what a mailbox had no room, and to whom it goes: at most a few things for each connection.
+    /// Messages for which a mailbox had no room, with their receivers: at most a few per connection.
     waiting: VecDeque<(usize, Message)>,
 }
 
@@ -44,9 +44,9 @@ impl Outbox {
         Outbox { app_sender, worker, waiting: VecDeque::new() }
     }
 
-    /// Sends `message` to `worker`, now or as soon as there is room.
+    /// Sends `message` to `worker`, at once or when its mailbox has room.
     pub fn send(&mut self, worker: usize, message: Message) {
-        // What one worker tells another keeps its order.
+        // Messages between two workers keep their order.
         if !self.waiting.is_empty() {
             return self.waiting.push_back((worker, message));
         }
@@ -55,8 +55,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits. Returns whether something still does.
-    pub fn go_on(&mut self) -> bool {
+    /// Sends queued messages. Returns true if some remain.
+    pub fn flush(&mut self) -> bool {
         while let Some((worker, message)) = self.waiting.pop_front() {
             if let Err(message) = self.app_sender.send_to_worker(worker, message) {
                 self.waiting.push_front((worker, message));
@@ -66,7 +66,7 @@ impl Outbox {
         false
     }
 
-    /// All workers but ours.
+    /// Returns all workers except this one.
     pub fn others(&self, workers: usize) -> impl Iterator<Item = usize> + use<> {
         let own = self.worker;
         (0..workers).filter(move |worker| *worker != own)
@@ -74,25 +74,25 @@ impl Outbox {
 }
 
 impl Kv {
-    /// Another worker has said something.
-    pub(in crate::service) fn hear(&mut self, net: &mut impl Transport, message: Message) {
+    /// Handles a message of another worker.
+    pub(in crate::service) fn handle_message(&mut self, net: &mut impl Transport, message: Message) {
         match message {
-            Message::Errand(errand) => {
-                self.lending.errands.push_back(errand);
-                self.run_errands();
+            Message::RunBatch(batch) => {
+                self.shard_borrow.batches.push_back(batch);
+                self.run_batches();
             }
-            Message::Back(errand) => self.finish_errand(net, errand),
-            Message::Borrow(worker) => self.lend(worker),
-            Message::Lent(shard, store) => self.take_in(net, shard, store),
-            Message::Returned(store) => self.take_in(net, self.worker, store),
-            Message::WhoIsThere(worker, conn) => {
+            Message::BatchDone(batch) => self.finish_batch(net, batch),
+            Message::BorrowShard(worker) => self.lend(worker),
+            Message::ShardLent(shard, store) => self.shard_arrived(net, shard, store),
+            Message::ShardReturned(store) => self.shard_arrived(net, self.worker, store),
+            Message::ListClients(worker, conn) => {
                 let clients = self.listed();
-                self.host.outbox.send(worker, Message::There(conn, clients));
+                self.server.outbox.send(worker, Message::ClientList(conn, clients));
             }
-            Message::There(conn, clients) => self.list(net, conn, clients),
+            Message::ClientList(conn, clients) => self.list(net, conn, clients),
             Message::Kill(id) => self.disconnect(net, id),
             Message::SettingsChanged => {
-                self.host.refresh();
+                self.server.refresh();
                 self.apply_settings();
             }
             Message::StatsReset => self.reset_stats(),

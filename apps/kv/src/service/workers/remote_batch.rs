@@ -1,149 +1,150 @@
-//! Requests that are run by another worker.
+//! Batches of requests that run on another worker.
 
 use crate::commands::{Request, Session};
 use crate::memcached::{Data, udp};
 use crate::resp::{self, Protocol};
 use crate::service::Kv;
 use crate::service::conn::output::{Mark, Replies};
-use crate::service::conn::{Asked, Client, Speech};
-use crate::service::fast_path::FEW;
-use crate::service::udp::Asker;
+use crate::service::conn::{Client, PendingRequest, ProtocolState};
+use crate::service::fast_path::GROUP;
+use crate::service::udp::DatagramSource;
 use crate::service::workers::messages::Message;
 use crate::shards::ShardSet;
 use crate::store::LONG_THRESHOLD;
 use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
 
-/// Bytes of requests that travel together, about.
+/// Approximate limit of request bytes per batch.
 const MOST: usize = 16 << 10;
-/// Errands that are kept to be used again.
+/// Number of finished batches kept for reuse.
 const IDLE: usize = 8;
 
-/// Requests for the shard of another worker, of all connections that have some in a turn, on their way there or back.
+/// Batch of requests for the shard of another worker, from all connections that have some in a turn. It returns with
+/// the replies.
 #[derive(Default)]
-pub struct Errand {
-    /// Who sent it.
+pub struct RemoteBatch {
+    /// Worker that sent the batch.
     home: usize,
     parts: Vec<Part>,
-    /// Requests as they came.
+    /// Requests as received.
     pub(in crate::service) text: Vec<u8>,
-    /// One behind them, of the last part, that was kept because parts of it were received apart.
-    pub(in crate::service) last: Option<Asked>,
+    /// Last request of the last part, stored because it has long values.
+    pub(in crate::service) last: Option<PendingRequest>,
     replies: Replies,
-    /// Who is to be answered, of those who sent datagrams.
-    askers: Vec<Asker>,
+    /// Sources of the datagrams in the batch.
+    sources: Vec<DatagramSource>,
 }
 
-/// Whom requests come from.
+/// Source of requests.
 #[derive(Debug, Clone, Copy)]
-enum Of {
+enum BatchSource {
     Client(ConnId),
-    /// Who sent a datagram, by the place among the errand's askers.
-    Asker(usize),
+    /// Datagram, by its index in the batch.
+    Datagram(usize),
 }
 
-/// What an errand has of one connection, or of one datagram.
+/// Requests of one connection or datagram.
 struct Part {
-    of: Of,
-    /// The keyspace of a client of Redis, and its protocol; nothing for a memcached client.
+    source: BatchSource,
+    /// Keyspace and protocol of a Redis client, or `None` for a memcached client.
     redis: Option<(u8, Protocol)>,
-    /// Where its requests begin.
+    /// Start of the requests in the text.
     text: usize,
-    /// Where its replies end; nothing if they were too many.
+    /// End of the replies, or `None` if they exceeded the limit.
     replied: Option<Mark>,
-    /// Those of its requests that were recognised.
+    /// Requests parsed ahead.
     ahead: Range<usize>,
 }
 
 impl Kv {
-    /// Where a request of the client of `conn` goes that needs `needed_shards`, if that is what another worker can run, and if it can travel
-    /// with those of the client's that are under way to `open` already.
+    /// Returns the batch for a request of `conn` that needs the shards `needs`, if it needs exactly one shard of
+    /// another worker and no earlier request is in the open batch to a different one.
     #[inline]
-    pub(in crate::service) fn errand_for(
+    pub(in crate::service) fn batch_for(
         &mut self,
         open: &mut Option<usize>,
         conn: ConnId,
         redis: Option<(u8, Protocol)>,
         needs: &ShardSet,
-    ) -> Option<&mut Errand> {
+    ) -> Option<&mut RemoteBatch> {
         let mut shards = needs.iter();
         let (Some(worker), None) = (shards.next(), shards.next()) else { return None };
-        self.errand_to(worker, open, conn, redis)
+        self.batch_to(worker, open, conn, redis)
     }
 
-    /// As [`errand_for`](Self::errand_for), for a request that needs the shard of `worker`.
+    /// [`batch_for`](Self::batch_for) for a request that needs the shard of `worker`.
     #[inline]
-    pub(in crate::service) fn errand_to(
+    pub(in crate::service) fn batch_to(
         &mut self,
         worker: usize,
         open: &mut Option<usize>,
         conn: ConnId,
         redis: Option<(u8, Protocol)>,
-    ) -> Option<&mut Errand> {
+    ) -> Option<&mut RemoteBatch> {
         if worker == self.worker || open.is_some_and(|open| open != worker) {
             return None;
         }
         if open.is_none() {
-            self.errand_with_room(worker).begin(Of::Client(conn), redis);
+            self.batch_with_room(worker).begin(BatchSource::Client(conn), redis);
             *open = Some(worker);
         }
-        // That of an open part is not sent.
-        let errand = self.errands[worker].as_deref_mut()?;
-        let begun = errand.parts.last()?.text;
-        errand.has_room(begun).then_some(errand)
+        // An open batch is not sent.
+        let batch = self.batches[worker].as_deref_mut()?;
+        let begun = batch.parts.last()?.text;
+        batch.has_room(begun).then_some(batch)
     }
 
-    /// Has `worker` run the requests in `text`, for whoever sent them in a datagram.
-    pub(in crate::service) fn send_for(&mut self, asker: Asker, worker: usize, text: &[u8]) {
-        let errand = self.errand_with_room(worker);
-        errand.begin(Of::Asker(errand.askers.len()), None);
-        errand.askers.push(asker);
-        errand.text.extend_from_slice(text);
+    /// Adds the requests in `text`, which arrived in a datagram, to a batch for `worker`.
+    pub(in crate::service) fn send_for(&mut self, source: DatagramSource, worker: usize, text: &[u8]) {
+        let batch = self.batch_with_room(worker);
+        batch.begin(BatchSource::Datagram(batch.sources.len()), None);
+        batch.sources.push(source);
+        batch.text.extend_from_slice(text);
     }
 
-    /// The errand to `worker`, to which requests of somebody else can be added.
+    /// Returns a batch for `worker` with room for another source.
     #[inline]
-    fn errand_with_room(&mut self, worker: usize) -> &mut Errand {
-        if self.errands[worker].as_ref().is_some_and(|errand| !errand.has_room(0)) {
-            self.send_errand(worker);
+    fn batch_with_room(&mut self, worker: usize) -> &mut RemoteBatch {
+        if self.batches[worker].as_ref().is_some_and(|batch| !batch.has_room(0)) {
+            self.send_batch(worker);
         }
-        let errand = self.errands[worker].get_or_insert_with(|| self.idle_errands.pop().unwrap_or_default());
-        errand.home = self.worker;
-        errand
+        let batch = self.batches[worker].get_or_insert_with(|| self.idle_batches.pop().unwrap_or_default());
+        batch.home = self.worker;
+        batch
     }
 
-    /// Sends what goes to other workers.
-    pub(in crate::service) fn send_errands(&mut self) {
-        for worker in 0..self.errands.len() {
-            self.send_errand(worker);
-        }
-    }
-
-    fn send_errand(&mut self, worker: usize) {
-        if let Some(errand) = self.errands[worker].take() {
-            self.host.outbox.send(worker, Message::Errand(errand));
+    /// Sends all batches.
+    pub(in crate::service) fn send_batches(&mut self) {
+        for worker in 0..self.batches.len() {
+            self.send_batch(worker);
         }
     }
 
-    /// Runs the errands that have come here, if the shard is here.
-    pub(in crate::service) fn run_errands(&mut self) {
+    fn send_batch(&mut self, worker: usize) {
+        if let Some(batch) = self.batches[worker].take() {
+            self.server.outbox.send(worker, Message::RunBatch(batch));
+        }
+    }
+
+    /// Runs the received batches while this worker's shard is present.
+    pub(in crate::service) fn run_batches(&mut self) {
         while self.stores[self.worker].is_some()
-            && let Some(errand) = self.lending.errands.pop_front()
+            && let Some(batch) = self.shard_borrow.batches.pop_front()
         {
-            self.run_errand(errand);
+            self.run_batch(batch);
         }
     }
 
-    fn run_errand(&mut self, mut errand: Box<Errand>) {
-        let Some(mut guest) = self.guest.take() else { return };
-        let Errand { home, parts, text, last, replies, .. } = &mut *errand;
-        // Whatever was being replied here goes on behind it.
+    fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
+        let Some(mut guest_session) = self.guest_session.take() else { return };
+        let RemoteBatch { home, parts, text, last, replies, .. } = &mut *batch;
+        // The pending replies of this worker continue after the batch.
         std::mem::swap(&mut self.replies, replies);
         let most = self.settings().output;
-        let mut looked_at = 0;
+        let mut examined = 0;
         for at in 0..parts.len() {
-            if at == looked_at {
-                looked_at += self.look_ahead_in(&mut parts[at..], text);
+            if at == examined {
+                examined += self.parse_batch_ahead(&mut parts[at..], text);
             }
             let (until, last) = match parts.get(at + 1) {
                 Some(next) => (next.text, None),
@@ -152,112 +153,120 @@ impl Kv {
             let part = &mut parts[at];
             let text = &text[part.text..until];
             let before = self.replies.mark();
-            self.replies
-                .set_most_behind(before, if matches!(part.of, Of::Asker(_)) { udp::ANSWER as u64 } else { most });
-            match (part.redis, part.of) {
+            self.replies.set_limit_after(
+                before,
+                if matches!(part.source, BatchSource::Datagram(_)) { udp::ANSWER as u64 } else { most },
+            );
+            match (part.redis, part.source) {
                 (Some((space, protocol)), _) => {
-                    guest.act_for(space, protocol);
-                    self.run_as_guest(&mut guest, text, part.ahead.clone(), last);
+                    guest_session.act_for(space, protocol);
+                    self.run_as_guest(&mut guest_session, text, part.ahead.clone(), last);
                 }
-                (None, Of::Client(_)) => self.run_for_memcached(text, last),
-                (None, Of::Asker(_)) => self.run_datagram(text),
+                (None, BatchSource::Client(_)) => self.run_for_memcached(text, last),
+                (None, BatchSource::Datagram(_)) => self.run_datagram(text),
             }
-            part.replied = self.replies.mark_unless_cut(before);
+            part.replied = self.replies.mark_or_rollback(before);
         }
-        self.forget_ahead();
-        self.guest = Some(guest);
+        self.clear_ahead();
+        self.guest_session = Some(guest_session);
         text.clear();
         text.shrink_to(2 * MOST);
         std::mem::swap(&mut self.replies, replies);
         let home = *home;
-        self.host.outbox.send(home, Message::Back(errand));
+        self.server.outbox.send(home, Message::BatchDone(batch));
     }
 
-    /// Recognises the requests that the first of the `parts` of `text` begin with, and fetches what they will touch. Returns how
-    /// many parts were looked at.
-    fn look_ahead_in(&mut self, parts: &mut [Part], text: &[u8]) -> usize {
-        self.forget_ahead();
-        let mut looked_at = 0;
-        while looked_at < parts.len() && self.ahead.len() < FEW {
-            let until = parts.get(looked_at + 1).map_or(text.len(), |next| next.text);
-            let part = &mut parts[looked_at];
+    /// Parses the first requests of the first parts ahead and prefetches their items. Returns the number of parts
+    /// examined.
+    fn parse_batch_ahead(&mut self, parts: &mut [Part], text: &[u8]) -> usize {
+        self.clear_ahead();
+        let mut examined = 0;
+        while examined < parts.len() && self.ahead.len() < GROUP {
+            let until = parts.get(examined + 1).map_or(text.len(), |next| next.text);
+            let part = &mut parts[examined];
             if let Some((space, _)) = part.redis {
-                (part.ahead, _) = self.recognise(space, &text[part.text..until]);
+                (part.ahead, _) = self.parse_ahead(space, &text[part.text..until]);
             }
-            looked_at += 1;
+            examined += 1;
         }
-        self.fetch(0);
-        looked_at
+        self.prefetch_items(0);
+        examined
     }
 
-    /// Runs the requests of a client of Redis: those in `text`, the first of which were recognised as `ahead`, and the `last`.
-    fn run_as_guest(&mut self, guest: &mut Session, text: &[u8], mut ahead: Range<usize>, last: Option<Asked>) {
+    /// Runs the requests of a Redis client: those in `text`, which start with the parsed `ahead`, and then `last`.
+    fn run_as_guest(
+        &mut self,
+        guest_session: &mut Session,
+        text: &[u8],
+        mut ahead: Range<usize>,
+        last: Option<PendingRequest>,
+    ) {
         let mut parser = resp::Parser::default();
-        let limits = guest.limits(self.settings().bulk as usize, LONG_THRESHOLD);
-        let (space, mut rest) = (guest.space(), text);
+        let limits = guest_session.limits(self.settings().bulk as usize, LONG_THRESHOLD);
+        let (space, mut rest) = (guest_session.space(), text);
         while !rest.is_empty() {
-            let mut done = self.answer(guest, rest, ahead).map_or(0, |(done, _)| done);
+            let mut done = self.execute(guest_session, rest, ahead).map_or(0, |(done, _)| done);
             if done == 0 {
-                // It was read before.
+                // The sender has parsed it already, so this succeeds.
                 let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
-                self.run(&Request::new(parser.args(rest), space, &self.hasher), guest);
+                self.run(&Request::new(parser.args(rest), space, &self.hasher), guest_session);
                 done = len;
             }
             rest = &rest[done..];
             let first = self.ahead.len();
-            (ahead, _) = self.recognise(space, rest);
-            self.fetch(first);
+            (ahead, _) = self.parse_ahead(space, rest);
+            self.prefetch_items(first);
         }
-        if let Some(Asked::Resp(args)) = last {
-            self.run(&Request::new(args.args(), space, &self.hasher), guest);
+        if let Some(PendingRequest::Resp(args)) = last {
+            self.run(&Request::new(args.args(), space, &self.hasher), guest_session);
         }
     }
 
-    /// Runs the requests of a memcached client: those in `text`, and the `last`.
-    fn run_for_memcached(&mut self, text: &[u8], last: Option<Asked>) {
+    /// Runs the requests of a memcached client: those in `text`, and then `last`.
+    fn run_for_memcached(&mut self, text: &[u8], last: Option<PendingRequest>) {
         let mut rest = text;
         while let Some((len, _)) = self.run_bytes(rest, Data::Short(b"")) {
             rest = &rest[len..];
         }
-        if let Some(Asked::Memcached(bytes, value)) = last {
+        if let Some(PendingRequest::Memcached(bytes, value)) = last {
             self.run_bytes(&bytes, value);
         }
     }
 
-    /// An errand has come back.
-    pub(in crate::service) fn finish_errand(&mut self, net: &mut impl Transport, mut errand: Box<Errand>) {
+    /// Passes the replies of a finished batch to their clients.
+    pub(in crate::service) fn finish_batch(&mut self, net: &mut impl Transport, mut batch: Box<RemoteBatch>) {
         let mut from = Mark::default();
-        for part in errand.parts.drain(..) {
-            match part.of {
-                Of::Client(conn) => self.with_client(net, conn, |kv, net, client| {
-                    client.awaits -= 1;
-                    kv.replies.append(&mut errand.replies, from, part.replied);
+        for part in batch.parts.drain(..) {
+            match part.source {
+                BatchSource::Client(conn) => self.with_client(net, conn, |kv, net, client| {
+                    client.pending_replies -= 1;
+                    kv.replies.append(&mut batch.replies, from, part.replied);
                     kv.reply(net, client);
                     kv.resume(net, client);
                 }),
-                Of::Asker(at) => {
-                    self.replies.append(&mut errand.replies, from, part.replied);
-                    self.answer_from_elsewhere(net, &errand.askers[at]);
+                BatchSource::Datagram(at) => {
+                    self.replies.append(&mut batch.replies, from, part.replied);
+                    self.answer_from_elsewhere(net, &batch.sources[at]);
                 }
             }
             from = part.replied.unwrap_or(from);
         }
-        errand.replies.clear();
-        errand.askers.clear();
-        if self.idle_errands.len() < IDLE {
-            self.idle_errands.push(errand);
+        batch.replies.clear();
+        batch.sources.clear();
+        if self.idle_batches.len() < IDLE {
+            self.idle_batches.push(batch);
         }
     }
 }
 
-impl Errand {
-    /// What is added from here on is of somebody else.
+impl RemoteBatch {
+    /// Starts the part of another source.
     #[inline]
-    fn begin(&mut self, of: Of, redis: Option<(u8, Protocol)>) {
-        self.parts.push(Part { of, redis, text: self.text.len(), replied: None, ahead: 0..0 });
+    fn begin(&mut self, source: BatchSource, redis: Option<(u8, Protocol)>) {
+        self.parts.push(Part { source, redis, text: self.text.len(), replied: None, ahead: 0..0 });
     }
 
-    /// Whether there is room for more behind the requests from `begun` on.
+    /// Returns true if there is room behind the requests from `begun` on.
     #[inline]
     fn has_room(&self, begun: usize) -> bool {
         self.text.len() - begun < MOST && self.last.is_none()
@@ -265,11 +274,11 @@ impl Errand {
 }
 
 impl Client {
-    /// What whoever runs its requests elsewhere has to know of it.
+    /// Returns the keyspace and protocol of a Redis client.
     pub(in crate::service) fn redis(&self) -> Option<(u8, Protocol)> {
-        match &self.speech {
-            Speech::Resp { session, .. } => Some((session.space(), session.protocol())),
-            Speech::Memcached { .. } => None,
+        match &self.protocol_state {
+            ProtocolState::Resp { session, .. } => Some((session.space(), session.protocol())),
+            ProtocolState::Memcached { .. } => None,
         }
     }
 }

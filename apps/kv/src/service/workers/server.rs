@@ -1,11 +1,11 @@
-//! What commands ask of the server as a whole, and what a worker counts.
+//! Server interface of the commands, and the counters of a worker.
 
 use crate::commands::{Change, ClientInfo, RejectedSetting, Server, Settings, SlowRequest, Stats, Totals};
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::memcached;
 use crate::service::Kv;
-use crate::service::conn::Speech;
+use crate::service::conn::ProtocolState;
 use crate::service::workers::hub::{Hub, Tally};
 use crate::service::workers::messages::{Message, Outbox};
 use crate::store::{EvictionPolicy, LONG_THRESHOLD};
@@ -13,31 +13,31 @@ use linerate_bypass::{ConnId, RemoteAddr, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Bytes of a memcached item at most.
+/// Limit of a memcached item in bytes.
 const ITEM: usize = 1 << 20;
 
-/// A worker's view of the server.
-pub(in crate::service) struct Host {
+/// View of the server on one worker.
+pub(in crate::service) struct ServerView {
     hub: Arc<Hub>,
     worker: usize,
     settings: Arc<Settings>,
     version: u64,
     pub outbox: Outbox,
-    /// What this worker has counted by itself.
+    /// Counters of this worker.
     pub tally: Tally,
-    /// The clients of all workers, where a command wants to know.
+    /// Clients of all workers, for the command that runs next.
     clients: Vec<ClientInfo>,
-    /// Clients that are to be disconnected.
+    /// Ids of clients to be disconnected.
     pub killed: Vec<u64>,
-    /// When memcached clients' keys are flushed here, and how often that was said.
+    /// Number of `flush_all` commands seen, and the time of the scheduled flush.
     pub flush: (u64, Option<u64>),
-    /// Lists of clients that are being put together: for which connection, for how many workers they are missing.
+    /// Client lists being collected: connection, number of missing workers, clients so far.
     lists: Vec<(ConnId, usize, Vec<ClientInfo>)>,
 }
 
-impl Host {
+impl ServerView {
     pub fn new(hub: Arc<Hub>, worker: usize, outbox: Outbox) -> Self {
-        Host {
+        ServerView {
             settings: hub.settings(),
             version: hub.version(),
             outbox,
@@ -74,7 +74,7 @@ impl Host {
         self.tally.output += bytes as u64;
     }
 
-    /// Whether one client more may come.
+    /// Counts a new client. Returns false if there are too many.
     pub fn admit(&mut self) -> bool {
         let is_admitted = self.hub.admit(self.settings.clients);
         *(if is_admitted { &mut self.tally.accepted } else { &mut self.tally.rejected }) += 1;
@@ -87,12 +87,12 @@ impl Host {
         }
     }
 
-    /// These are all clients, for the command that is run next.
+    /// Stores the list of all clients for the command that runs next.
     pub fn show(&mut self, clients: Vec<ClientInfo>) {
         self.clients = clients;
     }
 
-    /// Goes by what is set now, and says what was counted. Returns whether the settings have changed.
+    /// Publishes the counters and refreshes the settings. Returns true if the settings changed.
     pub fn refresh(&mut self) -> bool {
         self.hub.count(self.worker, self.tally);
         let version = self.hub.version();
@@ -106,16 +106,16 @@ impl Host {
         has_changed
     }
 
-    /// Lets the figures of this worker count from 0.
+    /// Resets the counters of this worker.
     pub fn reset_own_tally(&mut self) {
         self.hub.reset_tally_of(self.worker, self.tally);
     }
 
-    /// Has all workers let their figures count from 0.
+    /// Resets the counters of all workers.
     fn reset_tallies(&mut self) {
         self.hub.count(self.worker, self.tally);
         self.hub.reset_tally();
-        // Counts that the other workers have not published yet precede the reset, too.
+        // Counts that other workers have not published yet belong to the time before the reset.
         self.tell_others(|| Message::StatsReset);
     }
 
@@ -125,20 +125,20 @@ impl Host {
         }
     }
 
-    /// Logs that a client at `peer` has sent an HTTP request, once a minute as Redis does, for each log entry costs more than the
+    /// Logs an HTTP request from `peer`, at most once a minute as Redis does, because a log entry costs more than the
     /// request.
     pub fn warn_of_http(&self, peer: Option<SocketAddr>, now: u64) {
         if self.hub.may_warn(now) {
             let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());
             tracing::warn!(
-                "possible attack: {peer} sent an HTTP request to the port of the key-value service, as a browser does that a web \
-                 page made to (cross-protocol scripting); the connection was reset"
+                "possible attack: {peer} sent an HTTP request to the port of the key-value service, as a browser does for a \
+                 malicious web page (cross-protocol scripting); the connection was reset"
             );
         }
     }
 }
 
-impl Server for Host {
+impl Server for ServerView {
     fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -190,7 +190,7 @@ impl Server for Host {
     }
 }
 
-impl memcached::Server for Host {
+impl memcached::Server for ServerView {
     fn facts(&mut self, counts: &memcached::Counts) -> memcached::Facts {
         self.tally.counts = *counts;
         self.hub.count(self.worker, self.tally);
@@ -228,54 +228,55 @@ impl memcached::Server for Host {
 }
 
 impl Kv {
-    /// The clients of this worker as others see them.
+    /// Returns the `CLIENT LIST` entries of this worker's clients.
     pub(in crate::service) fn listed(&mut self) -> Vec<ClientInfo> {
-        let clients = self.clients.iter_mut().zip(&mut self.lanes);
-        let clients = clients.filter_map(|(client, lane)| client.as_mut().map(|client| (client, lane)));
-        let clients = clients.map(|(client, lane)| {
-            lane.tell(client);
+        let clients = self.clients.iter_mut().zip(&mut self.fast_states);
+        let clients = clients.filter_map(|(client, fast_state)| client.as_mut().map(|client| (client, fast_state)));
+        let clients = clients.map(|(client, fast_state)| {
+            fast_state.sync_to(client);
             client
         });
         clients.filter_map(|client| client.session()).map(|session| session.client(self.now)).collect()
     }
 
-    /// The client of `conn`, which is being worked with, wants the list of all. Returns whether it is there.
+    /// Collects the list of all clients for `conn`, whose own entry is `own`. Returns true if the list is complete at
+    /// once.
     pub(in crate::service) fn list_for(&mut self, conn: ConnId, own: ClientInfo) -> bool {
         let mut clients = self.listed();
         clients.push(own);
-        let others: Vec<usize> = self.host.outbox.others(self.stores.len()).collect();
+        let others: Vec<usize> = self.server.outbox.others(self.stores.len()).collect();
         if others.is_empty() {
-            self.host.show(sorted(clients));
+            self.server.show(sorted(clients));
             return true;
         }
-        self.host.lists.push((conn, others.len(), clients));
+        self.server.lists.push((conn, others.len(), clients));
         for worker in others {
-            self.host.outbox.send(worker, Message::WhoIsThere(self.worker, conn));
+            self.server.outbox.send(worker, Message::ListClients(self.worker, conn));
         }
         false
     }
 
-    /// The clients of another worker are known, for the list that `conn` wants.
+    /// Adds the clients of another worker to the list for `conn`.
     pub(in crate::service) fn list(&mut self, net: &mut impl Transport, conn: ConnId, clients: Vec<ClientInfo>) {
-        let Some(at) = self.host.lists.iter().position(|(list, ..)| *list == conn) else { return };
-        let (_, missing, list) = &mut self.host.lists[at];
+        let Some(at) = self.server.lists.iter().position(|(list, ..)| *list == conn) else { return };
+        let (_, missing, list) = &mut self.server.lists[at];
         list.extend(clients);
         *missing -= 1;
         if *missing > 0 {
             return;
         }
-        let (_, _, list) = self.host.lists.swap_remove(at);
+        let (_, _, list) = self.server.lists.swap_remove(at);
         self.with_client(net, conn, |kv, net, client| {
             client.list = Some(sorted(list));
-            client.awaits -= 1;
+            client.pending_replies -= 1;
             kv.resume(net, client);
         });
     }
 
-    /// Disconnects the client with the number `id`, if it is here.
+    /// Disconnects the client `id`, if it is on this worker.
     pub(in crate::service) fn disconnect(&mut self, net: &mut impl Transport, id: u64) {
         for client in self.clients.iter_mut().flatten() {
-            if let Speech::Resp { session, .. } = &client.speech
+            if let ProtocolState::Resp { session, .. } = &client.protocol_state
                 && session.id() == id
             {
                 net.abort(client.conn);
@@ -284,7 +285,7 @@ impl Kv {
     }
 }
 
-/// In the order in which they came.
+/// Sorts clients by id, which is the order of their connection.
 fn sorted(mut clients: Vec<ClientInfo>) -> Vec<ClientInfo> {
     clients.sort_by_key(|client| client.id);
     clients

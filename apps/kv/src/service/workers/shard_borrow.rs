@@ -1,113 +1,113 @@
-//! Shards are lent to other workers, and borrowed.
+//! Lending and borrowing of shards between workers.
 //!
-//! Whoever needs several shards borrows those of others, one after the other in the order of their numbers, and keeps its own
-//! at home when it is its turn: so nobody waits for one that waits for him. A worker borrows for one request at a time.
+//! A request that needs several shards borrows them in index order, and its worker does not lend its own shard once
+//! that shard's turn has come. Borrowing in index order prevents deadlock. A worker borrows for one request at a time.
 
 use crate::commands::Session;
 use crate::service::Kv;
-use crate::service::udp::Asked;
+use crate::service::udp::PendingDatagram;
 use crate::service::workers::messages::Message;
-use crate::service::workers::remote_batch::Errand;
+use crate::service::workers::remote_batch::RemoteBatch;
 use crate::shards::{ShardSet, Shards};
 use crate::store::Store;
 use linerate_bypass::{ConnId, Transport};
 use std::collections::VecDeque;
 
-/// What shards are needed for.
+/// Work that needs shards.
 pub(in crate::service) enum Job {
-    /// The request that the client of this connection waits with.
-    Ask(ConnId),
-    /// The requests of a datagram.
-    Datagram(Box<Asked>),
-    /// To tell the shards of the keys watched for a client that it has gone.
+    /// Pending request of a connection.
+    Request(ConnId),
+    /// Requests of a datagram.
+    Datagram(Box<PendingDatagram>),
+    /// End of the watches of a closed connection.
     Unwatch(Box<Session>),
 }
 
-/// Shards that are needed together.
-struct Need {
+/// Work and the shards it needs.
+struct BorrowRequest {
     shards: ShardSet,
     job: Job,
-    /// Ours, which is one of them, is kept at home for it.
+    /// This worker's shard is needed and must not be lent.
     keeps_own: bool,
-    /// The one that has been asked for last.
+    /// Shard requested last.
     asked_for: Option<usize>,
 }
 
-/// Who needs shards.
+/// Queues of lending and borrowing.
 #[derive(Default)]
-pub(in crate::service) struct Lending {
-    /// Workers that want to borrow ours.
+pub(in crate::service) struct ShardBorrow {
+    /// Workers that wait for this worker's shard.
     borrowers: VecDeque<usize>,
-    /// What is needed here; for the first of them shards are being borrowed.
-    needs: VecDeque<Need>,
-    /// What has come to be done with our shard while it is away.
-    pub errands: VecDeque<Box<Errand>>,
+    /// Work of this worker that waits for shards. The shards of the first one are being borrowed.
+    requests: VecDeque<BorrowRequest>,
+    /// Batches that wait for the return of this worker's shard.
+    pub batches: VecDeque<Box<RemoteBatch>>,
 }
 
-impl Lending {
-    /// `shards` are needed for `job`.
+impl ShardBorrow {
+    /// Queues `job`, which needs `shards`.
     pub fn queue(&mut self, shards: ShardSet, job: Job) {
-        self.needs.push_back(Need { shards, job, keeps_own: false, asked_for: None });
+        self.requests.push_back(BorrowRequest { shards, job, keeps_own: false, asked_for: None });
     }
 }
 
 impl Kv {
-    /// The keys watched for a client that has gone are not watched any more.
+    /// Queues the end of the watches of a closed connection.
     pub(in crate::service) fn borrow_to_unwatch(&mut self, session: Box<Session>) {
         let shards = session.watched_shards(self.stores.len());
         if !shards.is_empty() {
-            self.lending.queue(shards, Job::Unwatch(session));
+            self.shard_borrow.queue(shards, Job::Unwatch(session));
         }
     }
 
-    /// The worker `borrower` wants to borrow our shard.
+    /// Queues `borrower` for this worker's shard.
     pub(in crate::service) fn lend(&mut self, borrower: usize) {
-        self.lending.borrowers.push_back(borrower);
+        self.shard_borrow.borrowers.push_back(borrower);
         self.lend_to_next();
     }
 
     fn lend_to_next(&mut self) {
-        let keeps = self.lending.needs.front().is_some_and(|need| need.keeps_own);
-        if keeps || self.lending.borrowers.is_empty() {
+        let keeps = self.shard_borrow.requests.front().is_some_and(|need| need.keeps_own);
+        if keeps || self.shard_borrow.borrowers.is_empty() {
             return;
         }
         let Some(store) = self.stores[self.worker].take() else { return };
-        if let Some(borrower) = self.lending.borrowers.pop_front() {
-            self.host.outbox.send(borrower, Message::Lent(self.worker, store));
+        if let Some(borrower) = self.shard_borrow.borrowers.pop_front() {
+            self.server.outbox.send(borrower, Message::ShardLent(self.worker, store));
         }
     }
 
-    /// `shard` has come, which is ours or was asked for.
-    pub(in crate::service) fn take_in(&mut self, net: &mut impl Transport, shard: usize, store: Box<Store>) {
+    /// Stores a shard that arrived: the own one, or a requested one.
+    pub(in crate::service) fn shard_arrived(&mut self, net: &mut impl Transport, shard: usize, store: Box<Store>) {
         self.stores[shard] = Some(store);
         if shard == self.worker {
-            // They may have changed meanwhile.
+            // The settings may have changed in the meantime.
             self.apply_settings();
-            // What has waited for it goes first, or it might be away again before.
-            self.run_errands();
+            // Batches go first, because the shard may be lent again.
+            self.run_batches();
         }
         self.borrow(net);
     }
 
-    /// Borrows what is needed next, and does what it is needed for as soon as all of it is there.
+    /// Borrows the shards of the first queued work, and does the work once all are present.
     pub(in crate::service) fn borrow(&mut self, net: &mut impl Transport) {
-        while let Some(need) = self.lending.needs.front_mut() {
+        while let Some(need) = self.shard_borrow.requests.front_mut() {
             for shard in need.shards.iter() {
                 if shard == self.worker {
                     need.keeps_own = self.stores[shard].is_some();
                 } else if self.stores[shard].is_none() && need.asked_for != Some(shard) {
                     need.asked_for = Some(shard);
-                    self.host.outbox.send(shard, Message::Borrow(self.worker));
+                    self.server.outbox.send(shard, Message::BorrowShard(self.worker));
                 }
                 if self.stores[shard].is_none() {
                     return;
                 }
             }
-            let Some(need) = self.lending.needs.pop_front() else { return };
+            let Some(need) = self.shard_borrow.requests.pop_front() else { return };
             self.do_job(net, need.job);
             for shard in need.shards.iter().filter(|shard| *shard != self.worker) {
                 if let Some(store) = self.stores[shard].take() {
-                    self.host.outbox.send(shard, Message::Returned(store));
+                    self.server.outbox.send(shard, Message::ShardReturned(store));
                 }
             }
             self.lend_to_next();
@@ -117,14 +117,14 @@ impl Kv {
 
     fn do_job(&mut self, net: &mut impl Transport, job: Job) {
         match job {
-            Job::Ask(conn) => self.with_client(net, conn, |kv, net, client| {
-                client.awaits -= 1;
-                if let Some(asked) = client.asked.take() {
-                    kv.run_asked(client, asked);
+            Job::Request(conn) => self.with_client(net, conn, |kv, net, client| {
+                client.pending_replies -= 1;
+                if let Some(pending) = client.pending.take() {
+                    kv.run_pending(client, pending);
                 }
                 kv.resume(net, client);
             }),
-            Job::Datagram(asked) => self.run_waiting(net, &asked),
+            Job::Datagram(pending) => self.run_pending_datagram(net, &pending),
             Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores)),
         }
     }
