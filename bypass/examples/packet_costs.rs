@@ -1,4 +1,5 @@
-//! What each operation on packets costs, a burst at a time, for callgrind to count: `bypass/packet-costs.sh` has it done.
+//! What each operation on packets costs, a burst at a time, for callgrind to count: `bypass/packet-costs.sh` has it
+//! done.
 //!
 //! Every operation is a function of its own that is called once for each burst, so that its instructions are what the
 //! profile says of the function, calls included, over bursts times 32.
@@ -237,7 +238,7 @@ fn ring(bursts: usize, captured: bool) {
     let mut queue = port.take_queues().remove(0);
     let (keeps, mut reader) = capture(4 * BURST, 256, None);
     if captured {
-        queue.keep_copies(keeps);
+        queue.set_capture(keeps);
     }
     let from = &mut |queue: &mut _, received: &mut _| {
         op_rx_burst(queue, received);

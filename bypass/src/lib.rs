@@ -2,9 +2,11 @@
 //!
 //! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves. [`memory_nic`] has a port without a
 //!   device, for tests.
-//! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
-//!   [`Published`]: memory that peers of a device read while it is written; [`RemoteCounters`]: numbers that they count with.
-//! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes. [`inspect`]: a look into a worker.
+//! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between
+//!   threads. [`Published`]: memory that peers of a device read while it is written; [`RemoteCounters`]: numbers that
+//!   they count with.
+//! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes. [`inspect`]: a look into a
+//!   worker.
 
 pub mod arena;
 mod bytes;

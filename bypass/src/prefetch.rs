@@ -1,9 +1,9 @@
-//! Asking the processor for memory before it is needed.
+//! Prefetching into the CPU cache.
 
-/// Bytes that come together.
+/// Length of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// Begins to load the cache line at which `value` begins. It only ever costs or saves time.
+/// Prefetches the first cache line of `value`. Affects performance only.
 ///
 /// ```
 /// let table = vec![0u64; 1024];
@@ -16,7 +16,7 @@ pub fn prefetch<T: ?Sized>(value: &T) {
     line(std::ptr::from_ref(value).cast());
 }
 
-/// Begins to load all cache lines of `value`.
+/// Prefetches all cache lines of `value`.
 #[inline(always)]
 pub fn prefetch_whole<T>(value: &T) {
     let start: *const u8 = std::ptr::from_ref(value).cast();
@@ -25,7 +25,7 @@ pub fn prefetch_whole<T>(value: &T) {
     }
 }
 
-/// Begins to load the first cache line of `bytes`; nothing happens when there are none.
+/// Prefetches the first cache line of `bytes`, if there is one.
 #[inline(always)]
 pub fn prefetch_slice(bytes: &[u8]) {
     if !bytes.is_empty() {
@@ -33,12 +33,12 @@ pub fn prefetch_slice(bytes: &[u8]) {
     }
 }
 
-/// Begins to load all cache lines that the `len` bytes at `next` are in, whatever is there.
+/// Prefetches all cache lines of the `len` bytes at `next`. The address need not be valid.
 #[inline(always)]
 pub(crate) fn prefetch_range(mut next: *const u8, len: usize) {
     let Some(last) = len.checked_sub(1) else { return };
     if last <= 2 * CACHE_LINE {
-        // One to three lines: how many could not be predicted.
+        // One to three lines, without a branch on their number, which would be mispredicted.
         return [0, last / 2, last].into_iter().for_each(|at| line(next.wrapping_add(at)));
     }
     let end = next.wrapping_add(len);
@@ -49,16 +49,16 @@ pub(crate) fn prefetch_range(mut next: *const u8, len: usize) {
     }
 }
 
-/// Begins to load the cache line that the byte at `address` is in, so that it can be written when it is there: other cores
-/// lose it. The address may be anything.
+/// Prefetches the cache line at `address` for writing, which invalidates it in other cores. The address need not be
+/// valid.
 #[cfg(feature = "dpdk")]
 #[inline(always)]
-pub(crate) fn prefetch_to_write(address: *const u8) {
-    // The intrinsic makes this instruction only where the processor is known to have it, and another, which leaves the line
-    // shared, elsewhere.
+pub(crate) fn prefetch_for_write(address: *const u8) {
+    // The intrinsic emits this instruction only for target CPUs that are known to have it, and otherwise one that
+    // leaves the line shared.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it neither faults nor changes anything a program can see, whatever the address; processors that do not have
-    // it take it for no operation.
+    // SAFETY: the instruction neither faults nor has architectural effects, whatever the address. CPUs without it
+    // execute a no-op.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -70,12 +70,12 @@ pub(crate) fn prefetch_to_write(address: *const u8) {
 #[inline(always)]
 fn line(address: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: SSE, which has the instruction, is part of x86-64; and it neither faults nor changes anything a
-    // program can see, whatever the address.
+    // SAFETY: SSE, which has the instruction, is part of x86-64. The instruction neither faults nor has architectural
+    // effects, whatever the address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
 }
 
-/// There is no stable way to ask other processors.
+/// Does nothing: other CPUs have no stable prefetch intrinsic.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn line(_address: *const u8) {}

@@ -1,25 +1,25 @@
-//! Resources of this process: processor time and open files.
+//! Resources of this process: CPU time and open files.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// How long processors were busy with this process, on all of its threads since it began (getrusage(2)).
+/// CPU time of this process, all threads included (getrusage(2)).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTime {
-    /// In its own code.
+    /// Time in user mode.
     pub user: Duration,
-    /// In the kernel, on its behalf.
+    /// Time in kernel mode.
     pub system: Duration,
 }
 
 impl CpuTime {
-    /// Until now.
+    /// Returns the time used so far.
     pub fn now() -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the place is one for what is written there.
+        // SAFETY: the pointer is valid for a `rusage`.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-        // SAFETY: it is numbers, which were all 0 before and are whatever was written since.
+        // SAFETY: `rusage` consists of integers, which were zeroed.
         let usage = unsafe { usage.assume_init() };
         let time = |time: libc::timeval| {
             let (seconds, micros) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
@@ -29,21 +29,21 @@ impl CpuTime {
     }
 }
 
-/// Lets this process have `wanted` files open, each socket being one, or as many as it may if that is fewer or if none is named
-/// (getrlimit(2), RLIMIT_NOFILE). It is never let have fewer than before. Returns how many it may have open.
+/// Raises the limit of open files, sockets included, to `wanted`, or to the hard limit if that is lower or `wanted` is
+/// `None` (getrlimit(2), RLIMIT_NOFILE). Never lowers the limit. Returns the limit.
 ///
 /// # Errors
-/// What the system says.
+/// The error of getrlimit(2) or setrlimit(2).
 pub fn raise_open_files(wanted: Option<u64>) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the place is one for what is written there.
+    // SAFETY: the pointer is valid for a `rlimit`.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let raised = wanted.map_or(limit.rlim_max, |wanted| wanted.min(limit.rlim_max));
     if limit.rlim_cur < raised {
         limit.rlim_cur = raised;
-        // SAFETY: it is a limit, which is only read.
+        // SAFETY: the pointer is valid; the kernel only reads it.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no getrusage(2)")]
-    fn who_computes_is_seen_to_have_computed() {
+    fn cpu_time_grows_with_computation() {
         let before = CpuTime::now();
         let mut number = 1_u64;
         while CpuTime::now().user <= before.user {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no getrlimit(2)")]
-    fn the_limit_is_raised_as_far_as_it_may_be_and_never_lowered() {
+    fn open_file_limit_is_raised_up_to_the_hard_limit_and_never_lowered() {
         let before = raise_open_files(Some(0)).unwrap();
         assert!(before > 0);
         assert_eq!(raise_open_files(Some(before)).unwrap(), before);

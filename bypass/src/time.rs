@@ -1,37 +1,37 @@
-//! Time as everything above the ports takes it: an argument, never a call.
+//! Points in time, and the clock.
 //!
-//! Engines, timers and the memory NIC are deterministic because nothing in them reads a clock; the worker
-//! reads one per turn and passes the value down, and a simulation passes a virtual one.
+//! Code above the ports takes the time as an argument and never reads a clock, so engines, timers and the memory NIC
+//! are deterministic. A worker reads its clock once per turn; a simulation passes virtual time.
 
 use std::ops::{Add, AddAssign, Sub};
 pub use std::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the process chose (a clock's start, a simulation's zero).
+/// Point in time: nanoseconds since an origin, such as the start of a clock or of a simulation.
 ///
-/// Arithmetic saturates: 584 years after the origin time stands still, and nothing panics.
+/// Arithmetic saturates, 584 years after the origin.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin itself.
+    /// The origin.
     pub const ZERO: Instant = Instant(0);
 
-    /// The point `nanos` nanoseconds after the origin.
+    /// Creates the point `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the origin.
+    /// Returns the whole microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// The time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -63,19 +63,19 @@ impl Sub<Duration> for Instant {
     }
 }
 
-/// The monotonic clock of this machine, as [`Instant`]s since the clock was made.
+/// Monotonic clock of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     origin: std::time::Instant,
 }
 
 impl Clock {
-    /// A clock whose origin is now.
+    /// Creates a clock whose origin is now.
     pub fn start() -> Self {
         Clock { origin: std::time::Instant::now() }
     }
 
-    /// The present. Reads the clock through the vDSO: no system call.
+    /// Returns the current time, through the vDSO without a system call.
     #[inline]
     pub fn now(&self) -> Instant {
         Instant(nanos(self.origin.elapsed()))

@@ -4,8 +4,8 @@
 //! from where they lie. Blocks come in sizes an eighth apart; each size has a list of free blocks that any thread
 //! takes from and gives back to without a lock. When a list is empty, more blocks of its size are carved from what
 //! is left of the memory. What was carved keeps its size: memory does not move from one size to another, except
-//! that a block up to twice as large is given out when there is no other. Whoever needs memory that does is the owner of
-//! [`Pieces`], which have all that is not in blocks.
+//! that a block up to twice as large is given out when there is no other. Whoever needs memory that does is the owner
+//! of [`Pieces`], which have all that is not in blocks.
 //!
 //! ```
 //! use linerate_bypass::arena::{Arena, ArenaConfig};
@@ -298,8 +298,8 @@ impl fmt::Debug for Arena {
 pub struct ArenaStats {
     /// Bytes that there are.
     pub capacity: usize,
-    /// Bytes that blocks have been made of, used or free, and that owners of pieces have had; of the rest, blocks of any size
-    /// can be made.
+    /// Bytes that blocks have been made of, used or free, and that owners of pieces have had; of the rest, blocks of
+    /// any size can be made.
     pub carved: usize,
     /// Bytes in blocks that are in use, with their headers and what their users left of them.
     pub used: usize,

@@ -1,4 +1,4 @@
-//! Blocks of memory that are filled by their only owner, shared as [`Bytes`], and used again.
+//! Pool of reusable heap buffers, shared in parts as [`Bytes`].
 
 use crate::{Bytes, Memory, OwnerVtable};
 use crossbeam_queue::ArrayQueue;
@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// Where the rest of a buffer begins after a split: at a multiple of this, so that two owners share no cache line.
+/// Alignment of the rest of a buffer after a split, so that two owners share no cache line.
 const LINE: usize = 64;
 
-/// A pool of buffers of one size, on the heap.
+/// Pool of heap buffers of one size.
 ///
-/// A [`Buffer`] belongs to one owner, who fills it and hands parts of it out as [`Bytes`]. When the buffer and all
-/// of its parts have been dropped, on whatever thread, it is back in the pool.
+/// A [`Buffer`] has one owner, which fills it and splits parts off as [`Bytes`]. The buffer returns to the pool when it
+/// and all of its parts have been dropped, on any thread.
 ///
 /// ```
 /// use linerate_bypass::BufferPool;
@@ -26,29 +26,29 @@ const LINE: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct BufferPool {
-    home: Arc<Home>,
+    pool: Arc<Pool>,
 }
 
-struct Home {
+struct Pool {
     idle: ArrayQueue<Box<Header>>,
     buffer_size: usize,
     limit: usize,
-    /// Blocks in existence, idle ones included.
+    /// Number of buffers that exist, idle ones included.
     live: AtomicUsize,
 }
 
-/// What a buffer and its parts point to. It lies in a box that is given up while anyone refers to it, and is a
-/// box again in the pool.
+/// Header of a buffer, to which the buffer and its parts point. It is a leaked box while it is referenced, and a box
+/// again in the pool.
 struct Header {
     refs: AtomicUsize,
-    /// `size` bytes of the buffer's own, made and freed with the header.
+    /// Memory of `size` bytes, allocated and freed with the header.
     data: NonNull<u8>,
     size: usize,
-    /// The pool; `None` while the buffer lies in it, lest the two keep each other alive.
-    home: Option<Arc<Home>>,
+    /// The pool; `None` while the buffer is idle, which prevents a reference cycle.
+    pool: Option<Arc<Pool>>,
 }
 
-// SAFETY: `data` is memory of the header's own; whoever has the header has it, on whatever thread.
+// SAFETY: the header owns `data`, so both may move to another thread together.
 unsafe impl Send for Header {}
 
 impl Header {
@@ -56,115 +56,114 @@ impl Header {
         let data = Box::into_raw(vec![0u8; size].into_boxed_slice());
         // SAFETY: a box is never null.
         let data = unsafe { NonNull::new_unchecked(data.cast()) };
-        Box::new(Header { refs: AtomicUsize::new(0), data, size, home: None })
+        Box::new(Header { refs: AtomicUsize::new(0), data, size, pool: None })
     }
 }
 
 impl Drop for Header {
     fn drop(&mut self) {
-        // SAFETY: `data` and `size` are those of the boxed slice that `new` gave up, and are dropped once, here.
+        // SAFETY: `data` and `size` are those of the boxed slice that `new` leaked. They are dropped once, here.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.size)) });
     }
 }
 
 impl BufferPool {
-    /// A pool of buffers of `buffer_size` bytes, of which at most `limit` exist at a time. Of those nobody uses it
-    /// keeps `keep` and frees the rest. None is made before it is asked for.
+    /// Creates a pool of buffers of `buffer_size` bytes, at most `limit` at a time. Up to `keep` idle buffers are kept,
+    /// the others are freed. Buffers are allocated on demand.
     ///
     /// # Panics
     /// If `buffer_size` or `keep` is 0.
     pub fn new(buffer_size: usize, keep: usize, limit: usize) -> Self {
         assert!(buffer_size > 0, "a buffer needs at least one byte");
-        let home = Home { idle: ArrayQueue::new(keep), buffer_size, limit, live: AtomicUsize::new(0) };
-        BufferPool { home: Arc::new(home) }
+        let pool = Pool { idle: ArrayQueue::new(keep), buffer_size, limit, live: AtomicUsize::new(0) };
+        BufferPool { pool: Arc::new(pool) }
     }
 
-    /// Takes a buffer, with whatever was in it; `None` when `limit` buffers are in use.
+    /// Takes a buffer with unspecified contents. Returns `None` if `limit` buffers are in use.
     pub fn take(&self) -> Option<Buffer> {
-        let home = &self.home;
-        let mut header = match home.idle.pop() {
+        let pool = &self.pool;
+        let mut header = match pool.idle.pop() {
             Some(header) => header,
             None => {
-                let below = |live| (live < home.limit).then_some(live + 1);
-                home.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
-                Header::new(home.buffer_size)
+                let below = |live| (live < pool.limit).then_some(live + 1);
+                pool.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
+                Header::new(pool.buffer_size)
             }
         };
         *header.refs.get_mut() = 1;
-        header.home = Some(self.home.clone());
+        header.pool = Some(self.pool.clone());
         // SAFETY: a box is never null.
         let header = unsafe { NonNull::new_unchecked(Box::into_raw(header)) };
         Some(Buffer { header, start: 0 })
     }
 
-    /// The size of a buffer in bytes.
+    /// Returns the size of a buffer in bytes.
     pub fn buffer_size(&self) -> usize {
-        self.home.buffer_size
+        self.pool.buffer_size
     }
 
-    /// Blocks that are out: those that somebody has, or has a part of. Exact only while nobody takes or drops one.
+    /// Returns the number of buffers in use, parts included. Exact only without concurrent use of the pool.
     pub fn in_use(&self) -> usize {
-        self.home.live.load(Ordering::Relaxed).saturating_sub(self.home.idle.len())
+        self.pool.live.load(Ordering::Relaxed).saturating_sub(self.pool.idle.len())
     }
 }
 
-/// A buffer, or the rest of one after [`split_to`](Self::split_to): bytes of which this is the only owner.
+/// Exclusively owned buffer, or the rest of one after [`split_to`](Self::split_to).
 pub struct Buffer {
     header: NonNull<Header>,
-    /// Where the part begins that has not been split off.
+    /// Offset of the rest that has not been split off.
     start: usize,
 }
 
-// SAFETY: a buffer is the only way to its bytes from `start` on, and the header is made for several threads.
+// SAFETY: a buffer is the only access to its bytes from `start` on, and all other header fields are thread-safe.
 unsafe impl Send for Buffer {}
-// SAFETY: `&Buffer` only reads: the bytes, which nobody writes without `&mut Buffer`, and atomics.
+// SAFETY: `&Buffer` reads bytes, which are written through `&mut Buffer` only, and atomics.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
     fn header(&self) -> &Header {
-        // SAFETY: the header lives as long as a reference counted in it does, and this buffer holds one. While
-        // any does, it is only ever shared.
+        // SAFETY: the header lives while it is referenced, and this buffer holds a reference. While it is referenced,
+        // it is accessed through shared references only.
         unsafe { self.header.as_ref() }
     }
 
-    /// Splits the first `n` bytes off, to be shared and no longer written. The rest begins at the next cache
-    /// line.
+    /// Splits off the first `n` bytes as shared, immutable bytes. The rest starts at the next cache line.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If `n` exceeds the length.
     pub fn split_to(&mut self, n: usize) -> Bytes {
         assert!(n <= self.len(), "cannot split {n} bytes off {}", self.len());
         if n == 0 {
             return Bytes::new();
         }
         let header = self.header();
-        // SAFETY: `start` is within the buffer: `n <= len` bytes follow it.
+        // SAFETY: `start` is within the buffer, and `n <= len` bytes follow it.
         let first = unsafe { header.data.add(self.start) };
-        // Relaxed as in `Arc`: a new reference is only made from one that is held.
+        // Relaxed, as in `Arc`: a reference is only created from an existing one.
         header.refs.fetch_add(1, Ordering::Relaxed);
         self.start = (self.start + n).next_multiple_of(LINE).min(header.size);
-        // SAFETY: the `n` bytes from `first` live until the reference just counted is released, and `start` has
-        // moved past them, so that this buffer, the only one who could, writes them no more: `reset` moves back
-        // only when all other references are gone. `OWNER`'s functions work on any thread.
+        // SAFETY: the `n` bytes from `first` live until the reference just counted is released. `start` has moved past
+        // them, so this buffer, the only writer, does not write them: `reset` moves `start` back only when all other
+        // references are gone. The functions of `OWNER` may be called on any thread.
         unsafe { Bytes::from_owner(first, n, self.header.as_ptr().cast_const().cast(), &OWNER) }
     }
 
-    /// Shares the first `n` bytes and gives the rest up.
+    /// Shares the first `n` bytes and drops the rest.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If `n` exceeds the length.
     pub fn freeze(mut self, n: usize) -> Bytes {
         self.split_to(n)
     }
 
-    /// Makes the buffer whole again if every part split off has been dropped, and returns whether that was so.
+    /// Restores the full length if all parts have been dropped. Returns whether it did.
     pub fn reset(&mut self) -> bool {
-        // Acquire: what the last reader of a part did comes before what is written next.
-        let alone = self.header().refs.load(Ordering::Acquire) == 1;
-        if alone {
+        // Acquire: reads of the last dropped part happen before the next write.
+        let unshared = self.header().refs.load(Ordering::Acquire) == 1;
+        if unshared {
             self.start = 0;
         }
-        alone
+        unshared
     }
 }
 
@@ -174,7 +173,7 @@ impl Deref for Buffer {
     #[inline]
     fn deref(&self) -> &[u8] {
         let header = self.header();
-        // SAFETY: `start <= size`, the bytes are initialised, and from `start` on no `Bytes` covers them.
+        // SAFETY: `start <= size`, the bytes are initialised, and no `Bytes` covers them from `start` on.
         unsafe { std::slice::from_raw_parts(header.data.add(self.start).as_ptr(), header.size - self.start) }
     }
 }
@@ -183,48 +182,48 @@ impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let header = self.header();
-        // SAFETY: as in `deref`; and this buffer, borrowed alone here, is the only way to these bytes.
+        // SAFETY: as in `deref`; `&mut self` is the only access to these bytes.
         unsafe { std::slice::from_raw_parts_mut(header.data.add(self.start).as_ptr(), header.size - self.start) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the buffer's own reference is given back once, here.
+        // SAFETY: the buffer's reference is released once, here.
         unsafe { release(self.header.as_ptr().cast_const().cast()) }
     }
 }
 
 static OWNER: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: false, share, release };
 
-/// Takes one more reference.
+/// Adds a reference.
 ///
 /// # Safety
-/// `owner` is the header of a buffer of which the caller holds a reference.
+/// `owner` is the header of a buffer, and the caller holds a reference.
 unsafe fn share(owner: *const ()) {
     // SAFETY: the caller's reference keeps the header alive.
     unsafe { &*owner.cast::<Header>() }.refs.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives a reference back; with the last one, the buffer goes home.
+/// Releases a reference. The last one returns the buffer to its pool.
 ///
 /// # Safety
-/// `owner` is the header of a buffer of which the caller gives a reference up.
+/// `owner` is the header of a buffer, and the caller gives up a reference.
 unsafe fn release(owner: *const ()) {
     let header = owner.cast::<Header>();
-    // SAFETY: the caller's reference keeps the header alive. Release, and the fence below: what others did with
-    // the bytes comes before their next use.
+    // SAFETY: the caller's reference keeps the header alive. Release here and the fence below order accesses of other
+    // holders before reuse.
     if unsafe { &*header }.refs.fetch_sub(1, Ordering::Release) != 1 {
         return;
     }
     fence(Ordering::Acquire);
-    // SAFETY: `take` gave this box up, and the last reference is gone: nobody else can reach it.
+    // SAFETY: `take` leaked this box, and the last reference is gone, so this is the only access.
     let mut header = unsafe { Box::from_raw(header.cast_mut()) };
-    if let Some(home) = header.home.take()
-        && let Err(surplus) = home.idle.push(header)
+    if let Some(pool) = header.pool.take()
+        && let Err(surplus) = pool.idle.push(header)
     {
         drop(surplus);
-        home.live.fetch_sub(1, Ordering::Relaxed);
+        pool.live.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -233,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_keep_their_bytes_while_the_rest_is_written() {
+    fn parts_are_unchanged_while_the_rest_is_written() {
         let pool = BufferPool::new(256, 1, 1);
         let mut buffer = pool.take().unwrap();
         buffer.fill(1);
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_back_when_its_last_part_is_dropped_on_any_thread() {
+    fn buffer_returns_when_its_last_part_is_dropped_on_any_thread() {
         let pool = BufferPool::new(64, 2, 2);
         let buffer = pool.take().unwrap();
         let place = buffer.as_ptr();
@@ -266,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_limit_exist_and_no_more_than_asked_are_kept() {
+    fn pool_honours_its_limit_and_keeps_few_idle_buffers() {
         let pool = BufferPool::new(64, 1, 3);
         let buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!((buffers.len(), pool.in_use()), (3, 3));
         drop(buffers);
-        assert_eq!((pool.in_use(), pool.home.live.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((pool.in_use(), pool.pool.live.load(Ordering::Relaxed)), (0, 1));
         let again: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(again.len(), 3, "dropping makes room again");
     }
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_may_be_shared_and_dropped_by_many_threads_at_once() {
+    fn parts_are_shared_and_dropped_on_many_threads() {
         let pool = BufferPool::new(1024, 4, 4);
         for round in 0..if cfg!(miri) { 5 } else { 200u8 } {
             let mut buffer = pool.take().unwrap();
@@ -308,7 +307,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "cannot split 65 bytes off 64")]
-    fn splitting_off_more_than_there_is_panics() {
+    fn split_beyond_the_end_panics() {
         BufferPool::new(64, 1, 1).take().unwrap().split_to(65);
     }
 }

@@ -1,4 +1,4 @@
-//! An owned slice of bytes that knows its way home.
+//! Owned, shared slices of bytes.
 
 mod buffer_pool;
 mod queue;
@@ -11,37 +11,37 @@ use std::ops::{Deref, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where the bytes of a [`Bytes`] lie, as far as a device is concerned.
+/// Kind of memory in which [`Bytes`] lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// Ordinary memory of this process: no device reaches it.
+    /// Memory of this process that devices do not access.
     Process,
-    /// Memory that the open DPDK ports reach: an mbuf, or an arena within EAL's memory.
+    /// Memory that the open DPDK ports can access: an mbuf, or an arena in EAL's memory.
     Device,
 }
 
-/// How the owner behind a [`Bytes`] is shared and released: one static table per kind of owner.
+/// Functions and properties of one kind of owner of [`Bytes`].
 pub struct OwnerVtable {
-    /// Where the bytes lie.
+    /// Kind of memory.
     pub memory: Memory,
-    /// They lie in a buffer of a port's packet pool, which has one less for as long as they are kept.
+    /// Whether the bytes occupy a buffer of a port's packet pool, which is not available for packets meanwhile.
     pub pooled: bool,
-    /// Takes one more reference of the owner.
+    /// Adds a reference to the owner.
     ///
     /// # Safety
-    /// The argument is the `owner` of a live `Bytes` made with this table.
+    /// The argument is the `owner` of a live `Bytes` created with this table.
     pub share: unsafe fn(*const ()),
-    /// Gives one reference of the owner back, on any thread.
+    /// Releases a reference to the owner, on any thread.
     ///
     /// # Safety
-    /// The argument is the `owner` of a `Bytes` made with this table, which is not used again.
+    /// The argument is the `owner` of a `Bytes` created with this table, which is not used afterwards.
     pub release: unsafe fn(*const ()),
 }
 
-/// Immutable bytes that keep the memory they lie in: an mbuf, an arena block, a vector, a static.
+/// Immutable bytes with shared ownership of their memory: an mbuf, an arena block, a vector, or a static.
 ///
-/// Cloning takes a reference and copies nothing; slicing moves the ends. It may be sent to and dropped on any
-/// thread: the memory finds its way back to its pool from there.
+/// A clone adds a reference and copies nothing; a slice covers a part. `Bytes` may be sent to and dropped on any
+/// thread: the memory returns to its pool from there.
 ///
 /// ```
 /// use linerate_bypass::Bytes;
@@ -59,19 +59,19 @@ pub struct Bytes {
 }
 
 // SAFETY: the bytes are never written while a `Bytes` exists (contract of `from_owner`), and the functions of the
-// owner's table may be called on any thread (contract of `OwnerVtable`).
+// table may be called on any thread (contract of `OwnerVtable`).
 unsafe impl Send for Bytes {}
-// SAFETY: as above; `&Bytes` allows reading and `Clone`, and `share` may be called on several threads at once
+// SAFETY: as above; `&Bytes` allows reading and `clone`, and `share` may be called on several threads at once
 // (contract of `from_owner`).
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// No bytes.
+    /// Creates empty bytes.
     pub const fn new() -> Self {
         Bytes::from_static(&[])
     }
 
-    /// Bytes that live as long as the program.
+    /// Creates bytes from a static slice.
     pub const fn from_static(bytes: &'static [u8]) -> Self {
         Bytes {
             // SAFETY: the pointer of a slice is never null.
@@ -82,37 +82,37 @@ impl Bytes {
         }
     }
 
-    /// Bytes whose memory `owner` keeps, by way of `table`. The new value takes over one reference of the owner.
+    /// Creates bytes whose memory `owner` keeps alive through `table`. Takes over one reference to the owner.
     ///
     /// # Safety
-    /// - `start` must be valid for reads of `len` bytes, and nobody may write them, until `table.release(owner)`
-    ///   has been called once for this value and once for each `table.share(owner)`.
-    /// - `table`'s functions may be called with `owner` on any thread, several at once.
+    /// - `start` must be valid for reads of `len` bytes, and no one may write them, until `table.release(owner)` has
+    ///   been called once for this value and once for each `table.share(owner)`.
+    /// - The functions of `table` may be called with `owner` on any thread, several at once.
     /// - With [`Memory::Device`], the bytes must lie in memory that EAL allocated.
     #[inline]
     pub unsafe fn from_owner(start: NonNull<u8>, len: usize, owner: *const (), table: &'static OwnerVtable) -> Self {
         Bytes { start, len, owner, table }
     }
 
-    /// Where the bytes lie.
+    /// Returns the kind of memory.
     #[inline]
     pub fn memory(&self) -> Memory {
         self.table.memory
     }
 
-    /// Whether they keep a buffer of a port's packet pool.
+    /// Returns whether the bytes occupy a buffer of a port's packet pool.
     #[inline]
     pub fn is_pooled(&self) -> bool {
         self.table.pooled
     }
 
-    /// The owner, if it is one of `table`'s kind.
+    /// Returns the owner, if it is of the kind `table`.
     #[inline]
     pub(crate) fn owner_of(&self, table: &'static OwnerVtable) -> Option<*const ()> {
         std::ptr::eq(self.table, table).then_some(self.owner)
     }
 
-    /// Another handle on the `range` of these bytes; nothing is copied.
+    /// Returns another handle to the `range` of these bytes. Copies nothing.
     ///
     /// # Panics
     /// If the range does not lie within the bytes.
@@ -130,25 +130,25 @@ impl Bytes {
     /// Drops the first `n` bytes.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If `n` exceeds the length.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len, "cannot advance {n} bytes in {}", self.len);
-        // SAFETY: `n <= len`, so the result points into the same slice or at its end.
+        // SAFETY: `n <= len`, so the result points into the same slice or to its end.
         self.start = unsafe { self.start.add(n) };
         self.len -= n;
     }
 
-    /// Keeps the first `n` bytes; nothing happens when there are no more than that.
+    /// Keeps the first `n` bytes, or all if there are fewer.
     #[inline]
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
     }
 
-    /// Splits at `n`: returns the first `n` bytes and keeps the rest.
+    /// Splits off and returns the first `n` bytes.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If `n` exceeds the length.
     #[inline]
     pub fn split_to(&mut self, n: usize) -> Bytes {
         if n == self.len {
@@ -159,8 +159,8 @@ impl Bytes {
         front
     }
 
-    /// Drops nothing and forgets the owner's reference: the caller now holds it, and must give it to
-    /// [`from_owner`](Self::from_owner) again or release it.
+    /// Returns the parts of the value without releasing the owner's reference. The caller must pass the reference to
+    /// [`from_owner`](Self::from_owner) or release it.
     #[inline]
     pub fn into_owner(self) -> (NonNull<u8>, usize, *const (), &'static OwnerVtable) {
         let bytes = std::mem::ManuallyDrop::new(self);
@@ -171,7 +171,7 @@ impl Bytes {
 impl Drop for Bytes {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: `owner` belongs to `table` and this value's reference is given back once, here.
+        // SAFETY: `owner` belongs to `table`, and this value's reference is released once, here.
         unsafe { (self.table.release)(self.owner) }
     }
 }
@@ -190,7 +190,7 @@ impl Deref for Bytes {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: readable and unwritten as long as this value holds its reference (contract of `from_owner`).
+        // SAFETY: readable and not written while this value holds its reference (contract of `from_owner`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -203,11 +203,11 @@ impl Default for Bytes {
 
 impl From<Vec<u8>> for Bytes {
     fn from(bytes: Vec<u8>) -> Self {
-        // Twice on the heap, but a vector that becomes shared is nowhere on a data path.
+        // Two allocations: vectors become shared bytes outside the data path only.
         let owner = Arc::new(bytes);
         let start = NonNull::from(owner.as_slice()).cast();
         let len = owner.len();
-        // SAFETY: the vector lives, unwritten, as long as a reference of the `Arc` does.
+        // SAFETY: the vector lives and is not written while a reference to the `Arc` exists.
         unsafe { Bytes::from_owner(start, len, Arc::into_raw(owner).cast(), &HEAP) }
     }
 }
@@ -231,9 +231,9 @@ static STATIC: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: fals
 static HEAP: OwnerVtable = OwnerVtable {
     memory: Memory::Process,
     pooled: false,
-    // SAFETY: the owner came from `Arc::into_raw` and the caller holds a reference of it.
+    // SAFETY: the owner came from `Arc::into_raw`, and the caller holds a reference to it.
     share: |owner| unsafe { Arc::increment_strong_count(owner.cast::<Vec<u8>>()) },
-    // SAFETY: the owner came from `Arc::into_raw` and the caller gives up a reference of it.
+    // SAFETY: the owner came from `Arc::into_raw`, and the caller gives up a reference to it.
     release: |owner| unsafe { Arc::decrement_strong_count(owner.cast::<Vec<u8>>()) },
 };
 
@@ -243,7 +243,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn slices_share_the_memory_and_move_the_ends() {
+    fn slices_share_memory_and_move_the_ends() {
         let whole = Bytes::from((0..100).collect::<Vec<u8>>());
         let part = whole.slice(10..20);
         assert_eq!(part.as_ptr(), whole[10..].as_ptr());
@@ -257,12 +257,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "range end index 11 out of range")]
-    fn a_slice_beyond_the_end_panics() {
+    fn slice_beyond_the_end_panics() {
         let _ = Bytes::from(vec![0; 10]).slice(5..11);
     }
 
     #[test]
-    fn every_kind_of_range_makes_a_slice() {
+    fn slice_accepts_every_kind_of_range() {
         use std::ops::Bound::{Excluded, Unbounded};
         let digits = Bytes::from_static(b"0123456789");
         assert_eq!(digits.slice(..), digits);
@@ -274,18 +274,18 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "range end index")]
-    fn a_range_up_to_the_largest_number_panics_and_does_not_wrap() {
+    fn slice_to_the_largest_index_panics_without_wrapping() {
         let _ = Bytes::from(vec![0; 10]).slice(..=usize::MAX);
     }
 
     #[test]
     #[should_panic(expected = "cannot advance 11 bytes in 10")]
-    fn advancing_beyond_the_end_panics() {
+    fn advance_beyond_the_end_panics() {
         Bytes::from(vec![0; 10]).advance(11);
     }
 
     #[test]
-    fn the_owner_is_released_once_for_each_handle_on_any_thread() {
+    fn owner_is_released_once_per_handle_on_any_thread() {
         static HANDLES: AtomicUsize = AtomicUsize::new(1);
         static COUNTED: OwnerVtable = OwnerVtable {
             memory: Memory::Process,
@@ -297,7 +297,7 @@ mod tests {
                 HANDLES.fetch_sub(1, Ordering::SeqCst);
             },
         };
-        // SAFETY: the bytes are static and the table only counts.
+        // SAFETY: the bytes are static, and the table only counts.
         let mut bytes = unsafe { Bytes::from_owner(NonNull::from(b"abcdef").cast(), 6, std::ptr::null(), &COUNTED) };
         let clone = bytes.clone();
         let front = bytes.split_to(2);

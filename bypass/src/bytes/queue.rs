@@ -1,18 +1,18 @@
-//! A queue of bytes, in the slices in which they came.
+//! Queue of byte slices.
 
 use crate::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Slices that one vectored write takes.
+/// Maximum of slices in one vectored write.
 pub const VECTOR: usize = 64;
 
-/// A slice of a received block keeps the whole block. Up to this many slices that is worth it whatever their
-/// size; beyond, they should average [`WORTHWHILE`] bytes.
+/// Number of slices that a queue may hold whatever their size. Beyond it, slices should average [`WORTHWHILE`] bytes,
+/// because a slice keeps its whole buffer.
 const SLICES: usize = 64;
 const WORTHWHILE: usize = 4096;
 
-/// Slices of bytes in their order, none of them empty.
+/// Queue of non-empty byte slices, in order.
 #[derive(Debug, Default)]
 pub struct BytesQueue {
     slices: VecDeque<Bytes>,
@@ -20,22 +20,22 @@ pub struct BytesQueue {
 }
 
 impl BytesQueue {
-    /// Bytes in the queue.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Slices in the queue.
+    /// Returns the number of slices.
     pub fn slices(&self) -> usize {
         self.slices.len()
     }
 
-    /// Puts `bytes` at the end.
+    /// Appends `bytes`.
     pub fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();
@@ -43,12 +43,12 @@ impl BytesQueue {
         }
     }
 
-    /// The first slice; empty if there is none.
+    /// Returns the first slice, or an empty one.
     pub fn front(&self) -> &[u8] {
         self.slices.front().map_or(&[], |slice| slice)
     }
 
-    /// Takes the first slice out, or its first `max` bytes.
+    /// Removes and returns the first slice, or its first `max` bytes.
     pub fn take(&mut self, max: usize) -> Option<Bytes> {
         let front = self.slices.front_mut()?;
         if max == 0 {
@@ -59,7 +59,7 @@ impl BytesQueue {
         Some(taken)
     }
 
-    /// Drops the first `n` bytes; all, if there are fewer.
+    /// Drops the first `n` bytes, or all if there are fewer.
     pub fn advance(&mut self, n: usize) {
         let mut left = n.min(self.len);
         self.len -= left;
@@ -74,13 +74,13 @@ impl BytesQueue {
         }
     }
 
-    /// Drops everything.
+    /// Drops all bytes.
     pub fn clear(&mut self) {
         self.slices.clear();
         self.len = 0;
     }
 
-    /// Lays the first slices out for one vectored write: returns how many there are and their length.
+    /// Stores the first slices for one vectored write into `into`. Returns their number and total length.
     pub fn vector<'a>(&'a self, into: &mut [IoSlice<'a>; VECTOR]) -> (usize, usize) {
         let mut len = 0;
         let mut n = 0;
@@ -92,12 +92,12 @@ impl BytesQueue {
         (n, len)
     }
 
-    /// Whether the slices have become so many and so small that the memory they keep is out of proportion.
+    /// Returns whether the slices are so many and short that they keep too much memory.
     pub fn is_scattered(&self) -> bool {
         self.slices.len() > SLICES + self.len / WORTHWHILE
     }
 
-    /// Copies everything into one slice with memory of its own, and returns how many bytes that were.
+    /// Copies all bytes into one slice of its own memory. Returns their number.
     pub fn gather(&mut self) -> usize {
         if self.is_empty() {
             return 0;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_covers_no_more_than_one_write_takes() {
+    fn vector_covers_one_vectored_write() {
         let mut queue = queue(&["xy"; VECTOR + 1]);
         let mut vector = [IoSlice::new(&[]); VECTOR];
         assert_eq!(queue.vector(&mut vector), (VECTOR, 2 * VECTOR));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_slices_are_scattered_until_gathered() {
+    fn many_short_slices_are_scattered_until_gathered() {
         let mut queue = queue(&["x"; SLICES]);
         assert!(!queue.is_scattered());
         queue.push(Bytes::from_static(b"y"));

@@ -1,8 +1,8 @@
-//! DPDK: ports, packets and their memory.
+//! DPDK: EAL, ports, packets and their memory.
 //!
-//! [`Eal`] starts DPDK, once a process. A [`Port`] is what one [`Via`](crate::Via) names: one or more of DPDK's
-//! devices, configured from what they report. Its [`QueuePair`]s are the [`Nic`](crate::Nic)s that workers poll, its
-//! packets [`Mbuf`]s of a [`Mempool`].
+//! [`Eal`] is started once per process. A [`Port`] is the network that a [`Via`](crate::Via) names: one or more
+//! ethdevs, configured from their capabilities. Its [`QueuePair`]s are the [`Nic`](crate::Nic)s that workers poll. Its
+//! packets are [`Mbuf`]s of a [`Mempool`].
 //!
 //! ```no_run
 //! use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig};

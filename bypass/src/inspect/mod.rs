@@ -1,8 +1,8 @@
 //! Inspection of running workers: queries from other threads, and their replies.
 //!
-//! A query is an entry of the worker's mailbox, as a message is. The worker handles it in its next turn, between events of
-//! connections, and replies through a channel of the sender. Nothing is counted or kept for queries, so a turn without a
-//! query has no additional cost. The work for one query is bounded, so it delays connections little.
+//! A query is an entry of the worker's mailbox, as a message is. The worker handles it in its next turn, between events
+//! of connections, and replies through a channel of the sender. Nothing is counted or kept for queries, so a turn
+//! without a query has no additional cost. The work for one query is bounded, so it delays connections little.
 
 mod summary;
 mod tcp_info;
@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Maximum of slots that a worker visits for one query: about 10 µs.
 pub const SLOTS_PER_QUERY: usize = 256;
 
-/// Query to a worker. The worker replies once. It ignores a sender that has stopped waiting; a worker that ends drops the
-/// query, and with it the reply channel.
+/// Query to a worker. The worker replies once. It ignores a sender that has stopped waiting; a worker that ends drops
+/// the query, and with it the reply channel.
 #[derive(Debug)]
 pub enum StatsQuery {
     /// Counters and gauges of the worker.
@@ -32,7 +32,8 @@ pub enum StatsQuery {
     Connections {
         /// First slot to visit: 0, and then the [`next`](ConnPage::next) of the previous page.
         from: usize,
-        /// Maximum of slots to visit, many of which may be empty; capped at [`SLOTS_PER_QUERY`](Inspect::SLOTS_PER_QUERY).
+        /// Maximum of slots to visit, many of which may be empty; capped at
+        /// [`SLOTS_PER_QUERY`](Inspect::SLOTS_PER_QUERY).
         most: usize,
         /// Channel for the reply.
         reply: Sender<ConnPage>,

@@ -14,8 +14,8 @@ pub struct Summary {
     pub turns: u64,
     /// Turns with work: frames, messages of other threads, or events of connections.
     pub busy_turns: u64,
-    /// Turns with received frames (stack), bytes or datagrams (kernel), or completions (RDMA). `rx_frames / bursts` is the
-    /// mean burst size.
+    /// Turns with received frames (stack), bytes or datagrams (kernel), or completions (RDMA). `rx_frames / bursts` is
+    /// the mean burst size.
     pub bursts: u64,
     /// Transmitted frames (stack), or writes that accepted data (kernel).
     pub tx_frames: u64,

@@ -147,8 +147,8 @@ impl Direction {
     }
 }
 
-/// The rings of one direction: those that each queue of the sender fills, and those that each of the receiver empties. One
-/// leads from each queue to that of the same number; with steering, one to every queue.
+/// The rings of one direction: those that each queue of the sender fills, and those that each of the receiver empties.
+/// One leads from each queue to that of the same number; with steering, one to every queue.
 fn rings(config: &LinkConfig, queues: usize) -> (Vec<Vec<Sender>>, Vec<Vec<Receiver>>) {
     let mut senders: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
     let mut receivers: Vec<_> = (0..queues).map(|_| Vec::new()).collect();

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What the two sides share.
 ///
-/// Both count packets and never start again; number `n` has its place at `n` modulo the places. The places of those that
-/// were sent and not received hold packets, the others do not.
+/// Both count packets and never start again; number `n` has its place at `n` modulo the places. The places of those
+/// that were sent and not received hold packets, the others do not.
 struct Ring {
     /// A power of two of them, and not fewer than the capacity.
     places: Box<[UnsafeCell<MaybeUninit<MemoryPacket>>]>,
@@ -26,10 +26,10 @@ struct Ring {
 #[repr(align(64))]
 struct Line<T>(T);
 
-// SAFETY: beside atomics there are the places. `ring` makes one `Sender` and one `Receiver`, which nobody can clone, and
-// both ask for `&mut` to touch places: the receiver those from `received` up to `sent`, the sender the others. Each moves
-// its count, with release, when it has done with the places that it hands to the other, who reads it, with acquire,
-// before it touches them. A packet may be sent to another thread.
+// SAFETY: beside atomics there are the places. `ring` makes one `Sender` and one `Receiver`, which nobody can clone,
+// and both ask for `&mut` to touch places: the receiver those from `received` up to `sent`, the sender the others. Each
+// moves its count, with release, when it has done with the places that it hands to the other, who reads it, with
+// acquire, before it touches them. A packet may be sent to another thread.
 unsafe impl Sync for Ring {}
 
 /// The side that fills a ring.
@@ -134,8 +134,8 @@ impl Receiver {
         self.received == self.ring.sent.0.load(Ordering::Relaxed)
     }
 
-    /// Appends up to `most` packets to `into`, no more than it has capacity for, in the order of sending, and returns how
-    /// many.
+    /// Appends up to `most` packets to `into`, no more than it has capacity for, in the order of sending, and returns
+    /// how many.
     #[inline]
     pub(super) fn pop(&mut self, into: &mut Vec<MemoryPacket>, most: usize) -> usize {
         let before = into.len();
@@ -167,8 +167,8 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.ring.abandoned.store(true, Ordering::Relaxed);
-        // What nobody will receive goes back to the sender's pool now, and what a sender puts in who has not seen yet that
-        // the receiver is gone, with the ring.
+        // What nobody will receive goes back to the sender's pool now, and what a sender puts in who has not seen yet
+        // that the receiver is gone, with the ring.
         let mut unread = Vec::with_capacity(BURST);
         while self.pop(&mut unread, BURST) > 0 {
             unread.clear();

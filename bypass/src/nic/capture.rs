@@ -1,7 +1,7 @@
-//! Copies of the frames that pass a queue pair, for whoever writes them down.
+//! Capture of the frames that pass a queue pair.
 //!
-//! The queue pair fills records that the [`Reader`] has emptied. There are so many and no more: where none is empty, a frame passes
-//! without being kept, and is counted. Neither end waits for the other, and nothing is allocated on the way.
+//! The queue pair copies frames into a fixed number of records, which the [`Reader`] returns after use. Without a free
+//! record, a frame passes uncaptured and is counted. Neither end waits for the other, and capturing allocates nothing.
 
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::{BURST, Packet};
@@ -10,42 +10,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Bytes of a frame that a [`Filter`] is shown, however few are kept: all headers that it may ask for.
+/// Bytes of a frame that a [`Filter`] sees, even if fewer are captured: enough for all headers.
 const FILTER_SEES: usize = 256;
 
-/// Which way a frame passed.
+/// Direction of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From the network.
+    /// Received from the network.
     Received,
-    /// To the network.
+    /// Sent to the network.
     Sent,
 }
 
-/// One frame that passed, or the front of it.
+/// Captured frame, or the start of one.
 #[derive(Debug)]
 pub struct Record {
-    /// When its burst came, or was handed to the port: the system's time since 1970.
+    /// Time at which the burst of the frame was received or sent, since 1970.
     pub at: Duration,
-    /// Which way it passed.
+    /// Direction of the frame.
     pub direction: Direction,
-    /// Bytes that it had, Ethernet header included.
+    /// Length of the frame, Ethernet header included.
     pub len: usize,
     bytes: Vec<u8>,
 }
 
 impl Record {
-    fn of(room: usize) -> Self {
+    fn with_capacity(room: usize) -> Self {
         Record { at: Duration::ZERO, direction: Direction::Received, len: 0, bytes: Vec::with_capacity(room) }
     }
 
-    /// Its bytes from the Ethernet header on, as many as are kept. What a port computes by itself, as checksums, is not in a frame
-    /// that was sent.
+    /// Returns the captured bytes, from the Ethernet header on. A sent frame lacks values that the port computes, such
+    /// as checksums.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Holds the front of `frame`, no more than `most` bytes.
+    /// Stores the start of `frame`, at most `most` bytes.
     fn fill(&mut self, frame: &impl Packet, most: usize) {
         self.bytes.clear();
         for segment in frame.segments() {
@@ -56,47 +56,47 @@ impl Record {
     }
 }
 
-/// Says of the front of a frame whether the frame is kept.
+/// Predicate on the start of a frame that selects frames to capture.
 pub type Filter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
-/// What both ends see.
+/// State shared by both ends.
 #[derive(Debug, Default)]
 struct Shared {
     missed: AtomicU64,
     over: AtomicBool,
 }
 
-/// The end at a queue pair, which notes what passes.
+/// Capturing end, owned by a queue pair.
 pub struct Capture {
     empty: Receiver<Record>,
     full: Sender<Record>,
     filter: Option<Filter>,
     snap: usize,
-    /// Bytes that are copied of a frame at first.
+    /// Bytes copied of each frame before filtering.
     copied: usize,
-    /// Those of a burst that is being sent, in its order; `None` for what is not kept.
+    /// Records of the burst being sent, in order; `None` for a frame that is not captured.
     staged: Vec<Option<Record>>,
-    /// Empty, and here.
+    /// Free records at this end.
     spare: Vec<Record>,
     shared: Arc<Shared>,
 }
 
-/// The end that what passed is read at. When it is dropped nothing is kept any more.
+/// Reading end. Capturing stops when it is dropped.
 pub struct Reader {
     full: Receiver<Record>,
     empty: Sender<Record>,
     shared: Arc<Shared>,
 }
 
-/// The two ends, with `records` of up to `snap` bytes between them, and one burst more. Only what `filter` is for is kept.
+/// Creates both ends, with `records` records of up to `snap` bytes, and one burst more. `filter` selects the frames.
 pub fn capture(records: usize, snap: usize, filter: Option<Filter>) -> (Capture, Reader) {
     let records = records.max(1);
     let copied = if filter.is_some() { snap.max(FILTER_SEES) } else { snap };
-    // Whatever is on its way has room.
+    // Both mailboxes have room for all records.
     let (give_back, empty) = mailbox(records + BURST);
     let (full, filled) = mailbox(records + BURST);
     let mut spare = Vec::with_capacity(records + BURST);
-    spare.resize_with(records + BURST, || Record::of(copied));
+    spare.resize_with(records + BURST, || Record::with_capacity(copied));
     let shared = Arc::<Shared>::default();
     (
         Capture { empty, full, filter, snap, copied, staged: Vec::with_capacity(BURST), spare, shared: shared.clone() },
@@ -105,24 +105,24 @@ pub fn capture(records: usize, snap: usize, filter: Option<Filter>) -> (Capture,
 }
 
 impl Capture {
-    /// Whether nobody reads any more.
+    /// Returns whether the reader has been dropped.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.shared.over.load(Ordering::Relaxed)
     }
 
-    /// Notes `frames` that were received.
+    /// Captures received `frames`.
     pub fn received(&mut self, frames: &[impl Packet]) {
         self.stage(Direction::Received, frames);
         self.commit(frames.len());
     }
 
-    /// Copies `frames` that are about to be sent. Until [`sent`](Self::sent) says how many were, it is as if none had passed.
+    /// Copies `frames` before transmission. They count as passed after [`sent`](Self::sent) only.
     pub fn sending(&mut self, frames: &[impl Packet]) {
         self.stage(Direction::Sent, frames);
     }
 
-    /// The first `n` of those that were about to be sent were, and the others were not.
+    /// Captures the first `n` frames of the last [`sending`](Self::sending), and discards the others.
     pub fn sent(&mut self, n: usize) {
         self.commit(n);
     }
@@ -132,7 +132,7 @@ impl Capture {
         if frames.is_empty() {
             return;
         }
-        // It may be before 1970 if nobody has set the clock.
+        // The clock may be before 1970 if it has never been set.
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         for frame in frames {
             let staged = self.note(at, direction, frame);
@@ -146,7 +146,7 @@ impl Capture {
             return None;
         };
         record.fill(frame, self.copied);
-        if self.filter.as_ref().is_some_and(|is_for| !is_for(&record.bytes)) {
+        if self.filter.as_ref().is_some_and(|selects| !selects(&record.bytes)) {
             self.spare.push(record);
             return None;
         }
@@ -174,16 +174,16 @@ impl fmt::Debug for Capture {
 }
 
 impl Reader {
-    /// Lets `look` see the next frame that passed, if there is one.
+    /// Passes the next captured frame to `look`, if there is one.
     pub fn read<T>(&mut self, look: impl FnOnce(&Record) -> T) -> Option<T> {
         let record = self.full.receive()?;
         let seen = look(&record);
-        // There is room for all of them. Whoever has gone needs none.
+        // The mailbox has room for all records. A dropped capture needs none.
         let _gone = self.empty.send(record);
         Some(seen)
     }
 
-    /// Frames that passed without being kept, or looked at by the filter, since no record was empty.
+    /// Returns the number of frames that passed uncaptured and unfiltered because no record was free.
     pub fn missed(&self) -> u64 {
         self.shared.missed.load(Ordering::Relaxed)
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_read_in_order_with_its_direction_and_the_time() {
+    fn frames_are_read_in_order_with_direction_and_time() {
         let mut nic = nic();
         let (mut capture, mut reader) = capture(4, 100, None);
         let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_port_did_not_take_has_not_passed() {
+    fn frames_that_the_port_did_not_accept_are_not_captured() {
         let mut nic = nic();
         let (mut capture, mut reader) = capture(4, 100, None);
         let frames = [b"1", b"2", b"3"].map(|bytes| frame(&mut nic, bytes));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_asked_for_of_a_chain_either() {
+    fn capture_of_a_chain_is_truncated_to_the_snap_length() {
         let mut nic = nic();
         let (mut capture, mut reader) = capture(4, 5, None);
         let (mut head, tail) = (frame(&mut nic, b"head"), frame(&mut nic, b"tail"));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_sees_more_than_is_kept_and_what_it_refuses_takes_no_record() {
+    fn filter_sees_more_than_the_snap_length_and_rejected_frames_use_no_record() {
         let mut nic = nic();
         let filter: Filter = Box::new(|bytes| bytes.last() == Some(&b'!'));
         let (mut capture, mut reader) = capture(1, 2, Some(filter));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_record_for_passes_and_is_counted_until_records_come_back() {
+    fn frames_without_a_free_record_are_counted_until_records_return() {
         let mut nic = nic();
         let (mut capture, mut reader) = capture(2, 10, None);
         let records = 2 + BURST;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_nobody_reads() {
+    fn capture_is_over_when_the_reader_is_dropped() {
         let (capture, reader) = capture(1, 10, None);
         assert!(!capture.is_over());
         drop(reader);

@@ -1,4 +1,4 @@
-//! One receive/transmit queue pair of a network port, as a worker sees it.
+//! Network interface of a worker: a receive/transmit queue pair of a port.
 
 pub mod capture;
 pub(crate) mod packet;
@@ -10,18 +10,18 @@ pub use via::{InvalidVia, Via};
 use crate::Bytes;
 use std::fmt;
 
-/// Frames moved by one call at most: what a PMD takes from or gives to its ring in one go.
+/// Maximum number of frames per receive or transmit call.
 pub const BURST: usize = 32;
 
-/// An Ethernet address.
+/// Ethernet address.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// `ff:ff:ff:ff:ff:ff`.
+    /// Broadcast address, `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-    /// Whether this can be the address of one station: neither a group address nor all zero.
+    /// Returns whether the address is that of one station: neither a group address nor all zero.
     pub fn is_unicast(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
@@ -34,7 +34,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// Text that is not an Ethernet address.
+/// Error: the text is not an Ethernet address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not an Ethernet address: write six hexadecimal bytes, such as 02:00:00:00:00:01")]
 pub struct InvalidMac(String);
@@ -60,113 +60,112 @@ impl std::str::FromStr for MacAddr {
     }
 }
 
-/// Which Internet checksums a port computes (transmit) or verifies (receive) by itself.
+/// Checksums that a port computes (transmit) or verifies (receive).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ChecksumOffload {
-    /// The IPv4 header checksum.
+    /// IPv4 header checksum.
     pub ipv4: bool,
-    /// The TCP checksum, over IPv4 and IPv6.
+    /// TCP checksum, over IPv4 and IPv6.
     pub tcp: bool,
-    /// The UDP checksum, over IPv4 and IPv6.
+    /// UDP checksum, over IPv4 and IPv6.
     pub udp: bool,
 }
 
-/// What a port can do, as the device reported it and as the port was then configured.
+/// Capabilities of a port, as reported by the device and configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The largest IP packet in bytes that the port sends and receives (the frame less its Ethernet header).
+    /// MTU: the longest IP packet in bytes, without the Ethernet header.
     pub mtu: u16,
-    /// Bytes in front of an allocated packet's data, for headers to be prepended.
+    /// Headroom of an allocated packet in bytes, for headers to be prepended.
     pub headroom: usize,
-    /// The payload room of one allocated packet, in bytes behind the headroom.
+    /// Data room of an allocated packet in bytes, behind the headroom.
     pub data_room: usize,
-    /// Packets that the owner of a queue pair may hold at one time, received ones and ones to be sent or kept for a
-    /// retransmission, without starving it of packets to receive with: its share of the pool, less what its rings
-    /// and caches need. At least a [`BURST`], if the pool has one.
+    /// Number of packets that the owner of a queue pair may hold at a time, received ones and ones kept for
+    /// transmission or retransmission, and still leave packets to receive into: its share of the pool, less the needs
+    /// of rings and caches. At least a [`BURST`], if the pool has one.
     pub pool: usize,
     /// Checksums verified on receive.
     pub rx_checksum: ChecksumOffload,
-    /// Checksums computed on transmit when [`TxOffload`](crate::TxOffload) asks for it.
+    /// Checksums computed on transmit on request of a [`TxOffload`](crate::TxOffload).
     pub tx_checksum: ChecksumOffload,
-    /// TCP segmentation offload: the largest TCP payload in one packet, or `None`.
+    /// TCP segmentation offload: the maximum TCP payload of one packet, or `None`.
     pub tso: Option<usize>,
-    /// Received TCP segments of one flow may arrive merged.
+    /// Whether received TCP segments of one flow may be merged (LRO).
     pub lro: bool,
-    /// Chains of packets are sent as one frame without a copy.
+    /// Whether a chain of packets is sent as one frame without a copy.
     pub multi_segment_tx: bool,
-    /// A received frame may be a chain.
+    /// Whether a received frame may be a chain.
     pub scatter_rx: bool,
-    /// The port spreads flows over its queues by the hash and table that were programmed.
+    /// Whether the port distributes flows over its queues by the programmed RSS hash and table.
     pub rss: bool,
-    /// A VLAN tag is taken from received frames and put into sent ones by the port.
+    /// Whether the port strips the VLAN tag from received frames and inserts one into sent frames.
     pub vlan: bool,
-    /// The peer may be a kernel on this host, which leaves TCP and UDP checksums partial (the pseudo-header's
-    /// sum only) because the frame never crosses a wire. A receiver must then take such a frame for intact.
+    /// Whether the peer may be a kernel on this host, which leaves TCP and UDP checksums partial (the pseudo-header sum
+    /// only) because the frame never crosses a wire. The receiver must accept such a frame as intact.
     pub rx_partial_checksum: bool,
 }
 
-/// What one queue pair has counted since it was opened.
+/// Counters of one queue pair since it was opened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Frames received.
+    /// Received frames.
     pub rx_frames: u64,
-    /// Bytes in them, Ethernet header included.
+    /// Bytes of received frames, Ethernet headers included.
     pub rx_bytes: u64,
-    /// Frames that the port took for sending.
+    /// Frames that the port accepted for transmission.
     pub tx_frames: u64,
-    /// Bytes in them, Ethernet header included.
+    /// Bytes of accepted frames, Ethernet headers included.
     pub tx_bytes: u64,
-    /// Calls of `tx_burst` after which frames stayed with the caller: the ring was full.
+    /// Calls of `tx_burst` that left frames behind because the ring was full.
     pub tx_full: u64,
     /// Calls of `allocate` or `attach` that found the packet pool empty.
     pub pool_empty: u64,
-    /// Frames dropped by the queue because they can never be sent as they are (too long for the port).
+    /// Frames dropped because the port can never send them, for example because they are too long.
     pub tx_dropped: u64,
     /// Payload bytes copied because the port cannot send a chain or a shared packet.
     pub copied_bytes: u64,
 }
 
-/// A receive/transmit queue pair. It belongs to one thread at a time: it can move, it cannot be shared.
+/// Receive/transmit queue pair. It can be moved between threads and not shared.
 pub trait Nic {
-    /// What a frame is held in.
+    /// Packet type of the port.
     type Packet: Packet;
 
-    /// The port's Ethernet address.
+    /// Returns the port's Ethernet address.
     fn mac(&self) -> MacAddr;
 
-    /// What the port can do. [`tso`](Capabilities::tso) may change with the other end of a link, so ask anew rather than
-    /// keep the answer for long; the rest stays.
+    /// Returns the port's capabilities. [`tso`](Capabilities::tso) may change when the other end of a link reconnects,
+    /// so callers should not cache it. The rest is constant.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Whether the link is up. Cheap enough to ask now and then, not per burst.
+    /// Returns whether the link is up. Suitable for periodic use, not for every burst.
     fn link_up(&mut self) -> bool;
 
-    /// Appends up to [`BURST`] received frames to `into` and returns how many. Takes no more than fit in the
-    /// capacity that `into` has left, so a vector made once never grows.
+    /// Appends up to [`BURST`] received frames to `into`. Returns their number. Receives at most as many frames as the
+    /// spare capacity of `into` holds, so the vector never grows.
     fn rx_burst(&mut self, into: &mut Vec<Self::Packet>) -> usize;
 
-    /// Hands the frames of `from` to the port, from the front, and returns how many it took. What did not fit
-    /// stays in `from`, in order.
+    /// Sends frames from the front of `from`. Returns how many the port accepted. Other frames stay in `from`, in
+    /// order.
     ///
-    /// A frame that the port can never send is taken, dropped and counted in [`QueueStats::tx_dropped`].
+    /// A frame that the port can never send is removed, dropped and counted in [`QueueStats::tx_dropped`].
     fn tx_burst(&mut self, from: &mut Vec<Self::Packet>) -> usize;
 
-    /// An empty packet with [`Capabilities::headroom`] in front, or `None` when the pool is empty.
+    /// Allocates an empty packet with [`Capabilities::headroom`]. Returns `None` if the pool is empty.
     fn allocate(&mut self) -> Option<Self::Packet>;
 
-    /// A packet whose data is `bytes`, without copying them, and with no headroom of its own: to be chained
-    /// behind a packet with headers. `bytes` comes back when the pool is empty or the port cannot reach that
-    /// memory.
+    /// Allocates a packet with `bytes` as its data, without a copy and without headroom, to be chained behind a packet
+    /// with headers. Returns `bytes` if the pool is empty or the port cannot access their memory.
     fn attach(&mut self, bytes: Bytes) -> Result<Self::Packet, Bytes>;
 
-    /// Packets that are free in the pool that frames are received into, which several queue pairs may share; `None` where
-    /// received packets are not this port's own. It may look at the caches of all threads: to be asked now and then, not
-    /// per burst.
+    /// Returns the number of free packets in the pool of the receive queue, which several queue pairs may share.
+    /// Returns `None` where received packets do not come from the port's own pool. The call may visit the caches of all
+    /// threads: suitable for periodic use, not for every burst.
     fn pool_left(&mut self) -> Option<usize> {
         None
     }
 
-    /// The counters of this queue pair.
+    /// Returns the counters of this queue pair.
     fn stats(&self) -> QueueStats;
 }
 
@@ -175,14 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mac_address_reads_what_it_writes() {
+    fn mac_address_round_trips_through_text() {
         let mac: MacAddr = "02:0a:ff:00:01:7e".parse().unwrap();
         assert_eq!(mac, MacAddr([2, 10, 255, 0, 1, 0x7e]));
         assert_eq!(mac.to_string(), "02:0a:ff:00:01:7e");
     }
 
     #[test]
-    fn mac_address_refuses_what_is_not_one() {
+    fn mac_address_rejects_malformed_text() {
         for text in
             ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:g1", "2:0:0:0:0:1", "02:00:00:00:00:+1"]
         {
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn group_and_zero_addresses_are_no_stations() {
+    fn group_and_zero_addresses_are_not_unicast() {
         assert!(!MacAddr::BROADCAST.is_unicast());
         assert!(!MacAddr([0; 6]).is_unicast());
         assert!(!MacAddr([0x33, 0x33, 0, 0, 0, 1]).is_unicast());

@@ -1,18 +1,18 @@
-//! A frame in memory that a port can reach.
+//! Packet in memory that a port can access.
 
 use crate::Bytes;
 use std::ops::Range;
 
-/// The EtherType of a VLAN tag (IEEE 802.1Q §9.6).
+/// EtherType of a VLAN tag (IEEE 802.1Q §9.6).
 pub const VLAN_TAG: u16 = 0x8100;
-/// Bytes of a VLAN tag.
+/// Length of a VLAN tag.
 pub(crate) const TAG: usize = 4;
-/// Bytes of both Ethernet addresses.
+/// Length of both Ethernet addresses.
 pub(crate) const ADDRESSES: usize = 12;
-/// Bytes of the header of a frame with a tag.
+/// Length of an Ethernet header with a VLAN tag.
 const TAGGED: usize = ADDRESSES + TAG + 2;
 
-/// The Ethernet addresses with a tag of `tci` behind them.
+/// Returns the Ethernet addresses followed by a tag of `tci`.
 pub(crate) fn with_tag(addresses: [u8; ADDRESSES], tci: u16) -> [u8; ADDRESSES + TAG] {
     let mut bytes = [0; ADDRESSES + TAG];
     bytes[..ADDRESSES].copy_from_slice(&addresses);
@@ -21,32 +21,32 @@ pub(crate) fn with_tag(addresses: [u8; ADDRESSES], tci: u16) -> [u8; ADDRESSES +
     bytes
 }
 
-/// What the port found out about a received frame's checksums.
+/// Result of a port's checksum verification of a received frame.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// The port did not look: verify in software.
+    /// The port did not verify: software must.
     #[default]
     Unknown,
-    /// The port verified it, or it never crossed a wire.
+    /// The port verified it, or the frame never crossed a wire.
     Good,
-    /// The port found it wrong.
+    /// The checksum is wrong.
     Bad,
 }
 
-/// What the port says about a received frame.
+/// Receive metadata of a frame.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct RxInfo {
-    /// The IPv4 header's checksum.
+    /// IPv4 header checksum.
     pub ipv4_checksum: RxChecksum,
-    /// The TCP or UDP checksum.
+    /// TCP or UDP checksum.
     pub l4_checksum: RxChecksum,
-    /// The RSS hash that the port computed over the 4-tuple.
+    /// RSS hash that the port computed over the 4-tuple.
     pub rss_hash: Option<u32>,
-    /// The VLAN tag (PCP, DEI and VID) that the port took from the frame.
+    /// VLAN tag (PCP, DEI and VID) that the port stripped.
     pub vlan: Option<u16>,
 }
 
-/// The transport protocol that an offload request speaks of.
+/// Transport protocol of an offload request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum L4 {
     /// TCP.
@@ -55,11 +55,10 @@ pub enum L4 {
     Udp,
 }
 
-/// What the port is asked to do with a frame while sending it. Ask only for what
-/// [`Capabilities`](crate::Capabilities) offers.
+/// Transmit offload request of a frame. Only offloads within [`Capabilities`](crate::Capabilities) may be requested.
 ///
-/// The checksum field of the transport header must hold the pseudo-header's sum, not complemented (with the
-/// length left out when `tso` is set), as DPDK's `rte_mbuf_core.h` demands; the IPv4 checksum field zero.
+/// The checksum field of the transport header must contain the pseudo-header sum, not complemented, and without the
+/// length if `tso` is set (DPDK's `rte_mbuf_core.h`). The IPv4 checksum field must be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxOffload {
     /// Length of the Ethernet header in bytes.
@@ -68,72 +67,72 @@ pub struct TxOffload {
     pub l3_len: usize,
     /// Length of the transport header in bytes.
     pub l4_len: usize,
-    /// IPv4 rather than IPv6.
+    /// Whether the packet is IPv4, rather than IPv6.
     pub ipv4: bool,
-    /// Compute the IPv4 header's checksum.
+    /// Whether to compute the IPv4 header checksum.
     pub ipv4_checksum: bool,
-    /// Compute this transport checksum.
+    /// Transport checksum to compute.
     pub l4_checksum: Option<L4>,
-    /// Cut the TCP payload into segments of this many bytes.
+    /// TCP payload bytes per segment, if the frame is to be segmented.
     pub tso: Option<u16>,
 }
 
-/// A frame, or a part of one: an owned buffer with room in front (headroom) and behind (tailroom), possibly with
-/// further segments chained behind it.
+/// Frame, or a part of one: an owned buffer with headroom and tailroom, optionally with further segments chained behind
+/// it.
 ///
-/// Dropping a packet gives all its segments back to their pool, on whichever thread.
+/// Dropping a packet returns all its segments to their pool, on any thread.
 ///
-/// Its bytes may be shared with clones and with [`Bytes`] made of it; then nobody may write them, and the methods
-/// that would, return `None`.
+/// The bytes may be shared with clones and with [`Bytes`]. While they are shared they are immutable, and methods that
+/// would write them return `None`.
 pub trait Packet: Sized + Send {
-    /// Bytes in all segments.
+    /// Returns the length of all segments.
     fn len(&self) -> usize;
 
-    /// Whether there is no byte in it.
+    /// Returns whether the packet is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of the first segment.
+    /// Returns the data of the first segment.
     fn data(&self) -> &[u8];
 
-    /// The bytes of the first segment, to be written; `None` while they are shared.
+    /// Returns the data of the first segment for modification, or `None` while it is shared.
     fn data_mut(&mut self) -> Option<&mut [u8]>;
 
-    /// The bytes of each segment in order.
+    /// Iterates over the data of the segments.
     fn segments(&self) -> impl Iterator<Item = &[u8]>;
 
-    /// Grows the first segment by `n` bytes at the front and returns them; `None` when the headroom is smaller
-    /// or the segment is shared. The bytes returned hold whatever was there.
+    /// Extends the first segment by `n` bytes at the front and returns them, with unspecified contents. Returns `None`
+    /// if the headroom is shorter or the segment is shared.
     fn prepend(&mut self, n: usize) -> Option<&mut [u8]>;
 
-    /// Grows the last segment by `n` bytes at the end and returns them; `None` when the tailroom is smaller or
-    /// that segment is shared. The bytes returned hold whatever was there.
+    /// Extends the last segment by `n` bytes at the end and returns them, with unspecified contents. Returns `None` if
+    /// the tailroom is shorter or the segment is shared.
     fn append(&mut self, n: usize) -> Option<&mut [u8]>;
 
-    /// Drops `n` bytes from the front of the first segment; `false`, with nothing changed, when it is shorter.
+    /// Drops `n` bytes from the front of the first segment. Returns `false`, without an effect, if it is shorter.
     #[must_use]
     fn adjust(&mut self, n: usize) -> bool;
 
-    /// Drops `n` bytes from the end of the last segment; `false`, with nothing changed, when it is shorter.
+    /// Drops `n` bytes from the end of the last segment. Returns `false`, without an effect, if it is shorter.
     #[must_use]
     fn trim(&mut self, n: usize) -> bool;
 
-    /// Replaces all bytes by `n` others, which begin where the first did, and returns them; `None`, with nothing changed, when
-    /// there are several segments, this one is shared, or there is no room. The bytes returned hold whatever was there.
+    /// Replaces the data by `n` bytes at the same start and returns them, with unspecified contents. Returns `None`,
+    /// without an effect, if there are several segments, the segment is shared, or there is no room.
     fn rewrite(&mut self, n: usize) -> Option<&mut [u8]>;
 
-    /// Puts `tail` behind the last segment. It comes back when the chain would be longer than a frame can be.
+    /// Appends `tail` behind the last segment. Returns `tail` if the chain would exceed the maximum frame.
     fn chain(&mut self, tail: Self) -> Result<(), Self>;
 
-    /// Takes off everything behind the first segment.
+    /// Removes and returns all segments behind the first.
     fn unchain(&mut self) -> Option<Self>;
 
-    /// Another packet over the same bytes, which are shared from then on; `None` when the pool is empty.
+    /// Creates another packet that shares the bytes. Returns `None` if the pool is empty.
     fn try_clone(&self) -> Option<Self>;
 
-    /// The `range` of the first segment as [`Bytes`] that own it; further segments are freed, so [`unchain`]
-    /// them before.
+    /// Converts the `range` of the first segment to [`Bytes`] that own it. Further segments are freed; [`unchain`]
+    /// keeps them.
     ///
     /// # Panics
     /// If `range` does not lie within [`data`](Self::data).
@@ -141,40 +140,41 @@ pub trait Packet: Sized + Send {
     /// [`unchain`]: Self::unchain
     fn into_bytes(self, range: Range<usize>) -> Bytes;
 
-    /// The bytes of the first segment from offset `from` to its end, as [`Bytes`] that share them with this packet
-    /// and outlive it: the payload of a frame that goes out now and may have to go out again. Nothing is copied and no
-    /// packet taken from the pool.
+    /// Returns the bytes of the first segment from offset `from` on as [`Bytes`] that share them with this packet and
+    /// outlive it: the payload of a frame that is sent now and may be retransmitted. Copies nothing and allocates no
+    /// packet.
     ///
-    /// From then on the segment is shared, and its buffer goes back to the pool when the packet and the `Bytes` are
-    /// gone. The bytes in front of `from`, its headers, stay the packet's alone, and a port may still write into them
-    /// while sending: a retained packet with offloads goes out without a copy, unless somebody else had a share in the
-    /// segment before, or it has been [cloned](Self::try_clone) since. So write the headers first, then retain.
+    /// The segment is shared from then on. Its buffer returns to the pool when the packet and the `Bytes` are gone. The
+    /// bytes before `from`, the headers, remain exclusive to the packet, and a port may write them while sending. A
+    /// retained packet with offloads is therefore sent without a copy, unless the segment was shared before, or is
+    /// [cloned](Self::try_clone) later. The headers must be written before this call.
     ///
-    /// Each of several packets can be retained before they are [chained](Self::chain).
+    /// Packets can be retained one by one before they are [chained](Self::chain).
     ///
-    /// `None`, with nothing changed, when `from` lies beyond the segment or its holders cannot be counted any more.
+    /// Returns `None`, without an effect, if `from` lies beyond the segment or its reference count is exhausted.
     fn retain(&mut self, from: usize) -> Option<Bytes>;
 
-    /// What the port said when it received this frame.
+    /// Returns the receive metadata.
     fn rx_info(&self) -> RxInfo;
 
-    /// Asks the port for `offload` when it sends this frame.
+    /// Requests `offload` for transmission.
     fn set_tx_offload(&mut self, offload: TxOffload);
 
-    /// Asks the port to put a VLAN tag of `tci` (PCP, DEI and VID) into this frame when it sends it, where
-    /// [`Capabilities::vlan`](crate::Capabilities::vlan) says that it can. To be asked last: another request ends it.
+    /// Requests insertion of a VLAN tag of `tci` (PCP, DEI and VID) by the port, where
+    /// [`Capabilities::vlan`](crate::Capabilities::vlan) allows it. This must be the last request: others clear it.
     fn set_tx_vlan(&mut self, tci: u16);
 
-    /// Puts a VLAN tag of `tci` behind the Ethernet addresses (IEEE 802.1Q §9.5). These move into the headroom, also in front of
-    /// payload that was [retained](Self::retain); where somebody else may see them there, they go into a `spare` packet, which
-    /// is empty, with the rest chained behind. Offloads that were asked for go by the longer header.
+    /// Inserts a VLAN tag of `tci` behind the Ethernet addresses (IEEE 802.1Q §9.5). The addresses move into the
+    /// headroom, also in front of [retained](Self::retain) payload. If they are shared, they move to an empty `spare`
+    /// packet, and the rest is chained behind it. Offload requests are adjusted to the longer header.
     ///
-    /// `false`, and the frame is not to be sent, if it has no Ethernet addresses, or there was no packet where one was needed.
+    /// Returns `false` if the frame has no Ethernet addresses, or a spare packet was needed and not available. The
+    /// frame must not be sent then.
     #[must_use]
     fn tag(&mut self, tci: u16, spare: impl FnOnce() -> Option<Self>) -> bool;
 
-    /// Takes the VLAN tag off that is behind the Ethernet addresses, and returns it; `None`, with nothing changed, if there
-    /// is none, or the first segment is shared and cannot be copied.
+    /// Removes and returns the VLAN tag behind the Ethernet addresses. Returns `None`, without an effect, if there is
+    /// none, or the first segment is shared and cannot be copied.
     fn untag(&mut self) -> Option<u16> {
         let start: &mut [u8; TAGGED] = self.data_mut()?.first_chunk_mut()?;
         let [.., a, b, c, d, _, _] = *start;

@@ -1,98 +1,98 @@
-//! The name of a network on the command line: `--via`.
+//! Network selection by `--via`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A network to open, as `--via` names it. What follows the first comma of a spec are options for the PMD, kept
-/// as they are.
+/// Network to open, as written after `--via`. Text after the first comma contains device arguments for the PMD, which
+/// are passed on unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Via {
-    /// `kernel`: ordinary sockets.
+    /// `kernel`: kernel sockets.
     Kernel,
-    /// `pci:0000:03:00.0`: a NIC or virtio device bound to a driver that DPDK can use.
+    /// `pci:0000:03:00.0`: NIC or virtio device bound to a driver that DPDK can use.
     Pci {
-        /// Its address, domain included.
+        /// PCI address, with domain.
         address: String,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `af_xdp:eth0`: a kernel interface, by way of AF_XDP.
+    /// `af_xdp:eth0`: kernel interface through AF_XDP.
     AfXdp {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `tap:lr0`: a TAP interface that is made and goes with the program.
+    /// `tap:lr0`: TAP interface, created and removed by this process.
     Tap {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `virtio-user:/run/a.sock`: the driver's end of a vhost-user link.
+    /// `virtio-user:/run/a.sock`: driver end of a vhost-user link.
     VirtioUser {
-        /// The link's socket.
+        /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `vhost:/run/a.sock`: the device's end of a vhost-user link.
+    /// `vhost:/run/a.sock`: device end of a vhost-user link.
     Vhost {
-        /// The link's socket.
+        /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `memif:/run/a.sock`: one end of a shared-memory link.
+    /// `memif:/run/a.sock`: end of a shared-memory link.
     Memif {
-        /// The link's socket.
+        /// Socket of the link.
         socket: PathBuf,
-        /// `,server`: this end makes the socket.
+        /// Whether this end creates the socket (`,server`).
         server: bool,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `rdma:rxe0`: a verbs device.
+    /// `rdma:rxe0`: verbs device.
     Rdma {
-        /// Its name.
+        /// Name of the device.
         device: String,
     },
-    /// `eal`: the first port that EAL finds by the arguments after `--`.
+    /// `eal`: first port that EAL finds with the arguments after `--`.
     Eal,
 }
 
-/// A `--via` that names nothing.
+/// Error in the argument of `--via`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVia {
-    /// There is no such kind.
+    /// Unknown kind of network.
     #[error(
         "unknown network '{0}': use kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, \
          vhost:SOCKET, memif:SOCKET[,server], rdma:DEVICE, or eal with EAL's arguments after --"
     )]
     Unknown(String),
-    /// The kind needs a name after its colon.
+    /// The name after the colon is missing.
     #[error("'{kind}' needs {what}: write {kind}:{example}")]
     Missing {
-        /// The kind.
+        /// Kind of network.
         kind: &'static str,
-        /// What its name is.
+        /// Description of the name.
         what: &'static str,
-        /// How it would look.
+        /// Example of a name.
         example: &'static str,
     },
-    /// `kernel` and `eal` take nothing.
+    /// `kernel` and `eal` have no name.
     #[error("'{0}' takes nothing after its name")]
     Superfluous(&'static str),
-    /// The name cannot be one.
+    /// Invalid name.
     #[error("'{name}' cannot be {what}: {why}")]
     Name {
-        /// What was given.
+        /// The name.
         name: String,
-        /// What it should name.
+        /// Description of the name.
         what: &'static str,
-        /// What is wrong with it.
+        /// Reason why the name is invalid.
         why: &'static str,
     },
 }
@@ -151,7 +151,7 @@ impl FromStr for Via {
     }
 }
 
-/// Linux's limits (`dev_valid_name`), and no comma or colon, which would change a device argument's meaning.
+/// Checks Linux's rules (`dev_valid_name`), and rejects comma and colon, which would change the device arguments.
 fn interface_name(name: String) -> Result<String, InvalidVia> {
     let wrong = if name.len() > 15 {
         Some("it is longer than 15 bytes")
@@ -166,7 +166,7 @@ fn interface_name(name: String) -> Result<String, InvalidVia> {
     }
 }
 
-/// `DDDD:BB:DD.F`, or `BB:DD.F` for domain 0.
+/// Normalises `DDDD:BB:DD.F`, or `BB:DD.F` in domain 0.
 fn pci_address(name: String) -> Result<String, InvalidVia> {
     let full = if name.split(':').count() == 2 { format!("0000:{name}") } else { name.clone() };
     let shape: String = full.chars().map(|c| if c.is_ascii_hexdigit() { 'x' } else { c }).collect();
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_reads_back_as_it_was_written() {
+    fn via_round_trips_through_text() {
         for spec in [
             "kernel",
             "pci:0000:03:00.0",
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused_with_the_remedy() {
+    fn invalid_via_is_rejected_with_a_remedy() {
         for (spec, part) in [
             ("", "unknown network ''"),
             ("ethernet:eth0", "unknown network 'ethernet:eth0': use kernel, pci:ADDRESS"),

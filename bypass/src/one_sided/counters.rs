@@ -7,12 +7,12 @@ use std::ops::Range;
 /// Array of `u64` counters that peers change by one-sided atomic operations, and that this process only reads.
 ///
 /// All counters start at 0. The process cannot write them: atomic operations of most devices are atomic with respect to
-/// the device, and not to the CPU (`IBV_ATOMIC_HCA`, IBA 9.4.5), so a store could undo an operation that a peer has seen
-/// complete.
+/// the device, and not to the CPU (`IBV_ATOMIC_HCA`, IBA 9.4.5), so a store could undo an operation that a peer has
+/// seen complete.
 ///
 /// A load never returns a torn value: a counter is 8 bytes at a multiple of 8, which devices write at once, and Linux
-/// Soft-RoCE by CPU instructions. There is no guarantee when an operation becomes visible: a peer may have its completion
-/// while a load still returns the old value.
+/// Soft-RoCE by CPU instructions. There is no guarantee when an operation becomes visible: a peer may have its
+/// completion while a load still returns the old value.
 pub struct RemoteCounters {
     memory: Published,
     count: usize,

@@ -71,8 +71,8 @@ pub enum OneSidedError {
     /// The transport has no one-sided operations, or the device does not support this one.
     #[error("this network has no one-sided operations: use --via rdma:DEVICE")]
     Unsupported,
-    /// The connection has ended, its send queue is full, or there is no memory. Completion of another operation may free
-    /// resources.
+    /// The connection has ended, its send queue is full, or there is no memory. Completion of another operation may
+    /// free resources.
     #[error("no room for another one-sided operation")]
     NoRoom,
 }

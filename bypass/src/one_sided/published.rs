@@ -11,13 +11,13 @@ const PAGE: usize = 4096;
 /// Memory that a device reads on behalf of its peers, or that another process reads, at any time and without
 /// synchronisation.
 ///
-/// The memory is an array of `u64` words, which this process reads and writes one by one. No slice of it exists, because a
-/// slice would promise that its contents do not change.
+/// The memory is an array of `u64` words, which this process reads and writes one by one. No slice of it exists,
+/// because a slice would promise that its contents do not change.
 ///
-/// A remote reader sees each byte at some time during its read, and may see old and new bytes of one word: verbs guarantee
-/// neither an order nor an atomic size for READ. The contents must therefore carry their own check, such as a version or a
-/// checksum. A word that was [stored](Self::store) is not visible before earlier writes: to a device because x86-64 keeps
-/// stores in order, and within this process to a thread that loads the word.
+/// A remote reader sees each byte at some time during its read, and may see old and new bytes of one word: verbs
+/// guarantee neither an order nor an atomic size for READ. The contents must therefore carry their own check, such as a
+/// version or a checksum. A word that was [stored](Self::store) is not visible before earlier writes: to a device
+/// because x86-64 keeps stores in order, and within this process to a thread that loads the word.
 pub struct Published {
     region: Region,
 }
@@ -28,8 +28,8 @@ unsafe impl Send for Published {}
 unsafe impl Sync for Published {}
 
 impl Published {
-    /// Allocates at least `bytes` zero bytes. With `hugepages`, uses hugepages if enough are free, and otherwise ordinary
-    /// pages with a warning.
+    /// Allocates at least `bytes` zero bytes. With `hugepages`, uses hugepages if enough are free, and otherwise
+    /// ordinary pages with a warning.
     pub fn new(bytes: usize, hugepages: bool) -> io::Result<Self> {
         let pages = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Published { region: Region::new(pages, hugepages, "what others may read")? })
@@ -51,10 +51,10 @@ impl Published {
     fn words(&self) -> &[AtomicU64] {
         let words = self.region.len / size_of::<AtomicU64>();
         // SAFETY: the region is mapped readable and writable until `self` is dropped. It starts at a page, so words are
-        // aligned, and it was zero when mapped, so words are initialised. It was mapped for `self` alone, which returns no
-        // pointer, so this process accesses it through these atomics only. Readers outside of the process, which know the
-        // addresses from `range`, do not access it in the sense of the language. If one of them wrote, a word would hold
-        // the written value, as an atomic may.
+        // aligned, and it was zero when mapped, so words are initialised. It was mapped for `self` alone, which returns
+        // no pointer, so this process accesses it through these atomics only. Readers outside of the process, which
+        // know the addresses from `range`, do not access it in the sense of the language. If one of them wrote, a word
+        // would hold the written value, as an atomic may.
         unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().cast(), words) }
     }
 
@@ -95,8 +95,8 @@ impl Published {
         }
     }
 
-    /// Copies the words from `at` on to `bytes`, a whole number of words, one by one. During a concurrent write the result
-    /// may mix old and new words.
+    /// Copies the words from `at` on to `bytes`, a whole number of words, one by one. During a concurrent write the
+    /// result may mix old and new words.
     ///
     /// # Panics
     /// If `bytes` is not a whole number of words, or extends beyond the end.

@@ -50,7 +50,8 @@ impl ConnId {
     }
 }
 
-/// Identifiers of one worker's connections. Creates and looks up identifiers in fewer instructions than [`ConnId::new`].
+/// Identifiers of one worker's connections. Creates and looks up identifiers in fewer instructions than
+/// [`ConnId::new`].
 #[derive(Debug, Clone, Copy)]
 pub struct ConnIdSpace(u32);
 

@@ -8,8 +8,8 @@ struct Slot<T> {
     connection: Option<T>,
 }
 
-/// Slab of connections, indexed by [`ConnId`]. The identifier of a removed connection finds nothing, even after its slot
-/// has been reused.
+/// Slab of connections, indexed by [`ConnId`]. The identifier of a removed connection finds nothing, even after its
+/// slot has been reused.
 pub struct ConnSlab<T> {
     worker: usize,
     slots: Vec<Slot<T>>,

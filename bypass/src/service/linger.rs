@@ -37,8 +37,8 @@ impl Linger {
         is_within
     }
 
-    /// Returns the time to the next deadline after one that expires at `now`, or `None` if the connection is to be reset.
-    /// `is_delivered` states that the peer has acknowledged everything that was sent.
+    /// Returns the time to the next deadline after one that expires at `now`, or `None` if the connection is to be
+    /// reset. `is_delivered` states that the peer has acknowledged everything that was sent.
     #[must_use]
     pub fn extend(&self, now: Instant, is_delivered: bool) -> Option<Duration> {
         let left = self.until.since(now);

@@ -98,7 +98,8 @@ use crate::time::Duration;
 ///   in the same turn.
 /// - `closed` is never delivered within another handler, but in step 4 of this or a later turn. The [`ConnId`] is valid
 ///   until then.
-/// - An event may find less than it announces, if an earlier event of the turn has consumed the bytes or used the space.
+/// - An event may find less than it announces, if an earlier event of the turn has consumed the bytes or used the
+///   space.
 ///
 /// A connection that the peer resets, or that times out, may lose bytes that have arrived and have not been delivered:
 /// `closed` may occur without `readable` and `peer_closed`.

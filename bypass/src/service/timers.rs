@@ -38,7 +38,8 @@ impl Timers {
         }
     }
 
-    /// Removes and returns the connection whose entry expired first, if it expired by `now`. [`fired`](Self::fired) follows.
+    /// Removes and returns the connection whose entry expired first, if it expired by `now`. [`fired`](Self::fired)
+    /// follows.
     pub fn pop(&mut self, now: Instant) -> Option<ConnId> {
         let &(at, conn) = self.entries.first()?;
         (at <= now).then(|| {

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 /// # Receiving
 ///
 /// Each connection has a queue of received slices. [`peek`](Self::peek) and [`consume`](Self::consume) read in place;
-/// [`take`](Self::take) keeps a slice beyond the event. The queue is bounded: unconsumed bytes reduce the receive window
-/// that the peer may use, down to zero.
+/// [`take`](Self::take) keeps a slice beyond the event. The queue is bounded: unconsumed bytes reduce the receive
+/// window that the peer may use, down to zero.
 ///
 /// # Sending
 ///
@@ -153,8 +153,8 @@ pub trait Transport {
         self.consume(conn, usize::MAX);
     }
 
-    /// Resets the connection at once and drops its queued bytes. [`Service::closed`](crate::Service::closed) is the only
-    /// further event of the connection.
+    /// Resets the connection at once and drops its queued bytes. [`Service::closed`](crate::Service::closed) is the
+    /// only further event of the connection.
     fn abort(&mut self, conn: ConnId);
 
     /// Sets the timer of the connection: [`Service::timer`](crate::Service::timer) occurs after `delay`. Replaces the

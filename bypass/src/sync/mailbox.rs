@@ -1,15 +1,14 @@
-//! The one queue between workers and threads: bounded, lock-free, with back-pressure and counters.
+//! Mailbox: bounded, lock-free queue with one reader, usually a worker, and any number of writers.
 //!
-//! A mailbox has one reader, a worker, and any number of writers. It carries misdirected frames, messages to
-//! connections, and whatever else crosses threads. A full mailbox refuses: what was to be sent stays with the
-//! sender, and the refusal is counted.
+//! It carries misdirected frames, messages to connections, and everything else that crosses threads. A full mailbox
+//! returns the message to the sender and counts the refusal.
 
 use super::sleep_flag::SleepFlag;
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Wakes the reader of a mailbox out of its sleep.
+/// Function that wakes the sleeping reader of a mailbox.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 struct Shared<T> {
@@ -20,7 +19,7 @@ struct Shared<T> {
     wake: Option<Wake>,
 }
 
-/// A mailbox for up to `capacity` things, whose reader polls.
+/// Creates a mailbox for up to `capacity` messages, for a reader that polls.
 ///
 /// # Panics
 /// If `capacity` is 0.
@@ -28,8 +27,8 @@ pub fn mailbox<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     build(capacity, None)
 }
 
-/// A mailbox for up to `capacity` things whose reader may sleep: `wake` is called for what is sent after
-/// [`Receiver::about_to_sleep`].
+/// Creates a mailbox for up to `capacity` messages, for a reader that may sleep. `wake` is called for a message that is
+/// sent after [`Receiver::about_to_sleep`].
 ///
 /// # Panics
 /// If `capacity` is 0.
@@ -48,21 +47,21 @@ fn build<T: Send>(capacity: usize, wake: Option<Wake>) -> (Sender<T>, Receiver<T
     (Sender { shared: shared.clone() }, Receiver { shared })
 }
 
-/// The writing end; clone it for each writer.
+/// Sending end. Each writer has a clone.
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The reading end.
+/// Receiving end.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Sender<T> {
-    /// Puts `thing` in; it comes back when the mailbox is full.
-    pub fn send(&self, thing: T) -> Result<(), T> {
+    /// Sends `message`. Returns it if the mailbox is full.
+    pub fn send(&self, message: T) -> Result<(), T> {
         let shared = &*self.shared;
-        match shared.queue.push(thing) {
+        match shared.queue.push(message) {
             Ok(()) => {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
                 if let Some(wake) = &shared.wake
@@ -72,19 +71,19 @@ impl<T> Sender<T> {
                 }
                 Ok(())
             }
-            Err(thing) => {
+            Err(message) => {
                 shared.refused.fetch_add(1, Ordering::Relaxed);
-                Err(thing)
+                Err(message)
             }
         }
     }
 
-    /// Things sent so far, by all writers.
+    /// Returns the number of messages sent so far by all writers.
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Things refused so far because the mailbox was full.
+    /// Returns the number of messages refused so far because the mailbox was full.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
@@ -97,36 +96,36 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes the oldest thing out.
+    /// Receives the oldest message.
     #[inline]
     pub fn receive(&mut self) -> Option<T> {
-        // The queue itself finds out that it is empty with a fence, which costs those dear who ask again and again.
+        // `pop` detects an empty queue with a fence, which is expensive in a polling loop.
         if self.is_empty() { None } else { self.shared.queue.pop() }
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the mailbox is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.shared.queue.is_empty()
     }
 
-    /// Says that the reader is going to sleep, and returns whether it may: not if something has come. What is
-    /// sent from now until the next [`awake`](Self::awake) wakes it.
+    /// Prepares the reader to sleep. Returns whether it may: `false` if a message has arrived. A message that is sent
+    /// between this call and [`awake`](Self::awake) wakes the reader.
     pub fn about_to_sleep(&mut self) -> bool {
         self.shared.sleeping.prepare(|| self.is_empty())
     }
 
-    /// Says that the reader polls again.
+    /// Ends the preparation to sleep: the reader polls again.
     pub fn awake(&mut self) {
         self.shared.sleeping.clear();
     }
 
-    /// Things sent so far, by all writers.
+    /// Returns the number of messages sent so far by all writers.
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Things refused so far because the mailbox was full.
+    /// Returns the number of messages refused so far because the mailbox was full.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
@@ -138,7 +137,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_full_mailbox_refuses_and_counts() {
+    fn full_mailbox_refuses_and_counts() {
         let (tx, mut rx) = mailbox(2);
         assert_eq!((tx.send(1), tx.send(2), tx.send(3)), (Ok(()), Ok(()), Err(3)));
         assert_eq!((tx.sent(), tx.refused()), (2, 1));
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_thing_of_every_writer_arrives_once_and_in_its_order() {
+    fn messages_of_each_writer_arrive_once_and_in_order() {
         const EACH: u64 = if cfg!(miri) { 30 } else { 10_000 };
         let (tx, mut rx) = mailbox(64);
         let writers: Vec<_> = (0..3u64)
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_reader_is_woken_for_each_thing() {
+    fn sleeping_reader_is_woken_for_each_message() {
         const MESSAGES: u64 = if cfg!(miri) { 100 } else { 1_000 };
         let reader = thread::current();
         let (tx, mut rx) = waking_mailbox(4, Box::new(move || reader.unpark()));

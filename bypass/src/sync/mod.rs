@@ -1,7 +1,7 @@
-//! Atomics of the lock-free protocols.
+//! Lock-free structures, and the atomics that they use.
 //!
-//! The modules that import this one are also compiled into `tests/loom`, where `crate::sync` is that of the loom model checker. They
-//! import nothing else of the crate, so that the models run the code of the library and not a copy.
+//! `tests/loom` compiles the files of this directory that import [`atomic`] with the atomics of the loom model checker
+//! in its place. Those files import nothing else of the crate, so that the models check the code of the library.
 
 pub(crate) mod free_list;
 pub mod mailbox;

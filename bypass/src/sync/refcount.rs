@@ -1,41 +1,41 @@
-//! Counting the holders of a piece of memory.
+//! Reference count.
 
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// More holders than this are the work of a bug that forgets handles. Far enough below the counter's range that
-/// all threads of a process could step over it at once without a wrap.
+/// Maximum count. A larger one results from a bug that leaks handles. The distance to the range of the counter exceeds
+/// the number of threads that could increment it at once.
 const MAX: u32 = i32::MAX as u32;
 
-/// How many handles share a piece of memory.
+/// Number of handles that share a piece of memory.
 #[derive(Debug)]
 pub(crate) struct RefCount(AtomicU32);
 
 impl RefCount {
-    /// One holder.
+    /// Creates a count of 1.
     pub(crate) fn one() -> Self {
         RefCount(AtomicU32::new(1))
     }
 
-    /// One holder again, after the last one has gone. The caller owns the memory alone.
+    /// Resets the count to 1 after the last release. The caller owns the memory exclusively.
     pub(crate) fn restart(&self) {
         self.0.store(1, Ordering::Relaxed);
     }
 
-    /// One more holder. The caller is one itself.
+    /// Adds a reference. The caller holds one.
     ///
-    /// Aborts the process at 2³¹ holders, as [`std::sync::Arc`] does: going on would free memory in use.
+    /// Aborts the process at 2³¹ references, as [`std::sync::Arc`] does: an overflow would free memory in use.
     #[inline]
     pub(crate) fn share(&self) {
-        // What the new holder sees it was given by the old one, so nothing has to be ordered here.
+        // Relaxed: the new holder receives the memory from the old one, which orders its accesses.
         if self.0.fetch_add(1, Ordering::Relaxed) > MAX {
             std::process::abort();
         }
     }
 
-    /// One more holder, as [`share`](Self::share), without a locked instruction if the caller is the only one.
+    /// Adds a reference, as [`share`](Self::share), without a locked instruction if the caller's is the only one.
     ///
     /// # Safety
-    /// The caller has its own hold to itself: no other thread shares or gives up that same hold meanwhile.
+    /// The caller uses its reference exclusively: no other thread shares or releases the same one meanwhile.
     #[inline]
     pub(crate) unsafe fn share_own(&self) {
         if self.is_sole() {
@@ -45,12 +45,12 @@ impl RefCount {
         }
     }
 
-    /// One holder less: the caller. Returns whether it was the last, who then owns the memory alone and sees all
-    /// that the others did with it.
+    /// Releases the caller's reference. Returns whether it was the last. In that case the caller owns the memory
+    /// exclusively and sees all accesses of the other holders.
     #[inline]
     #[must_use]
     pub(crate) fn release(&self) -> bool {
-        // A sole holder cannot be joined by another meanwhile, so the common case needs no locked instruction.
+        // No other thread can add to a count of 1, so this case needs no locked instruction.
         if self.is_sole() {
             return true;
         }
@@ -61,7 +61,7 @@ impl RefCount {
         last
     }
 
-    /// Whether the caller is the only holder.
+    /// Returns whether the caller holds the only reference.
     #[inline]
     pub(crate) fn is_sole(&self) -> bool {
         self.0.load(Ordering::Acquire) == 1
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_of_many_holders_is_told_so() {
+    fn last_of_many_releases_returns_true() {
         let count = RefCount::one();
         for _ in 0..7 {
             count.share();
@@ -88,14 +88,14 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri starts no other process")]
-    fn too_many_holders_end_the_process_instead_of_wrapping() {
+    fn overflow_aborts_the_process() {
         use std::os::unix::process::ExitStatusExt;
-        const IN_CHILD: &str = "LINERATE_TEST_TOO_MANY_HOLDERS";
+        const IN_CHILD: &str = "LINERATE_TEST_REFCOUNT_OVERFLOW";
         if std::env::var_os(IN_CHILD).is_some() {
             RefCount(AtomicU32::new(MAX + 1)).share();
             return;
         }
-        let test = "sync::refcount::tests::too_many_holders_end_the_process_instead_of_wrapping";
+        let test = "sync::refcount::tests::overflow_aborts_the_process";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let output = child.args(["--exact", test]).env(IN_CHILD, "1").output().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT));

@@ -2,26 +2,26 @@
 
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Flag by which the reader of a queue tells its writers that they must wake it.
+/// Flag that requests writers of a queue to wake its reader.
 #[derive(Debug)]
 pub(crate) struct SleepFlag(AtomicBool);
 
 impl SleepFlag {
-    /// Creates the flag of a reader that polls.
+    /// Creates the flag of a polling reader.
     pub(crate) fn new() -> Self {
         SleepFlag(AtomicBool::new(false))
     }
 
-    /// Returns whether the writer, which has just added something to the queue, must wake the reader. One writer is told to for each
+    /// Returns whether a writer that has just added an entry must wake the reader. Returns `true` to one writer each
     /// time that the reader goes to sleep.
     #[inline]
     pub(crate) fn must_wake(&self) -> bool {
-        // Pairs with the fence of `prepare`: either the reader sees the addition, or the writer sees that the reader sleeps.
+        // Pairs with the fence of `prepare`: either the reader sees the entry, or the writer sees the flag.
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
     }
 
-    /// Announces that the reader is going to sleep. Returns whether it may: not if the queue is not empty, as `is_empty` tells.
+    /// Announces that the reader is going to sleep. Returns whether it may, which requires that the queue `is_empty`.
     #[inline]
     pub(crate) fn prepare(&self, is_empty: impl FnOnce() -> bool) -> bool {
         self.0.store(true, Ordering::Relaxed);

@@ -56,13 +56,14 @@ fn the_ends_move_within_the_buffer_and_not_beyond() {
 fn frames_and_what_is_in_front_of_them_begin_a_cache_line() {
     alone("packets::frames_and_what_is_in_front_of_them_begin_a_cache_line", || {
         let eal = eal();
-        for (in_front, at_most) in [(0, 0), (12, 4), (64, 0), (70, 2)] {
+        for (device_header, at_most) in [(0, 0), (12, 4), (64, 0), (70, 2)] {
             let pool =
-                Mempool::new(&eal, MempoolConfig { packets: PACKETS, in_front, ..MempoolConfig::default() }).unwrap();
+                Mempool::new(&eal, MempoolConfig { packets: PACKETS, device_header, ..MempoolConfig::default() })
+                    .unwrap();
             for mut packet in std::iter::from_fn(|| pool.allocate()).collect::<Vec<_>>() {
                 packet.append(1);
-                let begins = packet.data().as_ptr().addr() - usize::from(in_front);
-                assert!(begins % 64 <= at_most, "{in_front}: {begins:#x}");
+                let begins = packet.data().as_ptr().addr() - usize::from(device_header);
+                assert!(begins % 64 <= at_most, "{device_header}: {begins:#x}");
             }
         }
     });

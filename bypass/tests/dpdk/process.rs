@@ -24,8 +24,8 @@ pub fn alone(name: &str, body: impl FnOnce()) {
     });
 }
 
-/// Runs `body` of the test `name` in a process of its own, as `main`. From there [`Peer::start`] runs it again in another
-/// process as something else.
+/// Runs `body` of the test `name` in a process of its own, as `main`. From there [`Peer::start`] runs it again in
+/// another process as something else.
 pub fn parts(name: &str, body: impl FnOnce(&str)) {
     match std::env::var(ROLE) {
         Ok(role) => {
@@ -39,7 +39,8 @@ pub fn parts(name: &str, body: impl FnOnce(&str)) {
     }
 }
 
-/// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`), even while it is stopped.
+/// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`), even while it is
+/// stopped.
 fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
 }

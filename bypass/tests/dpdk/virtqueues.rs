@@ -1,4 +1,5 @@
-//! Split and packed virtqueues: frames whose payload is shared with `Bytes`, through rings that are shorter than a burst.
+//! Split and packed virtqueues: frames whose payload is shared with `Bytes`, through rings that are shorter than a
+//! burst.
 
 use super::frames::{bytes, eal, frame, number, open, packet, small};
 use super::links::between;
@@ -15,9 +16,11 @@ struct Load {
     segments: (usize, usize),
 }
 
-/// Frames of one indirect descriptor each, in rings of fewer than a burst: the driver frees frames of the burst that it is sending.
+/// Frames of one indirect descriptor each, in rings of fewer than a burst: the driver frees frames of the burst that it
+/// is sending.
 const SHORT: Load = Load { descriptors: 16, segments: (1, 4) };
-/// Frames of one indirect descriptor each, and frames that take a descriptor for each segment if the driver gets them as they are.
+/// Frames of one indirect descriptor each, and frames that take a descriptor for each segment if the driver gets them
+/// as they are.
 const MIXED: Load = Load { descriptors: 64, segments: (1, 12) };
 
 /// No more frames are sent after so long, on a machine that is busy with other things.
@@ -44,8 +47,8 @@ fn chain(queue: &mut QueuePair, n: u64, segments: (usize, usize)) -> (linerate_b
     (head, payload)
 }
 
-/// Sends up to `frames` shared chains in bursts to a peer that returns them, through many turns of the ring. Verifies what comes back,
-/// and the retained payload some bursts later.
+/// Sends up to `frames` shared chains in bursts to a peer that returns them, through many turns of the ring. Verifies
+/// what comes back, and the retained payload some bursts later.
 fn send_shared_chains(queue: &mut QueuePair, frames: u64, segments: (usize, usize)) {
     let (mut out, mut back) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
     let mut held: VecDeque<(u64, Vec<Bytes>)> = VecDeque::new();
@@ -78,7 +81,8 @@ fn send_shared_chains(queue: &mut QueuePair, frames: u64, segments: (usize, usiz
     }
 }
 
-/// Sends shared chains over a virtio-user port with `options`, and verifies that all packets are back in the pool when it is closed.
+/// Sends shared chains over a virtio-user port with `options`, and verifies that all packets are back in the pool when
+/// it is closed.
 fn over_virtio_user(name: &str, options: &str, load: Load) {
     let peer = |socket: &str| format!("vhost:{socket}");
     between(name, peer, 1, "ordinary", |socket| {

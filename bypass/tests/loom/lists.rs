@@ -51,7 +51,8 @@ fn free_list_gives_each_place_to_one_owner() {
     model(|| {
         let pool = Pool::full();
         let other = pool.clone();
-        // Takes two and gives the first back, which a pop that was interrupted meanwhile must not take for an unchanged list.
+        // Takes two and gives the first back, which a pop that was interrupted meanwhile must not take for an unchanged
+        // list.
         let taker = thread::spawn(move || {
             let (first, second) = (other.take(), other.take());
             first.into_iter().for_each(|place| other.give(place));

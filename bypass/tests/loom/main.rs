@@ -1,8 +1,8 @@
 //! Models of the lock-free protocols, run by loom: every order of threads, and every value that a load may return.
 //!
-//! `RUSTFLAGS='--cfg loom' cargo test -p linerate-bypass --test loom --release`. The modules below are the library's own files, with
-//! `crate::sync` from loom in place of the standard library. `UnsafeCell` stands for the memory that a protocol protects: loom fails a
-//! model in which an access is not ordered with a conflicting one.
+//! `RUSTFLAGS='--cfg loom' cargo test -p linerate-bypass --test loom --release`. The modules below are the library's
+//! own files, with `crate::sync` from loom in place of the standard library. `UnsafeCell` stands for the memory that a
+//! protocol protects: loom fails a model in which an access is not ordered with a conflicting one.
 #![cfg(loom)]
 
 mod sync {
@@ -28,8 +28,8 @@ mod lists;
 mod segments;
 mod workers;
 
-/// Runs `body` with every order of its threads that has up to three preemptions: enough for each weakening of an order and each
-/// exchange of steps that was tried.
+/// Runs `body` with every order of its threads that has up to three preemptions: enough for each weakening of an order
+/// and each exchange of steps that was tried.
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

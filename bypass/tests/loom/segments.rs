@@ -1,41 +1,41 @@
-//! References and holders of a segment, while a driver has its packet and other threads have its payload.
+//! References and handles of a segment, while a driver has its packet and other threads have its payload.
 
-use super::holders::Counts;
 use super::model;
+use super::refcnt::RefCounts;
 use super::sync::atomic::{AtomicU16, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
 struct Segment {
-    references: AtomicU16,
-    holders: AtomicU16,
-    /// Bytes that holders read, and whoever frees the segment writes.
+    refcnt: AtomicU16,
+    handles: AtomicU16,
+    /// Bytes that handles read, and whoever frees the segment writes.
     payload: UnsafeCell<u32>,
     /// Bytes in front of them.
     headers: UnsafeCell<u32>,
 }
 
 impl Segment {
-    /// A segment whose packet has the only reference; the holders' count is what was left of a packet before.
+    /// A segment whose packet has the only reference; the handles' count is what was left of a packet before.
     fn of_a_packet() -> Arc<Segment> {
         Arc::new(Segment {
-            references: AtomicU16::new(1),
-            holders: AtomicU16::new(0),
+            refcnt: AtomicU16::new(1),
+            handles: AtomicU16::new(0),
             payload: UnsafeCell::new(0),
             headers: UnsafeCell::new(0),
         })
     }
 
-    fn counts(&self) -> Counts<'_> {
-        Counts { references: &self.references, holders: &self.holders }
+    fn counts(&self) -> RefCounts<'_> {
+        RefCounts { refcnt: &self.refcnt, handles: &self.handles }
     }
 
     fn retain(&self) {
         if self.counts().is_sole() {
-            self.counts().retain_sole();
+            self.counts().add_first_handle();
         } else {
-            assert!(self.counts().retain_shared());
+            assert!(self.counts().add_handle_to_shared());
         }
     }
 
@@ -46,7 +46,7 @@ impl Segment {
 
     fn free(&self) {
         // As DPDK wants what it frees.
-        self.references.store(1, Ordering::Relaxed);
+        self.refcnt.store(1, Ordering::Relaxed);
         // SAFETY: the caller has the segment alone; loom reports whoever else uses it.
         self.payload.with_mut(|word| unsafe { *word += 1 });
         // SAFETY: as above.
@@ -63,7 +63,7 @@ impl Segment {
 
     /// Gives the packet's reference back as `rte_pktmbuf_prefree_seg` does.
     fn free_packet(&self) {
-        if self.references.load(Ordering::Relaxed) == 1 || self.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.refcnt.load(Ordering::Relaxed) == 1 || self.refcnt.fetch_sub(1, Ordering::AcqRel) == 1 {
             // The order in which DPDK's own load is enough is that of `rte_mbuf_refcnt_read` on the processor.
             loom::sync::atomic::fence(Ordering::Acquire);
             self.free();
@@ -72,12 +72,12 @@ impl Segment {
 
     /// Sends the packet as a virtio driver does: lent, with the driver's header in front if it looks unshared.
     fn send(&self) {
-        let lent = self.counts().lend();
-        if self.references.load(Ordering::Relaxed) == 1 {
+        let lent = self.counts().mask_refcnt();
+        if self.refcnt.load(Ordering::Relaxed) == 1 {
             // SAFETY: bytes in front of those that were retained belong to the packet.
             self.headers.with_mut(|word| unsafe { *word += 1 });
         }
-        if lent && self.counts().reclaim() {
+        if lent && self.counts().restore_refcnt() {
             self.free();
         }
     }
@@ -95,7 +95,7 @@ fn lent_segment_is_freed_once_behind_its_last_reader() {
         segment.retain();
         let other = segment.clone();
         let holder = thread::spawn(move || {
-            other.counts().share();
+            other.counts().add_handle();
             other.read_and_release();
             other.read_and_release();
         });
@@ -112,7 +112,7 @@ fn segment_of_two_holders_on_two_threads_is_lent_and_freed_once() {
         let segment = Segment::of_a_packet();
         segment.retain();
         segment.retain();
-        let holders: Vec<_> = (0..2)
+        let handles: Vec<_> = (0..2)
             .map(|_| {
                 let other = segment.clone();
                 thread::spawn(move || other.read_and_release())
@@ -120,7 +120,7 @@ fn segment_of_two_holders_on_two_threads_is_lent_and_freed_once() {
             .collect();
         segment.send();
         segment.free_packet();
-        holders.into_iter().for_each(|holder| holder.join().unwrap());
+        handles.into_iter().for_each(|holder| holder.join().unwrap());
         assert_eq!(segment.frees(), 1);
     });
 }
@@ -149,7 +149,7 @@ fn packet_that_becomes_a_holder_while_another_leaves_is_freed_once() {
         segment.retain();
         let other = segment.clone();
         let holder = thread::spawn(move || other.read_and_release());
-        if segment.counts().hold() {
+        if segment.counts().packet_to_handle() {
             segment.free();
         } else {
             segment.read_and_release();
@@ -172,6 +172,6 @@ fn packet_writes_its_segment_only_when_every_holder_has_left() {
         // SAFETY: there is no other reference; loom reports whoever still reads.
         segment.payload.with_mut(|word| unsafe { *word = 0 });
         holder.join().unwrap();
-        assert!(segment.counts().give_back());
+        assert!(segment.counts().dec_refcnt());
     });
 }

@@ -1,47 +1,47 @@
-//! The gate in front of a port's devices, and the sleep of a reader.
+//! The quiesce in front of a port's devices, and the sleep of a reader.
 
-use super::gate::{Gate, Place};
 use super::model;
+use super::quiesce::{QueueId, Quiesce};
 use super::sleep_flag::SleepFlag;
 use super::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-const HERE: Place = Place { port: 1, queue: 2 };
-const THERE: Place = Place { port: 3, queue: 4 };
+const HERE: QueueId = QueueId { port: 1, queue: 2 };
+const THERE: QueueId = QueueId { port: 3, queue: 4 };
 
 struct Port {
-    gate: Gate,
+    quiesce: Quiesce,
     /// Device that queue pairs use and the supervisor replaces.
-    device: UnsafeCell<Place>,
+    device: UnsafeCell<QueueId>,
 }
 
 /// A queue pair that begins to exist, has `bursts`, and ends.
 fn use_device(port: &Port, bursts: usize) {
-    let mut pass = port.gate.enter(0);
+    let mut view = port.quiesce.register(0);
     for _ in 0..bursts {
-        if let Some(place) = port.gate.check(0, &mut pass) {
-            // SAFETY: the gate is open; loom reports a supervisor that replaces the device meanwhile.
+        if let Some(place) = port.quiesce.queue_id(0, &mut view) {
+            // SAFETY: the quiesce is open; loom reports a supervisor that replaces the device meanwhile.
             assert_eq!(port.device.with(|device| unsafe { *device }), place);
         }
     }
-    port.gate.leave(0);
+    port.quiesce.unregister(0);
 }
 
 #[test]
 fn device_is_replaced_while_no_queue_pair_uses_it() {
     model(|| {
-        let port = Arc::new(Port { gate: Gate::new(&[HERE]), device: UnsafeCell::new(HERE) });
+        let port = Arc::new(Port { quiesce: Quiesce::new(&[HERE]), device: UnsafeCell::new(HERE) });
         let other = port.clone();
         let worker = thread::spawn(move || use_device(&other, 2));
-        port.gate.close();
-        while !port.gate.is_quiet() {
+        port.quiesce.begin();
+        while !port.quiesce.is_quiescent() {
             thread::yield_now();
         }
-        // SAFETY: the gate is closed and quiet.
+        // SAFETY: the quiesce is closed and quiet.
         port.device.with_mut(|device| unsafe { *device = THERE });
-        port.gate.open(&[THERE]);
+        port.quiesce.resume(&[THERE]);
         worker.join().unwrap();
     });
 }

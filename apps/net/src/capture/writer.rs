@@ -86,7 +86,7 @@ impl CaptureFile {
         for queue in queues {
             let records = (MEMORY / snap).clamp(*RECORDS.start(), *RECORDS.end());
             let (keeps, reader) = capture(records, snap, args.filter()?);
-            queue.keep_copies(keeps);
+            queue.set_capture(keeps);
             readers.push(QueueCapture { reader, kept: 0 });
         }
         let ended = Arc::new(AtomicBool::new(false));

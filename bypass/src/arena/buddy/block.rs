@@ -39,8 +39,8 @@ impl Entry {
     /// # Safety
     /// `this` is the entry of a piece that is taken.
     pub(super) unsafe fn place(this: NonNull<Entry>) -> (NonNull<Entries>, usize) {
-        // SAFETY: the entry is there as long as the piece is; while it is taken, its link is its unit, by which it lies behind
-        // the first of them, where they all begin.
+        // SAFETY: the entry is there as long as the piece is; while it is taken, its link is its unit, by which it lies
+        // behind the first of them, where they all begin.
         unsafe {
             let unit = this.as_ref().link.load(Ordering::Relaxed) as usize;
             (this.sub(unit).cast(), unit)
@@ -96,8 +96,8 @@ impl Piece {
             Memory::Process => &PROCESS,
             Memory::Device => &DEVICE,
         };
-        // SAFETY: the piece has room for `len` bytes, and the bytes take over this owner's hold: nobody is left who could write.
-        // Device memory is what the maker of the arena vouched for.
+        // SAFETY: the piece has room for `len` bytes, and the bytes take over this owner's hold: nobody is left who
+        // could write. Device memory is what the maker of the arena vouched for.
         unsafe { Bytes::from_owner(piece.start, piece.len, piece.entry.as_ptr().cast(), table) }
     }
 }

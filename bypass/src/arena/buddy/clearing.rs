@@ -5,9 +5,9 @@ use super::{PAGE, PAGE_ORDER, PAGES, Pieces};
 use crate::Bytes;
 
 impl Pieces {
-    /// Takes what is free of a page away that has few pieces and is not kept. The labels of its pieces are put into `labels`.
-    /// When they have been moved elsewhere and [collected](Self::collect), and what is free has been given back
-    /// ([`end_clearing`](Self::end_clearing)), it is a page that can be kept.
+    /// Takes what is free of a page away that has few pieces and is not kept. The labels of its pieces are put into
+    /// `labels`. When they have been moved elsewhere and [collected](Self::collect), and what is free has been given
+    /// back ([`end_clearing`](Self::end_clearing)), it is a page that can be kept.
     pub fn begin_clearing(&mut self, labels: &mut Vec<u32>) -> Option<Clearing> {
         /// Chunks that are looked at.
         const LOOKED_AT: usize = 16;

@@ -32,12 +32,12 @@ const PAGES: usize = CHUNK / PAGE;
 /// The label of what is lent.
 const LENT: u32 = u32::MAX;
 
-/// A part of an arena that one thread at a time cuts into pieces of any power of two from 512 bytes to 1 MiB. Freed ones become
-/// larger ones again, so that memory serves any size.
+/// A part of an arena that one thread at a time cuts into pieces of any power of two from 512 bytes to 1 MiB. Freed
+/// ones become larger ones again, so that memory serves any size.
 ///
-/// What it gives out is a [`Piece`], to be written, sent and dropped on any thread: it comes back through a list that any
-/// thread adds to without a lock, and that the owner empties. What the owner keeps for itself is in pages, which it reads and
-/// writes by their number.
+/// What it gives out is a [`Piece`], to be written, sent and dropped on any thread: it comes back through a list that
+/// any thread adds to without a lock, and that the owner empties. What the owner keeps for itself is in pages, which it
+/// reads and writes by their number.
 ///
 /// It takes memory from the arena in chunks of 1 MiB, and gives those back that are all free.
 pub struct Pieces {
@@ -182,8 +182,8 @@ impl Pieces {
         self.take_within(len, usize::MAX)
     }
 
-    /// As [`take`](Self::take), if what is [used](Self::used) grows by no more than `most` bytes: by the piece, and by what is to
-    /// be known of a chunk's pieces if it is the chunk's first.
+    /// As [`take`](Self::take), if what is [used](Self::used) grows by no more than `most` bytes: by the piece, and by
+    /// what is to be known of a chunk's pieces if it is the chunk's first.
     pub fn take_within(&mut self, len: usize, most: usize) -> Option<Piece> {
         if len > CHUNK {
             return None;
@@ -284,8 +284,8 @@ impl Pieces {
         unsafe { std::slice::from_raw_parts_mut(self.page_start(page).as_ptr(), PAGE) }
     }
 
-    /// Begins to load `len` bytes of a page, as the bytes of all pages are counted one after the other from `at` on. It only ever
-    /// costs or saves time.
+    /// Begins to load `len` bytes of a page, as the bytes of all pages are counted one after the other from `at` on. It
+    /// only ever costs or saves time.
     #[inline(always)]
     pub fn prefetch(&self, at: usize, len: usize) {
         if let Some(row) = self.rows.get(at / CHUNK) {
@@ -464,7 +464,8 @@ impl Details {
 
 impl Drop for Details {
     fn drop(&mut self) {
-        // SAFETY: from a box, and no piece of the chunk is taken: the owner gives it back then, or has been left by the last.
+        // SAFETY: from a box, and no piece of the chunk is taken: the owner gives it back then, or has been left by the
+        // last.
         drop(unsafe { Box::from_raw(self.entries.as_ptr()) });
     }
 }

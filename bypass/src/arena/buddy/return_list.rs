@@ -2,8 +2,8 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// Stack that any thread pushes to without a lock, and that one owner takes whole. Since no thread pops a single entry, an entry that
-/// is pushed again while another push is under way does no harm.
+/// Stack that any thread pushes to without a lock, and that one owner takes whole. Since no thread pops a single entry,
+/// an entry that is pushed again while another push is under way does no harm.
 ///
 /// An entry is known by its number plus one; 0 is the end. The link of each entry is kept by the caller.
 pub(crate) struct ReturnList(AtomicU32);
@@ -20,7 +20,8 @@ impl ReturnList {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             link.store(head, Ordering::Relaxed);
-            // Release: the owner sees the link, and all that was done with the piece. Nothing of the entry is touched behind it.
+            // Release: the owner sees the link, and all that was done with the piece. Nothing of the entry is touched
+            // behind it.
             match self.0.compare_exchange_weak(head, number + 1, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,

@@ -10,11 +10,11 @@ pub(super) const UNITS: usize = CHUNK / UNIT;
 pub(super) const ORDERS: usize = UNITS.ilog2() as usize + 1;
 const LAST: usize = ORDERS - 1;
 
-/// A chunk as a buddy system (Knowlton, "A fast storage allocator", 1965): halves of what is larger, which become one again when
-/// both are free.
+/// A chunk as a buddy system (Knowlton, "A fast storage allocator", 1965): halves of what is larger, which become one
+/// again when both are free.
 pub(super) struct Buddies {
-    /// A bit for each node of the tree: 1 is the chunk, those below `n` are `2n` and `2n + 1`. It is set if the part is free, and
-    /// not one with its other half.
+    /// A bit for each node of the tree: 1 is the chunk, those below `n` are `2n` and `2n + 1`. It is set if the part is
+    /// free, and not one with its other half.
     free: [u64; 2 * UNITS / 64],
     /// How many are, of each order.
     pub(super) counts: [u16; ORDERS],

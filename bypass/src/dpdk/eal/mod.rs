@@ -1,4 +1,4 @@
-//! DPDK's environment abstraction layer: started once a process, with typed arguments.
+//! EAL (environment abstraction layer), started once per process with typed arguments.
 
 pub(super) mod log;
 pub(super) mod peer_memory;
@@ -13,46 +13,46 @@ use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether EAL's memory is to be hugepages.
+/// Use of hugepages for EAL's memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Hugepages {
-    /// If enough are free; ordinary pages otherwise, and [`Eal::backing`] says so.
+    /// Hugepages if enough are free, otherwise ordinary pages; [`Eal::backing`] returns the choice.
     #[default]
     Auto,
-    /// Or fail.
+    /// Hugepages; fail without.
     Require,
-    /// Ordinary pages, even if hugepages are free.
+    /// Ordinary pages.
     Never,
 }
 
-/// Which PCI devices EAL may take.
+/// PCI devices that EAL may probe.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum Pci {
-    /// None: it does not look at the bus.
+    /// None: the bus is not scanned.
     #[default]
     None,
-    /// These, as `-a` names them: an address, and options after a comma.
+    /// Devices named as for `-a`: an address, and options after a comma.
     Only(Vec<String>),
-    /// Those that are bound to a driver that it can use, or what its arguments say.
+    /// All devices bound to a usable driver, or as EAL's arguments state.
     Any,
 }
 
-/// How to start EAL.
+/// Configuration of EAL.
 #[derive(Debug, Default, Clone)]
 pub struct EalConfig {
-    /// What its memory is made of.
+    /// Use of hugepages.
     pub hugepages: Hugepages,
-    /// Memory in MB that it takes at once. `None`: as needed with hugepages, which then grow; 1024 MB otherwise, of
-    /// which the machine gives only what is used.
+    /// Memory in MB to allocate at start. `None`: on demand with hugepages, and otherwise 1024 MB, of which untouched
+    /// pages occupy no memory.
     pub memory_mb: Option<u32>,
-    /// The PCI devices that it may take.
+    /// PCI devices to probe.
     pub pci: Pci,
-    /// EAL's own arguments, which come last and win.
+    /// Additional EAL arguments. They replace defaults.
     pub arguments: Vec<String>,
 }
 
 impl EalConfig {
-    /// What `via` needs, with EAL's own `arguments`.
+    /// Creates the configuration for `via`, with additional EAL `arguments`.
     pub fn for_via(via: &Via, arguments: Vec<String>) -> Self {
         let pci = match via {
             Via::Pci { address, options } => Pci::Only(vec![
@@ -72,54 +72,53 @@ impl EalConfig {
     }
 }
 
-/// What EAL's memory is made of.
+/// Pages of EAL's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
     /// Hugepages.
     Hugepages,
-    /// Ordinary pages: slower, and of no use to a device behind an IOMMU.
+    /// Ordinary pages: slower, and not usable by a device behind an IOMMU.
     OrdinaryPages {
-        /// Why, and the command that would reserve hugepages.
+        /// Reason, and the command that reserves hugepages.
         remedy: String,
     },
 }
 
-/// EAL could not be started.
+/// Reason why EAL could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
-    /// It can be started once in the life of a process.
-    #[error("DPDK can be started only once in a process, and it has been")]
+    /// EAL has already been started in this process.
+    #[error("DPDK is already started: a process can start it only once")]
     AlreadyStarted,
-    /// Hugepages were required.
+    /// Hugepages were required, and too few are free.
     #[error("{free_mb} MB of hugepages are free and {needed_mb} MB are needed: run '{remedy}' as root")]
     NoHugepages {
-        /// Free now.
+        /// Free hugepage memory in MB.
         free_mb: u64,
-        /// Asked for.
+        /// Required hugepage memory in MB.
         needed_mb: u64,
-        /// The command that reserves them.
+        /// Command that reserves the hugepages.
         remedy: String,
     },
-    /// An argument has a zero byte.
-    #[error("an argument of EAL has a zero byte in it: '{0}'")]
+    /// An argument contains a zero byte.
+    #[error("EAL argument contains a zero byte: '{0}'")]
     Argument(String),
-    /// DPDK refused, and logged why.
+    /// DPDK failed. Contains its error messages.
     #[error("DPDK could not be started: {0}")]
     Refused(String),
 }
 
-/// A thread could not be made known to EAL.
+/// Error: EAL cannot register another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("DPDK has no room for another thread: it knows {0} at most")]
+#[error("DPDK supports {0} threads at most")]
 pub struct TooManyThreads(u32);
 
-/// EAL, running. A handle: clones are the same EAL.
+/// Handle to the running EAL. Clones refer to the same EAL.
 ///
-/// There is no end to it before the process's. DPDK's own clean-up unmaps its memory, and [`Bytes`](crate::Bytes) that
-/// lie there may be held by any thread; so memory stays until the process exits, which frees all of it, because
-/// nothing of it has a name in the file system. What has one, a socket or an interface, belongs to a
-/// [`Port`](super::Port) and goes with it.
+/// EAL runs until the process exits. DPDK's clean-up would unmap memory in which [`Bytes`](crate::Bytes) of any thread
+/// may lie. Process exit frees all of the memory, because it has no name in the file system. Sockets and interfaces
+/// belong to a [`Port`](super::Port), which removes them.
 #[derive(Debug, Clone)]
 pub struct Eal {
     backing: Backing,
@@ -127,21 +126,21 @@ pub struct Eal {
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// What EAL and a port's packets need at least, in MB of hugepages.
+/// Minimum hugepage memory of EAL and a port's packets in MB.
 const LEAST_MB: u64 = 64;
-/// Without hugepages EAL's memory cannot grow; pages that are not touched cost nothing.
+/// Memory of EAL without hugepages in MB. It cannot grow; untouched pages occupy no memory.
 const ORDINARY_MB: u32 = 1024;
 
 impl Eal {
-    /// Starts EAL. It takes no core for itself and leaves the calling thread where it may run; it writes nothing
-    /// to standard error: its log goes to `tracing` with the target `dpdk`.
+    /// Starts EAL. Reserves no core, keeps the CPU affinity of the calling thread, and logs to `tracing` with the
+    /// target `dpdk` instead of standard error.
     pub fn start(config: &EalConfig) -> Result<Eal, EalError> {
         let needed_mb = u64::from(config.memory_mb.unwrap_or(0)).max(LEAST_MB);
         let free_mb = free_hugepages_mb();
         let remedy = format!("sysctl -w vm.nr_hugepages={}", (needed_mb.max(u64::from(ORDINARY_MB))).div_ceil(2));
         let backing = match config.hugepages {
             _ if config.gives(&["--no-huge"]) => Backing::OrdinaryPages { remedy: "--no-huge was given".to_owned() },
-            Hugepages::Never => Backing::OrdinaryPages { remedy: "hugepages were not asked for".to_owned() },
+            Hugepages::Never => Backing::OrdinaryPages { remedy: "hugepages are disabled".to_owned() },
             _ if free_mb >= needed_mb => Backing::Hugepages,
             Hugepages::Require => return Err(EalError::NoHugepages { free_mb, needed_mb, remedy }),
             Hugepages::Auto => Backing::OrdinaryPages {
@@ -156,70 +155,70 @@ impl Eal {
             return Err(EalError::AlreadyStarted);
         }
         log::take_over();
-        // EAL may keep pointers into its arguments.
+        // EAL may keep pointers to its arguments.
         let mut argv: Vec<_> = arguments.into_iter().map(CString::into_raw).collect();
         let argc = i32::try_from(argv.len()).map_err(|_| EalError::Refused("too many arguments".to_owned()))?;
         argv.push(std::ptr::null_mut());
         let argv: &'static mut [_] = argv.leak();
         let cpus = allowed_cpus();
-        // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`), with the log
-        // taken over; Rust does not use C's standard streams.
+        // SAFETY: `argv` holds `argc` strings and a null pointer, which are never freed. `STARTED` makes this run once.
+        // The log has been redirected, and Rust does not use C's standard streams.
         let started = log::reason(|| unsafe { sys::lr_eal_init(argc, argv.as_mut_ptr()) });
         cpus.iter().for_each(allow);
         remove_empty_runtime_directory(config);
         started.map_err(EalError::Refused)?;
         log::take_over_xdp();
-        if !header_ownership::reserve() {
-            return Err(EalError::Refused("its packets have no field left for what we note in them".to_owned()));
+        if !header_ownership::register() {
+            return Err(EalError::Refused("there is no free dynamic field in an mbuf".to_owned()));
         }
         Ok(Eal { backing })
     }
 
-    /// What its memory is made of.
+    /// Returns the pages of EAL's memory.
     pub fn backing(&self) -> &Backing {
         &self.backing
     }
 
-    /// DPDK's release, such as `DPDK 22.11.11`.
+    /// Returns DPDK's version, such as `DPDK 22.11.11`.
     pub fn version(&self) -> &'static str {
-        // SAFETY: it returns a static string.
+        // SAFETY: the function returns a static string.
         unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
     }
 
-    /// Makes the calling thread known to EAL, so that it has a cache in every pool: allocating and freeing packets
-    /// then takes no atomic operation. Every polling thread should hold the guard while it polls.
+    /// Registers the calling thread with EAL, which gives it a cache in every pool: it then allocates and frees packets
+    /// without atomic operations. A polling thread should hold the guard while it polls.
     pub fn register_thread(&self) -> Result<ThreadGuard, TooManyThreads> {
         // SAFETY: no arguments.
         if unsafe { sys::lr_thread_is_registered() } != 0 {
             return Ok(ThreadGuard { registered: false, thread: PhantomData });
         }
-        // SAFETY: EAL has been started, or there would be no `self`.
+        // SAFETY: EAL is started: `self` exists.
         match unsafe { sys::rte_thread_register() } {
             0 => Ok(ThreadGuard { registered: true, thread: PhantomData }),
             _ => Err(TooManyThreads(sys::LR_MAX_LCORE)),
         }
     }
 
-    /// An [`Arena`] in `bytes` of EAL's memory, which every open port reaches: what it gives out can be sent without a
-    /// copy. Best made before the ports are opened, which then learn of its memory once.
+    /// Creates an [`Arena`] in `bytes` of EAL's memory, which every open port can access, so blocks are sent without a
+    /// copy. An arena that is created before the ports is registered with them once.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ReserveError> {
         region::arena(bytes)
     }
 }
 
-/// The calling thread is known to EAL until this is dropped.
+/// Registration of the calling thread with EAL, until dropped.
 #[derive(Debug)]
 pub struct ThreadGuard {
-    /// EAL's first thread is known by itself, and stays so.
+    /// Whether the guard registered the thread. EAL's first thread is always registered.
     registered: bool,
-    /// What is dropped must be dropped on the same thread.
+    /// Prevents dropping on another thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Drop for ThreadGuard {
     fn drop(&mut self) {
         if self.registered {
-            // SAFETY: this thread was registered by the guard, which cannot have left it.
+            // SAFETY: this thread was registered by the guard, which is not `Send`.
             unsafe { sys::rte_thread_unregister() }
         }
     }
@@ -256,7 +255,7 @@ fn arguments(config: &EalConfig, backing: &Backing) -> Vec<String> {
         Pci::Any => {}
         Pci::None => {
             add(&["--no-pci", "-a", "--allow", "-b", "--block"], &["--no-pci".to_owned()]);
-            // Virtual devices use the process's own addresses.
+            // Virtual devices use virtual addresses.
             add(&["--iova-mode"], &["--iova-mode=va".to_owned()]);
         }
     }
@@ -268,41 +267,41 @@ fn prefix() -> String {
     format!("linerate-{}", std::process::id())
 }
 
-/// EAL makes a directory for what it shares with other processes, which is nothing here.
+/// Removes the directory that EAL creates for data shared with other processes, which is empty here.
 fn remove_empty_runtime_directory(config: &EalConfig) {
     if !config.gives(&["--file-prefix"]) {
         let base = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_else(|| "/var/run".into());
         for base in [base.as_os_str(), "/var/run".as_ref(), "/tmp".as_ref()] {
-            // Succeeds only where the directory is empty.
+            // Succeeds only if the directory is empty.
             let _ = std::fs::remove_dir(std::path::Path::new(base).join("dpdk").join(prefix()));
         }
     }
 }
 
-/// The processors that the calling thread may run on.
+/// Returns the CPU affinity of the calling thread.
 fn allowed_cpus() -> Option<libc::cpu_set_t> {
-    // SAFETY: a `cpu_set_t` is bits: all zero is the empty set.
+    // SAFETY: `cpu_set_t` is a bit set; all zeros are the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is as large as is said; 0 is the calling thread.
+    // SAFETY: `set` has the given size; 0 is the calling thread.
     (unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } == 0).then_some(set)
 }
 
-/// Lets the calling thread run on `cpus` again, after EAL had its way.
+/// Restores the CPU affinity of the calling thread, which EAL has changed.
 fn allow(cpus: &libc::cpu_set_t) {
-    // SAFETY: the set is as large as is said; 0 is the calling thread. On failure it runs where EAL put it.
+    // SAFETY: the set has the given size; 0 is the calling thread. On failure the affinity stays as EAL set it.
     unsafe { libc::sched_setaffinity(0, size_of_val(cpus), cpus) };
 }
 
-/// The processors as EAL writes a list, those that it can number.
+/// Returns the CPUs as a list for EAL, without those beyond EAL's limit.
 fn list(cpus: &libc::cpu_set_t) -> String {
     let numbers = (0..sys::LR_MAX_LCORE as usize)
-        // SAFETY: the number is below CPU_SETSIZE, which is larger.
+        // SAFETY: the number is below CPU_SETSIZE, which exceeds LR_MAX_LCORE.
         .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, cpus) })
         .map(|cpu| cpu.to_string());
     numbers.collect::<Vec<_>>().join(",")
 }
 
-/// Free hugepages of all sizes, in MB.
+/// Returns the memory in free hugepages of all sizes, in MB.
 fn free_hugepages_mb() -> u64 {
     let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
     let free_kb = sizes.flatten().filter_map(|size| {
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_the_user_replace_ours() {
+    fn user_arguments_replace_defaults() {
         let config = EalConfig {
             arguments: ["-m512", "--file-prefix=mine", "--lcores", "0"].map(str::to_owned).to_vec(),
             ..EalConfig::default()
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pci_device_is_touched_unless_it_is_named() {
+    fn pci_devices_are_probed_only_if_named() {
         assert!(arguments(&EalConfig::default(), &ordinary()).contains(&"--no-pci".to_owned()));
         let via = "pci:0000:03:00.0,rss=1".parse().unwrap();
         let argv = arguments(&EalConfig::for_via(&via, Vec::new()), &ordinary());

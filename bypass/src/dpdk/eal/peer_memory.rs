@@ -1,28 +1,28 @@
 //! Memory that the other end of a link shares with this process, and may truncate.
 //!
-//! A vhost-user front end and a memif client pass files whose pages hold rings and packets. They may truncate such a file
-//! while this process has it mapped, after which an access raises SIGBUS (`mmap(2)`). The vhost library holds a lock of the
-//! virtqueue at that moment, so a burst cannot be left by a jump. The handler maps zeros in place of the file instead, and
-//! the access is repeated. A ring of zeros carries no packets: the link is silent until the other end connects again, which
-//! unmaps the memory.
+//! A vhost-user front end and a memif client pass files whose pages hold rings and packets. They may truncate such a
+//! file while this process has it mapped, after which an access raises SIGBUS (`mmap(2)`). The vhost library holds a
+//! lock of the virtqueue at that moment, so a burst cannot be left by a jump. The handler maps zeros in place of the
+//! file, and the access is repeated. A ring of zeros carries no packets: the link is silent until the other end
+//! connects again, which unmaps the memory.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Mappings that were replaced since the process began.
+/// Number of mappings replaced since the process started.
 static REPLACED: AtomicUsize = AtomicUsize::new(0);
 
 /// Action of SIGBUS before [`guard`].
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Number of mappings of the process that another process truncated, and that were replaced by zeros.
+/// Returns the number of mappings that another process truncated and that were replaced by zeros.
 pub(crate) fn replaced() -> usize {
     REPLACED.load(Ordering::Relaxed)
 }
 
-/// Handles SIGBUS for the rest of the life of the process.
+/// Installs a SIGBUS handler for the rest of the process's life.
 pub(crate) fn guard() {
     if BEFORE.get().is_some() {
         return;
@@ -34,7 +34,8 @@ pub(crate) fn guard() {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: reads the current action into `before`.
     let known = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before) };
-    // The handler reads the action, so it is stored first. Of two ports that are opened at once, one installs the handler.
+    // The handler reads the action, so it is stored first. Of two ports that are opened at once, one installs the
+    // handler.
     if known == 0 && BEFORE.set(before).is_err() {
         return;
     }
@@ -46,7 +47,8 @@ pub(crate) fn guard() {
 
 /// Handler of SIGBUS.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO. `si_addr` is defined for SIGBUS.
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO. `si_addr` is defined for
+    // SIGBUS.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr()) };
     if code == libc::BUS_ADRERR && replace(address as usize) {
         REPLACED.fetch_add(1, Ordering::Relaxed);
@@ -55,32 +57,34 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let Some(before) = BEFORE.get() else { return };
     let is_function = before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN;
     if is_function && before.sa_flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: with SA_SIGINFO the field holds a function of this type, and it is called as the kernel would call it.
+        // SAFETY: with SA_SIGINFO the field holds a function of this type, and it is called as the kernel would call
+        // it.
         unsafe {
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                 std::mem::transmute(before.sa_sigaction);
             handler(signal, info, context);
         }
     } else {
-        // The access is repeated, and then the previous action applies.
+        // The access is repeated, and the previous action applies.
         // SAFETY: `before` is an action that the kernel reported.
         unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
     }
 }
 
-/// Maps zeros in place of the shared mapping of a file around `address`. Returns whether there is one.
+/// Maps zeros in place of the shared file mapping at `address`. Returns whether there is one.
 ///
-/// EAL's memory is excepted: a fault there means that a hugepage is missing, and zeros would destroy packets of every port.
+/// EAL's memory is excluded: a fault there means that a hugepage is missing, and zeros would destroy packets of every
+/// port.
 fn replace(address: usize) -> bool {
     // SAFETY: the function compares addresses with EAL's list of memory and dereferences nothing of `address`.
     if unsafe { dpdk_sys::lr_is_eal_memory(address as *const c_void) } != 0 {
         return false;
     }
     let Some(range) = shared_mapping(address) else { return false };
-    // SAFETY: the range is one mapping, as the kernel listed it. It is shared and writable and not EAL's, so it belongs to a
-    // library that reads memory of another process, whose contents may change at any time; zeros are such a change. The
-    // thread accesses the mapping at this moment, so no other thread unmaps it: the vhost library takes the lock of the
-    // virtqueue for both.
+    // SAFETY: the range is one mapping, as the kernel listed it. It is shared, writable and not EAL's, so it belongs to
+    // a library that reads memory of another process, whose contents may change at any time; zeros are such a change.
+    // The thread accesses the mapping at this moment, so no other thread unmaps it: the vhost library takes the lock of
+    // the virtqueue for both.
     let mapped = unsafe {
         libc::mmap(
             range.start as *mut c_void,
@@ -94,7 +98,7 @@ fn replace(address: usize) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// Searches `/proc/self/maps` for the shared, writable mapping around `address`. Allocates nothing.
+/// Finds the shared, writable mapping at `address` in `/proc/self/maps`. Allocates nothing.
 fn shared_mapping(address: usize) -> Option<Range<usize>> {
     let mut mappings = Mappings::default();
     let mut buffer = [0; 1024];
@@ -120,17 +124,17 @@ fn shared_mapping(address: usize) -> Option<Range<usize>> {
 /// Parser of `/proc/PID/maps` (`proc_pid_maps(5)`), whose lines begin with `START-END rw-s`.
 #[derive(Default)]
 struct Mappings {
-    /// Fields of the line that are complete.
+    /// Number of complete fields of the line.
     field: usize,
     start: usize,
     end: usize,
-    /// Position in the permissions, and whether each is that of a shared, writable mapping.
+    /// Position in the permissions, and whether all so far match a shared, writable mapping.
     at: usize,
     is_shared: bool,
 }
 
 impl Mappings {
-    /// Reads a byte. Returns the range of a line, and whether it is shared and writable, at the end of its permissions.
+    /// Reads a byte. At the end of a line's permissions, returns the range and whether it is shared and writable.
     fn read(&mut self, byte: u8) -> Option<(Range<usize>, bool)> {
         const PERMISSIONS: &[u8] = b"rw-s";
         if byte == b'\n' {
@@ -168,7 +172,7 @@ mod tests {
 
     const LEN: usize = 1 << 16;
 
-    /// A file in memory, and its mapping with `flags`.
+    /// Creates a file in memory and maps it with `flags`.
     fn map(flags: c_int) -> (File, *mut u8) {
         // SAFETY: the name ends with NUL; the descriptor is new and belongs to the file alone.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"peer".as_ptr(), libc::MFD_CLOEXEC)) };
@@ -196,7 +200,7 @@ mod tests {
             assert_eq!(start.read_volatile(), 9);
         }
         assert_eq!(replaced() - before, 1, "one mapping is replaced whole");
-        // SAFETY: mapped above and not used any more.
+        // SAFETY: mapped above and not used afterwards.
         unsafe { libc::munmap(start.cast(), LEN) };
     }
 
@@ -208,7 +212,7 @@ mod tests {
         let range = shared_mapping(shared as usize + 1).unwrap();
         assert!(range.start <= shared as usize && range.end >= shared as usize + LEN, "{range:x?}");
         assert_eq!(shared_mapping(0), None);
-        // SAFETY: mapped above and not used any more.
+        // SAFETY: mapped above and not used afterwards.
         unsafe {
             libc::munmap(private.cast(), LEN);
             libc::munmap(shared.cast(), LEN);

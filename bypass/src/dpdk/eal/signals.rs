@@ -1,19 +1,20 @@
-//! The signals of drivers: what TAP's sends, and what memif's causes.
+//! Signals of the TAP and memif drivers.
 //!
-//! It has the kernel send a real-time signal to the process for every frame that arrives, and reads nothing before it
-//! comes. Whichever thread takes it has its system calls interrupted, a `recv` with a time-out among them, which the
-//! standard library reports as an error. And should they queue up, the kernel sends SIGIO, which ends the process.
+//! The TAP driver makes the kernel send a real-time signal to the process for every received frame, and reads nothing
+//! before the signal. System calls of the thread that receives the signal are interrupted, for example a `recv` with a
+//! timeout, for which the standard library returns an error. If the signal queue overflows, the kernel sends SIGIO,
+//! which ends the process.
 
-/// Leaves the driver's signals to the threads that exist, of which EAL's own is one: the calling thread blocks them,
-/// and so does every thread that it starts.
+/// Blocks the driver's signals in the calling thread and in threads that it starts later, which leaves them to existing
+/// threads, including EAL's.
 pub(crate) fn leave_to_eal() {
-    // SAFETY: a `sigset_t` is bits, and `sigemptyset` makes it a set.
+    // SAFETY: `sigset_t` is a bit set, which `sigemptyset` initialises.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours, the numbers are signals', and no handler is set: ignoring SIGIO takes one from nobody
-    // unless the process had none.
+    // SAFETY: the set is a local, the numbers are signals, and no handler is installed. Ignoring SIGIO replaces a
+    // handler only if the process had one.
     unsafe {
         libc::sigemptyset(&mut set);
-        // As in the driver: the first of them is left alone.
+        // The driver does not use the first real-time signal.
         (libc::SIGRTMIN() + 1..libc::SIGRTMAX()).for_each(|signal| _ = libc::sigaddset(&mut set, signal));
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         if libc::signal(libc::SIGIO, libc::SIG_IGN) != libc::SIG_DFL {
@@ -22,9 +23,9 @@ pub(crate) fn leave_to_eal() {
     }
 }
 
-/// Takes the signal of a memory fault, to leave the bursts of a driver whose memory has vanished.
+/// Installs a SIGSEGV handler that leaves a burst whose driver memory has been unmapped.
 pub(crate) fn guard_bursts() {
-    // SAFETY: the handler acts on what happens within a guarded burst, and leaves the rest to the one before.
+    // SAFETY: the handler acts on faults within a guarded burst, and passes all others to the previous handler.
     if unsafe { dpdk_sys::lr_guard_bursts() } != 0 {
         tracing::warn!("SIGSEGV cannot be taken: if the other end of the link leaves within a burst, the process ends");
     }

@@ -1,9 +1,8 @@
-//! [`Bytes`] as the buffer of an mbuf, without a copy.
+//! External buffers: [`Bytes`] as the buffer of an mbuf, without a copy.
 //!
-//! What DPDK needs to know of an external buffer (`rte_mbuf_ext_shared_info`) and the `Bytes` themselves lie in the
-//! private area of the mbuf that holds them, so that attaching allocates nothing. DPDK would let a clone of such an
-//! mbuf point to the same private area, which goes back to the pool with its own mbuf, perhaps first: so we never let
-//! it clone one; [`duplicate`] attaches a clone of the `Bytes` to another mbuf instead.
+//! The `rte_mbuf_ext_shared_info` and the `Bytes` lie in the private area of the mbuf, so attaching allocates nothing.
+//! A clone by DPDK would point to the private area of the original mbuf, which may return to its pool first. Such mbufs
+//! are therefore never cloned by DPDK: [`duplicate`] attaches a clone of the `Bytes` to another mbuf.
 
 use super::segment::Segment;
 use crate::{Bytes, Memory};
@@ -16,14 +15,14 @@ struct Attached {
     bytes: Bytes,
 }
 
-/// Bytes of private area that every mbuf of our pools has at least, a multiple of the 8 that DPDK demands.
+/// Minimum private area of an mbuf of this crate's pools, a multiple of 8 as DPDK requires.
 pub(crate) const PRIVATE_SIZE: u16 = {
     assert!(align_of::<Attached>() <= 8);
     (size_of::<Attached>().div_ceil(8) * 8) as u16
 };
 
-/// Makes `segment`, fresh from one of our pools, hold `bytes`. They come back when no device could reach them, or
-/// there are too many for one segment.
+/// Attaches `bytes` to `segment`, freshly allocated from a pool of this crate. Returns `bytes` if devices cannot access
+/// them or they exceed one segment.
 pub(crate) fn attach(segment: Segment, bytes: Bytes) -> Result<(), Bytes> {
     let (address, iova) = match reach(&bytes) {
         Some(found) => found,
@@ -31,8 +30,8 @@ pub(crate) fn attach(segment: Segment, bytes: Bytes) -> Result<(), Bytes> {
     };
     let len = bytes.len() as u16;
     let attached = segment.private().cast::<Attached>();
-    // SAFETY: the private area has `PRIVATE_SIZE` bytes aligned to 8, and nobody uses it: the mbuf is fresh. The
-    // buffer stays where it is until `release` drops the bytes, and nobody writes it: it is not exclusive.
+    // SAFETY: the private area has `PRIVATE_SIZE` bytes aligned to 8 and is unused, because the mbuf is fresh. The
+    // buffer stays in place until `release` drops the bytes, and is not written: the segment is not exclusive.
     unsafe {
         (&raw mut (*attached).bytes).write(bytes);
         sys::lr_attach_external(
@@ -48,7 +47,7 @@ pub(crate) fn attach(segment: Segment, bytes: Bytes) -> Result<(), Bytes> {
     Ok(())
 }
 
-/// The address of `bytes` in this process and for a device.
+/// Returns the address of `bytes` in this process and for a device.
 fn reach(bytes: &Bytes) -> Option<(*mut u8, u64)> {
     if bytes.memory() != Memory::Device || bytes.is_empty() || bytes.len() > usize::from(u16::MAX) {
         return None;
@@ -59,15 +58,15 @@ fn reach(bytes: &Bytes) -> Option<(*mut u8, u64)> {
     (iova != sys::LR_BAD_IOVA).then_some((address, iova))
 }
 
-/// The bytes that [`attach`] put into `segment`, if it was `attach` that did.
+/// Returns the bytes that [`attach`] attached to `segment`, if any.
 pub(crate) fn attached(segment: &Segment) -> Option<&Bytes> {
     let ours = segment.is_external() && segment.shinfo() == segment.private();
-    // SAFETY: `attach` wrote them, and they are there until the mbuf is freed; a driver that attaches a buffer of its
-    // own keeps its shared information elsewhere.
+    // SAFETY: `attach` wrote them, and they exist until the mbuf is freed. A driver that attaches its own buffer keeps
+    // the shared info elsewhere.
     ours.then(|| unsafe { &(*segment.private().cast::<Attached>()).bytes })
 }
 
-/// Makes `copy`, fresh from one of our pools, hold the same data as `segment`, which holds `bytes`.
+/// Attaches the data of `segment`, which holds `bytes`, to `copy`, freshly allocated from a pool of this crate.
 pub(crate) fn duplicate(segment: Segment, bytes: &Bytes, copy: Segment) -> bool {
     if attach(copy, bytes.clone()).is_err() {
         return false;
@@ -79,6 +78,6 @@ pub(crate) fn duplicate(segment: Segment, bytes: &Bytes, copy: Segment) -> bool 
 }
 
 unsafe extern "C" fn release(_address: *mut c_void, opaque: *mut c_void) {
-    // SAFETY: `opaque` is the private area that `attach` filled; DPDK calls this once, before the mbuf goes back.
+    // SAFETY: `opaque` is the private area that `attach` filled. DPDK calls this once, before it returns the mbuf.
     drop(unsafe { (&raw const (*opaque.cast::<Attached>()).bytes).read() });
 }

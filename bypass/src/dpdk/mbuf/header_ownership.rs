@@ -1,78 +1,78 @@
-//! Which bytes of a shared segment are its packet's alone: the headers in front of what was retained.
+//! Exclusive bytes of a shared segment: the headers in front of retained payload.
 //!
-//! Drivers write into the headers of a frame that asks for offloads, in `rte_eth_tx_prepare` and while sending. Nobody
-//! else may see those bytes then, and nobody does when the packet is the only holder of its buffer. A packet whose
-//! payload was [retained](crate::Packet::retain) is not; for it a field of the mbuf says how far from the start of the
-//! buffer its own bytes reach, and a flag that the field is valid.
+//! Drivers write the headers of a frame with offloads, in `rte_eth_tx_prepare` and while sending. The headers must be
+//! exclusive to the packet then. They are if the packet holds the only reference to its buffer. They also are if the
+//! payload was [retained](crate::Packet::retain): a dynamic field of the mbuf then contains the end of the exclusive
+//! bytes, counted from the start of the buffer, and a dynamic flag states that the field is valid.
 //!
-//! While the flag is set, no [`Bytes`](crate::Bytes) and no other packet can see a byte in front of that end:
-//! - It is set by `retain` only, and only on a segment with its bytes in its own buffer and without any other
-//!   reference: there are no earlier `Bytes` and no clones then, and the new `Bytes` begin at the end.
-//! - Later references to the buffer are made from these `Bytes` (clones and slices, which never reach further to the
-//!   front), by `retain` again, which moves the end to the front where it must, or by `try_clone`, which clears the
-//!   flag in both segments. `into_bytes` makes a `Bytes` and ends the packet, and no packet is ever made of a segment
-//!   that has `Bytes`.
-//! - Moving the packet's ends does not matter: the end is counted from the start of the buffer.
-//! - A flag that is left over in a segment that was freed and has become another packet does no harm: it is looked at in
-//!   shared segments only, and whatever makes the new packet's segment shared sets it anew or clears it.
+//! While the flag is set, no [`Bytes`](crate::Bytes) and no other packet covers a byte in front of that end:
+//! - `retain` alone sets the flag, on a segment with its bytes in its own buffer and without any other reference. At
+//!   that time there are no `Bytes` and no clones, and the new `Bytes` start at the end.
+//! - Later references to the buffer come from these `Bytes` (clones and slices, which never extend to the front), from
+//!   `retain`, which moves the end to the front where necessary, or from `try_clone`, which clears the flag in both
+//!   segments. `into_bytes` creates `Bytes` and ends the packet, and no packet is created from a segment with `Bytes`.
+//! - Moving the packet's ends has no effect, because the end is counted from the start of the buffer.
+//! - A stale flag in a segment that was freed and reused does no harm: the flag is read in shared segments only, and
+//!   every operation that shares the new packet's segment sets or clears it.
 
 use super::segment::Segment;
 use dpdk_sys as sys;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The mask of the flag.
+/// Mask of the flag.
 static FLAG: AtomicU64 = AtomicU64::new(0);
-/// The offset of the field in an mbuf.
-static END: AtomicU32 = AtomicU32::new(0);
-/// The offset of the field that counts the [`Bytes`](crate::Bytes).
-static HOLDERS: AtomicU32 = AtomicU32::new(0);
+/// Offset of the end field in an mbuf.
+static END_FIELD: AtomicU32 = AtomicU32::new(0);
+/// Offset of the [`Bytes`](crate::Bytes) handle count in an mbuf.
+static HANDLES: AtomicU32 = AtomicU32::new(0);
 
-/// Reserves the flag and the fields; once EAL has been started, before there are packets. `false` if DPDK has none left.
-pub(crate) fn reserve() -> bool {
-    let (mut flag, mut end, mut holders) = (0, 0, 0);
-    // SAFETY: three numbers of ours to fill.
-    let reserved = unsafe { sys::lr_reserve_own(&mut flag, &mut end, &mut holders) } == 0;
+/// Registers the flag and the fields, after EAL has started and before packets exist. Returns `false` if DPDK has none
+/// left.
+pub(crate) fn register() -> bool {
+    let (mut flag, mut end, mut handles) = (0, 0, 0);
+    // SAFETY: the pointers are valid for the three values.
+    let reserved = unsafe { sys::lr_reserve_own(&mut flag, &mut end, &mut handles) } == 0;
     FLAG.store(flag, Ordering::Relaxed);
-    END.store(end, Ordering::Relaxed);
-    HOLDERS.store(holders, Ordering::Relaxed);
+    END_FIELD.store(end, Ordering::Relaxed);
+    HANDLES.store(handles, Ordering::Relaxed);
     reserved
 }
 
-/// The mask of the flag, which must outlive offload requests.
+/// Returns the mask of the flag, which offload requests must preserve.
 #[inline]
 pub(crate) fn flag() -> u64 {
     FLAG.load(Ordering::Relaxed)
 }
 
-/// Where the bytes end that are the packet's alone, from the start of the buffer, if that is known.
+/// Returns the end of the exclusive bytes, from the start of the buffer, if it is known.
 #[inline]
 pub(crate) fn end(segment: Segment) -> Option<usize> {
-    (segment.flags() & flag() != 0).then(|| usize::from(segment.get::<u16>(END.load(Ordering::Relaxed))))
+    (segment.flags() & flag() != 0).then(|| usize::from(segment.get::<u16>(END_FIELD.load(Ordering::Relaxed))))
 }
 
-/// Whether nobody but the packet sees the first `n` bytes of the segment's data.
+/// Returns whether the first `n` bytes of the segment's data are exclusive to the packet.
 #[inline]
-pub(crate) fn is_own(segment: Segment, n: usize) -> bool {
+pub(crate) fn is_exclusive(segment: Segment, n: usize) -> bool {
     segment.is_direct() && (segment.is_sole() || end(segment).is_some_and(|end| segment.data_off() + n <= end))
 }
 
-/// Notes where they end; with `None`, that there are none. For who owns the segment.
+/// Sets the end of the exclusive bytes, or clears it. The caller owns the segment.
 #[inline]
 pub(crate) fn set_end(segment: Segment, end: Option<usize>) {
     let flag = flag();
-    let others = segment.flags() & !flag;
+    let other_flags = segment.flags() & !flag;
     match end {
         Some(end) => {
             debug_assert!(end <= usize::from(u16::MAX));
-            segment.set(END.load(Ordering::Relaxed), end as u16);
-            segment.set_flags(others | flag);
+            segment.set(END_FIELD.load(Ordering::Relaxed), end as u16);
+            segment.set_flags(other_flags | flag);
         }
-        None => segment.set_flags(others),
+        None => segment.set_flags(other_flags),
     }
 }
 
-/// The offset in an mbuf of the count of [`Bytes`](crate::Bytes) over it.
+/// Returns the offset of the [`Bytes`](crate::Bytes) handle count in an mbuf.
 #[inline]
-pub(crate) fn holders() -> u32 {
-    HOLDERS.load(Ordering::Relaxed)
+pub(crate) fn handles_offset() -> u32 {
+    HANDLES.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! A packet in DPDK's memory.
+//! Packets in DPDK's memory.
 
 pub(super) mod extbuf;
 pub(super) mod header_ownership;
@@ -13,29 +13,29 @@ use dpdk_sys as sys;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The longest chain that makes sense: the largest IP packet, its Ethernet header and two VLAN tags.
+/// Maximum length of a chain: the longest IP packet, its Ethernet header and two VLAN tags.
 const MAX_FRAME: usize = 65_535 + 22;
-/// Segments in a chain at most.
+/// Maximum number of segments in a chain.
 const MAX_SEGMENTS: usize = 1024;
 
-/// A packet: one mbuf, or a chain of them, owned.
+/// Packet: an exclusively owned chain of one or more mbufs.
 ///
-/// It is an `rte_mbuf *` and nothing more, so a vector of them is what DPDK's burst functions take. Dropping it gives
-/// its segments back to their pools, which outlive it by never being freed.
+/// The representation is that of `rte_mbuf *`, so DPDK's burst functions accept an array of packets. Dropping a packet
+/// returns its segments to their pools, which are never freed.
 #[repr(transparent)]
 pub struct Mbuf {
-    /// A pointer, and so not `Sync`, which must stay so: cloning through a shared reference counts references without
-    /// atomics while there is only one.
+    /// The pointer makes the type `!Sync`, which is required: a clone through a shared reference changes the reference
+    /// count without atomics while it is 1.
     head: Segment,
 }
 
-// SAFETY: an mbuf belongs to no thread; its reference count is changed atomically as soon as it is shared, and its
-// pool takes it back on any thread.
+// SAFETY: an mbuf belongs to no thread, its reference count is changed atomically once it is shared, and any thread may
+// return it to its pool.
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
     /// # Safety
-    /// `head` must be the head of a chain of which nobody else owns a reference that the new value takes over.
+    /// `head` must be the head of a chain. The new value takes over a reference that no one else owns.
     #[inline]
     pub(crate) unsafe fn from_segment(head: Segment) -> Self {
         Mbuf { head }
@@ -46,8 +46,8 @@ impl Mbuf {
         self.head
     }
 
-    /// This packet, fresh from its pool, with `bytes` for its data; they come back when no device could reach them.
-    pub(crate) fn hold(self, bytes: Bytes) -> Result<Mbuf, Bytes> {
+    /// Attaches `bytes` to this freshly allocated packet. Returns them if devices cannot access them.
+    pub(crate) fn attach(self, bytes: Bytes) -> Result<Mbuf, Bytes> {
         extbuf::attach(self.head, bytes).map(|()| self)
     }
 
@@ -56,7 +56,7 @@ impl Mbuf {
         std::iter::successors(Some(self.head), |segment| segment.next())
     }
 
-    /// Another packet over the bytes of the one segment, with its offload flags.
+    /// Creates another packet over the bytes of one segment, with its offload flags.
     fn clone_segment(segment: Segment) -> Option<Mbuf> {
         let clone = mempool::allocate(segment.pool())?;
         if let Some(bytes) = extbuf::attached(&segment) {
@@ -69,8 +69,8 @@ impl Mbuf {
             if segment.is_saturated() {
                 return None;
             }
-            // SAFETY: `clone` is fresh, and `segment` is alive through a packet that nobody else is cloning just now:
-            // packets are not `Sync`.
+            // SAFETY: `clone` is fresh, and `segment` is alive through a packet that no other thread clones meanwhile,
+            // because packets are not `Sync`.
             unsafe { sys::lr_attach(clone.head.as_ptr(), segment.as_ptr()) };
             header_ownership::set_end(segment, None);
             header_ownership::set_end(clone.head, None);
@@ -82,17 +82,17 @@ impl Mbuf {
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the chain is owned by this value and not used again.
+        // SAFETY: this value owns the chain and is not used afterwards.
         unsafe { sys::lr_free(self.head.as_ptr()) }
     }
 }
 
-/// The bytes of a segment.
+/// Returns the bytes of a segment.
 ///
 /// # Safety
-/// The segment must live, and nobody may write its bytes, for `'a`.
+/// The segment must live, and its bytes must not be written, for `'a`.
 unsafe fn bytes_of<'a>(segment: Segment) -> &'a [u8] {
-    // SAFETY: a live mbuf has `data_len` bytes at `data`; EAL's memory was zeroed, so they are initialised.
+    // SAFETY: a live mbuf has `data_len` bytes at `data`. They are initialised, because EAL's memory was zeroed.
     unsafe { std::slice::from_raw_parts(segment.data().as_ptr(), segment.data_len()) }
 }
 
@@ -104,7 +104,7 @@ impl Packet for Mbuf {
 
     #[inline]
     fn data(&self) -> &[u8] {
-        // SAFETY: alive as long as `self`, and written only through `&mut self`, when nobody shares it.
+        // SAFETY: alive as long as `self`, and written only through `&mut self` while not shared.
         unsafe { bytes_of(self.head) }
     }
 
@@ -112,7 +112,7 @@ impl Packet for Mbuf {
     fn data_mut(&mut self) -> Option<&mut [u8]> {
         let head = self.head;
         head.is_exclusive().then(|| {
-            // SAFETY: as for `data`; nobody else has a reference of this segment or of its buffer.
+            // SAFETY: as for `data`; there is no other reference to this segment or its buffer.
             unsafe { std::slice::from_raw_parts_mut(head.data().as_ptr(), head.data_len()) }
         })
     }
@@ -181,7 +181,7 @@ impl Packet for Mbuf {
         }
         head.set_data_len(n);
         head.set_pkt_len(n);
-        // SAFETY: exclusive, and from where the data begin there are `n` bytes of the buffer.
+        // SAFETY: exclusive, and the buffer has `n` bytes from the start of the data on.
         Some(unsafe { std::slice::from_raw_parts_mut(head.data().as_ptr(), n) })
     }
 
@@ -208,7 +208,7 @@ impl Packet for Mbuf {
         self.head.set_pkt_len(self.head.data_len());
         tail.set_segments(segments - 1);
         tail.set_pkt_len(len - self.head.data_len());
-        // SAFETY: what was behind the head belonged to it, and is now the new value's.
+        // SAFETY: the tail belonged to the head, and now belongs to the new value.
         Some(unsafe { Mbuf::from_segment(tail) })
     }
 
@@ -217,7 +217,7 @@ impl Packet for Mbuf {
         let mut last = clone.head;
         let mut segments = 1;
         for segment in self.each().skip(1) {
-            // A failure drops the clone with what it has so far.
+            // On failure, dropping the clone frees the segments so far.
             let next = std::mem::ManuallyDrop::new(Mbuf::clone_segment(segment)?).head;
             last.set_next(Some(next));
             last = next;
@@ -233,19 +233,19 @@ impl Packet for Mbuf {
         let len = self.data().len();
         assert!(range.start <= range.end && range.end <= len, "range {range:?} in {len} bytes");
         if let Some(bytes) = extbuf::attached(&self.head) {
-            // The buffer's owner may as well own the slice: the mbuf is free again, and owners do not nest.
+            // The owner of the external buffer can own the slice directly, and the mbuf becomes free.
             let from = self.head.data_off() + range.start;
             return bytes.slice(from..from + range.len());
         }
         drop(self.unchain());
         let head = std::mem::ManuallyDrop::new(self).head;
-        // SAFETY: the packet's reference, which is not used again.
-        unsafe { head.hold() };
+        // SAFETY: the packet's reference, which is not used afterwards.
+        unsafe { head.packet_to_handle() };
         // SAFETY: the range lies within the data.
         let start = unsafe { head.data().add(range.start) };
-        // SAFETY: nobody writes the bytes while there is a reference of the segment that is not a packet's alone, and
-        // this value is a holder; holders are counted atomically and leave on any thread; an mbuf's buffer lies in memory
-        // that EAL allocated or a driver registered.
+        // SAFETY: the bytes are not written while the segment has a reference that is not exclusively a packet's, and
+        // this value is a handle. Handles are counted atomically and may be released on any thread. An mbuf's buffer
+        // lies in memory that EAL allocated or a driver registered.
         unsafe { Bytes::from_owner(start, range.len(), head.as_ptr().cast(), &SEGMENT) }
     }
 
@@ -257,14 +257,14 @@ impl Packet for Mbuf {
             let from = head.data_off() + from;
             return Some(bytes.slice(from..from + len));
         }
-        // SAFETY: this packet's reference, which `&mut self` keeps to this call.
+        // SAFETY: this packet's reference, which `&mut self` makes exclusive to this call.
         if !unsafe { head.retain(from) } {
             return None;
         }
         // SAFETY: `from` lies within the data or at their end.
         let start = unsafe { head.data().add(from) };
-        // SAFETY: as in `into_bytes`, for the holder just made: nobody writes these bytes while the segment is
-        // shared. Drivers write into headers, which end where the bytes begin or before (`own`).
+        // SAFETY: as in `into_bytes`, for the handle just added: these bytes are not written while the segment is
+        // shared. Drivers write headers, which end before the bytes start (`header_ownership`).
         Some(unsafe { Bytes::from_owner(start, len, head.as_ptr().cast(), &SEGMENT) })
     }
 
@@ -274,7 +274,7 @@ impl Packet for Mbuf {
         let checksum = |mask, unknown, bad| match flags & mask {
             state if state == unknown => RxChecksum::Unknown,
             state if state == bad => RxChecksum::Bad,
-            // Good, or "none": wrong in the frame and yet intact, because it never crossed a wire.
+            // Good; or "none": wrong in the frame and yet intact, because the frame never crossed a wire.
             _ => RxChecksum::Good,
         };
         RxInfo {
@@ -319,14 +319,14 @@ impl Packet for Mbuf {
         let head = self.head;
         let Some(addresses) = self.data().first_chunk().copied() else { return false };
         let bytes = with_tag(addresses, tci);
-        match head.data_off().checked_sub(TAG).filter(|_| header_ownership::is_own(head, ADDRESSES)) {
+        match head.data_off().checked_sub(TAG).filter(|_| header_ownership::is_exclusive(head, ADDRESSES)) {
             Some(offset) => {
                 head.set_data_off(offset);
                 head.set_data_len(head.data_len() + TAG);
                 head.set_pkt_len(head.pkt_len() + TAG);
-                // SAFETY: the place is within the buffer, since the headroom was no shorter than the tag and the data no shorter
-                // than the addresses. Nobody else sees what is in front of the end of the packet's own bytes, which the
-                // addresses are among (`own`), and the headroom is in front of them.
+                // SAFETY: the range is within the buffer: the headroom is no shorter than the tag, and the data are no
+                // shorter than the addresses. The addresses are exclusive to the packet (`header_ownership`), and so is
+                // the headroom in front of them.
                 unsafe { head.data().cast::<[u8; ADDRESSES + TAG]>().write(bytes) };
             }
             None => {
@@ -345,24 +345,24 @@ impl Packet for Mbuf {
             }
         }
         if self.head.flags() & OFFLOADS != 0 {
-            // An Ethernet header is far from the most that the field takes.
+            // The field has room for many times an Ethernet header.
             self.head.set_tx_offload(self.head.tx_offload() + ((TAG as u64) << sys::LR_TX_L2_LEN_SHIFT));
         }
         true
     }
 }
 
-/// How [`Bytes`] own a segment: as its holders.
+/// Functions by which [`Bytes`] own a segment as handles.
 static SEGMENT: OwnerVtable = OwnerVtable {
     memory: Memory::Device,
     pooled: true,
     share: |mbuf| {
-        // SAFETY: `into_bytes` put the pointer of a live mbuf there, and the caller is a holder of it.
+        // SAFETY: `into_bytes` stored the pointer of a live mbuf, and the caller holds a handle to it.
         let segment = unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())) };
-        segment.share();
+        segment.add_handle();
     },
     release: |mbuf| {
-        // SAFETY: as above; the caller is not, from now on.
-        unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())).release() }
+        // SAFETY: as above; the caller's handle ends here.
+        unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())).release_handle() }
     },
 };

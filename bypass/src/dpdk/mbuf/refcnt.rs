@@ -1,140 +1,143 @@
-//! Reference counting of a segment by DPDK and by the [`Bytes`](crate::Bytes) over it, without a locked instruction where one thread
-//! has it all.
+//! Reference counts of a segment, by DPDK and by its [`Bytes`](crate::Bytes), without locked instructions while one
+//! thread holds all references.
 
 use crate::sync::atomic::{AtomicU16, Ordering};
 
-/// From this count of references or holders on, a segment is never freed: the fields have 16 bits, and safe code can clone
-/// [`Bytes`](crate::Bytes) without end. Losing a packet buffer beats losing count.
+/// Count from which on a segment is never freed. The fields have 16 bits, and safe code can clone
+/// [`Bytes`](crate::Bytes) without limit. Leaking a packet buffer is better than losing count.
 pub(crate) const SATURATED: u16 = 0x4000;
-/// Value of a saturated count of holders. Its distance from [`SATURATED`] exceeds the number of threads that may be leaving.
+/// Value of a saturated handle count. Its distance from [`SATURATED`] exceeds the number of threads that may release.
 const STUCK: u16 = 0x6000;
-/// Part of a count of holders: the segment has been [lent](Counts::lend) since its first holder came.
-const LENT: u16 = 0x8000;
+/// Bit of the handle count: the reference count has been [masked](RefCounts::mask_refcnt) since the first handle.
+const MASKED: u16 = 0x8000;
 
 /// Both counts of a segment.
 ///
-/// `references` is DPDK's count: one for each packet that has the segment, and one for all holders together, as long as there are
-/// any. DPDK and this code change it atomically while it is more than 1. `holders` is the number of [`Bytes`](crate::Bytes), so that
-/// only the first and the last of them touch DPDK's count.
+/// `refcnt` is DPDK's reference count: one for each packet over the segment, and one for all handles together. DPDK and
+/// this code change it atomically while it is more than 1. `handles` is the number of [`Bytes`](crate::Bytes), so that
+/// only the first and the last handle change DPDK's count.
 ///
-/// A function that returns whether the segment is to be freed has given the caller's reference back, and if it was the last, the
-/// caller alone has the segment and sees all that was done with it.
+/// A function that returns whether the segment is to be freed has released the caller's reference. If it returns
+/// `true`, the caller owns the segment exclusively and sees all earlier accesses.
 #[derive(Clone, Copy)]
-pub(crate) struct Counts<'a> {
-    pub(crate) references: &'a AtomicU16,
-    pub(crate) holders: &'a AtomicU16,
+pub(crate) struct RefCounts<'a> {
+    pub(crate) refcnt: &'a AtomicU16,
+    pub(crate) handles: &'a AtomicU16,
 }
 
-impl Counts<'_> {
+impl RefCounts<'_> {
     /// Returns whether there is one reference.
     #[inline]
     pub(crate) fn is_sole(self) -> bool {
-        // Acquire: what those did who gave their references back has happened before the caller writes.
-        self.references.load(Ordering::Acquire) == 1
+        // Acquire: accesses of released references happen before the caller writes.
+        self.refcnt.load(Ordering::Acquire) == 1
     }
 
-    /// Adds a holder, and `mark` to their count, if there is a holder.
+    /// Adds a handle, and `mark` to the count, if there already is a handle.
     #[inline]
-    fn join(self, mark: u16) -> bool {
-        let joined = |count: u16| match count & !LENT {
+    fn try_add_handle(self, mark: u16) -> bool {
+        let joined = |count: u16| match count & !MASKED {
             0 => None,
             1..SATURATED => Some((count + 1) | mark),
-            _ => Some(STUCK | count & LENT | mark),
+            _ => Some(STUCK | count & MASKED | mark),
         };
-        self.holders.fetch_update(Ordering::Relaxed, Ordering::Relaxed, joined).is_ok()
+        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, joined).is_ok()
     }
 
-    /// Removes a holder; the last gives their reference back. Returns whether the segment is to be freed.
+    /// Removes a handle; the last one releases the reference of the handles. Returns whether the segment is to be
+    /// freed.
     #[inline]
     #[must_use]
-    fn leave(self) -> bool {
-        self.holders.load(Ordering::Relaxed) & !LENT < SATURATED
-            && self.holders.fetch_sub(1, Ordering::AcqRel) & !LENT == 1
-            && self.give_back()
+    fn remove_handle(self) -> bool {
+        self.handles.load(Ordering::Relaxed) & !MASKED < SATURATED
+            && self.handles.fetch_sub(1, Ordering::AcqRel) & !MASKED == 1
+            && self.dec_refcnt()
     }
 
-    /// Gives a reference back. Returns whether it was the last.
+    /// Releases a reference. Returns whether it was the last.
     #[inline]
     #[must_use]
-    pub(crate) fn give_back(self) -> bool {
-        let count = self.references.load(Ordering::Acquire);
-        !(count >= SATURATED || (count > 1 && self.references.fetch_sub(1, Ordering::AcqRel) > 1))
+    pub(crate) fn dec_refcnt(self) -> bool {
+        let count = self.refcnt.load(Ordering::Acquire);
+        !(count >= SATURATED || (count > 1 && self.refcnt.fetch_sub(1, Ordering::AcqRel) > 1))
     }
 
-    /// Adds a holder beside the caller.
+    /// Adds a handle. The caller holds one.
     #[inline]
-    pub(crate) fn share(self) {
-        self.join(0);
+    pub(crate) fn add_handle(self) {
+        self.try_add_handle(0);
     }
 
-    /// Makes the packet's reference, which the caller has, that of a first holder, or gives it back if there are holders. The caller
-    /// is a holder from then on. Returns whether the segment is to be freed.
+    /// Converts the caller's packet reference to a handle: to the reference of the first handle, or to one more handle.
+    /// Returns whether the segment is to be freed.
     #[inline]
     #[must_use]
-    pub(crate) fn hold(self) -> bool {
-        if self.join(0) {
-            return self.give_back();
+    pub(crate) fn packet_to_handle(self) -> bool {
+        if self.try_add_handle(0) {
+            return self.dec_refcnt();
         }
-        self.holders.store(1, Ordering::Relaxed);
+        self.handles.store(1, Ordering::Relaxed);
         false
     }
 
-    /// Adds the first holder beside a packet that has the only reference.
+    /// Adds the first handle to a segment whose only reference is the caller's packet.
     #[inline]
-    pub(crate) fn retain_sole(self) {
-        // No other thread has a reference, and so none can change the counts.
-        self.holders.store(1, Ordering::Relaxed);
-        self.references.store(2, Ordering::Relaxed);
+    pub(crate) fn add_first_handle(self) {
+        // No other thread has a reference, so none can change the counts.
+        self.handles.store(1, Ordering::Relaxed);
+        self.refcnt.store(2, Ordering::Relaxed);
     }
 
-    /// Adds a holder beside a packet whose reference the caller has, and others. Returns `false` if there can be no more references.
+    /// Adds a handle to a shared segment of the caller's packet. Returns `false` if the reference count is exhausted.
     #[inline]
-    pub(crate) fn retain_shared(self) -> bool {
-        if !self.join(0) {
-            if self.references.load(Ordering::Relaxed) >= SATURATED - 1 {
+    pub(crate) fn add_handle_to_shared(self) -> bool {
+        if !self.try_add_handle(0) {
+            if self.refcnt.load(Ordering::Relaxed) >= SATURATED - 1 {
                 return false;
             }
-            // The others are packets, or the last holder on its way out, which is done with this count.
-            self.holders.store(1, Ordering::Relaxed);
-            self.references.fetch_add(1, Ordering::Relaxed);
+            // Other references are packets, or the last handle on its release, which no longer uses this count.
+            self.handles.store(1, Ordering::Relaxed);
+            self.refcnt.fetch_add(1, Ordering::Relaxed);
         }
         true
     }
 
-    /// Removes the caller from the holders. Returns whether the segment is to be freed.
+    /// Releases the caller's handle. Returns whether the segment is to be freed.
     #[inline]
     #[must_use]
-    pub(crate) fn release(self) -> bool {
-        // One reference: the holders'. Unless the segment is lent, and then its mark is seen with the reference. The second load is
-        // an acquire too: a holder that left after the packet's reference was given back has ordered what it read by this count only.
-        if self.references.load(Ordering::Acquire) == 1 && self.holders.load(Ordering::Acquire) == 1 {
-            self.holders.store(0, Ordering::Relaxed);
+    pub(crate) fn release_handle(self) -> bool {
+        // One reference: that of the handles, unless the reference count is masked; the mark is visible with the masked
+        // count. The second load is an acquire, too: a handle that was released after the packet's reference has
+        // ordered its accesses by this count only.
+        if self.refcnt.load(Ordering::Acquire) == 1 && self.handles.load(Ordering::Acquire) == 1 {
+            self.handles.store(0, Ordering::Relaxed);
             return true;
         }
-        self.leave()
+        self.remove_handle()
     }
 
-    /// Lets the packet's reference, which the caller has, look as if it were the only one, until [`reclaim`](Self::reclaim). Returns
-    /// `false`, and has changed nothing, if the packet has no holders beside it, or others than holders.
+    /// Masks the handles: sets the reference count to 1, as if the caller's packet reference were the only one, until
+    /// [`restore_refcnt`](Self::restore_refcnt). Returns `false`, without an effect, if there are no handles, or other
+    /// references than handles.
     ///
-    /// Meanwhile the caller is a holder, so that the holders' reference is not given back, and there is nobody else to change the
-    /// count of references by.
+    /// The caller holds a handle meanwhile, so the reference of the handles is not released, and no one else changes
+    /// the reference count.
     #[inline]
-    pub(crate) fn lend(self) -> bool {
-        let lends = self.references.load(Ordering::Relaxed) == 2 && self.join(LENT);
-        if lends {
-            // Release: who sees this sees the mark.
-            self.references.store(1, Ordering::Release);
+    pub(crate) fn mask_refcnt(self) -> bool {
+        let masks = self.refcnt.load(Ordering::Relaxed) == 2 && self.try_add_handle(MASKED);
+        if masks {
+            // Release: a thread that sees this value sees the mark.
+            self.refcnt.store(1, Ordering::Release);
         }
-        lends
+        masks
     }
 
-    /// Ends what [`lend`](Self::lend) began. Returns whether the segment is to be freed, since the packet was, and the last holder
-    /// has left.
+    /// Ends the masking by [`mask_refcnt`](Self::mask_refcnt). Returns whether the segment is to be freed, because the
+    /// packet was freed meanwhile and the last handle has been released.
     #[inline]
     #[must_use]
-    pub(crate) fn reclaim(self) -> bool {
-        self.references.store(2, Ordering::Release);
-        self.leave()
+    pub(crate) fn restore_refcnt(self) -> bool {
+        self.refcnt.store(2, Ordering::Release);
+        self.remove_handle()
     }
 }

@@ -1,25 +1,25 @@
-//! One `rte_mbuf`: a pointer, and its fields at the offsets that the compiler found in DPDK's headers.
+//! Single `rte_mbuf`, with its fields at the offsets in DPDK's headers.
 
 use super::header_ownership;
-use super::refcnt::{Counts, SATURATED};
+use super::refcnt::{RefCounts, SATURATED};
 use crate::sync::atomic::{AtomicU16, Ordering};
 use dpdk_sys as sys;
 use std::ptr::NonNull;
 
-/// What makes a driver write into a frame's headers while sending it.
+/// Offload flags for which a driver writes the headers of a frame while sending it.
 pub(crate) const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
 
-/// A pointer to a live `rte_mbuf`.
+/// Pointer to a live `rte_mbuf`.
 ///
-/// Its functions are safe on the promise made to [`new`](Self::new); writing ones are for who owns the segment.
+/// Its functions are safe by the contract of [`new`](Self::new). Functions that write require ownership of the segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Segment(NonNull<sys::rte_mbuf>);
 
 impl Segment {
     /// # Safety
-    /// `mbuf` must be an mbuf of a pool, and the caller must hold a reference of it for as long as the value, or a
-    /// copy of it, is used.
+    /// `mbuf` must be an mbuf of a pool, and the caller must hold a reference to it for as long as the value, or a copy
+    /// of it, is used.
     #[inline]
     pub unsafe fn new(mbuf: NonNull<sys::rte_mbuf>) -> Self {
         Segment(mbuf)
@@ -32,41 +32,41 @@ impl Segment {
 
     #[inline]
     fn field<T>(self, offset: u32) -> *mut T {
-        // SAFETY: the offset is that of a field of the mbuf which this points to.
+        // SAFETY: the offset is that of a field of the mbuf.
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast() }
     }
 
     #[inline]
     pub(crate) fn get<T: Copy>(self, offset: u32) -> T {
-        // SAFETY: a live mbuf has initialised fields at these offsets, which are aligned for their types; while it is
-        // shared nobody writes those that are read here (contract of `new`).
+        // SAFETY: a live mbuf has initialised, aligned fields at these offsets. Fields that are read here are not
+        // written while the mbuf is shared (contract of `new`).
         unsafe { self.field::<T>(offset).read() }
     }
 
     #[inline]
     pub(crate) fn set<T>(self, offset: u32, value: T) {
-        // SAFETY: as for `get`; who calls a writing function owns the segment.
+        // SAFETY: as for `get`; the caller of a writing function owns the segment.
         unsafe { self.field::<T>(offset).write(value) }
     }
 
     #[inline]
-    fn references(&self) -> &AtomicU16 {
-        // SAFETY: the count lives as long as the mbuf; everyone, DPDK included, changes it atomically while there is
-        // more than one reference.
+    fn refcnt(&self) -> &AtomicU16 {
+        // SAFETY: the count lives as long as the mbuf. Everyone, DPDK included, changes it atomically while it is more
+        // than 1.
         unsafe { AtomicU16::from_ptr(self.field(sys::LR_MBUF_REFCNT)) }
     }
 
-    /// The number of [`Bytes`](crate::Bytes) over it.
+    /// Returns the count of [`Bytes`](crate::Bytes) handles.
     #[inline]
-    fn holders(&self) -> &AtomicU16 {
-        // SAFETY: a field of ours, reserved before there were packets, that lives as long as the mbuf and that only this
-        // reads and writes.
-        unsafe { AtomicU16::from_ptr(self.field(header_ownership::holders())) }
+    fn handles(&self) -> &AtomicU16 {
+        // SAFETY: a dynamic field, registered before packets existed, that lives as long as the mbuf and that only this
+        // crate accesses.
+        unsafe { AtomicU16::from_ptr(self.field(header_ownership::handles_offset())) }
     }
 
     #[inline]
-    fn counts(&self) -> Counts<'_> {
-        Counts { references: self.references(), holders: self.holders() }
+    fn counts(&self) -> RefCounts<'_> {
+        RefCounts { refcnt: self.refcnt(), handles: self.handles() }
     }
 
     #[inline]
@@ -96,7 +96,7 @@ impl Segment {
         usize::from(self.get::<u16>(sys::LR_MBUF_BUF_LEN))
     }
 
-    /// Bytes in this segment and those behind it; true of a head only.
+    /// Returns the length of this segment and those behind it. Valid in a head only.
     #[inline]
     pub fn pkt_len(self) -> usize {
         self.get::<u32>(sys::LR_MBUF_PKT_LEN) as usize
@@ -108,7 +108,7 @@ impl Segment {
         self.set(sys::LR_MBUF_PKT_LEN, len as u32);
     }
 
-    /// Segments in the chain; true of a head only.
+    /// Returns the number of segments in the chain. Valid in a head only.
     #[inline]
     pub fn segments(self) -> usize {
         usize::from(self.get::<u16>(sys::LR_MBUF_NB_SEGS))
@@ -159,8 +159,8 @@ impl Segment {
         self.set(sys::LR_MBUF_TX_OFFLOAD, word);
     }
 
-    /// How far from the start of its data a driver may write that does the offloads asked of this head: to the end of the
-    /// headers, which are at least as long as their fixed parts, whatever was asked.
+    /// Returns how many bytes of its data a driver may write for the requested offloads: the headers, at least their
+    /// fixed parts, whatever lengths were requested.
     #[inline]
     pub fn headers_written(self) -> usize {
         const IPV4: usize = 20;
@@ -195,7 +195,7 @@ impl Segment {
         self.set(sys::LR_MBUF_VLAN_TCI, tci);
     }
 
-    /// The pool that the mbuf itself came from.
+    /// Returns the pool of the mbuf itself.
     #[inline]
     pub fn pool(self) -> *mut sys::rte_mempool {
         self.get(sys::LR_MBUF_POOL)
@@ -212,11 +212,11 @@ impl Segment {
         unsafe { sys::lr_private(self.as_ptr()) }
     }
 
-    /// The first byte of its data.
+    /// Returns the address of the data.
     #[inline]
     pub fn data(self) -> NonNull<u8> {
         let buffer: *mut u8 = self.get(sys::LR_MBUF_BUF_ADDR);
-        // SAFETY: a live mbuf has a buffer, and its data begin within it.
+        // SAFETY: a live mbuf has a buffer, and its data start within it.
         unsafe { NonNull::new_unchecked(buffer.add(self.data_off())) }
     }
 
@@ -225,110 +225,110 @@ impl Segment {
         self.flags() & sys::LR_MBUF_EXTERNAL != 0
     }
 
-    /// Whether its bytes are in its own buffer.
+    /// Returns whether the bytes are in the mbuf's own buffer.
     #[inline]
     pub fn is_direct(self) -> bool {
         self.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL) == 0
     }
 
-    /// Whether it has one reference: its packet's.
+    /// Returns whether the packet's reference is the only one.
     #[inline]
     pub fn is_sole(self) -> bool {
         self.counts().is_sole()
     }
 
-    /// Whether nobody else can see its bytes: they are in its own buffer, and it has one reference.
+    /// Returns whether the bytes are exclusive: in the mbuf's own buffer, with one reference.
     #[inline]
     pub fn is_exclusive(self) -> bool {
         self.is_direct() && self.is_sole()
     }
 
-    /// Whether the buffer that its data lie in can have no more references.
+    /// Returns whether the reference count of the data's buffer is exhausted.
     #[inline]
     pub fn is_saturated(self) -> bool {
         // SAFETY: a live mbuf, which keeps the buffer and its count alive.
         unsafe { sys::lr_references(self.as_ptr()) >= SATURATED - 1 }
     }
 
-    /// Frees it: the caller's reference is the last.
+    /// Frees the segment. The caller's reference is the last.
     #[inline]
     fn free(self) {
-        // As DPDK wants what it frees: with its last reference.
-        self.references().store(1, Ordering::Relaxed);
-        // SAFETY: the reference of which the functions that lead here take over, and there is no other.
+        // DPDK frees a segment with its last reference.
+        self.refcnt().store(1, Ordering::Relaxed);
+        // SAFETY: takes over the last reference, as the callers have established.
         unsafe { sys::lr_free_segment(self.as_ptr()) }
     }
 
-    /// One holder more, beside the caller.
+    /// Adds a handle. The caller holds one.
     #[inline]
-    pub fn share(self) {
-        self.counts().share();
+    pub fn add_handle(self) {
+        self.counts().add_handle();
     }
 
-    /// Makes the packet's reference that of a first holder, or gives it back if there are holders, of which the caller is
-    /// one from now on.
+    /// Converts the packet's reference to a handle.
     ///
     /// # Safety
-    /// The caller has the packet's reference, and does not use it again.
+    /// The caller holds the packet's reference, and does not use it afterwards.
     #[inline]
-    pub unsafe fn hold(self) {
-        if self.counts().hold() {
+    pub unsafe fn packet_to_handle(self) {
+        if self.counts().packet_to_handle() {
             self.free();
         }
     }
 
-    /// Makes the caller a holder of its data from `from` on, and keeps account of the bytes that are still its packet's alone.
-    /// `false` when it can have no more references.
+    /// Adds a handle to the data from `from` on, and updates the end of the packet's exclusive bytes. Returns `false`
+    /// if the reference count is exhausted.
     ///
     /// # Safety
-    /// The caller has the packet's reference to itself: no other thread shares or gives up that same one meanwhile.
+    /// The caller uses the packet's reference exclusively: no other thread shares or releases it meanwhile.
     #[inline]
     pub unsafe fn retain(self, from: usize) -> bool {
         let end = self.data_off() + from;
         if self.is_sole() {
             header_ownership::set_end(self, self.is_direct().then_some(end));
-            self.counts().retain_sole();
+            self.counts().add_first_handle();
             return true;
         }
-        if !self.counts().retain_shared() {
+        if !self.counts().add_handle_to_shared() {
             return false;
         }
         header_ownership::set_end(self, header_ownership::end(self).map(|before| before.min(end)));
         true
     }
 
-    /// The caller is a holder no more, on any thread; with the last reference the segment is freed.
+    /// Releases a handle, on any thread. The last reference frees the segment.
     ///
     /// # Safety
-    /// The caller is a holder, and does not use the segment again.
+    /// The caller holds a handle, and does not use the segment afterwards.
     #[inline]
-    pub unsafe fn release(self) {
-        if self.counts().release() {
+    pub unsafe fn release_handle(self) {
+        if self.counts().release_handle() {
             self.free();
         }
     }
 
-    /// Lets the segment of a packet look as if the packet's reference were the only one, until [`reclaim`](Self::reclaim):
-    /// for a driver that then writes in front of the data, which it may if no holder sees those bytes. `false`, and nothing
-    /// has changed, if the packet has no holders beside it, or others than holders.
+    /// Masks the reference count as 1 until [`restore_refcnt`](Self::restore_refcnt), for a driver that then writes in
+    /// front of the data. The bytes there must be exclusive to the packet. Returns `false`, without an effect, if there
+    /// are no handles, or other references than handles, or the bytes are not exclusive.
     ///
-    /// Meanwhile the caller is a holder, so that the holders' reference is not given back, and there is nobody else to change
-    /// the count of references by.
+    /// The caller holds a handle meanwhile, so the reference of the handles is not released, and no one else changes
+    /// the reference count.
     ///
     /// # Safety
-    /// The caller has the packet's reference to itself, and until it reclaims the segment nobody gives that back.
+    /// The caller uses the packet's reference exclusively, and it is not released before the count is restored.
     #[inline]
-    pub unsafe fn lend(self) -> bool {
-        header_ownership::end(self).is_some_and(|end| self.data_off() <= end) && self.counts().lend()
+    pub unsafe fn mask_refcnt(self) -> bool {
+        header_ownership::end(self).is_some_and(|end| self.data_off() <= end) && self.counts().mask_refcnt()
     }
 
-    /// Ends what [`lend`](Self::lend) began, when the driver has decided; it may have taken the packet over.
+    /// Ends the masking by [`mask_refcnt`](Self::mask_refcnt), after the driver has decided. The driver may own the
+    /// packet now.
     ///
     /// # Safety
-    /// The segment is lent, by the caller.
+    /// The caller has masked the reference count.
     #[inline]
-    pub unsafe fn reclaim(self) {
-        if self.counts().reclaim() {
+    pub unsafe fn restore_refcnt(self) {
+        if self.counts().restore_refcnt() {
             self.free();
         }
     }

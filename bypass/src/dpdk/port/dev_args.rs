@@ -1,191 +1,193 @@
-//! From a [`Via`] to the devices that DPDK is to make, and what is to be checked before.
+//! Device arguments for a [`Via`], and checks before DPDK sees them.
 
 use super::error::OpenError;
-use super::interface::{self, Right};
+use super::interface::{self, LinuxCap};
 use crate::{MacAddr, Via};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One device for DPDK to make or take.
+/// Device for DPDK to create or to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Device {
-    /// Its bus.
+pub(crate) struct DevArgs {
+    /// Bus of the device.
     pub bus: &'static str,
-    /// Its name there, which no other device of the process has.
+    /// Name on the bus, unique within the process.
     pub name: String,
-    /// Its arguments.
+    /// Device arguments.
     pub arguments: String,
 }
 
-/// What a network is made of.
+/// Specification of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// The network, for messages.
+pub(crate) struct PortSpec {
+    /// Network, for messages.
     pub via: String,
-    /// Its kind, as far as it makes a difference later.
-    pub kind: Kind,
-    /// Its devices; each has `queues / devices.len()` queues. Empty: the first port that EAL found.
-    pub devices: Vec<Device>,
-    /// Queue pairs in all.
+    /// PortKind of port.
+    pub kind: PortKind,
+    /// Devices, each with `queues / devices.len()` queues. Empty: the first port that EAL found.
+    pub devices: Vec<DevArgs>,
+    /// Total number of queue pairs.
     pub queues: u16,
-    /// The Ethernet address that the device is told or, if it keeps its own, that we use.
+    /// Ethernet address that the device is given or, if it keeps its own, that the port uses.
     pub mac: Option<MacAddr>,
 }
 
-/// The kinds that differ after the device is made.
+/// Kinds of ports that are treated differently after creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A device of its own, or whatever EAL was told.
+pub(crate) enum PortKind {
+    /// Hardware or virtual device without special treatment, or the device of EAL's arguments.
     Other,
-    /// A kernel interface.
+    /// Kernel interface.
     AfXdp(String),
-    /// A kernel interface that the device makes.
+    /// Kernel interface that the device creates.
     Tap(String),
-    /// The end of a link that connects to a socket: made when the other end is there, and again when it is back.
+    /// Connecting end of a link: created while the other end serves the socket, and again when it returns.
     Client { socket: PathBuf, peer: &'static str },
-    /// The end of a vhost-user link that serves.
+    /// Serving end of a vhost-user link.
     Vhost,
-    /// The end of a memif link that serves.
+    /// Serving end of a memif link.
     MemifServer,
 }
 
-/// What is asked of a network besides its name.
+/// Requested properties of a port.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct PortRequest {
     pub queues: u16,
     pub mac: Option<MacAddr>,
     pub force: bool,
 }
 
-/// Numbers of devices, unique in the process: DPDK's names must be.
+/// Number of the next device: names must be unique in the process.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
-/// The longest path that fits a `sockaddr_un`.
+/// Maximum path of a `sockaddr_un`.
 const SOCKET_PATH: usize = 107;
-/// The longest path that the memif driver takes.
+/// Maximum path of the memif driver.
 const MEMIF_PATH: usize = 107;
 /// Descriptors of a ring between two processes: enough for bursts, few enough to stay in the cache.
-const RING: u32 = 512;
+const RING_SIZE: u32 = 512;
 
-/// Checks what can be checked, and says which devices to make.
-pub(crate) fn plan(via: &Via, wish: Wish) -> Result<Plan, OpenError> {
-    let build = |kind, devices, mac| Plan { via: via.to_string(), kind, devices, queues: wish.queues, mac };
-    let random = || wish.mac.unwrap_or_else(random_mac);
+/// Checks `via` and returns the devices to create.
+pub(crate) fn port_spec(via: &Via, request: PortRequest) -> Result<PortSpec, OpenError> {
+    let build = |kind, devices, mac| PortSpec { via: via.to_string(), kind, devices, queues: request.queues, mac };
+    let random = || request.mac.unwrap_or_else(random_mac);
     match via {
         Via::Kernel | Via::Rdma { .. } => Err(OpenError::NotDpdk(via.to_string())),
-        Via::Eal => Ok(build(Kind::Other, Vec::new(), wish.mac)),
+        Via::Eal => Ok(build(PortKind::Other, Vec::new(), request.mac)),
         Via::Pci { address, options } => {
-            let device = Device { bus: "pci", name: address.clone(), arguments: options.join(",") };
-            Ok(build(Kind::Other, vec![device], wish.mac))
+            let device = DevArgs { bus: "pci", name: address.clone(), arguments: options.join(",") };
+            Ok(build(PortKind::Other, vec![device], request.mac))
         }
         Via::AfXdp { interface, options } => {
-            let devices = af_xdp(via, interface, options, wish)?;
-            Ok(build(Kind::AfXdp(interface.clone()), devices, wish.mac))
+            let devices = af_xdp(via, interface, options, request)?;
+            Ok(build(PortKind::AfXdp(interface.clone()), devices, request.mac))
         }
         Via::Tap { interface, options } => {
-            permitted(via, &[Right::NetAdmin])?;
+            check_linux_caps(via, &[LinuxCap::NetAdmin])?;
             if !Path::new("/dev/net/tun").exists() {
                 return Err(OpenError::NoTun);
             }
             if interface::exists(interface) {
                 return Err(OpenError::InterfaceExists(interface.clone()));
             }
-            // The address that TAP reports is the kernel's end's.
+            // The TAP driver reports the Ethernet address of the kernel's end.
             let device = device("net_tap", &[("iface", interface.clone())], options);
-            Ok(build(Kind::Tap(interface.clone()), vec![device], Some(random())))
+            Ok(build(PortKind::Tap(interface.clone()), vec![device], Some(random())))
         }
         Via::VirtioUser { socket, options } => {
             let path = socket_path(socket, SOCKET_PATH)?;
-            let ours = [
+            let defaults = [
                 ("path", path),
-                ("queues", wish.queues.to_string()),
-                ("queue_size", RING.to_string()),
+                ("queues", request.queues.to_string()),
+                ("queue_size", RING_SIZE.to_string()),
                 ("mac", random().to_string()),
             ];
-            // As a server it waits in the driver, which also connects again.
-            let kind = match given(options, "server") {
-                Some("1") => Kind::Other,
-                _ => Kind::Client { socket: socket.clone(), peer: "vhost" },
+            // As a server, the driver itself waits and reconnects.
+            let kind = match option_value(options, "server") {
+                Some("1") => PortKind::Other,
+                _ => PortKind::Client { socket: socket.clone(), peer: "vhost" },
             };
-            Ok(build(kind, vec![device("virtio_user", &ours, options)], None))
+            Ok(build(kind, vec![device("virtio_user", &defaults, options)], None))
         }
         Via::Vhost { socket, options } => {
             let path = socket_path(socket, SOCKET_PATH)?;
-            if given(options, "client") != Some("1") {
-                free_socket(socket, is_served)?;
+            if option_value(options, "client") != Some("1") {
+                remove_stale_socket(socket, is_served)?;
             }
-            let ours = [("iface", path), ("queues", wish.queues.to_string()), ("tso", "1".to_owned())];
-            Ok(build(Kind::Vhost, vec![device("net_vhost", &ours, options)], wish.mac))
+            let defaults = [("iface", path), ("queues", request.queues.to_string()), ("tso", "1".to_owned())];
+            Ok(build(PortKind::Vhost, vec![device("net_vhost", &defaults, options)], request.mac))
         }
         Via::Memif { socket, server, options } => {
             let path = socket_path(socket, MEMIF_PATH)?;
             let role = if *server { "server" } else { "client" };
-            let ours = [
+            let defaults = [
                 ("socket", path),
                 ("role", role.to_owned()),
                 ("socket-abstract", "no".to_owned()),
-                ("rsize", RING.ilog2().to_string()),
+                ("rsize", RING_SIZE.ilog2().to_string()),
                 ("mac", random().to_string()),
             ];
             let kind = match server {
                 true => {
-                    free_socket(socket, is_served_by_memif)?;
-                    Kind::MemifServer
+                    remove_stale_socket(socket, is_served_by_memif)?;
+                    PortKind::MemifServer
                 }
-                false => Kind::Client { socket: socket.clone(), peer: "memif server" },
+                false => PortKind::Client { socket: socket.clone(), peer: "memif server" },
             };
-            Ok(build(kind, vec![device("net_memif", &ours, options)], None))
+            Ok(build(kind, vec![device("net_memif", &defaults, options)], None))
         }
     }
 }
 
-/// A virtual device with our arguments, less those that the user's options give, and the options as they are.
-fn device(driver: &str, ours: &[(&str, String)], options: &[String]) -> Device {
+/// Creates a virtual device with `defaults`, except those that `options` replace, followed by `options`.
+fn device(driver: &str, defaults: &[(&str, String)], options: &[String]) -> DevArgs {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    let ours =
-        ours.iter().filter(|(key, _)| given(options, key).is_none()).map(|(key, value)| format!("{key}={value}"));
-    let arguments = ours.chain(options.iter().cloned()).collect::<Vec<_>>().join(",");
-    Device { bus: "vdev", name: format!("{driver}{number}"), arguments }
+    let defaults = defaults
+        .iter()
+        .filter(|(key, _)| option_value(options, key).is_none())
+        .map(|(key, value)| format!("{key}={value}"));
+    let arguments = defaults.chain(options.iter().cloned()).collect::<Vec<_>>().join(",");
+    DevArgs { bus: "vdev", name: format!("{driver}{number}"), arguments }
 }
 
-/// The value that the options give `key`; empty when they give it none.
-fn given<'a>(options: &'a [String], key: &str) -> Option<&'a str> {
+/// Returns the value of `key` in `options`; empty for an option without a value.
+fn option_value<'a>(options: &'a [String], key: &str) -> Option<&'a str> {
     options.iter().find_map(|option| match option.split_once('=') {
         Some((name, value)) => (name == key).then_some(value),
         None => (option == key).then_some(""),
     })
 }
 
-fn af_xdp(via: &Via, name: &str, options: &[String], wish: Wish) -> Result<Vec<Device>, OpenError> {
+fn af_xdp(via: &Via, name: &str, options: &[String], request: PortRequest) -> Result<Vec<DevArgs>, OpenError> {
     if !interface::exists(name) {
         return Err(OpenError::NoInterface(name.to_owned()));
     }
-    if !wish.force && interface::carries_default_route(name) {
+    if !request.force && interface::carries_default_route(name) {
         return Err(OpenError::DefaultRoute(name.to_owned()));
     }
-    permitted(via, &[Right::NetAdmin, Right::NetRaw])?;
+    check_linux_caps(via, &[LinuxCap::NetAdmin, LinuxCap::NetRaw])?;
     let iface = ("iface", name.to_owned());
-    if given(options, "start_queue").is_some() || given(options, "queue_count").is_some() {
+    if option_value(options, "start_queue").is_some() || option_value(options, "queue_count").is_some() {
         return Ok(vec![device("net_af_xdp", &[iface], options)]);
     }
     let channels = interface::channels(name);
     let has = channels.rx + channels.combined;
-    if usize::from(wish.queues) > has.max(1) {
+    if usize::from(request.queues) > has.max(1) {
         return Err(OpenError::TooManyQueues {
             via: via.to_string(),
-            asked: wish.queues.into(),
+            asked: request.queues.into(),
             has: has.max(1),
-            remedy: more_queues(name, channels, wish.queues),
+            remedy: more_queues(name, channels, request.queues),
         });
     }
-    if channels.combined >= usize::from(wish.queues) {
-        let queues = ("queue_count", wish.queues.to_string());
+    if channels.combined >= usize::from(request.queues) {
+        let queues = ("queue_count", request.queues.to_string());
         return Ok(vec![device("net_af_xdp", &[iface, queues], options)]);
     }
-    // The driver counts combined channels only; one device for each queue needs none.
-    Ok((0..wish.queues)
+    // The driver counts combined channels only; one device per queue needs none.
+    Ok((0..request.queues)
         .map(|queue| device("net_af_xdp", &[iface.clone(), ("start_queue", queue.to_string())], options))
         .collect())
 }
@@ -201,15 +203,15 @@ fn more_queues(name: &str, channels: interface::Channels, queues: u16) -> String
     }
 }
 
-fn permitted(via: &Via, rights: &[Right]) -> Result<(), OpenError> {
-    match rights.iter().find(|&&right| !interface::has(right)) {
+fn check_linux_caps(via: &Via, caps: &[LinuxCap]) -> Result<(), OpenError> {
+    match caps.iter().find(|&&cap| !interface::has(cap)) {
         None => Ok(()),
-        Some(Right::NetAdmin) => Err(OpenError::NoPermission { via: via.to_string(), needs: "CAP_NET_ADMIN" }),
-        Some(Right::NetRaw) => Err(OpenError::NoPermission { via: via.to_string(), needs: "CAP_NET_RAW" }),
+        Some(LinuxCap::NetAdmin) => Err(OpenError::NoPermission { via: via.to_string(), needs: "CAP_NET_ADMIN" }),
+        Some(LinuxCap::NetRaw) => Err(OpenError::NoPermission { via: via.to_string(), needs: "CAP_NET_RAW" }),
     }
 }
 
-/// A socket's path as an argument, if its directory is there and it is short enough.
+/// Returns a socket's path as an argument, if its directory exists and it is short enough.
 fn socket_path(socket: &Path, max: usize) -> Result<String, OpenError> {
     let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
@@ -221,8 +223,8 @@ fn socket_path(socket: &Path, max: usize) -> Result<String, OpenError> {
     }
 }
 
-/// Makes way for a socket of ours: one that a dead process left is removed.
-fn free_socket(socket: &Path, is_served: fn(&Path) -> bool) -> Result<(), OpenError> {
+/// Prepares the path of a socket to be created: removes a socket that a dead process left.
+fn remove_stale_socket(socket: &Path, is_served: fn(&Path) -> bool) -> Result<(), OpenError> {
     match std::fs::symlink_metadata(socket) {
         Err(_) => Ok(()),
         Ok(found) if !found.file_type().is_socket() => Err(OpenError::NotASocket(socket.to_owned())),
@@ -242,8 +244,8 @@ fn is_served(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// memif's sockets carry messages (SOCK_SEQPACKET), which the standard library does not connect to: a listener
-/// refuses a stream for its type, and a socket without one refuses for having none.
+/// Returns whether a memif socket is served. It is of type SOCK_SEQPACKET, to which the standard library cannot
+/// connect: a listener refuses a stream with EPROTOTYPE, and a socket without a listener refuses with ECONNREFUSED.
 fn is_served_by_memif(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -251,7 +253,7 @@ fn is_served_by_memif(socket: &Path) -> bool {
     }
 }
 
-/// A locally administered address of our own.
+/// Returns a random locally administered address.
 fn random_mac() -> MacAddr {
     let mut mac = [0; 6];
     fastrand::Rng::new().fill(&mut mac);
@@ -263,56 +265,56 @@ fn random_mac() -> MacAddr {
 mod tests {
     use super::*;
 
-    fn wish(queues: u16) -> Wish {
-        Wish { queues, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])), force: false }
+    fn request(queues: u16) -> PortRequest {
+        PortRequest { queues, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])), force: false }
     }
 
-    fn planned(via: &str, queues: u16) -> Result<Plan, OpenError> {
-        plan(&via.parse().unwrap(), wish(queues))
-    }
-
-    #[test]
-    fn virtio_user_connects_with_our_defaults() {
-        let plan = planned("virtio-user:/tmp/lr-none.sock", 2).unwrap();
-        assert_eq!(plan.devices[0].arguments, "path=/tmp/lr-none.sock,queues=2,queue_size=512,mac=02:00:00:00:00:01");
-        assert!(matches!(plan.kind, Kind::Client { .. }));
+    fn spec_of(via: &str, queues: u16) -> Result<PortSpec, OpenError> {
+        port_spec(&via.parse().unwrap(), request(queues))
     }
 
     #[test]
-    fn the_users_options_replace_ours_and_reach_the_driver_as_they_are() {
-        let plan = planned("virtio-user:/tmp/lr-none.sock,queue_size=1024,packed_vq=1,server=1", 1).unwrap();
+    fn virtio_user_connects_with_default_arguments() {
+        let spec = spec_of("virtio-user:/tmp/lr-none.sock", 2).unwrap();
+        assert_eq!(spec.devices[0].arguments, "path=/tmp/lr-none.sock,queues=2,queue_size=512,mac=02:00:00:00:00:01");
+        assert!(matches!(spec.kind, PortKind::Client { .. }));
+    }
+
+    #[test]
+    fn user_options_replace_defaults_and_reach_the_driver_unchanged() {
+        let spec = spec_of("virtio-user:/tmp/lr-none.sock,queue_size=1024,packed_vq=1,server=1", 1).unwrap();
         assert_eq!(
-            plan.devices[0].arguments,
+            spec.devices[0].arguments,
             "path=/tmp/lr-none.sock,queues=1,mac=02:00:00:00:00:01,queue_size=1024,packed_vq=1,server=1"
         );
-        assert_eq!(plan.kind, Kind::Other);
+        assert_eq!(spec.kind, PortKind::Other);
     }
 
     #[test]
     fn vhost_serves_and_offers_segmentation() {
-        let plan = planned("vhost:/tmp/lr-none.sock", 3).unwrap();
-        assert_eq!(plan.devices[0].arguments, "iface=/tmp/lr-none.sock,queues=3,tso=1");
+        let spec = spec_of("vhost:/tmp/lr-none.sock", 3).unwrap();
+        assert_eq!(spec.devices[0].arguments, "iface=/tmp/lr-none.sock,queues=3,tso=1");
     }
 
     #[test]
     fn memif_uses_a_socket_in_the_file_system() {
-        let plan = planned("memif:/tmp/lr-none.sock,server,id=3", 1).unwrap();
+        let spec = spec_of("memif:/tmp/lr-none.sock,server,id=3", 1).unwrap();
         assert_eq!(
-            plan.devices[0].arguments,
+            spec.devices[0].arguments,
             "socket=/tmp/lr-none.sock,role=server,socket-abstract=no,rsize=9,mac=02:00:00:00:00:01,id=3"
         );
-        assert_eq!(plan.kind, Kind::MemifServer);
+        assert_eq!(spec.kind, PortKind::MemifServer);
     }
 
     #[test]
-    fn two_devices_never_share_a_name() {
-        let name = || planned("vhost:/tmp/lr-none.sock", 1).unwrap().devices[0].name.clone();
+    fn device_names_are_unique() {
+        let name = || spec_of("vhost:/tmp/lr-none.sock", 1).unwrap().devices[0].name.clone();
         assert_ne!(name(), name());
     }
 
     #[test]
-    fn what_cannot_work_is_refused_before_dpdk_sees_it() {
-        let error = |via| planned(via, 1).unwrap_err();
+    fn invalid_ports_are_rejected_before_dpdk_sees_them() {
+        let error = |via| spec_of(via, 1).unwrap_err();
         assert_eq!(error("kernel"), OpenError::NotDpdk("kernel".to_owned()));
         assert_eq!(error("af_xdp:nonsense0"), OpenError::NoInterface("nonsense0".to_owned()));
         assert_eq!(error("vhost:/nonsense/a.sock"), OpenError::NoDirectory("/nonsense".into()));
@@ -321,14 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_served_is_left_alone_and_a_stale_one_is_removed() {
+    fn served_socket_is_kept_and_stale_socket_is_removed() {
         let path = std::env::temp_dir().join(format!("lr-vdev-{}.sock", std::process::id()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert_eq!(free_socket(&path, is_served), Err(OpenError::SocketInUse(path.clone())));
-        assert_eq!(free_socket(&path, is_served_by_memif), Err(OpenError::SocketInUse(path.clone())));
+        assert_eq!(remove_stale_socket(&path, is_served), Err(OpenError::SocketInUse(path.clone())));
+        assert_eq!(remove_stale_socket(&path, is_served_by_memif), Err(OpenError::SocketInUse(path.clone())));
         drop(listener);
         assert!(path.exists());
-        assert_eq!(free_socket(&path, is_served), Ok(()));
+        assert_eq!(remove_stale_socket(&path, is_served), Ok(()));
         assert!(!path.exists());
     }
 }

@@ -1,37 +1,37 @@
-//! Why a port could not be opened, and what to do about it.
+//! Errors of opening a port, with remedies.
 
 use crate::dpdk::mbuf::mempool::MempoolError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A port could not be opened.
+/// Reason why a port could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The network is not one of DPDK's.
-    #[error("'{0}' is not a network that DPDK opens")]
+    /// The network is not opened by DPDK.
+    #[error("'{0}' is not a DPDK network")]
     NotDpdk(String),
-    /// There is no such interface in this network namespace.
+    /// The interface does not exist in this network namespace.
     #[error("there is no interface '{0}' here: 'ip link' lists those that are")]
     NoInterface(String),
-    /// A TAP interface of that name would have to be made, and there is one.
+    /// A TAP interface is to be created, and an interface with its name exists.
     #[error("there is an interface '{0}' already: choose another name, or remove it with 'ip link del {0}'")]
     InterfaceExists(String),
-    /// Another Linerate process, or this one, has the interface.
+    /// Another Linerate process, or this one, uses the interface.
     #[error("'{0}' is being used by another Linerate process: stop it, or choose another interface")]
     InterfaceInUse(String),
-    /// The kernel would lose its way out.
+    /// The interface carries the default route.
     #[error(
         "'{0}' carries this host's default route, and the kernel would lose it (you might be connected through it): \
          choose another interface, or give --force"
     )]
     DefaultRoute(String),
-    /// A right is missing.
+    /// A Linux capability is missing.
     #[error("no permission for {via}: it needs {needs}; run as root")]
     NoPermission {
-        /// What was to be opened.
+        /// Network to be opened.
         via: String,
-        /// The right.
+        /// Missing capability.
         needs: &'static str,
     },
     /// The kernel has no TUN/TAP driver, or the device node is missing.
@@ -40,84 +40,84 @@ pub enum OpenError {
     /// The directory of a socket does not exist.
     #[error("there is no directory '{}' for the socket: make it, or name another", .0.display())]
     NoDirectory(PathBuf),
-    /// The path of a socket is longer than the kernel or DPDK takes.
+    /// The path of a socket exceeds the limit of the kernel or DPDK.
     #[error("the socket's path '{}' is longer than the {max} bytes it may have: choose a shorter one", .path.display())]
     PathTooLong {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What it may have.
+        /// Maximum length in bytes.
         max: usize,
     },
-    /// What is there is not a socket.
+    /// The path exists and is not a socket.
     #[error("'{}' is there and is not a socket: choose another path", .0.display())]
     NotASocket(PathBuf),
-    /// A living process has the socket.
+    /// A live process serves the socket.
     #[error("another process serves the socket '{}': stop it, or choose another path", .0.display())]
     SocketInUse(PathBuf),
-    /// Nobody serves the socket.
+    /// The socket was not served within the timeout.
     #[error(
         "nobody served the socket '{}' within {} s: start the other end ({peer}:{})",
         .socket.display(), .waited.as_secs_f32(), .socket.display()
     )]
     NoPeer {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the other end is called.
+        /// PortKind of the other end.
         peer: &'static str,
-        /// How long it was waited for.
+        /// Time waited.
         waited: Duration,
     },
-    /// The stop flag was set while the other end was waited for.
+    /// The stop flag was set while waiting for the other end.
     #[error("stopped while waiting for the other end")]
     Stopped,
-    /// No port came of EAL's arguments.
+    /// EAL's arguments created no port.
     #[error("EAL found no port: name one after '--', such as -- --vdev=net_ring0")]
     NoPort,
-    /// The device has fewer queues.
+    /// The device has too few queues.
     #[error("{via} has {has} queue(s) and {asked} are needed: {remedy}")]
     TooManyQueues {
-        /// The device.
+        /// Network to be opened.
         via: String,
-        /// Queues that were asked for.
+        /// Requested queues.
         asked: usize,
-        /// Queues that it has.
+        /// Available queues.
         has: usize,
-        /// What to do.
+        /// Remedy.
         remedy: String,
     },
-    /// The device cannot send packets of that size.
+    /// The MTU exceeds the maximum of the device.
     #[error("{via} takes packets of {max} bytes at most, and an MTU of {asked} was asked for: {remedy}")]
     MtuTooLarge {
-        /// The device.
+        /// Network to be opened.
         via: String,
-        /// The MTU that was asked for.
+        /// Requested MTU.
         asked: u16,
-        /// The MTU that it can have.
+        /// Maximum MTU.
         max: u32,
-        /// What to do.
+        /// Remedy.
         remedy: String,
     },
-    /// The device keeps its own Ethernet address.
+    /// The device rejects the Ethernet address.
     #[error("{via} does not take the Ethernet address {mac}: {reason}")]
     Mac {
-        /// The device.
+        /// Network to be opened.
         via: String,
-        /// The address.
+        /// Requested address.
         mac: crate::MacAddr,
-        /// DPDK's words.
+        /// DPDK's error messages.
         reason: String,
     },
-    /// No memory for packets.
+    /// There is no memory for packets.
     #[error(transparent)]
     Mempool(#[from] MempoolError),
-    /// DPDK refused, and logged why.
+    /// DPDK failed.
     #[error("{via} could not be {step}: {reason}")]
     Device {
-        /// The device.
+        /// Network to be opened.
         via: String,
-        /// What was being done.
+        /// Failed step, as a participle.
         step: &'static str,
-        /// DPDK's words.
+        /// DPDK's error messages.
         reason: String,
     },
 }

@@ -1,10 +1,10 @@
-//! What the kernel says about its network interfaces, in the network namespace of the calling thread.
+//! Properties of kernel interfaces, in the network namespace of the calling thread.
 
 use std::ffi::CString;
 use std::fs::read_to_string;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A request about the interface `name`, and a socket of the namespace to ask by.
+/// ioctl request about an interface, and a socket in the namespace.
 struct Query {
     socket: OwnedFd,
     request: libc::ifreq,
@@ -12,14 +12,14 @@ struct Query {
 
 impl Query {
     fn new(name: &str) -> Option<Query> {
-        // SAFETY: no pointers.
+        // SAFETY: there are no pointer arguments.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
             return None;
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor, which this value owns.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: an `ifreq` is bytes and a union of plain values: all zero is one.
+        // SAFETY: an `ifreq` consists of bytes and a union of plain values, for which zero is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.len() >= request.ifr_name.len() {
             return None;
@@ -31,51 +31,51 @@ impl Query {
     }
 
     fn ask(&mut self, what: libc::Ioctl) -> bool {
-        // SAFETY: the kernel reads and writes an `ifreq`, and what it points to, for the requests used here.
+        // SAFETY: the kernel reads and writes an `ifreq`, and the memory it points to, for the requests used here.
         unsafe { libc::ioctl(self.socket.as_raw_fd(), what, &mut self.request) == 0 }
     }
 
-    /// Asks ethtool's question `about`, which begins with the command's number.
+    /// Executes an ethtool command. `about` starts with the number of the command.
     fn ethtool<T>(&mut self, about: &mut T) -> bool {
         self.request.ifr_ifru.ifru_data = std::ptr::from_mut(about).cast();
         self.ask(libc::SIOCETHTOOL as libc::Ioctl)
     }
 }
 
-/// Whether there is an interface of that name.
+/// Returns whether the interface exists.
 pub(crate) fn exists(name: &str) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     // SAFETY: a string.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
 }
 
-/// The largest IP packet of the interface.
+/// Returns the MTU of the interface.
 pub(crate) fn mtu(name: &str) -> Option<u32> {
     let mut query = Query::new(name)?;
     query.ask(libc::SIOCGIFMTU as libc::Ioctl).then_some(())?;
-    // SAFETY: the request that was answered fills this member.
+    // SAFETY: the successful request has filled this member.
     u32::try_from(unsafe { query.request.ifr_ifru.ifru_mtu }).ok()
 }
 
-/// Lets the kernel hold `length` frames that it sends by the interface and nobody has taken yet; whether it does.
+/// Sets the transmit queue length of the interface in frames. Returns whether the kernel accepted it.
 pub(crate) fn set_transmit_queue(name: &str, length: u16) -> bool {
     const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
     let Some(mut query) = Query::new(name) else { return false };
-    // The kernel calls this integer of the union `ifr_qlen`.
+    // The kernel names this integer of the union `ifr_qlen`.
     query.request.ifr_ifru.ifru_mtu = length.into();
     query.ask(SIOCSIFTXQLEN)
 }
 
-/// Whether the interface is up and has a carrier.
+/// Returns whether the interface is up and has a carrier.
 pub(crate) fn is_running(name: &str) -> bool {
     let Some(mut query) = Query::new(name) else { return false };
     let both = libc::IFF_UP | libc::IFF_RUNNING;
-    // SAFETY: the request that was answered fills this member.
+    // SAFETY: the successful request has filled this member.
     query.ask(libc::SIOCGIFFLAGS as libc::Ioctl)
         && unsafe { i32::from(query.request.ifr_ifru.ifru_flags) } & both == both
 }
 
-/// The name of the interface's driver.
+/// Returns the name of the interface's driver.
 pub(crate) fn driver(name: &str) -> Option<String> {
     const ETHTOOL_GDRVINFO: u32 = 3;
     #[repr(C)]
@@ -90,23 +90,23 @@ pub(crate) fn driver(name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&info.driver[..end]).into_owned())
 }
 
-/// The receive queues that an interface has now.
+/// Numbers of receive queues of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Channels {
-    /// Queues that are for receiving only.
+    /// Receive-only queues.
     pub rx: usize,
     /// Queues that receive and send.
     pub combined: usize,
 }
 
-/// The interface's queues; one that receives where its driver does not tell.
+/// Returns the queues of the interface, or one receive queue if its driver does not report them.
 pub(crate) fn channels(name: &str) -> Channels {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     #[repr(C)]
     #[derive(Default)]
     struct EthtoolChannels {
         command: u32,
-        /// Receive, send, other, combined: the most it can have, and what it has.
+        /// Maximum numbers of receive, transmit, other and combined channels; current numbers follow.
         max: [u32; 4],
         now: [u32; 4],
     }
@@ -118,9 +118,9 @@ pub(crate) fn channels(name: &str) -> Channels {
     }
 }
 
-/// Whether a default route, of IPv4 or IPv6, leaves by the interface.
+/// Returns whether an IPv4 or IPv6 default route uses the interface.
 pub(crate) fn carries_default_route(name: &str) -> bool {
-    // A thread may be in another namespace than its process.
+    // The thread may be in another namespace than its process.
     let read = |table| read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
     default_route_v4(&read("route"), name) || default_route_v6(&read("ipv6_route"), name)
 }
@@ -139,20 +139,20 @@ fn default_route_v6(table: &str, name: &str) -> bool {
     })
 }
 
-/// A right of a thread, as `capabilities(7)` numbers them.
+/// Linux capability, with its number (`capabilities(7)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Right {
+pub(crate) enum LinuxCap {
     /// `CAP_NET_ADMIN`.
     NetAdmin = 12,
     /// `CAP_NET_RAW`.
     NetRaw = 13,
 }
 
-/// Whether the calling thread has the right.
-pub(crate) fn has(right: Right) -> bool {
+/// Returns whether the calling thread has the capability.
+pub(crate) fn has(cap: LinuxCap) -> bool {
     let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> right as u32 & 1 == 1)
+    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> cap as u32 & 1 == 1)
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_an_interface_and_nonsense_is_not() {
+    fn interface_queries_distinguish_loopback_from_missing_interfaces() {
         assert!(exists("lo"));
         assert!(mtu("lo").is_some_and(|mtu| mtu >= 1280));
         assert!(!exists("nonsense0"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_route_is_one_of_no_destination_and_no_mask() {
+    fn default_route_has_no_destination_and_no_mask() {
         let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
                   eth0\t00000000\t010010AC\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
                   eth1\t000010AC\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";

@@ -1,22 +1,22 @@
-//! A network port: what one [`Via`] names, made of one or more of DPDK's devices.
+//! Ports: one or more ethdevs behind one [`Via`].
 
-mod claim;
 mod dev_args;
 pub(super) mod error;
 mod ethdev;
 mod interface;
+mod interface_lock;
 pub(super) mod queue_pair;
 mod quiesce;
 mod setup;
 mod supervisor;
 
-use self::claim::Claim;
-use self::dev_args::{Kind, Plan, Wish};
+use self::dev_args::{PortKind, PortRequest, PortSpec};
 use self::error::OpenError;
 use self::ethdev::{Ethdev, Failure};
-use self::queue_pair::{FURTHER, QueuePair};
-use self::quiesce::{Gate, Place};
-use self::setup::Choice;
+use self::interface_lock::InterfaceLock;
+use self::queue_pair::{EXTRA_HEADROOM, QueuePair};
+use self::quiesce::{QueueId, Quiesce};
+use self::setup::PortSettings;
 use self::supervisor::Supervisor;
 use crate::dpdk::Eal;
 use crate::dpdk::eal::peer_memory;
@@ -27,36 +27,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is asked of a port. What is `None` is chosen from what the device reports.
+/// Configuration of a port. `None` selects a value from the device's capabilities.
 #[derive(Debug, Clone)]
 pub struct PortConfig {
-    /// Queue pairs, one for each worker.
+    /// Number of queue pairs, one per worker.
     pub queues: u16,
-    /// Descriptors of a receive ring.
+    /// Descriptors per receive ring.
     pub rx_descriptors: Option<u16>,
-    /// Descriptors of a transmit ring.
+    /// Descriptors per transmit ring.
     pub tx_descriptors: Option<u16>,
-    /// The largest IP packet in bytes.
+    /// MTU: the longest IP packet in bytes.
     pub mtu: Option<u16>,
-    /// The Ethernet address.
+    /// Ethernet address.
     pub mac: Option<MacAddr>,
-    /// Packets in the port's pool; at least what its receive rings hold.
+    /// Packets in the port's pool; at least as many as its receive rings hold.
     pub pool_size: Option<u32>,
-    /// The key of the RSS hash. With one, and several queues, flows are spread over the queues by the hash: entry `i`
-    /// of the redirection table sends to queue `(i % 128) % queues`.
+    /// Key of the RSS hash. With a key and several queues, flows are distributed over the queues by the hash: entry `i`
+    /// of the redirection table selects queue `(i % 128) % queues`.
     pub rss_key: Option<[u8; 40]>,
-    /// Frames have a VLAN tag, beside the MTU. The device takes it off and puts it in where it can
+    /// Whether frames have a VLAN tag, in addition to the MTU. The device strips and inserts it where it can
     /// ([`Capabilities::vlan`]).
     pub vlan: bool,
-    /// Send a frame in several segments, if the driver takes them. Without, each is copied into one: for a device that does not do
-    /// what its driver says, such as QEMU's packed rings, which take the buffer id of a chain from its first descriptor where virtio
-    /// 1.1 (2.7.6) has it in the last.
+    /// Whether frames are sent in several segments if the driver accepts them. Otherwise each frame is copied into one
+    /// segment, for a device that does not do what its driver promises: QEMU's packed rings take the buffer id of a
+    /// chain from its first descriptor, where virtio 1.1 (2.7.6) has it in the last.
     pub multi_segment: bool,
-    /// Take an interface even if it carries the host's default route.
+    /// Whether to take an interface that carries the host's default route.
     pub force: bool,
-    /// How long to wait for the other end of a link that this end connects to; `None` for as long as it takes.
+    /// How long to wait for the other end of a link to which this end connects; `None` for no limit.
     pub peer_timeout: Option<Duration>,
-    /// Ends that wait when it becomes true.
+    /// Flag that ends the wait for the other end.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -79,51 +79,51 @@ impl Default for PortConfig {
     }
 }
 
-/// Frames that a port's devices lost, as they count them.
+/// Frames that a port's devices lost, by their counters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Drops {
-    /// Received and dropped because no worker took them in time.
+    /// Received frames dropped because no worker received them in time.
     pub rx_missed: u64,
-    /// Received in error.
+    /// Frames received in error.
     pub rx_errors: u64,
-    /// Received and dropped because the pool was empty.
+    /// Received frames dropped because the pool was empty.
     pub rx_no_mbuf: u64,
-    /// Sent in error.
+    /// Frames sent in error.
     pub tx_errors: u64,
 }
 
-/// An open port. Its queue pairs keep its devices open; it itself watches over them.
+/// Open port. It supervises its link; its queue pairs keep its devices open.
 ///
-/// Dropping it ends the watch. When the queue pairs are gone too, its devices are closed, and the sockets and interfaces
-/// that they made are removed.
+/// Dropping it ends the supervision. When the queue pairs have been dropped, too, the devices are closed, and the
+/// sockets and interfaces that they created are removed.
 #[derive(Debug)]
 pub struct Port {
     shared: Arc<Shared>,
-    /// Dropped before `shared`'s last handle can be: see [`Port::drop`].
+    /// Supervisor, dropped before the last handle of `shared`: see [`Port::drop`].
     supervisor: Option<Supervisor>,
     taken: AtomicBool,
 }
 
-/// What a port, its queue pairs and its supervisor have in common.
+/// State shared by a port, its queue pairs and its supervisor.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub plan: Plan,
-    pub choice: Choice,
+    pub spec: PortSpec,
+    pub settings: PortSettings,
     pub mac: MacAddr,
-    pub gate: Gate,
+    pub quiesce: Quiesce,
     link: AtomicBool,
-    /// The guest that is connected to this vhost port takes frames longer than its MTU.
-    takes_large: AtomicBool,
-    /// What the port can do for such a guest.
-    for_large: Capabilities,
+    /// Whether the guest connected to this vhost port accepts frames longer than its MTU.
+    guest_takes_large: AtomicBool,
+    /// Capabilities of the port with such a guest.
+    large_capabilities: Capabilities,
     devices: Mutex<Vec<Ethdev>>,
-    /// Let go after the devices, as the next is.
+    /// Dropped after the devices, as the next field is.
     pub pool: Mempool,
-    _claim: Option<Claim>,
+    _interface_lock: Option<InterfaceLock>,
 }
 
 impl Shared {
-    /// The devices; none while the other end of a link is away. Held only by who controls them, never by a worker.
+    /// Returns the devices; none while the other end of a link is away. Locked by control paths only, never by workers.
     pub fn devices(&self) -> MutexGuard<'_, Vec<Ethdev>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,73 +132,80 @@ impl Shared {
         self.link.load(Ordering::Relaxed)
     }
 
-    /// What the port can do now.
+    /// Returns the current capabilities.
     #[inline]
     pub fn capabilities(&self) -> &Capabilities {
-        if self.takes_large.load(Ordering::Relaxed) { &self.for_large } else { &self.choice.capabilities }
-    }
-
-    /// Notes what the other end of the link takes, if that is for it to say.
-    pub fn note_peer(&self) {
-        if self.plan.kind == Kind::Vhost {
-            let takes_large = self.devices().first().is_some_and(Ethdev::guest_takes_large);
-            self.takes_large.store(takes_large, Ordering::Relaxed);
+        if self.guest_takes_large.load(Ordering::Relaxed) {
+            &self.large_capabilities
+        } else {
+            &self.settings.capabilities
         }
     }
 
-    /// Notes the state of the link; whether it has changed.
+    /// Updates the capabilities from the features that a vhost guest negotiated.
+    pub fn update_guest_features(&self) {
+        if self.spec.kind == PortKind::Vhost {
+            let guest_takes_large = self.devices().first().is_some_and(Ethdev::guest_takes_large);
+            self.guest_takes_large.store(guest_takes_large, Ordering::Relaxed);
+        }
+    }
+
+    /// Updates the state of the link. Returns whether it has changed.
     pub fn set_link(&self, up: bool) -> bool {
         self.link.swap(up, Ordering::Relaxed) != up
     }
 }
 
-/// Frames that the kernel may have sent to a TAP interface before we take them. Its own 1000 overflow at once when many
-/// connections send, which then wait for their time-outs.
+/// Transmit queue length of a TAP interface in frames. The default of 1000 overflows when many connections send at
+/// once, which then wait for their retransmission timeouts.
 const TAP_QUEUE: u16 = 16_384;
 
-/// Pauses between attempts to reach the other end of a link.
-const ATTEMPT: Duration = Duration::from_millis(50);
-/// How long a peer that has been reached may take to answer, beyond the time in which it must be reached.
-const SILENCE: Duration = Duration::from_secs(2);
+/// Interval between attempts to reach the other end of a link.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Time within which a peer must reply once it has been reached, in addition to the time within which it must be
+/// reached.
+const PEER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum time for which an AF_XDP socket is retried. When a process ends, the kernel releases its AF_XDP sockets from the
-/// interface's queues after an RCU grace period and in deferred work (`xp_release_deferred` in `net/xdp/xsk_buff_pool.c`); until
-/// then a bind to the queue fails with EBUSY, so that a server that is restarted at once would not start.
+/// Maximum time for which an AF_XDP socket is retried. When a process ends, the kernel releases its AF_XDP sockets from
+/// the interface's queues after an RCU grace period and in deferred work (`xp_release_deferred` in
+/// `net/xdp/xsk_buff_pool.c`). Until then a bind to the queue fails with EBUSY, and a server that is restarted at once
+/// would not start.
 const XSK_RELEASE: Duration = Duration::from_secs(5);
 
 /// Interval between two attempts to open an AF_XDP socket.
 const XSK_RETRY: Duration = Duration::from_millis(20);
 
 impl Port {
-    /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
-    /// socket yet, it waits, as `config` says how long.
+    /// Opens the network that `via` names. If this end of a link connects and the link's socket is not served yet,
+    /// waits as `config` states.
     ///
-    /// The driver of `memif:` frees the shared memory on a thread of EAL's when the other end goes away. It waits for
-    /// nobody, so a worker that was interrupted within a burst at that moment faults. Such a port therefore takes SIGSEGV,
-    /// leaves the burst, and loses the packets that the driver had in hand; faults elsewhere go to whoever had the signal
-    /// before. The vhost library has no such moment.
+    /// The driver of `memif:` unmaps the shared memory on an EAL thread when the other end leaves, without regard to
+    /// workers, so a worker within a burst at that moment faults. Such a port therefore handles SIGSEGV, leaves the
+    /// burst, and loses the packets that the driver had in hand. Other faults go to the previous handler. The vhost
+    /// library has no such race.
     ///
-    /// The other end of `vhost:` and `memif:` may truncate the memory that it shares. Such a port therefore takes SIGBUS and
-    /// maps zeros in place of that memory; the link carries nothing until the other end connects again.
+    /// The other end of `vhost:` and `memif:` may truncate the memory that it shares. Such a port therefore handles
+    /// SIGBUS and maps zeros in place of that memory. The link carries nothing until the other end connects again.
     ///
-    /// The driver of `tap:` has the kernel send a signal for what arrives. The calling thread, and those that it starts
-    /// later, block it, and EAL's thread takes it; in threads that were there before, system calls may be interrupted.
+    /// The driver of `tap:` makes the kernel send a signal for received frames. The calling thread, and threads that it
+    /// starts later, block the signal, which an EAL thread receives. In earlier threads, system calls may be
+    /// interrupted.
     pub fn open(eal: &Eal, via: &Via, config: PortConfig) -> Result<Port, OpenError> {
-        let wish = Wish { queues: config.queues.max(1), mac: config.mac, force: config.force };
-        let plan = dev_args::plan(via, wish)?;
-        if matches!(plan.kind, Kind::Tap(_)) {
+        let request = PortRequest { queues: config.queues.max(1), mac: config.mac, force: config.force };
+        let spec = dev_args::port_spec(via, request)?;
+        if matches!(spec.kind, PortKind::Tap(_)) {
             signals::leave_to_eal();
         }
-        if setup::is_memif(&plan) {
+        if setup::is_memif(&spec) {
             signals::guard_bursts();
         }
-        if setup::maps_peer_memory(&plan) {
+        if setup::maps_peer_memory(&spec) {
             peer_memory::guard();
         }
         let began = Instant::now();
         let mut refusals = 0;
         let shared = loop {
-            let error = match attempt(eal, &plan, &config, began) {
+            let error = match open_with_timeout(eal, &spec, &config, began) {
                 Ok(shared) => break shared,
                 Err(error) => error,
             };
@@ -206,11 +213,11 @@ impl Port {
                 std::thread::sleep(XSK_RETRY);
                 continue;
             }
-            let Kind::Client { socket, peer } = &plan.kind else { return Err(error) };
+            let PortKind::Client { socket, peer } = &spec.kind else { return Err(error) };
             if matches!(error, OpenError::Stopped | OpenError::NoPeer { .. }) {
                 return Err(error);
             }
-            // The other end may be about to start, or to end; what it refuses twice more it means.
+            // The other end may be starting or ending. The third refusal is final.
             let is_absent = !socket.exists() || is_no_connection(&error);
             refusals += u32::from(!is_absent);
             if refusals == 3 {
@@ -223,50 +230,50 @@ impl Port {
             if config.stop.load(Ordering::Relaxed) {
                 return Err(OpenError::Stopped);
             }
-            if waited < ATTEMPT {
-                tracing::info!("{}: waiting for the other end ({peer})", plan.via);
+            if waited < RETRY_INTERVAL {
+                tracing::info!("{}: waiting for the other end ({peer})", spec.via);
             }
-            std::thread::sleep(ATTEMPT);
+            std::thread::sleep(RETRY_INTERVAL);
         };
         let shared = Arc::new(shared);
         let supervisor = Some(Supervisor::start(&shared));
         Ok(Port { shared, supervisor, taken: AtomicBool::new(false) })
     }
 
-    /// The queue pairs, in order; once. Later calls return none.
+    /// Returns the queue pairs, in order. Later calls return none.
     pub fn take_queues(&self) -> Vec<QueuePair> {
         if self.taken.swap(true, Ordering::SeqCst) {
             return Vec::new();
         }
-        (0..usize::from(self.shared.plan.queues)).map(|index| QueuePair::new(self.shared.clone(), index)).collect()
+        (0..usize::from(self.shared.spec.queues)).map(|index| QueuePair::new(self.shared.clone(), index)).collect()
     }
 
-    /// The number of queue pairs.
+    /// Returns the number of queue pairs.
     pub fn queues(&self) -> u16 {
-        self.shared.plan.queues
+        self.shared.spec.queues
     }
 
-    /// Its Ethernet address.
+    /// Returns the Ethernet address.
     pub fn mac(&self) -> MacAddr {
         self.shared.mac
     }
 
-    /// What it can do: for a `vhost:` port, with the other end that is connected now, as of some 20 ms ago.
+    /// Returns the capabilities. Those of a `vhost:` port depend on the connected guest, with a delay of about 20 ms.
     pub fn capabilities(&self) -> &Capabilities {
         self.shared.capabilities()
     }
 
-    /// The pool that its packets come from.
+    /// Returns the packet pool.
     pub fn mempool(&self) -> &Mempool {
         &self.shared.pool
     }
 
-    /// Whether the link is up, as of some 20 ms ago.
+    /// Returns whether the link is up, with a delay of about 20 ms.
     pub fn link_up(&self) -> bool {
         self.shared.is_link_up()
     }
 
-    /// Frames that its devices lost. A device that is made again counts from zero.
+    /// Returns the frames that the devices lost. A device that is created again counts from zero.
     pub fn drops(&self) -> Drops {
         let mut drops = Drops::default();
         for stats in self.shared.devices().iter().filter_map(Ethdev::stats) {
@@ -281,67 +288,72 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // It ends before the devices can, so they are never closed by a thread that the process does not wait for.
+        // The supervisor ends before the devices can, so no thread closes them that the process does not wait for.
         drop(self.supervisor.take());
     }
 }
 
-/// Returns true if the kernel refused an AF_XDP socket, as it does while another socket is bound to the queue. The driver's message
-/// has no error number.
+/// Returns whether the kernel rejected an AF_XDP socket, as it does while another socket is bound to the queue. The
+/// driver's message has no error number.
 fn is_busy_xsk(error: &OpenError) -> bool {
     matches!(error, OpenError::Device { reason, .. } if reason.contains("Failed to create xsk socket"))
 }
 
-/// Whether the device failed because nobody accepted its connection.
+/// Returns whether the device failed because its connection was not accepted.
 pub(crate) fn is_no_connection(error: &OpenError) -> bool {
     matches!(error, OpenError::Device { reason, .. } if reason.contains("connect"))
 }
 
-fn failed(plan: &Plan) -> impl Fn(Failure) -> OpenError {
-    |(step, reason)| OpenError::Device { via: plan.via.clone(), step, reason }
+fn failed(spec: &PortSpec) -> impl Fn(Failure) -> OpenError {
+    |(step, reason)| OpenError::Device { via: spec.via.clone(), step, reason }
 }
 
-/// Makes the devices of the plan.
-pub(crate) fn probe(plan: &Plan) -> Result<Vec<Ethdev>, OpenError> {
-    if plan.devices.is_empty() {
+/// Creates the devices of `spec`.
+pub(crate) fn probe(spec: &PortSpec) -> Result<Vec<Ethdev>, OpenError> {
+    if spec.devices.is_empty() {
         return Ok(vec![Ethdev::first().ok_or(OpenError::NoPort)?]);
     }
-    plan.devices.iter().map(|device| Ethdev::probe(device).map_err(failed(plan))).collect()
+    spec.devices.iter().map(|device| Ethdev::probe(device).map_err(failed(spec))).collect()
 }
 
-/// Configures the devices and starts them.
-pub(crate) fn start(plan: &Plan, choice: &Choice, devices: &[Ethdev], pool: &Mempool) -> Result<(), OpenError> {
-    devices.iter().try_for_each(|device| device.start(&choice.setup, pool)).map_err(|(step, mut reason)| {
-        if matches!(plan.kind, Kind::AfXdp(_)) {
+/// Configures and starts the devices.
+pub(crate) fn start(
+    spec: &PortSpec,
+    settings: &PortSettings,
+    devices: &[Ethdev],
+    pool: &Mempool,
+) -> Result<(), OpenError> {
+    devices.iter().try_for_each(|device| device.start(&settings.conf, pool)).map_err(|(step, mut reason)| {
+        if matches!(spec.kind, PortKind::AfXdp(_)) {
             reason += " (is another program using AF_XDP on it? 'ulimit -l' must allow for the pool, too)";
         }
-        failed(plan)((step, reason))
+        failed(spec)((step, reason))
     })
 }
 
-/// Where each queue pair is: device by device.
-pub(crate) fn places(plan: &Plan, choice: &Choice, devices: &[Ethdev]) -> Vec<Place> {
+/// Returns the DPDK queue of each queue pair, device by device.
+pub(crate) fn queue_ids(spec: &PortSpec, settings: &PortSettings, devices: &[Ethdev]) -> Vec<QueueId> {
     devices
         .iter()
-        .flat_map(|device| (0..choice.setup.queues).map(|queue| Place { port: device.port(), queue }))
-        .take(plan.queues.into())
+        .flat_map(|device| (0..settings.conf.queues).map(|queue| QueueId { port: device.port(), queue }))
+        .take(spec.queues.into())
         .collect()
 }
 
-/// Opens the port's devices once. A peer that accepts a connection and then says nothing would keep the driver, and
-/// us with it, for ever; so that is done by a thread that can be left behind.
-fn attempt(eal: &Eal, plan: &Plan, config: &PortConfig, began: Instant) -> Result<Shared, OpenError> {
-    let Kind::Client { socket, peer } = &plan.kind else { return open_once(eal, plan, config) };
+/// Opens the port's devices once. A peer that accepts a connection and sends nothing would block the driver for ever,
+/// so a client opens them on a thread that can be abandoned.
+fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Instant) -> Result<Shared, OpenError> {
+    let PortKind::Client { socket, peer } = &spec.kind else { return open_once(eal, spec, config) };
     let opening = {
-        let (eal, plan, config) = (eal.clone(), plan.clone(), config.clone());
-        std::thread::spawn(move || open_once(&eal, &plan, &config))
+        let (eal, spec, config) = (eal.clone(), spec.clone(), config.clone());
+        std::thread::spawn(move || open_once(&eal, &spec, &config))
     };
     while !opening.is_finished() {
         if config.stop.load(Ordering::Relaxed) {
             return Err(OpenError::Stopped);
         }
         let waited = began.elapsed();
-        if config.peer_timeout.is_some_and(|timeout| waited >= timeout + SILENCE) {
+        if config.peer_timeout.is_some_and(|timeout| waited >= timeout + PEER_REPLY_TIMEOUT) {
             return Err(OpenError::NoPeer { socket: socket.clone(), peer, waited });
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -349,78 +361,79 @@ fn attempt(eal: &Eal, plan: &Plan, config: &PortConfig, began: Instant) -> Resul
     opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, OpenError> {
-    let failed = failed(plan);
-    let claim = match &plan.kind {
-        Kind::AfXdp(interface) => Some(Claim::new(interface)?),
+fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, OpenError> {
+    let failed = failed(spec);
+    let interface_lock = match &spec.kind {
+        PortKind::AfXdp(interface) => Some(InterfaceLock::new(interface)?),
         _ => None,
     };
-    let mut devices = probe(plan)?;
+    let mut devices = probe(spec)?;
     let first = &devices[0];
     let info = first.info().map_err(&failed)?;
     let (rx, tx) = setup::wanted_descriptors(config, &info);
     let descriptors = first.descriptors(rx, tx).map_err(&failed)?;
-    let mut choice = setup::choose(plan, config, &info, descriptors)?;
+    let mut settings = setup::derive(spec, config, &info, descriptors)?;
     let pool = MempoolConfig {
-        packets: choice.packets,
-        data_room: choice.data_room + if choice.cold { FURTHER as u16 } else { 0 },
+        packets: settings.packets,
+        data_room: settings.data_room + if settings.rx_uncached { EXTRA_HEADROOM as u16 } else { 0 },
         numa_node: u16::try_from(info.numa_node).ok(),
-        one_piece: choice.one_piece,
-        in_front: choice.in_front,
+        contiguous: settings.contiguous,
+        device_header: settings.device_header,
     };
     let pool = Mempool::new(eal, pool)?;
-    if matches!(plan.kind, Kind::AfXdp(_)) {
-        // The driver never gives back what is in its fill ring.
-        pool.taint();
+    if matches!(spec.kind, PortKind::AfXdp(_)) {
+        // The driver never returns the packets of its fill ring.
+        pool.exclude_from_reuse();
     }
-    start(plan, &choice, &devices, &pool)?;
-    choice.note_virtqueues(devices.iter().all(Ethdev::has_split_tx));
-    if choice.setup.rss_types != 0 {
-        choice.capabilities.rss = devices.iter().all(|device| device.spread(&choice.setup));
+    start(spec, &settings, &devices, &pool)?;
+    settings.set_virtqueues(devices.iter().all(Ethdev::has_split_tx));
+    if settings.conf.rss_types != 0 {
+        settings.capabilities.rss = devices.iter().all(|device| device.spread(&settings.conf));
     }
-    if let Kind::Tap(name) = &plan.kind {
-        devices.iter().try_for_each(|device| device.set_mtu(choice.setup.mtu)).map_err(&failed)?;
+    if let PortKind::Tap(name) = &spec.kind {
+        devices.iter().try_for_each(|device| device.set_mtu(settings.conf.mtu)).map_err(&failed)?;
         if !interface::set_transmit_queue(name, TAP_QUEUE) {
             tracing::warn!(
                 "{}: the kernel's queue stays short, and bursts may be lost: run 'ip link set dev {name} txqueuelen \
                  {TAP_QUEUE}'",
-                plan.via
+                spec.via
             );
         }
     }
-    let mac = address(plan, &mut devices, MacAddr(info.mac))?;
-    let gate = Gate::new(&places(plan, &choice, &devices));
-    let link = AtomicBool::new(supervisor::is_link_up(plan, &devices));
-    if plan.kind == Kind::Vhost {
+    let mac = configure_mac(spec, &mut devices, MacAddr(info.mac))?;
+    let quiesce = Quiesce::new(&queue_ids(spec, &settings, &devices));
+    let link = AtomicBool::new(supervisor::is_link_up(spec, &devices));
+    if spec.kind == PortKind::Vhost {
         devices.iter_mut().for_each(Ethdev::watch_guests);
     }
-    let can_large = choice.capabilities.tx_checksum.tcp;
-    let for_large = Capabilities { tso: can_large.then_some(setup::TSO_PAYLOAD), ..choice.capabilities.clone() };
+    let can_large = settings.capabilities.tx_checksum.tcp;
+    let large_capabilities =
+        Capabilities { tso: can_large.then_some(setup::TSO_PAYLOAD), ..settings.capabilities.clone() };
     let shared = Shared {
-        plan: plan.clone(),
-        choice,
+        spec: spec.clone(),
+        settings,
         mac,
-        gate,
+        quiesce,
         link,
-        takes_large: AtomicBool::new(false),
-        for_large,
+        guest_takes_large: AtomicBool::new(false),
+        large_capabilities,
         devices: Mutex::new(devices),
         pool,
-        _claim: claim,
+        _interface_lock: interface_lock,
     };
-    shared.note_peer();
+    shared.update_guest_features();
     Ok(shared)
 }
 
-/// Settles the Ethernet address, and lets the frames in that are for it and for groups.
-fn address(plan: &Plan, devices: &mut [Ethdev], own: MacAddr) -> Result<MacAddr, OpenError> {
-    let filters = match &plan.kind {
-        Kind::Other => true,
-        Kind::AfXdp(name) => interface::driver(name).as_deref() != Some("veth"),
-        // A frame that reaches one of these is for it.
-        Kind::Tap(_) | Kind::Client { .. } | Kind::Vhost | Kind::MemifServer => false,
+/// Sets the Ethernet address, and accepts frames for it and for groups.
+fn configure_mac(spec: &PortSpec, devices: &mut [Ethdev], own: MacAddr) -> Result<MacAddr, OpenError> {
+    let filters = match &spec.kind {
+        PortKind::Other => true,
+        PortKind::AfXdp(name) => interface::driver(name).as_deref() != Some("veth"),
+        // These devices receive only frames that are for them.
+        PortKind::Tap(_) | PortKind::Client { .. } | PortKind::Vhost | PortKind::MemifServer => false,
     };
-    let Some(mac) = plan.mac.filter(|mac| *mac != own) else {
+    let Some(mac) = spec.mac.filter(|mac| *mac != own) else {
         if filters && !devices.iter().all(Ethdev::accept_multicast) {
             devices.iter_mut().for_each(|device| _ = device.accept_all());
         }
@@ -430,7 +443,7 @@ fn address(plan: &Plan, devices: &mut [Ethdev], own: MacAddr) -> Result<MacAddr,
         if let Err(reason) = device.set_mac(mac)
             && !device.accept_all()
         {
-            return Err(OpenError::Mac { via: plan.via.clone(), mac, reason });
+            return Err(OpenError::Mac { via: spec.via.clone(), mac, reason });
         }
         device.accept_multicast();
     }

@@ -1,84 +1,84 @@
-//! One receive/transmit queue pair of a port.
+//! Receive/transmit queue pair of a DPDK port.
 
 use super::Shared;
-use super::quiesce::{Pass, Place};
+use super::quiesce::{QueueId, QueueView};
 use super::setup::ETHERNET;
 use crate::capture::Capture;
 use crate::dpdk::mbuf::Mbuf;
 use crate::dpdk::mbuf::header_ownership;
 use crate::dpdk::mbuf::mempool::Mempool;
 use crate::dpdk::mbuf::segment::OFFLOADS;
-use crate::prefetch::{CACHE_LINE, prefetch_to_write};
+use crate::prefetch::{CACHE_LINE, prefetch_for_write};
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
+/// Queue pair of a [`Port`](super::Port), returned by [`Port::take_queues`](super::Port::take_queues).
 ///
-/// It can move to another thread and cannot be shared or cloned, so the driver's queues have one user each. It keeps
-/// the port's devices open.
+/// It can be moved to another thread and not be shared or cloned, so each DPDK queue has one user. It keeps the port's
+/// devices open.
 ///
-/// While the other end of a link is away, it receives nothing and sends nothing. It must be polled even so, or
-/// dropped: a device is made again only when all queue pairs have noticed that the old one is to go.
+/// While the other end of a link is away, it receives and sends nothing. It must still be polled, or dropped: the
+/// device is created again only after all queue pairs have acknowledged its removal.
 #[derive(Debug)]
 pub struct QueuePair {
     shared: Arc<Shared>,
     index: usize,
-    pass: Pass,
+    view: QueueView,
     pool: Mempool,
-    /// The longest frame that the device is not asked to cut.
-    longest: usize,
+    /// Maximum length of a frame without segmentation by the device.
+    max_frame: usize,
     mac: MacAddr,
     max_segments: usize,
     max_tso_segments: usize,
     max_tso_frame: usize,
-    /// What a frame asks for that the driver wants to prepare.
-    to_prepare: u64,
-    /// Frames are lent to the driver, which transmits into a split virtqueue.
-    lends: bool,
-    /// The driver's memory may vanish within a burst.
-    may_vanish: bool,
-    /// Frames arrive cold, and empty packets begin further.
-    cold: bool,
+    /// Offload flags for which the driver requires `rte_eth_tx_prepare`.
+    prepare_flags: u64,
+    /// Whether reference counts are masked for the driver, which transmits into a split virtqueue.
+    masks_refcnt: bool,
+    /// Whether the driver's memory may be unmapped during a burst.
+    may_unmap: bool,
+    /// Whether received frames are not in this core's cache, and allocated packets start further behind.
+    rx_uncached: bool,
     stats: QueueStats,
-    /// Who keeps copies of what passes.
+    /// Capture of the frames that view.
     capture: Option<Box<Capture>>,
     not_sync: PhantomData<Cell<()>>,
 }
 
-/// Where frames arrive cold, an empty packet begins further behind than a received one, by so many bytes: with usual headers in
-/// front, a payload then lies in the lines of the frame that was received in the packet before, which the other core has given
-/// away already.
-pub(crate) const FURTHER: usize = CACHE_LINE;
+/// Additional headroom of an allocated packet where received frames are in another core's cache. With usual headers in
+/// front, the payload then occupies the cache lines of the previously received frame, which the other core has already
+/// given up.
+pub(crate) const EXTRA_HEADROOM: usize = CACHE_LINE;
 
-/// What is to be done with a frame to be sent.
+/// Treatment of a frame to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fit {
-    /// It goes as it is.
-    Ready,
-    /// A copy of it goes.
+enum TxCheck {
+    /// Send it as it is.
+    Send,
+    /// Send a copy.
     Copy,
-    /// It can never go.
-    Never,
+    /// Drop it: the port can never send it.
+    Drop,
 }
 
 impl QueuePair {
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
         QueuePair {
-            pass: shared.gate.enter(index),
+            view: shared.quiesce.register(index),
             index,
             pool: shared.pool.clone(),
-            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET + shared.choice.tag,
+            max_frame: usize::from(shared.settings.capabilities.mtu) + ETHERNET + shared.settings.tag_len,
             mac: shared.mac,
-            max_segments: shared.choice.max_segments,
-            max_tso_segments: shared.choice.max_tso_segments,
-            max_tso_frame: shared.choice.max_tso_frame,
-            to_prepare: if shared.choice.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
-            lends: shared.choice.split_tx,
-            may_vanish: shared.choice.may_vanish,
-            cold: shared.choice.cold,
+            max_segments: shared.settings.max_segments,
+            max_tso_segments: shared.settings.max_tso_segments,
+            max_tso_frame: shared.settings.max_tso_frame,
+            prepare_flags: if shared.settings.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
+            masks_refcnt: shared.settings.split_tx,
+            may_unmap: shared.settings.may_unmap,
+            rx_uncached: shared.settings.rx_uncached,
             stats: QueueStats::default(),
             capture: None,
             not_sync: PhantomData,
@@ -86,23 +86,23 @@ impl QueuePair {
         }
     }
 
-    /// The pool that the packets of this port come from.
+    /// Returns the packet pool of the port.
     pub fn mempool(&self) -> &Mempool {
         &self.pool
     }
 
-    /// Returns whether a frame whose payload is [retained](Packet::retain) is presented to the driver as one without other holders,
-    /// so that the driver puts its header in front of the frame and not into a descriptor of its own: on split virtqueues.
+    /// Returns whether the driver sees the reference count of a frame with [retained](Packet::retain) payload as 1, so
+    /// that it writes its header in front of the frame and not into a separate descriptor. It does on split virtqueues.
     pub fn masks_reference_counts(&self) -> bool {
-        self.lends
+        self.masks_refcnt
     }
 
-    /// Lets `capture` keep copies of what passes from now on, until nobody reads them any more.
-    pub fn keep_copies(&mut self, capture: Capture) {
+    /// Captures passing frames from now on, until the reader of `capture` is dropped.
+    pub fn set_capture(&mut self, capture: Capture) {
         self.capture = Some(Box::new(capture));
     }
 
-    /// Who keeps copies, if anybody still reads them.
+    /// Returns the capture, if its reader exists.
     #[cold]
     #[inline(never)]
     fn capture(&mut self) -> Option<&mut Capture> {
@@ -111,16 +111,16 @@ impl QueuePair {
     }
 
     #[inline]
-    fn place(&mut self) -> Option<Place> {
-        self.shared.gate.check(self.index, &mut self.pass)
+    fn queue_id(&mut self) -> Option<QueueId> {
+        self.shared.quiesce.queue_id(self.index, &mut self.view)
     }
 
     #[inline]
-    fn fit(&self, frame: &Mbuf) -> Fit {
+    fn check_tx(&self, frame: &Mbuf) -> TxCheck {
         let head = frame.head();
         let flags = head.flags();
         let (max, max_segments) = if flags & sys::LR_TX_TCP_SEG == 0 {
-            (self.longest, self.max_segments)
+            (self.max_frame, self.max_segments)
         } else if self.capabilities().tso.is_some() {
             (self.max_tso_frame, self.max_tso_segments)
         } else {
@@ -128,26 +128,30 @@ impl QueuePair {
         };
         let len = head.pkt_len();
         if len > max || len < ETHERNET {
-            return Fit::Never;
+            return TxCheck::Drop;
         }
         if self.max_segments == 1 {
-            // AF_XDP sends the first buffer, and takes it for one of its own and for nobody else's.
-            let is_own = head.pool() == self.pool.raw();
-            return if is_own && head.segments() == 1 && head.is_exclusive() { Fit::Ready } else { Fit::Copy };
+            // The AF_XDP driver sends the first buffer only, and assumes that it is exclusive and of its own pool.
+            let is_from_own_pool = head.pool() == self.pool.raw();
+            return if is_from_own_pool && head.segments() == 1 && head.is_exclusive() {
+                TxCheck::Send
+            } else {
+                TxCheck::Copy
+            };
         }
         if flags & OFFLOADS != 0 {
             let headers = head.headers_written();
             if headers > len {
-                return Fit::Never;
+                return TxCheck::Drop;
             }
-            if headers > head.data_len() || !header_ownership::is_own(head, headers) {
-                return Fit::Copy;
+            if headers > head.data_len() || !header_ownership::is_exclusive(head, headers) {
+                return TxCheck::Copy;
             }
         }
-        if head.segments() > max_segments { Fit::Copy } else { Fit::Ready }
+        if head.segments() > max_segments { TxCheck::Copy } else { TxCheck::Send }
     }
 
-    /// A copy of `frame` in packets of our own, as few as hold it. `None` when the pool is empty.
+    /// Copies `frame` to as few packets of this port's pool as hold it. Returns `None` if the pool is empty.
     fn copy(&mut self, frame: &Mbuf) -> Option<Mbuf> {
         let mut copy = self.allocate()?;
         for mut from in frame.segments() {
@@ -171,92 +175,94 @@ impl QueuePair {
         Some(copy)
     }
 
-    /// A packet of those that the driver has sent and not freed yet, of which some are freed now.
+    /// Frees packets that the driver has sent, and allocates one of them.
     #[cold]
-    fn reclaim_one(&mut self) -> Option<Mbuf> {
-        if let Some(place) = self.place() {
-            // SAFETY: the queue has no other user, and exists while the gate is open.
-            unsafe { sys::lr_tx_reclaim(place.port, place.queue) };
+    fn free_sent_and_allocate(&mut self) -> Option<Mbuf> {
+        if let Some(queue_id) = self.queue_id() {
+            // SAFETY: the queue has no other user, and exists while `queue_id` returns it.
+            unsafe { sys::lr_tx_reclaim(queue_id.port, queue_id.queue) };
         }
         let packet = self.pool.allocate();
         self.stats.pool_empty += u64::from(packet.is_none());
         packet
     }
 
-    /// Makes the first frames of `frames`, up to a burst, ready to go. Returns how many are, and what holds up the
-    /// one behind them, if anything does.
+    /// Prepares up to a burst of frames from the front of `frames`. Returns their number, and the treatment of the next
+    /// frame if it stopped the preparation.
     #[inline]
-    fn ready(&mut self, frames: &mut [Mbuf], place: Place) -> (usize, Option<Fit>) {
+    fn prepare(&mut self, frames: &mut [Mbuf], queue_id: QueueId) -> (usize, Option<TxCheck>) {
         let mut offloads = 0;
         let mut ready = 0;
-        let mut held_up = None;
+        let mut blocked = None;
         for frame in frames.iter_mut().take(BURST) {
-            match self.fit(frame) {
-                Fit::Ready => {}
-                Fit::Copy if self.max_segments == 1 && frame.len() > self.pool.data_room() => {
-                    held_up = Some(Fit::Never);
+            match self.check_tx(frame) {
+                TxCheck::Send => {}
+                TxCheck::Copy if self.max_segments == 1 && frame.len() > self.pool.data_room() => {
+                    blocked = Some(TxCheck::Drop);
                     break;
                 }
-                Fit::Copy => match self.copy(frame) {
+                TxCheck::Copy => match self.copy(frame) {
                     Some(copy) => *frame = copy,
                     None => {
-                        held_up = Some(Fit::Copy);
+                        blocked = Some(TxCheck::Copy);
                         break;
                     }
                 },
-                Fit::Never => {
-                    held_up = Some(Fit::Never);
+                TxCheck::Drop => {
+                    blocked = Some(TxCheck::Drop);
                     break;
                 }
             }
-            offloads |= frame.head().flags() & self.to_prepare;
+            offloads |= frame.head().flags() & self.prepare_flags;
             ready += 1;
         }
         if offloads != 0 {
-            // SAFETY: as for `lr_tx_burst`; the frames stay ours, and nobody else sees their headers (`fit`).
+            // SAFETY: as for `lr_tx_burst`. The frames remain owned by the caller, and their headers are exclusive
+            // (`check_tx`).
             let prepared =
-                unsafe { sys::lr_tx_prepare(place.port, place.queue, frames.as_mut_ptr().cast(), ready as u16) };
+                unsafe { sys::lr_tx_prepare(queue_id.port, queue_id.queue, frames.as_mut_ptr().cast(), ready as u16) };
             if usize::from(prepared) < ready {
-                return (prepared.into(), Some(Fit::Never));
+                return (prepared.into(), Some(TxCheck::Drop));
             }
         }
-        (ready, held_up)
+        (ready, blocked)
     }
 }
 
-/// [Lends](Segment::lend) those of `frames`, a burst at most, that can be: bit by bit, from the lowest.
+/// [Masks](Segment::mask_refcnt) the reference counts of `frames`, a burst at most, where possible. Returns a bit for
+/// each frame, from the lowest.
 ///
 /// # Safety
-/// They are reclaimed before anybody gives their packets' references back.
+/// The counts are restored before the references of the packets are released.
 #[inline]
-unsafe fn lend(frames: &[Mbuf]) -> u32 {
-    let mut lent = 0;
+unsafe fn mask_refcnts(frames: &[Mbuf]) -> u32 {
+    let mut masked = 0;
     for (at, frame) in frames.iter().enumerate() {
-        // SAFETY: packets have one owner, who lets us have them; the rest is the caller's promise.
-        lent |= u32::from(unsafe { frame.head().lend() }) << at;
+        // SAFETY: a packet has one owner, here the caller. The caller guarantees the rest.
+        masked |= u32::from(unsafe { frame.head().mask_refcnt() }) << at;
     }
-    lent
+    masked
 }
 
-/// A burst of a driver whose memory may vanish meanwhile, sent if `tx` and else received; `None` if it did, and what the
-/// driver had in hand is lost.
+/// Receives or sends (`tx`) a burst by a driver whose memory may be unmapped meanwhile. Returns `None` if it was. The
+/// packets that the driver had in hand are lost then.
 ///
 /// # Safety
-/// As of `lr_rx_burst` and `lr_tx_burst`; and of what is sent nothing is used after a `None`.
+/// As for `lr_rx_burst` and `lr_tx_burst`. After `None`, the frames to be sent must not be used.
 #[inline(never)]
-unsafe fn guarded_burst(tx: bool, place: Place, mbufs: *mut *mut sys::rte_mbuf, n: u16) -> Option<u16> {
+unsafe fn guarded_burst(tx: bool, queue_id: QueueId, mbufs: *mut *mut sys::rte_mbuf, n: u16) -> Option<u16> {
     let mut left = 0;
-    // SAFETY: the caller's promises. The jump out of the burst ends within the function that is called here, and passes
-    // frames of the driver only, which holds no lock and owns nothing in a burst but packets.
-    let done = unsafe { sys::lr_guarded_burst(tx.into(), place.port, place.queue, mbufs, n, &mut left) };
+    // SAFETY: by the caller's contract. The jump out of the burst ends within the called function and crosses frames of
+    // the driver only, which holds no lock and owns only packets during a burst.
+    let done = unsafe { sys::lr_guarded_burst(tx.into(), queue_id.port, queue_id.queue, mbufs, n, &mut left) };
     if left != 0 {
-        tracing::warn!("the other end of the link left in the middle of a burst: up to {BURST} packets are lost");
+        tracing::warn!("the other end of the link left during a burst: up to {BURST} packets are lost");
         return None;
     }
     Some(done)
 }
 
-/// Bytes of `frames` in all.
+/// Returns the total length of `frames`.
 #[inline]
 fn bytes(frames: &[Mbuf]) -> u64 {
     frames.iter().map(|frame| frame.len() as u64).sum()
@@ -275,30 +281,30 @@ impl Nic for QueuePair {
     }
 
     fn link_up(&mut self) -> bool {
-        self.place().is_some() && self.shared.is_link_up()
+        self.queue_id().is_some() && self.shared.is_link_up()
     }
 
     #[inline]
     fn rx_burst(&mut self, into: &mut Vec<Mbuf>) -> usize {
-        let Some(place) = self.place() else { return 0 };
+        let Some(queue_id) = self.queue_id() else { return 0 };
         let before = into.len();
         let room = into.spare_capacity_mut();
         let n = room.len().min(BURST);
         if n == 0 {
             return 0;
         }
-        // SAFETY: an `Mbuf` is a pointer to an mbuf, and there is room for `n`; the queue has no other user (`&mut`,
-        // not cloned) and exists while the gate is open.
+        // SAFETY: an `Mbuf` is a pointer to an mbuf, and there is room for `n`. The queue has no other user (`&mut`,
+        // not cloned) and exists while `queue_id` returns it.
         let received = unsafe {
             let room = room.as_mut_ptr().cast();
-            if self.may_vanish {
-                guarded_burst(false, place, room, n as u16).unwrap_or(0)
+            if self.may_unmap {
+                guarded_burst(false, queue_id, room, n as u16).unwrap_or(0)
             } else {
-                sys::lr_rx_burst(place.port, place.queue, room, n as u16)
+                sys::lr_rx_burst(queue_id.port, queue_id.queue, room, n as u16)
             }
         };
         let received = usize::from(received);
-        // SAFETY: that many were written, each a packet that the driver gave away.
+        // SAFETY: that many were written, each a packet that the driver gave up.
         unsafe { into.set_len(before + received) };
         self.stats.rx_frames += received as u64;
         self.stats.rx_bytes += bytes(&into[before..]);
@@ -307,12 +313,12 @@ impl Nic for QueuePair {
         {
             capture.received(&into[before..]);
         }
-        if self.cold {
-            // From another core's cache, or from memory: payload, and headers that others are going to be written over, now or
-            // when the packet is used again.
+        if self.rx_uncached {
+            // The lines are in another core's cache or in memory. They are written later: headers of received packets
+            // are replaced, and payload is overwritten when the packet is reused.
             for start in into[before..].iter().map(|frame| frame.data().as_ptr()) {
                 for line in [2, 1, 0] {
-                    prefetch_to_write(start.wrapping_add(line * CACHE_LINE));
+                    prefetch_for_write(start.wrapping_add(line * CACHE_LINE));
                 }
             }
         }
@@ -321,17 +327,17 @@ impl Nic for QueuePair {
 
     #[inline]
     fn tx_burst(&mut self, from: &mut Vec<Mbuf>) -> usize {
-        let Some(place) = self.place() else {
+        let Some(queue_id) = self.queue_id() else {
             self.stats.tx_full += u64::from(!from.is_empty());
             return 0;
         };
         let total = from.len();
         let mut taken = 0;
         while taken < total {
-            let (ready, held_up) = self.ready(&mut from[taken..], place);
-            // Those that are not taken do not count; of those that are, nothing can be asked afterwards.
+            let (ready, blocked) = self.prepare(&mut from[taken..], queue_id);
+            // Frames that are not accepted are subtracted below. An accepted frame cannot be accessed afterwards.
             self.stats.tx_bytes += bytes(&from[taken..taken + ready]);
-            if ready == 0 && held_up == Some(Fit::Copy) {
+            if ready == 0 && blocked == Some(TxCheck::Copy) {
                 break;
             }
             if self.capture.is_some()
@@ -339,41 +345,43 @@ impl Nic for QueuePair {
             {
                 capture.sending(&from[taken..taken + ready]);
             }
-            // SAFETY: between `lend` and `reclaim` the driver does not free these frames. `lends` says that the driver
-            // transmits by `virtio_xmit_pkts` or `virtio_xmit_pkts_inorder` of DPDK's virtio driver, for split virtqueues:
-            // - Both fill descriptors and the available ring (`virtqueue_enqueue_xmit`, `virtqueue_enqueue_xmit_inorder`,
-            //   `vq_update_avail_ring`) for all frames of the call, and store `avail->idx` once, behind the loop
-            //   (`vq_update_avail_idx`). The device may not look at a frame before it sees that index.
-            // - Within the call they free frames in `virtio_xmit_cleanup` and `virtio_xmit_cleanup_inorder` only, and of those
-            //   no more than `virtqueue_nused` says that the device has put into the used ring. So these are of earlier calls.
-            // - They free no frame that they refuse, short of one in which `rte_vlan_insert` fails: no frame for a virtio port
-            //   has `LR_TX_VLAN` (`setup::choose` clears `vlan`).
-            // - No other thread frees frames of this queue: `lr_tx_reclaim` and the closing of the device need the queue pair
-            //   or a closed gate.
-            // It is taken for granted that the device puts no descriptor into the used ring that was not made available to it;
-            // the driver does not survive one that does.
-            // The functions for packed virtqueues are not masked for. `virtio_xmit_pkts_packed` and
-            // `virtio_xmit_pkts_packed_vec` make each frame available within the loop (`virtqueue_store_flags_packed`), and free
-            // what the device has used in the same loop (`virtio_xmit_cleanup_packed`). Other drivers are not, either:
-            // `eth_vhost_tx`, for one, frees every frame that it has copied.
-            let mut lent = if self.lends { unsafe { lend(&from[taken..taken + ready]) } } else { 0 };
-            // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
-            // of, which are forgotten below. The queue has no other user, and exists while the gate is open.
+            // SAFETY: between `mask_refcnts` and `restore_refcnt` the driver does not free these frames. `masks_refcnt`
+            // states that the driver transmits by `virtio_xmit_pkts` or `virtio_xmit_pkts_inorder` of DPDK's virtio
+            // driver, for split virtqueues:
+            // - Both fill descriptors and the available ring (`virtqueue_enqueue_xmit`,
+            //   `virtqueue_enqueue_xmit_inorder`, `vq_update_avail_ring`) for all frames of the call, and store
+            //   `avail->idx` once, behind the loop (`vq_update_avail_idx`). The device may not access a frame before it
+            //   sees that index.
+            // - Within the call they free frames in `virtio_xmit_cleanup` and `virtio_xmit_cleanup_inorder` only, at
+            //   most as many as the device has put into the used ring (`virtqueue_nused`). These are of earlier calls.
+            // - They free no frame that they reject, except one for which `rte_vlan_insert` fails: no frame for a
+            //   virtio port has `LR_TX_VLAN` (`setup::derive` clears `vlan`).
+            // - No other thread frees frames of this queue: `lr_tx_reclaim` and the closing of the device require the
+            //   queue pair or quiescence.
+            // The device is trusted to put no descriptor into the used ring that was not made available to it; the
+            // driver does not survive one that does.
+            // Counts are not masked for packed virtqueues: `virtio_xmit_pkts_packed` and `virtio_xmit_pkts_packed_vec`
+            // make each frame available within the loop (`virtqueue_store_flags_packed`), and free frames that the
+            // device has used in the same loop (`virtio_xmit_cleanup_packed`). They are not masked for other drivers
+            // either: `eth_vhost_tx`, for example, frees every frame that it has copied.
+            let mut masked = if self.masks_refcnt { unsafe { mask_refcnts(&from[taken..taken + ready]) } } else { 0 };
+            // SAFETY: an `Mbuf` is a pointer to an mbuf. The driver takes the first frames, whose number it returns;
+            // they are forgotten below. The queue has no other user, and exists while `queue_id` returns it.
             let sent = unsafe {
                 let frames = from.as_mut_ptr().add(taken).cast();
-                if self.may_vanish {
-                    // Of those that it had in hand it is not known which it has freed.
-                    guarded_burst(true, place, frames, ready as u16).unwrap_or(ready as u16)
+                if self.may_unmap {
+                    // It is unknown which of the frames the driver has freed.
+                    guarded_burst(true, queue_id, frames, ready as u16).unwrap_or(ready as u16)
                 } else {
-                    sys::lr_tx_burst(place.port, place.queue, frames, ready as u16)
+                    sys::lr_tx_burst(queue_id.port, queue_id.queue, frames, ready as u16)
                 }
             };
             let sent = usize::from(sent);
-            while lent != 0 {
-                let frame = &from[taken + lent.trailing_zeros() as usize];
-                // SAFETY: lent above, and kept alive by that, whoever has it now.
-                unsafe { frame.head().reclaim() };
-                lent &= lent - 1;
+            while masked != 0 {
+                let frame = &from[taken + masked.trailing_zeros() as usize];
+                // SAFETY: masked above, which keeps the segment alive, whoever owns the packet now.
+                unsafe { frame.head().restore_refcnt() };
+                masked &= masked - 1;
             }
             if let Some(capture) = &mut self.capture {
                 capture.sent(sent);
@@ -384,10 +392,10 @@ impl Nic for QueuePair {
                 self.stats.tx_bytes -= bytes(&from[taken..taken + ready - sent]);
                 break;
             }
-            match held_up {
+            match blocked {
                 None => {}
-                Some(Fit::Never) => {
-                    // SAFETY: within the vector; it is forgotten with those sent.
+                Some(TxCheck::Drop) => {
+                    // SAFETY: within the vector; it is forgotten with the sent frames.
                     unsafe { from.as_mut_ptr().add(taken).drop_in_place() };
                     self.stats.tx_dropped += 1;
                     taken += 1;
@@ -395,8 +403,8 @@ impl Nic for QueuePair {
                 Some(_) => break,
             }
         }
-        // SAFETY: the first `taken` belong to the driver or have been dropped; the others move to the front. Nothing
-        // above panics between the one and the other.
+        // SAFETY: the first `taken` frames belong to the driver or have been dropped; the others move to the front.
+        // Nothing in between panics.
         unsafe {
             let start = from.as_mut_ptr();
             std::ptr::copy(start.add(taken), start, total - taken);
@@ -408,10 +416,10 @@ impl Nic for QueuePair {
 
     #[inline]
     fn allocate(&mut self) -> Option<Mbuf> {
-        let packet = self.pool.allocate().or_else(|| self.reclaim_one())?;
-        if self.cold {
+        let packet = self.pool.allocate().or_else(|| self.free_sent_and_allocate())?;
+        if self.rx_uncached {
             let head = packet.head();
-            head.set_data_off(head.data_off() + FURTHER);
+            head.set_data_off(head.data_off() + EXTRA_HEADROOM);
         }
         Some(packet)
     }
@@ -419,7 +427,7 @@ impl Nic for QueuePair {
     #[inline]
     fn attach(&mut self, bytes: Bytes) -> Result<Mbuf, Bytes> {
         let Some(packet) = self.allocate() else { return Err(bytes) };
-        packet.hold(bytes)
+        packet.attach(bytes)
     }
 
     fn pool_left(&mut self) -> Option<usize> {
@@ -433,6 +441,6 @@ impl Nic for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.shared.gate.leave(self.index);
+        self.shared.quiesce.unregister(self.index);
     }
 }

@@ -1,122 +1,125 @@
-//! What lets a port's devices be taken away from under its queue pairs, and given back.
+//! Quiescing of a port's queue pairs, so that its devices can be removed and created again.
 //!
-//! A device on one end of a link is made anew when the other end has gone and come back, while worker threads go on
-//! calling their queue pairs. The gate has an epoch: even, the devices are there; odd, they are not to be used. A queue
-//! pair compares it, one load per burst, with the epoch that it saw last; when it differs, the queue pair acknowledges
-//! the new one before it does anything else. When all have acknowledged a closed gate, none is within a burst, and
-//! none will begin one.
+//! A device at one end of a link is created again after the other end has left and returned, while worker threads go on
+//! polling their queue pairs. An epoch states whether the devices exist: even, they do; odd, they must not be used. A
+//! queue pair compares the epoch, one load per burst, with the one that it saw last. If they differ, it acknowledges
+//! the new epoch before it does anything else. Once all have acknowledged an odd epoch, none is within a burst, and
+//! none starts one.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The place of one queue pair in DPDK: a port, and a queue of it.
+/// DPDK port and queue number of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct QueueId {
     pub port: u16,
     pub queue: u16,
 }
 
-/// The gate of a port, shared by its queue pairs and its supervisor.
+/// Quiescence of a port, shared by its queue pairs and its supervisor.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Quiesce {
     epoch: AtomicU64,
-    seats: Box<[Seat]>,
+    queues: Box<[QueueState]>,
 }
 
-/// What one queue pair and the supervisor tell each other; on a cache line of its own.
+/// State of one queue pair, on its own cache line.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Seat {
-    /// The last epoch that the queue pair has acknowledged.
+struct QueueState {
+    /// Last epoch that the queue pair acknowledged.
     seen: AtomicU64,
-    /// Its [`Place`] as of the last even epoch.
-    place: AtomicU32,
+    /// [`QueueId`] as of the last even epoch.
+    queue_id: AtomicU32,
 }
 
-/// The acknowledgement of a queue pair that does not exist.
-const NOBODY: u64 = u64::MAX;
+/// Acknowledgement of a queue pair that does not exist.
+const UNREGISTERED: u64 = u64::MAX;
 
-impl Gate {
-    /// An open gate for queue pairs at `places`, none of which exists yet.
-    pub fn new(places: &[Place]) -> Self {
-        let seat = |place: &Place| Seat { seen: AtomicU64::new(NOBODY), place: AtomicU32::new(pack(*place)) };
-        Gate { epoch: AtomicU64::new(0), seats: places.iter().map(seat).collect() }
+impl Quiesce {
+    /// Creates the state for queue pairs with `queue_ids`, none of which exists yet. The devices may be used.
+    pub fn new(queue_ids: &[QueueId]) -> Self {
+        let queue_state = |queue_id: &QueueId| QueueState {
+            seen: AtomicU64::new(UNREGISTERED),
+            queue_id: AtomicU32::new(pack(*queue_id)),
+        };
+        Quiesce { epoch: AtomicU64::new(0), queues: queue_ids.iter().map(queue_state).collect() }
     }
 
-    /// Closes the gate. No queue pair uses the devices once [`is_quiet`](Self::is_quiet) says so.
-    pub fn close(&self) {
+    /// Starts to quiesce. The devices are unused once [`is_quiescent`](Self::is_quiescent) returns `true`.
+    pub fn begin(&self) {
         debug_assert!(self.epoch.load(Ordering::Relaxed).is_multiple_of(2));
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether every queue pair has seen that the gate is closed.
-    pub fn is_quiet(&self) -> bool {
+    /// Returns whether every queue pair has acknowledged.
+    pub fn is_quiescent(&self) -> bool {
         let epoch = self.epoch.load(Ordering::Relaxed);
-        // Pairs with the fence of `enter`.
+        // Pairs with the fence of `register`.
         fence(Ordering::SeqCst);
-        // Acquire: what the queue pairs did with the devices happens before what the supervisor does to them.
-        self.seats.iter().all(|seat| seat.seen.load(Ordering::Acquire) >= epoch)
+        // Acquire: accesses of queue pairs to the devices happen before those of the supervisor.
+        self.queues.iter().all(|queue_state| queue_state.seen.load(Ordering::Acquire) >= epoch)
     }
 
-    /// Opens the closed gate, the queue pairs now being at `places`.
-    pub fn open(&self, places: &[Place]) {
-        for (seat, place) in self.seats.iter().zip(places) {
-            seat.place.store(pack(*place), Ordering::Relaxed);
+    /// Ends quiescence. The queue pairs have `queue_ids` now.
+    pub fn resume(&self, queue_ids: &[QueueId]) {
+        for (queue_state, queue_id) in self.queues.iter().zip(queue_ids) {
+            queue_state.queue_id.store(pack(*queue_id), Ordering::Relaxed);
         }
-        // Publishes the places, and whatever was done to the devices.
+        // Publishes the queue ids and all changes of the devices.
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// The pass of queue pair `index`, which begins to exist.
-    pub fn enter(&self, index: usize) -> Pass {
-        let seat = &self.seats[index];
-        // From here the supervisor waits for this queue pair; or it closed before, and then the load sees it.
-        seat.seen.store(0, Ordering::Relaxed);
+    /// Registers queue pair `index`.
+    pub fn register(&self, index: usize) -> QueueView {
+        let queue_state = &self.queues[index];
+        // From here on the supervisor waits for this queue pair; or it has started before, and the load sees that.
+        queue_state.seen.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let epoch = self.epoch.load(Ordering::Acquire);
-        let mut pass = Pass { seen: epoch, place: None };
-        self.acknowledge(index, epoch, &mut pass);
-        pass
+        let mut view = QueueView { seen: epoch, queue_id: None };
+        self.acknowledge(index, epoch, &mut view);
+        view
     }
 
-    /// Queue pair `index` exists no longer.
-    pub fn leave(&self, index: usize) {
-        self.seats[index].seen.store(NOBODY, Ordering::Release);
+    /// Unregisters queue pair `index`.
+    pub fn unregister(&self, index: usize) {
+        self.queues[index].seen.store(UNREGISTERED, Ordering::Release);
     }
 
-    /// Where queue pair `index` may receive and send now, if anywhere.
+    /// Returns the DPDK queue of queue pair `index`, or `None` while the devices must not be used.
     #[inline]
-    pub fn check(&self, index: usize, pass: &mut Pass) -> Option<Place> {
+    pub fn queue_id(&self, index: usize, view: &mut QueueView) -> Option<QueueId> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        if epoch != pass.seen {
-            self.acknowledge(index, epoch, pass);
+        if epoch != view.seen {
+            self.acknowledge(index, epoch, view);
         }
-        pass.place
+        view.queue_id
     }
 
     #[cold]
-    fn acknowledge(&self, index: usize, epoch: u64, pass: &mut Pass) {
-        let seat = &self.seats[index];
+    fn acknowledge(&self, index: usize, epoch: u64, view: &mut QueueView) {
+        let queue_state = &self.queues[index];
         let is_open = epoch.is_multiple_of(2);
-        pass.place = is_open.then(|| unpack(seat.place.load(Ordering::Relaxed)));
-        pass.seen = epoch;
-        // What this queue pair did with the devices happens before what the supervisor does to them.
-        seat.seen.store(epoch, Ordering::Release);
+        view.queue_id = is_open.then(|| unpack(queue_state.queue_id.load(Ordering::Relaxed)));
+        view.seen = epoch;
+        // Accesses of this queue pair to the devices happen before those of the supervisor.
+        queue_state.seen.store(epoch, Ordering::Release);
     }
 }
 
-/// What a queue pair knows of the gate.
+/// Last state that a queue pair has seen.
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub(crate) struct QueueView {
     seen: u64,
-    place: Option<Place>,
+    queue_id: Option<QueueId>,
 }
 
-fn pack(place: Place) -> u32 {
-    u32::from(place.port) << 16 | u32::from(place.queue)
+fn pack(queue_id: QueueId) -> u32 {
+    u32::from(queue_id.port) << 16 | u32::from(queue_id.queue)
 }
 
-fn unpack(place: u32) -> Place {
-    Place { port: (place >> 16) as u16, queue: place as u16 }
+fn unpack(queue_id: u32) -> QueueId {
+    QueueId { port: (queue_id >> 16) as u16, queue: queue_id as u16 }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -125,66 +128,66 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::thread;
 
-    const HERE: Place = Place { port: 1, queue: 2 };
-    const THERE: Place = Place { port: 3, queue: 4 };
+    const FIRST: QueueId = QueueId { port: 1, queue: 2 };
+    const SECOND: QueueId = QueueId { port: 3, queue: 4 };
 
     #[test]
-    fn a_closed_gate_is_quiet_once_every_queue_pair_has_seen_it() {
-        let gate = Gate::new(&[HERE, HERE]);
-        let (mut first, mut second) = (gate.enter(0), gate.enter(1));
-        assert_eq!(gate.check(0, &mut first), Some(HERE));
-        gate.close();
-        assert!(!gate.is_quiet());
-        assert_eq!(gate.check(0, &mut first), None);
-        assert!(!gate.is_quiet());
-        assert_eq!(gate.check(1, &mut second), None);
-        assert!(gate.is_quiet());
-        gate.open(&[THERE, HERE]);
-        assert_eq!((gate.check(0, &mut first), gate.check(1, &mut second)), (Some(THERE), Some(HERE)));
+    fn port_is_quiescent_once_every_queue_pair_has_acknowledged() {
+        let quiesce = Quiesce::new(&[FIRST, FIRST]);
+        let (mut first, mut second) = (quiesce.register(0), quiesce.register(1));
+        assert_eq!(quiesce.queue_id(0, &mut first), Some(FIRST));
+        quiesce.begin();
+        assert!(!quiesce.is_quiescent());
+        assert_eq!(quiesce.queue_id(0, &mut first), None);
+        assert!(!quiesce.is_quiescent());
+        assert_eq!(quiesce.queue_id(1, &mut second), None);
+        assert!(quiesce.is_quiescent());
+        quiesce.resume(&[SECOND, FIRST]);
+        assert_eq!((quiesce.queue_id(0, &mut first), quiesce.queue_id(1, &mut second)), (Some(SECOND), Some(FIRST)));
     }
 
     #[test]
-    fn queue_pairs_that_do_not_exist_are_not_waited_for() {
-        let gate = Gate::new(&[HERE, HERE]);
-        gate.enter(0);
-        gate.leave(0);
-        gate.close();
-        assert!(gate.is_quiet());
-        let mut late = gate.enter(1);
-        assert!(gate.is_quiet());
-        assert_eq!(gate.check(1, &mut late), None);
+    fn unregistered_queue_pairs_are_not_waited_for() {
+        let quiesce = Quiesce::new(&[FIRST, FIRST]);
+        quiesce.register(0);
+        quiesce.unregister(0);
+        quiesce.begin();
+        assert!(quiesce.is_quiescent());
+        let mut late = quiesce.register(1);
+        assert!(quiesce.is_quiescent());
+        assert_eq!(quiesce.queue_id(1, &mut late), None);
     }
 
     #[test]
-    fn nobody_is_inside_while_the_gate_is_closed_and_quiet() {
+    fn no_queue_pair_uses_devices_while_quiescent() {
         const ROUNDS: usize = 200;
-        let gate = Gate::new(&[HERE; 2]);
+        let quiesce = Quiesce::new(&[FIRST; 2]);
         let inside = AtomicUsize::new(0);
         let rounds = AtomicUsize::new(0);
         thread::scope(|scope| {
             for index in 0..2 {
-                let (gate, inside, rounds) = (&gate, &inside, &rounds);
+                let (quiesce, inside, rounds) = (&quiesce, &inside, &rounds);
                 scope.spawn(move || {
-                    let mut pass = gate.enter(index);
+                    let mut view = quiesce.register(index);
                     while rounds.load(Ordering::Relaxed) < ROUNDS {
-                        if gate.check(index, &mut pass).is_some() {
+                        if quiesce.queue_id(index, &mut view).is_some() {
                             inside.fetch_add(1, Ordering::Relaxed);
                             std::hint::spin_loop();
                             inside.fetch_sub(1, Ordering::Relaxed);
                         }
                     }
-                    gate.leave(index);
+                    quiesce.unregister(index);
                 });
             }
             for _ in 0..ROUNDS {
-                gate.close();
-                while !gate.is_quiet() {
+                quiesce.begin();
+                while !quiesce.is_quiescent() {
                     thread::yield_now();
                 }
                 for _ in 0..100 {
                     assert_eq!(inside.load(Ordering::Relaxed), 0);
                 }
-                gate.open(&[HERE; 2]);
+                quiesce.resume(&[FIRST; 2]);
                 rounds.fetch_add(1, Ordering::Relaxed);
                 thread::yield_now();
             }

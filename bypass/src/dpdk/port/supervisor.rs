@@ -1,6 +1,6 @@
-//! The watch over a port: its link, and the other end of a link that goes away and comes back.
+//! Supervision of a port's link, and reconnection when the other end leaves and returns.
 
-use super::dev_args::{Kind, Plan};
+use super::dev_args::{PortKind, PortSpec};
 use super::ethdev::Ethdev;
 use super::interface;
 use super::setup;
@@ -11,43 +11,43 @@ use std::sync::{Arc, Weak};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How often a port is looked after.
+/// Interval between checks of a port.
 const PERIOD: Duration = Duration::from_millis(20);
-/// The driver does something of its own after a link loss was seen, within a microsecond or so.
-const SETTLED: Duration = Duration::from_millis(10);
+/// Time in which the driver finishes its own work after a link loss has become visible; it needs about a microsecond.
+const SETTLE_TIME: Duration = Duration::from_millis(10);
 
-/// A thread that looks after one port until this is dropped.
+/// Thread that supervises one port until dropped.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long a link may take to come up: a memif server that was still starting has refused by then, and the driver does
-/// not ask again.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// Time within which a link must come up. A memif server that was still starting has refused by then, and the driver
+/// does not retry.
+const LINK_UP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long a peer may take to answer when the port is being closed.
-const SILENCE: Duration = Duration::from_secs(2);
+/// Time within which a peer must reply when the port is closed.
+const PEER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a port is that connects to the other end of a link.
+/// State of a port that connects to the other end of a link.
 enum State {
-    /// Its devices exist, and the link has been down since then, if it is.
+    /// The devices exist; if the link is down, it has been down since this time.
     Open(Instant),
-    /// The other end has gone; the queue pairs are being told.
+    /// The other end has left, and the queue pairs are quiescing.
     Closing(Instant),
-    /// Its devices have gone, and the other end is being waited for.
+    /// The devices have been removed, and the other end is awaited.
     Away,
 }
 
 impl Supervisor {
-    /// Begins to look after the port.
+    /// Starts to supervise the port.
     pub fn start(shared: &Arc<Shared>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, port) = (stop.clone(), Arc::downgrade(shared));
         let thread = std::thread::Builder::new().name("linerate-port".to_owned()).spawn(move || watch(&port, &stopped));
         if let Err(error) = &thread {
-            tracing::warn!("{}: no thread to look after the link: {error}", shared.plan.via);
+            tracing::warn!("{}: no thread to look after the link: {error}", shared.spec.via);
         }
         Supervisor { stop, thread: thread.ok() }
     }
@@ -60,8 +60,8 @@ impl Drop for Supervisor {
         Thread::unpark(thread.thread());
         let asked = Instant::now();
         while !thread.is_finished() {
-            if asked.elapsed() > SILENCE {
-                // It is left with a peer that was reached and says nothing; it has no devices to close.
+            if asked.elapsed() > PEER_REPLY_TIMEOUT {
+                // The thread is abandoned with a peer that was reached and sends nothing. It has no devices to close.
                 tracing::warn!("the other end of a link does not answer, and is not waited for");
                 return;
             }
@@ -76,12 +76,12 @@ fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         match port.upgrade() {
             Some(shared) => {
-                state = tend(&shared, state);
-                if replaced != peer_memory::replaced() && setup::maps_peer_memory(&shared.plan) {
+                state = step(&shared, state);
+                if replaced != peer_memory::replaced() && setup::maps_peer_memory(&shared.spec) {
                     replaced = peer_memory::replaced();
                     tracing::warn!(
                         "{}: a peer truncated memory that it shares with this process; its packets are lost until it connects again",
-                        shared.plan.via
+                        shared.spec.via
                     );
                 }
             }
@@ -91,32 +91,32 @@ fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
     }
 }
 
-fn tend(shared: &Shared, state: State) -> State {
-    let via = &shared.plan.via;
+fn step(shared: &Shared, state: State) -> State {
+    let via = &shared.spec.via;
     match state {
         State::Open(since) => {
-            let up = is_link_up(&shared.plan, &shared.devices());
-            shared.note_peer();
+            let up = is_link_up(&shared.spec, &shared.devices());
+            shared.update_guest_features();
             let changed = shared.set_link(up);
             if changed {
                 tracing::info!("{via}: the link is {}", if up { "up" } else { "down" });
             }
-            let is_lost = !up && (changed || since.elapsed() > PATIENCE);
-            if is_lost && matches!(shared.plan.kind, Kind::Client { .. }) {
-                shared.gate.close();
+            let is_lost = !up && (changed || since.elapsed() > LINK_UP_TIMEOUT);
+            if is_lost && matches!(shared.spec.kind, PortKind::Client { .. }) {
+                shared.quiesce.begin();
                 return State::Closing(Instant::now());
             }
             State::Open(since)
         }
         State::Closing(since) => {
-            if since.elapsed() < SETTLED || !shared.gate.is_quiet() {
+            if since.elapsed() < SETTLE_TIME || !shared.quiesce.is_quiescent() {
                 return State::Closing(since);
             }
             shared.devices().clear();
             tracing::info!("{via}: waiting for the other end to come back");
             State::Away
         }
-        State::Away => match connect(shared) {
+        State::Away => match reconnect(shared) {
             true => {
                 tracing::info!("{via}: the other end is back");
                 State::Open(Instant::now())
@@ -126,31 +126,31 @@ fn tend(shared: &Shared, state: State) -> State {
     }
 }
 
-/// Makes the devices again if the other end is there and offers what it did.
-fn connect(shared: &Shared) -> bool {
-    let Kind::Client { socket, .. } = &shared.plan.kind else { return false };
+/// Creates the devices again, if the other end is there and offers what it offered before.
+fn reconnect(shared: &Shared) -> bool {
+    let PortKind::Client { socket, .. } = &shared.spec.kind else { return false };
     if !socket.exists() {
         return false;
     }
-    let connected = port::probe(&shared.plan).and_then(|devices| {
-        let offers = |device: &Ethdev| device.info().is_ok_and(|info| setup::offers(&info, &shared.choice.setup));
+    let reconnected = port::probe(&shared.spec).and_then(|devices| {
+        let offers = |device: &Ethdev| device.info().is_ok_and(|info| setup::offers(&info, &shared.settings.conf));
         if !devices.iter().all(offers) {
-            tracing::warn!("{}: the other end is back and offers less than before: not used", shared.plan.via);
+            tracing::warn!("{}: the other end is back and offers less than before: not used", shared.spec.via);
             return Ok(None);
         }
-        port::start(&shared.plan, &shared.choice, &devices, &shared.pool)?;
-        if shared.choice.split_tx && !devices.iter().all(Ethdev::has_split_tx) {
+        port::start(&shared.spec, &shared.settings, &devices, &shared.pool)?;
+        if shared.settings.split_tx && !devices.iter().all(Ethdev::has_split_tx) {
             tracing::warn!(
                 "{}: the other end is back with packed virtqueues in place of split ones: not used",
-                shared.plan.via
+                shared.spec.via
             );
             return Ok(None);
         }
         Ok(Some(devices))
     });
-    match connected {
+    match reconnected {
         Ok(Some(made)) => {
-            shared.gate.open(&port::places(&shared.plan, &shared.choice, &made));
+            shared.quiesce.resume(&port::queue_ids(&shared.spec, &shared.settings, &made));
             *shared.devices() = made;
             true
         }
@@ -162,11 +162,11 @@ fn connect(shared: &Shared) -> bool {
     }
 }
 
-/// Whether the link is up: of every device, if there are several.
-pub(crate) fn is_link_up(plan: &Plan, devices: &[Ethdev]) -> bool {
-    match &plan.kind {
-        // These drivers say yes whatever the interface's state.
-        Kind::AfXdp(name) | Kind::Tap(name) => interface::is_running(name),
+/// Returns whether the links of all devices are up.
+pub(crate) fn is_link_up(spec: &PortSpec, devices: &[Ethdev]) -> bool {
+    match &spec.kind {
+        // These drivers report a link whatever the interface's state.
+        PortKind::AfXdp(name) | PortKind::Tap(name) => interface::is_running(name),
         _ => !devices.is_empty() && devices.iter().all(Ethdev::link_up),
     }
 }
