@@ -2,9 +2,11 @@
 
 use crate::congestion::CongestionControl;
 use crate::engine::{Event, EventBatch};
+use crate::native::Counters;
 use crate::native::fair_share::Sweep;
 use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::Secrets;
+use crate::native::handshake::isn::timestamp_clock;
 use crate::native::rr::RrPool;
 use crate::native::send::tx_backlog::TxBacklog;
 use crate::native::settings::Settings;
@@ -13,7 +15,6 @@ use crate::native::tcb::conn_buffers::BufferPool;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::time_wait::TimeWait;
 use crate::native::timers::tick::Tick;
-use crate::native::{Counters, milliseconds};
 use crate::tcp::ephemeral_ports::EphemeralPorts;
 use crate::tcp::per_source_limits::PerSourceLimits;
 use crate::tcp::tuple::HashKey;
@@ -80,7 +81,7 @@ impl<P> Shared<P> {
     /// Sets the time at the beginning of a turn.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
-        self.milliseconds = milliseconds(now);
+        self.milliseconds = timestamp_clock(now);
         self.earliest_rto = self.settings.limits.earliest_rto(now).map(Tick::at_or_after);
     }
 

@@ -1,7 +1,7 @@
 //! Fast path of connection setup and close: completion of the handshake, FINs and their acknowledgements.
 //!
 //! As on the [fast path of data](crate::native::fast_path::established), a few comparisons recognise the case before
-//! any state changes. [`input`](crate::native::receive::input) handles everything else.
+//! any state changes. [`process_segment`](crate::native::receive::process_segment) handles everything else.
 
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
@@ -10,9 +10,9 @@ use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
 use crate::native::fast_path::established::{ack_lone_segment, note_lone_sent, update_snd_window};
-use crate::native::receive::input::TcpHeader;
 use crate::native::segment::header::Control;
 use crate::native::segment::seq::Seq;
+use crate::native::segment::tcp_header::TcpHeader;
 use crate::native::tcb::{Flags, State};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};

@@ -11,10 +11,10 @@ use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
 use crate::native::connection::Shared;
 use crate::native::handshake::{SynParams, empty_carrier};
-use crate::native::receive::input::TcpHeader;
 use crate::native::segment::header::Control;
 use crate::native::segment::options::{Options, SynOptions};
 use crate::native::segment::seq::Seq;
+use crate::native::segment::tcp_header::TcpHeader;
 use crate::native::tcb::{State, Tcb};
 use crate::tcp::per_source_limits::SynVerdict;
 use linerate_bypass::time::Instant;
@@ -48,8 +48,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         match common {
             Some((seg, params)) => {
                 let carrier = empty_carrier(packet);
-                let tcb = Tcb { state: State::SynReceived, ..self.shared.begin(tuple, now) };
-                self.answer(tuple, tcb, &seg, hash, &params, carrier, egress, now);
+                let tcb = Tcb { state: State::SynReceived, ..self.shared.new_tcb(tuple, now) };
+                self.create_half_open(tuple, tcb, &seg, hash, &params, carrier, egress, now);
             }
             None => self.process_unpredicted(packet, head, hash, u32::MAX, egress, now),
         }

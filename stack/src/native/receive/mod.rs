@@ -1,6 +1,7 @@
 //! Processing of received segments.
 
-pub(crate) mod input;
+mod dispatch;
 mod payload;
+mod process_segment;
 pub(crate) mod reassembly;
 mod window;

@@ -3,9 +3,9 @@
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
 use crate::native::fair_share::MIN_SHARE;
-use crate::native::receive::input::TcpHeader;
 use crate::native::receive::reassembly::Inserted;
 use crate::native::segment::seq::Seq;
+use crate::native::segment::tcp_header::TcpHeader;
 use crate::native::tcb::conn_buffers::{CROWDED, ConnBuffers};
 use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::Packet;

@@ -3,10 +3,11 @@
 use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::connection::Shared;
-use crate::native::receive::input::TcpHeader;
+use crate::native::handshake::isn::timestamp_clock;
 use crate::native::segment::header::{Control, Ecn, OptionBytes, TxHeader};
 use crate::native::segment::options::{SynOptions, TIMESTAMP_LEN, Timestamp};
 use crate::native::segment::seq::Seq;
+use crate::native::segment::tcp_header::TcpHeader;
 use crate::native::settings::Settings;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::tcp::tuple::Tuple;
@@ -29,7 +30,7 @@ impl Syn {
     #[inline(always)]
     pub fn of(tcb: &Tcb, settings: &Settings, now: Instant) -> Self {
         let first = tcb.state == State::SynSent;
-        let value = crate::native::milliseconds(now).wrapping_add(tcb.ts_offset);
+        let value = timestamp_clock(now).wrapping_add(tcb.ts_offset);
         Syn {
             seq: tcb.una,
             ack: (!first).then_some(tcb.rcv_nxt),
@@ -133,8 +134,7 @@ impl<P: Packet> Shared<P> {
         now: Instant,
     ) -> bool {
         let tuple = &tcb.tuple;
-        let timestamp =
-            Timestamp { value: crate::native::milliseconds(now).wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
+        let timestamp = Timestamp { value: timestamp_clock(now).wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
         let has_timestamp = tcb.flags.has(Flags::TIMESTAMPS);
         let header = TxHeader {
             tuple,
@@ -261,7 +261,7 @@ impl<P: Packet> Shared<P> {
 
     /// Returns the timestamp of a segment of `tuple` without a connection.
     pub(crate) fn timestamp(&self, tuple: &Tuple, echo: u32, now: Instant) -> Timestamp {
-        let value = crate::native::milliseconds(now).wrapping_add(self.secrets.timestamp_offset(tuple));
+        let value = timestamp_clock(now).wrapping_add(self.secrets.timestamp_offset(tuple));
         Timestamp { value, echo }
     }
 }

@@ -4,6 +4,7 @@ use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::SEGMENTS_PER_TURN;
 use crate::native::connection::Connection;
+use crate::native::handshake::isn::timestamp_clock;
 use crate::native::recovery::Limits;
 use crate::native::segment::control_segments::Syn;
 use crate::native::segment::header::{Control, Ecn, OptionBytes, TxHeader};
@@ -102,7 +103,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         let cold = &mut *self.cold;
-        let idle = crate::native::milliseconds(now).wrapping_sub(cold.idle_since);
+        let idle = timestamp_clock(now).wrapping_sub(cold.idle_since);
         cold.control.idle(Duration::from_millis(idle.into()), tcb.rtt.rto(self.shared.settings.rto_floor));
         tcb.cwnd = cold.control.window();
     }
@@ -184,10 +185,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tuple = tcb.tuple;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return false };
         let TxRange { seq, len, fin, new } = *range;
-        let timestamp = tcb.flags.has(Flags::TIMESTAMPS).then(|| Timestamp {
-            value: crate::native::milliseconds(now).wrapping_add(tcb.ts_offset),
-            echo: tcb.ts_recent,
-        });
+        let timestamp = tcb
+            .flags
+            .has(Flags::TIMESTAMPS)
+            .then(|| Timestamp { value: timestamp_clock(now).wrapping_add(tcb.ts_offset), echo: tcb.ts_recent });
         let mut control = Control::ACK;
         if len > 0 && len == tcb.unsent || !new {
             control = control.with(Control::PSH);
@@ -342,7 +343,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let syn = Syn::of(self.tcb, &self.shared.settings, now);
         if self.tcb.attempts == 0 {
             // No TSval before this one was sent.
-            self.cold.idle_since = crate::native::milliseconds(now);
+            self.cold.idle_since = timestamp_clock(now);
         }
         let went = self.shared.send_syn(&self.tcb.tuple, &syn, None, egress, now);
         if went {

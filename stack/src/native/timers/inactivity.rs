@@ -6,6 +6,7 @@
 use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
+use crate::native::handshake::isn::timestamp_clock;
 use crate::native::tcb::{Flags, State};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::Packet;
@@ -104,7 +105,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn last_activity(&mut self, now: Instant) -> Instant {
         let tcb = &*self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else {
-            let idle = crate::native::milliseconds(now).wrapping_sub(self.cold.idle_since);
+            let idle = timestamp_clock(now).wrapping_sub(self.cold.idle_since);
             return now - Duration::from_millis(idle.into());
         };
         let numbers = [tcb.rcv_nxt, tcb.una, tcb.nxt];

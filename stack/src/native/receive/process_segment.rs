@@ -1,196 +1,27 @@
-//! Segment arrival (RFC 9293 §3.10.7.4): dispatch to the fast paths, and processing of all other segments.
+//! Segment arrival on the general path (RFC 9293 §3.10.7.4).
 
 use crate::congestion::CongestionControl;
 use crate::drop_stats::DropCause;
-use crate::egress::{ETHERNET, Egress};
-use crate::engine::{SegmentMeta, Segments};
-use crate::native::NativeEngine;
+use crate::egress::Egress;
 use crate::native::connection::Connection;
+use crate::native::handshake::isn::timestamp_clock;
 use crate::native::recovery::Acknowledgement;
 use crate::native::segment::header::Control;
 use crate::native::segment::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
 use crate::native::segment::seq::Seq;
+use crate::native::segment::tcp_header::TcpHeader;
 use crate::native::send::output::deadline;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
-use smoltcp::wire::TcpPacket;
+use linerate_bypass::{Nic, Packet};
 
 /// Age in milliseconds beyond which TS.Recent is not used by PAWS (RFC 7323 §5.5): 24 days.
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
 
-/// Offset of the control bits in the TCP header (RFC 9293 §3.1).
-const FLAGS: usize = 13;
-
-/// TCP header fields of a received segment, and its ECN mark.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TcpHeader {
-    pub seq: Seq,
-    pub ack: Seq,
-    pub control: Control,
-    pub window: u16,
-    /// Offset of the payload in the frame.
-    pub header: usize,
-    /// Bytes of payload.
-    pub len: u32,
-    /// Whether the packet carries the CE mark (RFC 3168 §5).
-    pub ce: bool,
-}
-
-impl TcpHeader {
-    /// Parses the headers of a frame that the demultiplexer has validated. The TCP header is at `start`, and the frame
-    /// has `total` bytes.
-    #[inline]
-    fn read(data: &[u8], start: usize, total: usize) -> Self {
-        let (headers, tcp) = data.split_at(start);
-        let ecn = match headers[ETHERNET] >> 4 {
-            4 => headers[ETHERNET + 1] & 3,
-            _ => headers[ETHERNET + 1] >> 4 & 3,
-        };
-        let control = Control(tcp[13]);
-        let segment = TcpPacket::new_unchecked(tcp);
-        let header = start + usize::from(segment.header_len());
-        TcpHeader {
-            seq: Seq(segment.seq_number().0 as u32),
-            ack: Seq(segment.ack_number().0 as u32),
-            control,
-            window: segment.window_len(),
-            header,
-            len: total.saturating_sub(header) as u32,
-            ce: ecn == 3,
-        }
-    }
-
-    /// Returns SEG.LEN: the sequence numbers that the segment occupies.
-    pub fn seq_len(&self) -> u32 {
-        self.len + u32::from(self.control.has(Control::SYN)) + u32::from(self.control.has(Control::FIN))
-    }
-}
-
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Processes the segments of a burst.
-    pub(crate) fn process_burst<N: Nic<Packet = P>>(
-        &mut self,
-        segments: &mut Segments<P>,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
-        let (packets, heads) = segments.parts();
-        let mut hashes = [0; BURST];
-        let mut slots = [u32::MAX; BURST];
-        let mut packets = packets.drain(..);
-        for heads in heads.chunks(BURST) {
-            self.prefetch_burst(heads, &mut hashes, &mut slots);
-            for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
-                let Some(packet) = packets.next() else { break };
-                // An earlier segment of the burst may have created the connection.
-                let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
-                if let Some(packet) = self.rr_receive(slot, head, packet, now) {
-                    self.dispatch(packet, head, *hash, slot, egress, now);
-                }
-            }
-        }
-        drop(packets);
-        segments.clear();
-    }
-
-    /// Returns the slot of the connection that most likely has a tuple with the hash `hash`, or `u32::MAX`.
-    #[inline(always)]
-    pub(crate) fn candidate(&self, hash: u64) -> u32 {
-        self.shared.table.candidate(hash).unwrap_or(u32::MAX)
-    }
-
-    /// Processes a segment that request-response mode did not accept, given the hash of its tuple and its
-    /// [candidate](Self::candidate).
-    #[inline(never)]
-    pub(crate) fn dispatch<N: Nic<Packet = P>>(
-        &mut self,
-        packet: P,
-        head: &SegmentMeta,
-        hash: u64,
-        slot: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
-        let Some(tcb) = self.tcbs.get(slot as usize) else {
-            return self.syn_fast_path(packet, head, hash, egress, now);
-        };
-        let finishes =
-            packet.data().get(head.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
-        let left = if tcb.state == State::Established && !finishes {
-            self.header_predict(slot, head, packet, now)
-        } else if self.lifecycle_fast_path(slot, head, hash, &packet, now) {
-            None
-        } else {
-            Some(packet)
-        };
-        if let Some(packet) = left {
-            self.process_unpredicted(packet, head, hash, slot, egress, now);
-        }
-    }
-
-    /// Computes the hashes of the tuples in `heads` and the slots of their connections.
-    ///
-    /// With many connections their state is in memory, where loads that overlap take less time than loads in sequence.
-    /// Therefore the table slots of all segments are prefetched first, then all control blocks, then all queues.
-    #[inline(never)]
-    fn prefetch_burst(&self, heads: &[SegmentMeta], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
-        for (hash, head) in hashes.iter_mut().zip(heads) {
-            *hash = head.tuple.hash_with(&self.shared.key);
-            self.shared.table.prefetch(*hash);
-        }
-        for (slot, hash) in slots.iter_mut().zip(&hashes[..heads.len()]) {
-            *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
-            if let Some(tcb) = self.tcbs.get(*slot as usize) {
-                prefetch_whole(tcb);
-                self.shared.wheel.prefetch(*slot);
-            }
-            // A connection that is idle between segments needs this rarely used state for most of them.
-            if let Some(cold) = self.cold.get(*slot as usize) {
-                prefetch_whole(cold);
-            }
-        }
-        for slot in &slots[..heads.len()] {
-            let tcb = self.tcbs.get(*slot as usize);
-            if let Some(rr) = tcb.and_then(|tcb| self.shared.rr.of(tcb)) {
-                prefetch_whole(rr);
-            } else if let Some(buffers) = tcb.and_then(|tcb| self.shared.buffers.of(tcb)) {
-                prefetch_whole(buffers);
-            }
-        }
-    }
-
-    /// Processes a segment that no fast path accepted, given the hash of its tuple and the slot of its likely
-    /// connection.
-    #[inline(never)]
-    pub(crate) fn process_unpredicted<N: Nic<Packet = P>>(
-        &mut self,
-        packet: P,
-        head: &SegmentMeta,
-        hash: u64,
-        candidate: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
-        let SegmentMeta { tuple, tcp_offset: tcp } = *head;
-        let data = packet.data();
-        let seg = TcpHeader::read(data, tcp, packet.len());
-        let slot = match self.tcbs.get(candidate as usize) {
-            Some(tcb) if tcb.tuple == tuple && tcb.flags.has(Flags::IN_TABLE) => Some(candidate),
-            Some(_) => self.lookup(hash, &tuple),
-            None => None,
-        };
-        let Some(slot) = slot else {
-            return self.no_connection(&tuple, &seg, hash, packet, tcp, egress, now);
-        };
-        self.demoted(slot).process_segment(seg, packet, tcp, egress, now);
-    }
-}
-
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Processes a segment of the connection in the order of RFC 9293 §3.10.7.
-    fn process_segment<N: Nic<Packet = P>>(
+    pub(crate) fn process_segment<N: Nic<Packet = P>>(
         &mut self,
         mut seg: TcpHeader,
         packet: P,
@@ -462,7 +293,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn ts_recent_is_outdated(&self, now: Instant) -> bool {
         let tcb = &*self.tcb;
         let idle_since = self.cold.idle_since;
-        !tcb.has_buffers() && crate::native::milliseconds(now).wrapping_sub(idle_since) > TS_RECENT_AGE
+        !tcb.has_buffers() && timestamp_clock(now).wrapping_sub(idle_since) > TS_RECENT_AGE
     }
 
     /// Processes the ECN fields of a received segment (RFC 3168 §6.1.3; RFC 8257 §3.2).

@@ -1,0 +1,384 @@
+//! [`Engine`] interface of the native engine.
+
+use crate::config::Config;
+use crate::congestion::CongestionControl;
+use crate::egress::Egress;
+use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
+use crate::fast_paths::FastPath;
+use crate::native::connection::{MbufsHeld, Shared};
+use crate::native::fair_share::Sweep;
+use crate::native::flow_table::FlowTable;
+use crate::native::handshake::isn::Secrets;
+use crate::native::handshake::isn::timestamp_clock;
+use crate::native::rr::RrPool;
+use crate::native::segment::options;
+use crate::native::segment::seq::Seq;
+use crate::native::send::tx_backlog::TxBacklog;
+use crate::native::settings::Settings;
+use crate::native::tcb::conn_buffers::BufferPool;
+use crate::native::tcb::{Flags, State};
+use crate::native::time_wait::TimeWait;
+use crate::native::timers::tick::Tick;
+use crate::native::{Counters, NativeEngine};
+use crate::rng;
+use crate::tcp::ephemeral_ports::EphemeralPorts;
+use crate::tcp::per_source_limits::PerSourceLimits;
+use crate::tcp::tuple::Tuple;
+use crate::tcp::wheel::Wheel;
+use hashbrown::HashMap;
+use linerate_bypass::inspect::{ConnInfo, Gauges};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{BURST, Bytes, ConnId, ConnIdSpace, Nic, Packet, Summary};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+/// Connections per turn that retry a failed packet allocation.
+const ALLOC_RETRIES_PER_TURN: usize = 4 * BURST;
+
+/// Connections whose state fits into the L1 and L2 caches. Below this number, prefetching costs more than it saves.
+const CACHE_RESIDENT: usize = 1280;
+
+/// Interval between two readings of the port's free packets. A reading touches more than one cache line.
+const POOL_PERIOD: Duration = Duration::from_millis(1);
+
+impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
+    fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
+        let mut random = fastrand::Rng::with_seed(rng::draw(config.seed, "native", worker));
+        let control = C::new(config, 536);
+        let settings = Settings::new(config, &control, egress);
+        let secrets = Secrets::from_seed(config.seed);
+        let shared = Shared {
+            conn_ids: ConnIdSpace::new(worker),
+            free: Vec::new(),
+            buffers: BufferPool::new(control.handles_ecn_echo()),
+            rr: RrPool::new(),
+            table: FlowTable::with_capacity(settings.connections),
+            key: secrets.table_key(),
+            time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
+            common_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
+            secrets,
+            ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
+            wheel: Wheel::new(now),
+            service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+            linger_deadlines: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+            connect_tokens: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
+            half_open: 0,
+            per_source: PerSourceLimits::from_config(config, random.u64(..)),
+            cookies_sent: None,
+            mbufs_held: MbufsHeld::default(),
+            window_held: VecDeque::new(),
+            pool_checked_at: now,
+            sweep: Sweep::new(now),
+            active: Vec::new(),
+            tx_backlog: TxBacklog::default(),
+            events: EventBatch::default(),
+            alloc_blocked: VecDeque::new(),
+            now,
+            milliseconds: timestamp_clock(now),
+            earliest_rto: [Tick::NONE; 2],
+            counters: Counters::default(),
+            settings,
+        };
+        NativeEngine {
+            initial_control: C::new(config, shared.common_mss.into()),
+            tcbs: Vec::with_capacity(shared.settings.connections),
+            cold: Vec::with_capacity(shared.settings.connections),
+            shared,
+            expired: Vec::new(),
+            spare_active: Vec::new(),
+        }
+    }
+
+    fn rx_burst(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
+        self.process_burst(burst, egress, now);
+    }
+
+    #[inline]
+    fn processes_immediately(&self) -> bool {
+        self.tcbs.len() <= CACHE_RESIDENT && self.shared.settings.fast_paths.has(FastPath::Immediate)
+    }
+
+    #[inline(always)]
+    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
+        let hash = head.tuple.hash_with(&self.shared.key);
+        let slot = self.candidate(hash);
+        if let Some(packet) = self.rr_receive(slot, head, packet, now) {
+            self.dispatch(packet, head, hash, slot, egress, now);
+        }
+    }
+
+    fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
+        if let Some(slot) = self.lookup(tuple.hash_with(&self.shared.key), &tuple) {
+            self.demoted(slot).icmp_error(Seq(sequence), error);
+        }
+    }
+
+    fn neighbor_unreachable(&mut self, ip: IpAddr) {
+        let connect_tokens: Vec<u32> = self.shared.connect_tokens.keys().copied().collect();
+        for slot in connect_tokens {
+            let mut connection = self.demoted(slot);
+            if connection.tcb.state == State::SynSent && connection.tcb.tuple.remote().ip() == ip {
+                connection.end(Flags::UNREACHABLE);
+            }
+        }
+    }
+
+    fn address_removed(&mut self, ip: IpAddr) {
+        for slot in self.slots() {
+            let mut connection = self.demoted(slot);
+            let tcb = &*connection.tcb;
+            if tcb.tuple.local().ip() == ip && !matches!(tcb.state, State::Closed | State::TimeWait) {
+                connection.end(Flags::ADDRESS_LOST);
+            }
+        }
+    }
+
+    fn set_mtu_v6(&mut self, mtu: usize) {
+        self.shared.settings.set_mtu_v6(mtu);
+        for slot in self.slots() {
+            let mut connection = self.demoted(slot);
+            if !connection.tcb.tuple.is_ipv4() && connection.tcb.state.is_synchronized() {
+                connection.lower_mtu(mtu as u16);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.shared.set_now(now);
+        for _ in 0..self.shared.alloc_blocked.len().min(ALLOC_RETRIES_PER_TURN) {
+            let Some(slot) = self.shared.alloc_blocked.pop_front() else { break };
+            self.demoted(slot).notify();
+        }
+        self.reopen_windows();
+        self.expire_timers(now);
+    }
+
+    fn take_events(&mut self, events: &mut EventBatch) {
+        let shared = &mut self.shared;
+        shared.rr.collect(&mut shared.events.readable);
+        // The connections stay in the list for `flush`: nearly all of them have something to send.
+        let active = std::mem::take(&mut shared.active);
+        for &slot in &active {
+            if let Some(tcb) = self.tcbs.get_mut(slot as usize)
+                && tcb.flags.has(Flags::NOTIFY)
+            {
+                shared.report_events(slot, tcb);
+            }
+        }
+        shared.active = active;
+        std::mem::swap(events, &mut shared.events);
+    }
+
+    fn release(&mut self, conn: ConnId, _now: Instant) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
+        let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
+        if tcb.flags.has_any(broken) {
+            self.shared.counters.broken += 1;
+        } else {
+            self.shared.counters.finished += 1;
+        }
+        self.shared.remove(slot, tcb);
+    }
+
+    fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
+        // A vhost port learns from the guest whether it supports TSO.
+        self.shared.settings.update_tso(egress.capabilities());
+        if now.since(self.shared.pool_checked_at) >= POOL_PERIOD {
+            self.shared.pool_checked_at = now;
+            self.update_app_held(egress);
+        }
+        self.sweep_if_due(now);
+        self.rr_flush(egress, now);
+        self.drain_backlog(egress, now);
+        // Connections that become active during this flush are sent in the next turn.
+        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.spare_active));
+        for &slot in &active {
+            let Some(tcb) = self.tcbs.get_mut(slot as usize) else { continue };
+            let had = tcb.flags;
+            let data = tcb.unsent > 0;
+            tcb.flags.clear(Flags::TX_PENDING | Flags::NOTIFY);
+            if had.has(Flags::TX_PENDING) && !self.transmit(slot, data, egress, now) {
+                self.shared.tx_backlog.push(slot);
+            }
+            if had.has(Flags::NOTIFY) {
+                self.demoted(slot).notify();
+            }
+        }
+        active.clear();
+        self.spare_active = active;
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let reopens = !self.shared.window_held.is_empty() && !self.shared.is_low();
+        // A service without a packet retries until an allocation succeeds.
+        let asks = !self.shared.alloc_blocked.is_empty();
+        let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
+        let events = sends || self.shared.rr.has_unanswered() || !self.shared.events.is_empty();
+        if events || reopens || asks {
+            return Some(Instant::ZERO);
+        }
+        let deadlines =
+            [self.shared.wheel.next_expiry(), self.shared.time_wait.next_deadline(), self.shared.next_sweep()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn connections(&self) -> usize {
+        self.len()
+    }
+
+    fn stop_listening(&mut self) {
+        self.shared.settings.listen.clear();
+    }
+
+    fn close_all(&mut self) {
+        for slot in self.slots() {
+            self.demoted(slot).close();
+        }
+    }
+
+    fn abort_all(&mut self) {
+        for slot in self.slots() {
+            self.demoted(slot).abort();
+        }
+    }
+
+    fn summarize(&self, summary: &mut Summary) {
+        summary.accepted += self.shared.counters.accepted;
+        summary.connected += self.shared.counters.connected;
+        summary.failed += self.shared.counters.failed;
+        summary.finished += self.shared.counters.finished;
+        summary.broken += self.shared.counters.broken;
+        summary.retransmitted = Some(self.shared.counters.retransmitted);
+        summary.copied_bytes += self.shared.counters.copied;
+        summary.drop_for("receive queue full", self.shared.counters.pruned);
+        summary.drop_for("FIN-WAIT-2 timed out", self.shared.counters.fin_timeouts);
+        summary.drop_for("connection idle for too long", self.shared.counters.idle_timeouts);
+        summary.drop_for("peer acknowledged nothing for too long", self.shared.counters.stalled);
+        summary.drop_for("reset under memory pressure", self.shared.counters.shed);
+        summary.drop_for("out-of-order data discarded", self.shared.counters.discarded);
+        summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
+    }
+
+    fn fill_levels(&self, gauges: &mut Gauges) {
+        gauges.connections = self.len() as u64;
+        gauges.half_open = Some(self.half_open() as u64);
+        gauges.time_wait = Some(self.time_wait() as u64);
+        gauges.packets_held = Some(self.shared.mbufs_held.all as u64);
+    }
+
+    fn slot_count(&self) -> usize {
+        self.tcbs.len()
+    }
+
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
+        self.conn_info(slot)
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.slot_of(conn).map(|slot| self.tcbs[slot as usize].tuple.local())
+    }
+
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.slot_of(conn).map(|slot| self.tcbs[slot as usize].tuple.remote())
+    }
+
+    fn received(&self, conn: ConnId) -> usize {
+        self.slot_of(conn).map_or(0, |slot| self.tcbs[slot as usize].received as usize)
+    }
+
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        let Some(slot) = self.slot_of(conn) else { return &[] };
+        let tcb = &self.tcbs[slot as usize];
+        if let Some(bytes) = self.shared.rr.peek(tcb) {
+            return bytes;
+        }
+        let buffers = self.shared.buffers.of(tcb);
+        buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        if !self.rr_consume(slot, n) {
+            self.demoted(slot).consume_received(n);
+        }
+    }
+
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+        self.demoted_by_id(conn)?.take_received(max)
+    }
+
+    fn room(&mut self, conn: ConnId) -> usize {
+        let Some(slot) = self.slot_of(conn) else { return 0 };
+        let room = self.shared.room(&self.tcbs[slot as usize]);
+        if room == 0 {
+            self.demoted(slot).want_room();
+        }
+        room
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        match self.demoted_by_id(conn) {
+            Some(mut connection) => connection.send_bytes(bytes),
+            None => Err(bytes),
+        }
+    }
+
+    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
+        let slot = self.slot_of(conn)?;
+        match self.rr_reserve(slot, max, egress) {
+            0 => self.demoted(slot).reserve(max, egress),
+            n => self.rr_reserved_mut(slot, n),
+        }
+    }
+
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        if !self.rr_commit(slot, n) {
+            self.demoted(slot).commit(n);
+        }
+    }
+
+    fn try_answer<W: FnOnce(&mut [u8])>(
+        &mut self,
+        conn: ConnId,
+        (request_len, len): (usize, usize),
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<(), W> {
+        match self.slot_of(conn) {
+            Some(slot) => self.rr_respond_in_place(slot, (request_len, len), write, egress, now),
+            None => Err(write),
+        }
+    }
+
+    fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize {
+        self.forward_received(from, to, egress, now)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        if let Some(mut connection) = self.demoted_by_id(conn) {
+            connection.close();
+        }
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        if let Some(mut connection) = self.demoted_by_id(conn) {
+            connection.abort();
+        }
+    }
+
+    fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
+        if let Some(mut connection) = self.demoted_by_id(conn) {
+            connection.set_service_timer(at);
+        }
+    }
+
+    fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
+        if let Err(error) = self.active_open(remote, token, egress, now) {
+            self.shared.counters.failed += 1;
+            self.shared.events.others.push(Event::Failed(token, error));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Dispatch of received segments to the fast paths and to the general path.
+
+use crate::congestion::CongestionControl;
+use crate::egress::Egress;
+use crate::engine::{SegmentMeta, Segments};
+use crate::native::NativeEngine;
+use crate::native::segment::header::Control;
+use crate::native::segment::tcp_header::TcpHeader;
+use crate::native::tcb::{Flags, State};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
+
+/// Offset of the control bits in the TCP header (RFC 9293 §3.1).
+const FLAGS: usize = 13;
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Processes the segments of a burst.
+    pub(crate) fn process_burst<N: Nic<Packet = P>>(
+        &mut self,
+        segments: &mut Segments<P>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let (packets, heads) = segments.parts();
+        let mut hashes = [0; BURST];
+        let mut slots = [u32::MAX; BURST];
+        let mut packets = packets.drain(..);
+        for heads in heads.chunks(BURST) {
+            self.prefetch_burst(heads, &mut hashes, &mut slots);
+            for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
+                let Some(packet) = packets.next() else { break };
+                // An earlier segment of the burst may have created the connection.
+                let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
+                if let Some(packet) = self.rr_receive(slot, head, packet, now) {
+                    self.dispatch(packet, head, *hash, slot, egress, now);
+                }
+            }
+        }
+        drop(packets);
+        segments.clear();
+    }
+
+    /// Returns the slot of the connection that most likely has a tuple with the hash `hash`, or `u32::MAX`.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, hash: u64) -> u32 {
+        self.shared.table.candidate(hash).unwrap_or(u32::MAX)
+    }
+
+    /// Processes a segment that request-response mode did not accept, given the hash of its tuple and its
+    /// [candidate](Self::candidate).
+    #[inline(never)]
+    pub(crate) fn dispatch<N: Nic<Packet = P>>(
+        &mut self,
+        packet: P,
+        head: &SegmentMeta,
+        hash: u64,
+        slot: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let Some(tcb) = self.tcbs.get(slot as usize) else {
+            return self.syn_fast_path(packet, head, hash, egress, now);
+        };
+        let finishes =
+            packet.data().get(head.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
+        let left = if tcb.state == State::Established && !finishes {
+            self.header_predict(slot, head, packet, now)
+        } else if self.lifecycle_fast_path(slot, head, hash, &packet, now) {
+            None
+        } else {
+            Some(packet)
+        };
+        if let Some(packet) = left {
+            self.process_unpredicted(packet, head, hash, slot, egress, now);
+        }
+    }
+
+    /// Computes the hashes of the tuples in `heads` and the slots of their connections.
+    ///
+    /// With many connections their state is in memory, where loads that overlap take less time than loads in sequence.
+    /// Therefore the table slots of all segments are prefetched first, then all control blocks, then all queues.
+    #[inline(never)]
+    fn prefetch_burst(&self, heads: &[SegmentMeta], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
+        for (hash, head) in hashes.iter_mut().zip(heads) {
+            *hash = head.tuple.hash_with(&self.shared.key);
+            self.shared.table.prefetch(*hash);
+        }
+        for (slot, hash) in slots.iter_mut().zip(&hashes[..heads.len()]) {
+            *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
+            if let Some(tcb) = self.tcbs.get(*slot as usize) {
+                prefetch_whole(tcb);
+                self.shared.wheel.prefetch(*slot);
+            }
+            // A connection that is idle between segments needs this rarely used state for most of them.
+            if let Some(cold) = self.cold.get(*slot as usize) {
+                prefetch_whole(cold);
+            }
+        }
+        for slot in &slots[..heads.len()] {
+            let tcb = self.tcbs.get(*slot as usize);
+            if let Some(rr) = tcb.and_then(|tcb| self.shared.rr.of(tcb)) {
+                prefetch_whole(rr);
+            } else if let Some(buffers) = tcb.and_then(|tcb| self.shared.buffers.of(tcb)) {
+                prefetch_whole(buffers);
+            }
+        }
+    }
+
+    /// Processes a segment that no fast path accepted, given the hash of its tuple and the slot of its likely
+    /// connection.
+    #[inline(never)]
+    pub(crate) fn process_unpredicted<N: Nic<Packet = P>>(
+        &mut self,
+        packet: P,
+        head: &SegmentMeta,
+        hash: u64,
+        candidate: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let SegmentMeta { tuple, tcp_offset: tcp } = *head;
+        let data = packet.data();
+        let seg = TcpHeader::parse(data, tcp, packet.len());
+        let slot = match self.tcbs.get(candidate as usize) {
+            Some(tcb) if tcb.tuple == tuple && tcb.flags.has(Flags::IN_TABLE) => Some(candidate),
+            Some(_) => self.lookup(hash, &tuple),
+            None => None,
+        };
+        let Some(slot) = slot else {
+            return self.no_connection(&tuple, &seg, hash, packet, tcp, egress, now);
+        };
+        self.demoted(slot).process_segment(seg, packet, tcp, egress, now);
+    }
+}
