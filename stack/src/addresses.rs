@@ -1,37 +1,37 @@
-//! Our addresses and where packets go next.
+//! Local addresses and next hops.
 
 use crate::config::IpCidr;
-use crate::ipv6::Network;
+use crate::ipv6::RouterInfo;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The addresses of this host on its one link, and its gateways.
+/// Addresses of this host on its link, and its gateways.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
     own: Vec<IpCidr>,
     gateways: Vec<IpAddr>,
-    /// What is on the link with us.
+    /// Prefixes on the link.
     on_link: Vec<IpCidr>,
-    /// Addresses of ours that nothing new is to be sent from, if there is another (RFC 4862 §5.5.4).
+    /// Deprecated local addresses: not used as source for new connections if there is another (RFC 4862 §5.5.4).
     deprecated: Vec<IpAddr>,
-    /// What is asked for every packet, of the IPv4 addresses in `own`.
+    /// IPv4 addresses of `own`, in the form that each received packet is checked against.
     own_v4: Vec<OwnV4>,
-    /// The IPv6 addresses in `own`.
+    /// IPv6 addresses of `own`.
     own_v6: Vec<u128>,
 }
 
-/// One of our IPv4 addresses, as a number, or none.
+/// Local IPv4 address as a number, or none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnV4 {
-    /// Longer than addresses are, so that none equals what stands for none.
+    /// 64 bits wide, so that no IPv4 address equals the value of [`NONE`](Self::NONE).
     address: u64,
-    /// Its link's broadcast address; on a link that has none, that of all links.
+    /// Broadcast address of its subnet, or the limited broadcast address if the subnet has none.
     broadcast: u32,
 }
 
 impl Addresses {
-    /// `own` addresses and `gateways`; with an IPv6 address comes a link-local one made of `mac`.
+    /// Creates the set of `own` addresses and `gateways`. An IPv6 address adds a link-local one derived from `mac`.
     pub fn new(own: &[IpCidr], gateways: &[IpAddr], mac: MacAddr) -> Self {
         let has_six = own.iter().any(|cidr| cidr.address().is_ipv6());
         let addresses = Addresses {
@@ -45,20 +45,21 @@ impl Addresses {
         if has_six { addresses.with_link_local(mac) } else { addresses.indexed() }
     }
 
-    /// These, and a link-local address made of `mac`, unless there is one.
+    /// Adds a link-local address derived from `mac`, unless there is one.
     pub fn with_link_local(mut self, mac: MacAddr) -> Self {
         if !self.own.iter().any(|cidr| is_link_local(cidr.address())) {
-            let own = IpCidr::new(from_mac(0xfe80 << 112, mac).into(), 64);
+            let own = IpCidr::new(eui64_address(0xfe80 << 112, mac).into(), 64);
             self.own.extend(own.clone());
             self.on_link.extend(own);
         }
         self.indexed()
     }
 
-    /// These, and what routers have advertised. An address that is there already stays as it is; what is given comes first.
-    pub fn with_network(mut self, network: &Network) -> Self {
+    /// Adds the addresses, prefixes and router in `network`. An existing address stays unchanged, and existing gateways
+    /// take precedence.
+    pub fn with_router_info(mut self, network: &RouterInfo) -> Self {
         for (cidr, is_deprecated) in network.addresses() {
-            if !self.is_ours(cidr.address()) {
+            if !self.is_local(cidr.address()) {
                 self.own.push(cidr);
                 self.deprecated.extend(is_deprecated.then_some(cidr.address()));
             }
@@ -68,14 +69,14 @@ impl Addresses {
         self.indexed()
     }
 
-    /// With the lists that are looked into for every packet.
+    /// Rebuilds the lists that each received packet is checked against.
     fn indexed(mut self) -> Self {
         self.own_v4 = self.own.iter().filter_map(OwnV4::of).collect();
         self.own_v6 = self.own_v6().map(Ipv6Addr::to_bits).collect();
         self
     }
 
-    /// Our IPv6 addresses.
+    /// Returns the local IPv6 addresses.
     pub fn own_v6(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
         self.own.iter().filter_map(|cidr| match cidr.address() {
             IpAddr::V6(ip) => Some(ip),
@@ -83,53 +84,53 @@ impl Addresses {
         })
     }
 
-    /// Our link-local address.
+    /// Returns the link-local address.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
         self.own_v6().find(Ipv6Addr::is_unicast_link_local)
     }
 
-    /// Whether one of them is of use beyond the link.
-    pub fn reach_beyond_link(&self) -> bool {
+    /// Returns whether a local address is usable beyond the link.
+    pub fn has_routable(&self) -> bool {
         self.own.iter().any(|cidr| !is_link_local(cidr.address()))
     }
 
-    /// Our addresses with their prefixes.
+    /// Returns the local addresses with their prefixes.
     pub fn own(&self) -> &[IpCidr] {
         &self.own
     }
 
-    /// Our gateways.
+    /// Returns the gateways.
     pub fn gateways(&self) -> &[IpAddr] {
         &self.gateways
     }
 
-    /// Whether `ip` is one of our addresses.
+    /// Returns whether `ip` is a local address.
     #[inline]
-    pub fn is_ours(&self, ip: IpAddr) -> bool {
+    pub fn is_local(&self, ip: IpAddr) -> bool {
         self.own.iter().any(|cidr| cidr.address() == ip)
     }
 
-    /// Whether `ip` is the broadcast address of one of our links.
+    /// Returns whether `ip` is the broadcast address of the link.
     #[inline]
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         ip == Ipv4Addr::BROADCAST || self.own_v4.iter().any(|own| own.broadcast == ip.to_bits())
     }
 
-    /// Returns true if no packet on the link can have the IPv4 source address `source`: it is not that of a host (RFC 1122
-    /// §3.2.1.3, RFC 6890 §2.2.2), or it is ours. A reply would go to many hosts, to nobody, or to us.
+    /// Returns whether no packet on the link can have the IPv4 source address `source`: it is not a host address (RFC
+    /// 1122 §3.2.1.3, RFC 6890 §2.2.2), or it is local. A reply would reach many hosts, none, or this one.
     #[inline]
     pub fn is_martian_v4(&self, source: u32) -> bool {
         !is_host_v4(source) || self.own_v4.iter().any(|own| own.address == source.into() || own.broadcast == source)
     }
 
-    /// Returns true if no packet on the link can have the IPv6 source address `source` (RFC 4291 §2.5.3, §2.5.5.2, §2.7), or
-    /// it is ours. The unspecified address is one that neighbour discovery has (RFC 4861 §4.3).
+    /// Returns whether no packet on the link can have the IPv6 source address `source` (RFC 4291 §2.5.3, §2.5.5.2,
+    /// §2.7), or it is local. The unspecified address is valid in NDP (RFC 4861 §4.3).
     #[inline]
     pub fn is_martian_v6(&self, source: Ipv6Addr) -> bool {
-        !can_send_v6(source) || self.is_our_v6(source.to_bits())
+        !is_valid_source_v6(source) || self.is_local_v6(source.to_bits())
     }
 
-    /// Returns true if no segment of `tuple` can come from a peer: see [`is_martian_v4`](Self::is_martian_v4).
+    /// Returns whether no peer can send a segment of `tuple`: see [`is_martian_v4`](Self::is_martian_v4).
     #[inline]
     pub fn is_martian_peer(&self, tuple: &Tuple) -> bool {
         match tuple.remote_v4() {
@@ -138,7 +139,7 @@ impl Addresses {
         }
     }
 
-    /// Returns true if `ip` can be the address of another host, which a connection can be made to.
+    /// Returns whether `ip` can be the address of another host, to which connections can be made.
     pub fn can_be_remote(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => !self.is_martian_v4(ip.to_bits()),
@@ -146,33 +147,33 @@ impl Addresses {
         }
     }
 
-    /// Whether the IPv4 address `ip` is one of ours.
+    /// Returns whether the IPv4 address `ip` is local.
     #[inline]
-    pub fn is_our_v4(&self, ip: u32) -> bool {
+    pub fn is_local_v4(&self, ip: u32) -> bool {
         self.own_v4.iter().any(|own| own.address == ip.into())
     }
 
-    /// Whether a packet can be from the IPv4 address `source` to us: `destination` is one of our addresses, and `source`
-    /// is not the broadcast address of one of our links.
+    /// Returns whether a packet from the IPv4 address `source` to `destination` is acceptable: `destination` is local,
+    /// and `source` is not a broadcast address of the link.
     #[inline]
-    pub fn are_v4_ends(&self, source: u32, destination: u32) -> bool {
+    pub fn accepts_v4(&self, source: u32, destination: u32) -> bool {
         self.own_v4.iter().any(|own| own.address == destination.into())
             && !self.own_v4.iter().any(|own| own.broadcast == source)
     }
 
-    /// Our only IPv4 address, if we have just one.
+    /// Returns the local IPv4 address if there is exactly one.
     #[inline]
     pub fn only_v4(&self) -> OwnV4 {
         if let [only] = self.own_v4[..] { only } else { OwnV4::NONE }
     }
 
-    /// Whether the IPv6 address `ip` is one of ours.
+    /// Returns whether the IPv6 address `ip` is local.
     #[inline]
-    pub fn is_our_v6(&self, ip: u128) -> bool {
+    pub fn is_local_v6(&self, ip: u128) -> bool {
         self.own_v6.contains(&ip)
     }
 
-    /// The neighbour to hand a packet for `destination` to: itself if it is on the link, else a gateway.
+    /// Returns the next hop for `destination`: itself if it is on the link, else a gateway.
     #[inline]
     pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         if is_link_local(destination) || self.on_link.iter().any(|cidr| cidr.contains(destination)) {
@@ -181,9 +182,9 @@ impl Addresses {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == destination.is_ipv4())
     }
 
-    /// The address of ours to reach `destination` from: of its family, and not confined to the link where the destination is not; not a
-    /// deprecated one if there is another; one on the same link if there is one; over IPv6 the one that has most in common with it
-    /// (RFC 6724 §5, rules 2, 3 and 8); the first of these.
+    /// Returns the source address for `destination`: of its family, and not link-local unless the destination is on
+    /// that link. Among these it prefers an address that is not deprecated, then one on the destination's link, then
+    /// the longest common IPv6 prefix (RFC 6724 §5, rules 2, 3 and 8), then the first.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         let reaches = |cidr: &&IpCidr| {
             let own = cidr.address();
@@ -204,38 +205,39 @@ impl Addresses {
 impl OwnV4 {
     const NONE: Self = OwnV4 { address: u64::MAX, broadcast: 0 };
 
-    /// Whether a packet can be from the IPv4 address `source` to this address of ours, which is our only one.
+    /// Returns whether a packet from the IPv4 address `source` to `destination` is acceptable, if this is the only
+    /// local IPv4 address.
     #[inline]
-    pub fn are_ends(self, source: u32, destination: u32) -> bool {
+    pub fn accepts(self, source: u32, destination: u32) -> bool {
         self.address == destination.into() && self.broadcast != source
     }
 
     fn of(cidr: &IpCidr) -> Option<Self> {
         let IpAddr::V4(own) = cidr.address() else { return None };
         let address = own.to_bits();
-        // RFC 3021 §2.1: a link of two addresses or one has no broadcast address.
+        // RFC 3021 §2.1: a subnet of one or two addresses has no broadcast address.
         let host_bits = if cidr.prefix() < 31 { u32::MAX >> cidr.prefix() } else { u32::MAX };
         Some(OwnV4 { address: address.into(), broadcast: address | host_bits })
     }
 }
 
-/// The address of the station `mac` with the 64 bits of `prefix` (RFC 4291 §2.5.6, appendix A; RFC 2464 §4).
-pub(crate) fn from_mac(prefix: u128, mac: MacAddr) -> Ipv6Addr {
+/// Returns the address with the 64-bit `prefix` and the interface identifier derived from `mac` (RFC 4291 §2.5.6,
+/// appendix A; RFC 2464 §4).
+pub(crate) fn eui64_address(prefix: u128, mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
     Ipv6Addr::from_bits(prefix | u128::from(u64::from_be_bytes(host)))
 }
 
-/// Returns true if `ip` is in a range of IPv4 addresses of single hosts on networks: above 0.0.0.0/8, below 224.0.0.0/3, and
-/// not in 127.0.0.0/8.
+/// Returns whether `ip` is a unicast host address: outside 0.0.0.0/8, 127.0.0.0/8 and 224.0.0.0/3.
 #[inline]
 fn is_host_v4(ip: u32) -> bool {
     (0x0100_0000..0xe000_0000).contains(&ip) && ip >> 24 != 127
 }
 
-/// Returns true unless `ip` is a multicast, loopback or IPv4-mapped address.
+/// Returns whether `ip` is not a multicast, loopback or IPv4-mapped address.
 #[inline]
-pub(crate) fn can_send_v6(ip: Ipv6Addr) -> bool {
+pub(crate) fn is_valid_source_v6(ip: Ipv6Addr) -> bool {
     !ip.is_multicast() && !ip.is_loopback() && ip.to_ipv4_mapped().is_none()
 }
 
@@ -261,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_brings_a_link_local_address() {
-        assert!(addresses().is_ours(ip("fe80::ff:fe00:7")));
+    fn ipv6_address_adds_a_link_local_address() {
+        assert!(addresses().is_local(ip("fe80::ff:fe00:7")));
         let four = Addresses::new(&["10.0.0.2/24".parse().unwrap()], &[], MacAddr::default());
         assert_eq!(four.own().len(), 1);
     }
 
     #[test]
-    fn what_is_on_the_link_is_its_own_next_hop() {
+    fn on_link_destination_is_its_own_next_hop() {
         let addresses = addresses();
         assert_eq!(addresses.next_hop(ip("10.0.0.77")), Some(ip("10.0.0.77")));
         assert_eq!(addresses.next_hop(ip("198.51.100.1")), Some(ip("10.0.0.1")));
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_of_the_destination_s_link() {
+    fn source_is_on_the_link_of_the_destination() {
         let addresses = addresses();
         assert_eq!(addresses.source_for(ip("192.0.2.10")), Some(ip("192.0.2.9")));
         assert_eq!(addresses.source_for(ip("198.51.100.1")), Some(ip("10.0.0.2")));
@@ -285,40 +287,41 @@ mod tests {
         assert_eq!(addresses.source_for(ip("fe80::1")), Some(ip("fe80::ff:fe00:7")));
     }
 
-    /// What routers have advertised: two addresses, the first of them deprecated, and a prefix on the link.
-    fn network() -> Network {
+    /// Two advertised addresses, the first deprecated, and an on-link prefix.
+    fn network() -> RouterInfo {
         let of = |text: &str, deprecated| Some((text.parse().unwrap(), deprecated));
         let addresses = [of("2001:db8:1::2/64", true), of("2001:db8:2::2/64", false), of("fd00::2/64", false), None];
         let mut on_link = [None; 8];
         on_link[3] = Some("2001:db8:2::/64".parse().unwrap());
         let router = Some("fe80::1".parse().unwrap());
-        Network { addresses, on_link, router, ..Network::default() }
+        RouterInfo { addresses, on_link, router, ..RouterInfo::default() }
     }
 
     #[test]
-    fn what_routers_advertise_comes_behind_what_is_given() {
+    fn configured_addresses_precede_advertised_ones() {
         let mac = "02:00:00:00:00:07".parse().unwrap();
-        let addresses = addresses().with_network(&network());
-        assert_eq!(addresses.own().iter().filter(|cidr| cidr.address() == ip("fd00::2")).count(), 1, "it was there");
-        assert!(addresses.is_our_v6(ip6("2001:db8:1::2").to_bits()));
+        let addresses = addresses().with_router_info(&network());
+        assert_eq!(addresses.own().iter().filter(|cidr| cidr.address() == ip("fd00::2")).count(), 1, "not added twice");
+        assert!(addresses.is_local_v6(ip6("2001:db8:1::2").to_bits()));
         assert_eq!(addresses.next_hop(ip("2001:db8:2::9")), Some(ip("2001:db8:2::9")), "on the link");
         assert_eq!(
             addresses.next_hop(ip("2001:db8:1::9")),
             Some(ip("fe80::1")),
-            "an address does not make its prefix be"
+            "an advertised address does not make its prefix on-link"
         );
         assert_eq!(addresses.next_hop(ip("198.51.100.1")), Some(ip("10.0.0.1")));
-        let given = Addresses::new(&["fd00::2/64".parse().unwrap()], &[ip("fd00::1")], mac).with_network(&network());
+        let given =
+            Addresses::new(&["fd00::2/64".parse().unwrap()], &[ip("fd00::1")], mac).with_router_info(&network());
         assert_eq!(given.next_hop(ip("2001:db8:1::9")), Some(ip("fd00::1")));
         let local = Addresses::new(&[], &[], mac).with_link_local(mac);
-        assert_eq!((local.link_local(), local.reach_beyond_link()), (Some(ip6("fe80::ff:fe00:7")), false));
-        assert!(local.with_network(&network()).reach_beyond_link());
+        assert_eq!((local.link_local(), local.has_routable()), (Some(ip6("fe80::ff:fe00:7")), false));
+        assert!(local.with_router_info(&network()).has_routable());
     }
 
     /// RFC 6724 §5, rules 2, 3 and 8.
     #[test]
-    fn a_deprecated_address_is_the_last_resort_and_the_longest_common_prefix_decides() {
-        let addresses = addresses().with_network(&network());
+    fn source_selection_avoids_deprecated_and_prefers_longest_common_prefix() {
+        let addresses = addresses().with_router_info(&network());
         for (to, from) in [
             ("2001:db8:1::9", "2001:db8:2::2"),
             ("2001:db8:7::9", "2001:db8:2::2"),
@@ -330,12 +333,12 @@ mod tests {
         let mac = MacAddr::default();
         let mut only = network();
         (only.addresses[1], only.addresses[2]) = (None, None);
-        let only = Addresses::new(&[], &[], mac).with_link_local(mac).with_network(&only);
+        let only = Addresses::new(&[], &[], mac).with_link_local(mac).with_router_info(&only);
         assert_eq!(only.source_for(ip("2001:db8:7::9")), Some(ip("2001:db8:1::2")));
     }
 
     #[test]
-    fn broadcast_addresses_are_those_of_our_links() {
+    fn broadcast_addresses_are_those_of_local_subnets() {
         let addresses = addresses();
         for (text, expected) in
             [("255.255.255.255", true), ("10.0.0.255", true), ("192.0.2.11", true), ("10.0.1.255", false)]
@@ -343,24 +346,24 @@ mod tests {
             let ip: Ipv4Addr = text.parse().unwrap();
             assert_eq!(addresses.is_broadcast(ip), expected, "{text}");
             let from_a_link = expected && ip != Ipv4Addr::BROADCAST;
-            assert_eq!(addresses.are_v4_ends(ip.to_bits(), 0x0a00_0002), !from_a_link, "{text}");
+            assert_eq!(addresses.accepts_v4(ip.to_bits(), 0x0a00_0002), !from_a_link, "{text}");
         }
     }
 
     #[test]
-    fn our_addresses_are_ours_as_numbers_too() {
+    fn numeric_lookup_agrees_with_address_lookup() {
         let addresses = addresses();
         for text in ["10.0.0.2", "192.0.2.9", "fd00::2", "fe80::ff:fe00:7", "10.0.0.3", "0.0.0.0", "fd00::3", "::"] {
             let found = match ip(text) {
-                IpAddr::V4(ip) => addresses.are_v4_ends(0x0a00_0001, ip.to_bits()),
-                IpAddr::V6(ip) => addresses.is_our_v6(ip.to_bits()),
+                IpAddr::V4(ip) => addresses.accepts_v4(0x0a00_0001, ip.to_bits()),
+                IpAddr::V6(ip) => addresses.is_local_v6(ip.to_bits()),
             };
-            assert_eq!(found, addresses.is_ours(ip(text)), "{text}");
+            assert_eq!(found, addresses.is_local(ip(text)), "{text}");
         }
     }
 
     #[test]
-    fn martian_sources_are_those_of_no_other_host() {
+    fn martian_sources_are_not_addresses_of_other_hosts() {
         let addresses = addresses();
         for (text, is_martian) in [
             ("0.255.255.255", true),
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_two_addresses_or_one_has_no_broadcast_address() {
+    fn subnet_of_one_or_two_addresses_has_no_broadcast_address() {
         for (cidr, other) in [("192.0.2.2/31", "192.0.2.3"), ("192.0.2.2/32", "192.0.2.2")] {
             let addresses = Addresses::new(&[cidr.parse().unwrap()], &[], MacAddr::default());
             assert!(!addresses.is_broadcast(other.parse().unwrap()), "{cidr}");

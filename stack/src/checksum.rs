@@ -1,21 +1,21 @@
-//! The Internet checksum (RFC 1071) of received TCP and UDP, over chains and over what a local kernel left partial.
+//! Internet checksum (RFC 1071) of TCP and UDP, over packet chains and with partial checksums of local kernels.
 
 use smoltcp::wire::checksum::{combine, data, pseudo_header};
 use std::net::IpAddr;
 
-/// What a transport checksum turned out to be.
+/// State of a received transport checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It covers the packet.
-    Intact,
-    /// It holds the pseudo-header's sum only: a kernel on this host left the rest to hardware that is not there.
+pub(crate) enum ChecksumStatus {
+    /// Correct for the packet.
+    Valid,
+    /// Sum of the pseudo-header only: a kernel on this host left the rest to absent hardware.
     Partial,
-    /// It is wrong.
-    Broken,
+    /// Incorrect.
+    Invalid,
 }
 
-/// Judges the transport checksum of a packet whose transport header and payload are the first `len` bytes of
-/// `segments`; `stored` is what its checksum field holds.
+/// Checks the transport checksum of a packet whose transport header and payload are the first `len` bytes of
+/// `segments`. `stored` is the value of its checksum field.
 pub(crate) fn verify<'a>(
     source: IpAddr,
     destination: IpAddr,
@@ -23,39 +23,39 @@ pub(crate) fn verify<'a>(
     len: usize,
     stored: u16,
     segments: impl Iterator<Item = &'a [u8]>,
-) -> Verdict {
-    let Ok(length) = u32::try_from(len) else { return Verdict::Broken };
+) -> ChecksumStatus {
+    let Ok(length) = u32::try_from(len) else { return ChecksumStatus::Invalid };
     let pseudo = pseudo_header(&source.into(), &destination.into(), protocol.into(), length);
     if sum(len, segments, pseudo) == 0xffff {
-        Verdict::Intact
+        ChecksumStatus::Valid
     } else if stored == pseudo {
-        Verdict::Partial
+        ChecksumStatus::Partial
     } else {
-        Verdict::Broken
+        ChecksumStatus::Invalid
     }
 }
 
-/// The sum of the first `len` bytes of `segments`, and `initial`.
+/// Returns the sum of `initial` and the first `len` bytes of `segments`.
 fn sum<'a>(len: usize, segments: impl Iterator<Item = &'a [u8]>, initial: u16) -> u16 {
     let mut done = 0;
     let mut total = initial;
     for segment in segments {
         let part = &segment[..segment.len().min(len - done)];
         let sum = data(part);
-        // A segment that begins at an odd offset adds its bytes to the other halves of the words.
+        // Bytes of a segment at an odd offset are in the other halves of the 16-bit words.
         total = combine(&[total, if done % 2 == 0 { sum } else { sum.swap_bytes() }]);
         done += part.len();
     }
     total
 }
 
-/// The sum of `segments`, which follow each other.
+/// Returns the sum of the concatenated `segments`.
 pub(crate) fn sum_of<'a>(segments: impl Iterator<Item = &'a [u8]>) -> u16 {
     sum(usize::MAX, segments, 0)
 }
 
-/// The sum that a port which computes the transport checksum wants in the checksum field.
-pub(crate) fn partial(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u16 {
+/// Returns the pseudo-header sum that a port expects in the checksum field for transmit checksum offload.
+pub(crate) fn pseudo_header_sum(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u16 {
     pseudo_header(&source.into(), &destination.into(), protocol.into(), len as u32)
 }
 
@@ -79,7 +79,7 @@ mod tests {
         bytes
     }
 
-    fn judge(bytes: &[u8], cuts: &[usize]) -> Verdict {
+    fn status(bytes: &[u8], cuts: &[usize]) -> ChecksumStatus {
         let mut rest = bytes;
         let mut segments = Vec::new();
         for cut in cuts {
@@ -94,22 +94,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_chain_is_judged_like_the_whole(
+        fn chain_has_the_checksum_status_of_the_whole_packet(
             payload: Vec<u8>, cuts in prop::collection::vec(0..40usize, 0..4), flip: prop::sample::Index
         ) {
             let cuts: Vec<_> = std::iter::once(8).chain(cuts).collect();
             let mut bytes = udp(&payload);
-            prop_assert_eq!(judge(&bytes, &cuts), Verdict::Intact);
+            prop_assert_eq!(status(&bytes, &cuts), ChecksumStatus::Valid);
             let at = flip.index(bytes.len());
             bytes[at] ^= 0x10;
-            prop_assert_ne!(judge(&bytes, &cuts), Verdict::Intact);
+            prop_assert_ne!(status(&bytes, &cuts), ChecksumStatus::Valid);
         }
     }
 
     #[test]
-    fn the_pseudo_header_s_sum_alone_is_partial() {
+    fn pseudo_header_sum_is_a_partial_checksum() {
         let mut bytes = udp(b"some payload");
-        bytes[6..8].copy_from_slice(&partial(SOURCE, DESTINATION, 17, 20).to_be_bytes());
-        assert_eq!(judge(&bytes, &[]), Verdict::Partial);
+        bytes[6..8].copy_from_slice(&pseudo_header_sum(SOURCE, DESTINATION, 17, 20).to_be_bytes());
+        assert_eq!(status(&bytes, &[]), ChecksumStatus::Partial);
     }
 }

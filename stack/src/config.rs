@@ -1,17 +1,17 @@
-//! What a worker of the stack is told about its network.
+//! Configuration of a worker of the stack.
 
 use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
 use crate::demux::vlan::VlanId;
 use crate::fast_paths::FastPaths;
-use crate::ipv6::FORMED;
+use crate::ipv6::MAX_SLAAC_ADDRESSES;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// An address of ours and the prefix that is on the link with it: `10.0.0.2/24`, `fd00::2/64`.
+/// Local address and the prefix that is on the link with it: `10.0.0.2/24`, `fd00::2/64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpCidr {
     address: IpAddr,
@@ -19,7 +19,7 @@ pub struct IpCidr {
 }
 
 impl IpCidr {
-    /// `address` with a prefix of `prefix` bits.
+    /// Creates `address` with a prefix of `prefix` bits.
     pub fn new(address: IpAddr, prefix: u8) -> Result<Self, InvalidCidr> {
         let invalid = |why| InvalidCidr { text: format!("{address}/{prefix}"), why };
         let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -27,22 +27,22 @@ impl IpCidr {
             return Err(invalid("the prefix is longer than the address"));
         }
         if address.is_unspecified() || address.is_multicast() || address == IpAddr::from([255; 4]) {
-            return Err(invalid("not the address of one host"));
+            return Err(invalid("not a unicast host address"));
         }
         Ok(IpCidr { address, prefix })
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// The length of the prefix in bits.
+    /// Returns the prefix length in bits.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// Whether `other` is on the link by this prefix.
+    /// Returns whether `other` is in this prefix, and so on the link.
     pub fn contains(&self, other: IpAddr) -> bool {
         match (self.address, other) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -64,7 +64,7 @@ impl fmt::Display for IpCidr {
     }
 }
 
-/// Text that is not an address with a prefix.
+/// Error for text that is not an address with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not an address with a prefix, such as 10.0.0.2/24 or fd00::2/64: {why}")]
 pub struct InvalidCidr {
@@ -84,150 +84,154 @@ impl FromStr for IpCidr {
     }
 }
 
-/// What a worker does when nothing arrives.
+/// Idle strategy of a worker.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// Poll on: the lowest latency, a whole core.
+    /// Keep polling: lowest latency, a whole core.
     #[default]
     Poll,
-    /// Sleep for ever longer moments, up to a millisecond, until something arrives.
+    /// Sleep for increasing intervals, up to a millisecond, until a frame arrives.
     Backoff,
 }
 
-/// When an idle connection's peer is asked for a sign of life, and when it is given up.
+/// Keepalive timing of an idle connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long nothing must have come from it: 38 hours at most.
+    /// Time without a segment from the peer before the first probe, at most 38 hours.
     pub idle: Duration,
-    /// Between probes: 38 hours at most.
+    /// Time between probes, at most 38 hours.
     pub interval: Duration,
-    /// Probes that may go unanswered.
+    /// Number of unanswered probes before the connection is aborted.
     pub probes: u8,
 }
 
 impl Default for Keepalive {
-    /// Two hours (RFC 9293 §3.8.4: no less by default), then nine probes 75 s apart, as common systems have it.
+    /// Two hours (the minimum default of RFC 9293 §3.8.4), then nine probes 75 s apart, as common systems do.
     fn default() -> Self {
         Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
     }
 }
 
-/// The network and the limits of a worker. All workers of one port share one.
+/// RouterInfo settings and limits of a worker. All workers of one port share one value.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our addresses, [`MAX_ADDRESSES`](Self::MAX_ADDRESSES) at most. With [`dhcp`](Self::dhcp) or [`slaac`](Self::slaac) there may be none
-    /// at first.
+    /// Local addresses, at most [`MAX_ADDRESSES`](Self::MAX_ADDRESSES). May be empty with [`dhcp`](Self::dhcp) or
+    /// [`slaac`](Self::slaac).
     pub addresses: Vec<IpCidr>,
-    /// Where what is not on the link goes: at most one of each family.
+    /// Default gateways, at most one of each address family.
     pub gateways: Vec<IpAddr>,
-    /// Those of our addresses that connections are made from, in turn. Where there is none of a family, the one that is on the same link
-    /// as the peer, or else the first.
+    /// Local addresses that outgoing connections use in turn. For a family without an entry, the address on the peer's
+    /// link is used, or else the first.
     pub connect_from: Vec<IpAddr>,
-    /// Probes for each IPv6 address, a second apart and a second before the address is used (RFC 4862 §5.1: DupAddrDetectTransmits). Another
-    /// station that has it ends the worker with an error. None, and addresses are used at once, if 0.
+    /// Number of DAD probes for each IPv6 address, one second apart, the last a second before first use (RFC 4862 §5.1:
+    /// DupAddrDetectTransmits). A duplicate ends the worker with an error. With 0, addresses are used at once.
     pub dad_transmits: u8,
-    /// Ask a DHCP server for an IPv4 address, prefix and gateway.
+    /// Request an IPv4 address, prefix and gateway by DHCP.
     pub dhcp: bool,
-    /// Form IPv6 addresses of the prefixes that routers advertise, four at most, and go by what else they say (RFC 4862, RFC 4861): the
-    /// default router, unless there is one in [`gateways`](Self::gateways), what is on the link, its MTU.
+    /// Form at most four IPv6 addresses from prefixes in router advertisements, and use the default router (unless
+    /// [`gateways`](Self::gateways) has one), on-link prefixes and MTU that they advertise (RFC 4862, RFC 4861).
     pub slaac: bool,
-    /// Our Ethernet address; the port's own if `None`.
+    /// Local Ethernet address. With `None`, the port's address.
     pub mac: Option<MacAddr>,
-    /// The largest IP packet in bytes; the port's own if `None`. Never more than that.
+    /// Largest IP packet in bytes, limited to the port's MTU. With `None`, the port's MTU.
     pub mtu: Option<u16>,
-    /// The VLAN that we are in (IEEE 802.1Q): what is sent gets its tag, by the port where it can, and other frames are dropped and
-    /// counted. With `None` frames have no tag, or one that tells a priority alone. The MTU is that without the tag.
+    /// VLAN of the worker (IEEE 802.1Q). Sent frames carry its tag, inserted by the port where it can; frames without
+    /// the tag are dropped and counted. With `None`, frames carry no tag or a priority tag. The MTU excludes the tag.
     pub vlan: Option<VlanId>,
-    /// Take datagrams in fragments of IPv4 packets (RFC 791 §3.2), and put together four at a time; what is not whole after a minute is
-    /// dropped. Without, fragments are dropped and counted. Those of TCP always are, and those of IPv6.
+    /// Reassemble fragmented IPv4 datagrams (RFC 791 §3.2), four at a time, for up to a minute. Otherwise fragments are
+    /// dropped and counted, as TCP and IPv6 fragments always are.
     pub fragments: bool,
-    /// TCP addresses to accept connections on. An unspecified address means all of ours.
+    /// TCP addresses to accept connections on. An unspecified address stands for all local addresses.
     pub listen: Vec<SocketAddr>,
-    /// UDP addresses to receive datagrams on. An unspecified address means all of ours.
+    /// UDP addresses to receive datagrams on. An unspecified address stands for all local addresses.
     pub listen_udp: Vec<SocketAddr>,
-    /// Connections of one worker, those in TIME-WAIT not counted. A further SYN is dropped and counted.
+    /// Maximum connections of one worker, without those in TIME-WAIT. A SYN beyond it is dropped and counted.
     pub max_connections: usize,
-    /// Connections of one worker that a peer has begun and not completed. A further SYN is counted; the native engine answers it with
-    /// a SYN cookie and keeps nothing of it (RFC 4987 §3.6), the smoltcp engine drops it.
+    /// Maximum half-open connections of one worker. A SYN beyond it is counted. The native engine replies with a SYN
+    /// cookie and keeps no state (RFC 4987 §3.6); the smoltcp engine drops it.
     pub max_half_open: usize,
-    /// Of those, connections of one source: an IPv4 address, or the /64 of an IPv6 address. A further SYN is counted, and answered by
-    /// the native engine without keeping anything, by a SYN cookie (RFC 4987 §3.6). No limit if `None`.
+    /// Maximum half-open connections of one source: an IPv4 address or an IPv6 /64. A SYN beyond it is counted, and the
+    /// native engine replies with a SYN cookie and keeps no state (RFC 4987 §3.6). No limit if `None`.
     pub max_half_open_per_source: Option<usize>,
-    /// Connections of one worker with one source that has opened them. A further SYN is dropped and counted. No limit if `None`.
+    /// Maximum established connections of one worker with one source. A SYN beyond it is dropped and counted. No limit
+    /// if `None`.
     pub max_connections_per_source: Option<usize>,
-    /// Connections in TIME-WAIT of one worker, where the native engine remembers them; for a further one the oldest ends early.
+    /// Maximum connections in TIME-WAIT of one worker of the native engine. A further connection evicts the oldest.
     pub max_time_wait: usize,
-    /// How long a peer may take to complete a connection.
+    /// Time limit for a handshake.
     pub half_open_timeout: Duration,
-    /// How long a peer may leave our data unanswered before its connection is given up (RFC 9293 §3.10.1: five minutes).
+    /// Maximum time that sent data may stay unacknowledged before the connection is aborted (RFC 9293 §3.10.1: five
+    /// minutes).
     pub user_timeout: Duration,
-    /// How long a connection of the native engine that its service has closed may go on delivering what was queued: when the
-    /// peer has not acknowledged all of it by then, it is reset (RFC 9293 §3.10.5) and ends as
-    /// [`Aborted`](linerate_bypass::CloseReason::Aborted). Zero resets at once, whatever is queued, as `SO_LINGER` does. For as
-    /// long as the peer answers within the [`user_timeout`](Self::user_timeout) if `None` (RFC 9293 §3.10.4).
+    /// Time that a connection of the native engine may take to deliver queued data after its service has closed it. If
+    /// the peer has not acknowledged all data by then, the connection is reset (RFC 9293 §3.10.5) and ends as
+    /// [`Aborted`](linerate_bypass::CloseReason::Aborted). Zero resets at once, regardless of queued data, as
+    /// `SO_LINGER` does. With `None`, only the [`user_timeout`](Self::user_timeout) applies (RFC 9293 §3.10.4).
     pub linger: Option<Duration>,
-    /// FIN-WAIT-2 timeout of the native engine: how long a connection whose service has closed may wait for data or the FIN of the peer,
-    /// once our FIN has been acknowledged. Each segment with data restarts it, and it does not expire while received data wait for the
-    /// service. Then the connection is reset and ends as [`TimedOut`](linerate_bypass::CloseReason::TimedOut). No limit if `None`.
+    /// FIN-WAIT-2 timeout of the native engine: time that a closed connection may wait for data or the peer's FIN after
+    /// its own FIN has been acknowledged. A segment with data restarts it, and it does not expire while received data
+    /// wait for the service. On expiry the connection is reset and ends as
+    /// [`TimedOut`](linerate_bypass::CloseReason::TimedOut). No limit if `None`.
     pub fin_timeout: Option<Duration>,
-    /// Idle timeout of the native engine: an established connection on which no data were sent, acknowledged or received for so long is
-    /// reset and ends as [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). Keepalive probes and their answers are no data. A
-    /// connection with unread or unacknowledged data may last up to a quarter longer. No limit if `None`.
+    /// Idle timeout of the native engine: an established connection that has sent, received or acknowledged no data for
+    /// this time is reset and ends as [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). Keepalive probes and
+    /// their replies do not count as data. A connection with unread or unacknowledged data may last up to a quarter
+    /// longer. No limit if `None`.
     pub idle_timeout: Option<Duration>,
-    /// Stall timeout of the native engine: a connection that has data to send and whose peer has not acknowledged any for so long is reset
-    /// and ends as [`TimedOut`](linerate_bypass::CloseReason::TimedOut), even if the peer answers probes of its closed window. This bounds
-    /// how long a peer that does not read may hold memory (RFC 6429). It expires up to a second late. No limit if `None`.
+    /// Stall timeout of the native engine: a connection with data to send whose peer has acknowledged none for this
+    /// time is reset and ends as [`TimedOut`](linerate_bypass::CloseReason::TimedOut), even if the peer answers window
+    /// probes. This bounds the time that a peer that does not read can hold memory (RFC 6429). It expires up to a
+    /// second late. No limit if `None`.
     pub stall_timeout: Option<Duration>,
-    /// The receive buffer of a connection in bytes: the largest window we offer. The engine's own choice if `None`: the native
-    /// engine begins with 64 KB and goes up to 4 MB where path and service take so much; the smoltcp engine has 64 KB.
+    /// Receive buffer of a connection in bytes, which is the largest window offered. With `None`, the native engine
+    /// begins with 64 KB and grows to 4 MB as path and service require; the smoltcp engine has 64 KB.
     pub rx_buffer: Option<usize>,
-    /// The send buffer of a connection in bytes: what may be queued and unacknowledged. The engine's own choice if `None`:
-    /// 1 MB, 64 KB with smoltcp.
+    /// Send buffer of a connection in bytes: the limit of queued and unacknowledged data. With `None`, 1 MB (smoltcp
+    /// engine: 64 KB).
     pub tx_buffer: Option<usize>,
-    /// Packets that the connections of a worker of the native engine may hold together, received ones and ones to be sent; 32
-    /// at least. Each takes a buffer of the port, however short it is. Seven eighths of the worker's share of the port's pool
-    /// if `None`, and never more than that: the rest is for receiving acknowledgements with. When four sevenths of them are
-    /// held, packets run low: a connection may hold its share of them, and a peer is offered no more window than a segment beyond what the
-    /// service has read. When received data hold five sevenths, a connection may add at most four; when six are held, nothing more is queued to
-    /// be sent behind something else.
+    /// Maximum packets that all connections of a worker of the native engine hold, received or to be sent; at least 32.
+    /// Each packet occupies a buffer of the port, regardless of its length. The default and upper limit is seven
+    /// eighths of the worker's share of the port's pool; the rest serves the reception of acknowledgements. At four
+    /// sevenths of the limit packets run low: a connection may hold its share of them, and a peer is offered a window
+    /// of at most one segment beyond the data that the service has read. When received data hold five sevenths, a
+    /// connection may add at most four packets. At six sevenths, no data are queued behind other data.
     pub max_packets: Option<usize>,
-    /// Packets that one connection of the native engine may hold in either direction, 64 at least; beyond a gap in what it
-    /// has received, half as many more. One for every 256 bytes of its buffer if `None`.
+    /// Maximum packets that one connection of the native engine holds in either direction, at least 64; out-of-order
+    /// data may hold half as many more. With `None`, one packet per 256 bytes of its buffer.
     pub max_packets_per_connection: Option<usize>,
-    /// The congestion control of the native engine, where that is [`Builtin`](crate::congestion::Builtin).
+    /// Congestion control of the native engine, if that uses [`Builtin`](crate::congestion::Builtin).
     pub congestion: Algorithm,
-    /// The least time-out of a retransmission, while nothing is known of how long the peer delays acknowledgements
-    /// (RFC 6298 §2.4 asks for a second; common systems have a fifth of it).
+    /// Minimum RTO while the peer's acknowledgement delay is unknown. RFC 6298 §2.4 recommends one second; common
+    /// systems use 200 ms.
     pub rto_floor: Duration,
-    /// How long an acknowledgement waits for company (RFC 9293 §3.8.6.3: less than half a second).
+    /// Delay of an acknowledgement (RFC 9293 §3.8.6.3: less than half a second).
     pub ack_delay: Duration,
-    /// Hold segments that are not full back while something is unacknowledged (Nagle's algorithm, RFC 9293 §3.7.4).
+    /// Delay segments that are not full while data are unacknowledged (Nagle's algorithm, RFC 9293 §3.7.4).
     pub nagle: bool,
-    /// Spread what the congestion window has room for over the round trip, in bursts of four segments or of what the rate makes
-    /// in a quarter of a millisecond, instead of sending it at once: for paths whose queues are short. The rate is
-    /// [`pacing_rate`](crate::congestion::CongestionControl::pacing_rate). Only the native engine does.
+    /// Pace transmission over the round trip, in bursts of four segments or of a quarter of a millisecond at the pacing
+    /// rate, instead of sending the window at once: for paths with short queues. The rate is
+    /// [`pacing_rate`](crate::congestion::CongestionControl::pacing_rate). Native engine only.
     pub pacing: bool,
-    /// Ask for explicit congestion notification, and grant it (RFC 3168).
+    /// Negotiate explicit congestion notification (RFC 3168).
     pub ecn: bool,
-    /// Whether and when to ask a silent peer for a sign of life (RFC 9293 §3.8.4).
+    /// Keepalive probes of idle connections (RFC 9293 §3.8.4). Disabled if `None`.
     pub keepalive: Option<Keepalive>,
-    /// What to do when nothing arrives.
+    /// Idle strategy.
     pub idle: Idle,
-    /// The origin of all randomness: initial sequence numbers, SYN cookies, ports, hash keys. Take it from the system's
-    /// generator, except in a test that must repeat: whoever knows it can forge connections.
+    /// Seed of all randomness: initial sequence numbers, SYN cookies, ports, hash keys. Take it from the system's
+    /// generator, except in a reproducible test: an attacker who knows it can forge connections.
     pub seed: u128,
-    /// Fast paths in use: all of them, except in a test that compares them with the general path.
+    /// Fast paths in use. Only a test that compares them with the general path disables any.
     #[cfg(feature = "fast-path-switches")]
     #[doc(hidden)]
     pub fast_paths: FastPaths,
 }
 
 impl Config {
-    /// As many addresses as a host may have here, among them one of DHCP's, four of routers' prefixes and, where there are others of IPv6,
-    /// the link-local one.
+    /// Maximum number of local addresses. This includes one from DHCP, four from SLAAC and the link-local one of a host
+    /// with other IPv6 addresses.
     pub const MAX_ADDRESSES: usize = 8;
 
-    /// Returns the fast paths in use.
     pub(crate) fn fast_paths(&self) -> FastPaths {
         #[cfg(feature = "fast-path-switches")]
         return self.fast_paths;
@@ -235,19 +239,19 @@ impl Config {
         FastPaths::ALL
     }
 
-    /// How many addresses there may be.
+    /// Returns the largest number of local addresses that this configuration can have.
     pub fn count_addresses(&self) -> usize {
-        let formed = if self.slaac { FORMED } else { 0 };
-        self.first_addresses(MacAddr::default()).own().len() + usize::from(self.dhcp) + formed
+        let formed = if self.slaac { MAX_SLAAC_ADDRESSES } else { 0 };
+        self.initial_addresses(MacAddr::default()).own().len() + usize::from(self.dhcp) + formed
     }
 
-    /// The addresses from the start of the station `mac`.
-    pub(crate) fn first_addresses(&self, mac: MacAddr) -> Addresses {
+    /// Returns the addresses that a host with the Ethernet address `mac` has at start.
+    pub(crate) fn initial_addresses(&self, mac: MacAddr) -> Addresses {
         let addresses = Addresses::new(&self.addresses, &self.gateways, mac);
         if self.slaac { addresses.with_link_local(mac) } else { addresses }
     }
 
-    /// The default within a data centre, between hosts that all acknowledge promptly: time-outs from 5 ms on.
+    /// Returns defaults for a data centre, where all hosts acknowledge promptly: a minimum RTO of 5 ms.
     pub fn datacenter() -> Self {
         Config { rto_floor: Duration::from_millis(5), ack_delay: Duration::from_millis(1), ..Config::default() }
     }
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_contains_its_hosts_and_no_others() {
+    fn prefix_contains_only_its_hosts() {
         assert!(cidr("10.0.0.2/24").contains("10.0.0.254".parse().unwrap()));
         assert!(!cidr("10.0.0.2/24").contains("10.0.1.2".parse().unwrap()));
         assert!(!cidr("10.0.0.2/24").contains("fd00::1".parse().unwrap()));
@@ -319,15 +323,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_address_is_refused_with_the_reason() {
+    fn invalid_host_address_is_rejected_with_the_reason() {
         for (text, why) in [
             ("10.0.0.2", "the prefix is missing"),
             ("10.0.0/24", "not an IP address"),
             ("10.0.0.2/x", "not a number"),
             ("10.0.0.2/33", "longer than the address"),
-            ("0.0.0.0/0", "not the address of one host"),
-            ("224.0.0.1/24", "not the address of one host"),
-            ("ff02::1/64", "not the address of one host"),
+            ("0.0.0.0/0", "not a unicast host address"),
+            ("224.0.0.1/24", "not a unicast host address"),
+            ("ff02::1/64", "not a unicast host address"),
         ] {
             let error = text.parse::<IpCidr>().unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

@@ -1,66 +1,65 @@
-//! The way out of a worker: IP packets in, Ethernet frames on the port's transmit queue.
+//! Transmit path of a worker: from IP packets to Ethernet frames on the port's transmit queue.
 
 use crate::addresses::Addresses;
-use crate::arp_ndp::neighbors::{Lookup, Neighbors, Question, Update};
+use crate::arp_ndp::neighbors::{Lookup, Neighbors, Solicitation, Update};
 use crate::arp_ndp::{Message, group_address};
 use crate::demux::vlan::VlanId;
 use crate::drop_stats::{DropCause, DropStats};
-use crate::ipv6::Network;
+use crate::ipv6::RouterInfo;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Frames that wait for the port at most. Beyond, nothing more is produced: connections hold back, replies are
-/// dropped and counted.
+/// Maximum frames that wait for the port. When it is reached, connections hold back, and replies are dropped and
+/// counted.
 const QUEUE: usize = 512;
-/// An Ethernet header in bytes.
+/// Length of an Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
 
-/// Packets set aside for what is not payload: acknowledgements let go of packets at both ends, so there must be one for
-/// them when payload has taken all others. Of small pools, an eighth.
-const SET_ASIDE: usize = 32;
+/// Packets reserved for control segments, at most an eighth of the pool: both ends need acknowledgements to release
+/// packets, so payload must not take the last ones.
+const RESERVED: usize = 32;
 
-/// Destinations whose Ethernet headers are kept ready, a power of two.
-const READY_HEADERS: usize = 256;
-/// How long one is used before the neighbour table is asked again, which lets it confirm the neighbour in time.
-const READY_FOR: Duration = Duration::from_secs(1);
+/// Entries of the header cache, a power of two.
+const HEADER_CACHE_SIZE: usize = 256;
+/// Lifetime of a cached header. The lookup after it lets the neighbour table confirm the neighbour.
+const HEADER_LIFETIME: Duration = Duration::from_secs(1);
 
-/// The Ethernet header for a destination, while it is known to be right.
+/// Cached Ethernet header for a destination.
 #[derive(Clone, Copy)]
-struct Ready {
+struct CachedHeader {
     destination: u128,
     until: Instant,
     header: [u8; ETHERNET],
 }
 
-const NOT_READY: Ready = Ready { destination: 0, until: Instant::ZERO, header: [0; ETHERNET] };
+const NO_HEADER: CachedHeader = CachedHeader { destination: 0, until: Instant::ZERO, header: [0; ETHERNET] };
 
-/// A port's queue pair with what it takes to address frames on it. Everything that a worker sends passes through
-/// here.
+/// Queue pair of a port with its neighbour table, addresses and transmit queue. All frames of a worker pass through it.
 pub struct Egress<N: Nic> {
     nic: N,
     queue: Vec<N::Packet>,
-    set_aside: Vec<N::Packet>,
+    reserved: Vec<N::Packet>,
     neighbors: Neighbors<N::Packet>,
-    /// Neighbours being asked for, until other workers have been told.
+    /// Neighbours being resolved, for announcement to other workers.
     resolving: Vec<IpAddr>,
-    /// There are other workers.
-    tells_resolving: bool,
-    ready: Box<[Ready; READY_HEADERS]>,
+    /// Whether there are other workers.
+    tracks_resolving: bool,
+    headers: Box<[CachedHeader; HEADER_CACHE_SIZE]>,
     link_epoch: u32,
     addresses: Addresses,
     mac: MacAddr,
     mtu: usize,
     mtu_v6: usize,
     drops: DropStats,
-    /// Neighbours that did not answer, until the engine has been told.
+    /// Neighbours that did not reply, for the engine.
     lost: Vec<IpAddr>,
     copied_bytes: u64,
-    /// The VLAN that we are in, and how many of the first frames of the queue have its tag.
+    /// VLAN of the worker, and the number of frames at the front of the queue that carry its tag.
     vlan: Option<VlanId>,
     tagged: usize,
-    /// The port has taken frames since [`is_stuck`](Self::is_stuck) was asked.
+    /// Whether the port has taken frames since the last call of [`is_stuck`](Self::is_stuck).
     took_some: bool,
 }
 
@@ -71,11 +70,11 @@ impl<N: Nic> Egress<N> {
         Egress {
             nic,
             queue: Vec::with_capacity(QUEUE),
-            set_aside: Vec::with_capacity(SET_ASIDE),
+            reserved: Vec::with_capacity(RESERVED),
             neighbors,
             resolving: Vec::new(),
-            tells_resolving: false,
-            ready: Box::new([NOT_READY; READY_HEADERS]),
+            tracks_resolving: false,
+            headers: Box::new([NO_HEADER; HEADER_CACHE_SIZE]),
             link_epoch: 1,
             addresses,
             mac,
@@ -90,12 +89,11 @@ impl<N: Nic> Egress<N> {
         }
     }
 
-    /// Puts the tag of `vlan` into all frames from now on.
+    /// Sets the VLAN whose tag all further frames carry.
     pub(crate) fn set_vlan(&mut self, vlan: Option<VlanId>) {
         self.vlan = vlan;
     }
 
-    /// The VLAN that we are in.
     #[inline]
     pub(crate) fn vlan(&self) -> Option<VlanId> {
         self.vlan
@@ -120,7 +118,7 @@ impl<N: Nic> Egress<N> {
     pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
         self.neighbors.set_gateways(addresses.gateways());
         self.addresses = addresses;
-        self.renew_links();
+        self.invalidate_headers();
     }
 
     pub(crate) fn drops(&mut self) -> &mut DropStats {
@@ -131,123 +129,123 @@ impl<N: Nic> Egress<N> {
         self.copied_bytes
     }
 
-    /// What the port can do.
+    /// Returns the capabilities of the port.
     pub fn capabilities(&self) -> &Capabilities {
         self.nic.capabilities()
     }
 
-    /// The largest IP packet in bytes to be sent or received.
+    /// Returns the largest IP packet in bytes.
     pub fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// The largest IPv6 packet in bytes to be sent: that of the link, by what routers say, if it is less.
+    /// Returns the largest IPv6 packet to be sent in bytes: the MTU of the link or that in router advertisements, if it
+    /// is smaller.
     pub fn mtu_v6(&self) -> usize {
         self.mtu_v6
     }
 
-    /// Goes by what routers say of the link.
-    pub(crate) fn set_link(&mut self, network: &Network) {
+    /// Applies the MTU and timers in router advertisements.
+    pub(crate) fn apply_router_info(&mut self, network: &RouterInfo) {
         self.mtu_v6 = network.mtu.map_or(self.mtu, |mtu| self.mtu.min(mtu.into()));
         self.neighbors.set_times(network.reachable, network.retransmit);
     }
 
-    /// Counts one drop.
+    /// Counts one drop for `cause`.
     pub fn count_drop(&mut self, cause: DropCause) {
         self.drops.count(cause);
     }
 
-    /// Counts payload bytes that were copied on their way.
+    /// Counts copied payload bytes.
     pub fn count_copied(&mut self, bytes: usize) {
         self.copied_bytes += bytes as u64;
     }
 
-    /// An empty packet with room for headers in front; `None` while the transmit queue is full or the pool empty.
+    /// Allocates an empty packet with headroom. Returns `None` if the transmit queue is full or the pool is empty.
     pub fn allocate(&mut self) -> Option<N::Packet> {
         if self.room() == 0 {
             return None;
         }
-        self.nic.allocate().or_else(|| self.set_aside.pop())
+        self.nic.allocate().or_else(|| self.reserved.pop())
     }
 
-    /// Gives the packets set aside back.
-    pub(crate) fn set_nothing_aside(&mut self) {
-        self.set_aside.clear();
+    /// Releases the reserved packets.
+    pub(crate) fn release_reserved(&mut self) {
+        self.reserved.clear();
     }
 
-    /// An empty packet for payload, with room for headers in front; `None` when no more than those set aside are left.
+    /// Allocates an empty packet for payload, with headroom. Returns `None` if only reserved packets remain.
     pub(crate) fn allocate_for_payload(&mut self) -> Option<N::Packet> {
-        let aside = SET_ASIDE.min(self.nic.capabilities().pool / 8);
-        while self.set_aside.len() < aside {
-            self.set_aside.push(self.nic.allocate()?);
+        let aside = RESERVED.min(self.nic.capabilities().pool / 8);
+        while self.reserved.len() < aside {
+            self.reserved.push(self.nic.allocate()?);
         }
         self.nic.allocate()
     }
 
-    /// Frames that can be queued before the transmit queue is full.
+    /// Returns the number of frames that fit in the transmit queue.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         QUEUE.saturating_sub(self.queue.len())
     }
 
-    /// Frames that wait for the port.
+    /// Returns the number of frames in the transmit queue.
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// A packet whose data are `bytes`; see [`Nic::attach`].
+    /// Creates a packet whose data are `bytes`; see [`Nic::attach`].
     pub(crate) fn attach(&mut self, bytes: Bytes) -> Result<N::Packet, Bytes> {
         self.nic.attach(bytes)
     }
 
-    /// Which headers that [`link_header`](Self::link_header) has returned can still be used: those of the same epoch.
+    /// Returns the current epoch of link headers. Headers from [`link_header`](Self::link_header) are valid within one
+    /// epoch.
     #[inline(always)]
     pub(crate) fn link_epoch(&self) -> u32 {
         self.link_epoch
     }
 
-    /// Begins another epoch. To be called now and then, so that neighbours of those that keep their headers are confirmed in
-    /// time.
+    /// Begins an epoch. Regular calls make connections look up their headers again, which confirms their neighbours.
     pub(crate) fn next_link_epoch(&mut self) {
         self.link_epoch = self.link_epoch.wrapping_add(1).max(1);
     }
 
-    /// Forgets the headers that were ready: each is to be made anew.
-    fn renew_links(&mut self) {
-        self.ready.fill(NOT_READY);
+    /// Clears the header cache and begins an epoch.
+    fn invalidate_headers(&mut self) {
+        self.headers.fill(NO_HEADER);
         self.next_link_epoch();
     }
 
-    /// The Ethernet header of what goes to the unicast address `destination` (IPv4 in mapped form), if the next hop's
-    /// address is known. Otherwise [`send_ip`](Self::send_ip) asks for it.
+    /// Returns the Ethernet header for the unicast address `destination` (IPv4 in mapped form), if its next hop is
+    /// resolved. Otherwise [`send_ip`](Self::send_ip) resolves it.
     #[inline(always)]
     pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<&[u8; ETHERNET]> {
-        let at = (destination as u32 as usize ^ (destination >> 16) as usize) % READY_HEADERS;
-        let ready = &self.ready[at];
+        let at = (destination as u32 as usize ^ (destination >> 16) as usize) % HEADER_CACHE_SIZE;
+        let ready = &self.headers[at];
         if ready.destination != destination || now >= ready.until {
-            self.make_ready(at, destination, now)?;
+            self.cache_header(at, destination, now)?;
         }
-        Some(&self.ready[at].header)
+        Some(&self.headers[at].header)
     }
 
     #[inline(never)]
-    fn make_ready(&mut self, at: usize, destination: u128, now: Instant) -> Option<()> {
+    fn cache_header(&mut self, at: usize, destination: u128, now: Instant) -> Option<()> {
         let ip = Ipv6Addr::from_bits(destination);
         let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
         let hop = self.addresses.next_hop(ip)?;
         let mac = self.neighbors.known(hop)?;
-        if let Lookup::Confirm(_, question) = self.neighbors.look_up(hop, now) {
-            self.ask(question);
+        if let Lookup::Confirm(_, solicitation) = self.neighbors.look_up(hop, now) {
+            self.solicit(solicitation);
         }
         let protocol = if ip.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
         let mut header = [0; ETHERNET];
         write_ethernet(&mut header, mac, self.mac, protocol);
-        self.ready[at] = Ready { destination, until: now + READY_FOR, header };
+        self.headers[at] = CachedHeader { destination, until: now + HEADER_LIFETIME, header };
         Some(())
     }
 
-    /// Sends an IP packet to `destination`: finds the next hop's address, asking for it if need be, and puts the
-    /// Ethernet header in front.
+    /// Sends an IP packet to `destination` behind an Ethernet header. The packet waits if the next hop is not resolved.
     pub fn send_ip(&mut self, packet: N::Packet, destination: IpAddr, now: Instant) {
         let mac = match destination {
             IpAddr::V4(ip) if ip.is_multicast() || self.addresses.is_broadcast(ip) => group_address(destination),
@@ -258,8 +256,8 @@ impl<N: Nic> Egress<N> {
                 };
                 match self.neighbors.look_up(hop, now) {
                     Lookup::Known(mac) => mac,
-                    Lookup::Confirm(mac, question) => {
-                        self.ask(question);
+                    Lookup::Confirm(mac, solicitation) => {
+                        self.solicit(solicitation);
                         mac
                     }
                     Lookup::Refused => return self.drops.count(DropCause::NeighborTableFull),
@@ -267,8 +265,8 @@ impl<N: Nic> Egress<N> {
                         if self.neighbors.park(hop, packet).is_some() {
                             self.drops.count(DropCause::Unreachable);
                         }
-                        if lookup == Lookup::Ask {
-                            self.ask(Question { ip: hop, to: None });
+                        if lookup == Lookup::Solicit {
+                            self.solicit(Solicitation { ip: hop, to: None });
                         }
                         return;
                     }
@@ -278,16 +276,16 @@ impl<N: Nic> Egress<N> {
         self.send_to(packet, mac);
     }
 
-    /// Sends a complete Ethernet frame. Those that wait are handed to the port when they are a whole burst, so that the other end may
-    /// begin on them while the turn goes on.
+    /// Queues a complete Ethernet frame. A full burst goes to the port at once, so that the receiver can start on it
+    /// during this turn.
     #[inline]
     pub(crate) fn send_frame(&mut self, frame: N::Packet) {
-        // Never more than there is memory for, so that none is asked for here.
+        // The queue never grows, so sending does not allocate.
         if self.queue.len() == self.queue.capacity() {
             return self.refuse(frame);
         }
         self.queue.push(frame);
-        // What the port does not take then waits for the end of the turn.
+        // Frames that the port does not take now wait for the end of the turn.
         if self.queue.len() == BURST {
             self.flush();
         }
@@ -314,7 +312,7 @@ impl<N: Nic> Egress<N> {
         }
     }
 
-    /// Hands what is queued to the port. What it does not take stays queued. Returns how many frames it took.
+    /// Passes queued frames to the port and returns how many it took. The others stay queued.
     #[inline(never)]
     pub(crate) fn flush(&mut self) -> usize {
         if let Some(vlan) = self.vlan {
@@ -332,7 +330,7 @@ impl<N: Nic> Egress<N> {
         sent
     }
 
-    /// Puts the tag of `vlan` into the frames of the queue that have none yet, or has the port do it.
+    /// Inserts the tag of `vlan` into queued frames without one, or requests it from the port.
     #[inline(never)]
     fn tag(&mut self, vlan: VlanId) {
         let Egress { nic, queue, drops, tagged, .. } = self;
@@ -355,12 +353,12 @@ impl<N: Nic> Egress<N> {
         });
     }
 
-    /// Whether the port has taken none of the frames that wait for it since this was asked last.
+    /// Returns whether frames wait and the port has taken none since the last call.
     pub(crate) fn is_stuck(&mut self) -> bool {
         !std::mem::take(&mut self.took_some) && !self.queue.is_empty()
     }
 
-    /// Notes a neighbour's address and sends what waited for it. `new`: see [`Neighbors::learn`].
+    /// Records a neighbour's address and sends the packets that waited for it. For `new`, see [`Neighbors::learn`].
     pub(crate) fn learn(&mut self, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) {
         if !self.can_be_neighbor(ip, mac) {
             return;
@@ -368,7 +366,7 @@ impl<N: Nic> Egress<N> {
         match self.neighbors.learn(ip, mac, new, now) {
             Update::Known { parked, changed } => {
                 if changed {
-                    self.renew_links();
+                    self.invalidate_headers();
                 }
                 for packet in parked {
                     self.send_to(packet, mac);
@@ -379,48 +377,50 @@ impl<N: Nic> Egress<N> {
         }
     }
 
-    /// Returns true if `ip` is an address on the link that is not ours, and `mac` can be that of a station.
+    /// Returns whether `ip` is an on-link address of another host and `mac` is a station's address.
     pub(crate) fn can_be_neighbor(&self, ip: IpAddr, mac: MacAddr) -> bool {
-        mac.is_unicast() && !self.addresses.is_ours(ip) && self.addresses.next_hop(ip) == Some(ip)
+        mac.is_unicast() && !self.addresses.is_local(ip) && self.addresses.next_hop(ip) == Some(ip)
     }
 
-    /// Asks anew for every neighbour that is sent to from now on, while what was known is used.
-    pub(crate) fn doubt_neighbors(&mut self) {
+    /// Marks all neighbours for confirmation on next use. Their addresses stay in use meanwhile.
+    pub(crate) fn reconfirm_neighbors(&mut self) {
         self.neighbors.doubt();
-        self.renew_links();
+        self.invalidate_headers();
     }
 
-    /// Repeats unanswered questions.
-    pub(crate) fn tend(&mut self, now: Instant) {
-        let mut questions = Vec::new();
+    /// Retransmits unanswered solicitations and gives up unreachable neighbours.
+    pub(crate) fn poll_neighbors(&mut self, now: Instant) {
+        let mut solicitations = Vec::new();
         let lost_before = self.lost.len();
         let (drops, lost) = (&mut self.drops, &mut self.lost);
         self.neighbors.tend(
             now,
-            |question| questions.push(question),
+            |solicitation| solicitations.push(solicitation),
             |ip, parked| {
                 parked.iter().for_each(|_| drops.count(DropCause::Unreachable));
                 lost.push(ip);
             },
         );
         if self.lost.len() > lost_before {
-            self.renew_links();
+            self.invalidate_headers();
         }
-        questions.into_iter().for_each(|question| self.ask(question));
+        solicitations.into_iter().for_each(|solicitation| self.solicit(solicitation));
     }
 
-    /// When [`tend`](Self::tend), a scan of the connections or telling other workers is due next.
+    /// Returns the time of the next [`poll_neighbors`](Self::poll_neighbors), connection scan or announcement to other
+    /// workers.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.neighbors.next_deadline()
     }
 
-    /// Number of connection slots that the running scan for unneeded neighbours has looked at; `None` if none runs.
+    /// Returns the number of connection slots that the running scan for unused neighbours has covered; `None` without a
+    /// scan.
     pub(crate) fn neighbor_scan(&self) -> Option<usize> {
         self.neighbors.scan()
     }
 
-    /// Notes that a connection to `remote` needs its next hop's entry, for the running scan.
+    /// Marks the next hop of a connection to `remote` as in use, for the running scan.
     pub(crate) fn mark_in_use(&mut self, remote: IpAddr) {
         if let Some(hop) = self.addresses.next_hop(remote) {
             self.neighbors.mark_in_use(hop);
@@ -432,41 +432,44 @@ impl<N: Nic> Egress<N> {
         self.neighbors.scanned(slots, all);
     }
 
-    /// Keeps the neighbours being asked for from now on, for [`take_resolving`](Self::take_resolving).
-    pub(crate) fn tell_resolving(&mut self) {
-        self.tells_resolving = true;
+    /// Enables the list of [`take_resolving`](Self::take_resolving).
+    pub(crate) fn track_resolving(&mut self) {
+        self.tracks_resolving = true;
     }
 
-    /// Takes the neighbours being asked for since the last call.
+    /// Takes the neighbours whose resolution has begun since the last call.
     pub(crate) fn take_resolving(&mut self) -> Vec<IpAddr> {
         std::mem::take(&mut self.resolving)
     }
 
-    /// Neighbours that did not answer since the last call.
+    /// Takes the neighbours that became unreachable since the last call.
     pub(crate) fn take_lost(&mut self) -> Vec<IpAddr> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Puts a question for a neighbour's address on the link.
-    fn ask(&mut self, question: Question) {
-        let Question { ip: target, to } = question;
-        if self.tells_resolving {
+    /// Sends an ARP request or a neighbour solicitation.
+    fn solicit(&mut self, solicitation: Solicitation) {
+        let Solicitation { ip: target, to } = solicitation;
+        if self.tracks_resolving {
             self.resolving.push(target);
             self.neighbors.is_due_by(Instant::ZERO);
         }
         if let Some(source) = self.addresses.source_for(target) {
-            self.say(Message::Ask { source, target, to });
+            self.send_message(Message::Solicit { source, target, to });
         }
     }
 
-    /// Puts a message of ARP or neighbour discovery on the link; without a packet for it, not.
-    pub(crate) fn say(&mut self, message: Message) {
-        self.put(|packet, mac| message.write(packet, mac));
+    /// Sends an ARP or NDP message. Without a free packet it is not sent.
+    pub(crate) fn send_message(&mut self, message: Message) {
+        self.send_with(|packet, mac| message.write(packet, mac));
     }
 
-    /// Puts on the link what `write` writes into an empty packet, without the Ethernet header, for which it returns where that goes and its
+    /// Sends a frame whose content behind the Ethernet header `write` writes. `write` returns the destination and the
     /// EtherType.
-    pub(crate) fn put(&mut self, write: impl FnOnce(&mut N::Packet, MacAddr) -> Option<(MacAddr, EthernetProtocol)>) {
+    pub(crate) fn send_with(
+        &mut self,
+        write: impl FnOnce(&mut N::Packet, MacAddr) -> Option<(MacAddr, EthernetProtocol)>,
+    ) {
         let Some(mut packet) = self.allocate() else { return };
         let written = write(&mut packet, self.mac);
         let (Some((to, protocol)), Some(header)) = (written, packet.prepend(ETHERNET)) else {
@@ -497,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_takes_nothing_is_waited_for_by_a_bounded_number_of_frames() {
+    fn transmit_queue_is_bounded_while_the_port_takes_nothing() {
         let (mut egress, mut peer) = egress(LinkConfig { ring: 4, pool: 10_000, ..LinkConfig::default() });
         let mut queued = 0;
         while let Some(mut frame) = egress.allocate() {
@@ -507,12 +510,12 @@ mod tests {
             egress.flush();
         }
         assert_eq!(queued, QUEUE + 4);
-        // What is sent all the same is dropped and counted.
+        // A frame beyond the bound is dropped and counted.
         let mut frame = egress.nic().allocate().unwrap();
         frame.append(60).unwrap().fill(0);
         egress.send_frame(frame);
         assert_eq!(egress.drops().get(DropCause::NoPacket), 1);
-        // And every frame that was queued goes out, in the end.
+        // Every queued frame is sent eventually.
         let mut received = Vec::with_capacity(32);
         let mut total = 0;
         while {
@@ -526,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_burst_does_not_wait_for_the_end_of_the_turn() {
+    fn full_burst_is_sent_before_the_end_of_the_turn() {
         let (mut egress, mut peer) = egress(LinkConfig::default());
         let mut send = |frames: usize| {
             (0..frames).for_each(|_| {
@@ -544,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_for_a_neighbour_that_does_not_answer_are_given_back() {
+    fn packets_for_an_unreachable_neighbour_are_released() {
         let (mut egress, mut peer) = egress(LinkConfig::default());
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         let mut packet = egress.allocate().unwrap();
@@ -552,8 +555,8 @@ mod tests {
         egress.send_ip(packet, [10, 0, 0, 9].into(), at(0));
         for second in 1..=3 {
             egress.flush();
-            assert_eq!(peer.rx_burst(&mut Vec::with_capacity(32)), 1, "a question a second");
-            egress.tend(at(second));
+            assert_eq!(peer.rx_burst(&mut Vec::with_capacity(32)), 1, "one solicitation per second");
+            egress.poll_neighbors(at(second));
         }
         assert_eq!(egress.take_lost(), [IpAddr::from([10, 0, 0, 9])]);
         assert_eq!(egress.drops().get(DropCause::Unreachable), 1);

@@ -1,8 +1,7 @@
-//! The seam between TCP and what is around it.
+//! Interface between TCP engines and the worker.
 //!
-//! An engine is sans-IO: segments and the time go in, events come out, and what it sends goes to an [`Egress`]. It
-//! reads no clock, and its randomness comes from the configuration's seed, so that the same input gives the same
-//! output.
+//! An engine is sans-IO: it takes segments and the time, produces events, and sends through an [`Egress`]. It reads no
+//! clock, and its randomness comes from the seed in the configuration. Equal input therefore gives equal output.
 
 use crate::config::Config;
 use crate::egress::Egress;
@@ -12,18 +11,18 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
 use std::net::{IpAddr, SocketAddr};
 
-/// What the demultiplexer has found out about a TCP segment.
+/// Connection and header position of a received TCP segment, as the demultiplexer found them.
 #[derive(Debug, Clone, Copy)]
 pub struct SegmentMeta {
-    /// The connection that it is of.
+    /// Connection of the segment.
     pub tuple: Tuple,
-    /// Where in the packet the TCP header begins, behind those of Ethernet and IP.
+    /// Offset of the TCP header in the packet, behind the Ethernet and IP headers.
     pub tcp_offset: usize,
 }
 
-/// The TCP segments of one burst, in the order of their arrival, whose headers and checksums have been found right.
+/// TCP segments of one burst in order of arrival, with valid headers and checksums.
 ///
-/// Packets and what is known of them lie apart, so that either can be gone through without moving the other.
+/// Packets and metadata are in separate vectors, so that a pass over one does not move the other.
 #[derive(Debug)]
 pub struct Segments<P> {
     packets: Vec<P>,
@@ -31,18 +30,18 @@ pub struct Segments<P> {
 }
 
 impl<P> Segments<P> {
-    /// None.
+    /// Creates an empty burst.
     pub(crate) fn new() -> Self {
         Segments { packets: Vec::new(), heads: Vec::new() }
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no segments.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Makes room for `n` more.
+    /// Reserves capacity for `n` more segments.
     #[inline]
     pub(crate) fn reserve(&mut self, n: usize) {
         self.packets.reserve(n);
@@ -56,25 +55,25 @@ impl<P> Segments<P> {
         self.heads.push(head);
     }
 
-    /// What is known of them.
+    /// Returns the metadata of all segments.
     #[inline]
     pub fn heads(&self) -> &[SegmentMeta] {
         &self.heads
     }
 
-    /// Takes them out, and leaves nothing.
+    /// Removes and returns all segments.
     #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = (P, SegmentMeta)> {
         self.packets.drain(..).zip(self.heads.drain(..))
     }
 
-    /// The packets, to be drained, and what is known of them; [`clear`](Self::clear) ends it.
+    /// Returns the packets, for the caller to drain, and their metadata. The caller ends with [`clear`](Self::clear).
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut Vec<P>, &[SegmentMeta]) {
         (&mut self.packets, &self.heads)
     }
 
-    /// Leaves nothing.
+    /// Removes all segments.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.packets.clear();
@@ -82,46 +81,46 @@ impl<P> Segments<P> {
     }
 }
 
-/// What the network says of a segment that we have sent.
+/// Error that an ICMP message reports for a sent segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IcmpError {
-    /// It cannot be delivered.
+    /// The destination is unreachable.
     Unreachable,
-    /// It is longer than what the path takes, which is `mtu` bytes of IP packet (RFC 1191 §4, RFC 8201 §4).
+    /// The packet exceeds the path MTU, which is `mtu` bytes (RFC 1191 §4, RFC 8201 §4).
     TooBig {
-        /// As the error has it, whatever that is.
+        /// MTU as in the message, not validated.
         mtu: u16,
     },
 }
 
-/// What has happened to connections, to be told to their [`Service`](linerate_bypass::Service) in this order: all events of one
-/// connection are, which is what it relies on.
+/// Events of connections, for delivery to the [`Service`](linerate_bypass::Service) in the order of the fields.
+/// Services rely on the complete and ordered delivery of the events of a connection.
 #[derive(Debug, Default)]
 pub struct EventBatch {
-    /// Connections that are established.
+    /// Established connections.
     pub opened: Vec<(ConnId, Origin)>,
-    /// Connections for which the time asked for has come.
+    /// Connections whose service timer has expired.
     pub timers: Vec<ConnId>,
-    /// Connections on which more bytes have arrived.
+    /// Connections with new received data.
     pub readable: Vec<ConnId>,
-    /// What else there is.
+    /// All other events.
     pub others: Vec<Event>,
 }
 
 impl EventBatch {
-    /// How much there is of it.
+    /// Returns the number of events.
     #[inline]
     pub fn len(&self) -> usize {
         self.opened.len() + self.timers.len() + self.readable.len() + self.others.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no events.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Leaves none.
+    /// Removes all events.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.opened.clear();
@@ -131,78 +130,78 @@ impl EventBatch {
     }
 }
 
-/// What happened to a connection.
+/// Event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The connection asked for with this token could not be made.
+    /// The connection attempt with this token failed.
     Failed(u64, ConnectError),
-    /// There is room again.
+    /// The send buffer has room again.
     Writable(ConnId),
-    /// The peer has finished, and all it sent has been consumed.
+    /// The peer has closed, and all its data have been consumed.
     PeerClosed(ConnId),
-    /// It is gone, and to be released.
+    /// The connection is gone. The worker releases it.
     Closed(ConnId, CloseReason),
 }
 
-/// TCP for the flows of one worker.
+/// TCP engine: the connections of one worker.
 ///
-/// The operations on connections are those of [`Transport`](linerate_bypass::Transport), which see.
+/// The operations on connections are those of [`Transport`](linerate_bypass::Transport).
 pub trait Engine<N: Nic>: Sized {
-    /// An engine for worker number `worker` of `workers`.
+    /// Creates the engine of worker number `worker` of `workers`.
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
 
-    /// Takes in the segments of one burst, all of flows that this worker owns, in order; leaves `burst` empty.
+    /// Processes the segments of one burst in order and leaves `burst` empty. This worker owns all their flows.
     fn rx_burst(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant);
 
-    /// Whether to take in the segments of the next burst by themselves, as they come, is as good as to take them in together.
+    /// Returns whether the segments of the next burst should be processed one at a time, by
+    /// [`rx_segment`](Self::rx_segment).
     #[inline]
     fn processes_immediately(&self) -> bool {
         false
     }
 
-    /// Takes in a segment by itself. To be asked only while no segment waits to be taken in.
+    /// Processes one segment. Call it only while no segment of a burst waits for [`rx_burst`](Self::rx_burst).
     fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant);
 
-    /// An ICMP error quoted a segment of `tuple` that began at `sequence`. Blind attackers can send such errors
-    /// (RFC 5927).
+    /// Handles an ICMP error that quotes a segment of `tuple` with the sequence number `sequence`. Off-path attackers
+    /// can forge such errors (RFC 5927).
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError);
 
-    /// No neighbour answered for `ip`.
+    /// Handles failed address resolution of the next hop `ip`.
     fn neighbor_unreachable(&mut self, ip: IpAddr);
 
-    /// `ip` is no longer an address of ours: its connections end at once, and nothing more is sent from it.
+    /// Handles the loss of the local address `ip`: its connections end at once, and no segment leaves from it.
     fn address_removed(&mut self, ip: IpAddr);
 
-    /// The largest IPv6 packet on the link has `mtu` bytes from now on. An engine whose connections cannot be told goes on as before.
+    /// Sets the IPv6 MTU of the link to `mtu` bytes. An engine that cannot change the MTU of connections ignores it.
     fn set_mtu_v6(&mut self, mtu: usize) {
         let _ = mtu;
     }
 
-    /// Lets the timers due at `now` do their work.
+    /// Runs the timers that are due at `now`.
     fn expire(&mut self, now: Instant);
 
-    /// Puts what has happened since the last call into `news`, which are empty; what became readable during a burst is one
-    /// event.
+    /// Moves the events since the last call into the empty `news`. All data that arrived in a burst are one event.
     fn take_events(&mut self, news: &mut EventBatch);
 
-    /// Voids the name `conn`, whose `Closed` event is being delivered: its slot may be used again.
+    /// Invalidates `conn`, whose `Closed` event is being delivered. Its slot can be reused.
     fn release(&mut self, conn: ConnId, now: Instant);
 
-    /// Sends what is to be sent.
+    /// Sends all pending segments.
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant);
 
-    /// When [`expire`](Self::expire) has something to do next; `Some` of the past when [`flush`](Self::flush) could
-    /// not send everything.
+    /// Returns the time of the next [`expire`](Self::expire), which is in the past if [`flush`](Self::flush) could not
+    /// send everything.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Connections that exist, in whatever state.
+    /// Returns the number of connections in any state.
     fn connections(&self) -> usize;
 
-    /// Accepts no new connections: a SYN is answered as where nobody listens. One that has been answered may still become a
-    /// connection, unless nothing was kept of it.
+    /// Stops accepting connections: a SYN is answered as on a closed port. A half-open connection may still be
+    /// established, unless it is one by SYN cookie.
     fn stop_listening(&mut self);
 
-    /// Closes every connection as if its service had, so that the worker can stop.
+    /// Closes every connection as its service would, for the shutdown of the worker.
     fn close_all(&mut self);
 
     /// Aborts every connection.
@@ -211,38 +210,38 @@ pub trait Engine<N: Nic>: Sized {
     /// Adds the engine's counters to `summary`.
     fn summarize(&self, summary: &mut Summary);
 
-    /// Puts what the engine has at the moment into `gauges`.
+    /// Writes current resource levels into `gauges`.
     fn fill_levels(&self, gauges: &mut Gauges);
 
-    /// Slots that connections are in or have been in: all are below.
+    /// Returns the number of slots that have ever held a connection.
     fn slot_count(&self) -> usize;
 
-    /// What is known of the connection in `slot`, if there is one.
+    /// Returns information about the connection in `slot`.
     fn conn_info(&self, slot: usize) -> Option<ConnInfo>;
 
-    /// Our address of the connection.
+    /// Returns the local address of the connection.
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
-    /// The peer's address of the connection.
+    /// Returns the peer's address of the connection.
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr>;
-    /// Bytes received and not consumed.
+    /// Returns the number of received bytes that are not consumed.
     fn received(&self, conn: ConnId) -> usize;
-    /// The first slice of them.
+    /// Returns the first slice of the received bytes.
     fn peek(&mut self, conn: ConnId) -> &[u8];
-    /// Drops the first `n` of them.
+    /// Consumes the first `n` received bytes.
     fn consume(&mut self, conn: ConnId, n: usize);
-    /// Takes the first slice of them, at most `max` bytes.
+    /// Takes the first slice of the received bytes, at most `max` bytes.
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes>;
-    /// Bytes that can be sent now.
+    /// Returns the number of bytes that can be sent now.
     fn room(&mut self, conn: ConnId) -> usize;
-    /// Sends all of `bytes`, or none.
+    /// Sends all of `bytes` or none.
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
-    /// A place of up to `max` bytes in an outgoing buffer.
+    /// Returns up to `max` writable bytes in an outgoing buffer.
     fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]>;
-    /// Sends the first `n` bytes of that place.
+    /// Sends the first `n` bytes written after [`reserve`](Self::reserve).
     fn commit(&mut self, conn: ConnId, n: usize);
-    /// Consumes the first `request` bytes received, and sends `len` that `write` writes, if that can be done at once; otherwise
-    /// nothing has been consumed, sent or written, and `write` comes back.
-    #[expect(unused_variables, reason = "the default has no shorter way than its steps")]
+    /// Consumes the first `request` received bytes and sends `len` bytes that `write` writes, if both are possible at
+    /// once. Otherwise it has no effect and returns `write`.
+    #[expect(unused_variables, reason = "the default never succeeds")]
     fn try_answer<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
@@ -253,18 +252,18 @@ pub trait Engine<N: Nic>: Sized {
     ) -> Result<(), W> {
         Err(write)
     }
-    /// Sends on `to` what was received on `from`.
+    /// Sends the data received on `from` on `to`.
     fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize;
-    /// Finishes sending.
+    /// Sends a FIN after the queued data.
     fn close(&mut self, conn: ConnId);
-    /// Resets.
+    /// Resets the connection.
     fn abort(&mut self, conn: ConnId);
-    /// Asks for the connection to be [due](EventBatch::due) at `at`.
+    /// Schedules a [timer event](EventBatch::timers) for the connection at `at`, or cancels it.
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>);
-    /// Begins to connect.
+    /// Opens a connection to `remote`.
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);
 }
 
-/// How long TIME-WAIT lasts: twice a maximum segment lifetime of 30 s, as common systems have it (RFC 9293 §3.4.2
-/// leaves the choice).
+/// Duration of TIME-WAIT: twice a maximum segment lifetime of 30 s, as on common systems (RFC 9293 §3.4.2 leaves the
+/// choice).
 pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

@@ -1,14 +1,15 @@
-//! Switches of the fast paths, for tests that compare a fast path with the general path that it stands in for.
+//! Switches of the fast paths, for tests that compare a fast path with the general path.
 //!
-//! Without the feature `fast-path-switches` every fast path is always taken: [`FastPaths`] has no size, and
-//! [`FastPaths::has`] is a constant, so a program pays nothing for the switches.
+//! Without the feature `fast-path-switches` every fast path is enabled: [`FastPaths`] has no size, and
+//! [`FastPaths::has`] is a constant.
 
 /// A fast path of the worker or of the native engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FastPath {
     /// Demultiplexing of an ordinary TCP segment (`demux/demux_fast.rs`).
     Demux,
-    /// Processing of each segment as it is demultiplexed, instead of after the burst ([`Engine::rx_segment`](crate::Engine::rx_segment)).
+    /// Processing of each segment as it is demultiplexed, instead of after the burst
+    /// ([`Engine::rx_segment`](crate::Engine::rx_segment)).
     Immediate,
     /// Processing of an ordinary SYN (`native/fast_path/syn.rs`).
     Syn,
@@ -66,7 +67,7 @@ impl FastPaths {
 
 #[cfg(feature = "fast-path-switches")]
 impl FastPath {
-    /// Every fast path, in the order of a segment's way through the worker.
+    /// Every fast path, in the order in which the worker applies them.
     pub const EACH: [FastPath; 8] = [
         FastPath::Demux,
         FastPath::Immediate,

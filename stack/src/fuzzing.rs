@@ -1,4 +1,4 @@
-//! What fuzzing needs to see of the inside: not for applications.
+//! Internals for fuzz targets. Not for applications.
 
 use crate::native::segment::options::{Options, SynOptions, Timestamp};
 use crate::tcp::tuple::Tuple;
@@ -8,19 +8,19 @@ pub use crate::native::inspect::Numbers;
 /// TCP options in plain types.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ParsedOptions {
-    /// The maximum segment size.
+    /// Maximum segment size.
     pub mss: Option<u16>,
-    /// The window scale.
+    /// Window scale.
     pub window_scale: Option<u8>,
-    /// SACK-permitted is there.
+    /// AddressAnnouncer of SACK-permitted.
     pub sack_permitted: bool,
-    /// The timestamp's value and echo.
+    /// Timestamp value and echo.
     pub timestamp: Option<(u32, u32)>,
-    /// The edges of the SACK blocks.
+    /// Edges of the SACK blocks.
     pub sack: Vec<(u32, u32)>,
 }
 
-/// Options as the engine reads them.
+/// Parses options as the native engine does.
 pub fn parse_options(bytes: &[u8]) -> ParsedOptions {
     let Options { mss, window_scale, sack_permitted, timestamp, sack } = Options::parse(bytes);
     ParsedOptions {
@@ -37,12 +37,12 @@ pub fn predicted_timestamp(bytes: &[u8], ts_recent: u32) -> Option<u32> {
     crate::native::inspect::predicted_timestamp(bytes, ts_recent)
 }
 
-/// Returns the part of the hash of `tuple` that the native engine's flow table keeps, in a worker whose configuration has the seed `seed`.
+/// Returns the hash bits of `tuple` in the native engine's flow table, for a worker with the seed `seed`.
 pub fn flow_tag(seed: u128, tuple: &Tuple) -> u32 {
     crate::native::inspect::flow_tag(seed, tuple)
 }
 
-/// Options of a SYN as the engine writes them; those that a SYN has none of are left out.
+/// Writes SYN options as the native engine does.
 pub fn emit_syn_options(options: &ParsedOptions) -> Vec<u8> {
     let syn = SynOptions {
         mss: options.mss.unwrap_or_default(),
@@ -52,6 +52,6 @@ pub fn emit_syn_options(options: &ParsedOptions) -> Vec<u8> {
     };
     let mut place = vec![0; syn.len()];
     let written = syn.emit(&mut place);
-    assert_eq!(written, place.len(), "the length that was announced");
+    assert_eq!(written, place.len(), "length differs from SynOptions::len");
     place
 }

@@ -1,4 +1,7 @@
-//! TCP/IP over any [`Nic`](linerate_bypass::Nic): sans-IO, deterministic, without unsafe code and without DPDK.
+//! TCP/IP stack over any [`Nic`](linerate_bypass::Nic): sans-IO, deterministic, without unsafe code and without DPDK.
+//!
+//! A [`Worker`] runs a [`Service`] over one queue pair of a port. The service acts on its connections through
+//! [`Transport`].
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -110,7 +110,7 @@ fn address_expires_without_advertisements_of_radvd() {
         // On exit radvd advertises that it is no longer a router.
         radvd.stop();
         server.wait_for_log("SLAAC: no router");
-        server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64 is ours no more");
+        server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64 has expired");
         let radvd = advertise();
         server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
         exchange(self::server(), &random(1000), 1);

@@ -1,7 +1,7 @@
-//! Our addresses as others on the link see them: announced when the link comes up and when there is a new one, and defended
-//! against who claims them too.
+//! Announcement and defence of local addresses.
 //!
-//! Switches and neighbours that knew another station by an address learn so, within a moment, that it is here now.
+//! Addresses are announced when the link comes up and when they are new. Switches and neighbours that associate an
+//! address with another station update at once.
 
 use crate::arp_ndp::Message;
 use crate::config::IpCidr;
@@ -11,21 +11,21 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::IpAddr;
 
-/// Announcements of an IPv4 address, and the time between them (RFC 5227 §1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).
+/// Announcements of an IPv4 address, and their interval (RFC 5227 §1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).
 const ARP: (u8, Duration) = (2, Duration::from_secs(2));
-/// Those of an IPv6 address (RFC 4861 §10: MAX_NEIGHBOR_ADVERTISEMENT, RETRANS_TIMER).
+/// Announcements of an IPv6 address, and their interval (RFC 4861 §10: MAX_NEIGHBOR_ADVERTISEMENT, RETRANS_TIMER).
 const NDP: (u8, Duration) = (3, Duration::from_secs(1));
-/// The time between two defences of one address (RFC 5227 §1.1: DEFEND_INTERVAL), and between two lines about it in the log.
+/// Minimum interval between defences of an address (RFC 5227 §1.1: DEFEND_INTERVAL), and between log lines about it.
 const DEFENCE: Duration = Duration::from_secs(10);
 
-/// What is still to be said of an address of ours, and what was.
+/// Announcement state of a local address.
 struct Address {
     ip: IpAddr,
-    /// Announcements to come.
+    /// Remaining announcements.
     left: u8,
-    /// When the next is due.
+    /// Time of the next announcement.
     at: Instant,
-    /// When it was defended last.
+    /// Time of the last defence.
     defended: Option<Instant>,
 }
 
@@ -40,21 +40,21 @@ impl Address {
     }
 }
 
-/// What one worker has to do with how our addresses are seen.
-pub(crate) struct Presence {
+/// Announcement state of the local addresses of one worker.
+pub(crate) struct AddressAnnouncer {
     addresses: Vec<Address>,
-    /// This worker announces them, for all workers of the port.
+    /// Whether this worker announces, on behalf of all workers of the port.
     announces: bool,
     link_up: bool,
 }
 
-impl Presence {
-    /// Of a worker that is to announce our addresses or not, on a link that is not up yet; there are no addresses yet.
+impl AddressAnnouncer {
+    /// Creates the state of a worker without addresses, on a link that is down.
     pub fn new(announces: bool) -> Self {
-        Presence { addresses: Vec::new(), announces, link_up: false }
+        AddressAnnouncer { addresses: Vec::new(), announces, link_up: false }
     }
 
-    /// Our addresses are `own` from now on; those that are new are announced.
+    /// Sets the local addresses to `own` and announces new ones.
     pub fn set_addresses(&mut self, own: &[IpCidr], now: Instant) {
         self.addresses.retain(|address| own.iter().any(|cidr| cidr.address() == address.ip));
         for cidr in own {
@@ -68,7 +68,7 @@ impl Presence {
         }
     }
 
-    /// The link is up or down from now on; when it comes up, all addresses are announced.
+    /// Sets the link state. All addresses are announced when the link comes up.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         if up && !self.link_up && self.announces {
             self.addresses.iter_mut().for_each(|address| address.announce(now));
@@ -77,34 +77,34 @@ impl Presence {
     }
 
     /// Sends the announcements that are due.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) {
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.link_up {
             return;
         }
         for address in self.addresses.iter_mut().filter(|address| address.left > 0 && address.at <= now) {
-            egress.say(Message::Announce(address.ip));
+            egress.send_message(Message::Announce(address.ip));
             address.left -= 1;
             address.at = now + if address.ip.is_ipv4() { ARP.1 } else { NDP.1 };
         }
     }
 
-    /// When [`tend`](Self::tend) has something to do next.
+    /// Returns the time of the next [`poll`](Self::poll).
     pub fn next_deadline(&self) -> Option<Instant> {
         let pending = self.addresses.iter().filter(|address| self.link_up && address.left > 0);
         pending.map(|address| address.at).min()
     }
 
-    /// The station `mac` says that it has `ip`, an address of ours, which is kept and defended: RFC 5227 §2.4 (c), and the same for
-    /// IPv6, where RFC 4862 §5.4.4 leaves it open. A server whose connections end whenever a host on the link says one word
-    /// would be worse off.
-    pub fn claimed<N: Nic>(&mut self, ip: IpAddr, mac: MacAddr, egress: &mut Egress<N>, now: Instant) {
+    /// Defends the local address `ip` against the station `mac`. The address stays in use, as RFC 5227 §2.4 (c)
+    /// permits, and RFC 4862 §5.4.4 for IPv6; otherwise any host on the link could end all connections of a server with
+    /// one message.
+    pub fn defend<N: Nic>(&mut self, ip: IpAddr, mac: MacAddr, egress: &mut Egress<N>, now: Instant) {
         egress.count_drop(DropCause::Claimed);
         let Some(address) = self.addresses.iter_mut().find(|address| address.ip == ip) else { return };
         if address.defended.is_some_and(|at| now.since(at) < DEFENCE) {
             return;
         }
         address.defended = Some(now);
-        tracing::warn!("{ip}: the station {mac} uses this address of ours too: give one of the two another");
-        egress.say(Message::Announce(ip));
+        tracing::warn!("{ip}: the station {mac} uses this local address too: change the address of one of the two");
+        egress.send_message(Message::Announce(ip));
     }
 }

@@ -1,4 +1,4 @@
-//! Frames by which stations on a link find each other: ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861).
+//! Address resolution: ARP (RFC 826, RFC 5227) and NDP (RFC 4861). This file has the sent messages.
 
 pub(crate) mod arp_announce;
 pub(crate) mod neighbors;
@@ -11,43 +11,42 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// All hosts on the link, and all routers (RFC 4291 §2.7.1).
+/// All-nodes and all-routers multicast addresses (RFC 4291 §2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// What is put on the link, and for whom.
+/// ARP or NDP message to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Who has `target`? An address of ours of its family wants to know.
-    Ask { source: IpAddr, target: IpAddr, to: Option<MacAddr> },
-    /// The address is ours, which everybody is to know: an ARP announcement (RFC 5227 §2.3), or an unsolicited neighbour
-    /// advertisement (RFC 4861 §7.2.6).
+    /// ARP request or neighbour solicitation for `target`, from a local address of its family.
+    Solicit { source: IpAddr, target: IpAddr, to: Option<MacAddr> },
+    /// ARP announcement (RFC 5227 §2.3) or unsolicited neighbour advertisement (RFC 4861 §7.2.6) of a local address.
     Announce(IpAddr),
-    /// Has anybody this address (RFC 4862 §5.4.2)? It is not ours yet.
+    /// DAD probe for a tentative address (RFC 4862 §5.4.2).
     Probe(Ipv6Addr),
-    /// Which routers are there (RFC 4861 §4.1)? Our link-local address asks, if we have it yet.
+    /// Router solicitation (RFC 4861 §4.1), from the link-local address if there is one.
     SolicitRouters { source: Option<Ipv6Addr> },
-    /// The IPv4 address is ours, for `to`, who has no address yet and probes for this one (RFC 5227 §2.1.1).
-    AnswerProbe { own: Ipv4Addr, to: MacAddr },
+    /// ARP reply to `to`, which probes for the local address `own` (RFC 5227 §2.1.1).
+    ProbeReply { own: Ipv4Addr, to: MacAddr },
 }
 
 impl Message {
-    /// Writes it into the empty `packet`, without the Ethernet header. Returns what that needs: where it goes, and its EtherType.
-    /// `None` if `packet` is too small, or the addresses are of two families.
+    /// Writes the message into the empty `packet`, without the Ethernet header. Returns the destination and the
+    /// EtherType, or `None` if `packet` is too small or the address families differ.
     pub fn write(self, packet: &mut impl Packet, mac: MacAddr) -> Option<(MacAddr, EthernetProtocol)> {
         let nobody = Ipv4Addr::UNSPECIFIED;
         match self {
-            Message::Ask { source: IpAddr::V4(source), target: IpAddr::V4(target), to } => {
+            Message::Solicit { source: IpAddr::V4(source), target: IpAddr::V4(target), to } => {
                 arp(packet, ArpOperation::Request, (mac, source), (MacAddr([0; 6]), target))?;
                 Some((to.unwrap_or(MacAddr::BROADCAST), EthernetProtocol::Arp))
             }
-            Message::Ask { source: IpAddr::V6(source), target: IpAddr::V6(target), to } => {
+            Message::Solicit { source: IpAddr::V6(source), target: IpAddr::V6(target), to } => {
                 let solicitation = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(link_layer(mac)) };
                 let group = solicited_node(target);
                 ndisc(packet, source, group, solicitation)?;
                 Some((to.unwrap_or_else(|| group_address(group.into())), EthernetProtocol::Ipv6))
             }
-            Message::Ask { .. } => None,
+            Message::Solicit { .. } => None,
             Message::Announce(IpAddr::V4(own)) => {
                 arp(packet, ArpOperation::Request, (mac, own), (MacAddr([0; 6]), own))?;
                 Some((MacAddr::BROADCAST, EthernetProtocol::Arp))
@@ -59,7 +58,7 @@ impl Message {
                 Some((group_address(ALL_NODES.into()), EthernetProtocol::Ipv6))
             }
             Message::Probe(target) => {
-                // Without an address of the link layer: nobody is to take the sender for a neighbour.
+                // RFC 4861 §4.3: no link-layer address option with an unspecified source.
                 let solicitation = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: None };
                 let group = solicited_node(target);
                 ndisc(packet, Ipv6Addr::UNSPECIFIED, group, solicitation)?;
@@ -75,7 +74,7 @@ impl Message {
                 )?;
                 Some((group_address(ALL_ROUTERS.into()), EthernetProtocol::Ipv6))
             }
-            Message::AnswerProbe { own, to } => {
+            Message::ProbeReply { own, to } => {
                 arp(packet, ArpOperation::Reply, (mac, own), (to, nobody))?;
                 Some((to, EthernetProtocol::Arp))
             }
@@ -83,7 +82,7 @@ impl Message {
     }
 }
 
-/// The Ethernet group address of a multicast (RFC 1112 §6.4, RFC 2464 §7) or broadcast address.
+/// Returns the Ethernet group address of a multicast (RFC 1112 §6.4, RFC 2464 §7) or broadcast address.
 pub(crate) fn group_address(ip: IpAddr) -> MacAddr {
     match ip {
         IpAddr::V4(ip) if ip.is_multicast() => {
@@ -98,7 +97,7 @@ pub(crate) fn group_address(ip: IpAddr) -> MacAddr {
     }
 }
 
-/// The group in which whoever has `ip` is asked for (RFC 4291 §2.7.1).
+/// Returns the solicited-node multicast address of `ip` (RFC 4291 §2.7.1).
 pub(crate) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | ip.to_bits() & 0xff_ffff)
 }
@@ -124,7 +123,7 @@ fn arp(
     Some(())
 }
 
-/// RFC 4861 §4.
+/// Writes an NDP message (RFC 4861 §4).
 fn ndisc(packet: &mut impl Packet, source: Ipv6Addr, destination: Ipv6Addr, message: NdiscRepr) -> Option<()> {
     let message = Icmpv6Repr::Ndisc(message);
     let ip = Ipv6Repr {

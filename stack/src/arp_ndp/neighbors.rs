@@ -23,7 +23,7 @@ use hashbrown::HashMap;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::{Duration, Instant};
 use rate_limit::RateLimit;
-pub(crate) use resolving::Resolving;
+pub(crate) use resolving::PendingResolutions;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ const MAX_PARKED: usize = 256;
 /// Packets that wait for all neighbours of one family together; beyond, one for each still may (RFC 4861 §7.2.2: at least
 /// one).
 const MAX_PARKED_IN_ALL: usize = 1024;
-/// Between questions, unless routers say otherwise, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
+/// Between solicitations, unless routers say otherwise, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
 const RETRY: Duration = Duration::from_secs(1);
 const TRIES: u8 = 3;
 /// How long a confirmed neighbour is believed before it is asked again, unless routers say otherwise (RFC 4861 §10: REACHABLE_TIME).
@@ -58,19 +58,19 @@ const REACHABLE: Duration = Duration::from_secs(30);
 pub(crate) enum Lookup {
     /// Its address is known.
     Known(MacAddr),
-    /// Its address is known; put the question whether it still is.
-    Confirm(MacAddr, Question),
+    /// Its address is known; put the solicitation whether it still is.
+    Confirm(MacAddr, Solicitation),
     /// Park the packet, and ask who has it.
-    Ask,
+    Solicit,
     /// Park the packet; it has been asked.
-    Asked,
+    Pending,
     /// Too many are being asked, or no entry can be replaced: drop the packet.
     Refused,
 }
 
-/// A question to be put on the link.
+/// A solicitation to be put on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct Solicitation {
     /// Whose address is wanted.
     pub ip: IpAddr,
     /// Where to send it: the neighbour's last known address, or to all.
@@ -118,8 +118,8 @@ impl<P> Entry<P> {
         self.used.is_none() && self.created == at
     }
 
-    fn question(&self, ip: IpAddr) -> Question {
-        Question { ip, to: self.mac.filter(|_| !self.doubted) }
+    fn solicitation(&self, ip: IpAddr) -> Solicitation {
+        Solicitation { ip, to: self.mac.filter(|_| !self.doubted) }
     }
 }
 
@@ -220,7 +220,7 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Goes by these times over IPv6 from now on: how long a neighbour is believed, and the time between questions.
+    /// Goes by these times over IPv6 from now on: how long a neighbour is believed, and the time between solicitations.
     pub fn set_times(&mut self, reachable: Option<Duration>, retry: Option<Duration>) {
         self.v6.reachable = reachable.unwrap_or(REACHABLE);
         self.v6.retry = retry.unwrap_or(RETRY);
@@ -255,11 +255,11 @@ impl<P> Neighbors<P> {
                     let again = now + family.retry;
                     entry.asked = Some(Asked { tries: 1, again });
                     family.asked.push(ip);
-                    let question = entry.question(ip);
+                    let solicitation = entry.solicitation(ip);
                     self.is_due_by(again);
-                    return Lookup::Confirm(mac, question);
+                    return Lookup::Confirm(mac, solicitation);
                 }
-                (None, _) => return Lookup::Asked,
+                (None, _) => return Lookup::Pending,
             }
         }
         if family.asked.len() >= MAX_ASKED || !self.make_room(ip, now) {
@@ -283,7 +283,7 @@ impl<P> Neighbors<P> {
         };
         self.entries.insert(Key(ip), entry);
         self.is_due_by(again);
-        Lookup::Ask
+        Lookup::Solicit
     }
 
     /// Lets `packet` wait for `ip`; the oldest that waits gives way when there are too many. Returns what will not be
@@ -344,9 +344,9 @@ impl<P> Neighbors<P> {
         Update::Created
     }
 
-    /// Repeats questions that have not been answered and gives up those asked often enough: `ask` gets what to put on
+    /// Repeats solicitations that have not been answered and gives up those asked often enough: `ask` gets what to put on
     /// the link, `lost` each neighbour that did not answer with the packets that waited for it.
-    pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Question), mut lost: impl FnMut(IpAddr, Vec<P>)) {
+    pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {
         let entries = &mut self.entries;
         for family in [&mut self.v4, &mut self.v6] {
             let Family { asked, parked, retry, entries: count, .. } = family;
@@ -366,7 +366,7 @@ impl<P> Neighbors<P> {
                     return false;
                 }
                 *asked = Asked { tries: asked.tries + 1, again: now + *retry };
-                ask(entry.question(*ip));
+                ask(entry.solicitation(*ip));
                 true
             });
         }

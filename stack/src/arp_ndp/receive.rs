@@ -1,4 +1,4 @@
-//! Received ARP and NDP messages, as their receiver understands them.
+//! Received ARP and NDP messages.
 
 use crate::addresses::Addresses;
 use crate::drop_stats::DropCause;
@@ -10,36 +10,36 @@ use smoltcp::wire::{
 };
 use std::net::IpAddr;
 
-/// What a frame taught about a neighbour.
+/// Neighbour address learnt from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborInfo {
-    /// The neighbour.
+    /// IP address of the neighbour.
     pub ip: IpAddr,
-    /// Its Ethernet address.
+    /// Ethernet address of the neighbour.
     pub mac: MacAddr,
-    /// It asked for us: worth noting even if nobody here asked for it.
-    pub new: bool,
+    /// Whether the message solicits a local address, and so may create an entry although no packet waits for it.
+    pub may_create: bool,
 }
 
-/// What a message of ARP or neighbour discovery says about its sender.
+/// Meaning of a received ARP or NDP message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// A word of our own that came back: it is nobody's question.
-    Ourselves,
-    /// Nothing.
+pub(crate) enum ArpNdpEvent {
+    /// Copy of a message that this host sent. No reply.
+    OwnMessage,
+    /// Nothing that the neighbour table needs.
     Nothing,
-    /// The message was dropped, and counted: nobody answers it.
+    /// Invalid message, dropped and counted. No reply.
     Dropped,
-    /// Where a neighbour is.
+    /// Address of a neighbour.
     Neighbor(NeighborInfo),
-    /// It says that it has this address of ours.
+    /// Claim of a local address by another station.
     Claim(IpAddr, MacAddr),
-    /// It wants this address of ours for itself, unless somebody has it.
+    /// Probe of another station for a local address.
     Probe(IpAddr, MacAddr),
 }
 
-/// What an ARP packet (RFC 826, RFC 5227) says to the station `mac`.
-pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Result<Heard, DropCause> {
+/// Parses an ARP packet (RFC 826, RFC 5227) received by the station `mac`.
+pub(crate) fn parse_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Result<ArpNdpEvent, DropCause> {
     let packet = ArpPacket::new_checked(&frame[ETHERNET..]).map_err(|_| DropCause::Truncated)?;
     let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, target_protocol_addr, .. } =
         ArpRepr::parse(&packet).map_err(|_| DropCause::EtherType)?
@@ -47,32 +47,32 @@ pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Res
         return Err(DropCause::EtherType);
     };
     let sender = MacAddr(source_hardware_addr.0);
-    let asks_for_us = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
+    let asks_for_us = operation == ArpOperation::Request && addresses.is_local(target_protocol_addr.into());
     if sender == mac {
-        return Ok(Heard::Ourselves);
+        return Ok(ArpNdpEvent::OwnMessage);
     }
-    let (source, is_ours) = (source_protocol_addr.to_bits(), addresses.is_ours(source_protocol_addr.into()));
-    if !sender.is_unicast() || source != 0 && !is_ours && addresses.is_martian_v4(source) {
+    let (source, is_local) = (source_protocol_addr.to_bits(), addresses.is_local(source_protocol_addr.into()));
+    if !sender.is_unicast() || source != 0 && !is_local && addresses.is_martian_v4(source) {
         return Err(DropCause::BadSource);
     }
     Ok(if source_protocol_addr.is_unspecified() {
-        if asks_for_us { Heard::Probe(target_protocol_addr.into(), sender) } else { Heard::Nothing }
-    } else if is_ours {
-        Heard::Claim(source_protocol_addr.into(), sender)
+        if asks_for_us { ArpNdpEvent::Probe(target_protocol_addr.into(), sender) } else { ArpNdpEvent::Nothing }
+    } else if is_local {
+        ArpNdpEvent::Claim(source_protocol_addr.into(), sender)
     } else {
-        Heard::Neighbor(NeighborInfo { ip: source_protocol_addr.into(), mac: sender, new: asks_for_us })
+        ArpNdpEvent::Neighbor(NeighborInfo { ip: source_protocol_addr.into(), mac: sender, may_create: asks_for_us })
     })
 }
 
-/// What a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) says to the station `mac`, which has the addresses that
-/// `is_ours` tells.
-pub(crate) fn hear_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Heard {
-    heard_ndp(frame, is_ours, mac).unwrap_or(Heard::Nothing)
+/// Parses a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) received by the station `mac` with the
+/// local addresses `is_local`.
+pub(crate) fn parse_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> ArpNdpEvent {
+    heard_ndp(frame, is_local, mac).unwrap_or(ArpNdpEvent::Nothing)
 }
 
-fn heard_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<Heard> {
+fn heard_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<ArpNdpEvent> {
     let ip = Ipv6Packet::new_checked(&frame[ETHERNET..]).ok()?;
-    // §7.1: a lower hop limit means that it came from off the link.
+    // RFC 4861 §7.1: a lower hop limit shows a sender beyond the link.
     if ip.hop_limit() != 255 {
         return None;
     }
@@ -84,23 +84,27 @@ fn heard_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Op
     let station = |address: RawHardwareAddress| address.as_bytes().try_into().ok().map(MacAddr);
     match ndisc {
         NdiscRepr::NeighborSolicit { target_addr, lladdr } if source.is_unspecified() => {
-            // RFC 4862 §5.4.3: it says nothing else of its sender than what the frame does.
+            // RFC 4862 §5.4.3: a probe identifies its sender by the frame's source only.
             let sender = MacAddr(*frame[6..].first_chunk()?);
-            let wants_ours = lladdr.is_none() && sender != mac && is_ours(target_addr.into());
-            wants_ours.then_some(Heard::Probe(target_addr.into(), sender))
+            let wants_ours = lladdr.is_none() && sender != mac && is_local(target_addr.into());
+            wants_ours.then_some(ArpNdpEvent::Probe(target_addr.into(), sender))
         }
         NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
-            let (mac, new) = (station(lladdr?)?, is_ours(target_addr.into()));
-            Some(Heard::Neighbor(NeighborInfo { ip: source.into(), mac, new }))
+            let (mac, new) = (station(lladdr?)?, is_local(target_addr.into()));
+            Some(ArpNdpEvent::Neighbor(NeighborInfo { ip: source.into(), mac, may_create: new }))
         }
-        NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } if is_ours(target_addr.into()) => {
+        NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } if is_local(target_addr.into()) => {
             let sender = lladdr.and_then(station).unwrap_or(MacAddr(*frame[6..].first_chunk()?));
-            (sender != mac).then_some(Heard::Claim(target_addr.into(), sender))
+            (sender != mac).then_some(ArpNdpEvent::Claim(target_addr.into(), sender))
         }
         NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }
             if flags.intersects(NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE) =>
         {
-            Some(Heard::Neighbor(NeighborInfo { ip: target_addr.into(), mac: station(lladdr?)?, new: false }))
+            Some(ArpNdpEvent::Neighbor(NeighborInfo {
+                ip: target_addr.into(),
+                mac: station(lladdr?)?,
+                may_create: false,
+            }))
         }
         _ => None,
     }

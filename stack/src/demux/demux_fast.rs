@@ -27,19 +27,19 @@ const COUNT_V4: u32 = 0xe000_0000 - FIRST_V4;
 const LAST_V6: u64 = 0xfeff_ffff_ffff_ffff;
 
 /// What the short-cut looks for.
-pub(crate) struct Shortcut {
+pub(crate) struct FastDemux {
     /// Our Ethernet address behind two bytes of zero, the last byte the highest.
     station: u64,
     /// Our only IPv4 address, if we have just one.
     own_v4: OwnV4,
 }
 
-impl Shortcut {
+impl FastDemux {
     /// For frames to `mac` with packets to `addresses`.
     #[inline]
     pub fn new(mac: MacAddr, addresses: &Addresses) -> Self {
         let [a, b, c, d, e, f] = mac.0;
-        Shortcut { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]), own_v4: addresses.only_v4() }
+        FastDemux { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]), own_v4: addresses.only_v4() }
     }
 
     /// Whether the first bytes of a frame are our address.
@@ -70,7 +70,7 @@ impl Shortcut {
         let (source, destination) = (field(start, ETHERNET + 12), field(start, ETHERNET + 16));
         // Below the first, it wraps.
         if source.wrapping_sub(FIRST_V4) >= COUNT_V4
-            || !self.own_v4.are_ends(source, destination) && !addresses.are_v4_ends(source, destination)
+            || !self.own_v4.accepts(source, destination) && !addresses.accepts_v4(source, destination)
         {
             return None;
         }
@@ -96,7 +96,7 @@ impl Shortcut {
         if start[ETHERNET + 6] != TCP
             || source.wrapping_sub(1) >= LAST_V6
             || destination >> 64 == 0
-            || !addresses.is_our_v6(destination)
+            || !addresses.is_local_v6(destination)
             || frame.rx_info().l4_checksum != RxChecksum::Good
         {
             return None;

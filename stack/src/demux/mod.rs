@@ -6,8 +6,8 @@ pub(crate) mod demux_fast;
 pub(crate) mod steering;
 pub(crate) mod vlan;
 
-use crate::addresses::{Addresses, can_send_v6};
-use crate::checksum::{self, Verdict};
+use crate::addresses::{Addresses, is_valid_source_v6};
+use crate::checksum::{self, ChecksumStatus};
 use crate::drop_stats::DropCause;
 use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// What becomes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// A TCP segment whose headers and checksum are right.
     Tcp(Tcp),
     /// ARP, for the host's own table and for replies.
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
         error: IcmpError,
     },
     /// A UDP datagram that lies in one piece, between two hosts, with a right checksum.
-    Udp(Udp),
+    Udp(UdpDatagram),
     /// Other IP: ICMP, other UDP, unknown protocols.
     Ip,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Tcp {
 
 /// A UDP datagram, and where in the first segment of a frame its payload lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Udp {
+pub(crate) struct UdpDatagram {
     /// Our end.
     pub local: SocketAddr,
     /// The peer.
@@ -91,7 +91,7 @@ pub(crate) const UDP: u8 = 17;
 
 impl Host<'_> {
     /// What `frame` is, or why it is to be dropped.
-    pub fn classify(&self, frame: &impl Packet) -> Result<Kind, DropCause> {
+    pub fn classify(&self, frame: &impl Packet) -> Result<FrameKind, DropCause> {
         let data = frame.data();
         let ethernet = EthernetFrame::new_checked(data).map_err(|_| DropCause::Truncated)?;
         let to = MacAddr(ethernet.dst_addr().0);
@@ -99,14 +99,14 @@ impl Host<'_> {
             return Err(DropCause::NotOurs);
         }
         match ethernet.ethertype() {
-            EthernetProtocol::Arp => Ok(Kind::Arp),
+            EthernetProtocol::Arp => Ok(FrameKind::Arp),
             EthernetProtocol::Ipv4 => self.ipv4(frame, &data[ETHERNET..], to),
             EthernetProtocol::Ipv6 => self.ipv6(frame, &data[ETHERNET..], to),
             _ => Err(DropCause::EtherType),
         }
     }
 
-    fn ipv4(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, DropCause> {
+    fn ipv4(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<FrameKind, DropCause> {
         // smoltcp's check compares with what is in the first segment; a chain holds more.
         let ip = Ipv4Packet::new_unchecked(data);
         if data.len() < 20 || ip.version() != 4 || ip.header_len() < 20 {
@@ -129,17 +129,21 @@ impl Host<'_> {
         let fragment = ip.more_frags() || ip.frag_offset() != 0;
         let is_martian = self.addresses.is_martian_v4(source.to_bits());
         if self.dhcp && protocol == UDP && !fragment && l4.get(..4) == Some(&[0, 67, 0, 68]) {
-            return if is_martian && !source.is_unspecified() { Err(DropCause::BadSource) } else { Ok(Kind::Dhcp) };
+            return if is_martian && !source.is_unspecified() {
+                Err(DropCause::BadSource)
+            } else {
+                Ok(FrameKind::Dhcp)
+            };
         }
         if is_martian {
             return Err(DropCause::BadSource);
         }
-        let ours = self.addresses.is_our_v4(destination.to_bits());
+        let ours = self.addresses.is_local_v4(destination.to_bits());
         if !ours && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
             return Err(DropCause::NotOurs);
         }
         if fragment {
-            return if self.fragments && protocol != TCP { Ok(Kind::Ip) } else { Err(DropCause::Fragment) };
+            return if self.fragments && protocol != TCP { Ok(FrameKind::Ip) } else { Err(DropCause::Fragment) };
         }
         let unicast = ours && to == self.mac;
         let (source, destination) = (source.into(), destination.into());
@@ -149,14 +153,14 @@ impl Host<'_> {
             TCP => self.tcp(frame, source, destination, header, l4, l4_len),
             UDP => {
                 let datagram = self.udp(frame, source, destination, header, l4, l4_len)?;
-                Ok(if unicast && header == 20 { datagram } else { Kind::Ip })
+                Ok(if unicast && header == 20 { datagram } else { FrameKind::Ip })
             }
             _ if unicast && ip.next_header() == IpProtocol::Icmp => Ok(self.icmpv4(l4)),
-            _ => Ok(Kind::Ip),
+            _ => Ok(FrameKind::Ip),
         }
     }
 
-    fn ipv6(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, DropCause> {
+    fn ipv6(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<FrameKind, DropCause> {
         const HEADER: usize = 40;
         let ip = Ipv6Packet::new_unchecked(data);
         if data.len() < HEADER || ip.version() != 6 {
@@ -167,10 +171,10 @@ impl Host<'_> {
             return Err(DropCause::Truncated);
         }
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
-        if !can_send_v6(source) || destination.to_ipv4_mapped().is_some() {
+        if !is_valid_source_v6(source) || destination.to_ipv4_mapped().is_some() {
             return Err(DropCause::BadSource);
         }
-        let ours = self.addresses.is_our_v6(destination.to_bits());
+        let ours = self.addresses.is_local_v6(destination.to_bits());
         if !ours && !destination.is_multicast() {
             return Err(DropCause::NotOurs);
         }
@@ -185,7 +189,7 @@ impl Host<'_> {
         }
         // Another station that has an address of ours advertises it from there (RFC 4862 §5.4.4), which is to be known.
         let advertises = ip.next_header() == IpProtocol::Icmpv6 && l4.first() == Some(&NEIGHBOR_ADVERTISEMENT);
-        if self.addresses.is_our_v6(source.to_bits()) && !advertises {
+        if self.addresses.is_local_v6(source.to_bits()) && !advertises {
             return Err(DropCause::BadSource);
         }
         match next {
@@ -193,17 +197,17 @@ impl Host<'_> {
             TCP => self.tcp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
             UDP => {
                 let datagram = self.udp(frame, source.into(), destination.into(), HEADER, l4, l4_len)?;
-                Ok(if unicast { datagram } else { Kind::Ip })
+                Ok(if unicast { datagram } else { FrameKind::Ip })
             }
             _ if ip.next_header() == IpProtocol::Icmpv6 => match self.icmpv6(source, destination, l4, unicast) {
-                Kind::Ndp => Ok(Kind::Ndp),
+                FrameKind::Ndp => Ok(FrameKind::Ndp),
                 _ if source.is_unspecified() => Err(DropCause::BadSource),
                 kind => Ok(kind),
             },
             _ => match refused_behind(next, l4) {
                 Some(cause) => Err(cause),
-                None if is_listener_query(next, l4) => Ok(Kind::ListenerQuery),
-                None => Ok(Kind::Ip),
+                None if is_listener_query(next, l4) => Ok(FrameKind::ListenerQuery),
+                None => Ok(FrameKind::Ip),
             },
         }
     }
@@ -216,7 +220,7 @@ impl Host<'_> {
         ip_header: usize,
         l4: &[u8],
         l4_len: usize,
-    ) -> Result<Kind, DropCause> {
+    ) -> Result<FrameKind, DropCause> {
         let tcp = TcpPacket::new_unchecked(l4);
         if l4.len() < 20 || !(20..=l4.len()).contains(&usize::from(tcp.header_len())) {
             return Err(DropCause::Truncated);
@@ -224,7 +228,7 @@ impl Host<'_> {
         self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
         let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
         let start = ETHERNET + ip_header;
-        Ok(Kind::Tcp(Tcp { tuple, start, end: start + l4_len }))
+        Ok(FrameKind::Tcp(Tcp { tuple, start, end: start + l4_len }))
     }
 
     fn udp(
@@ -235,7 +239,7 @@ impl Host<'_> {
         ip_header: usize,
         l4: &[u8],
         l4_len: usize,
-    ) -> Result<Kind, DropCause> {
+    ) -> Result<FrameKind, DropCause> {
         let &[a, b, c, d, e, f, g, h, ..] = l4 else { return Err(DropCause::Truncated) };
         let [from, to, len, stored] = [[a, b], [c, d], [e, f], [g, h]].map(u16::from_be_bytes);
         if !(udp::HEADER..=l4_len).contains(&len.into()) {
@@ -251,10 +255,10 @@ impl Host<'_> {
         let end = ETHERNET + ip_header + usize::from(len);
         // Who sent it from no port wants no answer, and no service is at port 0.
         if from == 0 || to == 0 || end > frame.data().len() {
-            return Ok(Kind::Ip);
+            return Ok(FrameKind::Ip);
         }
         let (local, remote) = (SocketAddr::new(destination, to), SocketAddr::new(source, from));
-        Ok(Kind::Udp(Udp { local, remote, start, end }))
+        Ok(FrameKind::Udp(UdpDatagram { local, remote, start, end }))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the pseudo-header's fields and where the rest lies")]
@@ -279,13 +283,13 @@ impl Host<'_> {
         let skip = ETHERNET + ip_header;
         let segments = frame.segments().enumerate().map(|(i, bytes)| if i == 0 { &bytes[skip..] } else { bytes });
         match checksum::verify(source, destination, protocol, l4_len, stored, segments) {
-            Verdict::Intact => Ok(()),
-            Verdict::Partial if self.partial_checksums => Ok(()),
+            ChecksumStatus::Valid => Ok(()),
+            ChecksumStatus::Partial if self.partial_checksums => Ok(()),
             _ => Err(DropCause::L4Checksum),
         }
     }
 
-    fn icmpv4(&self, l4: &[u8]) -> Kind {
+    fn icmpv4(&self, l4: &[u8]) -> FrameKind {
         let error = || {
             let icmp = Icmpv4Packet::new_checked(l4).ok()?;
             if icmp.msg_type() != Icmpv4Message::DstUnreachable || !icmp.verify_checksum() {
@@ -305,11 +309,11 @@ impl Host<'_> {
             let header = usize::from(ip.header_len());
             quoted_segment(ip.src_addr().into(), ip.dst_addr().into(), quoted.get(header..)?, error)
         };
-        error().unwrap_or(Kind::Ip)
+        error().unwrap_or(FrameKind::Ip)
     }
 
-    fn icmpv6(&self, source: Ipv6Addr, destination: Ipv6Addr, l4: &[u8], unicast: bool) -> Kind {
-        let Ok(icmp) = Icmpv6Packet::new_checked(l4) else { return Kind::Ip };
+    fn icmpv6(&self, source: Ipv6Addr, destination: Ipv6Addr, l4: &[u8], unicast: bool) -> FrameKind {
+        let Ok(icmp) = Icmpv6Packet::new_checked(l4) else { return FrameKind::Ip };
         match icmp.msg_type() {
             Icmpv6Message::RouterSolicit
             | Icmpv6Message::RouterAdvert
@@ -317,7 +321,7 @@ impl Host<'_> {
             | Icmpv6Message::NeighborAdvert
             | Icmpv6Message::Redirect
             | Icmpv6Message::MldQuery
-            | Icmpv6Message::MldReport => Kind::Ndp,
+            | Icmpv6Message::MldReport => FrameKind::Ndp,
             kind @ (Icmpv6Message::DstUnreachable | Icmpv6Message::PktTooBig)
                 if unicast && icmp.verify_checksum(&source, &destination) =>
             {
@@ -337,9 +341,9 @@ impl Host<'_> {
                     let ip = Ipv6Packet::new_unchecked(quoted);
                     quoted_segment(ip.src_addr().into(), ip.dst_addr().into(), &quoted[40..], error)
                 };
-                error().unwrap_or(Kind::Ip)
+                error().unwrap_or(FrameKind::Ip)
             }
-            _ => Kind::Ip,
+            _ => FrameKind::Ip,
         }
     }
 }
@@ -351,12 +355,12 @@ const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const FRAGMENTATION_NEEDED: u8 = 4;
 
 /// `error` about the segment from `source` to `destination` that begins with `tcp`.
-fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpError) -> Option<Kind> {
+fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpError) -> Option<FrameKind> {
     let &[a, b, c, d, e, f, g, h, ..] = tcp else { return None };
     let local = SocketAddr::new(source, u16::from_be_bytes([a, b]));
     let remote = SocketAddr::new(destination, u16::from_be_bytes([c, d]));
     let tuple = Tuple::new(local, remote);
-    Some(Kind::IcmpError { tuple, sequence: u32::from_be_bytes([e, f, g, h]), error })
+    Some(FrameKind::IcmpError { tuple, sequence: u32::from_be_bytes([e, f, g, h]), error })
 }
 
 /// Whether hop-by-hop options, which a header of the kind `next` is, and which `l4` begins with, are followed by a question of multicast

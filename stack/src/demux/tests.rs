@@ -13,11 +13,11 @@ fn packet(bytes: &[u8]) -> MemoryPacket {
     packet
 }
 
-fn classify(bytes: &[u8]) -> Result<Kind, DropCause> {
+fn classify(bytes: &[u8]) -> Result<FrameKind, DropCause> {
     classify_on(bytes, false)
 }
 
-fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<Kind, DropCause> {
+fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<FrameKind, DropCause> {
     let own = ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
     let addresses = Addresses::new(&own, &[], OURS);
     Host { mac: OURS, addresses: &addresses, dhcp: false, fragments: false, partial_checksums }.classify(&packet(bytes))
@@ -75,7 +75,7 @@ fn a_segment_is_told_from_the_padding_behind_it() {
         let mut frame = tcp(from, to, 3);
         frame.extend([0xaa; 20]);
         let tuple = Tuple::new(to.parse().unwrap(), from.parse().unwrap());
-        assert_eq!(classify(&frame), Ok(Kind::Tcp(Tcp { tuple, start: 14 + header, end: 14 + header + 23 })));
+        assert_eq!(classify(&frame), Ok(FrameKind::Tcp(Tcp { tuple, start: 14 + header, end: 14 + header + 23 })));
     }
 }
 
@@ -100,7 +100,7 @@ fn a_flipped_bit_is_noticed_wherever_it_is() {
             // IPv6 has no checksum over its traffic class, flow label and hop limit, and they mean nothing here.
             let unprotected = from.starts_with('[') && matches!(bit / 8, 14..=17 | 21);
             if !(unprotected && classify(&wrong) == right) {
-                assert!(!matches!(classify(&wrong), Ok(Kind::Tcp(_))), "bit {bit}");
+                assert!(!matches!(classify(&wrong), Ok(FrameKind::Tcp(_))), "bit {bit}");
             }
         }
     }
@@ -112,10 +112,10 @@ fn a_partial_checksum_is_taken_only_from_a_kernel_on_this_host() {
         let mut frame = tcp(from, to, 20);
         let header = if from.starts_with('[') { 40 } else { 20 };
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-        let sum = checksum::partial(from.ip(), to.ip(), TCP, 40);
+        let sum = checksum::pseudo_header_sum(from.ip(), to.ip(), TCP, 40);
         TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum);
         assert_eq!(classify_on(&frame, false), Err(DropCause::L4Checksum));
-        assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp(_))));
+        assert!(matches!(classify_on(&frame, true), Ok(FrameKind::Tcp(_))));
         TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum ^ 0x100);
         assert_eq!(classify_on(&frame, true), Err(DropCause::L4Checksum));
     }
@@ -200,7 +200,7 @@ fn fragments_of_datagrams_are_taken_where_that_is_wanted() {
     let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()], &[], OURS);
     let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: true, partial_checksums: false };
     for fragment in fragments(&udp(FOUR.0, FOUR.1, b"hello")) {
-        assert_eq!(host.classify(&packet(&fragment)), Ok(Kind::Ip));
+        assert_eq!(host.classify(&packet(&fragment)), Ok(FrameKind::Ip));
     }
     for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)) {
         assert_eq!(host.classify(&packet(&fragment)), Err(DropCause::Fragment));
@@ -221,7 +221,7 @@ fn dhcp_in_a_fragment_is_refused() {
     let frame = udp("10.0.0.1:67", "255.255.255.255:68", b"hello");
     let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap()], &[], OURS);
     let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: false, partial_checksums: false };
-    assert_eq!(host.classify(&packet(&frame)), Ok(Kind::Dhcp));
+    assert_eq!(host.classify(&packet(&frame)), Ok(FrameKind::Dhcp));
     for fragment in fragments(&frame) {
         assert_eq!(host.classify(&packet(&fragment)), Err(DropCause::Fragment));
     }
@@ -239,7 +239,7 @@ fn tcp_behind_extension_headers_is_dropped() {
     endless[54 + 1] = 200;
     assert_eq!(classify(&endless), Err(DropCause::ExtensionHeader));
     // UDP behind one is smoltcp's business.
-    assert_eq!(classify(&behind(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(Kind::Ip));
+    assert_eq!(classify(&behind(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(FrameKind::Ip));
 }
 
 /// A datagram with `payload` from `from` to `to`, as a frame.
@@ -270,7 +270,7 @@ fn a_datagram_is_told_from_what_is_behind_it() {
         let start = ETHERNET + header + 8;
         let found = |len| {
             let (remote, local) = (ends.0.parse().unwrap(), ends.1.parse().unwrap());
-            Ok(Kind::Udp(Udp { local, remote, start, end: start + len }))
+            Ok(FrameKind::Udp(UdpDatagram { local, remote, start, end: start + len }))
         };
         let mut frame = udp(ends.0, ends.1, b"hello");
         frame.extend([0xaa; 20]);
@@ -303,7 +303,7 @@ fn a_datagram_without_a_checksum_is_taken_over_ipv4_only() {
         let at = ETHERNET + if taken { 20 } else { 40 } + 6;
         let mut frame = udp(ends.0, ends.1, b"hello");
         frame[at..at + 2].fill(0);
-        assert_eq!(matches!(classify(&frame), Ok(Kind::Udp(_))), taken);
+        assert_eq!(matches!(classify(&frame), Ok(FrameKind::Udp(_))), taken);
         assert!(taken || classify(&frame) == Err(DropCause::L4Checksum));
         let mut frame = udp(ends.0, ends.1, b"hello");
         *frame.last_mut().unwrap() ^= 1;
@@ -316,15 +316,15 @@ fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
     for ends in [FOUR, SIX] {
         for port in [0, 2] {
             let frame = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[port..port + 2].fill(0));
-            assert_eq!(classify(&frame), Ok(Kind::Ip));
+            assert_eq!(classify(&frame), Ok(FrameKind::Ip));
         }
     }
     // To our address by a broadcast frame, and to groups.
     let mut broadcast = udp(FOUR.0, FOUR.1, b"hello");
     broadcast[..6].fill(0xff);
-    assert_eq!(classify(&broadcast), Ok(Kind::Ip));
+    assert_eq!(classify(&broadcast), Ok(FrameKind::Ip));
     for to in ["10.0.0.255:7", "224.0.0.1:7"] {
-        assert_eq!(classify(&udp(FOUR.0, to, b"hello")), Ok(Kind::Ip));
+        assert_eq!(classify(&udp(FOUR.0, to, b"hello")), Ok(FrameKind::Ip));
     }
     for from in ["224.0.0.1:1", "10.0.0.255:1", "0.0.0.0:1"] {
         assert_eq!(classify(&udp(from, FOUR.1, b"hello")), Err(DropCause::BadSource), "{from}");
@@ -335,12 +335,12 @@ fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
 fn other_protocols_go_their_ways() {
     let mut arp = tcp(FOUR.0, FOUR.1, 0);
     arp[12..14].copy_from_slice(&[8, 6]);
-    assert_eq!(classify(&arp), Ok(Kind::Arp));
+    assert_eq!(classify(&arp), Ok(FrameKind::Arp));
     arp[12..14].copy_from_slice(&[0x81, 0]);
     assert_eq!(classify(&arp), Err(DropCause::EtherType));
     let mut unknown = tcp(FOUR.0, FOUR.1, 0);
     let mut ip = Ipv4Packet::new_unchecked(&mut unknown[ETHERNET..]);
     ip.set_next_header(IpProtocol::Unknown(200));
     ip.fill_checksum();
-    assert_eq!(classify(&unknown), Ok(Kind::Ip));
+    assert_eq!(classify(&unknown), Ok(FrameKind::Ip));
 }

@@ -3,14 +3,14 @@
 //! Everything is in places that are there from the start, so that no flood of advertisements takes memory. Who is in a place keeps
 //! it for as long as it was promised: a flood takes those that are free, and no router or address away that is in use.
 
-use super::advertisement::{Advertisement, Preference, Prefix};
-use super::network::Network;
-use super::solicitation::{DELAY, Solicitation, by_chance};
-use crate::addresses::from_mac;
+use super::router_advert::{Advertisement, Preference, Prefix};
+use super::router_info::RouterInfo;
+use super::router_solicit::{DELAY, Solicitation, by_chance};
+use crate::addresses::eui64_address;
 use crate::arp_ndp::Message;
 use crate::config::IpCidr;
 use crate::egress::Egress;
-use crate::ipv6::dad::{DuplicateAddress, Step, Trial, objection};
+use crate::ipv6::dad::{DadProbes, DuplicateAddress, Step, find_conflict};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::{IpAddr, Ipv6Addr};
@@ -72,7 +72,7 @@ struct Address {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// It is being tried.
-    Tried(Trial),
+    Tried(DadProbes),
     Ours,
     /// Another station has it. It is remembered, so as not to be tried over and over.
     Taken,
@@ -110,7 +110,7 @@ pub(super) struct Autoconf {
     link_up: bool,
     random: fastrand::Rng,
     /// What workers were told, and when they may be told something else.
-    told: Network,
+    told: RouterInfo,
     tell_at: Instant,
 }
 
@@ -130,7 +130,7 @@ impl Autoconf {
             solicitation: Solicitation::default(),
             link_up: false,
             random: fastrand::Rng::with_seed(seed),
-            told: Network::default(),
+            told: RouterInfo::default(),
             tell_at: Instant::ZERO,
         }
     }
@@ -141,7 +141,7 @@ impl Autoconf {
             self.solicitation.begin(now, &mut self.random);
             for address in self.addresses.iter_mut().flatten() {
                 if let State::Tried(trial) = &mut address.state {
-                    *trial = Trial::new(self.transmits, now + by_chance(DELAY, &mut self.random));
+                    *trial = DadProbes::new(self.transmits, now + by_chance(DELAY, &mut self.random));
                 }
             }
         } else if !up {
@@ -151,7 +151,7 @@ impl Autoconf {
     }
 
     /// Takes in what a router says; `false` if there was no place for something of it.
-    pub fn hear(&mut self, said: &Advertisement, now: Instant) -> bool {
+    pub fn on_advertisement(&mut self, said: &Advertisement, now: Instant) -> bool {
         let mut is_kept = self.hear_router(said, now);
         // RFC 4861 §6.3.4: one that is out of bounds does not count.
         if let Some(mtu) = said.mtu().filter(|mtu| *mtu >= LEAST_MTU && *mtu as usize <= self.port_mtu) {
@@ -222,7 +222,7 @@ impl Autoconf {
         if prefix.len != 64 || forever(prefix.preferred) > forever(prefix.valid) {
             return true;
         }
-        let ip = from_mac(prefix.bits, self.mac);
+        let ip = eui64_address(prefix.bits, self.mac);
         if let Some(address) = self.addresses.iter_mut().flatten().find(|address| address.ip == ip) {
             address.renew(prefix, now);
             return true;
@@ -234,7 +234,7 @@ impl Autoconf {
         let Some(place) = self.addresses.iter_mut().find(|place| place.is_none()) else { return false };
         // RFC 4862 §5.4.2: all hosts that heard the same begin at different moments.
         let delay = if to_all { by_chance(DELAY, &mut self.random) } else { Duration::ZERO };
-        let trial = Trial::new(self.transmits, now + delay);
+        let trial = DadProbes::new(self.transmits, now + delay);
         let state = if self.transmits == 0 { State::Ours } else { State::Tried(trial) };
         let (valid, preferred) = (until(prefix.valid, now), until(prefix.preferred, now));
         *place = Some(Address { ip, cidr, valid, preferred, state });
@@ -242,10 +242,11 @@ impl Autoconf {
     }
 
     /// What a message of neighbour discovery says against an address that is tried, which then will not be used.
-    pub fn object(&mut self, frame: &[u8]) -> Option<DuplicateAddress> {
+    pub fn on_conflict(&mut self, frame: &[u8]) -> Option<DuplicateAddress> {
         let is_tried = |address: &Address, ip| address.ip == ip && matches!(address.state, State::Tried(_));
         let addresses = &mut self.addresses;
-        let found = objection(frame, |ip| addresses.iter().flatten().any(|address| is_tried(address, ip)), self.mac)?;
+        let found =
+            find_conflict(frame, |ip| addresses.iter().flatten().any(|address| is_tried(address, ip)), self.mac)?;
         let address = addresses.iter_mut().flatten().find(|address| address.ip == found.address)?;
         address.state = State::Taken;
         Some(found)
@@ -285,19 +286,19 @@ impl Autoconf {
     }
 
     /// Asks what is to be asked by now, and returns what workers are to be told.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Network> {
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<RouterInfo> {
         if self.link_up {
             for address in self.addresses.iter_mut().flatten() {
                 let State::Tried(trial) = &mut address.state else { continue };
                 match trial.step(now) {
-                    Step::Waits => {}
-                    Step::Ask => egress.say(Message::Probe(address.ip)),
-                    Step::Passed => address.state = State::Ours,
+                    Step::Wait => {}
+                    Step::Probe => egress.send_message(Message::Probe(address.ip)),
+                    Step::Done => address.state = State::Ours,
                 }
             }
         }
         if self.solicitation.is_due(now) {
-            egress.say(Message::SolicitRouters { source: egress.addresses().link_local() });
+            egress.send_message(Message::SolicitRouters { source: egress.addresses().link_local() });
             if self.solicitation.is_in_vain() {
                 tracing::warn!(
                     "SLAAC: no router on this link answers, and it is asked on: does one advertise itself here?"
@@ -314,12 +315,12 @@ impl Autoconf {
     }
 
     /// What holds now.
-    fn network(&self, now: Instant) -> Network {
+    fn network(&self, now: Instant) -> RouterInfo {
         let own = |address: &Address| (address.cidr, is_over(address.preferred, now));
         let ours = |address: &Address| (address.state == State::Ours).then(|| own(address));
         // RFC 4191 §3.2: one that can be reached, and then one that wants it most; the first that was heard of these.
         let rank = |router: &&Router| (router.silent, std::cmp::Reverse(router.preference));
-        Network {
+        RouterInfo {
             addresses: std::array::from_fn(|at| self.addresses[at].as_ref().and_then(ours)),
             on_link: std::array::from_fn(|at| self.on_link[at].map(|link| link.cidr)),
             router: self.routers.iter().flatten().min_by_key(rank).map(|router| router.ip),
@@ -329,7 +330,7 @@ impl Autoconf {
         }
     }
 
-    /// When there is something to do next. To be asked after [`expire`](Self::expire) and [`tend`](Self::tend).
+    /// When there is something to do next. To be asked after [`expire`](Self::expire) and [`poll`](Self::poll).
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let routers = self.routers.iter().flatten().map(|router| router.until);
         let on_link = self.on_link.iter().flatten().filter_map(|link| link.until);

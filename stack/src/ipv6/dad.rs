@@ -1,137 +1,142 @@
-//! Duplicate address detection (RFC 4862 §5.4): no IPv6 address is used before it is known that nobody else on the link has it.
+//! Duplicate address detection (RFC 4862 §5.4).
 
 use crate::addresses::Addresses;
 use crate::arp_ndp::Message;
-use crate::arp_ndp::receive::{Heard, hear_ndp};
+use crate::arp_ndp::receive::{ArpNdpEvent, parse_ndp};
 use crate::egress::Egress;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Between probes, and from the last to the end (RFC 4861 §10: RETRANS_TIMER).
+/// Interval between probes, and wait after the last (RFC 4861 §10: RETRANS_TIMER).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// An address of ours that another station on the link has, or is about to have.
+/// Tentative local address that another station on the link uses or probes for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{address}: the station {station} on this link has this address already: give one of the two another")]
+#[error("{address}: the station {station} on this link has this address already: change the address of one of the two")]
 pub struct DuplicateAddress {
-    /// The address.
+    /// Duplicate address.
     pub address: Ipv6Addr,
-    /// Who has it.
+    /// Ethernet address of the other station.
     pub station: MacAddr,
 }
 
-/// How far the trial of an address, or of several together, has come.
+/// DAD progress of one address, or of several that are probed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trial {
-    /// Probes to come.
+pub(crate) struct DadProbes {
+    /// Remaining probes.
     left: u8,
-    /// When the next is due, or the end.
+    /// Time of the next probe, or of completion.
     at: Instant,
-    has_asked: bool,
+    has_probed: bool,
 }
 
-/// What a trial that is due has come to.
+/// Result of [`DadProbes::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing yet.
-    Waits,
-    /// It is time to ask.
-    Ask,
-    /// Nobody has said anything against it.
-    Passed,
+    /// Nothing is due.
+    Wait,
+    /// A probe is due.
+    Probe,
+    /// No conflict was found.
+    Done,
 }
 
-impl Trial {
-    /// By so many probes, from `at` on.
+impl DadProbes {
+    /// Schedules `transmits` probes from `at` on.
     pub fn new(transmits: u8, at: Instant) -> Self {
-        Trial { left: transmits, at, has_asked: false }
+        DadProbes { left: transmits, at, has_probed: false }
     }
 
-    /// What is to be done by now.
+    /// Returns the action due at `now` and schedules the next one.
     pub fn step(&mut self, now: Instant) -> Step {
         if self.at > now {
-            return Step::Waits;
+            return Step::Wait;
         }
         if self.left == 0 {
-            return Step::Passed;
+            return Step::Done;
         }
         self.left -= 1;
-        self.has_asked = true;
+        self.has_probed = true;
         self.at = now + RETRY;
-        Step::Ask
+        Step::Probe
     }
 
-    /// Whether it is time for its first probe, or was.
+    /// Returns whether the first probe is due or has been sent.
     pub fn has_begun(&self, now: Instant) -> bool {
-        self.has_asked || self.at <= now
+        self.has_probed || self.at <= now
     }
 
-    /// When [`step`](Self::step) has something to do next.
+    /// Returns the time of the next action.
     pub fn next_deadline(&self) -> Instant {
         self.at
     }
 }
 
-/// The addresses that are being tried from the start, all together.
+/// DAD of the initial addresses, which are probed together.
 pub(crate) struct Dad {
     tentative: Vec<Ipv6Addr>,
-    /// Probes for each of them.
+    /// Probes per address.
     transmits: u8,
-    /// Nothing before the link is up.
-    trial: Option<Trial>,
+    /// Progress, once the link is up.
+    probes: Option<DadProbes>,
 }
 
 impl Dad {
-    /// Tries the IPv6 addresses in `addresses` by so many probes each; `None` if there is nothing to try.
+    /// Creates DAD of the IPv6 addresses in `addresses` with `transmits` probes each; `None` if there is nothing to
+    /// probe.
     pub fn new(addresses: &Addresses, transmits: u8) -> Option<Self> {
         let tentative: Vec<_> = addresses.own_v6().collect();
         let is_to_be = transmits > 0 && !tentative.is_empty();
-        is_to_be.then_some(Dad { tentative, transmits, trial: None })
+        is_to_be.then_some(Dad { tentative, transmits, probes: None })
     }
 
-    /// Those that are being tried, once the link is up.
+    /// Returns the tentative addresses, once the link is up.
     pub fn tentative(&self) -> &[Ipv6Addr] {
-        if self.trial.is_some() { &self.tentative } else { &[] }
+        if self.probes.is_some() { &self.tentative } else { &[] }
     }
 
-    /// The link is up or down from now on: when it comes up, all begins anew.
+    /// Sets the link state. Probing restarts when the link comes up.
     pub fn set_link(&mut self, up: bool, now: Instant) {
-        match (up, self.trial) {
-            (true, None) => self.trial = Some(Trial::new(self.transmits, now)),
-            (false, _) => self.trial = None,
+        match (up, self.probes) {
+            (true, None) => self.probes = Some(DadProbes::new(self.transmits, now)),
+            (false, _) => self.probes = None,
             (true, Some(_)) => {}
         }
     }
 
-    /// Does what is due; whether the addresses are ours now.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        match self.trial.as_mut().map_or(Step::Waits, |trial| trial.step(now)) {
-            Step::Waits => false,
-            Step::Ask => {
-                self.tentative.iter().for_each(|&ip| egress.say(Message::Probe(ip)));
+    /// Sends due probes. Returns whether DAD has passed.
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
+        match self.probes.as_mut().map_or(Step::Wait, |probes| probes.step(now)) {
+            Step::Wait => false,
+            Step::Probe => {
+                self.tentative.iter().for_each(|&ip| egress.send_message(Message::Probe(ip)));
                 false
             }
-            Step::Passed => true,
+            Step::Done => true,
         }
     }
 
-    /// When [`tend`](Self::tend) has something to do next.
+    /// Returns the time of the next [`poll`](Self::poll).
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.trial.as_ref().map(Trial::next_deadline)
+        self.probes.as_ref().map(DadProbes::next_deadline)
     }
 
-    /// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against one of the addresses.
-    pub fn hear(&self, frame: &[u8], mac: MacAddr) -> Option<DuplicateAddress> {
-        objection(frame, |ip| self.tentative.contains(&ip), mac)
+    /// Returns the conflict that an NDP message received by the local station `mac` shows.
+    pub fn find_conflict_in(&self, frame: &[u8], mac: MacAddr) -> Option<DuplicateAddress> {
+        find_conflict(frame, |ip| self.tentative.contains(&ip), mac)
     }
 }
 
-/// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against an address that is tried: somebody
-/// has it (RFC 4862 §5.4.4), or is trying it, too (§5.4.3).
-pub(crate) fn objection(frame: &[u8], is_tried: impl Fn(Ipv6Addr) -> bool, mac: MacAddr) -> Option<DuplicateAddress> {
-    match hear_ndp(frame, |ip| matches!(ip, IpAddr::V6(ip) if is_tried(ip)), mac) {
-        Heard::Claim(IpAddr::V6(address), station) | Heard::Probe(IpAddr::V6(address), station) => {
+/// Returns the conflict of an NDP message, received by the local station `mac`, with a tentative address: another
+/// station has it (RFC 4862 §5.4.4) or probes for it (§5.4.3).
+pub(crate) fn find_conflict(
+    frame: &[u8],
+    is_tried: impl Fn(Ipv6Addr) -> bool,
+    mac: MacAddr,
+) -> Option<DuplicateAddress> {
+    match parse_ndp(frame, |ip| matches!(ip, IpAddr::V6(ip) if is_tried(ip)), mac) {
+        ArpNdpEvent::Claim(IpAddr::V6(address), station) | ArpNdpEvent::Probe(IpAddr::V6(address), station) => {
             Some(DuplicateAddress { address, station })
         }
         _ => None,

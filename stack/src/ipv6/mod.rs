@@ -1,16 +1,15 @@
-//! What one worker does about IPv6 on the link, for all workers of the port: its addresses are tried, formed of what routers advertise,
-//! and their groups told.
+//! IPv6 on the link: DAD, SLAAC and MLD. One worker handles it for all workers of the port.
 
 pub(crate) mod dad;
 
-mod advertisement;
 mod autoconf;
-mod listener;
-mod network;
-mod solicitation;
+mod mld;
+mod router_advert;
+mod router_info;
+mod router_solicit;
 
-pub(crate) use listener::QUERY as LISTENER_QUERY;
-pub(crate) use network::Network;
+pub(crate) use mld::QUERY as LISTENER_QUERY;
+pub(crate) use router_info::RouterInfo;
 
 use crate::addresses::Addresses;
 use crate::arp_ndp::receive::NeighborInfo;
@@ -20,38 +19,38 @@ use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::ipv6::dad::{Dad, DuplicateAddress};
 use crate::rng;
-use advertisement::Advertisement;
 use autoconf::Autoconf;
 use linerate_bypass::Nic;
 use linerate_bypass::time::Instant;
-use listener::Listener;
+use mld::MldListener;
+use router_advert::Advertisement;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Addresses that routers' prefixes may bring, beside the link-local one.
-pub(crate) const FORMED: usize = autoconf::ADDRESSES;
+/// Maximum addresses from SLAAC, without the link-local one.
+pub(crate) const MAX_SLAAC_ADDRESSES: usize = autoconf::ADDRESSES;
 
-/// IPv6 on the link.
-pub(crate) struct Six {
-    /// Addresses from the start that are not used yet.
+/// DAD, SLAAC and MLD of the port.
+pub(crate) struct Ipv6Control {
+    /// DAD of the initial addresses, until it has passed.
     dad: Option<Dad>,
     autoconf: Option<Autoconf>,
-    listener: Listener,
+    listener: MldListener,
     link_up: bool,
-    /// When there is something to do next.
+    /// Time of the next [`poll`](Self::poll).
     due: Option<Instant>,
 }
 
-/// What came of doing what was due.
+/// Changes found by [`Ipv6Control::poll`].
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// The addresses from the start are ours now.
+pub(crate) struct Ipv6Changes {
+    /// The initial addresses have passed DAD.
     pub is_verified: bool,
-    /// Routers have advertised something else than before.
-    pub network: Option<Network>,
+    /// Changed router information.
+    pub network: Option<RouterInfo>,
 }
 
-impl Six {
-    /// Of a host that has or tries `addresses`; `None` where there is no IPv6. `dad` are those that are not used yet.
+impl Ipv6Control {
+    /// Creates the state of a host with `addresses`, of which `dad` are tentative; `None` without IPv6.
     pub fn new<N: Nic>(
         config: &Config,
         addresses: &Addresses,
@@ -64,10 +63,16 @@ impl Six {
         let autoconf = config
             .slaac
             .then(|| Autoconf::new(egress.mac(), egress.mtu(), config.dad_transmits, seed("autoconfiguration")));
-        Some(Six { dad, autoconf, listener: Listener::new(seed("listener")), link_up: false, due: Some(now) })
+        Some(Ipv6Control {
+            dad,
+            autoconf,
+            listener: MldListener::new(seed("listener")),
+            link_up: false,
+            due: Some(now),
+        })
     }
 
-    /// The link is up or down from now on.
+    /// Sets the link state.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         if self.link_up == up {
             return;
@@ -83,26 +88,26 @@ impl Six {
         self.due = Some(now);
     }
 
-    /// Hears a message of neighbour discovery. Returns what it says against an address of ours from the start, and what it taught.
-    pub fn hear<N: Nic>(
+    /// Processes an NDP message. Returns a conflict with an initial address, and a learnt router.
+    pub fn on_ndp<N: Nic>(
         &mut self,
         frame: &[u8],
         egress: &mut Egress<N>,
         now: Instant,
     ) -> (Option<DuplicateAddress>, Option<NeighborInfo>) {
-        let duplicate = self.dad.as_ref().and_then(|dad| dad.hear(frame, egress.mac()));
+        let duplicate = self.dad.as_ref().and_then(|dad| dad.find_conflict_in(frame, egress.mac()));
         let Some(autoconf) = &mut self.autoconf else { return (duplicate, None) };
-        if let Some(found) = autoconf.object(frame) {
-            tracing::warn!("SLAAC: {found}; it is not used");
+        if let Some(found) = autoconf.on_conflict(frame) {
+            tracing::warn!("SLAAC: {found}; the address is not used");
         }
         let mut learnt = None;
         match Advertisement::parse(frame) {
             Ok(Some(said)) => {
-                if !autoconf.hear(&said, now) {
+                if !autoconf.on_advertisement(&said, now) {
                     egress.count_drop(DropCause::Beyond);
                 }
                 let known = said.station().filter(|_| autoconf.has_router(said.router));
-                learnt = known.map(|mac| NeighborInfo { ip: said.router.into(), mac, new: true });
+                learnt = known.map(|mac| NeighborInfo { ip: said.router.into(), mac, may_create: true });
                 self.due = Some(now);
             }
             Ok(None) => {}
@@ -111,13 +116,13 @@ impl Six {
         (duplicate, learnt)
     }
 
-    /// Hears who asks which groups we listen to.
-    pub fn hear_query(&mut self, frame: &[u8], now: Instant) {
-        self.listener.hear(frame, now);
+    /// Processes an MLD query.
+    pub fn on_mld_query(&mut self, frame: &[u8], now: Instant) {
+        self.listener.on_query(frame, now);
         self.due = Some(now);
     }
 
-    /// Nobody answered when `ip` was asked where it is.
+    /// Handles the router or neighbour `ip` becoming unreachable.
     pub fn neighbor_unreachable(&mut self, ip: IpAddr, now: Instant) {
         if let Some(autoconf) = &mut self.autoconf {
             autoconf.neighbor_unreachable(ip);
@@ -125,35 +130,35 @@ impl Six {
         }
     }
 
-    /// Does what is due.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Outcome {
-        let mut outcome = Outcome::default();
+    /// Runs everything that is due.
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Ipv6Changes {
+        let mut outcome = Ipv6Changes::default();
         if let Some(autoconf) = &mut self.autoconf {
             autoconf.expire(now);
         }
-        // RFC 4862 §5.4.2: groups are joined before anybody is asked, so that the answer is heard.
+        // RFC 4862 §5.4.2: join the solicited-node groups before probing, in order to receive replies.
         self.join(egress.addresses(), now);
-        self.listener.tend(egress, now);
-        if self.dad.as_mut().is_some_and(|dad| dad.tend(egress, now)) {
+        self.listener.poll(egress, now);
+        if self.dad.as_mut().is_some_and(|dad| dad.poll(egress, now)) {
             self.dad = None;
             outcome.is_verified = true;
         }
-        outcome.network = self.autoconf.as_mut().and_then(|autoconf| autoconf.tend(egress, now));
+        outcome.network = self.autoconf.as_mut().and_then(|autoconf| autoconf.poll(egress, now));
         self.renew_due(now);
         outcome
     }
 
-    /// The addresses in `addresses` are ours from now on, those from the start among them.
+    /// Starts SLAAC and reports groups again after the initial addresses in `addresses` have passed DAD.
     pub fn verified(&mut self, addresses: &Addresses, now: Instant) {
         if let Some(autoconf) = &mut self.autoconf {
             autoconf.set_link(true, now);
         }
         self.join(addresses, now);
-        self.listener.tell_again(now);
+        self.listener.report_again(now);
         self.due = Some(now);
     }
 
-    /// Listens to the groups of our addresses and of those that are tried.
+    /// Joins the solicited-node groups of local and tentative addresses.
     fn join(&mut self, addresses: &Addresses, now: Instant) {
         let tried = self.dad.iter().flat_map(|dad| dad.tentative()).copied();
         let tentative = self.autoconf.iter().flat_map(|autoconf| autoconf.tentative(now));
@@ -175,7 +180,7 @@ impl Six {
         self.due = [dad, autoconf, self.listener.next_deadline()].into_iter().flatten().min();
     }
 
-    /// When [`tend`](Self::tend) has something to do next.
+    /// Returns the time of the next [`poll`](Self::poll).
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due

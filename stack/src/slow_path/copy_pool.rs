@@ -1,23 +1,22 @@
-//! Received bytes that a service keeps, where the engine has them in a buffer that it needs itself.
+//! Pool of blocks for copies of received data that a service keeps.
 
 use linerate_bypass::{BufferPool, Bytes};
 
-/// Bytes of a block: a segment of an ordinary link fits.
+/// Block size in bytes: enough for a segment of an Ethernet link.
 const BLOCK: usize = 2048;
-/// Blocks kept for the next copies, and blocks that services may hold on to before copies come from the heap.
+/// Free blocks kept for reuse, and blocks in use beyond which copies are on the heap.
 const KEPT: usize = 256;
 const HELD: usize = 1 << 14;
 
-/// Makes copies in recycled blocks.
-pub(crate) struct Copies(BufferPool);
+/// Pool of recycled blocks.
+pub(crate) struct CopyPool(BufferPool);
 
-impl Copies {
+impl CopyPool {
     pub fn new() -> Self {
-        Copies(BufferPool::new(BLOCK, KEPT, HELD))
+        CopyPool(BufferPool::new(BLOCK, KEPT, HELD))
     }
 
-    /// A copy of `bytes`. What is longer than a block, and what comes when too many blocks are held, is made on the
-    /// heap.
+    /// Returns a copy of `bytes`, on the heap if they exceed a block or too many blocks are in use.
     pub fn copy(&self, bytes: &[u8]) -> Bytes {
         match self.0.take() {
             Some(mut block) if bytes.len() <= BLOCK => {
@@ -34,8 +33,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_exact_whatever_their_size_and_number() {
-        let copies = Copies::new();
+    fn copies_are_exact_for_any_size_and_count() {
+        let copies = CopyPool::new();
         let of = |n: usize| (0..n).map(|i| (i * 7) as u8).collect::<Vec<_>>();
         for n in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 9000] {
             assert_eq!(&copies.copy(&of(n))[..], of(n));

@@ -182,7 +182,7 @@ fn finish<N: Nic>(packet: &mut N::Packet, egress: &mut Egress<N>, sent: &mut Opt
     *sent = Some(Sent { next_sequence, acknowledged: tcp.ack_number().0 as u32, window: tcp.window_len() });
     egress.count_copied(l4_len - l4_header);
     if offload {
-        tcp.set_checksum(checksum::partial(source, destination, IpProtocol::Tcp.into(), l4_len));
+        tcp.set_checksum(checksum::pseudo_header_sum(source, destination, IpProtocol::Tcp.into(), l4_len));
         packet.set_tx_offload(TxOffload {
             l2_len: ETHERNET,
             l3_len: header,

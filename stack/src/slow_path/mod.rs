@@ -1,22 +1,22 @@
-//! The slow path of a worker: everything that is not TCP, by smoltcp's interfaces; of UDP, what [`Direct`] leaves.
+//! Slow path of a worker: ARP, NDP, DHCP, ICMP and the UDP that [`UdpFastPath`] does not handle, by smoltcp interfaces.
 //!
-//! Two of them. One at the Ethernet level answers ARP and neighbour solicitations and speaks DHCP. The other, at the
-//! IP level, answers ICMP and carries UDP; what it sends finds its neighbour in our own table. Neither ever sees a TCP
-//! segment: they would answer with a reset.
+//! The interface at the Ethernet level replies to ARP and neighbour solicitations and runs DHCP. The interface at the IP
+//! level replies to ICMP and carries UDP; its packets leave through the worker's neighbour table. Neither receives TCP
+//! segments, since it would reply with a reset.
 
 pub(crate) mod copy_pool;
 pub(crate) mod device;
 
 use crate::addresses::Addresses;
-use crate::arp_ndp::arp_announce::Presence;
+use crate::arp_ndp::arp_announce::AddressAnnouncer;
 use crate::config::{Config, IpCidr};
 use crate::egress::Egress;
 use crate::ipv6::dad::DuplicateAddress;
-use crate::ipv6::{Outcome, Six};
+use crate::ipv6::{Ipv6Changes, Ipv6Control};
 use crate::rng;
-use crate::slow_path::copy_pool::Copies;
+use crate::slow_path::copy_pool::CopyPool;
 use crate::slow_path::device::{Device, our_time, smoltcp_time};
-use crate::udp::Direct;
+use crate::udp::UdpFastPath;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -26,16 +26,16 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-/// Datagrams, and bytes in them, that wait in each direction of a UDP socket.
+/// Buffered datagrams, and bytes in them, in each direction of a UDP socket.
 const DATAGRAMS: usize = 256;
 const DATAGRAM_BYTES: usize = 256 << 10;
 
-/// An address that a DHCP server gave, and the router it named.
+/// Address and router of a DHCP lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DhcpLease {
-    /// Our address and the prefix of the link.
+    /// Local address and prefix.
     pub address: IpCidr,
-    /// The default gateway.
+    /// Default gateway.
     pub gateway: Option<IpAddr>,
 }
 
@@ -44,34 +44,34 @@ struct UdpSocket {
     handle: SocketHandle,
 }
 
-/// The interfaces of one worker and their sockets.
+/// smoltcp interfaces of one worker, and their sockets.
 pub(crate) struct SlowPath {
     ethernet: Interface,
     ethernet_sockets: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
     ip: Interface,
     udp_sockets: SocketSet<'static>,
-    udp: Vec<UdpSocket>,
-    /// UDP as it nearly always is.
-    pub direct: Direct,
-    copies: Copies,
-    /// How our addresses are seen on the link.
-    presence: Presence,
-    /// IPv6 on the link, on the worker that speaks for all. Apart, since it is seldom looked at.
-    six: Option<Box<Six>>,
-    /// One of them that another station has.
+    bound_udp: Vec<UdpSocket>,
+    /// UDP fast path.
+    pub udp: UdpFastPath,
+    copies: CopyPool,
+    /// Announcement and defence of the local addresses.
+    announcer: AddressAnnouncer,
+    /// DAD, SLAAC and MLD, on the first worker. Boxed, since it is rarely accessed.
+    ipv6: Option<Box<Ipv6Control>>,
+    /// Local address for which DAD found a duplicate.
     pub duplicate: Option<DuplicateAddress>,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
-    /// When there is something to do next, which every turn asks for: at once, after whatever happened here.
+    /// Time of the next [`poll`](Self::poll), read every turn. Every other method sets it to [`AT_ONCE`].
     due: Option<Instant>,
 }
 
-/// What is due at whatever time.
+/// Deadline that has always passed.
 const AT_ONCE: Option<Instant> = Some(Instant::ZERO);
 
 impl SlowPath {
-    /// Those of one worker; the `first` of a port also speaks for all of them: with DHCP servers, and of our addresses.
+    /// Creates the slow path of one worker. The `first` worker of a port handles DHCP and announcements for all.
     pub fn new<N: Nic>(config: &Config, egress: &mut Egress<N>, first: bool, now: Instant) -> Self {
         let mac = HardwareAddress::Ethernet(EthernetAddress(egress.mac().0));
         let mut interface = |address, medium, n| {
@@ -92,19 +92,19 @@ impl SlowPath {
             socket.bind(smoltcp::wire::IpListenEndpoint { addr, port: bound.port() }).ok()?;
             Some(UdpSocket { bound, handle: udp_sockets.add(socket) })
         });
-        let udp = udp.collect();
-        let direct = Direct::new(config, egress.capabilities());
+        let bound_udp = udp.collect();
+        let udp = UdpFastPath::new(config, egress.capabilities());
         let mut slow = SlowPath {
             ethernet,
             ethernet_sockets,
             dhcp,
             ip,
             udp_sockets,
+            bound_udp,
             udp,
-            direct,
-            copies: Copies::new(),
-            presence: Presence::new(first),
-            six: None,
+            copies: CopyPool::new(),
+            announcer: AddressAnnouncer::new(first),
+            ipv6: None,
             duplicate: None,
             ethernet_deadline: Some(now),
             ip_deadline: None,
@@ -114,10 +114,10 @@ impl SlowPath {
         slow
     }
 
-    /// Answers for `addresses` from now on.
+    /// Sets the local addresses.
     pub fn set_addresses(&mut self, addresses: &Addresses, now: Instant) {
-        self.presence().set_addresses(addresses.own(), now);
-        // DHCP servers behind a relay are asked to renew by way of the gateway.
+        self.announcer().set_addresses(addresses.own(), now);
+        // Renewal requests to a DHCP server behind a relay use the gateway.
         self.ethernet.routes_mut().remove_default_ipv4_route();
         for gateway in addresses.gateways() {
             if let IpAddr::V4(gateway) = *gateway {
@@ -136,14 +136,14 @@ impl SlowPath {
         }
     }
 
-    /// ARP, NDP or DHCP.
+    /// Processes an ARP, NDP or DHCP frame.
     pub fn ethernet_frame<N: Nic>(&mut self, frame: &[u8], egress: &mut Egress<N>, now: Instant) {
         let mut device = Device::new(Medium::Ethernet, egress, now).receiving(frame);
         self.ethernet.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.ethernet_sockets);
         (self.ethernet_deadline, self.due) = (Some(now), AT_ONCE);
     }
 
-    /// An IP packet that is not TCP. The datagrams it completes go to `received`.
+    /// Processes an IP packet other than TCP. Complete datagrams are appended to `received`.
     pub fn ip_packet<N: Nic>(
         &mut self,
         packet: &[u8],
@@ -154,7 +154,7 @@ impl SlowPath {
         let mut device = Device::new(Medium::Ip, egress, now).receiving(packet);
         self.ip.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.udp_sockets);
         (self.ip_deadline, self.due) = (Some(now), AT_ONCE);
-        for UdpSocket { bound, handle } in &self.udp {
+        for UdpSocket { bound, handle } in &self.bound_udp {
             let socket = self.udp_sockets.get_mut::<udp::Socket>(*handle);
             while let Ok((payload, from)) = socket.recv() {
                 let ip = from.local_address.map_or(bound.ip(), IpAddr::from);
@@ -167,10 +167,10 @@ impl SlowPath {
         }
     }
 
-    /// Queues a datagram; [`tend`](Self::tend) sends it.
+    /// Queues a datagram, which [`poll`](Self::poll) sends.
     pub fn send(&mut self, datagram: Datagram, now: Instant) -> Result<(), Datagram> {
         let Datagram { local, remote, .. } = datagram;
-        let from = self.udp.iter().find(|socket| {
+        let from = self.bound_udp.iter().find(|socket| {
             socket.bound.port() == local.port()
                 && (socket.bound.ip() == local.ip() || socket.bound.ip().is_unspecified())
         });
@@ -190,48 +190,48 @@ impl SlowPath {
         }
     }
 
-    /// How our addresses are seen on the link.
-    pub fn presence(&mut self) -> &mut Presence {
+    /// Returns the announcer of the local addresses.
+    pub fn announcer(&mut self) -> &mut AddressAnnouncer {
         self.due = AT_ONCE;
-        &mut self.presence
+        &mut self.announcer
     }
 
-    /// IPv6 on the link, if this worker sees to it.
-    pub fn six(&mut self) -> Option<&mut Six> {
+    /// Returns DAD, SLAAC and MLD, if this worker handles them.
+    pub fn ipv6(&mut self) -> Option<&mut Ipv6Control> {
         self.due = AT_ONCE;
-        self.six.as_deref_mut()
+        self.ipv6.as_deref_mut()
     }
 
-    /// This worker sees to IPv6 from now on.
-    pub fn set_six(&mut self, six: Six) {
-        self.six = Some(Box::new(six));
+    /// Makes this worker handle DAD, SLAAC and MLD.
+    pub fn set_ipv6(&mut self, ipv6: Ipv6Control) {
+        self.ipv6 = Some(Box::new(ipv6));
         self.due = AT_ONCE;
     }
 
-    /// The link is up from now on, or down.
+    /// Sets the link state.
     pub fn set_link(&mut self, up: bool, now: Instant) {
-        self.presence().set_link(up, now);
-        if let Some(six) = self.six() {
-            six.set_link(up, now);
+        self.announcer().set_link(up, now);
+        if let Some(ipv6) = self.ipv6() {
+            ipv6.set_link(up, now);
         }
     }
 
-    /// Does what is due, and returns what DHCP came to (`Some(None)` is a lease that has run out), and IPv6.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<DhcpLease>>, Outcome) {
-        self.presence.tend(egress, now);
-        let lease = self.poll(egress, now);
-        let outcome = match &mut self.six {
-            Some(six) if six.next_deadline().is_some_and(|at| at <= now) => six.tend(egress, now),
-            _ => Outcome::default(),
+    /// Runs everything that is due. Returns a change of the DHCP lease (`Some(None)` when it has expired), and changes of IPv6.
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<DhcpLease>>, Ipv6Changes) {
+        self.announcer.poll(egress, now);
+        let lease = self.poll_interfaces(egress, now);
+        let outcome = match &mut self.ipv6 {
+            Some(ipv6) if ipv6.next_deadline().is_some_and(|at| at <= now) => ipv6.poll(egress, now),
+            _ => Ipv6Changes::default(),
         };
-        let six = self.six.as_ref().and_then(|six| six.next_deadline());
-        let deadlines = [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), six];
+        let ipv6 = self.ipv6.as_ref().and_then(|ipv6| ipv6.next_deadline());
+        let deadlines = [self.ip_deadline, self.ethernet_deadline, self.announcer.next_deadline(), ipv6];
         self.due = deadlines.into_iter().flatten().min();
         (lease, outcome)
     }
 
-    /// Lets smoltcp's interfaces do what is due.
-    fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<DhcpLease>> {
+    /// Polls the smoltcp interfaces. Returns a change of the DHCP lease.
+    fn poll_interfaces<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<DhcpLease>> {
         let at = smoltcp_time(now);
         if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
             let mut device = Device::new(Medium::Ip, egress, now);
@@ -254,7 +254,7 @@ impl SlowPath {
         }
     }
 
-    /// When [`tend`](Self::tend) has something to do next.
+    /// Returns the time of the next [`poll`](Self::poll).
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due

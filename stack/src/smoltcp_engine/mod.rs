@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 use crate::rng;
-use crate::slow_path::copy_pool::Copies;
+use crate::slow_path::copy_pool::CopyPool;
 use crate::slow_path::device::{Device, smoltcp_time};
 use crate::tcp::ephemeral_ports::EphemeralPorts;
 use crate::tcp::per_source_limits::PerSourceLimits;
@@ -69,7 +69,7 @@ pub struct SmoltcpEngine {
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// A chain in one piece; a way from one socket's ring to another's.
     scratch: Vec<u8>,
-    copies: Copies,
+    copies: CopyPool,
     copied_bytes: u64,
     counts: Counts,
 }
@@ -194,7 +194,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             news: EventBatch::default(),
             spare: Vec::new(),
             scratch: Vec::new(),
-            copies: Copies::new(),
+            copies: CopyPool::new(),
             copied_bytes: 0,
             counts: Counts::default(),
         }

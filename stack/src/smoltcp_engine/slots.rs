@@ -1,4 +1,4 @@
-//! Connections by slot and generation: the table behind [`ConnId`].
+//! Connection table of the smoltcp engine: slots with generations, as in [`ConnId`].
 
 use linerate_bypass::ConnId;
 
@@ -7,7 +7,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// Values in dense slots that are used again under another generation.
+/// Values in dense slots, which are reused under another generation.
 pub(crate) struct Slots<T> {
     worker: usize,
     slots: Vec<Slot<T>>,
@@ -15,22 +15,22 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// No slots yet, for the connections of `worker`.
+    /// Creates a table for the connections of `worker`.
     pub fn new(worker: usize) -> Self {
         Slots { worker, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Values held.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots that values are in or have been in.
+    /// Returns the number of slots ever used.
     pub fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Puts `value` into a free slot; `None` when a [`ConnId`] could not tell one more apart.
+    /// Stores `value` in a free slot; `None` beyond the slots that a [`ConnId`] can express.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize].value = Some(value);
@@ -43,7 +43,7 @@ impl<T> Slots<T> {
         Some(self.slots.len() as u32 - 1)
     }
 
-    /// Takes the value out of `slot`; names of it are void from now on.
+    /// Removes the value in `slot` and invalidates its identifiers.
     pub fn remove(&mut self, slot: u32) -> Option<T> {
         let entry = self.slots.get_mut(slot as usize)?;
         let value = entry.value.take()?;
@@ -52,7 +52,7 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// The name of the connection in `slot`.
+    /// Returns the identifier of the connection in `slot`.
     pub fn id(&self, slot: u32) -> ConnId {
         ConnId::new(self.worker, slot as usize, self.slots[slot as usize].generation)
     }
@@ -65,20 +65,19 @@ impl<T> Slots<T> {
         self.slots.get_mut(slot as usize)?.value.as_mut()
     }
 
-    /// The connection that `conn` names, if it is still there.
+    /// Returns the connection `conn`, if it exists.
     pub fn find(&self, conn: ConnId) -> Option<&T> {
         let slot = self.slots.get(conn.slot())?;
         slot.value.as_ref().filter(|_| slot.generation == conn.generation() && self.worker == conn.worker())
     }
 
-    /// See [`find`](Self::find).
     #[inline]
     pub fn find_mut(&mut self, conn: ConnId) -> Option<&mut T> {
         let slot = self.slots.get_mut(conn.slot())?;
         slot.value.as_mut().filter(|_| slot.generation == conn.generation() && self.worker == conn.worker())
     }
 
-    /// Every slot in use.
+    /// Returns all used slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots.iter_mut().enumerate().filter_map(|(i, slot)| Some((i as u32, slot.value.as_mut()?)))
     }
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_name_finds_nothing_in_a_slot_that_is_used_again() {
+    fn stale_identifier_finds_nothing_in_a_reused_slot() {
         let mut slots = Slots::new(1);
         let a = slots.insert('a').unwrap();
         let old = slots.id(a);

@@ -1,4 +1,4 @@
-//! Addresses and ephemeral ports of ours for outgoing connections.
+//! Local address and ephemeral port selection for outgoing connections.
 
 use crate::addresses::Addresses;
 use crate::demux::steering::{owner, toeplitz};
@@ -7,31 +7,31 @@ use linerate_bypass::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// All but the well-known ports (RFC 6056 §3.2).
+/// All ports except the well-known ones (RFC 6056 §3.2).
 const RANGE: RangeInclusive<u16> = 1024..=65535;
 
-/// Chooses addresses and ports of ours such that the answers reach the worker that connects.
+/// Selects local addresses and ports such that RSS delivers replies to the connecting worker.
 pub(crate) struct EphemeralPorts {
     worker: usize,
     workers: usize,
     next: u16,
-    /// The addresses to connect from, in turn; of a family that has none here, the one that is nearest.
+    /// Configured source addresses, used in turn. A family without any uses source address selection.
     from: Vec<IpAddr>,
     turn: usize,
-    /// Peer for which no port was free, and when. Another search of all ports at the same time would find none either.
+    /// Peer without a free port, and the time of that search. Another search at the same time would fail too.
     exhausted: Option<(SocketAddr, Instant)>,
 }
 
 impl EphemeralPorts {
-    /// For connections from the addresses `from`, if there are any.
+    /// Creates a selector for the source addresses `from`.
     pub fn new(worker: usize, workers: usize, random: u64, from: &[IpAddr]) -> Self {
         let next = RANGE.start() + (random % RANGE.len() as u64) as u16;
         EphemeralPorts { worker, workers, next, from: from.to_vec(), turn: 0, exhausted: None }
     }
 
-    /// The connection from a free port of ours to `remote`; `None` when all of all addresses that it can be from are `taken`, or there
-    /// is none. After a search in vain the answer for that peer stays the same until the clock has gone on from `now`: a service that asks
-    /// for many connections at a time costs one search.
+    /// Returns a connection to `remote` from a free local port; `None` if all ports of all usable addresses are
+    /// `taken`, or there is no address. A failed search for a peer is not repeated at the same `now`: a service that
+    /// opens many connections at a time pays for one search.
     pub fn choose(
         &mut self,
         addresses: &Addresses,
@@ -50,10 +50,10 @@ impl EphemeralPorts {
     }
 
     fn search(&mut self, addresses: &Addresses, remote: SocketAddr, taken: impl Fn(&Tuple) -> bool) -> Option<Tuple> {
-        let can_be = |ip: &&IpAddr| ip.is_ipv4() == remote.is_ipv4() && addresses.is_ours(**ip);
+        let can_be = |ip: &&IpAddr| ip.is_ipv4() == remote.is_ipv4() && addresses.is_local(**ip);
         let choices = self.from.iter().filter(can_be).count();
         if choices == 0 {
-            // Not one that was not asked for, where some were.
+            // A configured source address is not replaced by another of its family.
             let is_free = self.from.iter().all(|ip| ip.is_ipv4() != remote.is_ipv4());
             let local = addresses.source_for(remote.ip()).filter(|_| is_free)?;
             return self.choose_port(local, remote, taken);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_hash_home_differ_and_run_out() {
+    fn ports_hash_to_their_worker_and_are_unique_until_exhausted() {
         let remote = "10.0.0.2:7".parse().unwrap();
         let mut chosen = HashSet::new();
         for worker in 0..2 {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_to_connect_from_take_turns_and_one_whose_ports_are_taken_is_passed_over() {
+    fn source_addresses_rotate_and_exhausted_ones_are_skipped() {
         let from = ["10.0.0.3", "10.0.0.4", "fd00::1", "10.0.0.9"].map(|ip| ip.parse().unwrap());
         let mut ports = EphemeralPorts::new(0, 1, 12345, &from);
         let remote = "10.0.0.2:7".parse().unwrap();
@@ -126,17 +126,17 @@ mod tests {
         let of_three = |ip: IpAddr| ip == from[0];
         (0..3).for_each(|_| assert_eq!(local(&mut ports, &of_three).unwrap(), "10.0.0.4"));
         assert_eq!(local(&mut ports, &|_| true), None);
-        // Of the other family nothing was asked for here.
+        // A family without a configured source address uses address selection.
         let mut ports = EphemeralPorts::new(0, 1, 12345, &from[..2]);
         let six = ports.choose(&addresses(), "[fd00::2]:7".parse().unwrap(), NOW, |_| false);
         assert_eq!(six.map(|tuple| tuple.local().ip()), Some(from[2]));
-        // An address that is not ours yet is not replaced by another.
+        // A configured address that is not local yet is not replaced.
         let mut ports = EphemeralPorts::new(0, 1, 12345, &from[3..]);
         assert_eq!(local(&mut ports, &|_| false), None);
     }
 
     #[test]
-    fn search_in_vain_is_made_once_for_a_peer_at_a_time() {
+    fn failed_search_is_not_repeated_at_the_same_time() {
         let mut ports = EphemeralPorts::new(0, 1, 12345, &[]);
         let tried = Cell::new(0);
         let all_taken = |_: &Tuple| {
@@ -148,7 +148,7 @@ mod tests {
             assert_eq!(ports.choose(&addresses(), a, NOW, all_taken), None);
         }
         assert_eq!(tried.get(), RANGE.len());
-        assert!(ports.choose(&addresses(), b, NOW, |_| false).is_some(), "other peers have ports of their own");
+        assert!(ports.choose(&addresses(), b, NOW, |_| false).is_some(), "ports are per peer");
         let later = Instant::from_nanos(NOW.as_nanos() + 1);
         assert!(ports.choose(&addresses(), a, later, |_| false).is_some());
     }

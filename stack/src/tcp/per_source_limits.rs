@@ -1,7 +1,7 @@
-//! How many connections each source has with us, where that is limited: none may take them all.
+//! Per-source connection limits (`--max-connections-per-source`, `--max-half-open-per-source`).
 //!
-//! A source is an IPv4 address, or the /64 of an IPv6 address, which is what one customer or one host has of them (RFC 6177
-//! §2, RFC 7934 §5.1). It has an entry while it has a connection, so there are never more entries than connections.
+//! A source is an IPv4 address or an IPv6 /64, the prefix that one host or customer usually controls (RFC 6177 §2, RFC
+//! 7934 §5.1). An entry exists only while the source has connections, so entries never outnumber connections.
 
 use crate::drop_stats::DropCause;
 use crate::tcp::tuple::Tuple;
@@ -9,29 +9,28 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 
-/// The most that one source may have.
+/// Limits of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Half-open connections.
+    /// Maximum half-open connections.
     pub half_open: usize,
-    /// Connections.
+    /// Maximum established connections.
     pub connections: usize,
 }
 
-/// What becomes of a SYN.
+/// Decision for a received SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SynVerdict {
-    /// It may begin a connection.
+    /// Create a half-open connection.
     Accept,
-    /// Nothing may be kept of it: whoever sent it may have said that it was another. A connection may come of it all the same, by a
-    /// SYN cookie.
+    /// Reply with a SYN cookie and keep no state: a SYN does not prove its source address.
     Cookie,
-    /// The source has all the connections that it may have.
+    /// Drop: the source has reached its connection limit.
     Drop,
 }
 
 impl SynVerdict {
-    /// What a SYN is counted under that does not begin a connection.
+    /// Returns the drop cause of a rejected SYN.
     pub fn cause(self) -> DropCause {
         match self {
             SynVerdict::Drop => DropCause::TooManyPerSource,
@@ -40,20 +39,20 @@ impl SynVerdict {
     }
 }
 
-/// A source's address: of IPv6 the upper half, of IPv4 what is no upper half of an address in use.
+/// Key of a source: the upper 64 bits of an IPv6 address, or an IPv4 address in a range that no IPv6 prefix uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Source(u64);
+struct SourceKey(u64);
 
-impl Source {
+impl SourceKey {
     fn of(tuple: &Tuple) -> Self {
         let bits = tuple.remote_v6().to_bits();
-        Source(if tuple.is_ipv4() { bits as u64 & 0xffff_ffff_ffff } else { (bits >> 64) as u64 })
+        SourceKey(if tuple.is_ipv4() { bits as u64 & 0xffff_ffff_ffff } else { (bits >> 64) as u64 })
     }
 }
 
-impl Hash for Source {
-    /// As a lower half of what foldhash takes at a time, as in a [`Tuple`]'s hash: the upper is hidden only behind a constant that
-    /// everybody knows, and sources are free to choose.
+impl Hash for SourceKey {
+    /// Hashes the key as the lower half of a foldhash word pair, as [`Tuple`] does: foldhash protects the upper half
+    /// only by a public constant, and sources choose their addresses.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(self.0.into());
     }
@@ -61,25 +60,25 @@ impl Hash for Source {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Counts {
-    /// Those that are half-open.
+    /// Half-open connections.
     half_open: u32,
-    /// All, half-open or not.
+    /// All connections.
     all: u32,
 }
 
-/// The sources that have connections.
+/// Connection counts of all sources.
 pub(crate) struct PerSourceLimits {
     limits: Limits,
-    counts: HashMap<Source, Counts, foldhash::fast::FixedState>,
+    counts: HashMap<SourceKey, Counts, foldhash::fast::FixedState>,
 }
 
 impl PerSourceLimits {
-    /// None yet, in a table whose hash is keyed by `seed`.
+    /// Creates an empty table. `seed` keys the hash.
     pub fn new(limits: Limits, seed: u64) -> Self {
         PerSourceLimits { limits, counts: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)) }
     }
 
-    /// With the limits of `config`, if it has any.
+    /// Creates the table if `config` sets at least one limit. `seed` keys the hash.
     pub fn from_config(config: &crate::Config, seed: u64) -> Option<Box<Self>> {
         let (half_open, connections) = (config.max_half_open_per_source, config.max_connections_per_source);
         let limits =
@@ -87,9 +86,9 @@ impl PerSourceLimits {
         (half_open.is_some() || connections.is_some()).then(|| Box::new(PerSourceLimits::new(limits, seed)))
     }
 
-    /// What becomes of a SYN on `tuple`.
+    /// Returns the decision for a SYN from the peer of `tuple`.
     pub fn check_syn(&self, tuple: &Tuple) -> SynVerdict {
-        let Counts { half_open, all } = self.counts.get(&Source::of(tuple)).copied().unwrap_or_default();
+        let Counts { half_open, all } = self.counts.get(&SourceKey::of(tuple)).copied().unwrap_or_default();
         let Limits { half_open: most_half_open, connections: most } = self.limits;
         if (all - half_open) as usize >= most {
             SynVerdict::Drop
@@ -100,28 +99,28 @@ impl PerSourceLimits {
         }
     }
 
-    /// Whether the peer of `tuple` has as many connections as it may have, half-open ones not counted.
+    /// Returns whether the peer of `tuple` has reached its limit of established connections.
     pub fn is_full(&self, tuple: &Tuple) -> bool {
         self.check_syn(tuple) == SynVerdict::Drop
     }
 
-    /// The peer of `tuple` has one more connection, which is half-open or not.
+    /// Counts a new connection of the peer of `tuple`.
     pub fn add(&mut self, tuple: &Tuple, is_half_open: bool) {
-        let counts = self.counts.entry(Source::of(tuple)).or_default();
+        let counts = self.counts.entry(SourceKey::of(tuple)).or_default();
         counts.all += 1;
         counts.half_open += u32::from(is_half_open);
     }
 
-    /// One that was is no longer half-open.
+    /// Moves a connection from half-open to established.
     pub fn establish(&mut self, tuple: &Tuple) {
-        if let Some(counts) = self.counts.get_mut(&Source::of(tuple)) {
+        if let Some(counts) = self.counts.get_mut(&SourceKey::of(tuple)) {
             counts.half_open -= 1;
         }
     }
 
-    /// One that was not half-open is gone.
+    /// Removes an established connection.
     pub fn remove(&mut self, tuple: &Tuple) {
-        if let Entry::Occupied(mut entry) = self.counts.entry(Source::of(tuple)) {
+        if let Entry::Occupied(mut entry) = self.counts.entry(SourceKey::of(tuple)) {
             let counts = entry.get_mut();
             counts.all -= 1;
             if counts.all == 0 {
@@ -130,7 +129,7 @@ impl PerSourceLimits {
         }
     }
 
-    /// Whether each source has no more than it may have: half-open, and all others.
+    /// Returns whether every source is within its limits.
     pub fn are_within_limits(&self) -> bool {
         let Limits { half_open, connections } = self.limits;
         let is_within =
@@ -138,7 +137,7 @@ impl PerSourceLimits {
         self.counts.values().all(is_within)
     }
 
-    /// Half-open connections and all of them, of all sources, and how many sources there are.
+    /// Returns half-open connections, all connections, and sources.
     pub fn totals(&self) -> (usize, usize, usize) {
         let sum = |of: fn(&Counts) -> u32| self.counts.values().map(|counts| of(counts) as usize).sum();
         (sum(|counts| counts.half_open), sum(|counts| counts.all), self.counts.len())
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_ipv4_address_or_a_prefix_of_64_bits() {
+    fn source_is_an_ipv4_address_or_an_ipv6_64() {
         let same = [("10.0.0.2:1", "10.0.0.2:2"), ("[2001:db8::1]:1", "[2001:db8::ffff:0:0:1]:1")];
         let others = [
             ("10.0.0.2:1", "10.0.0.3:1"),
@@ -170,13 +169,13 @@ mod tests {
             ("10.0.0.2:1", "[::1:0:0:1]:1"),
             ("10.0.0.2:1", "[0:0:a00:2::]:1"),
         ];
-        let is_same = |(a, b)| Source::of(&tuple(a)) == Source::of(&tuple(b));
+        let is_same = |(a, b)| SourceKey::of(&tuple(a)) == SourceKey::of(&tuple(b));
         assert!(same.into_iter().all(is_same));
         assert!(!others.into_iter().any(is_same));
     }
 
     #[test]
-    fn who_has_too_many_half_open_is_kept_nothing_of_and_who_has_all_is_refused() {
+    fn source_gets_cookies_beyond_half_open_limit_and_drops_beyond_connection_limit() {
         let (one, other) = (tuple("10.0.0.2:1"), tuple("10.0.0.3:1"));
         let mut sources = sources(2, 4);
         for _ in 0..2 {
@@ -184,7 +183,7 @@ mod tests {
             sources.add(&one, true);
         }
         assert_eq!((sources.check_syn(&one), sources.check_syn(&other)), (SynVerdict::Cookie, SynVerdict::Accept));
-        // By cookies.
+        // Two connections by SYN cookie.
         (0..2).for_each(|_| sources.add(&one, false));
         sources.establish(&one);
         assert_eq!(sources.check_syn(&one), SynVerdict::Cookie);
@@ -197,18 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn no_source_makes_the_hash_forget_the_rest() {
-        // What foldhash hides the upper of two words behind.
+    fn hash_of_chosen_sources_does_not_collide() {
+        // Public constants that foldhash combines with the upper word.
         const PUBLIC: [u64; 2] = [0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
         let state = foldhash::fast::FixedState::with_seed(5);
         for word in PUBLIC.into_iter().flat_map(|word| [word, word.swap_bytes(), 0]) {
-            let hashes: HashSet<u64> = (0..1000).map(|n| state.hash_one(Source(word ^ n))).collect();
+            let hashes: HashSet<u64> = (0..1000).map(|n| state.hash_one(SourceKey(word ^ n))).collect();
             assert_eq!(hashes.len(), 1000);
         }
     }
 
     proptest! {
-        /// Whatever comes and goes, there is an entry for whoever has a connection, and for nobody else.
+        /// An entry exists exactly for the sources that have connections.
         #[test]
         fn there_are_as_many_entries_as_sources_with_connections(
             steps in prop::collection::vec((0u8..20, 0u8..4), 1..300)

@@ -1,49 +1,49 @@
-//! What a worker looks after between bursts: timers, neighbours, the link, and by which addresses it may go.
+//! Periodic work of a worker: timers, neighbours, link state, local addresses.
 
 use super::Worker;
 use super::transport::Core;
 use crate::engine::Engine;
-use crate::ipv6::Outcome;
+use crate::ipv6::Ipv6Changes;
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{Nic, Service};
 
-/// How often the link's state is looked at.
+/// Interval between checks of the link state.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
-/// Connections looked at in one turn for the neighbours that they need.
+/// Connections per turn that the scan for unused neighbours covers.
 const SLOTS_PER_TURN: usize = 256;
-/// How long a port may take nothing before that is said.
+/// Time without transmission after which a warning is logged.
 const STUCK: Duration = Duration::from_secs(2);
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
-    /// Lets everything do what is due by now: in each turn, and seldom is anything.
+    /// Runs everything that is due. Called each turn; usually nothing is due.
     #[inline]
-    pub(super) fn keep_time(&mut self) {
+    pub(super) fn run_due(&mut self) {
         let now = self.core.now;
         let Core { engine, egress, slow, .. } = &mut self.core;
         engine.expire(now);
         if egress.next_deadline().is_some_and(|at| at <= now) {
-            egress.tend(now);
+            egress.poll_neighbors(now);
             for ip in egress.take_lost() {
                 engine.neighbor_unreachable(ip);
-                if let Some(six) = slow.six() {
-                    six.neighbor_unreachable(ip, now);
+                if let Some(ipv6) = slow.ipv6() {
+                    ipv6.neighbor_unreachable(ip, now);
                 }
-                self.ingress.tell_lost(ip);
+                self.ingress.report_unreachable(ip);
             }
-            self.ingress.tell_resolving(egress.take_resolving());
+            self.ingress.announce_resolving(egress.take_resolving());
             self.scan_connections();
         }
         if self.core.slow.next_deadline().is_some_and(|at| at <= now) {
-            self.tend_link();
+            self.poll_slow_path();
         }
         if now.since(self.link_checked) >= LINK_PERIOD {
-            self.look_at_link();
+            self.check_link();
         }
     }
 
-    /// Marks the neighbours that connections need, a bounded number of connections in a turn, if the neighbour table asks for
-    /// it.
+    /// Marks the neighbours that connections use, [`SLOTS_PER_TURN`] connections per turn, while the neighbour table
+    /// scans.
     #[inline(never)]
     fn scan_connections(&mut self) {
         let Core { engine, egress, .. } = &mut self.core;
@@ -51,7 +51,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let extent = engine.slot_count();
         let to = extent.min(from + SLOTS_PER_TURN);
         for conn in (from..to).filter_map(|slot| engine.conn_info(slot)) {
-            // Half-open connections cost their senders nothing, and those that are over are not sent to.
+            // A half-open connection costs an attacker nothing, and ended ones need no neighbour.
             if !matches!(conn.state, ConnState::SynReceived | ConnState::TimeWait | ConnState::Closed) {
                 egress.mark_in_use(conn.remote.ip());
             }
@@ -59,9 +59,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         egress.scanned(to, to == extent);
     }
 
-    /// Sees whether the link is up.
+    /// Checks the link state.
     #[inline(never)]
-    fn look_at_link(&mut self) {
+    fn check_link(&mut self) {
         let now = self.core.now;
         self.link_checked = now;
         self.core.egress.next_link_epoch();
@@ -78,45 +78,45 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         if up && self.link_up == Some(false) {
-            // A peer that was started again may have another Ethernet address.
-            self.core.egress.doubt_neighbors();
+            // A restarted peer may have another Ethernet address.
+            self.core.egress.reconfirm_neighbors();
         }
         self.link_up = Some(up);
         self.watch_transmit(up);
     }
 
-    /// Does what is due on the link. What comes about there is so for all workers.
+    /// Runs the slow path and passes address changes to all workers.
     #[inline(never)]
-    fn tend_link(&mut self) {
+    fn poll_slow_path(&mut self) {
         let Core { egress, slow, now, .. } = &mut self.core;
-        let (lease, Outcome { is_verified, network }) = slow.tend(egress, *now);
+        let (lease, Ipv6Changes { is_verified, network }) = slow.poll(egress, *now);
         if let Some(lease) = lease {
-            self.core.take_lease(&self.config, lease);
-            self.ingress.tell_lease(lease);
+            self.core.set_lease(&self.config, lease);
+            self.ingress.share_lease(lease);
         }
         if is_verified {
             self.verified();
-            self.ingress.tell_verified();
+            self.ingress.share_verified();
         }
         if let Some(network) = network {
-            self.core.take_network(&self.config, network);
-            self.ingress.tell_network(&network);
+            self.core.set_router_info(&self.config, network);
+            self.ingress.share_router_info(&network);
         }
     }
 
-    /// The addresses that were tried are ours from now on.
+    /// Starts using the addresses that passed DAD.
     pub(super) fn verified(&mut self) {
         self.core.is_verified = true;
-        self.ingress.tries_addresses = false;
-        self.core.renew_addresses(&self.config);
+        self.ingress.dad_running = false;
+        self.core.update_addresses(&self.config);
         let Core { slow, egress, now, .. } = &mut self.core;
-        if let Some(six) = slow.six() {
-            six.verified(egress.addresses(), *now);
+        if let Some(ipv6) = slow.ipv6() {
+            ipv6.verified(egress.addresses(), *now);
         }
     }
 
-    /// Says once when the port, its link up, takes nothing for long: on a vhost-user link, a queue that the other end has
-    /// not enabled.
+    /// Logs one warning if the port takes no frames for long although its link is up. On vhost-user, this is a queue
+    /// that the other end has not enabled.
     fn watch_transmit(&mut self, link_up: bool) {
         let now = self.core.now;
         if !link_up || !self.core.egress.is_stuck() {
@@ -124,10 +124,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             return;
         }
         let since = *self.stuck_since.get_or_insert(now);
-        if now.since(since) >= STUCK && !self.stuck_told {
-            self.stuck_told = true;
+        if now.since(since) >= STUCK && !self.stuck_logged {
+            self.stuck_logged = true;
             tracing::warn!(
-                "worker {}: the port has taken no frame for {STUCK:?}: has the other end of the link as many workers?",
+                "worker {}: the port has sent no frame for {STUCK:?}; check that the other end of the link has as many workers",
                 self.core.worker
             );
         }

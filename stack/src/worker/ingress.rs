@@ -1,71 +1,71 @@
-//! The way in of a worker: received frames to the engine, the slow path, or the worker that owns them.
+//! Receive path of a worker: from frames to the engine, the slow path, or the owning worker.
 
 use crate::arp_ndp::Message;
-use crate::arp_ndp::neighbors::Resolving;
-use crate::arp_ndp::receive::{self, Heard, NeighborInfo};
+use crate::arp_ndp::neighbors::PendingResolutions;
+use crate::arp_ndp::receive::{self, ArpNdpEvent, NeighborInfo};
 use crate::config::Config;
-use crate::demux::demux_fast::Shortcut;
+use crate::demux::demux_fast::FastDemux;
 use crate::demux::steering::{owner, toeplitz};
 use crate::demux::vlan::{self, VlanId};
-use crate::demux::{Host, Kind, Tcp};
+use crate::demux::{FrameKind, Host, Tcp};
 use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, SegmentMeta, Segments};
 use crate::fast_paths::{FastPath, FastPaths};
-use crate::ipv6::Network;
+use crate::ipv6::RouterInfo;
 use crate::rng;
 use crate::slow_path::{DhcpLease, SlowPath};
 use crate::tcp::tuple::Tuple;
-use crate::worker::inter_worker::Mail;
+use crate::worker::inter_worker::WorkerMsg;
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic, Packet};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Frames whose RSS hash is compared with ours before the port's is trusted.
+/// Number of RSS hashes that must match the computed ones before the port's hash is used.
 const HASHES_CHECKED: u32 = 64;
 
-/// Datagrams that wait at most while the transmit queue has no room for what services answer to them. Beyond, the newest is dropped: a
-/// worker that received nothing more would keep a peer waiting that receives nothing more itself.
+/// Maximum datagrams that wait while the transmit queue has no room for replies. The newest one beyond it is dropped.
+/// Stopping reception instead could deadlock with a peer that does the same.
 const DATAGRAMS: usize = 16_384;
 
-/// Whether the port computes the hash that we do.
+/// Trust in the RSS hashes of the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortHash {
-    /// So many more must agree.
+    /// Number of hashes still to match.
     OnTrial(u32),
     Trusted,
     Ignored,
 }
 
-/// A worker's place among the others, and where it sends frames that are not its own.
+/// Receive path: demultiplexing and forwarding to other workers.
 pub(crate) struct Ingress<P> {
     worker: usize,
-    others: Vec<Sender<Mail<P>>>,
+    others: Vec<Sender<WorkerMsg<P>>>,
     port_hash: PortHash,
     dhcp: bool,
     fragments: bool,
-    /// There are addresses that are not used yet, which the first worker sees to; routers may bring more.
-    pub tries_addresses: bool,
+    /// Whether DAD of initial addresses runs, which the first worker handles.
+    pub dad_running: bool,
     slaac: bool,
     fast_paths: FastPaths,
-    /// Neighbours that other workers are asking for.
-    resolving: Resolving,
-    /// Frames passed on to their owner.
+    /// Neighbours that other workers are resolving.
+    resolving: PendingResolutions,
+    /// Frames forwarded to their owner.
     misdirected: u64,
-    /// A chain in one piece, for the slow path.
+    /// Buffer in which chained packets are linearised for the slow path.
     scratch: Vec<u8>,
-    /// TCP segments for the engine, of the burst at hand, unless it takes each at once.
+    /// TCP segments of the current burst, unless the engine processes each at once.
     burst: Segments<P>,
-    /// Whether it does. The same for all of a burst, so that none gets ahead of another.
+    /// Whether it does. Constant during a burst, so that segments stay in order.
     at_once: bool,
-    /// Datagrams received and not yet delivered.
+    /// Received datagrams for delivery.
     pub datagrams: VecDeque<Datagram>,
 }
 
 impl<P: Packet> Ingress<P> {
-    pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, config: &Config) -> Self {
+    pub fn new(worker: usize, others: Vec<Sender<WorkerMsg<P>>>, config: &Config) -> Self {
         let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), VecDeque::new());
         Ingress {
             worker,
@@ -73,10 +73,10 @@ impl<P: Packet> Ingress<P> {
             port_hash: PortHash::OnTrial(HASHES_CHECKED),
             dhcp: config.dhcp,
             fragments: config.fragments,
-            tries_addresses: false,
+            dad_running: false,
             slaac: config.slaac,
             fast_paths: config.fast_paths(),
-            resolving: Resolving::new(rng::draw(config.seed, "resolving", worker)),
+            resolving: PendingResolutions::new(rng::draw(config.seed, "resolving", worker)),
             misdirected: 0,
             scratch,
             burst,
@@ -89,7 +89,7 @@ impl<P: Packet> Ingress<P> {
         self.misdirected
     }
 
-    /// Hands the segments of the burst to the engine that have not been.
+    /// Passes the remaining segments of the burst to the engine.
     pub fn end_burst<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         egress: &mut Egress<N>,
@@ -102,7 +102,7 @@ impl<P: Packet> Ingress<P> {
         self.at_once = engine.processes_immediately();
     }
 
-    /// Drops those of `received` that are not of the VLAN `vlan`, and takes the tags off the others.
+    /// Drops frames of other VLANs and removes the tags of the others.
     #[inline(never)]
     pub fn enter_vlan<N: Nic<Packet = P>>(&self, received: &mut Vec<P>, vlan: VlanId, egress: &mut Egress<N>) {
         received.retain_mut(|frame| match vlan::take_tag(frame, Some(vlan)) {
@@ -114,10 +114,9 @@ impl<P: Packet> Ingress<P> {
         });
     }
 
-    /// Takes in the frames that the port received, and leaves `received` empty. TCP waits for
-    /// [`end_burst`](Self::end_burst).
+    /// Processes received frames and leaves `received` empty. TCP segments may wait for [`end_burst`](Self::end_burst).
     #[inline]
-    pub fn burst<N: Nic<Packet = P>, E: Engine<N>>(
+    pub fn rx_burst<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         received: &mut Vec<P>,
         egress: &mut Egress<N>,
@@ -127,39 +126,39 @@ impl<P: Packet> Ingress<P> {
     ) {
         if !self.fast_paths.has(FastPath::Demux) {
             self.burst.reserve(received.len());
-            return received.drain(..).for_each(|frame| self.frame(frame, false, egress, engine, slow, now));
+            return received.drain(..).for_each(|frame| self.rx_frame(frame, false, egress, engine, slow, now));
         }
         let alone = self.others.len() == 1;
-        let shortcut = Shortcut::new(egress.mac(), egress.addresses());
+        let shortcut = FastDemux::new(egress.mac(), egress.addresses());
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
             match shortcut.v4(&frame, egress.addresses()) {
-                Some(tcp) if alone => self.take_segment(frame, tcp, egress, engine, now),
-                Some(tcp) => self.segment(frame, tcp, egress, engine, now),
-                None => self.other(frame, &shortcut, egress, engine, slow, now),
+                Some(tcp) if alone => self.deliver_segment(frame, tcp, egress, engine, now),
+                Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
+                None => self.rx_other(frame, &shortcut, egress, engine, slow, now),
             }
         }
     }
 
-    /// Takes in a frame that is no ordinary IPv4 segment.
+    /// Processes a frame that is not an ordinary IPv4 segment.
     #[inline(never)]
-    fn other<N: Nic<Packet = P>, E: Engine<N>>(
+    fn rx_other<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         frame: P,
-        shortcut: &Shortcut,
+        shortcut: &FastDemux,
         egress: &mut Egress<N>,
         engine: &mut E,
         slow: &mut SlowPath,
         now: Instant,
     ) {
         match shortcut.v6(&frame, egress.addresses()) {
-            Some(tcp) => self.segment(frame, tcp, egress, engine, now),
-            None => self.frame(frame, false, egress, engine, slow, now),
+            Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
+            None => self.rx_frame(frame, false, egress, engine, slow, now),
         }
     }
 
-    /// Takes in a segment from the port: for this worker's engine, or for another worker.
-    fn segment<N: Nic<Packet = P>, E: Engine<N>>(
+    /// Processes a segment, or forwards it to the owning worker.
+    fn rx_segment<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         frame: P,
         tcp: Tcp,
@@ -167,11 +166,11 @@ impl<P: Packet> Ingress<P> {
         engine: &mut E,
         now: Instant,
     ) {
-        let home = if self.others.len() == 1 { self.worker } else { self.home(&tcp.tuple, &frame) };
+        let home = if self.others.len() == 1 { self.worker } else { self.owner_of(&tcp.tuple, &frame) };
         if home == self.worker {
-            self.take_segment(frame, tcp, egress, engine, now);
+            self.deliver_segment(frame, tcp, egress, engine, now);
         } else {
-            self.pass_on(frame, home, egress);
+            self.forward(frame, home, egress);
         }
     }
 
@@ -185,14 +184,14 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    /// The worker that owns the segment's flow.
-    fn home(&mut self, tuple: &Tuple, frame: &P) -> usize {
+    /// Returns the worker that owns the segment's flow.
+    fn owner_of(&mut self, tuple: &Tuple, frame: &P) -> usize {
         owner(self.hash(tuple, frame.rx_info().rss_hash), self.others.len())
     }
 
-    /// Takes in a segment of this worker's: at once, or with the others of its burst.
+    /// Processes a segment of this worker, at once or with its burst.
     #[inline(always)]
-    fn take_segment<N: Nic<Packet = P>, E: Engine<N>>(
+    fn deliver_segment<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         mut frame: P,
         tcp: Tcp,
@@ -213,19 +212,19 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    /// Takes in a frame of whatever kind: from the port, or passed on by another worker. TCP waits for
+    /// Processes a frame of any kind, from the port or forwarded. TCP segments may wait for
     /// [`end_burst`](Self::end_burst).
     #[inline(never)]
-    pub fn frame<N: Nic<Packet = P>, E: Engine<N>>(
+    pub fn rx_frame<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         mut frame: P,
-        passed_on: bool,
+        forwarded: bool,
         egress: &mut Egress<N>,
         engine: &mut E,
         slow: &mut SlowPath,
         now: Instant,
     ) {
-        // In a VLAN no frame has a tag any more.
+        // With a VLAN configured, `enter_vlan` has removed all tags.
         if vlan::is_tagged(&frame)
             && let Err(cause) = vlan::take_tag(&mut frame, None)
         {
@@ -236,93 +235,93 @@ impl<P: Packet> Ingress<P> {
             Err(cause) => return egress.count_drop(cause),
         };
         let home = match kind {
-            _ if passed_on || self.others.len() == 1 => self.worker,
-            Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
-            Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
-            Kind::Dhcp | Kind::ListenerQuery => 0,
-            Kind::Ndp if self.tries_addresses || self.slaac => 0,
-            Kind::Arp | Kind::Ndp | Kind::Ip | Kind::Udp(_) => self.worker,
+            _ if forwarded || self.others.len() == 1 => self.worker,
+            FrameKind::Tcp(tcp) => self.owner_of(&tcp.tuple, &frame),
+            FrameKind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
+            FrameKind::Dhcp | FrameKind::ListenerQuery => 0,
+            FrameKind::Ndp if self.dad_running || self.slaac => 0,
+            FrameKind::Arp | FrameKind::Ndp | FrameKind::Ip | FrameKind::Udp(_) => self.worker,
         };
         if home != self.worker {
             return match kind {
-                Kind::Tcp(_) | Kind::IcmpError { .. } => self.pass_on(frame, home, egress),
-                // Who speaks for all is no owner that the port could know of.
-                _ => self.leave_at(frame, home, egress),
+                FrameKind::Tcp(_) | FrameKind::IcmpError { .. } => self.forward(frame, home, egress),
+                // The first worker acts for all; this is not a flow that the port steered wrongly.
+                _ => self.send_frame_to(frame, home, egress),
             };
         }
         match kind {
-            Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress, engine, now),
-            Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
-            Kind::Udp(udp) if slow.direct.listens(&udp.local) => {
+            FrameKind::Tcp(tcp) => self.deliver_segment(frame, tcp, egress, engine, now),
+            FrameKind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
+            FrameKind::Udp(udp) if slow.udp.listens(&udp.local) => {
                 if self.datagrams.len() >= DATAGRAMS {
                     return egress.count_drop(DropCause::DatagramQueue);
                 }
-                let datagram = slow.direct.receive(frame, &udp, egress);
+                let datagram = slow.udp.receive(frame, &udp, egress);
                 self.datagrams.push_back(datagram);
             }
-            // Nobody listens, which the sender is told.
-            Kind::Udp(_) => self.take_slow_path(&frame, Kind::Ip, egress, slow, now),
-            Kind::Arp | Kind::Ndp | Kind::ListenerQuery | Kind::Dhcp | Kind::Ip => {
-                self.take_slow_path(&frame, kind, egress, slow, now);
+            // Unbound port: the slow path replies with ICMP.
+            FrameKind::Udp(_) => self.rx_slow_path(&frame, FrameKind::Ip, egress, slow, now),
+            FrameKind::Arp | FrameKind::Ndp | FrameKind::ListenerQuery | FrameKind::Dhcp | FrameKind::Ip => {
+                self.rx_slow_path(&frame, kind, egress, slow, now);
             }
         }
     }
 
-    /// Tells the other workers what DHCP came to.
-    pub fn tell_lease(&self, lease: Option<DhcpLease>) {
-        self.tell(|| Mail::Lease(lease));
+    /// Sends a DHCP lease, or its loss, to the other workers.
+    pub fn share_lease(&self, lease: Option<DhcpLease>) {
+        self.share(|| WorkerMsg::Lease(lease));
     }
 
-    /// Tells the other workers that the addresses that were tried are ours.
-    pub fn tell_verified(&self) {
-        self.tell(|| Mail::Verified);
+    /// Informs the other workers that DAD has passed.
+    pub fn share_verified(&self) {
+        self.share(|| WorkerMsg::AddressesVerified);
     }
 
-    /// Tells the other workers what routers have advertised.
-    pub fn tell_network(&self, network: &Network) {
-        self.tell(|| Mail::Network(Box::new(*network)));
+    /// Sends router information to the other workers.
+    pub fn share_router_info(&self, network: &RouterInfo) {
+        self.share(|| WorkerMsg::RouterInfo(Box::new(*network)));
     }
 
-    /// Tells the first worker that nobody answered for `ip`, which may be a router's.
-    pub fn tell_lost(&self, ip: IpAddr) {
+    /// Informs the first worker that `ip`, which may be a router, is unreachable.
+    pub fn report_unreachable(&self, ip: IpAddr) {
         if self.slaac && self.worker != 0 {
-            // A full mailbox costs the first a question of its own.
-            let _ = self.others[0].send(Mail::NeighborLost(ip));
+            // If the mailbox is full, the first worker finds out by its own solicitation.
+            let _ = self.others[0].send(WorkerMsg::NeighborUnreachable(ip));
         }
     }
 
-    /// Tells the other workers that this one is asking for `neighbors`, so that an answer which arrives there is forwarded.
-    pub fn tell_resolving(&self, neighbors: Vec<IpAddr>) {
+    /// Informs the other workers that this one resolves `neighbors`, so that they forward replies.
+    pub fn announce_resolving(&self, neighbors: Vec<IpAddr>) {
         for ip in neighbors {
-            // A full mailbox costs a question more when a flood keeps the answer from being forwarded.
-            self.tell_all(|| Mail::Resolving(ip));
+            // If a mailbox is full, a forwarded reply may be missed and a solicitation is repeated.
+            self.send_to_others(|| WorkerMsg::Resolving(ip));
         }
     }
 
-    /// Notes that another worker is asking for `ip`.
+    /// Records that another worker resolves `ip`.
     pub fn note_resolving(&mut self, ip: IpAddr, now: Instant) {
         self.resolving.insert(ip, now);
     }
 
-    /// Sends mail that may be lost to all other workers.
-    fn tell_all(&self, mail: impl Fn() -> Mail<P>) {
+    /// Sends a message that may be lost to all other workers.
+    fn send_to_others(&self, mail: impl Fn() -> WorkerMsg<P>) {
         for (_, other) in self.others.iter().enumerate().filter(|(worker, _)| *worker != self.worker) {
             let _ = other.send(mail());
         }
     }
 
-    fn tell(&self, mail: impl Fn() -> Mail<P>) {
+    fn share(&self, mail: impl Fn() -> WorkerMsg<P>) {
         for (worker, other) in self.others.iter().enumerate() {
             if worker != self.worker && other.send(mail()).is_err() {
-                tracing::warn!("worker {worker} does not read its mail, and was not told of our addresses");
+                tracing::warn!("the mailbox of worker {worker} is full: it misses a change of the local addresses");
             }
         }
     }
 
-    fn take_slow_path<N: Nic<Packet = P>>(
+    fn rx_slow_path<N: Nic<Packet = P>>(
         &mut self,
         frame: &P,
-        kind: Kind,
+        kind: FrameKind,
         egress: &mut Egress<N>,
         slow: &mut SlowPath,
         now: Instant,
@@ -335,49 +334,52 @@ impl<P: Packet> Ingress<P> {
             frame.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
             &scratch
         };
-        let heard = match kind {
-            Kind::Arp => receive::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
+        let event = match kind {
+            FrameKind::Arp => receive::parse_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
                 egress.count_drop(cause);
-                Heard::Dropped
+                ArpNdpEvent::Dropped
             }),
-            Kind::Ndp => {
-                let (duplicate, router) = match slow.six() {
-                    Some(six) => six.hear(data, egress, now),
+            FrameKind::Ndp => {
+                let (duplicate, router) = match slow.ipv6() {
+                    Some(ipv6) => ipv6.on_ndp(data, egress, now),
                     None => (None, None),
                 };
                 slow.duplicate = slow.duplicate.or(duplicate);
                 match router {
-                    Some(router) => Heard::Neighbor(router),
-                    None => receive::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac()),
+                    Some(router) => ArpNdpEvent::Neighbor(router),
+                    None => receive::parse_ndp(data, |ip| egress.addresses().is_local(ip), egress.mac()),
                 }
             }
-            Kind::ListenerQuery => {
-                if let Some(six) = slow.six() {
-                    six.hear_query(data, now);
+            FrameKind::ListenerQuery => {
+                if let Some(ipv6) = slow.ipv6() {
+                    ipv6.on_mld_query(data, now);
                 }
-                Heard::Nothing
+                ArpNdpEvent::Nothing
             }
-            _ => Heard::Nothing,
+            _ => ArpNdpEvent::Nothing,
         };
-        match heard {
-            Heard::Nothing | Heard::Ourselves | Heard::Dropped => {}
-            Heard::Neighbor(NeighborInfo { ip, mac, new }) => {
-                egress.learn(ip, mac, new, now);
+        match event {
+            ArpNdpEvent::Nothing | ArpNdpEvent::OwnMessage | ArpNdpEvent::Dropped => {}
+            ArpNdpEvent::Neighbor(NeighborInfo { ip, mac, may_create }) => {
+                egress.learn(ip, mac, may_create, now);
                 if self.others.len() > 1 && egress.can_be_neighbor(ip, mac) && self.resolving.forwards(ip, now) {
-                    // A full mailbox costs the other a question of its own.
-                    self.tell_all(|| Mail::Neighbor(NeighborInfo { ip, mac, new }));
+                    // If a mailbox is full, the other worker repeats its solicitation.
+                    self.send_to_others(|| WorkerMsg::Neighbor(NeighborInfo { ip, mac, may_create }));
                 }
             }
-            Heard::Claim(ip, mac) => slow.presence().claimed(ip, mac, egress, now),
-            // smoltcp answers nobody who has no address.
-            Heard::Probe(IpAddr::V4(own), to) => egress.say(Message::AnswerProbe { own, to }),
-            // RFC 4861 §7.2.4: to all.
-            Heard::Probe(own, _) => egress.say(Message::Announce(own)),
+            ArpNdpEvent::Claim(ip, mac) => slow.announcer().defend(ip, mac, egress, now),
+            // smoltcp does not reply to a sender without an address.
+            ArpNdpEvent::Probe(IpAddr::V4(own), to) => egress.send_message(Message::ProbeReply { own, to }),
+            // RFC 4861 §7.2.4: multicast to all nodes.
+            ArpNdpEvent::Probe(own, _) => egress.send_message(Message::Announce(own)),
         }
-        let is_answered = matches!(heard, Heard::Ourselves | Heard::Dropped | Heard::Claim(..) | Heard::Probe(..));
-        if kind == Kind::ListenerQuery {
-            // smoltcp knows of no groups.
-        } else if kind == Kind::Ip {
+        let is_answered = matches!(
+            event,
+            ArpNdpEvent::OwnMessage | ArpNdpEvent::Dropped | ArpNdpEvent::Claim(..) | ArpNdpEvent::Probe(..)
+        );
+        if kind == FrameKind::ListenerQuery {
+            // smoltcp does not implement MLD queries for these groups.
+        } else if kind == FrameKind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
             while self.datagrams.len() > DATAGRAMS {
                 self.datagrams.pop_back();
@@ -389,25 +391,25 @@ impl<P: Packet> Ingress<P> {
         self.scratch = scratch;
     }
 
-    fn pass_on<N: Nic<Packet = P>>(&mut self, frame: P, home: usize, egress: &mut Egress<N>) {
+    fn forward<N: Nic<Packet = P>>(&mut self, frame: P, home: usize, egress: &mut Egress<N>) {
         if self.misdirected == 0 {
             tracing::info!(
-                "frames arrive at worker {} that worker {home} owns: the port spreads flows in its own way; they are \
+                "frames arrive at worker {} that worker {home} owns: the port uses another RSS function; frames are \
                  passed on",
                 self.worker
             );
         }
         self.misdirected += 1;
-        self.leave_at(frame, home, egress);
+        self.send_frame_to(frame, home, egress);
     }
 
-    fn leave_at<N: Nic<Packet = P>>(&self, frame: P, home: usize, egress: &mut Egress<N>) {
-        if self.others[home].send(Mail::Frame(frame)).is_err() {
+    fn send_frame_to<N: Nic<Packet = P>>(&self, frame: P, home: usize, egress: &mut Egress<N>) {
+        if self.others[home].send(WorkerMsg::Frame(frame)).is_err() {
             egress.count_drop(DropCause::MailboxFull);
         }
     }
 
-    /// The flow's hash: the port's, once it has been seen to be right.
+    /// Returns the flow's hash: that of the port once it has proved correct, else a computed one.
     fn hash(&mut self, tuple: &Tuple, reported: Option<u32>) -> u32 {
         if let (Some(hash), PortHash::Trusted) = (reported, self.port_hash) {
             return hash;
@@ -415,7 +417,7 @@ impl<P: Packet> Ingress<P> {
         let ours = toeplitz(tuple);
         if let (Some(hash), PortHash::OnTrial(left)) = (reported, self.port_hash) {
             self.port_hash = if hash != ours {
-                tracing::warn!("the port's RSS hash differs from ours ({hash:#010x}, not {ours:#010x}): not used");
+                tracing::warn!("the port's RSS hash is not used: {hash:#010x} differs from the expected {ours:#010x}");
                 PortHash::Ignored
             } else if left <= 1 {
                 PortHash::Trusted

@@ -1,4 +1,4 @@
-//! A worker: one queue pair, one engine, one service, run to completion.
+//! Worker: one queue pair, one engine and one service, run to completion.
 
 mod ingress;
 pub(crate) mod inter_worker;
@@ -9,68 +9,68 @@ mod transport;
 use crate::config::{Config, Idle};
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event, EventBatch};
-use crate::ipv6::Six;
+use crate::ipv6::Ipv6Control;
 use crate::ipv6::dad::{Dad, DuplicateAddress};
 use crate::native::NativeEngine;
 use crate::rng;
 use crate::slow_path::SlowPath;
 use crate::worker::ingress::Ingress;
-use crate::worker::inter_worker::{Mail, Mailboxes};
+use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
 use linerate_bypass::inspect::{ConnInfo, Gauges, Inspect, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{AppMsg, BURST, Drain, Nic, Service, Stop, Summary, WorkerCtx};
 use transport::{Core, Silenced, addresses_of};
 
-/// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
-/// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
-const BURSTS: usize = 8;
-/// Frames that the transmit queue must have room for if another burst is to be taken: what is answered by itself finds room.
-const ROOM: usize = 4 * BURST;
-/// Rounds of events in one turn: what a service does may be an event for it.
-const ROUNDS: usize = 4;
-/// Mail read in one turn.
-const MAIL_PER_TURN: usize = 4 * BURST;
-/// How long connections may take to close when the worker stops.
+/// Bursts received in one turn while each is full. Data that accumulated for a connection then reach its service
+/// together and need one reply segment, which saves segments under load.
+const BURSTS_PER_TURN: usize = 8;
+/// Minimum room in the transmit queue for another receive burst, so that replies to it fit.
+const MIN_TX_ROOM: usize = 4 * BURST;
+/// Event rounds in one turn: a service call may cause further events.
+const EVENT_ROUNDS: usize = 4;
+/// Mailbox messages processed in one turn.
+const MESSAGES_PER_TURN: usize = 4 * BURST;
+/// Time for connections to close at shutdown.
 const GRACE: Duration = Duration::from_millis(250);
-/// How long a worker that has had connections goes on when the last is closed: on a link that is memory shared with another
-/// process, frames that were not read when a port closes are lost, and the last acknowledgement with them.
-const LAST_WORDS: Duration = Duration::from_millis(50);
-/// Pause between two turns in that time.
-const LAST_WORDS_PAUSE: Duration = Duration::from_micros(50);
-/// Turns without work before an idle worker that may sleep does.
+/// Time that a worker keeps polling after its last connection has closed. On a shared-memory link, frames that were not
+/// read when the port closes are lost, and with them the last acknowledgement.
+const FINAL_POLL_TIME: Duration = Duration::from_millis(50);
+/// Pause between turns during that time.
+const FINAL_POLL_PAUSE: Duration = Duration::from_micros(50);
+/// Turns without work before a worker with [`Idle::Backoff`] sleeps.
 const IDLE_TURNS: u32 = 1000;
-/// Its sleeps grow from the first to the second.
+/// Shortest and longest sleep.
 const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
 
-/// A worker of the stack over the queue pair `N` with the service `S`, by the engine `E`.
+/// Worker of the stack on the queue pair `N` with the service `S` and the engine `E`.
 pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Packet>> {
     core: Core<N, E>,
     ingress: Ingress<N::Packet>,
     service: S,
     states: Vec<Option<S::Conn>>,
     config: Config,
-    inbox: Receiver<Mail<N::Packet>>,
+    inbox: Receiver<WorkerMsg<N::Packet>>,
     messages: Receiver<AppMsg<S::Message>>,
     started: bool,
-    /// Time of the next [`Service::poll`] at the latest.
+    /// Latest time of the next [`Service::poll`].
     poll_at: Option<Instant>,
     received: Vec<N::Packet>,
-    /// Turns so far, those with work, and those that brought frames.
+    /// Turns so far, turns with work, and receive bursts.
     turns: u64,
     busy_turns: u64,
     bursts: u64,
     news: EventBatch,
-    /// The link's state when it was last looked at.
+    /// Link state at the last check.
     link_up: Option<bool>,
     link_checked: Instant,
-    /// Since when the port has taken nothing of what waits for it, and whether that has been said.
+    /// Start of the period in which the port has taken no waiting frame, and whether the warning was logged.
     stuck_since: Option<Instant>,
-    stuck_told: bool,
+    stuck_logged: bool,
 }
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
-    /// A worker on `nic`; `service` makes its service. `now` is the clock's time that the first turn will not precede.
+    /// Creates a worker on `nic`. `service` creates its service. No turn precedes `now`.
     pub fn new(
         config: &Config,
         mailboxes: Mailboxes<N::Packet, S::Message>,
@@ -83,22 +83,22 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET);
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.unwrap_or_else(|| nic.mac());
-        let first = config.first_addresses(mac);
+        let first = config.initial_addresses(mac);
         let dad = Dad::new(&first, config.dad_transmits);
         let is_verified = dad.is_none();
         let addresses = if is_verified { &first } else { &addresses_of(config, None, None, false, mac) };
         let mut egress = Egress::new(nic, addresses.clone(), mac, mtu, rng::draw(config.seed, "neighbors", worker));
         egress.set_vlan(config.vlan);
         if workers > 1 {
-            egress.tell_resolving();
+            egress.track_resolving();
         }
         let engine = E::new(config, worker, workers, &mut egress, now);
         let mut slow = SlowPath::new(config, &mut egress, worker == 0, now);
-        if let Some(six) = Six::new(config, &first, dad, &egress, now).filter(|_| worker == 0) {
-            slow.set_six(six);
+        if let Some(ipv6) = Ipv6Control::new(config, &first, dad, &egress, now).filter(|_| worker == 0) {
+            slow.set_ipv6(ipv6);
         }
         let mut ingress = Ingress::new(worker, mailboxes.others, config);
-        ingress.tries_addresses = !is_verified;
+        ingress.dad_running = !is_verified;
         Worker {
             core: Core {
                 worker,
@@ -128,16 +128,15 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             link_up: None,
             link_checked: now,
             stuck_since: None,
-            stuck_told: false,
+            stuck_logged: false,
         }
     }
 
-    /// One turn: what has arrived is taken in, events are delivered, what is to be sent is sent. Returns how many
-    /// frames, messages and events there were.
+    /// Runs one turn: receives frames, delivers events, sends. Returns the number of frames, messages and events.
     pub fn turn(&mut self, now: Instant) -> usize {
         self.core.now = now;
-        let mut work = self.read_mail();
-        for _ in 0..BURSTS {
+        let mut work = self.process_mailboxes();
+        for _ in 0..BURSTS_PER_TURN {
             let came = self.core.egress.nic().rx_burst(&mut self.received);
             self.bursts += u64::from(came > 0);
             work += came;
@@ -145,14 +144,14 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             if let Some(vlan) = egress.vlan() {
                 self.ingress.enter_vlan(&mut self.received, vlan, egress);
             }
-            self.ingress.burst(&mut self.received, egress, engine, slow, now);
+            self.ingress.rx_burst(&mut self.received, egress, engine, slow, now);
             self.ingress.end_burst(egress, engine, now);
-            if came < BURST || egress.room() < ROOM {
+            if came < BURST || egress.room() < MIN_TX_ROOM {
                 break;
             }
         }
         self.core.silenced.timers_pending = true;
-        self.keep_time();
+        self.run_due();
         if !self.started && self.may_start() {
             self.started = true;
             self.service.start(&mut self.core);
@@ -161,53 +160,53 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         work += self.deliver();
         self.core.egress.flush();
         if self.core.engine.connections() == 0 {
-            self.core.egress.set_nothing_aside();
+            self.core.egress.release_reserved();
         }
         self.turns += 1;
         self.busy_turns += u64::from(work > 0);
         work
     }
 
-    /// Whether there is an address, or there will be when the link is up: the other end of one may wait for us to be ready.
+    /// Returns whether the service can start: there is an address, or there will be one when the link is up. The link
+    /// may depend on this end being ready.
     fn may_start(&self) -> bool {
         let own = self.core.egress.addresses();
         if !self.core.is_verified {
-            // Routers do not say anything on a link that is down.
+            // Router advertisements do not arrive while the link is down.
             self.link_up == Some(false) && !self.config.addresses.is_empty()
         } else {
-            // With the link-local address alone there is nobody to serve yet, unless it was asked for.
-            own.reach_beyond_link() || !self.config.slaac && !own.own().is_empty()
+            // A link-local address alone serves no peer, unless it is configured.
+            own.has_routable() || !self.config.slaac && !own.own().is_empty()
         }
     }
 
-    /// An IPv6 address of ours that another station on the link was found to have, before it was used. It never will be.
+    /// Returns a local IPv6 address for which DAD found a duplicate before first use. Such an address stays unused.
     pub fn duplicate(&self) -> Option<DuplicateAddress> {
         self.core.slow.duplicate
     }
 
-    /// When there is something to do next if nothing arrives.
+    /// Returns the time of the next work if nothing arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         let Core { engine, egress, slow, .. } = &self.core;
         let deadlines = [engine.next_deadline(), egress.next_deadline(), slow.next_deadline(), self.poll_at];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the service has been started: in the first turn in which there was an address, which DHCP may have to
-    /// give first.
+    /// Returns whether the service has started. It starts in the first turn with an address, which may come from DHCP.
     pub fn has_started(&self) -> bool {
         self.started
     }
 
-    /// Accepts no new connections: a SYN is answered with a reset. A connection whose SYN has been answered may still be
-    /// established, except by a SYN cookie. Datagrams are answered as before.
+    /// Stops accepting connections: a SYN is answered with a reset. A half-open connection may still be established,
+    /// except by SYN cookie. Datagrams are not affected.
     pub fn stop_listening(&mut self) {
         self.core.engine.stop_listening();
     }
 
-    /// Runs until `stop`, then closes all connections and returns the service and what the worker has counted. While it is
-    /// to drain, it tells how many connections it has left. `ready` is called once the service has been started.
+    /// Runs until `stop`, then closes all connections and returns the service and the counters. While draining, it
+    /// reports the number of remaining connections. It calls `ready` when the service has started.
     ///
-    /// A [duplicate](Self::duplicate) address of ours ends it, too, with an error.
+    /// A [duplicate](Self::duplicate) address ends it with an error.
     pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), DuplicateAddress> {
         let mut ready = Some(ready);
         let mut drain = Drain::default();
@@ -252,7 +251,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
     }
 
-    /// Closes all connections, in grace or not.
+    /// Closes all connections, after the grace period by reset.
     fn shut_down(&mut self, clock: &Clock) {
         self.core.stopping = true;
         self.core.engine.close_all();
@@ -262,18 +261,18 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
         self.core.engine.abort_all();
         let had_connections = !self.states.is_empty();
-        let until = clock.now() + if had_connections { LAST_WORDS } else { Duration::ZERO };
+        let until = clock.now() + if had_connections { FINAL_POLL_TIME } else { Duration::ZERO };
         self.turn(clock.now());
         self.turn(clock.now());
         while clock.now() < until {
-            // The peer that is to read what was sent may need the core. A loop of yields would give it up to threads of the same
-            // scheduling group only, and unsettles the fair scheduler of some kernels (Linux 6.18) for seconds.
-            std::thread::sleep(LAST_WORDS_PAUSE);
+            // A peer on the same core needs it to read the last frames. A yield loop would only give way to threads of
+            // the same scheduling group, and unsettles the fair scheduler of some kernels (Linux 6.18) for seconds.
+            std::thread::sleep(FINAL_POLL_PAUSE);
             self.turn(clock.now());
         }
     }
 
-    /// What the worker has counted so far.
+    /// Returns the counters so far.
     pub fn summary(&mut self) -> Summary {
         let Core { engine, egress, .. } = &mut self.core;
         let mut summary = Summary::default();
@@ -293,54 +292,54 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         summary
     }
 
-    /// Frames that arrived here and were passed on to the worker that owns them.
+    /// Returns the number of received frames that were forwarded to the owning worker.
     pub fn misdirected(&self) -> u64 {
         self.ingress.misdirected()
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub fn nic(&mut self) -> &mut N {
         self.core.egress.nic()
     }
 
-    /// The engine, for a look at it.
+    /// Returns the engine.
     pub fn engine(&self) -> &E {
         &self.core.engine
     }
 
-    /// Gives the queue pair back. Connections are forgotten, and their peers are not told.
+    /// Returns the queue pair and drops all connections without notice to their peers.
     pub fn into_nic(self) -> N {
         self.core.egress.into_nic()
     }
 
-    /// The service, for a look at its counters.
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.service
     }
 
-    /// The service, to be told something between two turns.
+    /// Returns the service, for changes between turns.
     pub fn service_mut(&mut self) -> &mut S {
         &mut self.service
     }
 
-    fn read_mail(&mut self) -> usize {
+    fn process_mailboxes(&mut self) -> usize {
         let now = self.core.now;
         let mut read = 0;
-        while read < MAIL_PER_TURN {
+        while read < MESSAGES_PER_TURN {
             let Some(mail) = self.inbox.receive() else { break };
             read += 1;
             let Core { engine, egress, slow, .. } = &mut self.core;
             match mail {
-                Mail::Frame(frame) => self.ingress.frame(frame, true, egress, engine, slow, now),
-                Mail::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.new, now),
-                Mail::Resolving(ip) => self.ingress.note_resolving(ip, now),
-                Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
-                Mail::Verified => self.verified(),
-                Mail::Network(network) => self.core.take_network(&self.config, *network),
-                Mail::NeighborLost(ip) => _ = slow.six().map(|six| six.neighbor_unreachable(ip, now)),
+                WorkerMsg::Frame(frame) => self.ingress.rx_frame(frame, true, egress, engine, slow, now),
+                WorkerMsg::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.may_create, now),
+                WorkerMsg::Resolving(ip) => self.ingress.note_resolving(ip, now),
+                WorkerMsg::Lease(lease) => self.core.set_lease(&self.config, lease),
+                WorkerMsg::AddressesVerified => self.verified(),
+                WorkerMsg::RouterInfo(network) => self.core.set_router_info(&self.config, *network),
+                WorkerMsg::NeighborUnreachable(ip) => _ = slow.ipv6().map(|ipv6| ipv6.neighbor_unreachable(ip, now)),
             }
         }
-        while read < MAIL_PER_TURN {
+        while read < MESSAGES_PER_TURN {
             let Some(letter) = self.messages.receive() else { break };
             read += 1;
             match letter {
@@ -359,10 +358,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         read
     }
 
-    /// Delivers events and lets the engine send, until nothing is left or for as many rounds as a turn has.
+    /// Delivers events and lets the engine send until there are no more events, at most [`EVENT_ROUNDS`] times.
     fn deliver(&mut self) -> usize {
         let mut delivered = if self.ingress.datagrams.is_empty() { 0 } else { self.deliver_datagrams() };
-        for _ in 0..ROUNDS {
+        for _ in 0..EVENT_ROUNDS {
             self.core.engine.take_events(&mut self.news);
             let news = self.news.len();
             delivered += news;
@@ -379,7 +378,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         delivered
     }
 
-    /// Delivers as many datagrams as the transmit queue has room for, so that each can be answered. The others wait for the next turn.
+    /// Delivers as many datagrams as the transmit queue has room for, so that each can be answered.
     #[inline(never)]
     fn deliver_datagrams(&mut self) -> usize {
         let most = self.ingress.datagrams.len().min(self.core.egress.room());
@@ -389,7 +388,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         most
     }
 
-    /// Delivers the news in the order that [`Service`] defines.
+    /// Delivers events in the order that [`Service`] defines.
     fn dispatch(&mut self) {
         let Worker { core: net, service, states, news, .. } = self;
         let is_plain = news.readable.len() == news.len();
@@ -401,15 +400,15 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 }
                 states[conn.slot()] = Some(state);
             }
-            // `opened` may have read what came with it.
+            // `opened` may have consumed the received data.
             news.readable.retain(|conn| net.engine.received(*conn) > 0);
         }
         if !net.silenced.is_empty() {
-            news.readable.retain(|conn| net.keeps_readable(*conn));
+            news.readable.retain(|conn| net.delivers_readable(*conn));
         }
         let served = if news.readable.is_empty() { 0 } else { service.burst(net, &news.readable) };
         for &conn in news.readable.iter().skip(served) {
-            if !net.silenced.is_empty() && !net.keeps_readable(conn) {
+            if !net.silenced.is_empty() && !net.delivers_readable(conn) {
                 continue;
             }
             if let Some(Some(state)) = states.get_mut(conn.slot()) {
@@ -422,14 +421,14 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.news.clear();
     }
 
-    /// Delivers what is neither a new connection nor something to read.
+    /// Delivers events other than `opened` and `readable`.
     fn dispatch_others(&mut self) {
         let Worker { core: net, service, states, news, .. } = self;
-        // One that closes releases its slot, so timers come before `closed`, which is the last in the list of its connection.
+        // `closed` is the last event of a connection and releases its slot, so it follows the timers.
         let is_closed = |event: &&Event| matches!(event, Event::Closed(..));
         for event in news.others.iter().filter(|event| !is_closed(event)) {
             match *event {
-                // There is none after `close`, nor where it has been used since.
+                // No `writable` after `close`, or when the room has been used since.
                 Event::Writable(conn) if !net.silenced.has(conn) && net.engine.room(conn) > 0 => {
                     if let Some(Some(state)) = states.get_mut(conn.slot()) {
                         service.writable(net, conn, state);
@@ -445,7 +444,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         for &conn in &news.timers {
-            if net.keeps_timer(conn)
+            if net.delivers_timer(conn)
                 && let Some(Some(state)) = states.get_mut(conn.slot())
             {
                 service.timer(net, conn, state);

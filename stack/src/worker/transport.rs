@@ -1,67 +1,67 @@
-//! What services act on, and by which addresses.
+//! [`Transport`] of the worker's service, and the selection of local addresses.
 
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
 use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::engine::Engine;
-use crate::ipv6::Network;
+use crate::ipv6::RouterInfo;
 use crate::slow_path::{DhcpLease, SlowPath};
-use crate::udp::Outcome;
+use crate::udp::SendResult;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, respond_in_steps};
 use std::net::SocketAddr;
 
-/// What a service acts on: the engine and the way out, in a burst of events.
+/// [`Transport`] of a service: the engine and the transmit path.
 pub(super) struct Core<N: Nic, E> {
     pub worker: usize,
     pub now: Instant,
     pub engine: E,
     pub egress: Egress<N>,
     pub slow: SlowPath,
-    /// What DHCP came to.
+    /// DHCP lease.
     pub lease: Option<DhcpLease>,
-    /// What routers have advertised.
-    pub network: Option<Network>,
-    /// Our IPv6 addresses are known to be nobody else's.
+    /// Router advertisements.
+    pub network: Option<RouterInfo>,
+    /// Whether the IPv6 addresses have passed DAD.
     pub is_verified: bool,
     pub stopping: bool,
     pub silenced: Silenced,
 }
 
-/// Connections whose service gets no event but `closed`, and timers that are not to be delivered.
+/// Connections whose service receives only `closed`, and timer events to suppress.
 #[derive(Default)]
 pub(super) struct Silenced {
-    /// Connections that the service has aborted (`None`) or closed with a lingering close, until `closed` is delivered.
+    /// Connections that the service aborted (`None`) or closed with a lingering close, until `closed` is delivered.
     conns: HashMap<ConnId, Option<Linger>, foldhash::fast::FixedState>,
-    /// Connections whose timer was set since expired timers were collected. Their expiry is out of date.
+    /// Connections whose timer was set after the expired timers were collected. Their expiry is out of date.
     rearmed: HashSet<ConnId, foldhash::fast::FixedState>,
-    /// Timers have expired, or may have, and have not been delivered.
+    /// Whether expired timers may await delivery.
     pub timers_pending: bool,
 }
 
 impl Silenced {
-    /// Returns whether there is no such connection: then no event needs a look at its connection.
+    /// Returns whether no connection is silenced, in which case events need no lookup.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
     }
 
-    /// Returns whether `conn` is such a connection.
+    /// Returns whether `conn` is silenced.
     pub fn has(&self, conn: ConnId) -> bool {
         !self.is_empty() && self.conns.contains_key(&conn)
     }
 
-    /// Forgets `conn`, whose `closed` is delivered.
+    /// Removes `conn` when its `closed` event is delivered.
     pub fn forget(&mut self, conn: ConnId) {
         if !self.is_empty() {
             self.conns.remove(&conn);
         }
     }
 
-    /// Notes that all expired timers have been delivered.
+    /// Records that all expired timers have been delivered.
     #[inline(always)]
     pub fn end_timers(&mut self) {
         self.timers_pending = false;
@@ -71,11 +71,11 @@ impl Silenced {
     }
 }
 
-/// The addresses that may be used with this lease and on this network, those of IPv6 only when they have been verified.
+/// Returns the usable addresses with this lease and router information; IPv6 addresses only after DAD.
 pub(super) fn addresses_of(
     config: &Config,
     lease: Option<DhcpLease>,
-    network: Option<&Network>,
+    network: Option<&RouterInfo>,
     is_verified: bool,
     mac: MacAddr,
 ) -> Addresses {
@@ -85,40 +85,40 @@ pub(super) fn addresses_of(
     let addresses = Addresses::new(&own, &gateways.collect::<Vec<_>>(), mac);
     let addresses = if config.slaac && is_verified { addresses.with_link_local(mac) } else { addresses };
     match network.filter(|_| is_verified) {
-        Some(network) => addresses.with_network(network),
+        Some(network) => addresses.with_router_info(network),
         None => addresses,
     }
 }
 
 impl<N: Nic, E: Engine<N>> Core<N, E> {
-    /// Goes by what DHCP says from now on.
-    pub fn take_lease(&mut self, config: &Config, lease: Option<DhcpLease>) {
+    /// Applies a new DHCP lease, or its loss.
+    pub fn set_lease(&mut self, config: &Config, lease: Option<DhcpLease>) {
         match lease {
             Some(DhcpLease { address, .. }) if self.worker == 0 => tracing::info!("DHCP: {address}"),
             None if self.worker == 0 => tracing::warn!("DHCP: no address"),
             _ => {}
         }
         self.lease = lease;
-        self.renew_addresses(config);
+        self.update_addresses(config);
     }
 
-    /// Goes by what routers have advertised from now on.
-    pub fn take_network(&mut self, config: &Config, network: Network) {
+    /// Applies new router information.
+    pub fn set_router_info(&mut self, config: &Config, network: RouterInfo) {
         let old = self.network.replace(network).unwrap_or_default();
         if self.worker == 0 {
             network.log(&old);
         }
-        self.egress.set_link(&network);
+        self.egress.apply_router_info(&network);
         if old.mtu != network.mtu {
             self.engine.set_mtu_v6(self.egress.mtu_v6());
         }
-        self.renew_addresses(config);
+        self.update_addresses(config);
     }
 
-    /// Has the addresses from now on that we may use.
-    pub fn renew_addresses(&mut self, config: &Config) {
+    /// Recomputes the local addresses.
+    pub fn update_addresses(&mut self, config: &Config) {
         let addresses = addresses_of(config, self.lease, self.network.as_ref(), self.is_verified, self.egress.mac());
-        let lost = |cidr: &&IpCidr| !addresses.is_ours(cidr.address());
+        let lost = |cidr: &&IpCidr| !addresses.is_local(cidr.address());
         for lost in self.egress.addresses().own().iter().filter(lost) {
             self.engine.address_removed(lost.address());
         }
@@ -128,10 +128,10 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
 }
 
 impl<N: Nic, E: Engine<N>> Core<N, E> {
-    /// Returns whether `conn` has something to read for its service. Discards the input of a connection that is silenced, and
-    /// resets one whose lingering close has discarded too much.
+    /// Returns whether `conn` has data for its service. Discards the data of a silenced connection, and resets it when
+    /// a lingering close has discarded too much.
     #[cold]
-    pub fn keeps_readable(&mut self, conn: ConnId) -> bool {
+    pub fn delivers_readable(&mut self, conn: ConnId) -> bool {
         let Some(silenced) = self.silenced.conns.get_mut(&conn) else { return true };
         let received = self.engine.received(conn);
         self.engine.consume(conn, received);
@@ -141,9 +141,9 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
         false
     }
 
-    /// Returns whether the expired timer of `conn` is for its service. The timer of a lingering close is not: it resets the
-    /// connection.
-    pub fn keeps_timer(&mut self, conn: ConnId) -> bool {
+    /// Returns whether the expired timer of `conn` is for its service. The timer of a lingering close resets the
+    /// connection instead.
+    pub fn delivers_timer(&mut self, conn: ConnId) -> bool {
         match self.silenced.conns.get(&conn) {
             None => !self.silenced.rearmed.contains(&conn),
             Some(None) => false,
@@ -232,14 +232,14 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.close(conn);
         self.engine.set_timer(conn, Some(self.now + LINGER_TIME));
         self.silenced.conns.insert(conn, Some(Linger::new(self.now)));
-        self.keeps_readable(conn);
+        self.delivers_readable(conn);
     }
 
     fn abort(&mut self, conn: ConnId) {
         if self.engine.peer_addr(conn).is_some() {
             self.silenced.conns.insert(conn, None);
             self.engine.abort(conn);
-            // smoltcp's sockets keep what was received.
+            // smoltcp's sockets keep received data after an abort.
             let received = self.engine.received(conn);
             self.engine.consume(conn, received);
         }
@@ -262,10 +262,10 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        match self.slow.direct.send(&datagram, &mut self.egress, self.now) {
-            Outcome::Sent => Ok(()),
-            Outcome::Full => Err(datagram),
-            Outcome::Other => self.slow.send(datagram, self.now),
+        match self.slow.udp.send(&datagram, &mut self.egress, self.now) {
+            SendResult::Sent => Ok(()),
+            SendResult::Full => Err(datagram),
+            SendResult::NotHandled => self.slow.send(datagram, self.now),
         }
     }
 

@@ -13,21 +13,21 @@ use std::net::IpAddr;
 const MAX: usize = 4096;
 /// Other messages that are forwarded at once after a quiet time: a part of what the mailbox of a worker that is busy can hold.
 const BURST: u32 = 256;
-/// How long an answer is waited for: until the last question has been given up.
+/// How long an answer is waited for: until the last solicitation has been given up.
 const WAIT: Duration = Duration::from_secs(4);
 
 /// Neighbours that other workers are asking for.
-pub(crate) struct Resolving {
-    /// By address, with the time of the last question that this worker was told of.
+pub(crate) struct PendingResolutions {
+    /// By address, with the time of the last solicitation that this worker was told of.
     asked: HashMap<Key, Instant, foldhash::fast::FixedState>,
     others: RateLimit,
 }
 
-impl Resolving {
+impl PendingResolutions {
     /// None yet; the hash is keyed by `seed`.
     pub fn new(seed: u64) -> Self {
         let asked = HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed));
-        Resolving { asked, others: RateLimit::new(BURST) }
+        PendingResolutions { asked, others: RateLimit::new(BURST) }
     }
 
     /// Notes that another worker is asking for `ip`.
@@ -40,7 +40,7 @@ impl Resolving {
         }
     }
 
-    /// Returns true if a message about `ip` is to be forwarded to the other workers: it answers a question of theirs, or is
+    /// Returns true if a message about `ip` is to be forwarded to the other workers: it answers a solicitation of theirs, or is
     /// within the rate for other messages.
     pub fn forwards(&mut self, ip: IpAddr, now: Instant) -> bool {
         let is_answer = self.asked.remove(&Key(ip)).is_some_and(|at| now.since(at) < WAIT);

@@ -18,19 +18,19 @@ fn learn(table: &mut Neighbors<u32>, ip: IpAddr, mac: MacAddr, new: bool, now: I
     }
 }
 
-fn tend(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Question>, Vec<(IpAddr, Vec<u32>)>) {
+fn tend(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Solicitation>, Vec<(IpAddr, Vec<u32>)>) {
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
-    table.tend(now, |question| asked.push(question), |ip, parked| lost.push((ip, parked)));
+    table.tend(now, |solicitation| asked.push(solicitation), |ip, parked| lost.push((ip, parked)));
     (asked, lost)
 }
 
 #[test]
 fn packets_wait_for_the_answer_and_the_oldest_give_way() {
     let mut table = Neighbors::new(0);
-    assert_eq!(table.look_up(ip(1), at(0)), Lookup::Ask);
+    assert_eq!(table.look_up(ip(1), at(0)), Lookup::Solicit);
     assert_eq!(table.park(ip(1), 0), None);
     for n in 1..=MAX_PARKED as u32 {
-        assert_eq!(table.look_up(ip(1), at(0)), Lookup::Asked);
+        assert_eq!(table.look_up(ip(1), at(0)), Lookup::Pending);
         assert_eq!(table.park(ip(1), n), (n == MAX_PARKED as u32).then_some(0));
     }
     assert_eq!(learn(&mut table, ip(1), MAC, false, at(0)), (1..=MAX_PARKED as u32).collect::<Vec<_>>());
@@ -64,12 +64,12 @@ fn an_unanswered_question_is_repeated_and_given_up() {
     table.look_up(ip(1), at(0));
     table.park(ip(1), 7);
     assert_eq!(tend(&mut table, at(0)), (vec![], vec![]));
-    let question = vec![Question { ip: ip(1), to: None }];
-    assert_eq!(tend(&mut table, at(1)), (question.clone(), vec![]));
-    assert_eq!(tend(&mut table, at(2)), (question, vec![]));
+    let solicitation = vec![Solicitation { ip: ip(1), to: None }];
+    assert_eq!(tend(&mut table, at(1)), (solicitation.clone(), vec![]));
+    assert_eq!(tend(&mut table, at(2)), (solicitation, vec![]));
     assert_eq!(tend(&mut table, at(3)), (vec![], vec![(ip(1), vec![7])]));
     assert_eq!(table.next_deadline(), None);
-    assert_eq!(table.look_up(ip(1), at(4)), Lookup::Ask);
+    assert_eq!(table.look_up(ip(1), at(4)), Lookup::Solicit);
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn an_old_neighbour_is_used_while_it_is_asked_again() {
     let mut table = Neighbors::<u32>::new(0);
     learn(&mut table, ip(1), MAC, true, at(0));
     assert_eq!(table.look_up(ip(1), at(29)), Lookup::Known(MAC));
-    let question = Question { ip: ip(1), to: Some(MAC) };
-    assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, question));
+    let solicitation = Solicitation { ip: ip(1), to: Some(MAC) };
+    assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, solicitation));
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
-    assert_eq!(tend(&mut table, at(31)).0, [question]);
+    assert_eq!(tend(&mut table, at(31)).0, [solicitation]);
     learn(&mut table, ip(1), MAC, false, at(31));
     assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
 }
@@ -104,35 +104,35 @@ fn times_that_routers_say_are_of_ipv6() {
 #[test]
 fn who_is_doubted_is_asked_for_among_all_and_sent_to_meanwhile() {
     let other = MacAddr([2, 0, 0, 0, 0, 8]);
-    let [first, second] = [1, 2].map(|n| Question { ip: ip(n), to: None });
+    let [first, second] = [1, 2].map(|n| Solicitation { ip: ip(n), to: None });
     let mut table = Neighbors::new(0);
     learn(&mut table, ip(1), MAC, true, at(0));
     learn(&mut table, ip(2), MAC, true, at(0));
     // One of them is being asked where it was.
-    assert!(matches!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, Question { to: Some(MAC), .. })));
-    assert_eq!(table.look_up(ip(3), at(30)), Lookup::Ask);
+    assert!(matches!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, Solicitation { to: Some(MAC), .. })));
+    assert_eq!(table.look_up(ip(3), at(30)), Lookup::Solicit);
     table.park(ip(3), 7);
     table.doubt();
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, first));
     assert_eq!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, second));
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
-    assert_eq!(table.look_up(ip(3), at(30)), Lookup::Asked);
-    let mut questions = tend(&mut table, at(31)).0;
-    questions.sort_by_key(|question| question.ip);
-    assert_eq!(questions, [first, second, Question { ip: ip(3), to: None }]);
+    assert_eq!(table.look_up(ip(3), at(30)), Lookup::Pending);
+    let mut solicitations = tend(&mut table, at(31)).0;
+    solicitations.sort_by_key(|solicitation| solicitation.ip);
+    assert_eq!(solicitations, [first, second, Solicitation { ip: ip(3), to: None }]);
     learn(&mut table, ip(1), other, false, at(31));
     assert_eq!(table.look_up(ip(1), at(31)), Lookup::Known(other));
     assert_eq!(learn(&mut table, ip(3), MAC, false, at(31)), [7]);
     // Whoever does not answer is gone.
     (32..=33).for_each(|second| _ = tend(&mut table, at(second)));
-    assert_eq!(table.look_up(ip(2), at(34)), Lookup::Ask);
+    assert_eq!(table.look_up(ip(2), at(34)), Lookup::Solicit);
 }
 
 #[test]
 fn what_nobody_asked_for_is_learnt_only_on_request() {
     let mut table = Neighbors::<u32>::new(0);
     learn(&mut table, ip(1), MAC, false, at(0));
-    assert_eq!(table.look_up(ip(1), at(0)), Lookup::Ask);
+    assert_eq!(table.look_up(ip(1), at(0)), Lookup::Solicit);
     learn(&mut table, ip(2), MAC, true, at(0));
     assert_eq!(table.look_up(ip(2), at(0)), Lookup::Known(MAC));
 }
@@ -184,11 +184,11 @@ fn families_have_limits_of_their_own() {
         table.learn(ip6(n), MAC, true, at(0));
     }
     for n in 0..MAX_ASKED as u32 {
-        assert_eq!(table.look_up(ip6(1 << 20 | n), at(0)), Lookup::Ask);
+        assert_eq!(table.look_up(ip6(1 << 20 | n), at(0)), Lookup::Solicit);
     }
     assert_eq!(table.look_up(ip6(1 << 21), at(0)), Lookup::Refused);
     assert_eq!(table.learn(ip(1), MAC, true, at(0)), Update::Created);
-    assert_eq!(table.look_up(ip(2), at(0)), Lookup::Ask);
+    assert_eq!(table.look_up(ip(2), at(0)), Lookup::Solicit);
 }
 
 #[test]
@@ -202,14 +202,14 @@ fn used_entry_is_replaced_only_after_scan_and_if_no_connection_needs_it() {
     table.scanned(200, true);
     assert_eq!(table.scan(), None);
     // Entries that were used when the scan began may belong to connections that it did not see.
-    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Ask, "the entry not used since then is replaced");
+    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Solicit, "the entry not used since then is replaced");
     assert_eq!(table.known(ip(0)), None);
     assert_eq!(table.look_up(ip(2 << 20), at(11)), Lookup::Refused, "and no other");
     assert_eq!(table.scan(), Some(0), "so another scan begins");
     table.mark_in_use(ip(1));
     assert_eq!(table.look_up(ip(2), at(12)), Lookup::Known(MAC));
     table.scanned(200, true);
-    let replaced = (0..500).filter(|n| table.look_up(ip(2 << 20 | n), at(12)) == Lookup::Ask).count();
+    let replaced = (0..500).filter(|n| table.look_up(ip(2 << 20 | n), at(12)) == Lookup::Solicit).count();
     assert_eq!(replaced, 500);
     assert_eq!((table.known(ip(1)), table.known(ip(2))), (Some(MAC), Some(MAC)), "in use, and used since");
     assert_eq!((table.entries.len(), table.v4.entries), (MAX_NEIGHBORS, MAX_NEIGHBORS));
@@ -223,7 +223,7 @@ fn mark_of_earlier_scan_does_not_outlast_it() {
     assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Refused);
     table.scanned(1, true);
     for n in 0..MAX_NEIGHBORS as u32 - 1 {
-        assert_eq!(table.look_up(ip(1 << 20 | n), at(11)), Lookup::Ask);
+        assert_eq!(table.look_up(ip(1 << 20 | n), at(11)), Lookup::Solicit);
         table.learn(ip(1 << 20 | n), MAC, false, at(11));
         if table.known(ip(0)).is_none() {
             return;
@@ -288,7 +288,7 @@ fn no_address_of_a_neighbour_makes_the_hash_forget_the_rest() {
 fn questions_are_bounded() {
     let mut table = Neighbors::<u32>::new(0);
     for n in 0..MAX_ASKED as u32 {
-        assert_eq!(table.look_up(ip(n), at(0)), Lookup::Ask);
+        assert_eq!(table.look_up(ip(n), at(0)), Lookup::Solicit);
     }
     assert_eq!(table.look_up(ip(1 << 20), at(0)), Lookup::Refused);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::demux::{Host, Kind};
+use crate::demux::{FrameKind, Host};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::{L4, Nic, TxOffload};
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPa
 }
 
 fn shortcut(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
-    let shortcut = Shortcut::new(OURS, addresses);
+    let shortcut = FastDemux::new(OURS, addresses);
     let found = [shortcut.v4(frame, addresses), shortcut.v6(frame, addresses)];
     assert!(found[0].is_none() || found[1].is_none());
     found[0].or(found[1])
@@ -57,7 +57,7 @@ fn shortcut(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
 fn long_way(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
     let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
     match host.classify(frame) {
-        Ok(Kind::Tcp(tcp)) => Some(tcp),
+        Ok(FrameKind::Tcp(tcp)) => Some(tcp),
         _ => None,
     }
 }
@@ -207,7 +207,7 @@ proptest! {
         if let Some(tcp) = found.filter(|tcp| addresses.is_martian_peer(&tcp.tuple)) {
             // The engine refuses it.
             prop_assert_eq!(long_way(&frame, &addresses), None);
-            prop_assert!(tcp.tuple.remote_v4().is_none_or(|ip| ip.is_loopback() || addresses.is_ours(ip.into())));
+            prop_assert!(tcp.tuple.remote_v4().is_none_or(|ip| ip.is_loopback() || addresses.is_local(ip.into())));
         } else if found.is_some() {
             prop_assert_eq!(long_way(&frame, &addresses), found);
         } else if let Some(tcp) = long_way(&frame, &addresses) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::addresses::Addresses;
-use crate::ipv6::advertisement::tests::{ROUTER, STATION, frame, message, mtu, prefix};
+use crate::ipv6::router_advert::tests::{ROUTER, STATION, frame, message, mtu, prefix};
 use linerate_bypass::Packet;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ struct Bench {
     egress: Egress<MemoryNic>,
     peer: MemoryNic,
     now: Instant,
-    told: Network,
+    told: RouterInfo,
     /// Changes that workers were told of.
     tellings: usize,
     asked: Vec<(Instant, Asked)>,
@@ -40,7 +40,7 @@ impl Bench {
             egress: Egress::new(nic, addresses, MAC, 1500, 0),
             peer,
             now: Instant::ZERO,
-            told: Network::default(),
+            told: RouterInfo::default(),
             tellings: 0,
             asked: Vec::new(),
         };
@@ -51,8 +51,8 @@ impl Bench {
     fn hear_from(&mut self, router: Ipv6Addr, message: &[u8]) -> bool {
         let frame = frame(router, message);
         let said = Advertisement::parse(&frame).unwrap().unwrap();
-        let is_kept = self.autoconf.hear(&said, self.now);
-        self.tend();
+        let is_kept = self.autoconf.on_advertisement(&said, self.now);
+        self.poll();
         is_kept
     }
 
@@ -60,9 +60,9 @@ impl Bench {
         self.hear_from(ROUTER, &message(0, 1800, options))
     }
 
-    fn tend(&mut self) {
+    fn poll(&mut self) {
         self.autoconf.expire(self.now);
-        if let Some(network) = self.autoconf.tend(&mut self.egress, self.now) {
+        if let Some(network) = self.autoconf.poll(&mut self.egress, self.now) {
             self.told = network;
             self.tellings += 1;
         }
@@ -86,12 +86,12 @@ impl Bench {
         let mut steps = 0;
         while let Some(at) = self.autoconf.next_deadline(self.now).filter(|at| *at <= until) {
             self.now = at.max(self.now);
-            self.tend();
+            self.poll();
             steps += 1;
             assert!(steps < 100_000, "a deadline at which nothing is done: {at:?}");
         }
         self.now = until;
-        self.tend();
+        self.poll();
     }
 
     fn addresses(&self) -> Vec<(String, bool)> {
@@ -179,7 +179,7 @@ fn nothing_is_used_of_which_another_station_says_that_it_has_it() {
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
     solicitation.extend_from_slice(&ip.octets());
     let probe = frame(Ipv6Addr::UNSPECIFIED, &solicitation);
-    assert_eq!(bench.autoconf.object(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
+    assert_eq!(bench.autoconf.on_conflict(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
     bench.go_on(10);
     assert_eq!(bench.addresses(), []);
     // It is not tried over and over.
@@ -187,7 +187,7 @@ fn nothing_is_used_of_which_another_station_says_that_it_has_it() {
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     bench.go_on(10);
     assert_eq!((bench.addresses(), bench.times(Asked::Who).len()), (vec![], asked));
-    assert_eq!(bench.autoconf.object(&probe), None);
+    assert_eq!(bench.autoconf.on_conflict(&probe), None);
     // When it is over it may be.
     bench.go_on(4000);
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);

@@ -4,7 +4,7 @@
 //! Those are the groups in which neighbours are asked for; that of all nodes is never told (RFC 3810 §6). Who asks by version 1 is
 //! answered by version 1 (RFC 2710), and so is everybody for a while.
 
-use super::solicitation::by_chance;
+use super::router_solicit::by_chance;
 use crate::arp_ndp::{ALL_ROUTERS, group_address};
 use crate::checksum;
 use crate::config::Config;
@@ -53,7 +53,7 @@ struct Group {
 }
 
 /// What one worker tells of the groups of all.
-pub(super) struct Listener {
+pub(super) struct MldListener {
     groups: [Option<Group>; GROUPS],
     link_up: bool,
     /// When a question is to be answered, and when the last one was.
@@ -64,10 +64,10 @@ pub(super) struct Listener {
     random: fastrand::Rng,
 }
 
-impl Listener {
+impl MldListener {
     /// In no group yet.
     pub fn new(seed: u64) -> Self {
-        Listener {
+        MldListener {
             groups: [None; GROUPS],
             link_up: false,
             answer_at: None,
@@ -80,13 +80,13 @@ impl Listener {
     /// The link is up or down from now on; when it comes up, all groups are told.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         if up && !self.link_up {
-            self.tell_again(now);
+            self.report_again(now);
         }
         self.link_up = up;
     }
 
     /// Tells all groups anew: there was no address to tell them from before (RFC 3590 §4).
-    pub fn tell_again(&mut self, now: Instant) {
+    pub fn report_again(&mut self, now: Instant) {
         for group in self.groups.iter_mut().flatten().filter(|group| !group.ends) {
             (group.left, group.at) = (ROBUSTNESS, now);
         }
@@ -112,7 +112,7 @@ impl Listener {
     }
 
     /// Hears a question which groups we listen to, if `frame` is one (RFC 3810 §5.1, §6.2).
-    pub fn hear(&mut self, frame: &[u8], now: Instant) {
+    pub fn on_query(&mut self, frame: &[u8], now: Instant) {
         let Some((version, within, group)) = read_query(frame) else { return };
         if version == 1 {
             self.old_until = now + OLD_QUERIER;
@@ -126,7 +126,7 @@ impl Listener {
     }
 
     /// Tells what is due, from our link-local address if there is one.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) {
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.link_up {
             return;
         }
@@ -153,7 +153,7 @@ impl Listener {
         }
     }
 
-    /// When [`tend`](Self::tend) has something to do next.
+    /// When [`poll`](Self::poll) has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let changes = self.groups.iter().flatten().filter(|group| group.left > 0).map(|group| group.at);
         changes.chain(self.answer_at).min().filter(|_| self.link_up)
@@ -169,13 +169,13 @@ fn tell<N: Nic>(
 ) {
     if !is_old {
         if records.clone().next().is_some() {
-            egress.put(|packet, _| write_report(packet, source, records));
+            egress.send_with(|packet, _| write_report(packet, source, records));
         }
         return;
     }
     for (kind, group) in records {
         let (kind, to) = if kind == TO_INCLUDE { (DONE_V1, ALL_ROUTERS) } else { (REPORT_V1, group) };
-        egress.put(|packet, _| {
+        egress.send_with(|packet, _| {
             let message = packet.append(HEADERS + 24)?;
             message[HEADERS] = kind;
             message[HEADERS + 1..HEADERS + 8].fill(0);
@@ -205,7 +205,7 @@ fn write_report(
 fn finish(bytes: &mut [u8], source: Ipv6Addr, to: Ipv6Addr) -> Option<(MacAddr, EthernetProtocol)> {
     let (headers, message) = bytes.split_at_mut(HEADERS);
     let len = message.len();
-    let pseudo = checksum::partial(source.into(), to.into(), ICMPV6, len);
+    let pseudo = checksum::pseudo_header_sum(source.into(), to.into(), ICMPV6, len);
     let sum = !checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter());
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let payload = u16::try_from(len + ROUTER_ALERT.len()).ok()?.to_be_bytes();
@@ -232,7 +232,7 @@ fn read_query(frame: &[u8]) -> Option<(u8, Duration, Ipv6Addr)> {
     if next != ICMPV6 || !has_router_alert(&options[2..]) || message.first() != Some(&QUERY) {
         return None;
     }
-    let pseudo = checksum::partial(source.into(), destination.into(), ICMPV6, message.len());
+    let pseudo = checksum::pseudo_header_sum(source.into(), destination.into(), ICMPV6, message.len());
     if checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter()) != 0xffff {
         return None;
     }

@@ -27,7 +27,7 @@ fn report(records: &[(u8, u16)]) -> Told {
 }
 
 struct Bench {
-    listener: Listener,
+    listener: MldListener,
     egress: Egress<MemoryNic>,
     peer: MemoryNic,
     now: Instant,
@@ -39,7 +39,7 @@ impl Bench {
         let addresses = Addresses::new(&[], &[], MAC);
         let addresses = if has_address { addresses.with_link_local(MAC) } else { addresses };
         let egress = Egress::new(nic, addresses, MAC, 1500, 0);
-        let mut listener = Listener::new(3);
+        let mut listener = MldListener::new(3);
         listener.set_link(true, Instant::ZERO);
         Bench { listener, egress, peer, now: Instant::ZERO }
     }
@@ -54,14 +54,14 @@ impl Bench {
         let mut told = Vec::new();
         while let Some(at) = self.listener.next_deadline().filter(|at| *at <= end) {
             self.now = at.max(self.now);
-            told.extend(self.tend().into_iter().map(|said| (self.now.since(start), said)));
+            told.extend(self.poll().into_iter().map(|said| (self.now.since(start), said)));
         }
         self.now = end;
         told
     }
 
-    fn tend(&mut self) -> Vec<Told> {
-        self.listener.tend(&mut self.egress, self.now);
+    fn poll(&mut self) -> Vec<Told> {
+        self.listener.poll(&mut self.egress, self.now);
         self.egress.flush();
         let mut frames = Vec::with_capacity(32);
         self.peer.rx_burst(&mut frames);
@@ -82,7 +82,7 @@ fn read(frame: &[u8]) -> Told {
     assert_eq!(usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip.len() - 40);
     assert_eq!(frame[..6], group_address(to.into()).0);
     let message = &ip[48..];
-    let pseudo = checksum::partial(source.into(), to.into(), ICMPV6, message.len());
+    let pseudo = checksum::pseudo_header_sum(source.into(), to.into(), ICMPV6, message.len());
     assert_eq!(checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter()), 0xffff);
     let records = match message[0] {
         REPORT_V2 => {
@@ -131,7 +131,7 @@ fn before_there_is_an_address_it_is_told_from_none_and_when_the_link_is_up() {
     bench.listener.set_link(true, bench.now);
     let told = bench.told();
     assert_eq!((told.len(), told[0].source), (2, Ipv6Addr::UNSPECIFIED));
-    bench.listener.tell_again(bench.now);
+    bench.listener.report_again(bench.now);
     assert_eq!(bench.told().len(), 2);
 }
 
@@ -147,9 +147,9 @@ fn questions_are_answered_in_time() {
         (group(3), 28, false),
         (Ipv6Addr::UNSPECIFIED, 26, false),
     ] {
-        bench.listener.hear(&query(of, 10_000, len), bench.now);
+        bench.listener.on_query(&query(of, 10_000, len), bench.now);
         // Asked twice, answered once.
-        bench.listener.hear(&query(of, 10_000, len), bench.now);
+        bench.listener.on_query(&query(of, 10_000, len), bench.now);
         let told = bench.go_on(Duration::from_secs(10));
         let expected = if is_answered { vec![report(&[(IS_EXCLUDE, 1), (IS_EXCLUDE, 2)])] } else { vec![] };
         assert_eq!(told.into_iter().map(|(_, told)| told).collect::<Vec<_>>(), expected, "{of} {len}");
@@ -161,7 +161,7 @@ fn version_1_is_answered_by_version_1_for_a_while() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
     bench.told();
-    bench.listener.hear(&query(Ipv6Addr::UNSPECIFIED, 1000, 24), bench.now);
+    bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 1000, 24), bench.now);
     let told = |kind, to| Told { kind, source: LINK_LOCAL, to, records: vec![(0, group(1))] };
     assert_eq!(bench.told(), [told(REPORT_V1, group(1))]);
     bench.listen(&[]);
@@ -190,10 +190,10 @@ fn questions_that_are_not_valid_are_not_heard() {
         ("not ICMPv6", changed(40, 59)),
         ("a length beyond the frame", changed(5, 255)),
     ] {
-        bench.listener.hear(&frame, bench.now);
+        bench.listener.on_query(&frame, bench.now);
         assert_eq!(bench.told(), [], "{what}");
     }
-    bench.listener.hear(&good, bench.now);
+    bench.listener.on_query(&good, bench.now);
     assert_eq!(bench.told().len(), 1);
 }
 
@@ -204,8 +204,8 @@ fn a_flood_of_questions_makes_no_flood_of_answers() {
     bench.told();
     let mut answers = 0;
     for _ in 0..1000 {
-        bench.listener.hear(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
-        answers += bench.tend().len();
+        bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
+        answers += bench.poll().len();
         bench.now += Duration::from_millis(1);
     }
     assert!((1..=11).contains(&answers), "{answers}");
@@ -223,12 +223,12 @@ proptest! {
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..120), at in 0_usize..100, kept in 0_usize..100) {
         let mut bench = Bench::new(true);
         bench.listen(&[1]);
-        bench.listener.hear(&bytes, bench.now);
+        bench.listener.on_query(&bytes, bench.now);
         let mut frame = query(group(1), 5, 28);
         let at = at.min(frame.len());
         frame.splice(at.., bytes);
         frame.truncate(at + kept);
-        bench.listener.hear(&frame, bench.now);
+        bench.listener.on_query(&frame, bench.now);
         prop_assert!(bench.told().len() <= 3);
     }
 
@@ -242,7 +242,7 @@ proptest! {
         }
         bench.listen(&[5]);
         bench.told();
-        bench.listener.hear(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
+        bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
         prop_assert_eq!(bench.told(), [report(&[(IS_EXCLUDE, 5)])]);
     }
 }

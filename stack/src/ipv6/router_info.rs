@@ -1,46 +1,47 @@
-//! What routers have advertised, as all workers go by it.
+//! Information from router advertisements, as passed to all workers.
 
 use super::autoconf::{ADDRESSES, PREFIXES};
 use crate::config::IpCidr;
 use linerate_bypass::time::Duration;
 use std::net::Ipv6Addr;
 
-/// What the link is like by what routers say of it.
+/// Link parameters from router advertisements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Network {
-    /// Addresses of ours, and whether they are deprecated (RFC 4862 §5.5.4).
+pub(crate) struct RouterInfo {
+    /// Local addresses, and whether each is deprecated (RFC 4862 §5.5.4).
     pub addresses: [Option<(IpCidr, bool)>; ADDRESSES],
-    /// Prefixes that are on the link (RFC 4861 §6.3.4).
+    /// On-link prefixes (RFC 4861 §6.3.4).
     pub on_link: [Option<IpCidr>; PREFIXES],
-    /// The router for what is not (RFC 4861 §6.3.6).
+    /// Default router (RFC 4861 §6.3.6).
     pub router: Option<Ipv6Addr>,
-    /// The largest IPv6 packet.
+    /// MTU for IPv6.
     pub mtu: Option<u16>,
-    /// How long a neighbour is believed that was heard of, and the time between questions.
+    /// Reachable time of a neighbour, and the interval between solicitations.
     pub reachable: Option<Duration>,
     pub retransmit: Option<Duration>,
 }
 
-impl Network {
-    /// Addresses of ours, and whether they are deprecated; those that are not first.
+impl RouterInfo {
+    /// Returns the local addresses and whether each is deprecated, preferred ones first.
     pub fn addresses(&self) -> impl Iterator<Item = (IpCidr, bool)> + '_ {
         let of = |wanted| self.addresses.iter().copied().flatten().filter(move |(_, deprecated)| *deprecated == wanted);
         of(false).chain(of(true))
     }
 
-    /// Prefixes that are on the link.
+    /// Returns the on-link prefixes.
     pub fn on_link(&self) -> impl Iterator<Item = IpCidr> + '_ {
         self.on_link.iter().copied().flatten()
     }
 
-    /// The router for what is not on the link.
+    /// Returns the default router.
     pub fn router(&self) -> Option<Ipv6Addr> {
         self.router
     }
 
-    /// Says in the log what is not as in `old`.
-    pub fn log(&self, old: &Network) {
-        let state = |network: &Network, cidr| network.addresses().find(|(own, _)| *own == cidr).map(|(_, state)| state);
+    /// Logs the differences from `old`.
+    pub fn log(&self, old: &RouterInfo) {
+        let state =
+            |network: &RouterInfo, cidr| network.addresses().find(|(own, _)| *own == cidr).map(|(_, state)| state);
         for (cidr, deprecated) in self.addresses() {
             match (state(old, cidr), deprecated) {
                 (None, _) => tracing::info!("SLAAC: {cidr}"),
@@ -52,7 +53,7 @@ impl Network {
             }
         }
         for (cidr, _) in old.addresses().filter(|(cidr, _)| state(self, *cidr).is_none()) {
-            tracing::warn!("SLAAC: {cidr} is ours no more");
+            tracing::warn!("SLAAC: {cidr} has expired")
         }
         if self.router != old.router {
             match self.router {
