@@ -1,13 +1,14 @@
-//! Fair shares of the port's packets: limits of one connection while packets run low, and the sweep that takes packets back from
-//! connections that hold more than their share or have stopped to progress.
+//! Fair shares of the port's packets: limits of one connection while packets run low, and the sweep that takes packets
+//! back from connections that hold more than their share or make no progress.
 //!
-//! A connection may hold any number of packets up to its buffer limits while all connections together hold less than the pressure
-//! limit. Beyond it, the share of a connection is the limit divided by the number of connections that hold packets, at most half of the
-//! packets that are left, and at least [`MIN_SHARE`]. The sweep visits connections in order of their slots. Under pressure it takes packets from the largest holders first:
-//! each pass over all connections halves the number of packets from which on a connection is a target. It discards out-of-order data,
-//! which the peer retransmits (RFC 2018 §8 permits it), moves queued data to the heap, and packs unread data into fewer packets.
-//! A connection whose peer has not acknowledged anything for [`SHED_AFTER`] and that still holds more is reset. Linux does the same
-//! below `tcp_mem`: it collapses and prunes queues, and kills orphans.
+//! A connection may hold any number of packets up to its buffer limits while all connections together hold less than
+//! the pressure limit. Beyond it, the share of a connection is the limit divided by the number of connections that hold
+//! packets, at most half of the packets left, and at least [`MIN_SHARE`]. The sweep visits connections in order of
+//! their slots. Under pressure it takes packets from the largest holders first: each pass over all connections halves
+//! the number of packets from which on a connection is a target. The sweep discards out-of-order data, which the peer
+//! retransmits (RFC 2018 §8 permits it), moves queued data to the heap, and packs unread data into fewer packets. A
+//! connection whose peer has not acknowledged anything for [`SHED_AFTER`] and that still holds more is reset. Linux
+//! does the same below `tcp_mem`: it collapses and prunes queues, and kills orphans.
 
 use crate::congestion::CongestionControl;
 use crate::native::NativeEngine;
@@ -22,35 +23,35 @@ use linerate_bypass::time::{Duration, Instant};
 /// Packets that a connection may hold in each direction, however many others hold packets.
 pub(crate) const MIN_SHARE: usize = 4;
 
-/// Time without an acknowledgement after which queued data move to the heap and unread data are packed.
+/// Time without an acknowledgement after which queued data moves to the heap and unread data is packed.
 const PARK_AFTER: Duration = Duration::from_secs(15);
-/// Time without progress after which a connection is a target while packets run low. Data of connections that make progress are neither
-/// copied nor discarded, unless there is no packet for a connection that holds none.
+/// Time without progress after which a connection is a target while packets run low. Data of connections that make
+/// progress is neither copied nor discarded, unless there is no packet for a connection that holds none.
 const STALLED: Duration = Duration::from_millis(100);
 /// Time without an acknowledgement after which a connection beyond its share is reset while packets run low.
 const SHED_AFTER: Duration = Duration::from_secs(5);
 /// The same while there is no packet for a connection that holds none.
 const SHED_AFTER_IF_BLOCKED: Duration = Duration::from_millis(500);
-/// Time after which out-of-order data are discarded if the first gap has not been filled.
+/// Time after which out-of-order data is discarded if the first gap was not filled.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes in a packet on average up to which unread data are packed.
+/// Average bytes in a packet up to which unread data is packed.
 const SPARSE: usize = 512;
 
-/// Time between two steps of the sweep.
+/// Interval of the steps of the sweep.
 const PERIOD: Duration = Duration::from_millis(16);
 /// The same while packets run low.
 const PERIOD_UNDER_PRESSURE: Duration = Duration::from_micros(100);
 /// Steps of a pass over all connections, which takes about a second.
 const STEPS: usize = 64;
-/// Least number of connections that a step visits.
+/// Minimum connections visited by a step.
 const VISITS: usize = 16;
-/// Number of connections that a step visits while packets run low.
+/// Connections visited by a step while packets run low.
 const VISITS_UNDER_PRESSURE: usize = 256;
 
-/// Position and findings of the sweep.
+/// Position and results of the sweep.
 pub(crate) struct Sweep {
-    /// Slot that is visited next.
+    /// Slot visited next.
     cursor: usize,
     /// Time of the next step while packets do not run low.
     due: Instant,
@@ -58,9 +59,9 @@ pub(crate) struct Sweep {
     last: Instant,
     /// Packets from which on a connection is a target while packets run low.
     threshold: usize,
-    /// Bytes on the heap: the result of the last pass and what was moved since.
+    /// Bytes on the heap: the result of the last pass, and the bytes moved since.
     parked: usize,
-    /// Bytes on the heap found by the present pass.
+    /// Bytes on the heap found by the current pass.
     parked_in_pass: usize,
 }
 
@@ -69,13 +70,13 @@ impl Sweep {
         Sweep { cursor: 0, due: now, last: now, threshold: usize::MAX, parked: 0, parked_in_pass: 0 }
     }
 
-    /// Notes `bytes` moved to the heap.
+    /// Records that `bytes` were moved to the heap.
     fn park(&mut self, bytes: usize) {
         self.parked += bytes;
         self.parked_in_pass += bytes;
     }
 
-    /// Begins the next pass over all connections.
+    /// Starts the next pass over all connections.
     fn wrap(&mut self, pressure: usize, is_low: bool) {
         self.cursor = 0;
         self.parked = std::mem::take(&mut self.parked_in_pass);
@@ -83,18 +84,18 @@ impl Sweep {
     }
 }
 
-/// Times at which a connection last made progress in each direction, as far as the sweep has seen.
+/// Last progress of a connection in each direction, as seen by the sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// SND.UNA, and when it was first seen. [`Instant::ZERO`] before the first visit.
     sent: (Seq, Instant),
     /// RCV.NXT, and when it was first seen.
     received: (Seq, Instant),
-    /// End of the queued data that have been moved to the heap.
+    /// End of the queued data that was moved to the heap.
     parked_to: Option<Seq>,
 }
 
-/// Returns the time that has passed since `number` became what it is, none while nothing waits.
+/// Returns the time since `number` last changed; zero if nothing is pending.
 fn age(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: Instant) -> Duration {
     if !waits || seen.1 == Instant::ZERO || seen.0 != number {
         *seen = (number, now);
@@ -103,9 +104,9 @@ fn age(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: Instant) -> Dur
 }
 
 impl<P: Packet> Shared<P> {
-    /// Returns the packets that one connection may hold in one direction while packets run low: its part of the pressure limit, but no
-    /// more than half of what is left, so that connections that come later find some (Choudhury and Hahne, "Dynamic Queue Length
-    /// Thresholds for Shared-Memory Packet Switches", 1998).
+    /// Returns the packets that one connection may hold in one direction while packets run low: its part of the
+    /// pressure limit, but at most half of the packets left, so that later connections find some (Choudhury and Hahne,
+    /// "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
     #[cold]
     #[inline(never)]
     pub(crate) fn share(&self) -> usize {
@@ -118,19 +119,20 @@ impl<P: Packet> Shared<P> {
         (self.buffers.attached() + self.rr.len()).max(1)
     }
 
-    /// Returns true if received packets may not be added to a send queue of `pieces`, which needs no further packets.
+    /// Returns whether received packets may not be added to a send queue of `pieces`, which takes no further packets
+    /// from the pool.
     #[inline]
     pub(crate) fn may_not_forward(&self, pieces: usize) -> bool {
         self.is_low() && pieces >= (self.settings.packets_in_advance / self.holders()).max(MIN_SHARE)
     }
 
-    /// Returns true if a packet may be added to a send queue of `pieces`.
+    /// Returns whether a packet may be added to a send queue of `pieces`.
     #[inline]
     pub(crate) fn may_queue_packet(&self, pieces: usize) -> bool {
         !self.is_low() || self.mbufs_held.all < self.settings.packets_in_advance && pieces < self.share()
     }
 
-    /// Returns the time of the next step of the sweep, if it has connections to visit.
+    /// Returns the time of the next step of the sweep, if there are connections to visit.
     pub(crate) fn next_sweep(&self) -> Option<Instant> {
         if self.buffers.attached() == 0 {
             return None;
@@ -140,7 +142,7 @@ impl<P: Packet> Shared<P> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Visits connections if the next step of the sweep is due.
+    /// Performs the next step of the sweep if it is due.
     #[inline]
     pub(crate) fn sweep_if_due(&mut self, now: Instant) {
         if now >= self.shared.sweep.due || self.shared.is_low() {
@@ -180,7 +182,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Looks for data that have not moved for too long and, while packets run low, for packets beyond the share.
+    /// Handles data that has not moved for too long and, while packets run low, packets beyond the share.
     fn visit(&mut self, now: Instant) {
         let tcb = &*self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
@@ -200,7 +202,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if stalled >= PARK_AFTER {
             self.park();
-            // A service that waits for room to answer does not read.
+            // A service that waits for room for its response does not read.
             self.pack_unread();
         }
         if self.shared.is_low() && held >= self.shared.sweep.threshold {
@@ -227,7 +229,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Discards what lies beyond a gap. The peer has to retransmit it, although it may have been reported (RFC 2018 §8).
+    /// Discards data beyond a gap. The peer has to retransmit it, although it may have been reported (RFC 2018 §8).
     fn discard_out_of_order(&mut self) {
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
         if buffers.reassembly.is_empty() {
@@ -237,11 +239,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         buffers.reassembly.clear();
         self.shared.mbufs_held.all -= packets;
         self.shared.counters.discarded += packets as u64;
-        // Buffers without anything in them are given back by the next flush.
+        // The next flush detaches empty buffers.
         self.schedule_tx();
     }
 
-    /// Moves queued data to the heap, unless the heap holds as much of them as the pool could.
+    /// Moves queued data to the heap, unless the heap holds as much of it as the pool could.
     fn park(&mut self) {
         let tcb = &*self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
@@ -262,7 +264,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Packs what the service has not read into as few packets as it fits into, if packets hold little of it on average.
+    /// Packs unread data into as few packets as possible, if the packets hold little of it on average.
     fn pack_unread(&mut self) {
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
         if self.tcb.received as usize > buffers.received.len() * SPARSE {
@@ -275,7 +277,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 }
 
-/// Appends each unread packet to the one before it, where that has room. Returns the bytes copied.
+/// Appends each unread packet to the previous one, if that has room. Returns the bytes copied.
 fn pack<P: Packet>(buffers: &mut ConnBuffers<P>) -> usize {
     let mut copied = 0;
     let mut unread = std::mem::replace(&mut buffers.received, Queue::new());

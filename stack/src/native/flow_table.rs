@@ -334,7 +334,7 @@ mod tests {
         let read: usize = occupied.map(|(at, entry)| table.distance(table.home(*entry as u32), at) + 1).sum();
         let average = read as f64 / hashes.len() as f64;
         assert!((1.45..1.55).contains(&average), "{average}");
-        // Of 2¹⁶ other hashes, two are expected to match one of 2¹⁶ entries in all 31 bits.
+        // Two of 2¹⁶ other hashes are expected to match one of 2¹⁶ entries in all 31 bits.
         let wrong = hashes.iter().filter(|hash| table.candidate(hash.rotate_left(32)).is_some()).count();
         let homes: HashSet<_> = hashes.iter().map(|hash| table.home(tag_of(*hash))).collect();
         assert!(wrong < 20 && homes.len() > 1 << 15, "{wrong} {}", homes.len());

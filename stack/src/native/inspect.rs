@@ -26,7 +26,7 @@ pub struct Numbers {
     pub rcv_edge: u32,
     /// Bytes received in order and not consumed.
     pub received: u32,
-    /// Whether the peer's FIN was processed.
+    /// True if the peer's FIN was processed.
     pub peer_finished: bool,
     /// Shift of the peer's window field.
     pub snd_scale: u8,

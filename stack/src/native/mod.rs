@@ -150,8 +150,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if self.tcbs.len() >= self.shared.settings.connections {
             return None;
         }
-        let nobody = Tuple::received_v4(0, 0, 0);
-        self.tcbs.push(Tcb { flags: Flags::VACANT, ..Tcb::vacant(nobody) });
+        let unused = Tuple::received_v4(0, 0, 0);
+        self.tcbs.push(Tcb { flags: Flags::VACANT, ..Tcb::vacant(unused) });
         self.cold.push(TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial));
         Some(self.tcbs.len() as u32 - 1)
     }

@@ -62,7 +62,7 @@ pub(crate) struct Settings {
     pub fin_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub stall_timeout: Option<Duration>,
-    /// Whether a timer watches established connections without data in flight.
+    /// True if a timer watches established connections without data in flight.
     pub has_inactivity_timers: bool,
     /// Initial and maximum size of the receive queue in bytes.
     pub rx_initial: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Settings {
     /// Maximum segment size before TCP options are deducted (RFC 6691), of IPv4 and of IPv6.
     mss: [u16; 2],
     pub offload: Offload,
-    /// Whether transmission needs to write headers only: the port computes checksums and accepts chains.
+    /// True if transmission needs to write headers only: the port computes checksums and accepts chains.
     pub headers_only: bool,
     /// Maximum payload of a TSO packet.
     pub tso: Option<usize>,

@@ -36,9 +36,9 @@ const ECN_BIT: u32 = 1 << 5;
 pub(crate) struct CookieOptions {
     /// Shift of the peer's window field.
     pub window_scale: Option<u8>,
-    /// Whether the peer permits SACK.
+    /// True if the peer permits SACK.
     pub sack: bool,
-    /// Whether ECN is negotiated.
+    /// True if ECN is negotiated.
     pub ecn: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What arrives becomes the stream: payload in order, out of order and known already, and its end.
+//! Processing of received payload and FINs: in order, out of order, and duplicate.
 
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
@@ -11,21 +11,21 @@ use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 
-/// The longest payload that is put together with others in a [crowded](CROWDED) queue, and what all in the queue have on
-/// average then: the short ones among many long ones, the ends of messages, are not worth a copy.
+/// Maximum payload that is merged with other packets in a [crowded](CROWDED) queue, if the average payload in the queue
+/// is no longer. Short packets among long ones, such as the ends of messages, are not worth a copy.
 const SHORT: u32 = 256;
 
 /// Kinds of data for which a connection may hold one more packet.
 struct ReceiveRoom {
-    /// Packets run low.
+    /// True if packets run low.
     is_low: bool,
     in_order: bool,
     out_of_order: bool,
 }
 
 impl<P: Packet> ConnBuffers<P> {
-    /// Notes what of `seg`, whose payload has not been taken in, was received before, for the next acknowledgement to
-    /// report: the first contiguous part of it, and next the larger block that holds this part (RFC 2883 §4, §4.2).
+    /// Records the part of `seg` that was received before, which the next acknowledgement reports: the first contiguous
+    /// part, and next the larger block that contains it (RFC 2883 §4, §4.2). The payload of `seg` is not yet queued.
     pub(crate) fn note_dsack(&mut self, tcb: &mut Tcb, seg: &TcpHeader) {
         let end = seg.seq + seg.len;
         let duplicate = if seg.seq.before(tcb.rcv_nxt) {
@@ -42,17 +42,17 @@ impl<P: Packet> ConnBuffers<P> {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Takes in the payload of an acceptable segment.
+    /// Processes the payload of an acceptable segment.
     #[inline]
     pub(crate) fn receive_payload(&mut self, seg: &TcpHeader, mut packet: P, now: Instant) {
-        // The headers are in the first segment of a chain (the demultiplexer has read them there).
+        // The headers are in the first mbuf of a chain, where the demultiplexer has parsed them.
         let tail = packet.unchain();
         if !packet.adjust(seg.header) {
             return;
         }
         let tcb = &mut *self.tcb;
         let buffers = self.shared.buffers.attach(tcb);
-        // One that the port has put together of several wants an answer as they do.
+        // A segment merged by LRO counts as two, which triggers an immediate ACK.
         tcb.segs_unacked = tcb.segs_unacked.saturating_add(1 + u8::from(seg.len > u32::from(tcb.mss)));
         if tail.is_none() && seg.seq == tcb.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
@@ -92,7 +92,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let filled = tcb.rcv_nxt != before;
         let gap = gap || self.shared.buffers.of(tcb).is_some_and(|buffers| !buffers.reassembly.is_empty());
         if gap || !filled || seg.seq != before {
-            // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
+            // RFC 5681 §4.2: out-of-order data, a gap filled completely or in part, or no new data.
             tcb.flags |= Flags::ACK_NOW;
         }
         if filled {
@@ -103,13 +103,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.process_deferred_fin(now);
     }
 
-    /// Takes in what is next in order and within the window, in several segments: `first` and what follows it.
+    /// Queues the mbufs `first` and `tail` of a segment in order and within the window.
     fn receive_chain(&mut self, first: P, tail: P, now: Instant) {
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let mut next = Some(first);
         let mut rest = Some(tail);
-        // Others may be too many, and are looked at one by one.
+        // Further packets may exceed a limit, and are checked one by one.
         let before = buffers.received.len();
         let mut room = CROWDED
             .saturating_sub(before)
@@ -133,7 +133,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             let len = packet.len() as u32;
             self.receive_piece(seq, packet);
             if self.tcb.rcv_nxt != seq + len {
-                // No place: what follows would only lie behind a gap.
+                // The queue is full: the following data would be beyond a gap.
                 self.tcb.flags |= Flags::ACK_NOW;
                 break;
             }
@@ -153,7 +153,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             shared.buffers.of(self.tcb).map_or((0, 0), |it| (it.received.len(), it.received_packets()));
         ReceiveRoom {
             is_low,
-            // Beyond the limit for all, only for a service that reads nearly at once.
+            // Beyond the limit of all connections, only for a service that reads almost at once.
             in_order: all < settings.packets && (unread < settings.packets_received || queued < MIN_SHARE),
             out_of_order: all < settings.packets_in_advance
                 && unread < settings.pressure
@@ -161,7 +161,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Takes in one piece of payload at `seq`, in a single segment.
+    /// Queues the payload `packet`, a single mbuf, at `seq`.
     fn receive_piece(&mut self, mut seq: Seq, mut packet: P) {
         let room = self.receive_room();
         let tcb = &mut *self.tcb;
@@ -187,7 +187,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let len = packet.len() as u32;
         let before = buffers.received_packets();
         if seq == tcb.rcv_nxt {
-            // What fills a gap makes the queue longer by what lay behind it.
+            // A segment that fills a gap lengthens the queue by the data behind the gap.
             let fits = buffers.received.len() < self.shared.settings.rx_packets;
             let crowded = if room.is_low { MIN_SHARE } else { CROWDED };
             if buffers.received.len() >= crowded
@@ -215,7 +215,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         } else if !room.out_of_order {
             self.shared.counters.pruned += 1;
         } else {
-            // Each packet pins a buffer of the port: short ones are held only as many as long ones would be worth.
+            // Each packet pins an mbuf of the port: the number of short packets is limited to that of long packets with
+            // the same payload.
             let worth = CROWDED + buffers.reassembly.bytes() / SHORT as usize;
             let limit = self.shared.settings.rx_out_of_order.min(worth);
             match buffers.reassembly.insert(seq, packet, limit) {
@@ -227,12 +228,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.mbufs_held.all = self.shared.mbufs_held.all + buffers.received_packets() - before;
     }
 
-    /// The peer's FIN is at `at`.
+    /// Processes the peer's FIN at sequence number `at`.
     #[inline(always)]
     pub(crate) fn process_fin(&mut self, at: Seq, now: Instant) {
         let tcb = &mut *self.tcb;
         if !tcb.state.may_receive() {
-            // Again: it was acknowledged, and the acknowledgement was lost.
+            // Retransmission of the FIN: its acknowledgement was lost.
             tcb.flags |= Flags::ACK_NOW;
             return self.schedule_tx();
         }
@@ -246,7 +247,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Takes the peer's FIN in, if it came before what has now been filled.
+    /// Processes a FIN that arrived before the gap in front of it was filled.
     fn process_deferred_fin(&mut self, now: Instant) {
         let tcb = &*self.tcb;
         let next = tcb.rcv_nxt;
@@ -255,7 +256,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
+    /// Processes a FIN that is next in order (RFC 9293 §3.10.7.4, eighth).
     #[inline(always)]
     pub(crate) fn accept_fin(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;

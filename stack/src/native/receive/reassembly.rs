@@ -1,56 +1,57 @@
-//! What has arrived out of order: held in its packets until the gap before it is filled.
+//! Reassembly queue: out-of-order data, held in its packets until the gap in front of it is filled.
 
 use crate::native::segment::options::{MAX_SACK_BLOCKS, SackBlock};
 use crate::native::segment::seq::Seq;
 use linerate_bypass::Packet;
 use std::collections::VecDeque;
 
-/// Longest payload that is copied behind the piece before it, so that it pins no packet of its own.
+/// Maximum payload that is copied to the preceding piece, so that it pins no packet of its own.
 const SHORT: usize = 256;
 
-/// Pieces from which on short ones are copied.
+/// Number of pieces from which on short ones are copied.
 const MANY: usize = 16;
 
-/// Pieces for which memory is kept when all are let go of.
+/// Number of pieces for which an empty queue keeps memory.
 const KEPT: usize = 64;
 
-/// A piece of the stream, in the single packet that it came in. Its data is the payload.
+/// Piece of the stream in the single-mbuf packet that carried it. The packet contains payload only.
 struct Held<P> {
     seq: Seq,
     packet: P,
 }
 
-/// A stretch of the stream without a gap.
+/// Contiguous range of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     start: Seq,
     end: Seq,
 }
 
-/// The pieces beyond the first gap, in order and without overlap.
+/// Data beyond the first gap, in order and without overlap.
 pub(crate) struct Reassembly<P> {
     held: VecDeque<Held<P>>,
-    /// The stretches that they make up, in order.
+    /// Contiguous ranges that the pieces form, in order.
     runs: Vec<Run>,
     /// Bytes held.
     bytes: usize,
-    /// A byte of the runs that grew last, the latest first: what is reported first (RFC 2018 §4).
+    /// One sequence number of each of the last runs that grew, latest first, which is the order of SACK blocks (RFC
+    /// 2018 §4).
     recent: [Seq; MAX_SACK_BLOCKS],
     recent_len: usize,
-    /// Where the peer's FIN was, if it has come.
+    /// Sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
 }
 
-/// What became of a piece.
+/// Result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// It is held, or part of it.
+    /// The piece, or part of it, is held.
     Held,
-    /// It was short, and was copied behind the piece before it.
+    /// The piece was short, and was copied to the preceding piece.
     Copied,
-    /// All of it had come before.
+    /// All of the piece was held already.
     Duplicate,
-    /// There is no place for it.
+    /// The queue is full.
     Full,
 }
 
@@ -71,22 +72,22 @@ impl<P: Packet> Reassembly<P> {
         self.held.is_empty() && self.fin.is_none()
     }
 
-    /// Packets held: each pins a buffer of the pool, however short its payload.
+    /// Returns the packets held. Each pins an mbuf of the pool, however short its payload.
     pub fn packets(&self) -> usize {
         self.held.len()
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Notes the sequence number of the peer's FIN, beyond a gap.
+    /// Records the sequence number of the peer's FIN beyond a gap.
     pub fn set_fin(&mut self, at: Seq) {
         self.fin = Some(at);
     }
 
-    /// Forgets everything.
+    /// Drops all data.
     pub fn clear(&mut self) {
         self.held.clear();
         self.held.shrink_to(KEPT);
@@ -97,7 +98,7 @@ impl<P: Packet> Reassembly<P> {
         self.fin = None;
     }
 
-    /// Holds `packet`, a single segment whose data are the stream from `seq` on; at most `limit` packets are held.
+    /// Inserts `packet`, a single mbuf with the data at `seq`. At most `limit` packets are held.
     pub fn insert(&mut self, mut seq: Seq, mut packet: P, limit: usize) -> Inserted {
         let len = packet.len() as u32;
         if len == 0 {
@@ -108,7 +109,7 @@ impl<P: Packet> Reassembly<P> {
             self.note_recent(seq);
             return Inserted::Duplicate;
         }
-        // Most come behind all that is there.
+        // Most data arrives after all data held.
         let mut at = self.held.len();
         while at > 0 && self.held[at - 1].seq.after(seq) {
             if self.held.len() - at > 8 {
@@ -126,12 +127,12 @@ impl<P: Packet> Reassembly<P> {
                 seq = covered;
             }
         }
-        // Before anything is let go for it: what is reported as held must be held.
+        // Checked before anything is removed: data reported as held must stay.
         let covers = self.held.get(at).is_some_and(|next| end.at_or_after(next.seq + next.packet.len() as u32));
         if self.held.len() >= limit && !covers {
             return Inserted::Full;
         }
-        // What it covers whole is let go for it; what it covers in part it is cut short for.
+        // Pieces that the packet covers completely are removed; at a piece covered in part the packet is trimmed.
         while let Some(next) = self.held.get(at) {
             let next_end = next.seq + next.packet.len() as u32;
             if !end.after(next.seq) {
@@ -168,7 +169,7 @@ impl<P: Packet> Reassembly<P> {
         inserted
     }
 
-    /// Adds `start..end`, which no run holds whole, to the runs.
+    /// Adds `start..end`, which no run contains, to the runs.
     fn cover(&mut self, start: Seq, end: Seq) {
         let first = self.runs.partition_point(|run| run.end.before(start));
         let mut run = Run { start, end };
@@ -185,7 +186,7 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
-    /// The first part of `start..end` that is held.
+    /// Returns the first part of `start..end` that is held.
     pub fn first_held(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
         let at = self.runs.partition_point(|run| !run.end.after(start));
         let run = self.runs.get(at)?;
@@ -193,7 +194,7 @@ impl<P: Packet> Reassembly<P> {
         right.after(left).then_some((left, right))
     }
 
-    /// Has the stretch that holds `seq`, if one does, reported first.
+    /// Makes the run that contains `seq` the first to be reported.
     pub fn note_recent(&mut self, seq: Seq) {
         let Some(run) = self.run_of(seq) else { return };
         let mut kept = [seq; MAX_SACK_BLOCKS];
@@ -214,7 +215,7 @@ impl<P: Packet> Reassembly<P> {
         self.runs.get(at).copied().filter(|run| seq.at_or_after(run.start))
     }
 
-    /// What to report, the stretch that grew last first; at most `into.len()` blocks. Returns how many there are.
+    /// Writes SACK blocks to `into`, the run that grew last first. Returns their number.
     pub fn blocks(&self, into: &mut [SackBlock]) -> usize {
         let mut n = 0;
         for seq in &self.recent[..self.recent_len] {
@@ -229,8 +230,8 @@ impl<P: Packet> Reassembly<P> {
         n
     }
 
-    /// Takes the piece that continues the stream at `next`, cut to what is new, with its length. Pieces that lie before it
-    /// altogether are let go.
+    /// Takes the piece that continues the stream at `next`, trimmed to new data, and its length. Pieces before `next`
+    /// are dropped.
     pub fn take(&mut self, next: Seq) -> Option<(P, u32)> {
         loop {
             let first = self.held.front()?;
@@ -250,7 +251,7 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
-    /// Drops what lies before `next` from the runs.
+    /// Removes everything before `next` from the runs.
     fn uncover(&mut self, next: Seq) {
         let gone = self.runs.partition_point(|run| !run.end.after(next));
         self.runs.drain(..gone);
@@ -262,7 +263,7 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
-    /// Panics unless what is held lies in order and without overlap between `next` and `edge`, and makes up the runs.
+    /// Panics unless the pieces are in order, without overlap, between `next` and `edge`, and form the runs.
     pub fn assert_in_order(&self, next: Seq, edge: Seq) {
         let mut at = next;
         let mut runs = Vec::new();
@@ -281,7 +282,7 @@ impl<P: Packet> Reassembly<P> {
         assert!(runs.first().is_none_or(|run| run.start.after(next)), "{next:?} is held but in order");
     }
 
-    /// Whether the peer's FIN is at `next`.
+    /// Returns whether the peer's FIN is at `next`.
     pub fn is_fin_at(&self, next: Seq) -> bool {
         self.fin == Some(next)
     }
@@ -307,7 +308,7 @@ mod tests {
         blocks[..n].iter().map(|block| (block.left.0, block.right.0)).collect()
     }
 
-    /// RFC 2018 §4: the first block reports the latest segment, the others the latest before it.
+    /// RFC 2018 §4: the first block reports the latest segment, the others the preceding ones.
     #[test]
     fn blocks_are_reported_latest_first() {
         let (mut nic, _) = Link::pair(LinkConfig::default());
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(blocks(&reassembly), [(5500, 7000), (8500, 9000), (7500, 8000)]);
     }
 
-    /// What has been reported is there, whatever comes when there are as many packets as there may be.
+    /// Reported data is kept when the limit is reached.
     #[test]
     fn segment_that_covers_others_replaces_them_at_the_limit() {
         let (mut nic, _) = Link::pair(LinkConfig::default());
@@ -331,7 +332,7 @@ mod tests {
             let piece = packet(&mut nic, seq, 5);
             assert_eq!(reassembly.insert(Seq(seq), piece, 3), Inserted::Held);
         }
-        // Fewer may be held by now, since more wait in order.
+        // The limit may decrease, because more data waits in order.
         let piece = packet(&mut nic, 8, 10);
         assert_eq!(reassembly.insert(Seq(8), piece, 1), Inserted::Held);
         assert_eq!(reassembly.packets(), 3);
@@ -357,7 +358,7 @@ mod tests {
         assert_eq!(nic.pool_available(), nic.pool_capacity());
     }
 
-    /// RFC 2018 §4: a block is a stretch that is held; one that the cumulative acknowledgement has passed is not.
+    /// RFC 2018 §4: a block is a contiguous range that is held; a range below RCV.NXT is not.
     #[test]
     fn ranges_below_rcv_nxt_are_not_reported() {
         let (mut nic, _) = Link::pair(LinkConfig::default());
@@ -381,7 +382,7 @@ mod tests {
                 let inserted = reassembly.insert(Seq(base) + at, packet(&mut nic, at, len), usize::MAX);
                 prop_assert_eq!(matches!(inserted, Inserted::Held | Inserted::Copied), new);
                 (at..at + len).for_each(|i| there[i as usize] = true);
-                // The runs are the stretches that are there.
+                // The runs are the ranges that are present.
                 let expected: Vec<_> = (0..500).filter(|i| there[*i] && (*i == 0 || !there[*i - 1])).map(|start| {
                     let end = (start..500).find(|i| !there[*i]).unwrap_or(500);
                     Run { start: Seq(base) + start as u32, end: Seq(base) + end as u32 }

@@ -1,4 +1,4 @@
-//! The window that we offer (RFC 9293 §3.8.6.2.2), and how large the receive queue may become.
+//! Advertised window (RFC 9293 §3.8.6.2.2) and size of the receive queue.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -9,11 +9,11 @@ use crate::native::timers::tick::Tick;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Nic, Packet};
 
-/// The round-trip time that tuning goes by before one has been measured.
+/// RTT used for tuning before the first sample.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(100);
 
 impl<P> Shared<P> {
-    /// Whether the port's packets run low, so that no peer is offered more window than it has.
+    /// Returns whether packets run low, so that no peer's window is extended.
     #[inline]
     pub(crate) fn is_low(&self) -> bool {
         self.mbufs_held.all >= self.settings.pressure
@@ -21,8 +21,8 @@ impl<P> Shared<P> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Lets connections whose window was held back offer it, if there are packets again: some in each turn, as their peers
-    /// may use it at once.
+    /// Sends window updates that were held back, if packets are free again: some in each turn, because the peers may
+    /// use the windows at once.
     pub(crate) fn reopen_windows(&mut self) {
         for _ in 0..BURST {
             if self.shared.is_low() {
@@ -38,7 +38,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
     }
 
-    /// Takes into account what services keep of the port's pool: what is neither left in it nor counted in queues.
+    /// Updates the packets held by services: those neither free in the port's pool nor counted in queues.
     pub(crate) fn update_app_held<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>) {
         let Some(left) = egress.nic().pool_left() else { return };
         let queued = self.shared.mbufs_held.all;
@@ -47,13 +47,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// The right edge that the receive queue has room for.
+    /// Returns the window that the receive queue has room for.
     #[inline]
     fn free(&mut self) -> u32 {
         if self.shared.is_low() {
             self.hold_back();
-            // No more than was promised: but one segment, if all data have been read. Whoever reads at once is served while others do not
-            // read, and two ends that both have much to send do not wait for each other.
+            // The window is not extended, except to one segment if all data was read. A service that reads at once is
+            // thus served while others do not read, and two ends that both have much to send do not wait for each
+            // other.
             let has_read = self.tcb.received == 0;
             let has_packets = self.shared.mbufs_held.all < self.shared.settings.packets_in_advance;
             return if has_read && has_packets { self.min_window().max(self.tcb.rcv_window()) } else { 0 };
@@ -61,13 +62,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.cold.rx_limit.saturating_sub(self.tcb.received)
     }
 
-    /// The least window that a full segment fits into, as the window field expresses it.
+    /// Returns the smallest window that fits a full segment and that the window field can express.
     fn min_window(&self) -> u32 {
         u32::from(self.tcb.mss).next_multiple_of(1 << self.tcb.rcv_scale()).min(self.cold.rx_limit)
     }
 
-    /// The window field of the next segment of the connection in `slot`, and the edge that it stands for. The edge moves
-    /// right or stays, and moves only by what is worth sending.
+    /// Returns the window field of the next segment, and moves the right edge accordingly. The edge never moves left,
+    /// and moves right only by a useful amount (silly window avoidance).
     #[inline]
     pub(crate) fn offer(&mut self) -> u16 {
         if self.tcb.received == 0
@@ -77,7 +78,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let free = self.free();
         let rx_limit = self.cold.rx_limit;
-        // The peer of a window below one segment waits for its persist timer, where the increase alone is no whole segment.
+        // The peer of a window below one segment waits for its persist timer if the increase alone is less than a
+        // segment.
         let reopens = self.shared.is_low() && self.tcb.rcv_window() < self.min_window() && free >= self.min_window();
         let tcb = &mut *self.tcb;
         tcb.flags.clear(Flags::CONSUMED);
@@ -88,7 +90,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             window = free;
         }
         let mut field = (window >> scale).min(65_535);
-        // Rounded down it would take back what was promised (RFC 7323 §2.4).
+        // Rounding down would shrink the window (RFC 7323 §2.4).
         if field << scale < offered && field < 65_535 {
             field += 1;
         }
@@ -96,7 +98,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         field as u16
     }
 
-    /// Whether so much room has come about since the peer was told that it should be told now: it may be waiting for it.
+    /// Returns whether the window has grown enough for a window update, for which the peer may be waiting.
     pub(crate) fn should_update_window(&mut self) -> bool {
         if !self.tcb.flags.has(Flags::CONSUMED) {
             return false;
@@ -108,8 +110,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         free > offered && (free - offered >= rx_limit / 2 || offered < u32::from(tcb.mss) && free >= u32::from(tcb.mss))
     }
 
-    /// Packets run low: if the peer would have been offered more window, it is told when there are enough again. It may be
-    /// waiting for just that.
+    /// Holds a window update back until packets are free, for which the peer may be waiting.
     #[cold]
     #[inline(never)]
     fn hold_back(&mut self) {
@@ -120,7 +121,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// The service has consumed `n` bytes. Less than a full segment at a time is not held up by the window.
+    /// Updates the state after the service consumed `n` bytes. Consumption of less than a full segment at a time is not
+    /// limited by the window.
     #[inline]
     pub(crate) fn consumed(&mut self, n: u32, now: Instant) {
         let tcb = &mut *self.tcb;
@@ -130,8 +132,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// A service that takes more than half of a window in a round trip gets a larger one (after Fisk and Feng, "Dynamic
-    /// Right-Sizing in TCP", 2001).
+    /// Enlarges the receive queue of a service that consumes more than half of the window in a round trip (after Fisk
+    /// and Feng, "Dynamic Right-Sizing in TCP", 2001).
     #[inline(never)]
     fn tune(&mut self, now: Instant) {
         let tcb = &*self.tcb;
@@ -144,7 +146,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if !cold.tuned_at.is_due(tick) {
                 return;
             }
-            // What took much longer than a round trip says nothing.
+            // An interval much longer than a round trip is not significant.
             let is_late = tick.since(cold.tuned_at) > next.since(tick);
             if !is_late && consumed - cold.tuned_from > cold.rx_limit / 2 {
                 let larger = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_max);
@@ -155,7 +157,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.cold.tuned_at = next;
     }
 
-    /// From now on the receive queue may hold so many bytes.
+    /// Sets the limit of the receive queue in bytes.
     pub(crate) fn set_rx_limit(&mut self, limit: u32) {
         self.cold.rx_limit = limit;
         self.tcb.set_full_window(limit);

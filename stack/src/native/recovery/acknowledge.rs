@@ -17,12 +17,12 @@ pub(crate) struct AckSummary {
     pub(crate) delivered: u32,
     /// Bytes delivered that were never retransmitted.
     pub(crate) original: u32,
-    /// Whether retransmitted bytes were acknowledged cumulatively.
+    /// True if retransmitted bytes were acknowledged cumulatively.
     retransmitted: bool,
     /// Earliest and latest transmission among the segments never retransmitted.
     oldest: Option<Instant>,
     newest: Option<Instant>,
-    /// Whether a segment was delivered after one that was sent later.
+    /// True if a segment was delivered after one that was sent later.
     reordered: bool,
 }
 
@@ -45,9 +45,9 @@ impl AckSummary {
 pub(crate) struct AckReport {
     /// RTT sample in nanoseconds.
     pub(crate) sample: u64,
-    /// Whether a segment without data acknowledged a lone segment.
+    /// True if a segment without data acknowledged a lone segment.
     pub(crate) lone: bool,
-    /// Whether it has to be [reported](Flight::report).
+    /// True if it has to be [reported](Flight::report).
     pub(crate) notable: bool,
 }
 

@@ -29,9 +29,9 @@ pub(crate) enum Phase {
 pub(crate) struct FlightConfig {
     /// Payload of a full segment in bytes; at least one.
     pub(crate) mss: u16,
-    /// Whether SACK was negotiated.
+    /// True if SACK was negotiated.
     pub(crate) sack: bool,
-    /// Whether congestion control processes every ECN mark instead of one per window
+    /// True if congestion control processes every ECN mark instead of one per window
     /// (`CongestionControl::exact_ecn_echo`).
     pub(crate) exact_ecn: bool,
 }
@@ -43,17 +43,17 @@ pub(crate) struct Flight {
     pub(crate) scoreboard: Scoreboard,
     pub(crate) config: FlightConfig,
     pub(crate) phase: Phase,
-    /// Whether anything but transmission and acknowledgement in order happened and has left a trace. If not, the phase
+    /// True if anything but transmission and acknowledgement in order happened and has left a trace. If not, the phase
     /// is Open, and all fields below have their initial values, except for those that record transmissions.
     pub(crate) disturbed: bool,
     /// Consecutive timeouts since SND.UNA last advanced.
     pub(crate) timeouts: u8,
-    /// Whether one segment may be sent regardless of the window: the retransmission after a timeout.
+    /// True if one segment may be sent regardless of the window: the retransmission after a timeout.
     pub(crate) forced: bool,
-    /// Whether a fast recovery without SACK has ended, and SND.UNA has not passed `recover`. Duplicate acknowledgements
+    /// True if a fast recovery without SACK has ended, and SND.UNA has not passed `recover`. Duplicate acknowledgements
     /// are then caused by its retransmissions (RFC 6582 §3.2 step 2).
     pub(crate) guarded: bool,
-    /// Whether SND.UNA has advanced in this fast recovery without SACK (RFC 6582 §3.2 step 3).
+    /// True if SND.UNA has advanced in this fast recovery without SACK (RFC 6582 §3.2 step 3).
     pub(crate) partial: bool,
     /// Number of duplicate acknowledgements without SACK.
     pub(crate) duplicates: u32,

@@ -53,7 +53,7 @@ pub(crate) struct Limits {
     learnt_floor: u64,
     max_rto: u64,
     max_retransmissions: u8,
-    /// Whether transmission is paced.
+    /// True if transmission is paced.
     paced: bool,
 }
 
@@ -124,12 +124,12 @@ pub(crate) struct Acknowledgement<'a> {
     pub(crate) echoed_timestamp: Option<u32>,
     /// ECE, if ECN is in use.
     pub(crate) ece: bool,
-    /// Whether the segment has no data, SYN or FIN, and an unchanged window (RFC 5681 §2, "duplicate acknowledgment").
+    /// True if the segment has no data, SYN or FIN, and an unchanged window (RFC 5681 §2, "duplicate acknowledgment").
     /// The conditions on outstanding data and SEG.ACK are checked here.
     pub(crate) duplicate_candidate: bool,
-    /// Whether the segment has no data, SYN or FIN.
+    /// True if the segment has no data, SYN or FIN.
     pub(crate) pure: bool,
-    /// Whether the engine has unsent data within the peer's window.
+    /// True if the engine has unsent data within the peer's window.
     pub(crate) unsent: bool,
     /// Time of arrival.
     pub(crate) now: Instant,
@@ -149,7 +149,7 @@ pub(crate) enum Evidence {
 /// Window reduction that was undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undone {
-    /// Whether a timeout caused it, as opposed to a fast retransmission.
+    /// True if a timeout caused it, as opposed to a fast retransmission.
     pub(crate) by_timeout: bool,
     /// Evidence.
     pub(crate) evidence: Evidence,
@@ -170,19 +170,19 @@ pub(crate) struct Outcome {
     pub(crate) duplicates: u32,
     /// SACK blocks that are invalid and were ignored.
     pub(crate) invalid_blocks: u8,
-    /// Whether it counted as a duplicate acknowledgement, or with SACK contained no new information.
+    /// True if it counted as a duplicate acknowledgement, or with SACK contained no new information.
     pub(crate) duplicate: bool,
-    /// Whether a fast recovery began.
+    /// True if a fast recovery began.
     pub(crate) recovery_began: bool,
-    /// Whether a recovery, fast or after a timeout, ended.
+    /// True if a recovery, fast or after a timeout, ended.
     pub(crate) recovery_ended: bool,
-    /// Whether the window was reduced: with ECN the next new data carries CWR (RFC 3168 §6.1.2).
+    /// True if the window was reduced: with ECN the next new data carries CWR (RFC 3168 §6.1.2).
     pub(crate) reduced: bool,
     /// Window reduction that was undone.
     pub(crate) undone: Option<Undone>,
-    /// Whether congestion control was called, so that its window may have changed.
+    /// True if congestion control was called, so that its window may have changed.
     pub(crate) window_changed: bool,
-    /// Whether a tail loss probe repaired the loss of the last segment.
+    /// True if a tail loss probe repaired the loss of the last segment.
     pub(crate) probe_repaired: bool,
     /// RTT sample in nanoseconds; zero if there is none.
     rtt: u64,
@@ -204,7 +204,7 @@ pub(crate) enum Expired {
     Reordering {
         /// Bytes newly marked lost.
         lost: u32,
-        /// Whether a fast recovery began and reduced the window (CWR).
+        /// True if a fast recovery began and reduced the window (CWR).
         recovery_began: bool,
     },
     /// A tail loss probe has to be sent regardless of the allowance: the given range, or one segment of new data.
@@ -214,12 +214,12 @@ pub(crate) enum Expired {
     Timeout {
         /// Bytes newly marked lost.
         lost: u32,
-        /// Whether the receiver discarded selectively acknowledged data, or may have (RFC 2018 §8).
+        /// True if the receiver discarded selectively acknowledged data, or may have (RFC 2018 §8).
         reneged: bool,
     },
     /// Nothing is in flight, and the expected information did not arrive: the flight is settled.
     Settled {
-        /// Whether a probe is presumed to have repaired a loss, which reduced the window (CWR).
+        /// True if a probe is presumed to have repaired a loss, which reduced the window (CWR).
         reduced: bool,
     },
     /// The maximum number of consecutive timeouts is reached: the connection is dead. Nothing has changed.

@@ -14,9 +14,9 @@ pub(crate) struct Probe {
     end: Option<Seq>,
     /// TLP.is_retrans: whether the probe was a retransmission.
     retransmission: bool,
-    /// Whether the engine has to send a probe and has not yet.
+    /// True if the engine has to send a probe and has not yet.
     pending: bool,
-    /// Whether no RTT sample was taken since the last probe.
+    /// True if no RTT sample was taken since the last probe.
     unmeasured: bool,
     /// Bytes in flight when the probe became due, and whether they were a lone segment.
     in_flight: u32,

@@ -11,9 +11,9 @@ use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
 /// State of a recovery that may prove unnecessary.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Undo {
-    /// Whether there is a reduction that may be undone.
+    /// True if there is a reduction that may be undone.
     active: bool,
-    /// Whether a timeout caused it.
+    /// True if a timeout caused it.
     by_timeout: bool,
     /// SND.UNA at its start.
     una: Seq,

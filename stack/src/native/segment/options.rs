@@ -97,7 +97,7 @@ pub(crate) struct Options {
     pub mss: Option<u16>,
     /// Shift of the sender's window field (RFC 7323 §2.2), at most [`MAX_WINDOW_SCALE`].
     pub window_scale: Option<u8>,
-    /// Whether the sender accepts SACK blocks (RFC 2018 §2).
+    /// True if the sender accepts SACK blocks (RFC 2018 §2).
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamp: Option<Timestamp>,
@@ -209,7 +209,7 @@ pub(crate) struct SynOptions {
     pub mss: u16,
     /// Shift of the local window field, if offered or accepted.
     pub window_scale: Option<u8>,
-    /// Whether the local end accepts SACK blocks.
+    /// True if the local end accepts SACK blocks.
     pub sack_permitted: bool,
     /// Timestamps, if offered or accepted.
     pub timestamp: Option<Timestamp>,

@@ -16,7 +16,7 @@ pub(crate) struct TcpHeader {
     pub header: usize,
     /// Bytes of payload.
     pub len: u32,
-    /// Whether the packet carries the CE mark (RFC 3168 §5).
+    /// True if the packet carries the CE mark (RFC 3168 §5).
     pub ce: bool,
 }
 

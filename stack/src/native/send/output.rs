@@ -25,7 +25,7 @@ struct TxRange {
     seq: Seq,
     len: u32,
     fin: bool,
-    /// Whether this is the first transmission.
+    /// True if this is the first transmission.
     new: bool,
 }
 

@@ -22,7 +22,7 @@ const BURST_TIME: u64 = 4 << TICK_SHIFT;
 pub(crate) struct Pace {
     /// Time at which a whole burst may be sent. Each transmission moves it.
     full: Instant,
-    /// Whether transmission waits for that time.
+    /// True if transmission waits for that time.
     waits: bool,
 }
 

@@ -20,7 +20,7 @@ struct Piece<P> {
     /// Memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that was sent or
     /// is shared, or other memory.
     retained: Option<Bytes>,
-    /// Whether the piece holds a packet of the port: in `packet`, or as the memory of `retained`.
+    /// True if the piece holds a packet of the port: in `packet`, or as the memory of `retained`.
     holds_mbuf: bool,
 }
 

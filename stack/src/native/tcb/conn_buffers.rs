@@ -36,10 +36,10 @@ pub(crate) struct ConnBuffers<P> {
     pub stalled: Instant,
     /// Pacing schedule.
     pub pace: Pace,
-    /// Whether nothing was sent since the buffers were attached, and the congestion window is larger than the initial
+    /// True if nothing was sent since the buffers were attached, and the congestion window is larger than the initial
     /// window. It may have to be reset (RFC 5681 §4.1).
     pub idle: bool,
-    /// Whether the last received segment acknowledged the only segment in flight, and nothing was sent since.
+    /// True if the last received segment acknowledged the only segment in flight, and nothing was sent since.
     pub turned: bool,
     /// Duplicate range that the next acknowledgement reports (RFC 2883).
     pub duplicate: (Seq, Seq),
@@ -113,7 +113,7 @@ impl<P: Packet> ConnBuffers<P> {
 pub(crate) struct BufferPool<P> {
     buffers: Vec<ConnBuffers<P>>,
     spare: Vec<u32>,
-    /// Whether congestion control responds to each ECN mark itself.
+    /// True if congestion control responds to each ECN mark itself.
     handles_ecn_echo: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Connections on which nothing moves: keepalive (RFC 9293 §3.8.4), the FIN-WAIT-2 timeout and the idle timeout.
+//! Timers of inactive connections: keepalive (RFC 9293 §3.8.4), FIN-WAIT-2 timeout and idle timeout.
 //!
-//! The fast paths note nothing for these timers. A timer that expires finds out when data last moved: from the time at which the
-//! connection gave its buffers back, or else from sequence numbers that it compares with those of its last look.
+//! The fast paths record nothing for these timers. An expired timer determines the time of the last activity: from the
+//! time at which the buffers were detached, or by comparing sequence numbers with those of its last check.
 
 use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
@@ -12,11 +12,12 @@ use crate::native::timers::tick::Tick;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 
-/// Looks within an idle timeout at a connection that holds buffers, for which the time of the last movement is not noted.
+/// Checks within one idle timeout of a connection with buffers, for which the time of the last activity is not
+/// recorded.
 const LOOKS: u64 = 4;
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// Arms the timers of a connection that has just been established, where there are any.
+    /// Arms the inactivity timers of a connection that was just established.
     #[inline(never)]
     pub(crate) fn start_inactivity_timers(&mut self, now: Instant) {
         self.arm_keepalive(now);
@@ -25,7 +26,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Restarts keepalive: a segment has arrived that moved no data, such as the answer to a probe.
+    /// Restarts keepalive after a segment that moved no data, such as the response to a probe.
     #[inline(never)]
     pub(crate) fn restart_keepalive(&mut self, now: Instant) {
         let tcb = &*self.tcb;
@@ -35,16 +36,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Returns true while the FIN-WAIT-2 timeout runs, which replaces keepalive.
+    /// Returns whether the FIN-WAIT-2 timeout is in effect, which replaces keepalive.
     fn has_fin_timeout(&self) -> bool {
         self.tcb.state == State::FinWait2 && self.shared.settings.fin_timeout.is_some()
     }
 
-    /// Nothing is in flight from now on: arms the timer of keepalive or of FIN-WAIT-2.
+    /// Arms the timer of keepalive or FIN-WAIT-2 when nothing is in flight.
     pub(crate) fn arm_keepalive(&mut self, now: Instant) {
         let settings = &self.shared.settings;
         let wait = match self.tcb.state {
-            // The peer has finished, and need not answer.
+            // The peer has finished, and need not respond.
             State::TimeWait => return,
             State::FinWait2 if settings.fin_timeout.is_some() => settings.fin_timeout,
             _ => settings.keepalive.map(|Keepalive { idle, .. }| idle),
@@ -58,7 +59,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Sends a keepalive probe, unless data have moved since the timer was armed.
+    /// Sends a keepalive probe, unless data has moved since the timer was armed.
     pub(crate) fn keepalive_expired(&mut self, now: Instant) {
         let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
         let due = self.last_activity(now) + idle + interval * u32::from(self.tcb.attempts);
@@ -77,7 +78,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// The FIN-WAIT-2 timeout has expired. While the service has not read what was received, the peer may be waiting for window.
+    /// Processes the expired FIN-WAIT-2 timeout. While received data is unread, the peer may be waiting for the window.
     pub(crate) fn expire_fin_wait_2(&mut self, now: Instant) {
         if self.tcb.received > 0 {
             return self.arm_keepalive(now);
@@ -86,7 +87,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.end_with_reset(Flags::TIMED_OUT);
     }
 
-    /// Ends the connection if it has been idle for too long, and otherwise arms the timer for the next look at it.
+    /// Ends the connection if it was idle for too long, and otherwise arms the timer for the next check.
     pub(crate) fn expire_idle(&mut self, now: Instant) {
         let Some(timeout) = self.shared.settings.idle_timeout else { return };
         if !self.tcb.state.is_synchronized() || self.tcb.state == State::TimeWait {

@@ -20,7 +20,7 @@ pub(crate) struct LossScan {
     pub(crate) lost: u32,
     /// Bytes of these that had been retransmitted before.
     pub(crate) lost_again: u32,
-    /// Whether a suspected segment is not overdue yet.
+    /// True if a suspected segment is not overdue yet.
     pub(crate) waiting: bool,
 }
 

@@ -163,6 +163,6 @@ fn partial_ack_deflates_by_data_beyond_the_first_segment() {
     assert_eq!(network.flight.in_flight(), (12 - 8) * MSS);
     network.now += MS * 20;
     assert_eq!(network.acknowledge_segments(3, &[], false).lost, MSS);
-    // Of nine segments one is lost, and six were counted.
+    // One of nine segments is lost, and six were counted.
     assert_eq!(network.flight.in_flight(), (9 - 1 - 6) * MSS);
 }
