@@ -9,15 +9,10 @@ use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use linerate_compare::supervised;
+use linerate_net::process::log;
 use linerate_net::process::output::{eprint_line, print_line};
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
-
-// Requires all features, because the documentation includes the RDMA commands.
-#[cfg(all(test, feature = "rdma"))]
-mod reference;
 
 /// Services and load generators over DPDK ports, RDMA devices and kernel sockets
 #[derive(Debug, Parser)]
@@ -108,7 +103,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log_to_stderr(cli.verbose);
+    log::to_stderr(cli.verbose);
     if cli.supervised
         && let Err(error) = supervised::begin()
     {
@@ -142,18 +137,6 @@ pub fn main() -> ExitCode {
 fn location_of(error: &clap::Error, args: &MergedArgs) -> String {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return String::new() };
     args.location_of(option).map(|location| format!("{location}: ")).unwrap_or_default()
-}
-
-fn log_to_stderr(verbose: u8) {
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .log_internal_errors(false)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .with_env_filter(filter)
-        .init();
 }
 
 /// Reduces an error message of clap to one line, without its usage section.

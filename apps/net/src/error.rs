@@ -135,7 +135,7 @@ pub enum Error {
     /// The RDMA device could not be opened.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
-    Device(#[from] linerate_rdma::native::Error),
+    Device(#[from] linerate_rdma::rdma_core::Error),
     /// The RDMA adapter could not be created.
     #[cfg(feature = "rdma")]
     #[error(transparent)]

@@ -1,5 +1,5 @@
 //! `linerate-pages DIRECTORY`: generates the manual page of each command (`man1/`) and the completions for bash, zsh
-//! and fish (`bash/`, `zsh/`, `fish/`) from the definition of the command line.
+//! and fish (`bash/`, `zsh/`, `fish/`) from the command-line definitions of `linerate` and `linerate-rdma-perf`.
 #![forbid(unsafe_code)]
 
 use clap::Command;
@@ -14,7 +14,8 @@ fn main() -> ExitCode {
         eprintln!("usage: linerate-pages DIRECTORY");
         return ExitCode::from(2);
     };
-    match write(&linerate_apps::cli::definition(), &directory) {
+    let programs = [linerate_apps::cli::definition(), linerate_rdma_perf::definition()];
+    match programs.iter().try_for_each(|program| write(program, &directory)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("linerate-pages: {}: {error}", directory.display());
@@ -30,7 +31,7 @@ fn write(program: &Command, directory: &Path) -> io::Result<()> {
     };
     clap_mangen::generate_to(program.clone(), folder("man1")?)?;
     for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
-        clap_complete::generate_to(shell, &mut program.clone(), "linerate", folder(name)?)?;
+        clap_complete::generate_to(shell, &mut program.clone(), program.get_name(), folder(name)?)?;
     }
     Ok(())
 }

@@ -1,77 +1,68 @@
-//! `linerate rdma perf`: verbs benchmark with the options of perftest.
+//! Options and reports.
 //!
-//! With `--json`, an end prints one object: the fields of [`Measured`] and the device.
+//! With `--json` an end prints one object: the fields of [`Measured`] and the device.
 
-use super::RdmaError;
+use crate::perf::{self, AtomicKind, Kind, Outcome, Parameters, Test, Verb};
 use hdrhistogram::Histogram;
-use linerate_bypass::time::Clock;
 use linerate_load::report::Percentiles;
-use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::process::signals;
 use linerate_net::units::{parse_size, parse_size_or_none};
-use linerate_net::{Device, WithContext};
-use linerate_rdma::calls::Calls;
-use linerate_rdma::native::{Error as Absent, Native};
-use linerate_rdma::perf::{self, AtomicKind, End, Kind, Outcome, Parameters, PerfError, Test, Verb};
 use serde::Serialize;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::net::IpAddr;
 
-/// Initial upper bound of the histogram in nanoseconds. It grows if exceeded.
-const INITIAL_MAX_NANOS: u64 = 10_000_000_000;
+#[cfg(feature = "native")]
+pub mod run;
 
-/// Arguments of `linerate rdma perf`.
+/// Options of one end.
 #[derive(Debug, clap::Args)]
 pub struct PerfArgs {
-    /// Operation
+    /// Operation that carries the messages
     #[arg(value_enum)]
     verb: VerbArg,
 
-    /// Measure latency (lat) or bandwidth (bw)
+    /// Quantity to measure: round-trip latency or bandwidth
     #[arg(value_enum)]
     test: KindArg,
 
-    /// Server to connect to. Without it, this end is the server for one client, which sets the parameters
+    /// Server to connect to. Without it this end is the server, serves one client, and takes the test parameters from the client
     host: Option<String>,
 
-    /// Device [default: the first one]
+    /// RDMA device [default: the first]
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     device: Option<String>,
 
-    /// TCP port for the exchange of parameters
+    /// Port to listen on or to connect to
     #[arg(short, long, default_value_t = perf::LISTEN.port())]
     port: u16,
 
-    /// Listening address of a server [default: all addresses]
+    /// Address that a server listens on [default: all]
     #[arg(long = "source_ip", value_name = "IP", conflicts_with = "host")]
     source: Option<IpAddr>,
 
-    /// Atomic operation, set by the client (atomic) [default: FETCH_AND_ADD]
+    /// Atomic operation, chosen by the client (atomic) [default: FETCH_AND_ADD]
     #[arg(short = 'A', long = "atomic_type", value_name = "TYPE", value_enum, ignore_case = true)]
     atomic: Option<AtomicArg>,
 
     #[command(flatten)]
-    parameters: ParameterArgs,
+    client: ClientArgs,
 
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Parameters that the client sets for both ends.
+/// Test parameters, which the client sends to the server.
 #[derive(Debug, Default, PartialEq, clap::Args)]
-struct ParameterArgs {
+struct ClientArgs {
     /// Message size in bytes, at most 8m [default: lat: 2, bw: 65536]
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<usize>,
 
-    /// Number of messages, at least 5 [default: 1000; write bw: 5000]
+    /// Number of messages, at least 5 [default: 1000, write bw: 5000]
     #[arg(short = 'n', long = "iters", value_name = "N")]
     messages: Option<u64>,
 
-    /// Requests in flight (bw) [default: 128]
+    /// Outstanding work requests (bw) [default: 128]
     #[arg(short, long, value_name = "N")]
     tx_depth: Option<u16>,
 
@@ -79,23 +70,23 @@ struct ParameterArgs {
     #[arg(short, long, value_name = "N")]
     rx_depth: Option<u16>,
 
-    /// Requests per post call, at most 32 (bw) [default: 1]
+    /// Work requests per ibv_post_send call, at most 32 (bw) [default: 1]
     #[arg(short = 'l', long = "post_list", value_name = "N")]
     list: Option<u16>,
 
-    /// Signal a completion every N requests (bw) [default: 100, at most -t; with -l the list length]
+    /// Signal every Nth work request (bw) [default: 100 but at most -t; with -l: its value]
     #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
     signal_every: Option<u16>,
 
-    /// Send messages of up to this size inline, as far as both ends can (send, write) [default: 0]
+    /// Send messages up to this size inline, within the limit of each device (send, write) [default: 0]
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES", value_parser = parse_size_or_none)]
     inline: Option<usize>,
 
-    /// Outstanding READs or atomic operations at the responder (read, atomic) [default: the maximum of both ends]
+    /// Outstanding READ or atomic operations, within the limits of both devices (read, atomic) [default: as many as possible]
     #[arg(short, long = "outs", value_name = "N")]
     outs: Option<u8>,
 
-    /// Measure both directions at once (bw)
+    /// Send from both ends at the same time (bw)
     #[arg(short, long)]
     bidirectional: bool,
 }
@@ -142,22 +133,21 @@ impl PerfArgs {
 }
 
 impl PerfArgs {
-    /// Returns the parameters for `test`, or an error for an option that does not apply to it.
+    /// Returns the parameters of `test`, or an error that names an option of another test.
     fn parameters(&self, test: Test) -> Result<Parameters, String> {
         if self.atomic.is_some() && !matches!(test.verb, Verb::Atomic(_)) {
-            return Err(format!("-A applies to atomic only: leave it out of {test}"));
+            return Err(format!("-A is for atomic: remove it from {test}"));
         }
-        self.parameters.parameters(test)
+        self.client.parameters(test)
     }
 }
 
-impl ParameterArgs {
-    /// Returns the parameters for `test`, with the defaults of perftest, or an error for an option that does not apply
-    /// to it.
+impl ClientArgs {
+    /// Returns the parameters of `test`, with perftest's defaults for options not given.
     fn parameters(&self, test: Test) -> Result<Parameters, String> {
         let is_bandwidth = test.kind == Kind::Bandwidth;
         let is_atomic = matches!(test.verb, Verb::Atomic(_));
-        for (is_given, applies, option, tests) in [
+        for (is_given, applies, option, to) in [
             (self.tx_depth.is_some(), is_bandwidth, "-t", "bw"),
             (self.list.is_some(), is_bandwidth, "-l", "bw"),
             (self.signal_every.is_some(), is_bandwidth, "-Q", "bw"),
@@ -168,13 +158,13 @@ impl ParameterArgs {
             (self.size.is_some(), !is_atomic, "-s", "send, write and read"),
         ] {
             if is_given && !applies {
-                return Err(format!("{option} applies to {tests} only: leave it out of {test}"));
+                return Err(format!("{option} is for {to}: remove it from {test}"));
             }
         }
         let defaults = Parameters::new(test);
         let tx_depth = self.tx_depth.unwrap_or(defaults.tx_depth);
         let list = self.list.unwrap_or(defaults.list);
-        let default_signal = if list > 1 { list } else { defaults.signal_every.min(tx_depth) };
+        let default_interval = if list > 1 { list } else { defaults.signal_every.min(tx_depth) };
         Ok(Parameters {
             test,
             size: self.size.map_or(defaults.size, |size| u32::try_from(size).unwrap_or(u32::MAX)),
@@ -182,7 +172,7 @@ impl ParameterArgs {
             tx_depth,
             rx_depth: self.rx_depth.unwrap_or(defaults.rx_depth),
             list,
-            signal_every: self.signal_every.unwrap_or(default_signal),
+            signal_every: self.signal_every.unwrap_or(default_interval),
             inline: self.inline.map_or(defaults.inline, |bytes| u16::try_from(bytes).unwrap_or(u16::MAX)),
             reads: self.outs.unwrap_or(defaults.reads),
             bidirectional: self.bidirectional,
@@ -190,60 +180,8 @@ impl ParameterArgs {
     }
 }
 
-/// Runs `linerate rdma perf`.
-pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
-    let test = args.test();
-    let parameters = args.parameters(test).map_err(RdmaError::Usage)?;
-    let remote = args.host.as_deref().map(|host| resolve(host, args.port)).transpose()?;
-    let stop = signals::stop_flag().map_err(RdmaError::Signals)?;
-    let name = match &args.device {
-        Some(name) => name.clone(),
-        None => Native::devices()?.into_iter().next().ok_or(Absent::NoDevices)?,
-    };
-    let native = Arc::new(Native::open(&name)?);
-    let device = Device { name: name.clone(), emulated_by: native.emulated_by().map(str::to_owned) };
-    let failed = |error| RdmaError::Perf { device: name.clone(), test, error };
-    let end = match remote {
-        Some(remote) => End::client(&native, parameters, remote).map_err(failed)?,
-        None => {
-            if args.parameters != ParameterArgs::default() || args.atomic.is_some() {
-                tracing::warn!("parameters ignored: the client sets them");
-            }
-            let listen = SocketAddr::new(args.source.unwrap_or(perf::LISTEN.ip()), args.port);
-            let end = End::server(&native, test, listen).map_err(failed)?;
-            eprint_line(format_args!("ready rdma perf {test} on {listen} via {name}"));
-            end
-        }
-    };
-    let mut nanos = Histogram::new_with_max(INITIAL_MAX_NANOS, 3).expect("the bounds are valid");
-    nanos.auto(true);
-    let is_over = || stop.load(Ordering::Relaxed);
-    let trip = |time: linerate_bypass::time::Duration| {
-        nanos.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    };
-    let outcome = match end.run(&Clock::start(), is_over, trip) {
-        // A server without a client has nothing to report.
-        Err(PerfError::Interrupted(0)) if remote.is_none() => return Ok(()),
-        result => result.map_err(failed)?,
-    };
-    let measured = WithContext { result: Measured::of(&outcome, &nanos), context: device.into() };
-    let printed = if args.json { print_line(measured.json()) } else { print_line(measured) };
-    Ok(printed?)
-}
-
-/// Resolves a host name to its first address.
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, RdmaError> {
-    let found = (host, port).to_socket_addrs().map(|mut found| found.next());
-    match found {
-        Ok(Some(address)) => Ok(address),
-        Ok(None) => Err(RdmaError::Usage(format!("{host} has no address"))),
-        Err(error) => Err(RdmaError::Usage(format!("{host}: {error}"))),
-    }
-}
-
-/// Result of one end. As JSON: `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}` with
-/// `"rtt_us":{…},"half_us":{…}` for latency or `"bytes":…,"mb_per_s":…,"messages_per_s":…` for bandwidth. Values that
-/// this end did not measure are absent.
+/// Results of one end. JSON: `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}`, plus `"rtt_us":{…},"half_us":{…}`
+/// for latency and `"bytes":…,"mb_per_s":…,"messages_per_s":…` for bandwidth. Fields that this end did not measure are absent.
 #[derive(Debug, Serialize)]
 struct Measured {
     /// `send`, `write`, `read` or `atomic`.
@@ -254,7 +192,7 @@ struct Measured {
     role: &'static str,
     /// Message size in bytes.
     size: u32,
-    /// Messages sent by this end, or received by a server that sent none.
+    /// Messages sent by this end; messages received, for a server that only receives.
     messages: u64,
     bidirectional: bool,
     /// Duration of the test.
@@ -266,9 +204,9 @@ struct Measured {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Figures {
-    /// Round trip of a message and its reply.
+    /// Latency of SEND and WRITE: the peer returns a message.
     PingPong { rtt_us: Percentiles, half_us: Percentiles },
-    /// Time until completion.
+    /// Latency of READ and atomic operations: from request to completion.
     Trip { rtt_us: Percentiles },
     Bandwidth {
         bytes: u64,
@@ -276,7 +214,7 @@ enum Figures {
         mb_per_s: f64,
         messages_per_s: f64,
     },
-    /// Measured by the other end.
+    /// The other end has the results.
     None {},
 }
 
@@ -316,7 +254,7 @@ impl fmt::Display for Measured {
         let Measured { verb, test, role, size, messages, bidirectional, seconds, figures } = self;
         let what = format!("{verb} {test}");
         if let Figures::None {} = figures {
-            return write!(f, "{what:<11} {role}: see the client for results");
+            return write!(f, "{what:<11} {role}: the client has the results");
         }
         let both = if *bidirectional { ", both directions" } else { "" };
         writeln!(f, "{what:<11} {role}: {messages} messages of {size} bytes in {seconds:.3} s{both}")?;
@@ -339,6 +277,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use linerate_bypass::time::Duration;
+    use linerate_net::{Device, WithContext};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -381,25 +320,25 @@ mod tests {
         assert_eq!((atomic.reads, atomic.size), (3, 8));
         assert_eq!(atomic.test.verb, Verb::Atomic(AtomicKind::CompareSwap));
         assert_eq!(parse("atomic lat").test().verb, Verb::Atomic(AtomicKind::FetchAdd));
-        // A list is signalled once.
+        // One completion per posted list.
         assert_eq!(parameters("send bw -l 8").unwrap().signal_every, 8);
         assert_eq!(parameters("send bw -t 16").unwrap().signal_every, 16);
         assert_eq!(parameters("send bw").unwrap(), Parameters::new(Test { verb: Verb::Send, kind: Kind::Bandwidth }));
     }
 
     #[test]
-    fn inapplicable_option_is_refused() {
+    fn options_of_another_test_are_rejected() {
         for (text, option) in [
-            ("send lat -t 4", "-t applies to bw only"),
-            ("write lat -Q 4", "-Q applies to bw only"),
-            ("read lat -l 4", "-l applies to bw only"),
-            ("send lat -b", "-b applies to bw only"),
-            ("write bw -r 4", "-r applies to send only"),
-            ("read bw -I 4", "-I applies to send and write only"),
-            ("send bw -o 4", "-o applies to read and atomic only"),
-            ("atomic lat -s 8", "-s applies to send, write and read only"),
-            ("atomic bw -I 8", "-I applies to send and write only"),
-            ("write lat -A CMP_AND_SWP", "-A applies to atomic only"),
+            ("send lat -t 4", "-t is for bw"),
+            ("write lat -Q 4", "-Q is for bw"),
+            ("read lat -l 4", "-l is for bw"),
+            ("send lat -b", "-b is for bw"),
+            ("write bw -r 4", "-r is for send"),
+            ("read bw -I 4", "-I is for send and write"),
+            ("send bw -o 4", "-o is for read and atomic"),
+            ("atomic lat -s 8", "-s is for send, write and read"),
+            ("atomic bw -I 8", "-I is for send and write"),
+            ("write lat -A CMP_AND_SWP", "-A is for atomic"),
         ] {
             let error = parameters(text).unwrap_err();
             assert!(error.contains(option), "{text}: {error}");
@@ -416,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn ping_pong_latency_includes_half_of_the_rtt() {
+    fn latency_report_contains_half_rtt_where_perftest_does() {
         let send = measured("send lat -s 64", true, 1000);
         let json: serde_json::Value = serde_json::from_str(&send.json()).unwrap();
         assert_eq!((&json["verb"], &json["test"], &json["role"]), (&"send".into(), &"lat".into(), &"client".into()));
@@ -434,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_in_bytes_and_messages_per_second() {
+    fn bandwidth_report_contains_bytes_and_messages() {
         let both = measured("write bw -b -s 1000", false, 4_000_000);
         let json: serde_json::Value = serde_json::from_str(&both.json()).unwrap();
         assert_eq!(
@@ -446,7 +385,7 @@ mod tests {
             "{both}"
         );
         let passive = measured("write bw", false, 0);
-        assert!(passive.to_string().starts_with("write bw    server: see the client"), "{passive}");
+        assert!(passive.to_string().starts_with("write bw    server: the client has"), "{passive}");
         assert!(!passive.json().contains("_per_s"), "{}", passive.json());
     }
 }

@@ -1,75 +1,43 @@
-//! Measuring verbs themselves: what perftest measures, by the same requests, buffers and completions for each message.
+//! `linerate-rdma-perf`: latency and bandwidth of RDMA verbs, with perftest's options and operations.
 //!
-//! Both ends are an [`End`]: a server that waits for one client, and a client. The client connects by rdma_cm and says with that what
-//! is to be done ([`Parameters`]); the server does it, or refuses. Memory is registered in a domain that is for this connection alone.
-//!
-//! | test | messages | measured |
-//! |---|---|---|
-//! | `send lat` | SENDs of either end in turn | from one to the next |
-//! | `write lat` | WRITEs of either end in turn, which the other sees by looking at its memory | from one to the next |
-//! | `read lat` | READs of the client | from one to the next |
-//! | `atomic lat` | atomic operations of the client, on one number | from one to the next |
-//! | `… bw` | those of the client, or with `bidirectional` of both, as many under way as may be | from the first to the last |
-//!
-//! An end that is through sends a message of no bytes, and is done when it has the other's.
+//! The program is separate from `linerate`, which runs it for `linerate rdma perf`.
+#![forbid(unsafe_code)]
 
-mod end;
-mod parameters;
-mod prepared;
-mod run;
-#[cfg(test)]
-mod tests;
+#[cfg_attr(not(feature = "native"), allow(dead_code, reason = "used by the program and tests"))]
+mod command;
+pub mod perf;
 
-pub use end::{End, Outcome, Turn};
-pub use parameters::{AtomicKind, Kind, Parameters, Refusal, Senseless, Test, Verb};
+use clap::{ArgAction, CommandFactory, Parser};
 
-use crate::calls::Status;
-use crate::verbs;
-use std::net::SocketAddr;
+/// Measure SEND, WRITE, READ and atomic operations between two ends, with the options of perftest.
+#[derive(Debug, Parser)]
+#[command(name = "linerate-rdma-perf", version)]
+struct Cli {
+    /// Log more to standard error; -vv and -vvv log still more. RUST_LOG takes precedence
+    #[arg(short, long, action = ArgAction::Count)]
+    verbose: u8,
 
-/// Why nothing, or not all, was measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PerfError {
-    /// A call of the device failed.
-    #[error(transparent)]
-    Verbs(#[from] verbs::Error),
-    /// This end cannot do it.
-    #[error("this end cannot: {0}")]
-    Here(Refusal),
-    /// The server does not do it.
-    #[error("the server refuses: {0}")]
-    Refused(Refusal),
-    /// Who answers is no such server.
-    #[error("who answers there is another program: start `linerate rdma perf` there")]
-    Stranger,
-    /// Nobody does.
-    #[error("nobody listens there: start the server first")]
-    NobodyListens,
-    /// There is no way.
-    #[error("there is no way there by this device: see `linerate rdma info`, and the routes")]
-    Unreachable,
-    /// Nothing was heard.
-    #[error("no connection was made in time: look at the server, and the way to it")]
-    TimedOut,
-    /// The connection ended.
-    #[error("the other end is gone, after {0} messages")]
-    Lost(u64),
-    /// A request failed.
-    #[error("after {messages} messages a request failed: {status}")]
-    Request {
-        /// How it ended.
-        status: Status,
-        /// What was done before.
-        messages: u64,
-    },
-    /// The peer does what was not agreed on.
-    #[error("the other end does what was not agreed on: {0}")]
-    Broken(&'static str),
-    /// It was told to end.
-    #[error("interrupted after {0} messages")]
-    Interrupted(u64),
+    #[command(flatten)]
+    perf: command::PerfArgs,
 }
 
-/// The address that a server listens at, if it is not told otherwise: perftest's port.
-pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 18_515);
+/// Returns the definition of the command line, from which manual pages and the reference are written.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the program. Exit status: 0 on success, 2 for wrong usage, 1 for any other failure.
+#[cfg(feature = "native")]
+pub fn main() -> std::process::ExitCode {
+    use std::process::ExitCode;
+
+    let cli = Cli::parse();
+    linerate_net::process::log::to_stderr(cli.verbose);
+    match command::run::run(&cli.perf) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            linerate_net::process::output::eprint_line(format_args!("linerate-rdma-perf: {error}"));
+            ExitCode::from(if matches!(error, command::run::Error::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}

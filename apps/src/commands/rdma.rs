@@ -10,10 +10,10 @@ mod perf;
 use linerate_bypass::ConnectError;
 use linerate_bypass::arena::ArenaError;
 use linerate_net::Error as NetError;
-use linerate_rdma::native::{Error as Absent, Native};
-use linerate_rdma::perf::{PerfError, Test};
+use linerate_rdma::rdma_core::{Error as Absent, RdmaCore};
 use linerate_rdma::verbs::Error as VerbsError;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 /// Subcommands of `linerate rdma`.
 #[derive(Debug, clap::Subcommand)]
@@ -27,7 +27,8 @@ pub enum Command {
     /// Measure memory and time per connection with private receive queues, a shared receive queue, and datagrams
     ConnectionsBench(connections_bench::ConnectionsBenchArgs),
 
-    /// Measure SEND, WRITE and READ between two ends, like perftest
+    /// Run linerate-rdma-perf with these arguments
+    #[command(hide = true, disable_help_flag = true, disable_version_flag = true)]
     Perf(perf::PerfArgs),
 }
 
@@ -66,15 +67,13 @@ pub enum RdmaError {
     /// A connection could not be established.
     #[error("no connection established{}", .0.map(|why| format!(": {why}")).unwrap_or_default())]
     NotConnected(Option<ConnectError>),
-    /// A benchmark failed.
-    #[error("{device}: {test}: {error}")]
+    /// The separate program `linerate-rdma-perf` could not be executed.
+    #[error("{program}: {error}: install linerate-rdma-perf beside linerate", program = .program.display())]
     Perf {
-        /// The device.
-        device: String,
-        /// The test.
-        test: Test,
-        /// Cause.
-        error: PerfError,
+        /// Path of the program.
+        program: PathBuf,
+        /// Failure of `execve`.
+        error: io::Error,
     },
     /// The arguments are invalid.
     #[error("{0}")]
@@ -96,18 +95,18 @@ pub fn run(command: Command) -> Result<(), RdmaError> {
         Command::Info(args) => show(&args),
         Command::ConnectBench(args) => connect_bench::run(&args),
         Command::ConnectionsBench(args) => connections_bench::run(&args),
-        Command::Perf(args) => perf::run(&args),
+        Command::Perf(args) => Err(perf::run(&args)),
     }
 }
 
 fn show(args: &InfoArgs) -> Result<(), RdmaError> {
-    let names = Native::devices()?;
+    let names = RdmaCore::devices()?;
     if names.is_empty() {
         return Err(Absent::NoDevices.into());
     }
     let mut devices = Vec::with_capacity(names.len());
     for name in names {
-        let native = Native::open(&name)?;
+        let native = RdmaCore::open(&name)?;
         devices.push(info::Device::of(&native).map_err(|error| RdmaError::Device { name, error })?);
     }
     match print(&devices, args.json, &mut io::stdout().lock()) {

@@ -1,11 +1,11 @@
 //! What workers are told about their connections.
 
-use crate::calls::{DeviceLimits, TransportKind};
-use crate::credit::LEAST_BUFFERS;
+use crate::connection::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
-use crate::offers::Offers;
+use crate::provider::{DeviceLimits, TransportKind};
+use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
-use crate::verbs::PairConfig;
+use crate::verbs::QpConfig;
 use std::time::Duration;
 
 /// Datagrams of a worker that are being sent at a time, and buffers for those that come unless there are connections for more.
@@ -24,7 +24,7 @@ pub struct Config {
     pub mode: Mode,
     /// Buffers that all connections of a worker share, in place of their own; each connection may use as many as there are for it
     /// when there are as many connections as there may be.
-    pub shared: Option<u32>,
+    pub srq: Option<u32>,
     /// Requests of a connection that are under way at a time. 8 at least.
     pub sends: u16,
     /// Messages up to this many bytes are copied when they are posted, if the device can.
@@ -66,7 +66,7 @@ pub enum Mode {
     /// The peer writes them to a ring of the connection's own, and tells of each by 32 bits that come with it.
     Write,
     /// All peers send them to one queue pair, as datagrams that may be lost, and each end sees to it that they come all the same.
-    Datagrams,
+    Ud,
 }
 
 /// How connections are made.
@@ -84,7 +84,7 @@ impl Default for Config {
             buffers: 32,
             buffer: 4096,
             mode: Mode::Send,
-            shared: None,
+            srq: None,
             sends: 128,
             inline: 220,
             signal_every: 100,
@@ -107,7 +107,7 @@ impl Default for Config {
 /// What a device cannot do of what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unable {
+pub enum Unsupported {
     /// It has not as much.
     #[error("{asked} {what} are more than it can have: ask for no more than {most}")]
     TooMany {
@@ -150,8 +150,8 @@ pub enum Unable {
 
 impl Config {
     /// Of each queue pair, but that it sends nothing inline.
-    pub(crate) fn pair(&self) -> PairConfig {
-        PairConfig {
+    pub(crate) fn qp(&self) -> QpConfig {
+        QpConfig {
             sends: self.sends.into(),
             receives: self.buffers.into(),
             inline: 0,
@@ -161,65 +161,65 @@ impl Config {
     }
 
     /// As much of it as a device with these limits can do; an error for what cannot be less.
-    pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, Unable> {
+    pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, Unsupported> {
         let mut config = self.clone();
         let (sends, buffers) = (u32::from(self.sends), u32::from(self.buffers));
         let no_more_than =
-            |what, asked, most| if asked > most { Err(Unable::TooMany { what, asked, most }) } else { Ok(()) };
-        no_more_than("requests under way", sends, limits.requests)?;
+            |what, asked, most| if asked > most { Err(Unsupported::TooMany { what, asked, most }) } else { Ok(()) };
+        no_more_than("requests under way", sends, limits.qp_wrs)?;
         if self.mode == Mode::Write {
             if limits.transport == TransportKind::Iwarp {
-                return Err(Unable::NoImmediate);
+                return Err(Unsupported::NoImmediate);
             }
-            if !limits.windows_type_2 {
-                return Err(Unable::NoWindows);
+            if !limits.mw_type_2 {
+                return Err(Unsupported::NoWindows);
             }
-            if self.shared.is_some() {
-                return Err(Unable::SharedRings);
+            if self.srq.is_some() {
+                return Err(Unsupported::SharedRings);
             }
         }
-        if self.mode == Mode::Datagrams {
+        if self.mode == Mode::Ud {
             if limits.transport == TransportKind::Iwarp {
-                return Err(Unable::NoDatagrams);
+                return Err(Unsupported::NoDatagrams);
             }
             if self.connect == Connect::Manager {
-                return Err(Unable::SessionsByManager);
+                return Err(Unsupported::SessionsByManager);
             }
-            if self.shared.is_some() || self.pool > 0 {
-                return Err(Unable::DatagramsAlone);
+            if self.srq.is_some() || self.pool > 0 {
+                return Err(Unsupported::DatagramsAlone);
             }
             // A READ needs a connection of the device's.
             config.offer_from = usize::MAX;
-            let most = DATAGRAMS.max(u32::from(LEAST_BUFFERS) * self.max_connections as u32).min(limits.requests);
+            let most = DATAGRAMS.max(u32::from(LEAST_BUFFERS) * self.max_connections as u32).min(limits.qp_wrs);
             config.share(most);
         }
         if self.pool > 0 && limits.transport == TransportKind::Iwarp {
-            return Err(Unable::NoPool);
+            return Err(Unsupported::NoPool);
         }
-        match self.shared {
-            None => no_more_than("buffers of a connection", buffers, limits.requests)?,
-            Some(shared) => {
-                no_more_than("shared buffers", shared, limits.shared_buffers)?;
-                config.share(shared);
+        match self.srq {
+            None => no_more_than("buffers of a connection", buffers, limits.qp_wrs)?,
+            Some(srq) => {
+                no_more_than("shared buffers", srq, limits.srq_wrs)?;
+                config.share(srq);
             }
         }
         config.signal_every = config.signal_every.min(self.most_unsignalled());
-        let most = config.pairs_of_queue(limits) * limits.queues.min(QUEUES) as usize;
+        let most = config.qps_per_cq(limits) * limits.cqs.min(QUEUES) as usize;
         // A fifth is for those that go.
-        let most = if config.shared.is_some() { (most * 4 / 5).max(most.min(1)) } else { most };
+        let most = if config.srq.is_some() { (most * 4 / 5).max(most.min(1)) } else { most };
         config.max_connections = config.max_connections.min(most);
-        if Offers::of(limits, None) == Offers::None {
+        if Rendezvous::of(limits, None) == Rendezvous::None {
             config.offer_from = usize::MAX;
         }
         Ok(config)
     }
 
-    /// Has connections use no more than `shared` buffers together: each finds one for whatever it sends, so that nobody is ever told that
+    /// Has connections use no more than `srq` buffers together: each finds one for whatever it sends, so that nobody is ever told that
     /// there is none.
-    fn share(&mut self, shared: u32) {
+    fn share(&mut self, srq: u32) {
         let (least, buffers) = (u32::from(LEAST_BUFFERS), u32::from(self.buffers));
-        self.max_connections = self.max_connections.min((shared / least) as usize).max(1);
-        let each = (shared / self.max_connections as u32).clamp(least, buffers.max(least));
+        self.max_connections = self.max_connections.min((srq / least) as usize).max(1);
+        let each = (srq / self.max_connections as u32).clamp(least, buffers.max(least));
         self.buffers = each as u16;
     }
 
@@ -231,21 +231,21 @@ impl Config {
 
     /// Queue pairs that a worker has at a time, at most. Where buffers are shared, they outlast their connections for a moment: a
     /// quarter more than these is for those that do, whose places are not their successors'.
-    pub(crate) fn pairs(&self) -> usize {
-        let leaving = if self.shared.is_some() { self.max_connections.div_ceil(4) } else { 0 };
+    pub(crate) fn qps(&self) -> usize {
+        let leaving = if self.srq.is_some() { self.max_connections.div_ceil(4) } else { 0 };
         self.max_connections + leaving
     }
 
     /// Whether queue pairs are used again. Those that share their buffers are not.
     pub(crate) fn reuses(&self) -> bool {
-        self.pool > 0 && self.shared.is_none()
+        self.pool > 0 && self.srq.is_none()
     }
 
     /// Bytes of a message, with its header.
     pub(crate) fn message(&self) -> usize {
         match self.mode {
             Mode::Send | Mode::Write => self.buffer,
-            Mode::Datagrams => self.buffer.saturating_sub(DatagramHeader::LEN),
+            Mode::Ud => self.buffer.saturating_sub(DatagramHeader::LEN),
         }
     }
 
@@ -253,7 +253,7 @@ impl Config {
     /// may use.
     pub(crate) fn datagrams(&self, limits: &DeviceLimits) -> (u32, u32) {
         let connections = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
-        let of = |each: u16| connections.saturating_mul(each.into()).min(limits.requests);
+        let of = |each: u16| connections.saturating_mul(each.into()).min(limits.qp_wrs);
         (of(self.sends).min(DATAGRAMS), of(self.buffers))
     }
 
@@ -264,15 +264,15 @@ impl Config {
 
     /// Queue pairs whose completions go to one queue: a queue that overflows is lost, and each may have everything completed at
     /// once, as when a link goes down.
-    pub(crate) fn pairs_of_queue(&self, limits: &DeviceLimits) -> usize {
-        (limits.completions / self.completions()) as usize
+    pub(crate) fn qps_per_cq(&self, limits: &DeviceLimits) -> usize {
+        (limits.cqes / self.completions()) as usize
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::DeviceConfig;
+    use linerate_rdma_sim::DeviceConfig;
 
     fn limits() -> DeviceLimits {
         DeviceConfig::roce([10, 0, 0, 1].into()).limits
@@ -280,47 +280,45 @@ mod tests {
 
     #[test]
     fn connections_that_share_buffers_have_some_for_each_of_them() {
-        for (shared, asked, connections, buffers, each) in [
+        for (srq, asked, connections, buffers, each) in [
             (4096, 32, 1024, 1024, 4),
             (4096, 32, 64, 64, 32),
             (4096, 10, 64, 64, 10),
             (30, 32, 64, 10, 3),
             (3, 3, 64, 1, 3),
         ] {
-            let asked =
-                Config { shared: Some(shared), buffers: asked, max_connections: connections, ..Config::default() };
+            let asked = Config { srq: Some(srq), buffers: asked, max_connections: connections, ..Config::default() };
             let config = asked.within(&limits()).unwrap();
-            assert_eq!((config.max_connections, config.buffers), (buffers, each), "{shared}");
-            assert!(config.max_connections as u32 * u32::from(config.buffers) <= shared);
+            assert_eq!((config.max_connections, config.buffers), (buffers, each), "{srq}");
+            assert!(config.max_connections as u32 * u32::from(config.buffers) <= srq);
         }
     }
 
     #[test]
     fn a_queue_has_room_for_all_completions_that_there_may_be() {
-        let limits = DeviceLimits { completions: 1000, queues: 2, ..limits() };
+        let limits = DeviceLimits { cqes: 1000, cqs: 2, ..limits() };
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
-        assert_eq!((config.max_connections, config.pairs_of_queue(&limits)), (40, 20));
+        assert_eq!((config.max_connections, config.qps_per_cq(&limits)), (40, 20));
         // Those that go have room there, too.
         for asked in 1..50 {
-            let shared =
-                Config { shared: Some(1000), buffers: 3, sends: 20, max_connections: asked, ..Config::default() };
-            let config = shared.within(&limits).unwrap();
-            assert!(config.pairs() > config.max_connections && config.max_connections == asked.min(68), "{asked}");
-            assert!(config.pairs() <= 2 * config.pairs_of_queue(&limits), "{asked}");
+            let srq = Config { srq: Some(1000), buffers: 3, sends: 20, max_connections: asked, ..Config::default() };
+            let config = srq.within(&limits).unwrap();
+            assert!(config.qps() > config.max_connections && config.max_connections == asked.min(68), "{asked}");
+            assert!(config.qps() <= 2 * config.qps_per_cq(&limits), "{asked}");
         }
     }
 
     #[test]
     fn what_the_device_cannot_have_is_refused() {
-        let limits = DeviceLimits { requests: 100, shared_buffers: 200, ..limits() };
+        let limits = DeviceLimits { qp_wrs: 100, srq_wrs: 200, ..limits() };
         let most = |config: Config| match config.within(&limits) {
-            Err(Unable::TooMany { most, .. }) => most,
+            Err(Unsupported::TooMany { most, .. }) => most,
             other => panic!("{other:?}"),
         };
         assert_eq!(most(Config { sends: 101, ..Config::default() }), 100);
         assert_eq!(most(Config { sends: 100, buffers: 101, ..Config::default() }), 100);
-        assert_eq!(most(Config { sends: 100, shared: Some(201), ..Config::default() }), 200);
-        assert!(Config { sends: 100, buffers: 101, shared: Some(200), ..Config::default() }.within(&limits).is_ok());
+        assert_eq!(most(Config { sends: 100, srq: Some(201), ..Config::default() }), 200);
+        assert!(Config { sends: 100, buffers: 101, srq: Some(200), ..Config::default() }.within(&limits).is_ok());
     }
 
     #[test]
@@ -328,13 +326,13 @@ mod tests {
         let writes = Config { mode: Mode::Write, ..Config::default() };
         let iwarp = DeviceConfig::iwarp([10, 0, 0, 1].into()).limits;
         assert!(writes.within(&limits()).is_ok());
-        assert_eq!(writes.within(&iwarp).unwrap_err(), Unable::NoImmediate);
-        let without = DeviceLimits { windows_type_2: false, ..limits() };
-        assert_eq!(writes.within(&without).unwrap_err(), Unable::NoWindows);
+        assert_eq!(writes.within(&iwarp).unwrap_err(), Unsupported::NoImmediate);
+        let without = DeviceLimits { mw_type_2: false, ..limits() };
+        assert_eq!(writes.within(&without).unwrap_err(), Unsupported::NoWindows);
         let prepares = Config { pool: 1, ..Config::default() };
-        assert_eq!(prepares.within(&iwarp).unwrap_err(), Unable::NoPool);
-        let shared = Config { shared: Some(64), ..writes };
-        assert_eq!(shared.within(&limits()).unwrap_err(), Unable::SharedRings);
+        assert_eq!(prepares.within(&iwarp).unwrap_err(), Unsupported::NoPool);
+        let srq = Config { srq: Some(64), ..writes };
+        assert_eq!(srq.within(&limits()).unwrap_err(), Unsupported::SharedRings);
     }
 
     #[test]

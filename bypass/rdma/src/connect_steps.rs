@@ -1,8 +1,8 @@
 //! How long each step takes that leads to a connection, as this end alone has to do it.
 
 use crate::Config;
-use crate::calls::{Calls, GidKind, Mtu, Path, Transition};
-use crate::verbs::{CompletionQueue, Domain, Error, Init, QueuePair, ReadyToSend, Region};
+use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition};
+use crate::verbs::{Cq, Error, Init, Mr, Pd, Qp, Rts};
 use linerate_bypass::Arena;
 use linerate_bypass::time::Duration;
 use std::io::ErrorKind;
@@ -38,13 +38,13 @@ impl<F: FnMut() -> Duration> Watch<F> {
     }
 }
 
-/// Does `rounds` times what makes a queue pair ready to send, to another of the device behind `calls` by its port 1, with buffers in
+/// Does `rounds` times what makes a queue pair ready to send, to another of the device behind `provider` by its port 1, with buffers in
 /// `arena`; and before, once, what a process has to do. `clock` tells the time.
 ///
 /// # Errors
 /// What the device says.
-pub fn steps<C: Calls>(
-    calls: &Arc<C>,
+pub fn steps<C: Provider>(
+    provider: &Arc<C>,
     config: &Config,
     arena: &Arena,
     rounds: usize,
@@ -52,45 +52,43 @@ pub fn steps<C: Calls>(
 ) -> Result<Vec<Step>, Error> {
     const PORT: u8 = 1;
     let mut watch = Watch { clock, steps: Vec::new() };
-    let gids = calls.gids(PORT).map_err(Error::of("query the port's addresses"))?;
+    let gids = provider.gids(PORT).map_err(Error::of("query the port's addresses"))?;
     let routed = gids.iter().rfind(|gid| gid.kind == GidKind::RoceV2);
     let none = || Error { what: "find an address of the port", error: ErrorKind::AddrNotAvailable.into() };
     let own = *routed.or(gids.first()).ok_or_else(none)?;
-    let lid = calls.port(PORT).map_err(Error::of("query the port"))?.lid;
-    let domain = watch.time("protection domain", false, || Domain::new(calls))?;
-    let region = watch.time("register memory", false, || Region::new(&domain, std::slice::from_ref(arena), false))?;
-    let queue =
-        watch.time("completion queue", false, || CompletionQueue::new(calls, 2 * config.completions(), None))?;
-    let pair = config.pair();
+    let lid = provider.port(PORT).map_err(Error::of("query the port"))?.lid;
+    let pd = watch.time("protection domain", false, || Pd::new(provider))?;
+    let mr = watch.time("register memory", false, || Mr::new(&pd, std::slice::from_ref(arena), false))?;
+    let cq = watch.time("completion queue", false, || Cq::new(provider, 2 * config.completions(), None))?;
+    let qp = config.qp();
     let transitions = |peer: u32| {
-        let receive = Transition::ReadyToReceive {
+        let receive = Transition::Rtr {
             mtu: Mtu::Mtu1024,
-            pair: peer,
-            first_packet: 0,
-            reads_answered: 1,
-            not_ready_timer: 12,
-            path: Path::to(own.raw, lid, &own),
+            qp: peer,
+            psn: 0,
+            responder_resources: 1,
+            min_rnr_timer: 12,
+            path: AhAttr::to(own.raw, lid, &own),
         };
-        let send =
-            Transition::ReadyToSend { first_packet: 0, timeout: 16, retries: 7, not_ready_retries: 0, reads_asked: 1 };
+        let send = Transition::Rts { psn: 0, timeout: 16, retries: 7, rnr_retries: 0, initiator_depth: 1 };
         (receive, send)
     };
     for _ in 0..rounds {
-        let peer = QueuePair::new(&region, queue.handle(), None, &pair)?.init(PORT)?;
-        let ours = watch.time("create", true, || QueuePair::new(&region, queue.handle(), None, &pair))?;
+        let peer = Qp::new(&mr, cq.handle(), None, &qp)?.init(PORT)?;
+        let ours = watch.time("create", true, || Qp::new(&mr, cq.handle(), None, &qp))?;
         let mut ours = watch.time("INIT", true, || ours.init(PORT))?;
         watch.time("post buffers", true, || post(&mut ours, config, arena))?;
         let (receive, send) = transitions(peer.number());
-        let ours = watch.time("RTR", true, || ours.ready_to_receive(&receive))?;
-        let ours: QueuePair<C, ReadyToSend> = watch.time("RTS", true, || ours.ready_to_send(&send))?;
+        let ours = watch.time("RTR", true, || ours.to_rtr(&receive))?;
+        let ours: Qp<C, Rts> = watch.time("RTS", true, || ours.to_rts(&send))?;
         watch.time("destroy", true, || drop(ours));
     }
     Ok(watch.steps)
 }
 
-fn post<C: Calls>(pair: &mut QueuePair<C, Init>, config: &Config, arena: &Arena) -> Result<(), Error> {
-    pair.post((0..config.buffers).map_while(|_| arena.alloc(config.buffer)))?;
-    if pair.buffers_wanted() > 0 {
+fn post<C: Provider>(qp: &mut Qp<C, Init>, config: &Config, arena: &Arena) -> Result<(), Error> {
+    qp.post((0..config.buffers).map_while(|_| arena.alloc(config.buffer)))?;
+    if qp.recv_room() > 0 {
         return Err(Error { what: "have buffers for a connection", error: ErrorKind::OutOfMemory.into() });
     }
     Ok(())
@@ -99,8 +97,8 @@ fn post<C: Calls>(pair: &mut QueuePair<C, Init>, config: &Config, arena: &Arena)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Call, DeviceConfig, Fabric, FabricConfig, Live};
     use linerate_bypass::arena::ArenaConfig;
+    use linerate_rdma_sim::{Call, DeviceConfig, Fabric, FabricConfig, Live};
 
     fn arena() -> Arena {
         Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap()

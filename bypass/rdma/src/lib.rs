@@ -1,36 +1,33 @@
-//! Services over RDMA verbs: the same sources that run over the TCP stack and over kernel sockets.
+//! Services over RDMA verbs, from the same source as over the TCP stack and over kernel sockets.
+//!
+//! ```text
+//! Worker (Service) ── net ── connection ── verbs ── provider::Provider ── rdma_core, or linerate-rdma-sim in tests
+//!        └── mailboxes ── Connector: rdma_cm or the TCP exchange, one thread per device
+//! ```
 
 mod adapter;
-pub mod calls;
-mod carrier;
 mod config;
+mod connect_steps;
 mod connection;
 mod connector;
-mod credit;
-pub mod model;
-#[cfg(feature = "native")]
-pub mod native;
 mod net;
-mod offers;
-pub mod perf;
-mod rest;
-mod rx;
+#[cfg(feature = "native")]
+pub mod rdma_core;
+mod rendezvous;
 mod session;
-mod steps;
 #[cfg(test)]
 mod tests;
-mod transport;
-mod tx;
 pub mod verbs;
-mod wire;
+mod waker;
 mod worker;
 
 pub use adapter::{Adapter, OpenError, WorkerParts};
-pub use config::{Config, Connect, Mode, Unable};
-pub use connection::Link;
-pub use connector::{Connector, ExchangeError, Listeners, Seat};
+pub use config::{Config, Connect, Mode, Unsupported};
+pub use connect_steps::{Step, steps};
+pub use connection::ConnCore;
+pub use connector::{Connector, ExchangeError, Listeners, WorkerHandle};
+pub use linerate_rdma_provider as provider;
 pub use net::Parts;
-pub use offers::Offers;
-pub use rest::{Bell, Rest};
-pub use steps::{Step, steps};
-pub use worker::{Command, Lines, News, Worker};
+pub use rendezvous::Rendezvous;
+pub use waker::{IdleWait, Waker, wait_readable};
+pub use worker::{ConnectorEvent, ConnectorRequest, Worker, WorkerChannels};

@@ -1,42 +1,44 @@
 //! How long slices are opened to be read by the peer.
 
-use crate::calls::{DeviceLimits, TransportKind};
+use crate::provider::{DeviceLimits, TransportKind};
 
-/// The driver of Soft-RoCE, as [`Calls::emulated_by`](crate::calls::Calls::emulated_by) has it.
+/// The driver of Soft-RoCE, as [`Provider::emulated_by`](linerate_rdma_provider::Provider::emulated_by) has it.
 const RXE: &str = "rxe";
 
 /// How a device opens a slice of memory to one peer, for as long as that reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offers {
+pub enum Rendezvous {
     /// Through a memory window of type 2.
     Windows,
     /// Through one that is bound to a registration of the slice alone.
-    Registered,
+    MrPart,
     /// Not at all.
     None,
 }
 
-impl Offers {
+impl Rendezvous {
     /// What a device with these limits does, emulated by this driver if it is.
     pub fn of(limits: &DeviceLimits, emulated_by: Option<&str>) -> Self {
-        if limits.transport == TransportKind::Iwarp || !limits.windows_type_2 {
-            Offers::None
+        if limits.transport == TransportKind::Iwarp || !limits.mw_type_2 {
+            Rendezvous::None
         } else if emulated_by == Some(RXE) {
-            Offers::Registered
+            Rendezvous::MrPart
         } else {
-            Offers::Windows
+            Rendezvous::Windows
         }
     }
 
     /// In words, with the reason.
     pub fn why(self) -> &'static str {
         match self {
-            Offers::Windows => "offered through memory windows of type 2, and read by the peer",
-            Offers::Registered => {
+            Rendezvous::Windows => "offered through memory windows of type 2, and read by the peer",
+            Rendezvous::MrPart => {
                 "offered through memory windows on registrations for each, and read by the peer: rxe lets a peer read all of what a \
                  window is bound to"
             }
-            Offers::None => "sent in messages: over iWARP, and without memory windows of type 2, nothing is offered",
+            Rendezvous::None => {
+                "sent in messages: over iWARP, and without memory windows of type 2, nothing is offered"
+            }
         }
     }
 }

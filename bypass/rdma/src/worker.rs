@@ -1,11 +1,11 @@
 //! One thread's loop: take in what is completed, tell the service, post what it has to say.
 
 use crate::Config;
-use crate::calls::Calls;
-use crate::connection::{Link, Receiving, Sending, Stage};
+use crate::connection::{ConnCore, Receiving, Sending, Stage};
 use crate::net::{Net, Parts};
-use crate::rest::Rest;
-use crate::verbs::{Errored, QueuePair, Window};
+use crate::provider::Provider;
+use crate::verbs::{Errored, Mw, Qp};
+use crate::waker::IdleWait;
 use linerate_bypass::inspect::{ConnInfo, ConnState, Gauges, Inspect, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -21,27 +21,27 @@ const IDLE_TURNS: u32 = 1000;
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// What the connector tells a worker.
-pub enum News<C: Calls> {
+pub enum ConnectorEvent<C: Provider> {
     /// The connection with this number is being made. It is told before its peer may send.
     Expected(u64),
     /// It is not made.
     Unexpected(u64),
     /// A connection has been made.
-    Made(Link<C>, Origin),
+    Made(ConnCore<C>, Origin),
     /// The connection asked for with this token could not be made.
     Failed(u64, ConnectError),
     /// The connection with this number is lost: its peer is gone, or the device cannot go on with it.
     Lost(u64, CloseReason),
     /// In the place of one that went with a link.
-    Window(Window<C>),
+    Mw(Mw<C>),
     /// A queue pair of a link that was over is to be drained, to be used again.
-    Drain(QueuePair<C, Errored>),
+    Drain(Qp<C, Errored>),
     /// All that has been completed for the queue pair with this number, whose connection is over, is to be polled.
     Poll(u32),
 }
 
 /// What a worker asks of the connector.
-pub enum Command<C: Calls> {
+pub enum ConnectorRequest<C: Provider> {
     /// Accept no more connections, of whichever worker.
     Refuse,
     /// Connect `worker` to `remote`.
@@ -54,26 +54,26 @@ pub enum Command<C: Calls> {
         token: u64,
     },
     /// A link of this worker's is over.
-    Bury(usize, Link<C>),
+    Bury(usize, ConnCore<C>),
     /// A queue pair of this worker's has been drained, or could not be.
-    Drained(usize, QueuePair<C, Errored>),
+    Drained(usize, Qp<C, Errored>),
     /// All has been polled that was completed for the queue pair with this number, when this worker was told to.
     Polled(usize, u32),
 }
 
 /// A service running over verbs, on the thread that made it.
-pub struct Worker<C: Calls, S: Service> {
+pub struct Worker<C: Provider, S: Service> {
     net: Net<C>,
     service: S,
     /// By slot.
     states: Vec<Option<S::Conn>>,
     messages: Receiver<AppMsg<S::Message>>,
-    news: Receiver<News<C>>,
-    commands: Sender<Command<C>>,
+    news: Receiver<ConnectorEvent<C>>,
+    commands: Sender<ConnectorRequest<C>>,
     /// What the connector had no room for.
-    unsent: VecDeque<Command<C>>,
+    unsent: VecDeque<ConnectorRequest<C>>,
     /// What it is woken by, if it may sleep.
-    rest: Option<Rest<C>>,
+    rest: Option<IdleWait<C>>,
     /// Time of the next [`Service::poll`] at the latest.
     poll_at: Option<Instant>,
     started: bool,
@@ -82,21 +82,27 @@ pub struct Worker<C: Calls, S: Service> {
 }
 
 /// How a worker hears of others, and tells them.
-pub struct Lines<C: Calls, M> {
+pub struct WorkerChannels<C: Provider, M> {
     /// Messages for its service and its connections.
     pub messages: Receiver<AppMsg<M>>,
     /// What the connector says.
-    pub news: Receiver<News<C>>,
+    pub news: Receiver<ConnectorEvent<C>>,
     /// What the connector is asked.
-    pub commands: Sender<Command<C>>,
+    pub commands: Sender<ConnectorRequest<C>>,
     /// What wakes it, if it may sleep: its queue, and the mailboxes above, are made with it.
-    pub rest: Option<Rest<C>>,
+    pub rest: Option<IdleWait<C>>,
 }
 
-impl<C: Calls, S: Service> Worker<C, S> {
+impl<C: Provider, S: Service> Worker<C, S> {
     /// The worker with this number, and what it has of the device.
-    pub fn new(worker: usize, config: Config, parts: Parts<C>, lines: Lines<C, S::Message>, service: S) -> Self {
-        let Lines { messages, news, commands, rest } = lines;
+    pub fn new(
+        worker: usize,
+        config: Config,
+        parts: Parts<C>,
+        lines: WorkerChannels<C, S::Message>,
+        service: S,
+    ) -> Self {
+        let WorkerChannels { messages, news, commands, rest } = lines;
         let net = Net::new(worker, config, parts);
         let (states, burst, unsent) = (Vec::new(), Vec::new(), VecDeque::new());
         let (poll_at, started) = (None, false);
@@ -182,7 +188,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
 
     /// Has the connector accept no more connections: who asks for one is refused.
     pub fn stop_listening(&mut self) {
-        self.unsent.push_back(Command::Refuse);
+        self.unsent.push_back(ConnectorRequest::Refuse);
     }
 
     /// Sleeps until there is something to do, if it may.
@@ -213,20 +219,20 @@ impl<C: Calls, S: Service> Worker<C, S> {
         while let Some(news) = self.news.receive() {
             heard += 1;
             match news {
-                News::Expected(number) => self.net.expect(number),
-                News::Unexpected(number) => self.net.expect_no_more(number),
-                News::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
-                News::Made(link, origin) => {
+                ConnectorEvent::Expected(number) => self.net.expect(number),
+                ConnectorEvent::Unexpected(number) => self.net.expect_no_more(number),
+                ConnectorEvent::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
+                ConnectorEvent::Made(link, origin) => {
                     self.net.bury(link);
                     if let Origin::Connected(token) = origin {
                         self.net.failed.push_back((token, ConnectError::TooMany));
                     }
                 }
-                News::Failed(token, error) => self.net.failed.push_back((token, error)),
-                News::Lost(number, why) => self.net.lost.push((number, why)),
-                News::Window(window) => self.net.add_window(window),
-                News::Drain(pair) => self.net.drain(pair),
-                News::Poll(pair) => self.net.poll_for(pair),
+                ConnectorEvent::Failed(token, error) => self.net.failed.push_back((token, error)),
+                ConnectorEvent::Lost(number, why) => self.net.lost.push((number, why)),
+                ConnectorEvent::Mw(mw) => self.net.add_window(mw),
+                ConnectorEvent::Drain(qp) => self.net.drain(qp),
+                ConnectorEvent::Poll(qp) => self.net.poll_for(qp),
             }
         }
         heard
@@ -236,10 +242,11 @@ impl<C: Calls, S: Service> Worker<C, S> {
     fn tell(&mut self) {
         let worker = self.net.worker;
         // What is over goes first: there may be no more queue pairs than connections.
-        self.unsent.extend(self.net.buried.drain(..).map(|link| Command::Bury(worker, link)));
-        self.unsent.extend(self.net.drained.drain(..).map(|pair| Command::Drained(worker, pair)));
-        self.unsent.extend(self.net.polled_for.drain(..).map(|pair| Command::Polled(worker, pair)));
-        let connects = self.net.wanted.drain(..).map(|(remote, token)| Command::Connect { worker, remote, token });
+        self.unsent.extend(self.net.buried.drain(..).map(|link| ConnectorRequest::Bury(worker, link)));
+        self.unsent.extend(self.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));
+        self.unsent.extend(self.net.polled_for.drain(..).map(|qp| ConnectorRequest::Polled(worker, qp)));
+        let connects =
+            self.net.wanted.drain(..).map(|(remote, token)| ConnectorRequest::Connect { worker, remote, token });
         self.unsent.extend(connects);
         while let Some(command) = self.unsent.pop_front() {
             if let Err(command) = self.commands.send(command) {
@@ -386,7 +393,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
     }
 }
 
-impl<C: Calls, S: Service> Inspect for Worker<C, S> {
+impl<C: Provider, S: Service> Inspect for Worker<C, S> {
     fn snapshot(&mut self) -> Snapshot {
         let gauges = Gauges { connections: self.net.slots.len() as u64, ..Gauges::default() };
         Snapshot {

@@ -9,8 +9,8 @@ use crate::tx_arena::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, WorkerCtx};
-use linerate_rdma::calls::Calls;
-use linerate_rdma::native::Native;
+use linerate_rdma::provider::Provider;
+use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A listening verbs device.
 pub struct Port<M> {
     device: Device,
-    adapter: Adapter<Native, M>,
+    adapter: Adapter<RdmaCore, M>,
     mode: Mode,
     workers: usize,
 }
@@ -30,7 +30,7 @@ impl<M: Send + 'static> Port<M> {
         if !listen.udp.is_empty() {
             tracing::info!("UDP is not served: reliable connections carry no datagrams");
         }
-        let native = Arc::new(Native::open(device)?);
+        let native = Arc::new(RdmaCore::open(device)?);
         let defaults = Config::default();
         let config = Config {
             rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
@@ -78,9 +78,7 @@ impl<M: Send + 'static> Port<M> {
     fn is_reached(&self, what: &'static str) -> Result<(), Error> {
         match self.mode {
             Mode::Send | Mode::Write => Ok(()),
-            Mode::Datagrams => {
-                Err(Error::NotInMode { what, mode: "ud", why: "datagrams have no one-sided operations" })
-            }
+            Mode::Ud => Err(Error::NotInMode { what, mode: "ud", why: "datagrams have no one-sided operations" }),
         }
     }
 
@@ -100,7 +98,7 @@ impl<M: Send + 'static> Port<M> {
         let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0);
         let connector = std::thread::Builder::new().name("connector".to_owned()).spawn(connects);
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
-        let job = |parts: WorkerParts<Native, M>| -> Job<S> {
+        let job = |parts: WorkerParts<RdmaCore, M>| -> Job<S> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             let running = Ended(running.clone());

@@ -13,8 +13,8 @@ use linerate_load::{Board, Connects, Plan, Use};
 use linerate_net::ConnectArg;
 use linerate_net::Device;
 use linerate_net::{CorePlacement, IdleArg, Listen, NetArgs, Network, RdmaArgs};
-use linerate_rdma::calls::{Calls, GidKind, TransportKind};
-use linerate_rdma::native::Native;
+use linerate_rdma::provider::{GidKind, Provider, TransportKind};
+use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Config, Step, steps};
 use linerate_stack::{Config as StackConfig, Mailboxes, Worker};
 use serde::Serialize;
@@ -94,7 +94,7 @@ impl Row {
 pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let rounds = args.rounds as usize;
     let begin = Instant::now();
-    let native = Arc::new(Native::open(&args.device)?);
+    let native = Arc::new(RdmaCore::open(&args.device)?);
     let opened = begin.elapsed();
     let failed = |error| RdmaError::Device { name: args.device.clone(), error };
     let limits = native.limits().map_err(failed)?;
@@ -143,7 +143,7 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
 }
 
 /// Returns an IPv4 address of the device that peers can connect to.
-pub(super) fn address(native: &Native) -> std::io::Result<IpAddr> {
+pub(super) fn address(native: &RdmaCore) -> std::io::Result<IpAddr> {
     let gids = native.gids(1)?;
     let ip = gids.iter().filter(|gid| gid.kind != GidKind::RoceV1).map(|gid| gid.ip()).find(IpAddr::is_ipv4);
     ip.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrNotAvailable, "the port has no IPv4 address"))

@@ -8,8 +8,8 @@ use linerate_load::services::Echo;
 use linerate_load::{Progress, Rounds, Stage};
 use linerate_net::Device;
 use linerate_net::{ConnectArg, CorePlacement, IdleArg, Listen, ModeArg, NetArgs, Network, RdmaArgs};
-use linerate_rdma::calls::{Calls, TransportKind};
-use linerate_rdma::native::Native;
+use linerate_rdma::provider::{Provider, TransportKind};
+use linerate_rdma::rdma_core::RdmaCore;
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -136,7 +136,7 @@ struct Run {
 
 /// Runs `linerate rdma connections-bench`.
 pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
-    let native = Native::open(&args.device)?;
+    let native = RdmaCore::open(&args.device)?;
     let failed = |error| RdmaError::Device { name: args.device.clone(), error };
     if native.limits().map_err(failed)?.transport == TransportKind::Iwarp {
         let message = format!("{}: iWARP supports neither the TCP exchange nor datagrams", args.device);

@@ -1,8 +1,8 @@
 //! Description of an RDMA device.
 
-use linerate_rdma::Offers;
-use linerate_rdma::calls::{Calls, DeviceLimits, Gid, GidKind, LinkLayer, Port, PortState, TransportKind};
-use linerate_rdma::native::Native;
+use linerate_rdma::Rendezvous;
+use linerate_rdma::provider::{DeviceLimits, Gid, GidKind, LinkLayer, Port, PortState, Provider, TransportKind};
+use linerate_rdma::rdma_core::RdmaCore;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -87,7 +87,7 @@ struct GidInfo {
 
 impl Device {
     /// Queries a device. Creates queue pairs to determine the inline limit.
-    pub fn of(native: &Native) -> io::Result<Device> {
+    pub fn of(native: &RdmaCore) -> io::Result<Device> {
         let limits = native.limits()?;
         let mut ports = Vec::new();
         for port in 1..=limits.ports {
@@ -107,10 +107,10 @@ impl Device {
             calls: "classic",
             why_these_calls: WHY_CLASSIC,
             connection_manager: native.has_connection_manager(),
-            windows_type_2: limits.windows_type_2,
-            long_slices: Offers::of(&limits, native.emulated_by()).why(),
+            windows_type_2: limits.mw_type_2,
+            long_slices: Rendezvous::of(&limits, native.emulated_by()).why(),
             atomics: limits.atomics.any(),
-            shared_queues: limits.shared > 0,
+            shared_queues: limits.srqs > 0,
             inline_bytes: native.inline_limit()?,
             limits: Limits::of(&limits),
             ports,
@@ -169,21 +169,21 @@ impl Device {
 impl Limits {
     fn of(limits: &DeviceLimits) -> Limits {
         Limits {
-            domains: limits.domains,
-            regions: limits.regions,
-            region_bytes: limits.region_bytes,
-            windows: limits.windows,
-            queue_pairs: limits.pairs,
-            requests: limits.requests,
-            segments: limits.segments,
-            read_segments: limits.read_segments,
-            completion_queues: limits.queues,
-            completions: limits.completions,
-            shared_queues: limits.shared,
-            shared_buffers: limits.shared_buffers,
-            shared_segments: limits.shared_segments,
-            reads_answered: limits.reads_answered,
-            reads_asked: limits.reads_asked,
+            domains: limits.pds,
+            regions: limits.mrs,
+            region_bytes: limits.mr_bytes,
+            windows: limits.mws,
+            queue_pairs: limits.qps,
+            requests: limits.qp_wrs,
+            segments: limits.sges,
+            read_segments: limits.read_sges,
+            completion_queues: limits.cqs,
+            completions: limits.cqes,
+            shared_queues: limits.srqs,
+            shared_buffers: limits.srq_wrs,
+            shared_segments: limits.srq_sges,
+            reads_answered: limits.responder_resources,
+            reads_asked: limits.initiator_depth,
         }
     }
 }
@@ -257,7 +257,7 @@ fn interface(index: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_rdma::calls::{Atomics, Mtu};
+    use linerate_rdma::provider::{AtomicCap, Mtu};
 
     fn device() -> Device {
         let limits = DeviceLimits {
@@ -266,23 +266,23 @@ mod tests {
             vendor: 0xff_ffff,
             part: 0,
             ports: 1,
-            region_bytes: 1,
-            regions: 2,
-            windows: 3,
-            windows_type_2: true,
-            domains: 4,
-            pairs: 5,
-            requests: 6,
-            segments: 7,
-            read_segments: 8,
-            queues: 9,
-            completions: 10,
-            shared: 0,
-            shared_buffers: 0,
-            shared_segments: 0,
-            reads_answered: 11,
-            reads_asked: 12,
-            atomics: Atomics::None,
+            mr_bytes: 1,
+            mrs: 2,
+            mws: 3,
+            mw_type_2: true,
+            pds: 4,
+            qps: 5,
+            qp_wrs: 6,
+            sges: 7,
+            read_sges: 8,
+            cqs: 9,
+            cqes: 10,
+            srqs: 0,
+            srq_wrs: 0,
+            srq_sges: 0,
+            responder_resources: 11,
+            initiator_depth: 12,
+            atomics: AtomicCap::None,
         };
         let port = Port {
             state: PortState::Active,
@@ -306,10 +306,10 @@ mod tests {
             calls: "classic",
             why_these_calls: WHY_CLASSIC,
             connection_manager: false,
-            windows_type_2: limits.windows_type_2,
-            long_slices: Offers::of(&limits, Some("rxe")).why(),
+            windows_type_2: limits.mw_type_2,
+            long_slices: Rendezvous::of(&limits, Some("rxe")).why(),
             atomics: limits.atomics.any(),
-            shared_queues: limits.shared > 0,
+            shared_queues: limits.srqs > 0,
             inline_bytes: 400,
             limits: Limits::of(&limits),
             ports: vec![PortInfo::of(

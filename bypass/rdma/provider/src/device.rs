@@ -1,20 +1,20 @@
-//! What a device, its ports and their addresses say about themselves.
+//! Attributes of devices and ports, and asynchronous events.
 
 use super::Handle;
 use std::net::IpAddr;
 
-/// What a device's packets are.
+/// Transport of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportKind {
-    /// InfiniBand's, over its own links or RoCE.
+    /// InfiniBand transport, over InfiniBand links or RoCE.
     InfiniBand,
-    /// iWARP: over TCP.
+    /// iWARP, over TCP.
     Iwarp,
-    /// Something else.
+    /// Any other transport.
     Other,
 }
 
-/// What is below a port.
+/// Link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkLayer {
     /// InfiniBand.
@@ -23,186 +23,186 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// What a device can do (`struct ibv_device_attr`).
+/// Device attributes and limits (`struct ibv_device_attr`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// What its packets are.
+    /// Transport.
     pub transport: TransportKind,
-    /// Its firmware's version, as it says it.
+    /// Firmware version, as the device reports it.
     pub firmware: String,
-    /// Its vendor's number.
+    /// Vendor identifier.
     pub vendor: u32,
-    /// The vendor's number for this kind.
+    /// Part identifier, assigned by the vendor.
     pub part: u32,
-    /// Ports.
+    /// Number of ports.
     pub ports: u8,
-    /// Bytes of a region.
-    pub region_bytes: u64,
-    /// Regions.
-    pub regions: u32,
-    /// Windows.
-    pub windows: u32,
-    /// Whether windows of type 2 can be bound (`IBV_DEVICE_MEM_WINDOW_TYPE_2A` or `2B`).
-    pub windows_type_2: bool,
-    /// Domains.
-    pub domains: u32,
-    /// Queue pairs.
-    pub pairs: u32,
-    /// Requests of a queue.
-    pub requests: u32,
-    /// Segments of a request.
-    pub segments: u32,
-    /// Segments of a READ.
-    pub read_segments: u32,
-    /// Completion queues.
-    pub queues: u32,
-    /// Completions of a queue.
-    pub completions: u32,
-    /// Shared receive queues.
-    pub shared: u32,
-    /// Buffers of a shared receive queue.
-    pub shared_buffers: u32,
-    /// Segments of such a buffer.
-    pub shared_segments: u32,
-    /// READs and atomics that a queue pair answers at a time.
-    pub reads_answered: u8,
-    /// READs and atomics that a queue pair asks for at a time.
-    pub reads_asked: u8,
-    /// Towards what its atomic operations are atomic.
-    pub atomics: Atomics,
+    /// Maximum size of a memory region in bytes.
+    pub mr_bytes: u64,
+    /// Maximum number of memory regions.
+    pub mrs: u32,
+    /// Maximum number of memory windows.
+    pub mws: u32,
+    /// Type 2 memory windows are supported (`IBV_DEVICE_MEM_WINDOW_TYPE_2A` or `2B`).
+    pub mw_type_2: bool,
+    /// Maximum number of protection domains.
+    pub pds: u32,
+    /// Maximum number of queue pairs.
+    pub qps: u32,
+    /// Maximum work requests of a send or receive queue.
+    pub qp_wrs: u32,
+    /// Maximum scatter/gather elements of a work request.
+    pub sges: u32,
+    /// Maximum scatter/gather elements of a READ.
+    pub read_sges: u32,
+    /// Maximum number of completion queues.
+    pub cqs: u32,
+    /// Maximum entries of a completion queue.
+    pub cqes: u32,
+    /// Maximum number of shared receive queues.
+    pub srqs: u32,
+    /// Maximum work requests of a shared receive queue.
+    pub srq_wrs: u32,
+    /// Maximum scatter/gather elements of a shared receive request.
+    pub srq_sges: u32,
+    /// Maximum outstanding READ and atomic operations that a queue pair accepts.
+    pub responder_resources: u8,
+    /// Maximum outstanding READ and atomic operations that a queue pair initiates.
+    pub initiator_depth: u8,
+    /// Scope of atomic operations.
+    pub atomics: AtomicCap,
 }
 
-/// Towards what a device's atomic operations are atomic (`enum ibv_atomic_cap`).
+/// Scope of a device's atomic operations (`enum ibv_atomic_cap`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Atomics {
-    /// It does none.
+pub enum AtomicCap {
+    /// Not supported.
     None,
-    /// Towards other such operations by the same device.
+    /// Atomic with respect to operations of the same device.
     Device,
-    /// Towards processors and all devices, too.
+    /// Atomic with respect to CPUs and all devices.
     Global,
 }
 
-impl Atomics {
-    /// Whether there are any.
+impl AtomicCap {
+    /// Returns true if atomic operations are supported.
     pub fn any(self) -> bool {
-        self != Atomics::None
+        self != AtomicCap::None
     }
 }
 
-/// A port's state.
+/// State of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortState {
-    /// It carries packets.
+    /// Packets are carried.
     Active,
-    /// It does not.
+    /// No packets are carried.
     Down,
-    /// On its way to be active.
+    /// In transition to active.
     Coming,
 }
 
-/// The longest packet of a path.
+/// Path MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
     Mtu256,
     /// 512 bytes.
     Mtu512,
-    /// 1 024 bytes.
+    /// 1024 bytes.
     Mtu1024,
-    /// 2 048 bytes.
+    /// 2048 bytes.
     Mtu2048,
-    /// 4 096 bytes.
+    /// 4096 bytes.
     Mtu4096,
 }
 
 impl Mtu {
-    /// In bytes.
+    /// Returns the MTU in bytes.
     pub fn bytes(self) -> u32 {
         256 << self as u32
     }
 }
 
-/// What a port says about itself (`struct ibv_port_attr`).
+/// Port attributes (`struct ibv_port_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
-    /// Its state.
+    /// State.
     pub state: PortState,
-    /// The longest packet that it can have.
+    /// Maximum supported MTU.
     pub max_mtu: Mtu,
-    /// The longest packet that it has.
+    /// Active MTU.
     pub mtu: Mtu,
-    /// The longest message.
+    /// Maximum message size in bytes.
     pub message: u32,
-    /// Its address, with InfiniBand below.
+    /// Local identifier, on an InfiniBand link.
     pub lid: u16,
-    /// What is below.
+    /// Link layer.
     pub link: LinkLayer,
-    /// Bits in a second, as far as it says.
+    /// Rate in bits per second, if the port reports it.
     pub speed: Option<u64>,
 }
 
-/// What kind of an address one is.
+/// Type of a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidKind {
-    /// InfiniBand's.
+    /// InfiniBand.
     InfiniBand,
-    /// RoCE version 1: on one Ethernet.
+    /// RoCE version 1, within one Ethernet broadcast domain.
     RoceV1,
-    /// RoCE version 2: in UDP datagrams.
+    /// RoCE version 2, in UDP datagrams.
     RoceV2,
 }
 
-/// An address of a port.
+/// Entry of a port's GID table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gid {
-    /// Its port.
+    /// Port number.
     pub port: u8,
-    /// Its place in the port's table.
+    /// Index in the port's GID table.
     pub index: u8,
-    /// The address.
+    /// The 16 bytes.
     pub raw: [u8; 16],
-    /// Its kind.
+    /// Type.
     pub kind: GidKind,
-    /// The network interface that it belongs to, by its index; 0 where there is none.
+    /// Index of the associated network interface, or 0.
     pub interface: u32,
 }
 
 impl Gid {
-    /// The IP address that it stands for, as RoCE version 2 has it: IPv4 ones are mapped into IPv6.
+    /// Returns the IP address of a RoCE version 2 GID. IPv4 addresses are mapped into IPv6.
     pub fn ip(&self) -> IpAddr {
         std::net::Ipv6Addr::from(self.raw).to_canonical()
     }
 }
 
-/// An asynchronous event (`ibv_get_async_event(3)`).
+/// Asynchronous event (`ibv_get_async_event(3)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue overran; it is unusable, and so is what has it.
-    QueueError(Handle),
-    /// A queue pair went to the error state.
-    PairFatal(Handle),
-    /// A queue pair got a request that makes no sense.
-    PairRequest(Handle),
-    /// A queue pair got a request that it denied.
-    PairAccess(Handle),
-    /// The first message came before the connection manager said that it may.
-    Established(Handle),
+    /// A completion queue overran. It and its queue pairs are unusable.
+    CqError(Handle),
+    /// A queue pair entered the error state.
+    QpFatal(Handle),
+    /// A queue pair received an invalid request.
+    QpRequestError(Handle),
+    /// A queue pair received a request without the required access.
+    QpAccessError(Handle),
+    /// The first message arrived before the connection manager's event.
+    CommEstablished(Handle),
     /// A shared receive queue has fewer buffers than its limit.
-    SharedLimit(Handle),
+    SrqLimitReached(Handle),
     /// A shared receive queue failed.
-    SharedError(Handle),
-    /// A queue pair that was in the error state has taken its last buffer of a shared receive queue.
-    LastBuffer(Handle),
-    /// A port began to carry packets.
+    SrqError(Handle),
+    /// A queue pair in the error state has consumed its last buffer of a shared receive queue.
+    LastWqeReached(Handle),
+    /// A port became active.
     PortActive(u8),
-    /// A port ceased to.
-    PortDown(u8),
-    /// The addresses of a port changed.
-    GidsChanged(u8),
-    /// The device is out of order, or is being removed.
-    Fatal,
-    /// Another one, by its number.
+    /// A port is no longer active.
+    PortError(u8),
+    /// The GID table of a port changed.
+    GidChange(u8),
+    /// The device failed or is being removed.
+    DeviceFatal,
+    /// Any other event, by its number.
     Other(u32),
 }

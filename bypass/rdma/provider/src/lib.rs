@@ -1,316 +1,306 @@
-//! The calls of libibverbs and librdmacm that the adapter makes, and the values that cross.
+//! Calls of libibverbs and librdmacm that the RDMA adapter makes, with their parameter and result types.
 //!
-//! This is the seam between the adapter and whoever answers it: rdma-core (`native`), or a device that is a model in this
-//! process (`model`), on which the adapter is tested without one. Names, states and errors are those of the InfiniBand
+//! [`Provider`] separates the adapter from its implementations: rdma-core (`linerate_rdma::rdma_core`) and the simulated device of
+//! `linerate-rdma-sim`, with which the adapter is tested without hardware. States and errors are those of the InfiniBand
 //! Architecture Specification, volume 1, chapters 10 and 11, and of the manual pages `ibv_*(3)` and `rdma_*(3)`.
 
-mod connect;
+mod cm;
 mod device;
 mod objects;
 mod work;
 
-pub use connect::{CmEvent, CmEventKind, CmParameters, Private};
-pub use device::{AsyncEvent, Atomics, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
+pub use cm::{CmConnParam, CmEvent, CmEventKind, PrivateData};
+pub use device::{AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
 pub use objects::{
-    ACK_TIMEOUT, Access, Capacities, Handle, Keys, Path, QueuePairAttributes, QueuePairConfig, QueuePairState,
-    SharedConfig, Transition,
+    ACK_TIMEOUT, Access, AhAttr, Handle, Keys, QpAttr, QpCap, QpInitAttr, QpState, SrqInitAttr, Transition,
 };
-pub use work::{
-    Completed, Operation, PostError, ROUTE_LEN, ReceiveRequest, Segment, SendFlags, SendRequest, Status, WorkCompletion,
-};
+pub use work::{GRH_LEN, Operation, PostError, RecvWr, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// A device that is open: its verbs, and the connection manager over it.
+/// Open device: its verbs, and the connection manager over it.
 ///
-/// Handles are values. Whoever holds one keeps the rules that the safe layer is there for: what was made by one device is not
-/// given to another, nothing is used after it was destroyed, and nothing is destroyed while something made from it exists
-/// (which a device answers with `EBUSY` where it notices).
+/// Handles are plain values. The caller upholds the rules that the safe layer (`linerate_rdma::verbs`) enforces: a handle is used only
+/// with the device that created it and not after its object is destroyed, and no object is destroyed while another depends on it (a
+/// device returns `EBUSY` where it detects that).
 ///
 /// # Safety
-/// An implementation reads and writes no memory but what requests name, for as long as they are under way, and never what a
-/// region does not cover.
-pub unsafe trait Calls: Send + Sync + 'static {
-    /// The device's name, such as `rxe0`.
+/// An implementation accesses only the memory that outstanding work requests name, and only within registered regions.
+pub unsafe trait Provider: Send + Sync + 'static {
+    /// Returns the device name, such as `rxe0`.
     fn name(&self) -> &str;
 
-    /// Whether it is emulated in software, as far as is known: its driver, such as `rxe`, if so.
+    /// Returns the driver, such as `rxe`, if the device is known to be emulated in software.
     fn emulated_by(&self) -> Option<&str>;
 
-    /// What it can do (`ibv_query_device`).
+    /// Returns the device attributes (`ibv_query_device`).
     fn limits(&self) -> io::Result<DeviceLimits>;
 
-    /// A port, counted from 1 (`ibv_query_port`).
+    /// Returns the attributes of a port, counted from 1 (`ibv_query_port`).
     fn port(&self, port: u8) -> io::Result<Port>;
 
-    /// The addresses of a port (`ibv_query_gid_table`).
+    /// Returns the GID table of a port (`ibv_query_gid_table`).
     fn gids(&self, port: u8) -> io::Result<Vec<Gid>>;
 
-    /// The file descriptor that is readable when there is an [`async_event`](Self::async_event). It does not block.
+    /// Returns the non-blocking file descriptor that is readable while an [`async_event`](Self::async_event) is pending.
     fn async_fd(&self) -> RawFd;
 
-    /// The next asynchronous event, which is acknowledged, or `None` (`ibv_get_async_event`).
+    /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).
     fn async_event(&self) -> io::Result<Option<AsyncEvent>>;
 
     /// `ibv_alloc_pd`.
-    fn alloc_domain(&self) -> io::Result<Handle>;
+    fn alloc_pd(&self) -> io::Result<Handle>;
 
     /// `ibv_dealloc_pd`.
     ///
     /// # Safety
-    /// The domain is live and is not used again.
-    unsafe fn dealloc_domain(&self, domain: Handle) -> io::Result<()>;
+    /// The protection domain is live and is not used again.
+    unsafe fn dealloc_pd(&self, pd: Handle) -> io::Result<()>;
 
-    /// Makes `len` bytes at `start` known to the device (`ibv_reg_mr`).
+    /// Registers `len` bytes at `start` (`ibv_reg_mr`).
     ///
     /// # Safety
-    /// The domain is live. The memory stays mapped until the region is deregistered, and whoever may access it remotely by
-    /// `access` may do so at any time.
-    unsafe fn register(&self, domain: Handle, start: *mut u8, len: usize, access: Access)
-    -> io::Result<(Handle, Keys)>;
+    /// The protection domain is live. The memory stays mapped until the region is deregistered. With remote `access`, the peer may
+    /// access the memory at any time.
+    unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)>;
 
     /// `ibv_dereg_mr`.
     ///
     /// # Safety
-    /// The region is live and is not used again; no request that names it is under way.
-    unsafe fn deregister(&self, region: Handle) -> io::Result<()>;
+    /// The region is live and is not used again; no outstanding request names it.
+    unsafe fn dereg_mr(&self, mr: Handle) -> io::Result<()>;
 
-    /// A memory window of type 2, bound to nothing, and its first key (`ibv_alloc_mw`).
+    /// Allocates an unbound type 2 memory window and returns its first R_Key (`ibv_alloc_mw`).
     ///
     /// # Safety
-    /// The domain is live.
-    unsafe fn alloc_window(&self, domain: Handle) -> io::Result<(Handle, u32)>;
+    /// The protection domain is live.
+    unsafe fn alloc_mw(&self, pd: Handle) -> io::Result<(Handle, u32)>;
 
     /// `ibv_dealloc_mw`.
     ///
     /// # Safety
     /// The window is live and is not used again.
-    unsafe fn dealloc_window(&self, window: Handle) -> io::Result<()>;
+    unsafe fn dealloc_mw(&self, mw: Handle) -> io::Result<()>;
 
-    /// The way to a port, for datagrams (`ibv_create_ah`).
+    /// Creates an address handle (`ibv_create_ah`).
     ///
     /// # Safety
-    /// The domain is live.
-    unsafe fn create_address(&self, domain: Handle, path: &Path) -> io::Result<Handle>;
+    /// The protection domain is live.
+    unsafe fn create_ah(&self, pd: Handle, path: &AhAttr) -> io::Result<Handle>;
 
     /// `ibv_destroy_ah`.
     ///
     /// # Safety
-    /// The address is live and is not used again.
-    unsafe fn destroy_address(&self, address: Handle) -> io::Result<()>;
+    /// The address handle is live and is not used again.
+    unsafe fn destroy_ah(&self, ah: Handle) -> io::Result<()>;
 
-    /// A completion channel, and the file descriptor that is readable when it has an event, which does not block
+    /// Creates a completion channel and returns its non-blocking file descriptor, which is readable while an event is pending
     /// (`ibv_create_comp_channel`).
-    fn create_channel(&self) -> io::Result<(Handle, RawFd)>;
+    fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)>;
 
     /// `ibv_destroy_comp_channel`.
     ///
     /// # Safety
     /// The channel is live and is not used again.
-    unsafe fn destroy_channel(&self, channel: Handle) -> io::Result<()>;
+    unsafe fn destroy_comp_channel(&self, channel: Handle) -> io::Result<()>;
 
-    /// Takes an event of the channel and acknowledges it. Returns whether there was one (`ibv_get_cq_event`).
+    /// Takes and acknowledges one event of the channel. Returns false if there was none (`ibv_get_cq_event`).
     ///
     /// # Safety
-    /// The channel is live, and so is every queue that has it.
-    unsafe fn channel_event(&self, channel: Handle) -> io::Result<bool>;
+    /// The channel and its completion queues are live.
+    unsafe fn get_cq_event(&self, channel: Handle) -> io::Result<bool>;
 
-    /// A queue with room for at least `entries` completions (`ibv_create_cq`).
+    /// Creates a completion queue with at least `entries` entries (`ibv_create_cq`).
     ///
     /// # Safety
     /// The channel is live.
-    unsafe fn create_queue(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle>;
+    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle>;
 
     /// `ibv_destroy_cq`.
     ///
     /// # Safety
-    /// The queue is live and is not used again.
-    unsafe fn destroy_queue(&self, queue: Handle) -> io::Result<()>;
+    /// The completion queue is live and is not used again.
+    unsafe fn destroy_cq(&self, cq: Handle) -> io::Result<()>;
 
-    /// Asks for an event of the queue's channel at the next completion (`ibv_req_notify_cq`).
+    /// Requests an event of the queue's channel at the next completion (`ibv_req_notify_cq`).
     ///
     /// # Safety
-    /// The queue is live.
-    unsafe fn notify(&self, queue: Handle) -> io::Result<()>;
+    /// The completion queue is live.
+    unsafe fn req_notify_cq(&self, cq: Handle) -> io::Result<()>;
 
-    /// Appends up to as many completions to `into` as it has room for, without allocating, and returns how many
-    /// (`ibv_poll_cq`).
+    /// Appends completions to `into`, up to its spare capacity and without allocating. Returns their number (`ibv_poll_cq`).
     ///
     /// # Safety
-    /// The queue is live, and polled by one thread at a time.
-    unsafe fn poll(&self, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize>;
+    /// The completion queue is live and is polled by one thread at a time.
+    unsafe fn poll_cq(&self, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize>;
 
     /// `ibv_create_srq`.
     ///
     /// # Safety
-    /// The domain is live.
-    unsafe fn create_shared(&self, domain: Handle, config: &SharedConfig) -> io::Result<Handle>;
+    /// The protection domain is live.
+    unsafe fn create_srq(&self, pd: Handle, attr: &SrqInitAttr) -> io::Result<Handle>;
 
-    /// Asks for an asynchronous event when fewer than `limit` buffers are left, once (`ibv_modify_srq`).
+    /// Requests one asynchronous event when fewer than `limit` buffers remain (`ibv_modify_srq`).
     ///
     /// # Safety
-    /// The shared queue is live.
-    unsafe fn limit_shared(&self, shared: Handle, limit: u32) -> io::Result<()>;
+    /// The shared receive queue is live.
+    unsafe fn modify_srq_limit(&self, srq: Handle, limit: u32) -> io::Result<()>;
 
     /// `ibv_destroy_srq`.
     ///
     /// # Safety
-    /// The shared queue is live and is not used again.
-    unsafe fn destroy_shared(&self, shared: Handle) -> io::Result<()>;
+    /// The shared receive queue is live and is not used again.
+    unsafe fn destroy_srq(&self, srq: Handle) -> io::Result<()>;
 
-    /// `ibv_post_srq_recv`. An empty list does nothing.
+    /// `ibv_post_srq_recv`. An empty list has no effect.
     ///
     /// # Safety
-    /// The shared queue is live. The segments lie in regions of its domain that are live, and nobody else uses them until they
-    /// come back with a completion or the shared queue is destroyed.
-    unsafe fn post_shared(&self, shared: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
+    /// The shared receive queue is live. The buffers lie in live regions of its protection domain and are used by nothing else until
+    /// they complete or the shared receive queue is destroyed.
+    unsafe fn post_srq_recv(&self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError>;
 
-    /// A queue pair in the state `Reset`, its number, and the capacities that it was given, which may be more than were asked
-    /// for (`ibv_create_qp`).
+    /// Creates an RC queue pair in the RESET state. Returns its number and its capacities, which may exceed the request
+    /// (`ibv_create_qp`).
     ///
     /// # Safety
-    /// The domain, and what `config` names, are live.
-    unsafe fn create_pair(&self, domain: Handle, config: &QueuePairConfig) -> io::Result<(Handle, u32, Capacities)>;
+    /// The protection domain and the objects that `attr` names are live.
+    unsafe fn create_qp(&self, pd: Handle, attr: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)>;
 
-    /// As [`create_pair`](Self::create_pair), of unreliable datagrams (`ibv_create_qp` with `IBV_QPT_UD`). Each buffer begins with
-    /// the place of a global route, of [`ROUTE_LEN`] bytes. Over iWARP there are none.
+    /// Creates a UD queue pair (`ibv_create_qp` with `IBV_QPT_UD`). The first [`GRH_LEN`] bytes of each receive buffer are reserved for
+    /// the GRH. iWARP has no UD queue pairs.
     ///
     /// # Safety
-    /// The domain, and what `config` names, are live.
-    unsafe fn create_datagrams(
-        &self,
-        domain: Handle,
-        config: &QueuePairConfig,
-    ) -> io::Result<(Handle, u32, Capacities)>;
+    /// As for [`create_qp`](Self::create_qp).
+    unsafe fn create_ud_qp(&self, pd: Handle, attr: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)>;
 
     /// `ibv_destroy_qp`.
     ///
     /// # Safety
     /// The queue pair is live and is not used again.
-    unsafe fn destroy_pair(&self, pair: Handle) -> io::Result<()>;
+    unsafe fn destroy_qp(&self, qp: Handle) -> io::Result<()>;
 
-    /// Brings a queue pair into another state (`ibv_modify_qp`).
+    /// Changes the state of a queue pair (`ibv_modify_qp`).
     ///
     /// # Safety
     /// The queue pair is live.
-    unsafe fn modify(&self, pair: Handle, transition: &Transition) -> io::Result<()>;
+    unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()>;
 
-    /// Brings a queue pair into `state` with what the connection of `id` says (`rdma_init_qp_attr`, then `ibv_modify_qp`).
+    /// Changes the state of a queue pair with the attributes of the connection `id` (`rdma_init_qp_attr`, then `ibv_modify_qp`).
     ///
     /// # Safety
-    /// Both are live.
-    unsafe fn modify_by(&self, pair: Handle, id: Handle, state: QueuePairState) -> io::Result<()>;
+    /// The queue pair and the identifier are live.
+    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState) -> io::Result<()>;
 
     /// `ibv_query_qp`.
     ///
     /// # Safety
     /// The queue pair is live.
-    unsafe fn query_pair(&self, pair: Handle) -> io::Result<QueuePairAttributes>;
+    unsafe fn query_qp(&self, qp: Handle) -> io::Result<QpAttr>;
 
-    /// Posts requests in their order (`ibv_post_send`). An empty list does nothing. Of those before the one that a
-    /// [`PostError`] names, all are under way, of the others none.
+    /// Posts requests in order (`ibv_post_send`). An empty list has no effect. On a [`PostError`], all requests before the one it names
+    /// are posted and the others are not.
     ///
     /// # Safety
-    /// The queue pair is live. The segments lie in regions of its domain that are live (unless they are sent inline), and nobody
-    /// writes them (or, for a READ, uses them) until the request is completed, or one after it is, or the queue pair is
-    /// destroyed. The address that a datagram names is of this device, and live as long.
-    unsafe fn post_send(&self, pair: Handle, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
+    /// The queue pair is live. The scatter/gather elements lie in live regions of its protection domain (except inline data). Their
+    /// memory is not written (for a READ, not used) until this request or a later one completes, or the queue pair is destroyed.
+    /// The address handle of a datagram is of this device and stays live as long.
+    unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// `ibv_post_recv`. An empty list does nothing.
+    /// `ibv_post_recv`. An empty list has no effect.
     ///
     /// # Safety
-    /// As for [`post_shared`](Self::post_shared).
-    unsafe fn post_receive(&self, pair: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
+    /// As for [`post_srq_recv`](Self::post_srq_recv).
+    unsafe fn post_recv(&self, qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError>;
 
-    /// A channel for events of connections, and the file descriptor that is readable when it has one, which does not block
-    /// (`rdma_create_event_channel`).
-    fn cm_create_channel(&self) -> io::Result<(Handle, RawFd)>;
+    /// Creates an event channel for connections and returns its non-blocking file descriptor, which is readable while an event is
+    /// pending (`rdma_create_event_channel`).
+    fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)>;
 
     /// `rdma_destroy_event_channel`.
     ///
     /// # Safety
-    /// The channel is live, is not used again, and has no identifiers any more.
-    unsafe fn cm_destroy_channel(&self, channel: Handle) -> io::Result<()>;
+    /// The channel is live, has no identifiers, and is not used again.
+    unsafe fn cm_destroy_event_channel(&self, channel: Handle) -> io::Result<()>;
 
-    /// The next event, which is acknowledged, or `None` (`rdma_get_cm_event`).
+    /// Takes and acknowledges the next event, if any (`rdma_get_cm_event`).
     ///
     /// # Safety
     /// The channel is live.
-    unsafe fn cm_event(&self, channel: Handle) -> io::Result<Option<CmEvent>>;
+    unsafe fn cm_get_event(&self, channel: Handle) -> io::Result<Option<CmEvent>>;
 
-    /// An identifier for reliable connections (`rdma_create_id` with `RDMA_PS_TCP`).
+    /// Creates an identifier for reliable connections (`rdma_create_id` with `RDMA_PS_TCP`).
     ///
     /// # Safety
     /// The channel is live.
-    unsafe fn cm_create(&self, channel: Handle) -> io::Result<Handle>;
+    unsafe fn cm_create_id(&self, channel: Handle) -> io::Result<Handle>;
 
-    /// `rdma_destroy_id`. Events of the identifier that were not taken are gone.
+    /// `rdma_destroy_id`. Pending events of the identifier are discarded.
     ///
     /// # Safety
     /// The identifier is live and is not used again.
-    unsafe fn cm_destroy(&self, id: Handle) -> io::Result<()>;
+    unsafe fn cm_destroy_id(&self, id: Handle) -> io::Result<()>;
 
-    /// Listens at `address` (`rdma_bind_addr`, `rdma_listen`). Returns the address with the port that was found for port 0.
+    /// Listens on `address` (`rdma_bind_addr`, `rdma_listen`). Returns the address with the port chosen for port 0.
     ///
     /// # Safety
     /// The identifier is live and new.
     unsafe fn cm_listen(&self, id: Handle, address: SocketAddr, backlog: u32) -> io::Result<SocketAddr>;
 
-    /// Looks for the way to `remote`: [`AddressResolved`](CmEventKind::AddressResolved) follows (`rdma_resolve_addr`).
+    /// Resolves the address of `remote`; [`AddressResolved`](CmEventKind::AddressResolved) follows (`rdma_resolve_addr`).
     ///
     /// # Safety
     /// The identifier is live and new.
-    unsafe fn cm_resolve_address(&self, id: Handle, remote: SocketAddr, timeout_ms: u32) -> io::Result<()>;
+    unsafe fn cm_resolve_addr(&self, id: Handle, remote: SocketAddr, timeout_ms: u32) -> io::Result<()>;
 
-    /// [`RouteResolved`](CmEventKind::RouteResolved) follows (`rdma_resolve_route`).
+    /// Resolves the route; [`RouteResolved`](CmEventKind::RouteResolved) follows (`rdma_resolve_route`).
     ///
     /// # Safety
-    /// The identifier is live, and its address is resolved.
+    /// The identifier is live and its address is resolved.
     unsafe fn cm_resolve_route(&self, id: Handle, timeout_ms: u32) -> io::Result<()>;
 
-    /// Whether the identifier's connection goes by this device. Before an address is resolved it does not.
+    /// Returns true if the identifier is bound to this device. Before its address is resolved it is not.
     ///
     /// # Safety
     /// The identifier is live.
     unsafe fn cm_is_here(&self, id: Handle) -> bool;
 
-    /// The local and the remote address.
+    /// Returns the local and the remote address.
     ///
     /// # Safety
     /// The identifier is live.
     unsafe fn cm_addresses(&self, id: Handle) -> Option<(SocketAddr, SocketAddr)>;
 
-    /// Asks for a connection of the queue pair numbered `parameters.pair`, which stays with the caller: at
-    /// [`Response`](CmEventKind::Response) it is brought to `ReadyToSend` by [`modify_by`](Self::modify_by), and
-    /// [`cm_establish`](Self::cm_establish) is called (`rdma_connect`). With iWARP it is to be in the state `Init`, and
-    /// [`Established`](CmEventKind::Established) comes at once.
+    /// Requests a connection for the queue pair numbered `parameters.qp` (`rdma_connect`). The queue pair stays with the caller: at
+    /// [`Response`](CmEventKind::Response) the caller brings it to RTS by [`modify_qp_by_cm`](Self::modify_qp_by_cm) and calls
+    /// [`cm_establish`](Self::cm_establish). Over iWARP the queue pair must be in INIT, and [`Established`](CmEventKind::Established)
+    /// follows directly.
     ///
     /// # Safety
-    /// The identifier is live, and its route is resolved.
-    unsafe fn cm_connect(&self, id: Handle, parameters: &CmParameters) -> io::Result<()>;
+    /// The identifier is live and its route is resolved.
+    unsafe fn cm_connect(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()>;
 
-    /// Tells the other end that the queue pair is ready (`rdma_establish`).
+    /// Notifies the peer that the queue pair is ready (`rdma_establish`).
     ///
     /// # Safety
-    /// The identifier is live, and its response has come.
+    /// The identifier is live and has received its response.
     unsafe fn cm_establish(&self, id: Handle) -> io::Result<()>;
 
-    /// Accepts the connection that a [`Request`](CmEventKind::Request) asked for (`rdma_accept`).
+    /// Accepts the connection of a [`Request`](CmEventKind::Request) (`rdma_accept`).
     ///
     /// # Safety
     /// The identifier is that of the request, and live.
-    unsafe fn cm_accept(&self, id: Handle, parameters: &CmParameters) -> io::Result<()>;
+    unsafe fn cm_accept(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()>;
 
-    /// Refuses it (`rdma_reject`).
+    /// Rejects the connection of a [`Request`](CmEventKind::Request) (`rdma_reject`).
     ///
     /// # Safety
     /// The identifier is that of the request, and live.
-    unsafe fn cm_reject(&self, id: Handle, private: &[u8]) -> io::Result<()>;
+    unsafe fn cm_reject(&self, id: Handle, private_data: &[u8]) -> io::Result<()>;
 
-    /// Ends the connection; [`Disconnected`](CmEventKind::Disconnected) follows at the peer, and here once the peer has
-    /// called this too, or destroyed its identifier, or not answered for long (`rdma_disconnect`).
+    /// Ends the connection (`rdma_disconnect`). [`Disconnected`](CmEventKind::Disconnected) follows at the peer; locally it follows once
+    /// the peer has disconnected or destroyed its identifier, or has not answered for a long time.
     ///
     /// # Safety
     /// The identifier is live.

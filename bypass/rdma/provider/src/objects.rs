@@ -1,184 +1,184 @@
-//! What objects of a device are made of.
+//! Attributes of verbs objects.
 
 use super::device::{Gid, Mtu};
 
-/// An object of a device, for whoever made it.
+/// Object of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(pub usize);
 
-/// The keys of a region.
+/// Keys of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
-    /// What our requests name it by.
+    /// L_Key, for local work requests.
     pub local: u32,
-    /// What the peer's requests name it by.
+    /// R_Key, for work requests of the peer.
     pub remote: u32,
 }
 
-/// What may be done with a region or a window besides reading it locally.
+/// Access rights of a memory region or window. Local read access is implied.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Our requests may write it.
+    /// Local work requests may write.
     pub local_write: bool,
-    /// The peer may read it.
+    /// The peer may read.
     pub remote_read: bool,
-    /// The peer may write it; asks for `local_write`.
+    /// The peer may write; requires `local_write`.
     pub remote_write: bool,
-    /// The peer may do atomic operations on it; asks for `local_write`.
+    /// The peer may do atomic operations; requires `local_write`.
     pub remote_atomic: bool,
-    /// Windows may be bound to it.
+    /// Memory windows may be bound.
     pub bind: bool,
 }
 
-/// How much of something a queue pair holds.
+/// Capacities of a queue pair (`struct ibv_qp_cap`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Capacities {
-    /// Requests of the send queue.
+pub struct QpCap {
+    /// Work requests of the send queue.
     pub sends: u32,
-    /// Buffers of the receive queue.
+    /// Work requests of the receive queue.
     pub receives: u32,
-    /// Segments of a request.
-    pub send_segments: u32,
-    /// Segments of a buffer.
-    pub receive_segments: u32,
-    /// Bytes of a request that is sent inline.
+    /// Scatter/gather elements of a send request.
+    pub send_sges: u32,
+    /// Scatter/gather elements of a receive request.
+    pub recv_sges: u32,
+    /// Maximum inline data in bytes.
     pub inline: u32,
 }
 
-/// What a queue pair is made of.
+/// Attributes to create a queue pair with (`struct ibv_qp_init_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueuePairConfig {
-    /// Where completions of requests go.
-    pub send_queue: Handle,
-    /// Where completions of received messages go.
-    pub receive_queue: Handle,
-    /// Where buffers are taken from, instead of a receive queue of its own.
-    pub shared: Option<Handle>,
-    /// What it is to hold.
-    pub capacities: Capacities,
+pub struct QpInitAttr {
+    /// Completion queue of the send queue.
+    pub send_cq: Handle,
+    /// Completion queue of the receive queue.
+    pub recv_cq: Handle,
+    /// Shared receive queue that replaces the receive queue.
+    pub srq: Option<Handle>,
+    /// Required capacities.
+    pub cap: QpCap,
 }
 
-/// What a shared receive queue is made of.
+/// Attributes to create a shared receive queue with (`struct ibv_srq_init_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SharedConfig {
-    /// Buffers that it holds.
+pub struct SrqInitAttr {
+    /// Receive buffers.
     pub buffers: u32,
-    /// Segments of a buffer.
-    pub segments: u32,
+    /// Scatter/gather elements of a buffer.
+    pub sges: u32,
 }
 
-/// The states of a queue pair (IBA 10.3.1).
+/// State of a queue pair (IBA 10.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueuePairState {
-    /// New.
+pub enum QpState {
+    /// Reset.
     Reset,
-    /// Buffers can be posted.
+    /// Initialized: buffers can be posted.
     Init,
-    /// Messages are received.
-    ReadyToReceive,
-    /// Requests are done.
-    ReadyToSend,
-    /// Its send queue is being drained.
-    SendQueueDrained,
-    /// A request failed; the receive queue goes on.
-    SendQueueError,
-    /// All that is posted is flushed.
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue drained.
+    Sqd,
+    /// Send queue error: a send request failed; the receive queue still works.
+    Sqe,
+    /// Error: all posted requests are flushed.
     Error,
 }
 
-/// The way to the peer's queue pair.
+/// Address vector of a peer port (`struct ibv_ah_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Path {
-    /// The peer's port, where there is Ethernet below.
+pub struct AhAttr {
+    /// GID of the peer's port, on Ethernet.
     pub gid: [u8; 16],
-    /// The peer's port, where there is InfiniBand below.
+    /// LID of the peer's port, on InfiniBand.
     pub lid: u16,
-    /// Our address, by its place in the table of our port.
+    /// Local GID, by its index in the table of the port.
     pub source: u8,
-    /// Our port.
+    /// Local port number.
     pub port: u8,
-    /// Routers on the way, at most.
+    /// Hop limit.
     pub hop_limit: u8,
 }
 
-impl Path {
-    /// The way from `source` to the address `gid` of a peer.
+impl AhAttr {
+    /// Returns the address vector from the local GID `source` to the peer's `gid` or `lid`.
     pub fn to(gid: [u8; 16], lid: u16, source: &Gid) -> Self {
-        Path { gid, lid, source: source.index, port: source.port, hop_limit: 64 }
+        AhAttr { gid, lid, source: source.index, port: source.port, hop_limit: 64 }
     }
 }
 
-/// How long an answer may take before a packet is sent again: 4.096 µs times two to the power of this (IBA 9.9.2.4.1), a quarter of a
-/// second. Linux' rdma_cm took 19 for RoCE for long, two seconds for each packet that gets lost.
+/// Default local ACK timeout: 4.096 µs · 2¹⁶, a quarter of a second (IBA 9.9.2.4.1). Linux' rdma_cm long used 19 for RoCE, which is
+/// two seconds per lost packet.
 pub const ACK_TIMEOUT: u8 = 16;
 
-/// What brings a queue pair into another state (IBA 11.2.5.2).
+/// State transition of a queue pair, with its attributes (IBA 11.2.5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition {
-    /// From `Reset`.
+    /// RESET → INIT.
     Init {
-        /// The port that it goes by.
+        /// Port number.
         port: u8,
-        /// The partition, by its place in the port's table.
+        /// Index in the port's P_Key table.
         partition: u16,
-        /// What the peer may do.
+        /// Access rights of the peer.
         access: Access,
     },
-    /// From `Init`.
-    ReadyToReceive {
-        /// Bytes of a packet, at most.
+    /// INIT → RTR.
+    Rtr {
+        /// Path MTU.
         mtu: Mtu,
-        /// The number of the peer's queue pair.
-        pair: u32,
-        /// The number of the first packet from there.
-        first_packet: u32,
-        /// READs and atomics of the peer's that we answer at a time.
-        reads_answered: u8,
-        /// What the peer is told when no buffer is posted, how long to wait: an index (IBA table 45).
-        not_ready_timer: u8,
-        /// The way there.
-        path: Path,
+        /// Queue pair number of the peer.
+        qp: u32,
+        /// Packet sequence number of the first packet received.
+        psn: u32,
+        /// Outstanding READ and atomic operations accepted from the peer.
+        responder_resources: u8,
+        /// Minimum RNR NAK timer: an index into IBA table 45.
+        min_rnr_timer: u8,
+        /// Address vector of the peer.
+        path: AhAttr,
     },
-    /// From `ReadyToReceive`.
-    ReadyToSend {
-        /// The number of our first packet.
-        first_packet: u32,
-        /// How long an answer may take: 4.096 µs times two to the power of this.
+    /// RTR → RTS.
+    Rts {
+        /// Packet sequence number of the first packet sent.
+        psn: u32,
+        /// Local ACK timeout: 4.096 µs times two to this power.
         timeout: u8,
-        /// How often it is asked again when there is none.
+        /// Retries without an acknowledgement.
         retries: u8,
-        /// How often when the peer has no buffer; 7 is for ever.
-        not_ready_retries: u8,
-        /// READs and atomics that we ask for at a time.
-        reads_asked: u8,
+        /// Retries after receiver-not-ready; 7 is unlimited.
+        rnr_retries: u8,
+        /// Outstanding READ and atomic operations initiated locally.
+        initiator_depth: u8,
     },
-    /// Of a queue pair of datagrams, from `Reset`.
-    InitDatagrams {
-        /// The port that it goes by.
+    /// RESET → INIT of a UD queue pair.
+    InitUd {
+        /// Port number.
         port: u8,
-        /// The partition, by its place in the port's table.
+        /// Index in the port's P_Key table.
         partition: u16,
-        /// What a datagram has to name for being received (Q_Key). With the highest bit set, it is for privileged programs.
+        /// Q_Key that a datagram must carry to be received. Keys with the highest bit set are for privileged programs.
         key: u32,
     },
-    /// Of a queue pair of datagrams, from `Init`.
-    ReceiveDatagrams,
-    /// Of a queue pair of datagrams, from `ReadyToReceive`.
-    SendDatagrams {
-        /// The number of our first packet.
-        first_packet: u32,
+    /// INIT → RTR of a UD queue pair.
+    RtrUd,
+    /// RTR → RTS of a UD queue pair.
+    RtsUd {
+        /// Packet sequence number of the first packet sent.
+        psn: u32,
     },
-    /// From any.
+    /// Any state → ERROR.
     Error,
-    /// From any.
+    /// Any state → RESET.
     Reset,
 }
 
-/// What a queue pair says about itself.
+/// Attributes of an existing queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueuePairAttributes {
-    /// Its state.
-    pub state: QueuePairState,
-    /// What it holds.
-    pub capacities: Capacities,
+pub struct QpAttr {
+    /// State.
+    pub state: QpState,
+    /// Capacities.
+    pub cap: QpCap,
 }

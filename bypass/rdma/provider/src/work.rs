@@ -1,202 +1,202 @@
-//! Requests, and how they end.
+//! Work requests and work completions.
 
 use super::{Access, Handle};
 use std::io;
 
-/// A piece of a region: where, how long, and the region's local key. Laid out as `ibv_sge`.
+/// Scatter/gather element. Same layout as `struct ibv_sge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub struct Segment {
-    /// Its address.
+pub struct Sge {
+    /// Address.
     pub address: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The local key of the region it lies in.
-    pub local_key: u32,
+    /// L_Key of the memory region.
+    pub lkey: u32,
 }
 
-/// What a request is to do.
+/// Operation of a send request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// A message for a posted buffer of the peer.
+    /// SEND: a message for a posted buffer of the peer.
     Send,
-    /// As `Send`, with 32 bits for the completion there.
+    /// SEND with immediate data.
     SendImmediate(u32),
-    /// As `Send`, and the peer's key is invalid before its completion there.
+    /// SEND with invalidate: the peer's R_Key is invalidated before its completion.
     SendInvalidate(u32),
-    /// The segments are written to the peer's memory.
+    /// RDMA WRITE.
     Write {
-        /// Where.
+        /// Address in the peer's memory.
         address: u64,
-        /// The key of the peer's region or window.
-        remote_key: u32,
+        /// R_Key of the peer's region or window.
+        rkey: u32,
     },
-    /// As `Write`, and a posted buffer of the peer is completed with these 32 bits.
+    /// RDMA WRITE with immediate data, which completes a posted buffer of the peer.
     WriteImmediate {
-        /// Where.
+        /// Address in the peer's memory.
         address: u64,
-        /// The key of the peer's region or window.
-        remote_key: u32,
-        /// The bits.
+        /// R_Key of the peer's region or window.
+        rkey: u32,
+        /// Immediate data.
         immediate: u32,
     },
-    /// The peer's memory is read into the segments.
+    /// RDMA READ.
     Read {
-        /// Where.
+        /// Address in the peer's memory.
         address: u64,
-        /// The key of the peer's region or window.
-        remote_key: u32,
+        /// R_Key of the peer's region or window.
+        rkey: u32,
     },
-    /// Adds to eight bytes of the peer's memory, a number as its machine has them, modulo 2⁶⁴. What it was goes to the segments,
-    /// which are eight bytes, as this machine has numbers (IBA 9.4.5).
+    /// Atomic addition modulo 2⁶⁴ to eight bytes in the peer's byte order. The eight bytes of the scatter list receive the old value
+    /// in local byte order (IBA 9.4.5).
     FetchAdd {
-        /// Where, a multiple of eight.
+        /// Address in the peer's memory, a multiple of eight.
         address: u64,
-        /// The key of the peer's region.
-        remote_key: u32,
-        /// How much.
+        /// R_Key of the peer's region.
+        rkey: u32,
+        /// Addend.
         add: u64,
     },
-    /// As `FetchAdd`, but replaces the number if it is what is expected.
+    /// Atomic compare-and-swap; the old value is returned as for `FetchAdd`.
     CompareSwap {
-        /// Where, a multiple of eight.
+        /// Address in the peer's memory, a multiple of eight.
         address: u64,
-        /// The key of the peer's region.
-        remote_key: u32,
-        /// What it is to be before.
+        /// R_Key of the peer's region.
+        rkey: u32,
+        /// Expected old value.
         expect: u64,
-        /// What it becomes then.
+        /// New value.
         swap: u64,
     },
-    /// Binds a window of type 2; no segments.
+    /// Bind of a type 2 memory window, without scatter/gather elements.
     Bind {
-        /// The window.
-        window: Handle,
-        /// Its new key: the index of the last one with another lowest byte.
-        remote_key: u32,
-        /// The region that it opens a part of.
-        region: Handle,
-        /// The part's address.
+        /// Window.
+        mw: Handle,
+        /// New R_Key: the index of the old key with another lowest byte.
+        rkey: u32,
+        /// Region that the window opens a part of.
+        mr: Handle,
+        /// Address of the part.
         address: u64,
-        /// The part's length in bytes.
+        /// Length of the part in bytes.
         len: u64,
-        /// What the peer may do.
+        /// Access rights of the peer.
         access: Access,
     },
-    /// Makes a key of ours invalid; no segments.
+    /// Invalidation of a local R_Key, without scatter/gather elements.
     InvalidateLocal(u32),
-    /// A message of one packet, of a queue pair of datagrams. It may get lost. Where it is longer than the port's MTU, nothing is
-    /// sent, and its completion is a success (IBA C10-93.1.1).
+    /// Datagram of a UD queue pair, one packet without delivery guarantee. A datagram above the port's MTU is not sent and completes
+    /// successfully (IBA C10-93.1.1).
     Datagram {
-        /// The way to the peer's port, an address of the same domain.
+        /// Address handle of the same protection domain.
         address: Handle,
-        /// The number of the peer's queue pair.
-        pair: u32,
-        /// The peer's Q_Key. With the highest bit set, our own is sent (IBA 10.2.5).
+        /// Queue pair number of the peer.
+        qp: u32,
+        /// Q_Key of the peer. With the highest bit set, the local Q_Key is sent instead (IBA 10.2.5).
         key: u32,
     },
 }
 
-/// How a request is done.
+/// Flags of a send request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SendFlags {
-    /// It has a completion even if it succeeds.
+    /// Generate a completion on success, too.
     pub signalled: bool,
-    /// The bytes are taken when it is posted.
+    /// Copy the data when the request is posted.
     pub inline: bool,
-    /// It waits for READs and atomic operations before it.
+    /// Wait for earlier READ and atomic operations.
     pub fenced: bool,
-    /// Its completion at the peer is an event even where only such are asked for.
+    /// Generate a solicited event at the peer.
     pub solicited: bool,
 }
 
-/// One request of a send queue.
+/// Send work request.
 #[derive(Debug, Clone, Copy)]
-pub struct SendRequest<'a> {
-    /// Whatever its completion is to have.
+pub struct SendWr<'a> {
+    /// Identifier, returned in the completion.
     pub id: u64,
-    /// What is sent or, for a READ or an atomic operation, filled.
-    pub segments: &'a [Segment],
-    /// What is done.
+    /// Data to send; destination of a READ or atomic operation.
+    pub sges: &'a [Sge],
+    /// Operation.
     pub operation: Operation,
-    /// How.
+    /// Flags.
     pub flags: SendFlags,
 }
 
-/// One buffer of a receive queue.
+/// Receive work request.
 #[derive(Debug, Clone, Copy)]
-pub struct ReceiveRequest<'a> {
-    /// Whatever its completion is to have.
+pub struct RecvWr<'a> {
+    /// Identifier, returned in the completion.
     pub id: u64,
-    /// Where the message goes.
-    pub segments: &'a [Segment],
+    /// Destination of the message.
+    pub sges: &'a [Sge],
 }
 
-/// Why requests could not be posted.
+/// Failure to post a list of work requests.
 #[derive(Debug, thiserror::Error)]
 #[error("request {at} could not be posted: {error}")]
 pub struct PostError {
-    /// The first of the list that is not under way; its length, if all are, and the device failed then.
+    /// Index of the first request that was not posted; the length of the list if the device failed after posting all.
     pub at: usize,
-    /// What the device said; `ENOMEM` when the queue is full.
+    /// Error of the device; `ENOMEM` if the queue is full.
     pub error: io::Error,
 }
 
-/// What was completed.
+/// Completed operation (`enum ibv_wc_opcode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completed {
-    /// A `Send` of any kind.
+pub enum WcOpcode {
+    /// SEND of any kind.
     Send,
-    /// A `Write` of any kind.
+    /// RDMA WRITE of any kind.
     Write,
-    /// A `Read`.
+    /// RDMA READ.
     Read,
-    /// A `FetchAdd`.
+    /// Atomic addition.
     FetchAdd,
-    /// A `CompareSwap`.
+    /// Atomic compare-and-swap.
     CompareSwap,
-    /// A `Bind`.
+    /// Memory window bind.
     Bind,
-    /// An `InvalidateLocal`.
+    /// Local invalidate.
     Invalidate,
-    /// A message in a posted buffer.
+    /// Message in a posted buffer.
     Receive,
-    /// A `WriteImmediate` of the peer's, for which a posted buffer was used.
+    /// WRITE with immediate of the peer, which consumed a posted buffer.
     ReceiveWrite,
-    /// Something else.
+    /// Any other operation, by its number.
     Other(u32),
 }
 
-/// How a request ended (`ibv_wc_status`; IBA 11.6.2).
+/// Status of a completion (`enum ibv_wc_status`; IBA 11.6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Status {
-    /// As asked for.
+pub enum WcStatus {
+    /// Success.
     #[error("success")]
     Success,
-    /// The message does not fit into the posted buffer, or is longer than messages may be.
+    /// The message exceeds the posted buffer or the maximum message size.
     #[error("a message was longer than its buffer")]
     LocalLength,
-    /// The queue pair failed.
+    /// Internal error of the queue pair.
     #[error("internal error of the queue pair")]
-    LocalQueuePair,
-    /// A segment is not within a region of the domain with the access needed.
-    #[error("a segment was not in a region of ours")]
+    LocalQp,
+    /// A scatter/gather element is not within a region of the protection domain with the required access.
+    #[error("a scatter/gather element is not in registered memory")]
     LocalProtection,
-    /// The queue pair went to the error state before it was done.
-    #[error("flushed: the connection was over")]
+    /// The queue pair entered the error state before the request completed.
+    #[error("flushed: the connection has ended")]
     Flushed,
-    /// A window could not be bound.
+    /// A memory window could not be bound.
     #[error("a memory window could not be bound")]
     Bind,
-    /// The peer answered what makes no sense.
-    #[error("the peer's answer makes no sense")]
+    /// The peer returned an invalid response.
+    #[error("invalid response from the peer")]
     BadResponse,
-    /// A message of the peer's found no access to memory of ours.
-    #[error("the peer was denied access to our memory")]
+    /// A message of the peer required access to local memory that it does not have.
+    #[error("the peer was denied access to local memory")]
     LocalAccess,
-    /// The peer could not make sense of the request.
-    #[error("the peer could not make sense of a request")]
+    /// The peer considers the request invalid.
+    #[error("the peer received an invalid request")]
     RemoteInvalidRequest,
     /// The peer denied access to its memory.
     #[error("the peer denied access to its memory")]
@@ -204,47 +204,47 @@ pub enum Status {
     /// The peer could not complete the request.
     #[error("the peer could not complete a request")]
     RemoteOperation,
-    /// No answer, after all retries.
+    /// No acknowledgement after all retries.
     #[error("no answer from the peer")]
     RetryExceeded,
-    /// The peer had no buffer posted, at all retries.
+    /// The peer had no buffer posted at any retry.
     #[error("the peer had no buffer posted")]
-    ReceiverNotReady,
+    RnrRetryExceeded,
     /// The peer aborted the operation.
     #[error("the peer aborted an operation")]
     RemoteAborted,
-    /// The device is out of order.
+    /// The device failed.
     #[error("the device failed")]
     Fatal,
-    /// Another one, by its number.
+    /// Any other status, by its number.
     #[error("status {0}")]
     Other(u32),
 }
 
-/// The end of a request.
+/// Work completion (`struct ibv_wc`). On error only `id`, `status` and `qp` are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// The request's.
+    /// Identifier of the work request.
     pub id: u64,
-    /// How it ended. Of all others only `id` and `pair` mean something unless this is a success.
-    pub status: Status,
-    /// What was completed.
-    pub what: Completed,
+    /// Status.
+    pub status: WcStatus,
+    /// Completed operation.
+    pub opcode: WcOpcode,
     /// Bytes received.
     pub len: u32,
-    /// The number of the queue pair.
-    pub pair: u32,
-    /// The peer's 32 bits.
+    /// Local queue pair number.
+    pub qp: u32,
+    /// Immediate data of the peer.
     pub immediate: Option<u32>,
-    /// The key that the peer made invalid.
+    /// R_Key that the peer invalidated.
     pub invalidated: Option<u32>,
-    /// Of a datagram that was received: the number of the queue pair that sent it.
+    /// Queue pair number of a received datagram's sender.
     pub source: u32,
-    /// Of a datagram that was received: whether its buffer begins with a global route, for which there are
-    /// [`ROUTE_LEN`] bytes at the beginning in any case, which `len` counts.
-    pub has_route: bool,
+    /// Set if the buffer of a received datagram begins with a valid GRH. Its [`GRH_LEN`] bytes are present and counted in `len` in any
+    /// case.
+    pub has_grh: bool,
 }
 
-/// Bytes that each buffer of a queue pair of datagrams begins with: the place of the global route header (GRH). RoCE version 2
-/// has an IP header there, that of IPv4 in the last 20 bytes.
-pub const ROUTE_LEN: usize = 40;
+/// Bytes reserved for the global route header (GRH) at the start of each receive buffer of a UD queue pair. RoCE version 2 stores the
+/// IP header there; an IPv4 header occupies the last 20 bytes.
+pub const GRH_LEN: usize = 40;

@@ -1,11 +1,11 @@
 //! Queue pairs of datagrams: their states, and datagrams on their way.
 
 use super::memory::{Denied, Need, read, write};
-use super::pair::Request;
+use super::qp::Request;
 use super::world::{World, errno, require};
-use crate::calls::{
-    Capacities, Completed, GidKind, Handle, Operation, Path, QueuePairConfig, QueuePairState, ROUTE_LEN, Segment,
-    Status, Transition, WorkCompletion,
+use linerate_rdma_provider::{
+    AhAttr, GRH_LEN, GidKind, Handle, Operation, QpCap, QpInitAttr, QpState, Sge, Transition, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 use std::io;
 use std::net::IpAddr;
@@ -17,56 +17,51 @@ pub(super) struct Datagram {
     source: u32,
     /// Where it goes.
     gid: [u8; 16],
-    pair: u32,
+    qp: u32,
     key: u32,
     /// When it arrives.
     due: u64,
     /// What comes before the message in the buffer.
-    route: [u8; ROUTE_LEN],
+    route: [u8; GRH_LEN],
     bytes: Vec<u8>,
 }
 
 impl World {
-    pub fn create_datagrams(
-        &mut self,
-        device: usize,
-        domain: Handle,
-        config: &QueuePairConfig,
-    ) -> io::Result<(Handle, u32, Capacities)> {
+    pub fn create_ud_qp(&mut self, device: usize, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
         require(!self.devices[device].is_iwarp(), libc::EOPNOTSUPP)?;
-        let made = self.create_pair(device, domain, config)?;
-        self.pairs[made.0].datagrams = Some(0);
+        let made = self.create_qp(device, pd, config)?;
+        self.qps[made.0].datagrams = Some(0);
         Ok(made)
     }
 
     /// Whether a queue pair has such a transition (IBA table 96).
-    pub fn is_of_its_kind(&self, pair: Handle, transition: &Transition) -> bool {
+    pub fn is_of_its_kind(&self, qp: Handle, transition: &Transition) -> bool {
         let is_of_datagrams = match transition {
-            Transition::Init { .. } | Transition::ReadyToReceive { .. } | Transition::ReadyToSend { .. } => false,
-            Transition::InitDatagrams { .. } | Transition::ReceiveDatagrams | Transition::SendDatagrams { .. } => true,
+            Transition::Init { .. } | Transition::Rtr { .. } | Transition::Rts { .. } => false,
+            Transition::InitUd { .. } | Transition::RtrUd | Transition::RtsUd { .. } => true,
             Transition::Error | Transition::Reset => return true,
         };
-        is_of_datagrams == self.pairs[pair].datagrams.is_some()
+        is_of_datagrams == self.qps[qp].datagrams.is_some()
     }
 
     /// A transition of a queue pair of datagrams that is none of others.
-    pub fn modify_datagrams(&mut self, pair: Handle, transition: &Transition) -> io::Result<()> {
-        let object = &mut self.pairs[pair];
+    pub fn modify_datagrams(&mut self, qp: Handle, transition: &Transition) -> io::Result<()> {
+        let object = &mut self.qps[qp];
         match *transition {
-            Transition::InitDatagrams { port, partition, key } => {
-                require(matches!(object.state, QueuePairState::Reset | QueuePairState::Init), libc::EINVAL)?;
+            Transition::InitUd { port, partition, key } => {
+                require(matches!(object.state, QpState::Reset | QpState::Init), libc::EINVAL)?;
                 require(port == 1 && partition == 0, libc::EINVAL)?;
-                object.state = QueuePairState::Init;
+                object.state = QpState::Init;
                 object.datagrams = Some(key);
             }
-            Transition::ReceiveDatagrams => {
-                require(object.state == QueuePairState::Init, libc::EINVAL)?;
-                object.state = QueuePairState::ReadyToReceive;
+            Transition::RtrUd => {
+                require(object.state == QpState::Init, libc::EINVAL)?;
+                object.state = QpState::Rtr;
             }
-            Transition::SendDatagrams { first_packet } => {
-                let is_valid = object.state == QueuePairState::ReadyToReceive && first_packet < 1 << 24;
+            Transition::RtsUd { psn } => {
+                let is_valid = object.state == QpState::Rtr && psn < 1 << 24;
                 require(is_valid, libc::EINVAL)?;
-                object.state = QueuePairState::ReadyToSend;
+                object.state = QpState::Rts;
             }
             _ => return Err(errno(libc::EINVAL)),
         }
@@ -75,7 +70,7 @@ impl World {
 
     /// Sends the next datagram of a queue pair, which completes with that: nobody answers.
     pub fn emit(&mut self, handle: Handle) {
-        let request = self.pairs[handle].sends[0].clone();
+        let request = self.qps[handle].sends[0].clone();
         let status = match self.due_fault(handle) {
             Some(status) => status,
             None => self.send_datagram(handle, &request),
@@ -83,40 +78,40 @@ impl World {
         self.end_send(handle, status);
     }
 
-    fn send_datagram(&mut self, handle: Handle, request: &Request) -> Status {
-        let Operation::Datagram { address, pair, key } = request.operation else { return Status::LocalQueuePair };
-        let (device, sender) = (self.pairs.device(handle), &self.pairs[handle]);
-        let (domain, source, own_key) = (sender.domain, sender.number, sender.datagrams.unwrap_or(0));
-        let Some(address) = self.addresses.get(address).filter(|address| address.domain == domain) else {
-            return Status::LocalQueuePair;
+    fn send_datagram(&mut self, handle: Handle, request: &Request) -> WcStatus {
+        let Operation::Datagram { address, qp, key } = request.operation else { return WcStatus::LocalQp };
+        let (device, sender) = (self.qps.device(handle), &self.qps[handle]);
+        let (pd, source, own_key) = (sender.pd, sender.number, sender.datagrams.unwrap_or(0));
+        let Some(address) = self.addresses.get(address).filter(|address| address.pd == pd) else {
+            return WcStatus::LocalQp;
         };
         let path = address.path;
         self.datagram_counts.sent += 1;
         if request.len() > u64::from(self.devices[device].config.mtu.bytes()) {
             // No packet, and no error (IBA C10-93.1.1), as Linux' Soft-RoCE has it.
             self.datagram_counts.too_long += 1;
-            return Status::Success;
+            return WcStatus::Success;
         }
         let bytes = match &request.inline {
             Some(bytes) => bytes.clone(),
-            None => match self.local_spans(domain, &request.segments, Need::Read) {
+            None => match self.local_spans(pd, &request.sges, Need::Read) {
                 Ok(spans) => read(&spans),
-                Err(Denied) => return Status::LocalProtection,
+                Err(Denied) => return WcStatus::LocalProtection,
             },
         };
         let faults = self.datagram_faults;
         let is_lost = faults.lost_percent > 0 && self.random.u32(0..100) < faults.lost_percent;
         if is_lost || !self.devices[device].carries() {
             self.datagram_counts.lost += 1;
-            return Status::Success;
+            return WcStatus::Success;
         }
         let delay = if faults.delay_steps > 0 { self.random.u64(0..=faults.delay_steps) } else { 0 };
         // A key with the highest bit set stands for our own (IBA 10.2.5).
         let key = if key >> 31 == 1 { own_key } else { key };
         let route = self.route(device, &path, bytes.len());
         let due = self.now + delay;
-        self.air.push(Datagram { from: handle, source, gid: path.gid, pair, key, due, route, bytes });
-        Status::Success
+        self.air.push(Datagram { from: handle, source, gid: path.gid, qp, key, due, route, bytes });
+        WcStatus::Success
     }
 
     /// The datagrams that may come next, and when. Those of one queue pair keep their order unless faults are to change it.
@@ -131,17 +126,17 @@ impl World {
     /// A datagram arrives, or is dropped in silence: what is wrong with it is not the receiver's fault (IBA 9.9.3.1, class D).
     pub fn arrive(&mut self, place: usize) {
         let datagram = self.air.remove(place);
-        let peer = self.numbers.get(&datagram.pair).copied().filter(|&peer| {
-            let there = &self.devices[self.pairs.device(peer)];
-            self.pairs[peer].datagrams.is_some() && self.pairs[peer].receives() && there.has_gid(datagram.gid)
+        let peer = self.numbers.get(&datagram.qp).copied().filter(|&peer| {
+            let there = &self.devices[self.qps.device(peer)];
+            self.qps[peer].datagrams.is_some() && self.qps[peer].receives() && there.has_gid(datagram.gid)
         });
         let Some(peer) = peer else {
             self.datagram_counts.unknown += 1;
             return;
         };
-        if !self.devices[self.pairs.device(peer)].carries() {
+        if !self.devices[self.qps.device(peer)].carries() {
             self.datagram_counts.lost += 1;
-        } else if self.pairs[peer].datagrams != Some(datagram.key) {
+        } else if self.qps[peer].datagrams != Some(datagram.key) {
             self.datagram_counts.wrong_key += 1;
         } else {
             self.receive_datagram(peer, &datagram);
@@ -151,58 +146,57 @@ impl World {
     /// Puts a datagram into the next buffer. Without one it is dropped, and where it does not fit, too: the buffer stays, unless
     /// it is of a shared queue (class E, and Linux' Soft-RoCE).
     fn receive_datagram(&mut self, peer: Handle, datagram: &Datagram) {
-        let needed = ROUTE_LEN + datagram.bytes.len();
-        let fits =
-            |segments: &[Segment]| segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>() >= needed as u64;
-        let receiver = &self.pairs[peer];
-        let is_dropped = receiver.receives.front().is_some_and(|buffer| !fits(&buffer.segments));
+        let needed = GRH_LEN + datagram.bytes.len();
+        let fits = |sges: &[Sge]| sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() >= needed as u64;
+        let receiver = &self.qps[peer];
+        let is_dropped = receiver.receives.front().is_some_and(|buffer| !fits(&buffer.sges));
         if is_dropped {
             self.datagram_counts.short_buffer += 1;
             return;
         }
-        let (domain, queue, number) = (receiver.domain, receiver.config.receive_queue, receiver.number);
+        let (pd, cq, number) = (receiver.pd, receiver.config.recv_cq, receiver.number);
         let Some((buffer, place)) = self.take_buffer(peer) else {
             self.datagram_counts.no_buffer += 1;
             return;
         };
-        let status = match self.local_spans(domain, &buffer.segments, Need::Write) {
-            _ if !fits(&buffer.segments) => Status::RemoteInvalidRequest,
-            Err(Denied) => Status::LocalProtection,
+        let status = match self.local_spans(pd, &buffer.sges, Need::Write) {
+            _ if !fits(&buffer.sges) => WcStatus::RemoteInvalidRequest,
+            Err(Denied) => WcStatus::LocalProtection,
             Ok(spans) => {
                 write(&spans, &[&datagram.route[..], &datagram.bytes].concat());
-                Status::Success
+                WcStatus::Success
             }
         };
         match status {
-            Status::Success => self.datagram_counts.received += 1,
-            _ => self.datagram_counts.short_buffer += u64::from(status == Status::RemoteInvalidRequest),
+            WcStatus::Success => self.datagram_counts.received += 1,
+            _ => self.datagram_counts.short_buffer += u64::from(status == WcStatus::RemoteInvalidRequest),
         }
         let completion = WorkCompletion {
             id: buffer.id,
             status,
-            what: Completed::Receive,
+            opcode: WcOpcode::Receive,
             len: needed as u32,
-            pair: number,
+            qp: number,
             immediate: None,
             invalidated: None,
             source: datagram.source,
-            has_route: true,
+            has_grh: true,
         };
-        self.complete(queue, completion, place);
-        if status == Status::LocalProtection {
+        self.complete(cq, completion, place);
+        if status == WcStatus::LocalProtection {
             self.break_pair(peer, None);
         }
     }
 
     /// What comes before a message of `len` bytes in its buffer: a global route, or the IP header of RoCE version 2.
-    fn route(&self, device: usize, path: &Path, len: usize) -> [u8; ROUTE_LEN] {
+    fn route(&self, device: usize, path: &AhAttr, len: usize) -> [u8; GRH_LEN] {
         let gids = self.devices[device].gids();
         let source = gids.get(usize::from(path.source)).copied();
         let from = source.map_or([0; 16], |gid| gid.raw);
         let kind = source.map_or(GidKind::RoceV2, |gid| gid.kind);
         // The headers behind it (BTH, DETH, and UDP's in version 2), the message, and its check sum.
         let below = len as u16 + 12 + 8 + 4 + if kind == GidKind::RoceV2 { 8 } else { 0 };
-        let mut route = [0; ROUTE_LEN];
+        let mut route = [0; GRH_LEN];
         let ip = |raw: [u8; 16]| std::net::Ipv6Addr::from(raw).to_canonical();
         if let (GidKind::RoceV2, IpAddr::V4(from), IpAddr::V4(to)) = (kind, ip(from), ip(path.gid)) {
             let header = &mut route[20..];

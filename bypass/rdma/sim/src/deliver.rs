@@ -3,14 +3,14 @@
 use super::completion::Place;
 use super::memory::{Denied, Need, atomic, covers, read, write};
 use super::objects::Bound;
-use super::pair::{Answer, Buffer, Request};
+use super::qp::{Answer, Buffer, Request};
 use super::world::World;
-use crate::calls::{AsyncEvent, Completed, Handle, Operation, QueuePairState, Status, WorkCompletion};
+use linerate_rdma_provider::{AsyncEvent, Handle, Operation, QpState, WcOpcode, WcStatus, WorkCompletion};
 
 /// What a message carries besides its bytes.
 #[derive(Debug, Clone, Copy)]
 struct Extras {
-    what: Completed,
+    opcode: WcOpcode,
     immediate: Option<u32>,
     invalidate: Option<u32>,
 }
@@ -25,7 +25,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn done(status: Status) -> Self {
+    fn done(status: WcStatus) -> Self {
         Outcome::Answered(Answer::Done(status))
     }
 }
@@ -33,10 +33,10 @@ impl Outcome {
 impl World {
     /// Executes the next request of a queue pair. Its end comes with [`answer`](Self::answer).
     pub fn launch(&mut self, handle: Handle) {
-        let pair = &mut self.pairs[handle];
-        let index = pair.launched;
-        let request = pair.sends[index].clone();
-        let is_first = !std::mem::replace(&mut pair.sends[index].is_tried, true);
+        let qp = &mut self.qps[handle];
+        let index = qp.launched;
+        let request = qp.sends[index].clone();
+        let is_first = !std::mem::replace(&mut qp.sends[index].is_tried, true);
         let outcome = match if is_first { self.due_fault(handle) } else { None } {
             Some(status) => Outcome::done(status),
             None => match request.operation {
@@ -53,77 +53,77 @@ impl World {
     }
 
     fn launched(&mut self, handle: Handle, answer: Answer) {
-        let pair = &mut self.pairs[handle];
+        let qp = &mut self.qps[handle];
         // The peer's error may have been the queue pair's own, if it is connected to itself.
-        if pair.state != QueuePairState::ReadyToSend {
+        if qp.state != QpState::Rts {
             return;
         }
-        pair.sends[pair.launched].answer = Some(answer);
-        pair.launched += 1;
-        pair.not_ready = 0;
-        pair.not_ready_until = 0;
-        pair.is_stopped |= !matches!(answer, Answer::Done(Status::Success) | Answer::ReadDue | Answer::Was(_));
+        qp.sends[qp.launched].answer = Some(answer);
+        qp.launched += 1;
+        qp.not_ready = 0;
+        qp.not_ready_until = 0;
+        qp.is_stopped |= !matches!(answer, Answer::Done(WcStatus::Success) | Answer::ReadDue | Answer::Was(_));
     }
 
     /// The message is tried again, as often as the queue pair was told (IBA 9.7.5.2.8).
     fn not_ready(&mut self, handle: Handle) {
         let until = self.now + self.config.not_ready_steps;
-        let pair = &mut self.pairs[handle];
-        self.counters.entry(pair.number).or_default().not_ready += 1;
-        let retries = pair.sending.map_or(0, |sending| sending.not_ready_retries);
-        if retries < 7 && pair.not_ready >= retries {
-            return self.launched(handle, Answer::Done(Status::ReceiverNotReady));
+        let qp = &mut self.qps[handle];
+        self.counters.entry(qp.number).or_default().not_ready += 1;
+        let retries = qp.sending.map_or(0, |sending| sending.rnr_retries);
+        if retries < 7 && qp.not_ready >= retries {
+            return self.launched(handle, Answer::Done(WcStatus::RnrRetryExceeded));
         }
         // For ever, it is only said that it waits.
-        pair.not_ready = if retries == 7 { 1 } else { pair.not_ready + 1 };
-        pair.not_ready_until = until;
+        qp.not_ready = if retries == 7 { 1 } else { qp.not_ready + 1 };
+        qp.not_ready_until = until;
     }
 
     /// Binds a window of type 2B that is free, by a key with its index, to a part of a region of the same domain that permits it.
-    fn bind(&mut self, handle: Handle, request: &Request) -> Status {
-        let Operation::Bind { window, remote_key, region, address, len, access } = request.operation else {
-            return Status::Bind;
+    fn bind(&mut self, handle: Handle, request: &Request) -> WcStatus {
+        let Operation::Bind { mw, rkey, mr, address, len, access } = request.operation else {
+            return WcStatus::Bind;
         };
-        let domain = self.pairs[handle].domain;
-        let Some(base) = self.regions.get(region) else { return Status::Bind };
+        let pd = self.qps[handle].pd;
+        let Some(base) = self.mrs.get(mr) else { return WcStatus::Bind };
         let writes = access.remote_write || access.remote_atomic;
-        let permits = base.domain == domain
+        let permits = base.pd == pd
             && base.access.bind
             && len > 0
             && (!writes || base.access.local_write)
             && covers(base.start as u64, base.len as u64, address, len);
-        let Some(object) = self.windows.get_mut(window) else { return Status::Bind };
-        let is_free = object.domain == domain && object.bound.is_none() && remote_key >> 8 == object.index;
+        let Some(object) = self.mws.get_mut(mw) else { return WcStatus::Bind };
+        let is_free = object.pd == pd && object.bound.is_none() && rkey >> 8 == object.index;
         if !permits || !is_free {
-            return Status::Bind;
+            return WcStatus::Bind;
         }
-        object.key = remote_key;
-        object.bound = Some(Bound { pair: handle, region, address, len, access });
-        Status::Success
+        object.key = rkey;
+        object.bound = Some(Bound { qp: handle, mr, address, len, access });
+        WcStatus::Success
     }
 
     /// Only windows can be made invalid: a region that a program registered cannot.
-    fn invalidate_local(&mut self, handle: Handle, key: u32) -> Status {
-        let Some(window) = self.window_by_key(handle, key) else { return Status::LocalQueuePair };
-        self.windows[window].bound = None;
-        Status::Success
+    fn invalidate_local(&mut self, handle: Handle, key: u32) -> WcStatus {
+        let Some(mw) = self.window_by_key(handle, key) else { return WcStatus::LocalQp };
+        self.mws[mw].bound = None;
+        WcStatus::Success
     }
 
     /// A request that concerns the peer.
     fn transfer(&mut self, handle: Handle, request: &Request) -> Outcome {
-        let device = self.pairs.device(handle);
-        let (domain, hears_first) = (self.pairs[handle].domain, self.pairs[handle].hears_first);
+        let device = self.qps.device(handle);
+        let (pd, hears_first) = (self.qps[handle].pd, self.qps[handle].hears_first);
         let is_iwarp = self.devices[device].is_iwarp();
         if hears_first {
-            self.break_pair(handle, Some(AsyncEvent::PairFatal(handle)));
+            self.break_pair(handle, Some(AsyncEvent::QpFatal(handle)));
             return Outcome::Broken;
         }
         if request.len() > u64::from(self.devices[device].config.message) {
-            return Outcome::done(Status::LocalLength);
+            return Outcome::done(WcStatus::LocalLength);
         }
         // The answer of an atomic operation has eight bytes (IBA 9.4.5).
         if request.is_atomic() && request.len() != 8 {
-            return Outcome::done(Status::LocalLength);
+            return Outcome::done(WcStatus::LocalLength);
         }
         let need = match (request.fetches(), is_iwarp) {
             (false, _) => Need::Read,
@@ -132,66 +132,66 @@ impl World {
         };
         let bytes = match &request.inline {
             Some(bytes) => bytes.clone(),
-            None => match self.local_spans(domain, &request.segments, need) {
+            None => match self.local_spans(pd, &request.sges, need) {
                 Ok(_) if request.fetches() => Vec::new(),
                 Ok(spans) => read(&spans),
-                Err(Denied) => return Outcome::done(Status::LocalProtection),
+                Err(Denied) => return Outcome::done(WcStatus::LocalProtection),
             },
         };
-        if request.fetches() && self.pairs[handle].sending.is_none_or(|sending| sending.reads_asked == 0) {
-            return Outcome::done(Status::LocalQueuePair);
+        if request.fetches() && self.qps[handle].sending.is_none_or(|sending| sending.initiator_depth == 0) {
+            return Outcome::done(WcStatus::LocalQp);
         }
         let Some(peer) = self.reachable(handle) else { return Outcome::Broken };
         self.hear(peer);
-        let (ours, theirs) = (self.pairs[handle].receiving, self.pairs[peer].receiving);
+        let (ours, theirs) = (self.qps[handle].receiving, self.qps[peer].receiving);
         let is_too_long = ours
             .zip(theirs)
             .is_some_and(|(ours, theirs)| ours.mtu > theirs.mtu && request.len() > u64::from(theirs.mtu.bytes()));
         if is_too_long {
-            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
-        let message = |what, immediate, invalidate| Extras { what, immediate, invalidate };
+        let message = |opcode, immediate, invalidate| Extras { opcode, immediate, invalidate };
         match request.operation {
-            Operation::Send => self.receive(peer, &bytes, message(Completed::Receive, None, None)),
-            Operation::SendImmediate(bits) => self.receive(peer, &bytes, message(Completed::Receive, Some(bits), None)),
-            Operation::SendInvalidate(key) => self.receive(peer, &bytes, message(Completed::Receive, None, Some(key))),
-            Operation::Write { address, remote_key } => self.write(peer, &bytes, address, remote_key, None),
-            Operation::WriteImmediate { address, remote_key, immediate } => {
-                self.write(peer, &bytes, address, remote_key, Some(immediate))
+            Operation::Send => self.receive(peer, &bytes, message(WcOpcode::Receive, None, None)),
+            Operation::SendImmediate(bits) => self.receive(peer, &bytes, message(WcOpcode::Receive, Some(bits), None)),
+            Operation::SendInvalidate(key) => self.receive(peer, &bytes, message(WcOpcode::Receive, None, Some(key))),
+            Operation::Write { address, rkey } => self.write(peer, &bytes, address, rkey, None),
+            Operation::WriteImmediate { address, rkey, immediate } => {
+                self.write(peer, &bytes, address, rkey, Some(immediate))
             }
-            Operation::Read { address, remote_key } => {
-                let under_way = self.pairs[handle].reads_under_way();
-                self.accept_read(peer, under_way, address, request.len(), remote_key)
+            Operation::Read { address, rkey } => {
+                let under_way = self.qps[handle].reads_under_way();
+                self.accept_read(peer, under_way, address, request.len(), rkey)
             }
             Operation::Bind { .. } | Operation::InvalidateLocal(_) | Operation::Datagram { .. } => {
-                Outcome::done(Status::LocalQueuePair)
+                Outcome::done(WcStatus::LocalQp)
             }
-            Operation::FetchAdd { address, remote_key, add } => {
-                let under_way = self.pairs[handle].reads_under_way();
-                self.atomic(peer, under_way, address, remote_key, |was| Some(was.wrapping_add(add)))
+            Operation::FetchAdd { address, rkey, add } => {
+                let under_way = self.qps[handle].reads_under_way();
+                self.atomic(peer, under_way, address, rkey, |was| Some(was.wrapping_add(add)))
             }
-            Operation::CompareSwap { address, remote_key, expect, swap } => {
-                let under_way = self.pairs[handle].reads_under_way();
-                self.atomic(peer, under_way, address, remote_key, |was| (was == expect).then_some(swap))
+            Operation::CompareSwap { address, rkey, expect, swap } => {
+                let under_way = self.qps[handle].reads_under_way();
+                self.atomic(peer, under_way, address, rkey, |was| (was == expect).then_some(swap))
             }
         }
     }
 
     /// A first message tells that the connection is there before the connection manager may have (IBA 10.3.1.3).
     fn hear(&mut self, peer: Handle) {
-        let device = self.pairs.device(peer);
-        let pair = &mut self.pairs[peer];
-        pair.hears_first = false;
-        if pair.state == QueuePairState::ReadyToReceive && !std::mem::replace(&mut pair.is_established_told, true) {
-            self.devices[device].events.push(AsyncEvent::Established(peer));
+        let device = self.qps.device(peer);
+        let qp = &mut self.qps[peer];
+        qp.hears_first = false;
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.is_established_told, true) {
+            self.devices[device].events.push(AsyncEvent::CommEstablished(peer));
         }
     }
 
     /// The responder has an error that it reports to the requester with this status.
-    fn refuse(&mut self, peer: Handle, status: Status) -> Status {
+    fn refuse(&mut self, peer: Handle, status: WcStatus) -> WcStatus {
         let event = match status {
-            Status::RemoteAccess => Some(AsyncEvent::PairAccess(peer)),
-            Status::RemoteInvalidRequest => Some(AsyncEvent::PairRequest(peer)),
+            WcStatus::RemoteAccess => Some(AsyncEvent::QpAccessError(peer)),
+            WcStatus::RemoteInvalidRequest => Some(AsyncEvent::QpRequestError(peer)),
             // The buffer's completion says it.
             _ => None,
         };
@@ -202,11 +202,11 @@ impl World {
     /// Brings a queue pair to `Error` because of a request of the peer's. READs before that are still answered: they came first.
     fn break_responder(&mut self, responder: Handle, event: Option<AsyncEvent>) {
         if let Some(requester) = self.peer_of(responder) {
-            for index in 0..self.pairs[requester].launched {
-                if self.pairs[requester].sends[index].answer == Some(Answer::ReadDue)
+            for index in 0..self.qps[requester].launched {
+                if self.qps[requester].sends[index].answer == Some(Answer::ReadDue)
                     && let Some(status) = self.answer_read(requester, responder, index)
                 {
-                    self.pairs[requester].sends[index].answer = Some(Answer::Done(status));
+                    self.qps[requester].sends[index].answer = Some(Answer::Done(status));
                 }
             }
         }
@@ -214,116 +214,116 @@ impl World {
     }
 
     pub fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, Place)> {
-        let Some(handle) = self.pairs[peer].config.shared else {
-            return Some((self.pairs[peer].receives.pop_front()?, Place::Receive(peer)));
+        let Some(handle) = self.qps[peer].config.srq else {
+            return Some((self.qps[peer].receives.pop_front()?, Place::Receive(peer)));
         };
-        let device = self.pairs.device(peer);
-        let shared = &mut self.shared[handle];
-        let buffer = shared.buffers.pop_front()?;
-        if shared.buffers.len() < shared.limit as usize {
-            shared.limit = 0;
-            self.devices[device].events.push(AsyncEvent::SharedLimit(handle));
+        let device = self.qps.device(peer);
+        let srq = &mut self.srq[handle];
+        let buffer = srq.buffers.pop_front()?;
+        if srq.buffers.len() < srq.limit as usize {
+            srq.limit = 0;
+            self.devices[device].events.push(AsyncEvent::SrqLimitReached(handle));
         }
         Some((buffer, Place::Shared(handle, peer)))
     }
 
     /// A message that needs a buffer. Without one, the peer is told to try again; over iWARP that ends the connection.
     fn receive(&mut self, peer: Handle, bytes: &[u8], extras: Extras) -> Outcome {
-        let domain = self.pairs[peer].domain;
+        let pd = self.qps[peer].pd;
         let Some((buffer, place)) = self.take_buffer(peer) else { return self.no_buffer(peer) };
-        let room: u64 = buffer.segments.iter().map(|segment| u64::from(segment.len)).sum();
-        let is_write = extras.what == Completed::ReceiveWrite;
+        let room: u64 = buffer.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        let is_write = extras.opcode == WcOpcode::ReceiveWrite;
         // Only the segments that the message reaches are looked at.
         let mut left = if is_write { 0 } else { bytes.len() as u64 };
-        let mut segments = buffer.segments.clone();
-        for segment in &mut segments {
-            segment.len = u64::from(segment.len).min(left) as u32;
-            left -= u64::from(segment.len);
+        let mut sges = buffer.sges.clone();
+        for sge in &mut sges {
+            sge.len = u64::from(sge.len).min(left) as u32;
+            left -= u64::from(sge.len);
         }
-        let (ours, theirs) = match self.local_spans(domain, &segments, Need::Write) {
-            _ if !is_write && bytes.len() as u64 > room => (Status::LocalLength, Status::RemoteInvalidRequest),
-            Err(Denied) => (Status::LocalProtection, Status::RemoteOperation),
+        let (ours, theirs) = match self.local_spans(pd, &sges, Need::Write) {
+            _ if !is_write && bytes.len() as u64 > room => (WcStatus::LocalLength, WcStatus::RemoteInvalidRequest),
+            Err(Denied) => (WcStatus::LocalProtection, WcStatus::RemoteOperation),
             Ok(spans) => {
                 if !is_write {
                     write(&spans, bytes);
                 }
                 match extras.invalidate.map(|key| self.window_by_key(peer, key)) {
-                    Some(None) => (Status::LocalAccess, Status::RemoteAccess),
-                    Some(Some(window)) => {
-                        self.windows[window].bound = None;
-                        (Status::Success, Status::Success)
+                    Some(None) => (WcStatus::LocalAccess, WcStatus::RemoteAccess),
+                    Some(Some(mw)) => {
+                        self.mws[mw].bound = None;
+                        (WcStatus::Success, WcStatus::Success)
                     }
-                    None => (Status::Success, Status::Success),
+                    None => (WcStatus::Success, WcStatus::Success),
                 }
             }
         };
         let completion = WorkCompletion {
             id: buffer.id,
             status: ours,
-            what: extras.what,
+            opcode: extras.opcode,
             len: bytes.len() as u32,
-            pair: self.pairs[peer].number,
+            qp: self.qps[peer].number,
             immediate: extras.immediate,
             invalidated: extras.invalidate,
             source: 0,
-            has_route: false,
+            has_grh: false,
         };
-        self.complete(self.pairs[peer].config.receive_queue, completion, place);
-        if ours != Status::Success {
-            let event = (theirs == Status::RemoteAccess).then_some(AsyncEvent::PairAccess(peer));
+        self.complete(self.qps[peer].config.recv_cq, completion, place);
+        if ours != WcStatus::Success {
+            let event = (theirs == WcStatus::RemoteAccess).then_some(AsyncEvent::QpAccessError(peer));
             self.break_responder(peer, event);
-        } else if !self.pairs[peer].receives() {
+        } else if !self.qps[peer].receives() {
             // The completion found no room.
-            return Outcome::done(Status::RemoteOperation);
+            return Outcome::done(WcStatus::RemoteOperation);
         }
         Outcome::done(theirs)
     }
 
     fn no_buffer(&mut self, peer: Handle) -> Outcome {
-        if !self.devices[self.pairs.device(peer)].is_iwarp() {
+        if !self.devices[self.qps.device(peer)].is_iwarp() {
             return Outcome::NotReady;
         }
-        Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest))
+        Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest))
     }
 
     /// Whether peers may do this to a queue pair at all. iWARP has no such setting.
     fn permits(&self, peer: Handle, need: Need) -> bool {
-        let access = self.pairs[peer].access;
+        let access = self.qps[peer].access;
         let permits = match need {
             Need::RemoteRead => access.remote_read,
             Need::RemoteAtomic => return access.remote_atomic,
             _ => access.remote_write,
         };
-        permits || self.devices[self.pairs.device(peer)].is_iwarp()
+        permits || self.devices[self.qps.device(peer)].is_iwarp()
     }
 
     fn write(&mut self, peer: Handle, bytes: &[u8], address: u64, key: u32, immediate: Option<u32>) -> Outcome {
         if !self.permits(peer, Need::RemoteWrite) {
-            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
         let Ok(spans) = self.remote_span(peer, address, bytes.len() as u64, key, Need::RemoteWrite) else {
-            return Outcome::done(self.refuse(peer, Status::RemoteAccess));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteAccess));
         };
         let Some(immediate) = immediate else {
             write(&spans, bytes);
-            return Outcome::done(Status::Success);
+            return Outcome::done(WcStatus::Success);
         };
-        let extras = Extras { what: Completed::ReceiveWrite, immediate: Some(immediate), invalidate: None };
+        let extras = Extras { opcode: WcOpcode::ReceiveWrite, immediate: Some(immediate), invalidate: None };
         let outcome = self.receive(peer, bytes, extras);
-        if let Outcome::Answered(Answer::Done(Status::Success)) = outcome {
+        if let Outcome::Answered(Answer::Done(WcStatus::Success)) = outcome {
             write(&spans, bytes);
         }
         outcome
     }
 
     fn accept_read(&mut self, peer: Handle, under_way: usize, address: u64, len: u64, key: u32) -> Outcome {
-        let answers = self.pairs[peer].receiving.map_or(0, |receiving| usize::from(receiving.reads_answered));
+        let answers = self.qps[peer].receiving.map_or(0, |receiving| usize::from(receiving.responder_resources));
         if !self.permits(peer, Need::RemoteRead) || under_way >= answers {
-            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
         match self.remote_span(peer, address, len, key, Need::RemoteRead) {
             Ok(_) => Outcome::Answered(Answer::ReadDue),
-            Err(Denied) => Outcome::done(self.refuse(peer, Status::RemoteAccess)),
+            Err(Denied) => Outcome::done(self.refuse(peer, WcStatus::RemoteAccess)),
         }
     }
 
@@ -337,31 +337,31 @@ impl World {
         key: u32,
         change: impl Fn(u64) -> Option<u64>,
     ) -> Outcome {
-        let answers = self.pairs[peer].receiving.map_or(0, |receiving| usize::from(receiving.reads_answered));
-        let is_able = self.devices[self.pairs.device(peer)].config.limits.atomics.any();
+        let answers = self.qps[peer].receiving.map_or(0, |receiving| usize::from(receiving.responder_resources));
+        let is_able = self.devices[self.qps.device(peer)].config.limits.atomics.any();
         if !is_able || !self.permits(peer, Need::RemoteAtomic) || under_way >= answers {
-            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
         let Ok(spans) = self.remote_span(peer, address, 8, key, Need::RemoteAtomic) else {
-            return Outcome::done(self.refuse(peer, Status::RemoteAccess));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteAccess));
         };
         // Soft-RoCE looks at the address after the key, too.
         let (true, &[span]) = (address.is_multiple_of(8), &spans[..]) else {
-            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+            return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         };
         Outcome::Answered(Answer::Was(atomic(span, change)))
     }
 
     /// The queue pair hears how its oldest request ended; a READ's bytes come with that, as they are now.
     pub fn answer(&mut self, handle: Handle) {
-        let status = match self.pairs[handle].sends[0].answer {
+        let status = match self.qps[handle].sends[0].answer {
             Some(Answer::Done(status)) => status,
             Some(Answer::Was(was)) => self.answer_atomic(handle, was),
             Some(Answer::ReadDue) => {
                 let Some(peer) = self.reachable(handle) else { return };
                 match self.answer_read(handle, peer, 0) {
                     Some(status) => status,
-                    None => self.refuse(peer, Status::RemoteAccess),
+                    None => self.refuse(peer, WcStatus::RemoteAccess),
                 }
             }
             None => return,
@@ -370,28 +370,28 @@ impl World {
     }
 
     /// Puts what the peer's number was where the oldest request has it.
-    fn answer_atomic(&mut self, handle: Handle, was: u64) -> Status {
-        let segments = &self.pairs[handle].sends[0].segments;
-        match self.local_spans(self.pairs[handle].domain, segments, Need::Write) {
+    fn answer_atomic(&mut self, handle: Handle, was: u64) -> WcStatus {
+        let sges = &self.qps[handle].sends[0].sges;
+        match self.local_spans(self.qps[handle].pd, sges, Need::Write) {
             Ok(into) => {
                 write(&into, &was.to_ne_bytes());
-                Status::Success
+                WcStatus::Success
             }
-            Err(Denied) => Status::LocalProtection,
+            Err(Denied) => WcStatus::LocalProtection,
         }
     }
 
     /// Reads the peer's memory for a request that it has accepted, unless it is denied by now.
-    fn answer_read(&mut self, handle: Handle, peer: Handle, index: usize) -> Option<Status> {
-        let request = &self.pairs[handle].sends[index];
-        let Operation::Read { address, remote_key } = request.operation else { return None };
-        let is_iwarp = self.devices[self.pairs.device(handle)].is_iwarp();
+    fn answer_read(&mut self, handle: Handle, peer: Handle, index: usize) -> Option<WcStatus> {
+        let request = &self.qps[handle].sends[index];
+        let Operation::Read { address, rkey } = request.operation else { return None };
+        let is_iwarp = self.devices[self.qps.device(handle)].is_iwarp();
         let need = if is_iwarp { Need::Sink } else { Need::Write };
-        let from = self.remote_span(peer, address, request.len(), remote_key, Need::RemoteRead).ok()?;
-        let Ok(into) = self.local_spans(self.pairs[handle].domain, &request.segments, need) else {
-            return Some(Status::LocalProtection);
+        let from = self.remote_span(peer, address, request.len(), rkey, Need::RemoteRead).ok()?;
+        let Ok(into) = self.local_spans(self.qps[handle].pd, &request.sges, need) else {
+            return Some(WcStatus::LocalProtection);
         };
         write(&into, &read(&from));
-        Some(Status::Success)
+        Some(WcStatus::Success)
     }
 }

@@ -1,11 +1,11 @@
 //! A device: what it is made of, and what it says about itself.
 
-use super::completion::Bell;
+use super::completion::Waker;
 use super::fabric::{Fabric, Mode};
 use super::faults::CallFault;
 use super::world::{World, errno};
-use crate::calls::{
-    AsyncEvent, Atomics, Capacities, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, TransportKind,
+use linerate_rdma_provider::{
+    AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, QpCap, TransportKind,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -49,23 +49,23 @@ impl DeviceConfig {
             vendor: 0,
             part: 0,
             ports: 1,
-            region_bytes: 1 << 40,
-            regions: 4096,
-            windows: 4096,
-            windows_type_2: true,
-            domains: 256,
-            pairs: 4096,
-            requests: 4096,
-            segments: 16,
-            read_segments: 16,
-            queues: 1024,
-            completions: 65_536,
-            shared: 64,
-            shared_buffers: 16_384,
-            shared_segments: 16,
-            reads_answered: 16,
-            reads_asked: 16,
-            atomics: Atomics::Device,
+            mr_bytes: 1 << 40,
+            mrs: 4096,
+            mws: 4096,
+            mw_type_2: true,
+            pds: 256,
+            qps: 4096,
+            qp_wrs: 4096,
+            sges: 16,
+            read_sges: 16,
+            cqs: 1024,
+            cqes: 65_536,
+            srqs: 64,
+            srq_wrs: 16_384,
+            srq_sges: 16,
+            responder_resources: 16,
+            initiator_depth: 16,
+            atomics: AtomicCap::Device,
         };
         DeviceConfig {
             address,
@@ -85,16 +85,16 @@ impl DeviceConfig {
     pub fn iwarp(address: IpAddr) -> Self {
         let mut config = DeviceConfig::roce(address);
         config.limits.transport = TransportKind::Iwarp;
-        config.limits.windows = 0;
-        config.limits.windows_type_2 = false;
-        config.limits.read_segments = 1;
-        config.limits.atomics = Atomics::None;
+        config.limits.mws = 0;
+        config.limits.mw_type_2 = false;
+        config.limits.read_sges = 1;
+        config.limits.atomics = AtomicCap::None;
         config
     }
 }
 
 /// A device that is open in one process.
-pub struct Model {
+pub struct SimDevice {
     pub(super) fabric: Fabric,
     pub(super) index: usize,
     pub(super) name: String,
@@ -102,13 +102,13 @@ pub struct Model {
     pub(super) async_fd: RawFd,
 }
 
-impl std::fmt::Debug for Model {
+impl std::fmt::Debug for SimDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Model({:?})", self.name)
     }
 }
 
-impl Model {
+impl SimDevice {
     /// Makes a call. With [`Mode::Auto`] what can happen does so before it and after it.
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut World) -> T) -> T {
         let mut world = self.fabric.world();
@@ -137,7 +137,7 @@ pub(super) struct Device {
     pub config: DeviceConfig,
     pub health: Health,
     pub is_port_up: bool,
-    pub events: Bell<AsyncEvent>,
+    pub events: Waker<AsyncEvent>,
     /// Regions and windows by the upper 24 bits of their keys.
     pub keys: BTreeMap<u32, Handle>,
     pub next_index: u32,
@@ -154,7 +154,7 @@ impl Device {
             config,
             health: Health::Well,
             is_port_up: true,
-            events: Bell::new(),
+            events: Waker::new(),
             keys: BTreeMap::new(),
             next_index,
             node: next_index as u16 | 1,
@@ -219,12 +219,12 @@ impl Device {
     }
 
     /// What a queue pair gets that asks for `asked`, or `EINVAL` when that is more than there is.
-    pub fn grant(&self, asked: &Capacities, is_shared: bool) -> io::Result<Capacities> {
+    pub fn grant(&self, asked: &QpCap, is_shared: bool) -> io::Result<QpCap> {
         let limits = &self.config.limits;
-        let fits = asked.sends <= limits.requests
-            && (is_shared || asked.receives <= limits.requests)
-            && asked.send_segments <= limits.segments
-            && (is_shared || asked.receive_segments <= limits.segments)
+        let fits = asked.sends <= limits.qp_wrs
+            && (is_shared || asked.receives <= limits.qp_wrs)
+            && asked.send_sges <= limits.sges
+            && (is_shared || asked.recv_sges <= limits.sges)
             && asked.inline <= self.config.inline;
         if !fits {
             return Err(errno(libc::EINVAL));
@@ -232,11 +232,11 @@ impl Device {
         let round = |value: u32, limit: u32| {
             if self.config.rounds_up && value > 0 { value.next_power_of_two().min(limit) } else { value }
         };
-        Ok(Capacities {
-            sends: round(asked.sends, limits.requests),
-            receives: if is_shared { 0 } else { round(asked.receives, limits.requests) },
-            send_segments: round(asked.send_segments, limits.segments),
-            receive_segments: if is_shared { 0 } else { round(asked.receive_segments, limits.segments) },
+        Ok(QpCap {
+            sends: round(asked.sends, limits.qp_wrs),
+            receives: if is_shared { 0 } else { round(asked.receives, limits.qp_wrs) },
+            send_sges: round(asked.send_sges, limits.sges),
+            recv_sges: if is_shared { 0 } else { round(asked.recv_sges, limits.sges) },
             inline: round(asked.inline, self.config.inline),
         })
     }

@@ -1,9 +1,9 @@
 //! What can happen next on a fabric, and the choice among it.
 
 use super::fabric::Mode;
-use super::pair::{Answer, Pair};
+use super::qp::{Answer, Pair};
 use super::world::World;
-use crate::calls::{Handle, QueuePairState, Status};
+use linerate_rdma_provider::{Handle, QpState, WcStatus};
 
 /// Something that can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +72,13 @@ impl World {
         }
         let chosen = things.now[self.random.usize(0..things.now.len())];
         match chosen {
-            Thing::Launch(pair) => self.launch(pair),
-            Thing::Answer(pair) => self.answer(pair),
-            Thing::GiveUp(pair) => self.end_send(pair, Status::RetryExceeded),
-            Thing::FlushSend(pair) => self.end_send(pair, Status::Flushed),
-            Thing::FlushReceive(pair) => self.flush_receive(pair),
+            Thing::Launch(qp) => self.launch(qp),
+            Thing::Answer(qp) => self.answer(qp),
+            Thing::GiveUp(qp) => self.end_send(qp, WcStatus::RetryExceeded),
+            Thing::FlushSend(qp) => self.end_send(qp, WcStatus::Flushed),
+            Thing::FlushReceive(qp) => self.flush_receive(qp),
             Thing::Connect(id) => self.connect_step(id),
-            Thing::Emit(pair) => self.emit(pair),
+            Thing::Emit(qp) => self.emit(qp),
             Thing::Arrive(place) => self.arrive(place),
         }
         true
@@ -88,7 +88,7 @@ impl World {
         let mut things = Things::default();
         let active: Vec<_> = self.active.iter().copied().map(Handle).collect();
         for handle in active {
-            if self.pairs.get(handle).is_some() {
+            if self.qps.get(handle).is_some() {
                 self.things_of_pair(handle, &mut things);
             } else if let Some(id) = self.cm_ids.get(handle) {
                 let carries = self.devices[self.cm_ids.device(handle)].carries();
@@ -108,50 +108,50 @@ impl World {
     }
 
     fn things_of_pair(&mut self, handle: Handle, things: &mut Things) {
-        let pair = &self.pairs[handle];
-        match pair.state {
-            QueuePairState::Error => {
-                let is_last = pair.config.shared.is_some() && !pair.is_last_told;
-                let (sends, receives) = (!pair.sends.is_empty(), !pair.receives.is_empty() || is_last);
+        let qp = &self.qps[handle];
+        match qp.state {
+            QpState::Error => {
+                let is_last = qp.config.srq.is_some() && !qp.is_last_told;
+                let (sends, receives) = (!qp.sends.is_empty(), !qp.receives.is_empty() || is_last);
                 things.now.extend(sends.then_some(Thing::FlushSend(handle)));
                 things.now.extend(receives.then_some(Thing::FlushReceive(handle)));
                 if !sends && !receives {
                     self.active.remove(&handle.0);
                 }
             }
-            QueuePairState::ReadyToSend if pair.datagrams.is_some() && !pair.sends.is_empty() => {
+            QpState::Rts if qp.datagrams.is_some() && !qp.sends.is_empty() => {
                 things.now.push(Thing::Emit(handle));
             }
-            QueuePairState::ReadyToSend if !pair.sends.is_empty() => {
+            QpState::Rts if !qp.sends.is_empty() => {
                 let now = self.now;
-                let answer = pair.sends[0].answer;
-                let can_launch = self.can_launch(pair);
+                let answer = qp.sends[0].answer;
+                let can_launch = self.can_launch(qp);
                 let can_answer = match answer {
-                    Some(Answer::Done(_) | Answer::Was(_)) => self.devices[self.pairs.device(handle)].carries(),
+                    Some(Answer::Done(_) | Answer::Was(_)) => self.devices[self.qps.device(handle)].carries(),
                     Some(Answer::ReadDue) => self.reachable(handle).is_some(),
                     None => false,
                 };
-                let hears = pair.sends.get(pair.launched).is_none_or(|next| next.is_local())
-                    || pair.is_stopped
+                let hears = qp.sends.get(qp.launched).is_none_or(|next| next.is_local())
+                    || qp.is_stopped
                     || self.reachable(handle).is_some();
                 if can_answer {
                     things.now.push(Thing::Answer(handle));
                 }
                 if can_launch && hears {
-                    let waits_for_ever = pair.sending.is_some_and(|sending| sending.not_ready_retries == 7);
+                    let waits_for_ever = qp.sending.is_some_and(|sending| sending.rnr_retries == 7);
                     // Trying again without end would never let the fabric come to rest, and only a buffer makes a difference.
-                    let has_buffer = pair.not_ready > 0 && self.peer_has_buffer(handle);
-                    if pair.not_ready == 0 || !waits_for_ever || has_buffer {
+                    let has_buffer = qp.not_ready > 0 && self.peer_has_buffer(handle);
+                    if qp.not_ready == 0 || !waits_for_ever || has_buffer {
                         // Between threads that sleep no time passes.
                         let is_due = has_buffer && self.config.mode == Mode::Auto;
-                        let due = if is_due { now } else { pair.not_ready_until };
+                        let due = if is_due { now } else { qp.not_ready_until };
                         things.at(due, now, Thing::Launch(handle));
                     }
                 }
                 if (answer.is_some() && !can_answer) || (can_launch && !hears) {
                     self.await_peer(handle, things);
                 } else {
-                    self.pairs[handle].deadline = None;
+                    self.qps[handle].deadline = None;
                 }
             }
             _ => _ = self.active.remove(&handle.0),
@@ -161,37 +161,37 @@ impl World {
     /// The peer is not heard: the oldest request fails when that has lasted too long (IBA 9.7.6.1.3).
     fn await_peer(&mut self, handle: Handle, things: &mut Things) {
         let (now, steps) = (self.now, self.config.retry_steps);
-        let pair = &mut self.pairs[handle];
-        let Some(sending) = pair.sending.filter(|sending| sending.timeout > 0) else { return };
-        let deadline = *pair.deadline.get_or_insert(now + steps * (u64::from(sending.retries) + 1));
+        let qp = &mut self.qps[handle];
+        let Some(sending) = qp.sending.filter(|sending| sending.timeout > 0) else { return };
+        let deadline = *qp.deadline.get_or_insert(now + steps * (u64::from(sending.retries) + 1));
         things.at(deadline, now, Thing::GiveUp(handle));
     }
 
     /// Whether the next request may start: READs and atomics are limited in number, and a fence waits for those before it (IBA 10.8.3.3).
-    fn can_launch(&self, pair: &Pair) -> bool {
-        let Some(next) = pair.sends.get(pair.launched) else { return false };
-        let reads = pair.reads_under_way();
-        let depth = pair.sending.map_or(0, |sending| usize::from(sending.reads_asked));
+    fn can_launch(&self, qp: &Pair) -> bool {
+        let Some(next) = qp.sends.get(qp.launched) else { return false };
+        let reads = qp.reads_under_way();
+        let depth = qp.sending.map_or(0, |sending| usize::from(sending.initiator_depth));
         let has_room = !next.fetches() || reads < depth.max(1);
-        !pair.is_stopped && has_room && (!next.flags.fenced || reads == 0)
+        !qp.is_stopped && has_room && (!next.flags.fenced || reads == 0)
     }
 
     /// The peer's queue pair, if packets get there and it takes them: its number and address are those that we were told, it was
     /// told ours, and the first packets are numbered as both were told.
     pub fn reachable(&self, handle: Handle) -> Option<Handle> {
         let peer = self.peer_of(handle)?;
-        let (ours, theirs) = (&self.devices[self.pairs.device(handle)], &self.devices[self.pairs.device(peer)]);
-        let (pair, other) = (&self.pairs[handle], &self.pairs[peer]);
-        let (sending, receiving) = (pair.sending?, other.receiving?);
-        let knows_us = receiving.pair == pair.number && ours.has_gid(receiving.gid);
-        let takes = other.receives() && knows_us && receiving.first_packet == sending.first_packet;
+        let (ours, theirs) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);
+        let (qp, other) = (&self.qps[handle], &self.qps[peer]);
+        let (sending, receiving) = (qp.sending?, other.receiving?);
+        let knows_us = receiving.qp == qp.number && ours.has_gid(receiving.gid);
+        let takes = other.receives() && knows_us && receiving.psn == sending.psn;
         (ours.carries() && theirs.carries() && takes).then_some(peer)
     }
 
     fn peer_has_buffer(&self, handle: Handle) -> bool {
         self.reachable(handle).is_some_and(|peer| {
-            let peer = &self.pairs[peer];
-            peer.config.shared.map_or(!peer.receives.is_empty(), |shared| !self.shared[shared].buffers.is_empty())
+            let peer = &self.qps[peer];
+            peer.config.srq.map_or(!peer.receives.is_empty(), |srq| !self.srq[srq].buffers.is_empty())
         })
     }
 }

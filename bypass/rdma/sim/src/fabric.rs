@@ -1,6 +1,6 @@
 //! What joins devices, lets time pass, and counts.
 
-use super::device::{Device, DeviceConfig, Model};
+use super::device::{Device, DeviceConfig, SimDevice};
 use super::world::World;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,14 +57,14 @@ pub struct Counters {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kinds of objects")]
 pub struct Live {
-    pub domains: usize,
-    pub regions: usize,
-    pub windows: usize,
+    pub pds: usize,
+    pub mrs: usize,
+    pub mws: usize,
     pub channels: usize,
-    pub queues: usize,
+    pub cqs: usize,
     pub addresses: usize,
-    pub shared: usize,
-    pub pairs: usize,
+    pub srq: usize,
+    pub qps: usize,
     pub cm_channels: usize,
     pub cm_ids: usize,
 }
@@ -80,7 +80,7 @@ impl Fabric {
     }
 
     /// Adds a device, which stands for one process that has opened it. The address may be one whose device has vanished.
-    pub fn device(&self, name: &str, config: DeviceConfig) -> Arc<Model> {
+    pub fn device(&self, name: &str, config: DeviceConfig) -> Arc<SimDevice> {
         let mut world = self.world();
         let first_index = world.random.u32(1..0x10_0000);
         let device = Device::new(config.clone(), first_index);
@@ -88,7 +88,7 @@ impl Fabric {
         world.devices.push(device);
         let index = world.devices.len() - 1;
         drop(world);
-        Arc::new(Model {
+        Arc::new(SimDevice {
             fabric: self.clone(),
             index,
             name: name.to_owned(),
@@ -130,8 +130,8 @@ impl Fabric {
     }
 
     /// How many objects a device has.
-    pub fn live_of(&self, model: &Model) -> Live {
-        self.world().live(Some(model.index))
+    pub fn live_of(&self, sim: &SimDevice) -> Live {
+        self.world().live(Some(sim.index))
     }
 
     /// What was done with each queue pair, by its number; those that are gone, too.
@@ -140,9 +140,9 @@ impl Fabric {
     }
 
     /// Buffers that wait in the shared receive queues of a device.
-    pub fn shared_buffers(&self, model: &Model) -> usize {
+    pub fn srq_wrs(&self, sim: &SimDevice) -> usize {
         let world = self.world();
-        world.shared.of(model.index).into_iter().map(|shared| world.shared[shared].buffers.len()).sum()
+        world.srq.of(sim.index).into_iter().map(|srq| world.srq[srq].buffers.len()).sum()
     }
 
     /// How often a message found no buffer, on the whole fabric.
@@ -154,14 +154,14 @@ impl Fabric {
 impl World {
     fn live(&self, device: Option<usize>) -> Live {
         Live {
-            domains: self.domains.count(device),
-            regions: self.regions.count(device),
-            windows: self.windows.count(device),
+            pds: self.pds.count(device),
+            mrs: self.mrs.count(device),
+            mws: self.mws.count(device),
             channels: self.channels.count(device),
-            queues: self.queues.count(device),
+            cqs: self.cqs.count(device),
             addresses: self.addresses.count(device),
-            shared: self.shared.count(device),
-            pairs: self.pairs.count(device),
+            srq: self.srq.count(device),
+            qps: self.qps.count(device),
             cm_channels: self.cm_channels.count(device),
             cm_ids: self.cm_ids.count(device),
         }

@@ -1,10 +1,10 @@
 //! Faults that tests inject.
 
-use super::connect::Action;
-use super::device::{Health, Model};
+use super::cm::Action;
+use super::device::{Health, SimDevice};
 use super::fabric::Fabric;
 use super::world::{World, errno};
-use crate::calls::{AsyncEvent, CmEventKind, Handle, Status};
+use linerate_rdma_provider::{AsyncEvent, CmEventKind, Handle, WcStatus};
 use std::io;
 use std::net::IpAddr;
 
@@ -89,58 +89,58 @@ impl Fabric {
     }
 
     /// Fails a call of a device once, after `after` of the same that succeed, with an error's number.
-    pub fn fail_call(&self, model: &Model, call: Call, after: u64, errno: i32) {
-        self.world().devices[model.index].call_faults.push(CallFault { call, after, errno });
+    pub fn fail_call(&self, sim: &SimDevice, call: Call, after: u64, errno: i32) {
+        self.world().devices[sim.index].call_faults.push(CallFault { call, after, errno });
     }
 
     /// Fails a request of the queue pair with this number, after `after` that are executed as they are. Does nothing if there is
     /// no such queue pair.
-    pub fn fail_request(&self, pair: u32, after: u64, status: Status) {
+    pub fn fail_request(&self, qp: u32, after: u64, status: WcStatus) {
         let mut world = self.world();
-        if let Some(&handle) = world.numbers.get(&pair) {
-            world.pairs[handle].faults.push((after, status));
+        if let Some(&handle) = world.numbers.get(&qp) {
+            world.qps[handle].faults.push((after, status));
         }
     }
 
     /// A device's process is killed: all that it made is gone, every call of it fails, except that destroying succeeds. With
     /// `says_so` its kernel ends the connections, so that the peers have [`CmEventKind::Disconnected`]; without, the whole machine
-    /// is gone, and their requests end with [`Status::RetryExceeded`].
-    pub fn vanish(&self, model: &Model, says_so: bool) {
-        self.world().vanish(model.index, says_so);
+    /// is gone, and their requests end with [`WcStatus::RetryExceeded`].
+    pub fn vanish(&self, sim: &SimDevice, says_so: bool) {
+        self.world().vanish(sim.index, says_so);
     }
 
     /// The port carries no packets until [`port_up`](Self::port_up). Requests wait for as long as their queue pairs try again.
-    pub fn port_down(&self, model: &Model) {
+    pub fn port_down(&self, sim: &SimDevice) {
         let mut world = self.world();
-        let device = &mut world.devices[model.index];
+        let device = &mut world.devices[sim.index];
         device.is_port_up = false;
-        device.events.push(AsyncEvent::PortDown(1));
+        device.events.push(AsyncEvent::PortError(1));
     }
 
     /// The port carries packets again.
-    pub fn port_up(&self, model: &Model) {
+    pub fn port_up(&self, sim: &SimDevice) {
         let mut world = self.world();
-        let device = &mut world.devices[model.index];
+        let device = &mut world.devices[sim.index];
         device.is_port_up = true;
         device.events.push(AsyncEvent::PortActive(1));
     }
 
     /// A queue pair fails by itself.
-    pub fn pair_fatal(&self, pair: u32) {
+    pub fn pair_fatal(&self, qp: u32) {
         let mut world = self.world();
-        if let Some(&handle) = world.numbers.get(&pair) {
-            world.break_pair(handle, Some(AsyncEvent::PairFatal(handle)));
+        if let Some(&handle) = world.numbers.get(&qp) {
+            world.break_pair(handle, Some(AsyncEvent::QpFatal(handle)));
         }
     }
 
     /// A device fails, or is removed: its queue pairs go to `Error`, its identifiers have [`CmEventKind::Removed`], and every call
     /// fails with `EIO`, but that objects can be destroyed, and completions and events taken.
-    pub fn fatal(&self, model: &Model) {
+    pub fn fatal(&self, sim: &SimDevice) {
         let mut world = self.world();
-        let device = model.index;
-        world.devices[device].events.push(AsyncEvent::Fatal);
-        for pair in world.pairs.of(device) {
-            world.break_pair(pair, None);
+        let device = sim.index;
+        world.devices[device].events.push(AsyncEvent::DeviceFatal);
+        for qp in world.qps.of(device) {
+            world.break_pair(qp, None);
         }
         for id in world.cm_ids.of(device) {
             world.act(id, Action::Event { kind: CmEventKind::Removed, status: 0 });
@@ -150,12 +150,12 @@ impl Fabric {
 
     /// The port's address is another one from now on, so that peers that know the old one get no answer; identifiers have
     /// [`CmEventKind::AddressChanged`].
-    pub fn gids_changed(&self, model: &Model, address: IpAddr) {
+    pub fn gids_changed(&self, sim: &SimDevice, address: IpAddr) {
         let mut world = self.world();
-        let device = &mut world.devices[model.index];
+        let device = &mut world.devices[sim.index];
         device.config.address = address;
-        device.events.push(AsyncEvent::GidsChanged(1));
-        for id in world.cm_ids.of(model.index) {
+        device.events.push(AsyncEvent::GidChange(1));
+        for id in world.cm_ids.of(sim.index) {
             if world.cm_ids[id].is_here() {
                 world.act(id, Action::Event { kind: CmEventKind::AddressChanged, status: 0 });
             }
@@ -163,9 +163,9 @@ impl Fabric {
     }
 
     /// Whether addresses resolve to another device of the process, so that
-    /// [`cm_is_here`](crate::calls::Calls::cm_is_here) says no.
-    pub fn resolve_elsewhere(&self, model: &Model, is_elsewhere: bool) {
-        self.world().devices[model.index].is_elsewhere = is_elsewhere;
+    /// [`cm_is_here`](linerate_rdma_provider::Provider::cm_is_here) says no.
+    pub fn resolve_elsewhere(&self, sim: &SimDevice, is_elsewhere: bool) {
+        self.world().devices[sim.index].is_elsewhere = is_elsewhere;
     }
 }
 
@@ -192,18 +192,18 @@ impl World {
     }
 
     /// How the request that is executed now is to fail. The peer of one that the peer is to have refused fails as well.
-    pub fn due_fault(&mut self, pair: Handle) -> Option<Status> {
-        let faults = &mut self.pairs[pair].faults;
+    pub fn due_fault(&mut self, qp: Handle) -> Option<WcStatus> {
+        let faults = &mut self.qps[qp].faults;
         let due = faults.iter().position(|&(after, _)| after == 0);
         let status = due.map(|index| faults.remove(index).1);
         faults.iter_mut().for_each(|(after, _)| *after = after.saturating_sub(1));
         let event: Option<fn(Handle) -> AsyncEvent> = match status? {
-            Status::RemoteAccess => Some(AsyncEvent::PairAccess),
-            Status::RemoteInvalidRequest => Some(AsyncEvent::PairRequest),
-            Status::RemoteOperation | Status::RemoteAborted => Some(AsyncEvent::PairFatal),
+            WcStatus::RemoteAccess => Some(AsyncEvent::QpAccessError),
+            WcStatus::RemoteInvalidRequest => Some(AsyncEvent::QpRequestError),
+            WcStatus::RemoteOperation | WcStatus::RemoteAborted => Some(AsyncEvent::QpFatal),
             _ => None,
         };
-        if let (Some(event), Some(peer)) = (event, self.reachable(pair)) {
+        if let (Some(event), Some(peer)) = (event, self.reachable(qp)) {
             self.break_pair(peer, Some(event(peer)));
         }
         status
@@ -219,25 +219,25 @@ impl World {
             self.active.remove(&id.0);
             self.cm_ids.take(id);
         }
-        for pair in self.pairs.of(device) {
-            let number = self.pairs[pair].number;
-            self.pairs.take(pair);
-            self.forget_pair(device, pair, number);
+        for qp in self.qps.of(device) {
+            let number = self.qps[qp].number;
+            self.qps.take(qp);
+            self.forget_pair(device, qp, number);
         }
-        for handle in self.windows.of(device) {
-            self.windows.take(handle);
+        for handle in self.mws.of(device) {
+            self.mws.take(handle);
         }
-        for handle in self.regions.of(device) {
-            self.regions.take(handle);
+        for handle in self.mrs.of(device) {
+            self.mrs.take(handle);
         }
         for handle in self.addresses.of(device) {
             self.addresses.take(handle);
         }
-        for handle in self.shared.of(device) {
-            self.shared.take(handle);
+        for handle in self.srq.of(device) {
+            self.srq.take(handle);
         }
-        for handle in self.queues.of(device) {
-            self.queues.take(handle);
+        for handle in self.cqs.of(device) {
+            self.cqs.take(handle);
         }
         for handle in self.channels.of(device) {
             self.channels.take(handle);
@@ -245,8 +245,8 @@ impl World {
         for handle in self.cm_channels.of(device) {
             self.cm_channels.take(handle);
         }
-        for handle in self.domains.of(device) {
-            self.domains.take(handle);
+        for handle in self.pds.of(device) {
+            self.pds.take(handle);
         }
         self.devices[device].keys.clear();
         self.devices[device].health = Health::Vanished;

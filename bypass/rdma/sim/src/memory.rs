@@ -1,7 +1,7 @@
 //! Keys, and the memory behind them.
 
 use super::world::World;
-use crate::calls::{Access, Handle, Segment};
+use linerate_rdma_provider::{Access, Handle, Sge};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,58 +54,58 @@ pub(super) fn covers(start: u64, whole: u64, address: u64, len: u64) -> bool {
 
 impl World {
     /// The region with this key, if it belongs to the domain.
-    fn region_by_key(&self, domain: Handle, key: u32) -> Option<Handle> {
-        let device = &self.devices[self.domains.device(domain)];
+    fn region_by_key(&self, pd: Handle, key: u32) -> Option<Handle> {
+        let device = &self.devices[self.pds.device(pd)];
         let &handle = device.keys.get(&(key >> 8))?;
-        let region = self.regions.get(handle)?;
-        (region.key == key && region.domain == domain).then_some(handle)
+        let mr = self.mrs.get(handle)?;
+        (mr.key == key && mr.pd == pd).then_some(handle)
     }
 
     /// The window with this key, if it is bound on this queue pair and belongs to its domain.
-    pub fn window_by_key(&self, pair: Handle, key: u32) -> Option<Handle> {
-        let device = &self.devices[self.pairs.device(pair)];
+    pub fn window_by_key(&self, qp: Handle, key: u32) -> Option<Handle> {
+        let device = &self.devices[self.qps.device(qp)];
         let &handle = device.keys.get(&(key >> 8))?;
-        let window = self.windows.get(handle)?;
-        let is_ours = window.domain == self.pairs[pair].domain && window.bound.is_some_and(|bound| bound.pair == pair);
-        (window.key == key && is_ours).then_some(handle)
+        let mw = self.mws.get(handle)?;
+        let is_ours = mw.pd == self.qps[qp].pd && mw.bound.is_some_and(|bound| bound.qp == qp);
+        (mw.key == key && is_ours).then_some(handle)
     }
 
     /// A part of a region, checked.
-    fn span(&self, region: Handle, address: u64, len: u64, need: Need) -> Result<Span, Denied> {
-        let region = &self.regions[region];
-        if !need.is_met(region.access) || !covers(region.start as u64, region.len as u64, address, len) {
+    fn span(&self, mr: Handle, address: u64, len: u64, need: Need) -> Result<Span, Denied> {
+        let mr = &self.mrs[mr];
+        if !need.is_met(mr.access) || !covers(mr.start as u64, mr.len as u64, address, len) {
             return Err(Denied);
         }
         Ok(Span { start: ptr::with_exposed_provenance_mut(address as usize), len: len as usize })
     }
 
     /// The memory of segments of ours. Empty ones name none.
-    pub fn local_spans(&self, domain: Handle, segments: &[Segment], need: Need) -> Result<Vec<Span>, Denied> {
-        let parts = segments.iter().filter(|segment| segment.len > 0);
+    pub fn local_spans(&self, pd: Handle, sges: &[Sge], need: Need) -> Result<Vec<Span>, Denied> {
+        let parts = sges.iter().filter(|sge| sge.len > 0);
         parts
-            .map(|segment| {
-                let region = self.region_by_key(domain, segment.local_key).ok_or(Denied)?;
-                self.span(region, segment.address, u64::from(segment.len), need)
+            .map(|sge| {
+                let mr = self.region_by_key(pd, sge.lkey).ok_or(Denied)?;
+                self.span(mr, sge.address, u64::from(sge.len), need)
             })
             .collect()
     }
 
     /// The memory of ours that a peer's request of this queue pair names, by a region's key or a window's. Of no bytes the key
     /// is not looked at (IBA 9.7.4.1.5).
-    pub fn remote_span(&self, pair: Handle, address: u64, len: u64, key: u32, need: Need) -> Result<Vec<Span>, Denied> {
+    pub fn remote_span(&self, qp: Handle, address: u64, len: u64, key: u32, need: Need) -> Result<Vec<Span>, Denied> {
         if len == 0 {
             return Ok(Vec::new());
         }
-        if let Some(region) = self.region_by_key(self.pairs[pair].domain, key) {
-            return Ok(vec![self.span(region, address, len, need)?]);
+        if let Some(mr) = self.region_by_key(self.qps[qp].pd, key) {
+            return Ok(vec![self.span(mr, address, len, need)?]);
         }
-        let bound = self.window_by_key(pair, key).and_then(|window| self.windows[window].bound).ok_or(Denied)?;
+        let bound = self.window_by_key(qp, key).and_then(|mw| self.mws[mw].bound).ok_or(Denied)?;
         if !need.is_met(bound.access) || !covers(bound.address, bound.len, address, len) {
             return Err(Denied);
         }
         // What the window permits was checked against the region when it was bound; a region's own permissions for peers do
         // not matter to a window.
-        Ok(vec![self.span(bound.region, address, len, Need::Read)?])
+        Ok(vec![self.span(bound.mr, address, len, Need::Read)?])
     }
 }
 
@@ -148,10 +148,10 @@ pub(super) fn write(spans: &[Span], mut bytes: &[u8]) {
 ///
 /// # Safety
 /// The segments are memory of the caller's.
-pub(super) unsafe fn read_inline(segments: &[Segment]) -> Vec<u8> {
-    let spans = segments.iter().filter(|segment| segment.len > 0).map(|segment| Span {
-        start: ptr::with_exposed_provenance_mut(segment.address as usize),
-        len: segment.len as usize,
-    });
+pub(super) unsafe fn read_inline(sges: &[Sge]) -> Vec<u8> {
+    let spans = sges
+        .iter()
+        .filter(|sge| sge.len > 0)
+        .map(|sge| Span { start: ptr::with_exposed_provenance_mut(sge.address as usize), len: sge.len as usize });
     read(&spans.collect::<Vec<_>>())
 }

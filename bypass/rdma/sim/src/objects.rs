@@ -1,21 +1,21 @@
 //! Objects that do nothing by themselves: how they are made, and destroyed when nothing needs them any more.
 
-use super::completion::{Bell, Place};
+use super::completion::{Place, Waker};
 use super::device::Health;
 use super::faults::Call;
-use super::pair::Buffer;
+use super::qp::Buffer;
 use super::world::{World, errno, require};
-use crate::calls::{Access, AsyncEvent, Handle, Keys, Path, SharedConfig, WorkCompletion};
+use linerate_rdma_provider::{Access, AhAttr, AsyncEvent, Handle, Keys, SrqInitAttr, WorkCompletion};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
 /// A protection domain.
-pub(super) struct Domain;
+pub(super) struct Pd;
 
 /// A memory region (IBA 10.6).
-pub(super) struct Region {
-    pub domain: Handle,
+pub(super) struct Mr {
+    pub pd: Handle,
     pub start: usize,
     pub len: usize,
     pub access: Access,
@@ -23,8 +23,8 @@ pub(super) struct Region {
 }
 
 /// A memory window of type 2B.
-pub(super) struct Window {
-    pub domain: Handle,
+pub(super) struct Mw {
+    pub pd: Handle,
     pub index: u32,
     pub key: u32,
     pub bound: Option<Bound>,
@@ -33,8 +33,8 @@ pub(super) struct Window {
 /// What a window opens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound {
-    pub pair: Handle,
-    pub region: Handle,
+    pub qp: Handle,
+    pub mr: Handle,
     pub address: u64,
     pub len: u64,
     pub access: Access,
@@ -42,7 +42,7 @@ pub(super) struct Bound {
 
 /// A completion channel: the queues that have an event.
 pub(super) struct Channel {
-    pub events: Bell<Handle>,
+    pub events: Waker<Handle>,
 }
 
 /// A completion queue.
@@ -56,15 +56,15 @@ pub(super) struct Queue {
 
 /// The way to a port.
 pub(super) struct Address {
-    pub domain: Handle,
-    pub path: Path,
+    pub pd: Handle,
+    pub path: AhAttr,
 }
 
 /// A shared receive queue.
 pub(super) struct Shared {
-    pub domain: Handle,
+    pub pd: Handle,
     pub capacity: u32,
-    pub segments: u32,
+    pub sges: u32,
     pub buffers: VecDeque<Buffer>,
     /// Places taken: by buffers, and by completions of them that were not polled.
     pub held: u32,
@@ -77,96 +77,96 @@ impl World {
         self.devices[device].health == Health::Vanished
     }
 
-    pub fn alloc_domain(&mut self, device: usize) -> io::Result<Handle> {
+    pub fn alloc_pd(&mut self, device: usize) -> io::Result<Handle> {
         self.enter(device, Call::AllocDomain)?;
-        let limit = self.devices[device].config.limits.domains;
-        require(self.domains.count(Some(device)) < limit as usize, libc::ENOMEM)?;
-        Ok(self.handles.add(&mut self.domains, device, Domain))
+        let limit = self.devices[device].config.limits.pds;
+        require(self.pds.count(Some(device)) < limit as usize, libc::ENOMEM)?;
+        Ok(self.handles.add(&mut self.pds, device, Pd))
     }
 
-    pub fn dealloc_domain(&mut self, device: usize, domain: Handle) -> io::Result<()> {
+    pub fn dealloc_pd(&mut self, device: usize, pd: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
-        self.handles.check(&self.domains, device, domain)?;
-        let is_used = self.regions.values().any(|region| region.domain == domain)
-            || self.windows.values().any(|window| window.domain == domain)
-            || self.addresses.values().any(|address| address.domain == domain)
-            || self.shared.values().any(|shared| shared.domain == domain)
-            || self.pairs.values().any(|pair| pair.domain == domain);
+        self.handles.check(&self.pds, device, pd)?;
+        let is_used = self.mrs.values().any(|mr| mr.pd == pd)
+            || self.mws.values().any(|mw| mw.pd == pd)
+            || self.addresses.values().any(|address| address.pd == pd)
+            || self.srq.values().any(|srq| srq.pd == pd)
+            || self.qps.values().any(|qp| qp.pd == pd);
         require(!is_used, libc::EBUSY)?;
-        self.handles.remove(&mut self.domains, domain);
+        self.handles.remove(&mut self.pds, pd);
         Ok(())
     }
 
-    pub fn register(
+    pub fn reg_mr(
         &mut self,
         device: usize,
-        domain: Handle,
+        pd: Handle,
         start: *mut u8,
         len: usize,
         access: Access,
     ) -> io::Result<(Handle, Keys)> {
         self.enter(device, Call::Register)?;
-        self.handles.check(&self.domains, device, domain)?;
+        self.handles.check(&self.pds, device, pd)?;
         let limits = &self.devices[device].config.limits;
         // What a peer may write, we must be able to (ibv_reg_mr(3)).
         let is_open = access.remote_write || access.remote_atomic;
-        require(len > 0 && len as u64 <= limits.region_bytes && (!is_open || access.local_write), libc::EINVAL)?;
-        require(self.regions.count(Some(device)) < limits.regions as usize, libc::ENOMEM)?;
+        require(len > 0 && len as u64 <= limits.mr_bytes && (!is_open || access.local_write), libc::EINVAL)?;
+        require(self.mrs.count(Some(device)) < limits.mrs as usize, libc::ENOMEM)?;
         let tag = self.random.u32(0..256);
-        let region = Region { domain, start: start.expose_provenance(), len, access, key: 0 };
-        let handle = self.handles.add(&mut self.regions, device, region);
+        let mr = Mr { pd, start: start.expose_provenance(), len, access, key: 0 };
+        let handle = self.handles.add(&mut self.mrs, device, mr);
         let key = self.devices[device].new_index(handle) << 8 | tag;
-        self.regions[handle].key = key;
+        self.mrs[handle].key = key;
         Ok((handle, Keys { local: key, remote: key }))
     }
 
-    pub fn deregister(&mut self, device: usize, region: Handle) -> io::Result<()> {
+    pub fn dereg_mr(&mut self, device: usize, mr: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
-        self.handles.check(&self.regions, device, region)?;
-        let is_bound = self.windows.values().any(|window| window.bound.is_some_and(|bound| bound.region == region));
+        self.handles.check(&self.mrs, device, mr)?;
+        let is_bound = self.mws.values().any(|mw| mw.bound.is_some_and(|bound| bound.mr == mr));
         require(!is_bound, libc::EBUSY)?;
-        let region = self.handles.remove(&mut self.regions, region);
-        self.devices[device].keys.remove(&(region.key >> 8));
+        let mr = self.handles.remove(&mut self.mrs, mr);
+        self.devices[device].keys.remove(&(mr.key >> 8));
         Ok(())
     }
 
-    pub fn alloc_window(&mut self, device: usize, domain: Handle) -> io::Result<(Handle, u32)> {
+    pub fn alloc_mw(&mut self, device: usize, pd: Handle) -> io::Result<(Handle, u32)> {
         self.enter(device, Call::AllocWindow)?;
-        self.handles.check(&self.domains, device, domain)?;
+        self.handles.check(&self.pds, device, pd)?;
         let limits = &self.devices[device].config.limits;
-        require(limits.windows_type_2, libc::EOPNOTSUPP)?;
-        require(self.windows.count(Some(device)) < limits.windows as usize, libc::ENOMEM)?;
+        require(limits.mw_type_2, libc::EOPNOTSUPP)?;
+        require(self.mws.count(Some(device)) < limits.mws as usize, libc::ENOMEM)?;
         let tag = self.random.u32(0..256);
-        let handle = self.handles.add(&mut self.windows, device, Window { domain, index: 0, key: 0, bound: None });
+        let handle = self.handles.add(&mut self.mws, device, Mw { pd, index: 0, key: 0, bound: None });
         let index = self.devices[device].new_index(handle);
-        let window = &mut self.windows[handle];
-        (window.index, window.key) = (index, index << 8 | tag);
-        Ok((handle, window.key))
+        let mw = &mut self.mws[handle];
+        (mw.index, mw.key) = (index, index << 8 | tag);
+        Ok((handle, mw.key))
     }
 
     /// A bound window is unbound by this.
-    pub fn dealloc_window(&mut self, device: usize, window: Handle) -> io::Result<()> {
+    pub fn dealloc_mw(&mut self, device: usize, mw: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
-        self.handles.check(&self.windows, device, window)?;
-        let window = self.handles.remove(&mut self.windows, window);
-        self.devices[device].keys.remove(&window.index);
+        self.handles.check(&self.mws, device, mw)?;
+        let mw = self.handles.remove(&mut self.mws, mw);
+        self.devices[device].keys.remove(&mw.index);
         Ok(())
     }
 
-    pub fn create_address(&mut self, device: usize, domain: Handle, path: &Path) -> io::Result<Handle> {
+    pub fn create_ah(&mut self, device: usize, pd: Handle, path: &AhAttr) -> io::Result<Handle> {
         self.enter(device, Call::CreateAddress)?;
-        self.handles.check(&self.domains, device, domain)?;
+        self.handles.check(&self.pds, device, pd)?;
         require(path.port == 1, libc::EINVAL)?;
-        Ok(self.handles.add(&mut self.addresses, device, Address { domain, path: *path }))
+        Ok(self.handles.add(&mut self.addresses, device, Address { pd, path: *path }))
     }
 
-    pub fn destroy_address(&mut self, device: usize, address: Handle) -> io::Result<()> {
+    pub fn destroy_ah(&mut self, device: usize, address: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
@@ -175,87 +175,81 @@ impl World {
         Ok(())
     }
 
-    pub fn create_channel(&mut self, device: usize) -> io::Result<(Handle, RawFd)> {
+    pub fn create_comp_channel(&mut self, device: usize) -> io::Result<(Handle, RawFd)> {
         self.enter(device, Call::CreateChannel)?;
-        let events = Bell::new();
+        let events = Waker::new();
         let fd = events.fd();
         Ok((self.handles.add(&mut self.channels, device, Channel { events }), fd))
     }
 
-    pub fn destroy_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
+    pub fn destroy_comp_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
         self.handles.check(&self.channels, device, channel)?;
-        require(!self.queues.values().any(|queue| queue.channel == Some(channel)), libc::EBUSY)?;
+        require(!self.cqs.values().any(|cq| cq.channel == Some(channel)), libc::EBUSY)?;
         self.handles.remove(&mut self.channels, channel);
         Ok(())
     }
 
-    pub fn create_queue(&mut self, device: usize, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
+    pub fn create_cq(&mut self, device: usize, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
         self.enter(device, Call::CreateQueue)?;
         if let Some(channel) = channel {
             self.handles.check(&self.channels, device, channel)?;
         }
         let limits = &self.devices[device].config.limits;
-        require((1..=limits.completions).contains(&entries), libc::EINVAL)?;
-        require(self.queues.count(Some(device)) < limits.queues as usize, libc::ENOMEM)?;
+        require((1..=limits.cqes).contains(&entries), libc::EINVAL)?;
+        require(self.cqs.count(Some(device)) < limits.cqs as usize, libc::ENOMEM)?;
         let completions = VecDeque::new();
-        let queue = Queue { channel, capacity: entries, completions, is_armed: false, is_overrun: false };
-        Ok(self.handles.add(&mut self.queues, device, queue))
+        let cq = Queue { channel, capacity: entries, completions, is_armed: false, is_overrun: false };
+        Ok(self.handles.add(&mut self.cqs, device, cq))
     }
 
     /// Events of the queue that were not taken are gone.
-    pub fn destroy_queue(&mut self, device: usize, queue: Handle) -> io::Result<()> {
+    pub fn destroy_cq(&mut self, device: usize, cq: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
-        self.handles.check(&self.queues, device, queue)?;
-        require(!self.pairs.values().any(|pair| pair.uses(queue)), libc::EBUSY)?;
-        let object = self.handles.remove(&mut self.queues, queue);
+        self.handles.check(&self.cqs, device, cq)?;
+        require(!self.qps.values().any(|qp| qp.uses(cq)), libc::EBUSY)?;
+        let object = self.handles.remove(&mut self.cqs, cq);
         if let Some(channel) = object.channel {
-            self.channels[channel].events.retain(|&of| of != queue);
+            self.channels[channel].events.retain(|&of| of != cq);
         }
-        self.devices[device].events.retain(|&event| event != AsyncEvent::QueueError(queue));
+        self.devices[device].events.retain(|&event| event != AsyncEvent::CqError(cq));
         Ok(())
     }
 
-    pub fn create_shared(&mut self, device: usize, domain: Handle, config: &SharedConfig) -> io::Result<Handle> {
+    pub fn create_srq(&mut self, device: usize, pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
         self.enter(device, Call::CreateShared)?;
-        self.handles.check(&self.domains, device, domain)?;
+        self.handles.check(&self.pds, device, pd)?;
         let limits = &self.devices[device].config.limits;
-        let fits = (1..=limits.shared_buffers).contains(&config.buffers) && config.segments <= limits.shared_segments;
+        let fits = (1..=limits.srq_wrs).contains(&config.buffers) && config.sges <= limits.srq_sges;
         require(fits, libc::EINVAL)?;
-        require(self.shared.count(Some(device)) < limits.shared as usize, libc::ENOMEM)?;
-        let shared = Shared {
-            domain,
-            capacity: config.buffers,
-            segments: config.segments,
-            buffers: VecDeque::new(),
-            held: 0,
-            limit: 0,
-        };
-        Ok(self.handles.add(&mut self.shared, device, shared))
+        require(self.srq.count(Some(device)) < limits.srqs as usize, libc::ENOMEM)?;
+        let srq =
+            Shared { pd, capacity: config.buffers, sges: config.sges, buffers: VecDeque::new(), held: 0, limit: 0 };
+        Ok(self.handles.add(&mut self.srq, device, srq))
     }
 
     /// The event comes when a buffer is taken and fewer are left, not when there are fewer already (ibv_modify_srq(3)).
-    pub fn limit_shared(&mut self, device: usize, shared: Handle, limit: u32) -> io::Result<()> {
+    pub fn modify_srq_limit(&mut self, device: usize, srq: Handle, limit: u32) -> io::Result<()> {
         self.enter(device, Call::LimitShared)?;
-        self.handles.check(&self.shared, device, shared)?;
-        let object = &mut self.shared[shared];
+        self.handles.check(&self.srq, device, srq)?;
+        let object = &mut self.srq[srq];
         require(limit <= object.capacity, libc::EINVAL)?;
         object.limit = limit;
         Ok(())
     }
 
-    pub fn destroy_shared(&mut self, device: usize, shared: Handle) -> io::Result<()> {
+    pub fn destroy_srq(&mut self, device: usize, srq: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
-        self.handles.check(&self.shared, device, shared)?;
-        require(!self.pairs.values().any(|pair| pair.config.shared == Some(shared)), libc::EBUSY)?;
-        self.handles.remove(&mut self.shared, shared);
-        let is_its = |event: &AsyncEvent| matches!(event, AsyncEvent::SharedLimit(of) | AsyncEvent::SharedError(of) if *of == shared);
+        self.handles.check(&self.srq, device, srq)?;
+        require(!self.qps.values().any(|qp| qp.config.srq == Some(srq)), libc::EBUSY)?;
+        self.handles.remove(&mut self.srq, srq);
+        let is_its = |event: &AsyncEvent| matches!(event, AsyncEvent::SrqLimitReached(of) | AsyncEvent::SrqError(of) if *of == srq);
         self.devices[device].events.retain(|event| !is_its(event));
         Ok(())
     }

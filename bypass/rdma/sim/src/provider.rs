@@ -1,19 +1,18 @@
 //! The calls that a model answers.
 
-use super::device::Model;
-use crate::calls::{
-    Access, AsyncEvent, Calls, Capacities, CmEvent, CmParameters, DeviceLimits, Gid, Handle, Keys, Path, Port,
-    PostError, QueuePairAttributes, QueuePairConfig, QueuePairState, ReceiveRequest, SendRequest, SharedConfig,
-    Transition, WorkCompletion,
+use super::device::SimDevice;
+use crate::world::require;
+use linerate_rdma_provider::{
+    Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, Port, PostError, Provider,
+    QpAttr, QpCap, QpInitAttr, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
 };
-use crate::model::world::require;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 // SAFETY: memory is touched by `memory` alone: what a region that is registered covers, of segments that requests name and keys
 // that peers name; and the segments of a request that is sent inline, while it is posted.
-unsafe impl Calls for Model {
+unsafe impl Provider for SimDevice {
     fn name(&self) -> &str {
         &self.name
     }
@@ -52,151 +51,141 @@ unsafe impl Calls for Model {
         self.with(|world| world.async_event(self.index))
     }
 
-    fn alloc_domain(&self) -> io::Result<Handle> {
-        self.with(|world| world.alloc_domain(self.index))
+    fn alloc_pd(&self) -> io::Result<Handle> {
+        self.with(|world| world.alloc_pd(self.index))
     }
 
-    unsafe fn dealloc_domain(&self, domain: Handle) -> io::Result<()> {
-        self.with(|world| world.dealloc_domain(self.index, domain))
+    unsafe fn dealloc_pd(&self, pd: Handle) -> io::Result<()> {
+        self.with(|world| world.dealloc_pd(self.index, pd))
     }
 
-    unsafe fn register(
-        &self,
-        domain: Handle,
-        start: *mut u8,
-        len: usize,
-        access: Access,
-    ) -> io::Result<(Handle, Keys)> {
-        self.with(|world| world.register(self.index, domain, start, len, access))
+    unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)> {
+        self.with(|world| world.reg_mr(self.index, pd, start, len, access))
     }
 
-    unsafe fn deregister(&self, region: Handle) -> io::Result<()> {
-        self.with(|world| world.deregister(self.index, region))
+    unsafe fn dereg_mr(&self, mr: Handle) -> io::Result<()> {
+        self.with(|world| world.dereg_mr(self.index, mr))
     }
 
-    unsafe fn alloc_window(&self, domain: Handle) -> io::Result<(Handle, u32)> {
-        self.with(|world| world.alloc_window(self.index, domain))
+    unsafe fn alloc_mw(&self, pd: Handle) -> io::Result<(Handle, u32)> {
+        self.with(|world| world.alloc_mw(self.index, pd))
     }
 
-    unsafe fn dealloc_window(&self, window: Handle) -> io::Result<()> {
-        self.with(|world| world.dealloc_window(self.index, window))
+    unsafe fn dealloc_mw(&self, mw: Handle) -> io::Result<()> {
+        self.with(|world| world.dealloc_mw(self.index, mw))
     }
 
-    unsafe fn create_address(&self, domain: Handle, path: &Path) -> io::Result<Handle> {
-        self.with(|world| world.create_address(self.index, domain, path))
+    unsafe fn create_ah(&self, pd: Handle, path: &AhAttr) -> io::Result<Handle> {
+        self.with(|world| world.create_ah(self.index, pd, path))
     }
 
-    unsafe fn destroy_address(&self, address: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_address(self.index, address))
+    unsafe fn destroy_ah(&self, address: Handle) -> io::Result<()> {
+        self.with(|world| world.destroy_ah(self.index, address))
     }
 
-    fn create_channel(&self) -> io::Result<(Handle, RawFd)> {
-        self.with(|world| world.create_channel(self.index))
+    fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)> {
+        self.with(|world| world.create_comp_channel(self.index))
     }
 
-    unsafe fn destroy_channel(&self, channel: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_channel(self.index, channel))
+    unsafe fn destroy_comp_channel(&self, channel: Handle) -> io::Result<()> {
+        self.with(|world| world.destroy_comp_channel(self.index, channel))
     }
 
-    unsafe fn channel_event(&self, channel: Handle) -> io::Result<bool> {
-        self.with(|world| world.channel_event(self.index, channel))
+    unsafe fn get_cq_event(&self, channel: Handle) -> io::Result<bool> {
+        self.with(|world| world.get_cq_event(self.index, channel))
     }
 
-    unsafe fn create_queue(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
-        self.with(|world| world.create_queue(self.index, entries, channel))
+    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
+        self.with(|world| world.create_cq(self.index, entries, channel))
     }
 
-    unsafe fn destroy_queue(&self, queue: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_queue(self.index, queue))
+    unsafe fn destroy_cq(&self, cq: Handle) -> io::Result<()> {
+        self.with(|world| world.destroy_cq(self.index, cq))
     }
 
-    unsafe fn notify(&self, queue: Handle) -> io::Result<()> {
-        self.with(|world| world.notify(self.index, queue))
+    unsafe fn req_notify_cq(&self, cq: Handle) -> io::Result<()> {
+        self.with(|world| world.notify(self.index, cq))
     }
 
-    unsafe fn poll(&self, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
-        self.with(|world| world.poll(self.index, queue, into))
+    unsafe fn poll_cq(&self, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+        self.with(|world| world.poll(self.index, cq, into))
     }
 
-    unsafe fn create_shared(&self, domain: Handle, config: &SharedConfig) -> io::Result<Handle> {
-        self.with(|world| world.create_shared(self.index, domain, config))
+    unsafe fn create_srq(&self, pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
+        self.with(|world| world.create_srq(self.index, pd, config))
     }
 
-    unsafe fn limit_shared(&self, shared: Handle, limit: u32) -> io::Result<()> {
-        self.with(|world| world.limit_shared(self.index, shared, limit))
+    unsafe fn modify_srq_limit(&self, srq: Handle, limit: u32) -> io::Result<()> {
+        self.with(|world| world.modify_srq_limit(self.index, srq, limit))
     }
 
-    unsafe fn destroy_shared(&self, shared: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_shared(self.index, shared))
+    unsafe fn destroy_srq(&self, srq: Handle) -> io::Result<()> {
+        self.with(|world| world.destroy_srq(self.index, srq))
     }
 
-    unsafe fn post_shared(&self, shared: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        self.with(|world| world.post_shared(self.index, shared, requests))
+    unsafe fn post_srq_recv(&self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.with(|world| world.post_srq_recv(self.index, srq, requests))
     }
 
-    unsafe fn create_pair(&self, domain: Handle, config: &QueuePairConfig) -> io::Result<(Handle, u32, Capacities)> {
-        self.with(|world| world.create_pair(self.index, domain, config))
+    unsafe fn create_qp(&self, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
+        self.with(|world| world.create_qp(self.index, pd, config))
     }
 
-    unsafe fn create_datagrams(
-        &self,
-        domain: Handle,
-        config: &QueuePairConfig,
-    ) -> io::Result<(Handle, u32, Capacities)> {
-        self.with(|world| world.create_datagrams(self.index, domain, config))
+    unsafe fn create_ud_qp(&self, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
+        self.with(|world| world.create_ud_qp(self.index, pd, config))
     }
 
-    unsafe fn destroy_pair(&self, pair: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_pair(self.index, pair))
+    unsafe fn destroy_qp(&self, qp: Handle) -> io::Result<()> {
+        self.with(|world| world.destroy_qp(self.index, qp))
     }
 
-    unsafe fn modify(&self, pair: Handle, transition: &Transition) -> io::Result<()> {
-        self.with(|world| world.modify(self.index, pair, transition))
+    unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()> {
+        self.with(|world| world.modify_qp(self.index, qp, transition))
     }
 
-    unsafe fn modify_by(&self, pair: Handle, id: Handle, state: QueuePairState) -> io::Result<()> {
-        self.with(|world| world.modify_by(self.index, pair, id, state))
+    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
+        self.with(|world| world.modify_qp_by_cm(self.index, qp, id, state))
     }
 
-    unsafe fn query_pair(&self, pair: Handle) -> io::Result<QueuePairAttributes> {
-        self.with(|world| world.query_pair(self.index, pair))
+    unsafe fn query_qp(&self, qp: Handle) -> io::Result<QpAttr> {
+        self.with(|world| world.query_qp(self.index, qp))
     }
 
-    unsafe fn post_send(&self, pair: Handle, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+    unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         // SAFETY: the caller says that the segments are its own.
-        self.with(|world| unsafe { world.post_send(self.index, pair, requests) })
+        self.with(|world| unsafe { world.post_send(self.index, qp, requests) })
     }
 
-    unsafe fn post_receive(&self, pair: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        self.with(|world| world.post_receive(self.index, pair, requests))
+    unsafe fn post_recv(&self, qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.with(|world| world.post_recv(self.index, qp, requests))
     }
 
-    fn cm_create_channel(&self) -> io::Result<(Handle, RawFd)> {
-        self.with(|world| world.cm_create_channel(self.index))
+    fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)> {
+        self.with(|world| world.cm_create_event_channel(self.index))
     }
 
-    unsafe fn cm_destroy_channel(&self, channel: Handle) -> io::Result<()> {
-        self.with(|world| world.cm_destroy_channel(self.index, channel))
+    unsafe fn cm_destroy_event_channel(&self, channel: Handle) -> io::Result<()> {
+        self.with(|world| world.cm_destroy_event_channel(self.index, channel))
     }
 
-    unsafe fn cm_event(&self, channel: Handle) -> io::Result<Option<CmEvent>> {
-        self.with(|world| world.cm_event(self.index, channel))
+    unsafe fn cm_get_event(&self, channel: Handle) -> io::Result<Option<CmEvent>> {
+        self.with(|world| world.cm_get_event(self.index, channel))
     }
 
-    unsafe fn cm_create(&self, channel: Handle) -> io::Result<Handle> {
-        self.with(|world| world.cm_create(self.index, channel))
+    unsafe fn cm_create_id(&self, channel: Handle) -> io::Result<Handle> {
+        self.with(|world| world.cm_create_id(self.index, channel))
     }
 
-    unsafe fn cm_destroy(&self, id: Handle) -> io::Result<()> {
-        self.with(|world| world.cm_destroy(self.index, id))
+    unsafe fn cm_destroy_id(&self, id: Handle) -> io::Result<()> {
+        self.with(|world| world.cm_destroy_id(self.index, id))
     }
 
     unsafe fn cm_listen(&self, id: Handle, address: SocketAddr, backlog: u32) -> io::Result<SocketAddr> {
         self.with(|world| world.cm_listen(self.index, id, address, backlog))
     }
 
-    unsafe fn cm_resolve_address(&self, id: Handle, remote: SocketAddr, _timeout_ms: u32) -> io::Result<()> {
-        self.with(|world| world.cm_resolve_address(self.index, id, remote))
+    unsafe fn cm_resolve_addr(&self, id: Handle, remote: SocketAddr, _timeout_ms: u32) -> io::Result<()> {
+        self.with(|world| world.cm_resolve_addr(self.index, id, remote))
     }
 
     unsafe fn cm_resolve_route(&self, id: Handle, _timeout_ms: u32) -> io::Result<()> {
@@ -211,7 +200,7 @@ unsafe impl Calls for Model {
         self.with(|world| world.cm_addresses(self.index, id))
     }
 
-    unsafe fn cm_connect(&self, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+    unsafe fn cm_connect(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         self.with(|world| world.cm_connect(self.index, id, parameters))
     }
 
@@ -219,12 +208,12 @@ unsafe impl Calls for Model {
         self.with(|world| world.cm_establish(self.index, id))
     }
 
-    unsafe fn cm_accept(&self, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+    unsafe fn cm_accept(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         self.with(|world| world.cm_accept(self.index, id, parameters))
     }
 
-    unsafe fn cm_reject(&self, id: Handle, private: &[u8]) -> io::Result<()> {
-        self.with(|world| world.cm_reject(self.index, id, private))
+    unsafe fn cm_reject(&self, id: Handle, private_data: &[u8]) -> io::Result<()> {
+        self.with(|world| world.cm_reject(self.index, id, private_data))
     }
 
     unsafe fn cm_disconnect(&self, id: Handle) -> io::Result<()> {

@@ -5,9 +5,9 @@ use super::device::raw_gid;
 use super::faults::Call;
 use super::memory::read_inline;
 use super::world::{World, require};
-use crate::calls::{
-    Access, AsyncEvent, Capacities, Completed, Handle, Mtu, Operation, PostError, QueuePairAttributes, QueuePairConfig,
-    QueuePairState, ReceiveRequest, Segment, SendFlags, SendRequest, Status, Transition, WorkCompletion,
+use linerate_rdma_provider::{
+    Access, AsyncEvent, Handle, Mtu, Operation, PostError, QpAttr, QpCap, QpInitAttr, QpState, RecvWr, SendFlags,
+    SendWr, Sge, Transition, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use std::io;
 #[derive(Debug, Clone)]
 pub(super) struct Buffer {
     pub id: u64,
-    pub segments: Vec<Segment>,
+    pub sges: Vec<Sge>,
 }
 
 /// A posted request that was not completed.
@@ -25,7 +25,7 @@ pub(super) struct Request {
     pub id: u64,
     /// Its number among all that were posted to the queue pair.
     pub sequence: u64,
-    pub segments: Vec<Segment>,
+    pub sges: Vec<Sge>,
     /// The bytes, if it is sent inline.
     pub inline: Option<Vec<u8>>,
     pub operation: Operation,
@@ -40,7 +40,7 @@ pub(super) struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// It was executed.
-    Done(Status),
+    Done(WcStatus),
     /// A READ that the peer has accepted: its memory is read when the answer is sent, which may be after later requests were
     /// executed (IBA 10.8.3.3: what is after a READ is ordered by a fence only).
     ReadDue,
@@ -62,52 +62,52 @@ impl Request {
         matches!(self.operation, Operation::Bind { .. } | Operation::InvalidateLocal(_))
     }
 
-    pub fn what(&self) -> Completed {
+    pub fn opcode(&self) -> WcOpcode {
         match self.operation {
             Operation::Send
             | Operation::SendImmediate(_)
             | Operation::SendInvalidate(_)
-            | Operation::Datagram { .. } => Completed::Send,
-            Operation::Write { .. } | Operation::WriteImmediate { .. } => Completed::Write,
-            Operation::Read { .. } => Completed::Read,
-            Operation::FetchAdd { .. } => Completed::FetchAdd,
-            Operation::CompareSwap { .. } => Completed::CompareSwap,
-            Operation::Bind { .. } => Completed::Bind,
-            Operation::InvalidateLocal(_) => Completed::Invalidate,
+            | Operation::Datagram { .. } => WcOpcode::Send,
+            Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
+            Operation::Read { .. } => WcOpcode::Read,
+            Operation::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Operation::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Operation::Bind { .. } => WcOpcode::Bind,
+            Operation::InvalidateLocal(_) => WcOpcode::Invalidate,
         }
     }
 
     pub fn len(&self) -> u64 {
-        let segments = || self.segments.iter().map(|segment| u64::from(segment.len)).sum();
-        self.inline.as_ref().map_or_else(segments, |bytes| bytes.len() as u64)
+        let sges = || self.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        self.inline.as_ref().map_or_else(sges, |bytes| bytes.len() as u64)
     }
 }
 
-/// What a queue pair knows from `ReadyToReceive` on.
+/// What a queue pair knows from `Rtr` on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receiving {
     pub mtu: Mtu,
-    pub pair: u32,
-    pub first_packet: u32,
-    pub reads_answered: u8,
+    pub qp: u32,
+    pub psn: u32,
+    pub responder_resources: u8,
     pub gid: [u8; 16],
 }
 
-/// What it knows from `ReadyToSend` on.
+/// What it knows from `Rts` on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sending {
-    pub first_packet: u32,
+    pub psn: u32,
     pub timeout: u8,
     pub retries: u8,
-    pub not_ready_retries: u8,
-    pub reads_asked: u8,
+    pub rnr_retries: u8,
+    pub initiator_depth: u8,
 }
 
 pub(super) struct Pair {
-    pub domain: Handle,
-    pub config: QueuePairConfig,
+    pub pd: Handle,
+    pub config: QpInitAttr,
     pub number: u32,
-    pub state: QueuePairState,
+    pub state: QpState,
     /// What the peer may do at all.
     pub access: Access,
     pub receiving: Option<Receiving>,
@@ -136,17 +136,17 @@ pub(super) struct Pair {
     /// Whether it is one of datagrams: its Q_Key.
     pub datagrams: Option<u32>,
     /// Requests to fail: how many are tried before, and how.
-    pub faults: Vec<(u64, Status)>,
+    pub faults: Vec<(u64, WcStatus)>,
 }
 
 impl Pair {
-    pub fn uses(&self, queue: Handle) -> bool {
-        self.config.send_queue == queue || self.config.receive_queue == queue
+    pub fn uses(&self, cq: Handle) -> bool {
+        self.config.send_cq == cq || self.config.recv_cq == cq
     }
 
     /// Whether requests of the peer are answered.
     pub fn receives(&self) -> bool {
-        matches!(self.state, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend)
+        matches!(self.state, QpState::Rtr | QpState::Rts)
     }
 
     /// READs and atomic operations that wait for their answers.
@@ -156,29 +156,24 @@ impl Pair {
 }
 
 impl World {
-    pub fn create_pair(
-        &mut self,
-        device: usize,
-        domain: Handle,
-        config: &QueuePairConfig,
-    ) -> io::Result<(Handle, u32, Capacities)> {
+    pub fn create_qp(&mut self, device: usize, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
         self.enter(device, Call::CreatePair)?;
-        self.handles.check(&self.domains, device, domain)?;
-        self.handles.check(&self.queues, device, config.send_queue)?;
-        self.handles.check(&self.queues, device, config.receive_queue)?;
-        if let Some(shared) = config.shared {
-            self.handles.check(&self.shared, device, shared)?;
+        self.handles.check(&self.pds, device, pd)?;
+        self.handles.check(&self.cqs, device, config.send_cq)?;
+        self.handles.check(&self.cqs, device, config.recv_cq)?;
+        if let Some(srq) = config.srq {
+            self.handles.check(&self.srq, device, srq)?;
         }
-        let capacities = self.devices[device].grant(&config.capacities, config.shared.is_some())?;
-        let limit = self.devices[device].config.limits.pairs;
-        require(self.pairs.count(Some(device)) < limit as usize, libc::ENOMEM)?;
+        let cap = self.devices[device].grant(&config.cap, config.srq.is_some())?;
+        let limit = self.devices[device].config.limits.qps;
+        require(self.qps.count(Some(device)) < limit as usize, libc::ENOMEM)?;
         let number = self.next_number;
         self.next_number += 1 + self.random.u32(0..4);
-        let pair = Pair {
-            domain,
-            config: QueuePairConfig { capacities, ..*config },
+        let qp = Pair {
+            pd,
+            config: QpInitAttr { cap, ..*config },
             number,
-            state: QueuePairState::Reset,
+            state: QpState::Reset,
             access: Access::default(),
             receiving: None,
             sending: None,
@@ -198,105 +193,105 @@ impl World {
             datagrams: None,
             faults: Vec::new(),
         };
-        let handle = self.handles.add(&mut self.pairs, device, pair);
+        let handle = self.handles.add(&mut self.qps, device, qp);
         self.numbers.insert(number, handle);
         self.counters.insert(number, Default::default());
-        Ok((handle, number, capacities))
+        Ok((handle, number, cap))
     }
 
     /// What was posted is gone without a completion. While a window is bound on it, it is busy: Linux' Soft-RoCE waits for that
     /// window, for most of a minute.
-    pub fn destroy_pair(&mut self, device: usize, pair: Handle) -> io::Result<()> {
+    pub fn destroy_qp(&mut self, device: usize, qp: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
-        self.handles.check(&self.pairs, device, pair)?;
-        let is_bound = self.windows.values().any(|window| window.bound.is_some_and(|bound| bound.pair == pair));
+        self.handles.check(&self.qps, device, qp)?;
+        let is_bound = self.mws.values().any(|mw| mw.bound.is_some_and(|bound| bound.qp == qp));
         require(!is_bound, libc::EBUSY)?;
-        self.forget_completions(pair);
-        self.forget_shared(pair);
-        self.sever(pair);
-        let object = self.handles.remove(&mut self.pairs, pair);
-        self.forget_pair(device, pair, object.number);
+        self.forget_completions(qp);
+        self.forget_shared(qp);
+        self.sever(qp);
+        let object = self.handles.remove(&mut self.qps, qp);
+        self.forget_pair(device, qp, object.number);
         Ok(())
     }
 
     /// Removes what names a queue pair that is gone.
-    pub fn forget_pair(&mut self, device: usize, pair: Handle, number: u32) {
+    pub fn forget_pair(&mut self, device: usize, qp: Handle, number: u32) {
         self.numbers.remove(&number);
-        self.active.remove(&pair.0);
-        for window in self.windows.values_mut() {
-            window.bound = window.bound.filter(|bound| bound.pair != pair);
+        self.active.remove(&qp.0);
+        for mw in self.mws.values_mut() {
+            mw.bound = mw.bound.filter(|bound| bound.qp != qp);
         }
         self.devices[device].events.retain(|event| match *event {
-            AsyncEvent::PairFatal(of)
-            | AsyncEvent::PairRequest(of)
-            | AsyncEvent::PairAccess(of)
-            | AsyncEvent::Established(of)
-            | AsyncEvent::LastBuffer(of) => of != pair,
+            AsyncEvent::QpFatal(of)
+            | AsyncEvent::QpRequestError(of)
+            | AsyncEvent::QpAccessError(of)
+            | AsyncEvent::CommEstablished(of)
+            | AsyncEvent::LastWqeReached(of) => of != qp,
             _ => true,
         });
     }
 
     /// The transitions that Linux permits (IBA 10.3.1; `ib_modify_qp_is_ok`, which has none from `Reset` to `Error`).
-    pub fn modify(&mut self, device: usize, pair: Handle, transition: &Transition) -> io::Result<()> {
+    pub fn modify_qp(&mut self, device: usize, qp: Handle, transition: &Transition) -> io::Result<()> {
         self.enter(device, Call::Modify)?;
-        self.handles.check(&self.pairs, device, pair)?;
-        require(self.is_of_its_kind(pair, transition), libc::EINVAL)?;
+        self.handles.check(&self.qps, device, qp)?;
+        require(self.is_of_its_kind(qp, transition), libc::EINVAL)?;
         let config = &self.devices[device].config;
         let gids = self.devices[device].gids().len();
-        let object = &mut self.pairs[pair];
+        let object = &mut self.qps[qp];
         match *transition {
             Transition::Init { port, partition, access } => {
-                require(matches!(object.state, QueuePairState::Reset | QueuePairState::Init), libc::EINVAL)?;
+                require(matches!(object.state, QpState::Reset | QpState::Init), libc::EINVAL)?;
                 require(port == 1 && partition == 0, libc::EINVAL)?;
-                object.state = QueuePairState::Init;
+                object.state = QpState::Init;
                 object.access = access;
             }
-            Transition::ReadyToReceive { mtu, pair, first_packet, reads_answered, not_ready_timer, path } => {
-                let is_valid = object.state == QueuePairState::Init
+            Transition::Rtr { mtu, qp, psn, responder_resources, min_rnr_timer, path } => {
+                let is_valid = object.state == QpState::Init
                     && mtu <= config.mtu
-                    && first_packet < 1 << 24
-                    && pair < 1 << 24
-                    && reads_answered <= config.limits.reads_answered
-                    && not_ready_timer < 32
+                    && psn < 1 << 24
+                    && qp < 1 << 24
+                    && responder_resources <= config.limits.responder_resources
+                    && min_rnr_timer < 32
                     && path.port == 1
                     && usize::from(path.source) < gids;
                 require(is_valid, libc::EINVAL)?;
-                object.state = QueuePairState::ReadyToReceive;
-                object.receiving = Some(Receiving { mtu, pair, first_packet, reads_answered, gid: path.gid });
+                object.state = QpState::Rtr;
+                object.receiving = Some(Receiving { mtu, qp, psn, responder_resources, gid: path.gid });
             }
-            Transition::ReadyToSend { first_packet, timeout, retries, not_ready_retries, reads_asked } => {
-                let is_valid = object.state == QueuePairState::ReadyToReceive
-                    && first_packet < 1 << 24
+            Transition::Rts { psn, timeout, retries, rnr_retries, initiator_depth } => {
+                let is_valid = object.state == QpState::Rtr
+                    && psn < 1 << 24
                     && timeout < 32
                     && retries < 8
-                    && not_ready_retries < 8
-                    && reads_asked <= config.limits.reads_asked;
+                    && rnr_retries < 8
+                    && initiator_depth <= config.limits.initiator_depth;
                 require(is_valid, libc::EINVAL)?;
-                object.state = QueuePairState::ReadyToSend;
-                object.sending = Some(Sending { first_packet, timeout, retries, not_ready_retries, reads_asked });
+                object.state = QpState::Rts;
+                object.sending = Some(Sending { psn, timeout, retries, rnr_retries, initiator_depth });
             }
-            Transition::InitDatagrams { .. } | Transition::ReceiveDatagrams | Transition::SendDatagrams { .. } => {
-                self.modify_datagrams(pair, transition)?;
+            Transition::InitUd { .. } | Transition::RtrUd | Transition::RtsUd { .. } => {
+                self.modify_datagrams(qp, transition)?;
             }
             Transition::Error => {
-                require(object.state != QueuePairState::Reset, libc::EINVAL)?;
-                self.break_pair(pair, None);
+                require(object.state != QpState::Reset, libc::EINVAL)?;
+                self.break_pair(qp, None);
             }
-            Transition::Reset => self.reset(pair),
+            Transition::Reset => self.reset(qp),
         }
         Ok(())
     }
 
     /// What was posted is gone without a completion (IBA 10.3.1.1).
-    fn reset(&mut self, pair: Handle) {
-        self.forget_completions(pair);
-        self.forget_shared(pair);
-        self.sever(pair);
-        self.active.remove(&pair.0);
-        let object = &mut self.pairs[pair];
-        object.state = QueuePairState::Reset;
+    fn reset(&mut self, qp: Handle) {
+        self.forget_completions(qp);
+        self.forget_shared(qp);
+        self.sever(qp);
+        self.active.remove(&qp.0);
+        let object = &mut self.qps[qp];
+        object.state = QpState::Reset;
         object.access = Access::default();
         (object.receiving, object.sending) = (None, None);
         object.sends.clear();
@@ -314,57 +309,52 @@ impl World {
     }
 
     /// Brings a queue pair to `Error`, where all that is posted is flushed, and says so if nobody asked for it.
-    pub fn break_pair(&mut self, pair: Handle, event: Option<AsyncEvent>) {
-        let object = &mut self.pairs[pair];
-        if matches!(object.state, QueuePairState::Error | QueuePairState::Reset) {
+    pub fn break_pair(&mut self, qp: Handle, event: Option<AsyncEvent>) {
+        let object = &mut self.qps[qp];
+        if matches!(object.state, QpState::Error | QpState::Reset) {
             return;
         }
-        let received = object.state != QueuePairState::Init;
-        object.state = QueuePairState::Error;
+        let received = object.state != QpState::Init;
+        object.state = QpState::Error;
         object.deadline = None;
         if received {
-            self.hold_shared(pair);
+            self.hold_shared(qp);
         }
-        self.wake(pair);
+        self.wake(qp);
         if let Some(event) = event {
-            let device = self.pairs.device(pair);
+            let device = self.qps.device(qp);
             self.devices[device].events.push(event);
         }
-        self.sever(pair);
+        self.sever(qp);
     }
 
-    pub fn query_pair(&self, device: usize, pair: Handle) -> io::Result<QueuePairAttributes> {
+    pub fn query_qp(&self, device: usize, qp: Handle) -> io::Result<QpAttr> {
         require(!self.is_vanished(device), libc::EIO)?;
-        self.handles.check(&self.pairs, device, pair)?;
-        let pair = &self.pairs[pair];
-        Ok(QueuePairAttributes { state: pair.state, capacities: pair.config.capacities })
+        self.handles.check(&self.qps, device, qp)?;
+        let qp = &self.qps[qp];
+        Ok(QpAttr { state: qp.state, cap: qp.config.cap })
     }
 
     /// # Safety
     /// The segments of requests that are sent inline are memory of the caller's.
-    pub unsafe fn post_send(
-        &mut self,
-        device: usize,
-        pair: Handle,
-        requests: &[SendRequest<'_>],
-    ) -> Result<(), PostError> {
+    pub unsafe fn post_send(&mut self, device: usize, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let failed = |at| move |error| PostError { at, error };
         if requests.is_empty() {
             return Ok(());
         }
         self.enter(device, Call::PostSend).map_err(failed(0))?;
-        self.handles.check(&self.pairs, device, pair).map_err(failed(0))?;
-        let number = self.pairs[pair].number;
+        self.handles.check(&self.qps, device, qp).map_err(failed(0))?;
+        let number = self.qps[qp].number;
         self.counters.entry(number).or_default().request_posts += 1;
         for (at, request) in requests.iter().enumerate() {
-            self.check_send(device, pair, request).map_err(failed(at))?;
+            self.check_send(device, qp, request).map_err(failed(at))?;
             // SAFETY: the caller says so.
-            let inline = request.flags.inline.then(|| unsafe { read_inline(request.segments) });
-            let object = &mut self.pairs[pair];
+            let inline = request.flags.inline.then(|| unsafe { read_inline(request.sges) });
+            let object = &mut self.qps[qp];
             object.sends.push_back(Request {
                 id: request.id,
                 sequence: object.posted,
-                segments: request.segments.to_vec(),
+                sges: request.sges.to_vec(),
                 inline,
                 operation: request.operation,
                 flags: request.flags,
@@ -373,125 +363,115 @@ impl World {
             });
             object.posted += 1;
             self.counters.entry(number).or_default().requests += 1;
-            self.wake(pair);
+            self.wake(qp);
         }
         Ok(())
     }
 
     /// What is found out before a request is taken (IBA 11.4.1.1): everything else is an error of its completion.
-    fn check_send(&self, device: usize, pair: Handle, request: &SendRequest<'_>) -> io::Result<()> {
+    fn check_send(&self, device: usize, qp: Handle, request: &SendWr<'_>) -> io::Result<()> {
         let (limits, is_iwarp) = (&self.devices[device].config.limits, self.devices[device].is_iwarp());
-        let object = &self.pairs[pair];
-        let capacities = &object.config.capacities;
-        require(matches!(object.state, QueuePairState::ReadyToSend | QueuePairState::Error), libc::EINVAL)?;
-        require(request.segments.len() <= capacities.send_segments as usize, libc::EINVAL)?;
+        let object = &self.qps[qp];
+        let cap = &object.config.cap;
+        require(matches!(object.state, QpState::Rts | QpState::Error), libc::EINVAL)?;
+        require(request.sges.len() <= cap.send_sges as usize, libc::EINVAL)?;
         let is_datagram = matches!(request.operation, Operation::Datagram { .. });
         require(is_datagram == object.datagrams.is_some(), libc::EINVAL)?;
-        let len: u64 = request.segments.iter().map(|segment| u64::from(segment.len)).sum();
-        require(!request.flags.inline || len <= u64::from(capacities.inline), libc::EINVAL)?;
+        let len: u64 = request.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        require(!request.flags.inline || len <= u64::from(cap.inline), libc::EINVAL)?;
         let is_possible = match request.operation {
             Operation::Send | Operation::Write { .. } | Operation::SendInvalidate(_) => true,
             Operation::SendImmediate(_) | Operation::WriteImmediate { .. } => !is_iwarp,
-            Operation::Read { .. } => !request.flags.inline && request.segments.len() <= limits.read_segments as usize,
+            Operation::Read { .. } => !request.flags.inline && request.sges.len() <= limits.read_sges as usize,
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
                 !request.flags.inline && limits.atomics.any() && !is_iwarp
             }
-            Operation::Bind { window, region, .. } => {
-                self.handles.check(&self.windows, device, window)?;
-                self.handles.check(&self.regions, device, region)?;
-                request.segments.is_empty()
+            Operation::Bind { mw, mr, .. } => {
+                self.handles.check(&self.mws, device, mw)?;
+                self.handles.check(&self.mrs, device, mr)?;
+                request.sges.is_empty()
             }
-            Operation::InvalidateLocal(_) => request.segments.is_empty(),
-            Operation::Datagram { address, pair, .. } => {
+            Operation::InvalidateLocal(_) => request.sges.is_empty(),
+            Operation::Datagram { address, qp, .. } => {
                 self.handles.check(&self.addresses, device, address)?;
-                pair < 1 << 24
+                qp < 1 << 24
             }
         };
         require(is_possible, libc::EINVAL)?;
-        require(object.posted - object.retired < u64::from(capacities.sends), libc::ENOMEM)
+        require(object.posted - object.retired < u64::from(cap.sends), libc::ENOMEM)
     }
 
-    pub fn post_receive(
-        &mut self,
-        device: usize,
-        pair: Handle,
-        requests: &[ReceiveRequest<'_>],
-    ) -> Result<(), PostError> {
+    pub fn post_recv(&mut self, device: usize, qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let failed = |at| move |error| PostError { at, error };
         if requests.is_empty() {
             return Ok(());
         }
         self.enter(device, Call::PostReceive).map_err(failed(0))?;
-        self.handles.check(&self.pairs, device, pair).map_err(failed(0))?;
+        self.handles.check(&self.qps, device, qp).map_err(failed(0))?;
         for (at, request) in requests.iter().enumerate() {
-            let object = &mut self.pairs[pair];
-            let capacities = &object.config.capacities;
-            let is_valid = object.config.shared.is_none()
-                && object.state != QueuePairState::Reset
-                && request.segments.len() <= capacities.receive_segments as usize;
+            let object = &mut self.qps[qp];
+            let cap = &object.config.cap;
+            let is_valid = object.config.srq.is_none()
+                && object.state != QpState::Reset
+                && request.sges.len() <= cap.recv_sges as usize;
             require(is_valid, libc::EINVAL).map_err(failed(at))?;
-            require(object.receives_held < capacities.receives, libc::ENOMEM).map_err(failed(at))?;
-            object.receives.push_back(Buffer { id: request.id, segments: request.segments.to_vec() });
+            require(object.receives_held < cap.receives, libc::ENOMEM).map_err(failed(at))?;
+            object.receives.push_back(Buffer { id: request.id, sges: request.sges.to_vec() });
             object.receives_held += 1;
             self.counters.entry(object.number).or_default().buffers += 1;
         }
-        self.wake(pair);
+        self.wake(qp);
         Ok(())
     }
 
-    pub fn post_shared(
-        &mut self,
-        device: usize,
-        shared: Handle,
-        requests: &[ReceiveRequest<'_>],
-    ) -> Result<(), PostError> {
+    pub fn post_srq_recv(&mut self, device: usize, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let failed = |at| move |error| PostError { at, error };
         if requests.is_empty() {
             return Ok(());
         }
         self.enter(device, Call::PostShared).map_err(failed(0))?;
-        self.handles.check(&self.shared, device, shared).map_err(failed(0))?;
-        let object = &mut self.shared[shared];
+        self.handles.check(&self.srq, device, srq).map_err(failed(0))?;
+        let object = &mut self.srq[srq];
         for (at, request) in requests.iter().enumerate() {
-            require(request.segments.len() <= object.segments as usize, libc::EINVAL).map_err(failed(at))?;
+            require(request.sges.len() <= object.sges as usize, libc::EINVAL).map_err(failed(at))?;
             require(object.held < object.capacity, libc::ENOMEM).map_err(failed(at))?;
-            object.buffers.push_back(Buffer { id: request.id, segments: request.segments.to_vec() });
+            object.buffers.push_back(Buffer { id: request.id, sges: request.sges.to_vec() });
             object.held += 1;
         }
         Ok(())
     }
 
     /// Ends the oldest of a queue pair's requests. One that fails takes the queue pair to `Error`.
-    pub fn end_send(&mut self, pair: Handle, status: Status) {
-        let object = &mut self.pairs[pair];
+    pub fn end_send(&mut self, qp: Handle, status: WcStatus) {
+        let object = &mut self.qps[qp];
         let Some(request) = object.sends.pop_front() else { return };
         object.launched = object.launched.saturating_sub(1);
         object.deadline = None;
-        if request.flags.signalled || status != Status::Success {
-            let (queue, number) = (object.config.send_queue, object.number);
+        if request.flags.signalled || status != WcStatus::Success {
+            let (cq, number) = (object.config.send_cq, object.number);
             let completion = WorkCompletion {
                 id: request.id,
                 status,
-                what: request.what(),
+                opcode: request.opcode(),
                 len: request.len() as u32,
-                pair: number,
+                qp: number,
                 immediate: None,
                 invalidated: None,
                 source: 0,
-                has_route: false,
+                has_grh: false,
             };
-            self.complete(queue, completion, Place::Send(pair, request.sequence));
+            self.complete(cq, completion, Place::Send(qp, request.sequence));
         }
-        if status != Status::Success {
-            self.break_pair(pair, None);
+        if status != WcStatus::Success {
+            self.break_pair(qp, None);
         }
     }
 
     /// The device and the queue pair that another one sends to, wherever its packets get to.
-    pub fn peer_of(&self, pair: Handle) -> Option<Handle> {
-        let receiving = self.pairs[pair].receiving?;
-        let peer = *self.numbers.get(&receiving.pair)?;
-        self.devices[self.pairs.device(peer)].has_gid(receiving.gid).then_some(peer)
+    pub fn peer_of(&self, qp: Handle) -> Option<Handle> {
+        let receiving = self.qps[qp].receiving?;
+        let peer = *self.numbers.get(&receiving.qp)?;
+        self.devices[self.qps.device(peer)].has_gid(receiving.gid).then_some(peer)
     }
 
     /// The address of a device in the table of its port: version 2 of RoCE.

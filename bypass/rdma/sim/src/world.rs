@@ -1,13 +1,13 @@
 //! All that exists on a fabric, behind its lock.
 
-use super::connect::{CmChannel, CmId};
+use super::cm::{CmChannel, CmId};
 use super::datagrams::Datagram;
 use super::device::Device;
 use super::fabric::{Counters, FabricConfig};
 use super::faults::{DatagramCounts, DatagramFaults};
-use super::objects::{Address, Channel, Domain, Queue, Region, Shared, Window};
-use super::pair::Pair;
-use crate::calls::Handle;
+use super::objects::{Address, Channel, Mr, Mw, Pd, Queue, Shared};
+use super::qp::Pair;
+use linerate_rdma_provider::Handle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::{Index, IndexMut};
@@ -120,14 +120,14 @@ pub(super) struct World {
     pub now: u64,
     pub handles: Handles,
     pub devices: Vec<Device>,
-    pub domains: Table<Domain>,
-    pub regions: Table<Region>,
-    pub windows: Table<Window>,
+    pub pds: Table<Pd>,
+    pub mrs: Table<Mr>,
+    pub mws: Table<Mw>,
     pub channels: Table<Channel>,
-    pub queues: Table<Queue>,
+    pub cqs: Table<Queue>,
     pub addresses: Table<Address>,
-    pub shared: Table<Shared>,
-    pub pairs: Table<Pair>,
+    pub srq: Table<Shared>,
+    pub qps: Table<Pair>,
     pub cm_channels: Table<CmChannel>,
     pub cm_ids: Table<CmId>,
     /// Queue pairs by their numbers, which are used once on a fabric so that a mistaken one is found.
@@ -151,14 +151,14 @@ impl World {
             now: 0,
             handles: Handles { next: 0x1000, gone: BTreeSet::new() },
             devices: Vec::new(),
-            domains: Table::new(),
-            regions: Table::new(),
-            windows: Table::new(),
+            pds: Table::new(),
+            mrs: Table::new(),
+            mws: Table::new(),
             channels: Table::new(),
-            queues: Table::new(),
+            cqs: Table::new(),
             addresses: Table::new(),
-            shared: Table::new(),
-            pairs: Table::new(),
+            srq: Table::new(),
+            qps: Table::new(),
             cm_channels: Table::new(),
             cm_ids: Table::new(),
             numbers: BTreeMap::new(),

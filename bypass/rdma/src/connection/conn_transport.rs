@@ -1,112 +1,112 @@
-//! What carries a connection's messages: a queue pair of its own, or a session over the worker's queue pair of datagrams.
+//! Transport of one connection: an RC queue pair, or a session over the worker's UD queue pair.
 
-use crate::calls::{Calls, Handle};
+use crate::provider::{Handle, Provider};
 use crate::session::Session;
-use crate::verbs::{AddressHandle, MAX_PIECES, Message, QueuePair, ReadyToSend, Refused};
+use crate::verbs::{Ah, MAX_SGES, Message, PostRefused, Qp, Rts};
 use linerate_bypass::Timer;
 
-/// See the file's head.
-pub(crate) enum Carrier<C: Calls> {
-    /// Reliable by the device.
-    Pair(QueuePair<C, ReadyToSend>),
-    /// Reliable by what both ends say in their datagrams.
-    Session(Box<Peer<C>>),
+/// Transport of one connection.
+pub(crate) enum ConnTransport<C: Provider> {
+    /// Reliable connection: the device retransmits.
+    Rc(Qp<C, Rts>),
+    /// Unreliable datagrams: the session retransmits.
+    Ud(Box<UdPeer<C>>),
 }
 
-/// The other end of a session, and how far it has come.
-pub(crate) struct Peer<C: Calls> {
+/// Session over UD, with the address of its peer.
+pub(crate) struct UdPeer<C: Provider> {
     pub session: Session,
-    /// What the peer calls it: nobody else knows.
-    pub ours: u64,
-    /// The way to the peer's port, and its queue pair there.
-    pub to: AddressHandle<C>,
-    pub pair: u32,
+    /// Local session number, which the peer sends. No third party knows it.
+    pub local_number: u64,
+    /// Address handle of the peer's port.
+    pub ah: Ah<C>,
+    pub qp: u32,
     pub q_key: u32,
-    /// The device's name for our own.
+    /// Handle of the local UD queue pair.
     pub handle: Handle,
-    /// When something is to be sent again, or acknowledged.
+    /// Retransmission and acknowledgement timer.
     pub timer: Timer,
 }
 
-/// The first number that is a session's: those of queue pairs are smaller.
+/// First session number. Queue pair numbers are smaller.
 pub(crate) const FIRST_SESSION: u64 = 1 << 24;
 
-impl<C: Calls> Carrier<C> {
-    /// What tells it from all others of its device: its queue pair's number, or its session's.
+impl<C: Provider> ConnTransport<C> {
+    /// Returns the queue pair number or the session number, which is unique on the device.
     pub fn number(&self) -> u64 {
         match self {
-            Carrier::Pair(pair) => pair.number().into(),
-            Carrier::Session(peer) => peer.ours,
+            ConnTransport::Rc(qp) => qp.number().into(),
+            ConnTransport::Ud(peer) => peer.local_number,
         }
     }
 
-    /// The device's name for the queue pair that it goes by.
+    /// Returns the handle of the queue pair.
     pub fn handle(&self) -> Handle {
         match self {
-            Carrier::Pair(pair) => pair.handle(),
-            Carrier::Session(peer) => peer.handle,
+            ConnTransport::Rc(qp) => qp.handle(),
+            ConnTransport::Ud(peer) => peer.handle,
         }
     }
 
-    /// The queue pair that is the connection's own.
+    /// Returns the connection's own queue pair, if it has one.
     #[inline]
-    pub fn pair(&mut self) -> Option<&mut QueuePair<C, ReadyToSend>> {
+    pub fn qp(&mut self) -> Option<&mut Qp<C, Rts>> {
         match self {
-            Carrier::Pair(pair) => Some(pair),
-            Carrier::Session(_) => None,
+            ConnTransport::Rc(qp) => Some(qp),
+            ConnTransport::Ud(_) => None,
         }
     }
 
-    /// Requests, or messages, that it takes now.
+    /// Returns the number of messages that can be sent now.
     #[inline]
     pub fn room(&self) -> usize {
         match self {
-            Carrier::Pair(pair) => pair.room(),
-            Carrier::Session(peer) => peer.session.room(),
+            ConnTransport::Rc(qp) => qp.room(),
+            ConnTransport::Ud(peer) => peer.session.room(),
         }
     }
 
-    /// Pieces that a message of its may have.
+    /// Returns the maximum number of pieces of a message.
     #[inline]
-    pub fn pieces(&self) -> usize {
+    pub fn max_pieces(&self) -> usize {
         match self {
-            Carrier::Pair(_) => MAX_PIECES,
-            // One is what is said of the session.
-            Carrier::Session(_) => MAX_PIECES - 1,
+            ConnTransport::Rc(_) => MAX_SGES,
+            // The session header is one piece.
+            ConnTransport::Ud(_) => MAX_SGES - 1,
         }
     }
 
-    /// Requests that are not known to be done, or messages that the peer is not known to have.
-    pub fn under_way(&self) -> usize {
+    /// Returns the number of incomplete requests, or of unacknowledged messages.
+    pub fn outstanding(&self) -> usize {
         match self {
-            Carrier::Pair(pair) => pair.requests_under_way(),
-            Carrier::Session(peer) => peer.session.under_way(),
+            ConnTransport::Rc(qp) => qp.outstanding(),
+            ConnTransport::Ud(peer) => peer.session.unacked(),
         }
     }
 
-    /// Whether there are some that nothing will be heard of by itself.
+    /// Returns true if requests are outstanding that generate no completion.
     pub fn is_silent(&self) -> bool {
         match self {
-            Carrier::Pair(pair) => pair.is_silent(),
-            Carrier::Session(_) => false,
+            ConnTransport::Rc(qp) => qp.is_silent(),
+            ConnTransport::Ud(_) => false,
         }
     }
 
-    /// Asks whether the peer is there.
+    /// Checks that the peer is alive.
     pub fn probe(&mut self) {
         match self {
-            Carrier::Pair(pair) => pair.probe(),
-            // The TCP connection by which it was made says when it is not.
-            Carrier::Session(_) => {}
+            ConnTransport::Rc(qp) => qp.probe(),
+            // The TCP connection of the exchange detects a dead peer.
+            ConnTransport::Ud(_) => {}
         }
     }
 
-    /// Sends a message, for which there is room.
+    /// Sends a message. The caller has checked [`room`](Self::room).
     #[inline]
-    pub fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Refused> {
+    pub fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), PostRefused> {
         match self {
-            Carrier::Pair(pair) => pair.send(message, signalled),
-            Carrier::Session(peer) => {
+            ConnTransport::Rc(qp) => qp.send(message, signalled),
+            ConnTransport::Ud(peer) => {
                 peer.session.push(std::mem::take(message));
                 Ok(())
             }

@@ -1,12 +1,18 @@
 //! One connection: what carries it, its queues, and how far each side has come.
 
-use crate::calls::Calls;
-use crate::carrier::Carrier;
-use crate::credit::Credits;
-use crate::rx::Rx;
-use crate::tx::Tx;
-use crate::verbs::{CmId, Error, Message, Opened, RingPlace};
-use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
+pub(crate) mod conn_transport;
+pub(crate) mod credit;
+pub(crate) mod rx;
+pub(crate) mod tx;
+pub(crate) mod wire;
+
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::credit::Credits;
+use crate::connection::rx::Rx;
+use crate::connection::tx::Tx;
+use crate::connection::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
+use crate::provider::Provider;
+use crate::verbs::{BoundMw, CmId, Error, Message, RingAddr};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, Linger, OneSidedResult, Timer};
 use std::collections::VecDeque;
@@ -14,10 +20,10 @@ use std::io;
 use std::net::SocketAddr;
 
 /// A connection that has been made, for the worker that is to have it.
-pub struct Link<C: Calls> {
+pub struct ConnCore<C: Provider> {
     /// Slices that the peer may read, in the order in which they were offered. They go before the queue pair.
-    pub(crate) opened: VecDeque<Opened<C>>,
-    pub(crate) carrier: Carrier<C>,
+    pub(crate) opened: VecDeque<BoundMw<C>>,
+    pub(crate) transport: ConnTransport<C>,
     /// The connection manager's name for it, which ends it when it is dropped.
     pub(crate) id: Option<CmId<C>>,
     pub(crate) local: SocketAddr,
@@ -30,24 +36,24 @@ pub struct Link<C: Calls> {
     /// Whether both ends read what they are offered.
     pub(crate) takes_offers: bool,
     /// What the peer has to be told of our ring, once it is open.
-    pub(crate) ring: Option<RingPlace>,
+    pub(crate) ring: Option<RingAddr>,
     /// Bytes of a buffer of the peer's, and of all that it posted at first: its ring is as long, if it has one.
     pub(crate) their_buffers: (u32, u32),
     /// Windows of the worker's that are here: opened, or being opened or closed. They go with the link.
-    pub(crate) windows: usize,
+    pub(crate) mws: usize,
 }
 
-impl<C: Calls> Link<C> {
+impl<C: Provider> ConnCore<C> {
     /// A connection by a queue pair whose buffers are posted, or by a session, as both ends described themselves.
     pub(crate) fn new(
-        carrier: Carrier<C>,
+        transport: ConnTransport<C>,
         id: Option<CmId<C>>,
         [local, remote]: [SocketAddr; 2],
-        ours: &Greeting,
-        theirs: &Greeting,
+        ours: &EndParams,
+        theirs: &EndParams,
     ) -> Self {
-        Link {
-            carrier,
+        ConnCore {
+            transport,
             id,
             local,
             remote,
@@ -58,7 +64,7 @@ impl<C: Calls> Link<C> {
             opened: VecDeque::new(),
             ring: None,
             their_buffers: (theirs.buffer, theirs.buffer.saturating_mul(theirs.credits.into())),
-            windows: 0,
+            mws: 0,
         }
     }
 
@@ -86,7 +92,7 @@ impl<C: Calls> Link<C> {
 
     /// Sends a message, for which there is room.
     pub(crate) fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Error> {
-        self.carrier
+        self.transport
             .send(message, signalled)
             .map_err(|why| Error { what: "send a message", error: io::Error::other(why) })
     }
@@ -145,8 +151,8 @@ pub(crate) enum Reader {
 }
 
 /// See the file's head.
-pub(crate) struct Connection<C: Calls> {
-    pub link: Link<C>,
+pub(crate) struct Connection<C: Provider> {
+    pub link: ConnCore<C>,
     pub stage: Stage,
     pub receiving: Receiving,
     pub sending: Sending,
@@ -176,8 +182,8 @@ pub(crate) struct Connection<C: Calls> {
     pub wants_room: bool,
 }
 
-impl<C: Calls> Connection<C> {
-    pub fn new(link: Link<C>, now: Instant) -> Self {
+impl<C: Provider> Connection<C> {
+    pub fn new(link: ConnCore<C>, now: Instant) -> Self {
         Connection {
             link,
             stage: Stage::Open,

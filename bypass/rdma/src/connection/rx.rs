@@ -1,6 +1,6 @@
 //! What a connection has received: messages in the buffers that they came in, and slices that are read from the peer's memory.
 
-use crate::wire::Offer;
+use crate::connection::wire::Offer;
 use linerate_bypass::Bytes;
 use std::collections::VecDeque;
 
@@ -179,21 +179,21 @@ mod tests {
     fn what_comes_behind_an_offer_waits_for_it() {
         let mut rx = Rx::default();
         assert!(rx.push(bytes("one ")));
-        rx.offer(Offer { address: 1000, remote_key: 7, len: 8 });
+        rx.offer(Offer { address: 1000, rkey: 7, len: 8 });
         assert!(!rx.push(bytes("four ")));
-        rx.offer(Offer { address: 2000, remote_key: 8, len: 4 });
+        rx.offer(Offer { address: 2000, rkey: 8, len: 4 });
         assert!(!rx.push(bytes("six")));
         assert_eq!((rx.len(), rx.held()), (4, 3));
-        assert_eq!(rx.wanted(5, 100), Some(Offer { address: 1000, remote_key: 7, len: 5 }));
+        assert_eq!(rx.wanted(5, 100), Some(Offer { address: 1000, rkey: 7, len: 5 }));
         rx.asked(4);
-        assert_eq!(rx.wanted(5, 100), Some(Offer { address: 1004, remote_key: 7, len: 4 }));
+        assert_eq!(rx.wanted(5, 100), Some(Offer { address: 1004, rkey: 7, len: 4 }));
         rx.asked(4);
         assert_eq!(rx.wanted(5, 100), None);
         assert!(!rx.read(bytes("two ")));
         assert!(rx.read(bytes("thre")));
         assert_eq!(all(&mut rx), "one two threfour ");
         assert!(!rx.is_done());
-        assert_eq!((rx.held(), rx.wanted(9, 100)), (1, Some(Offer { address: 2000, remote_key: 8, len: 4 })));
+        assert_eq!((rx.held(), rx.wanted(9, 100)), (1, Some(Offer { address: 2000, rkey: 8, len: 4 })));
         rx.asked(4);
         assert!(rx.read(bytes("five")));
         rx.advance(100);
@@ -205,7 +205,7 @@ mod tests {
     fn no_more_is_asked_for_than_there_is_room_for() {
         let mut rx = Rx::default();
         rx.push(bytes("0123456789"));
-        rx.offer(Offer { address: 0, remote_key: 0, len: 1000 });
+        rx.offer(Offer { address: 0, rkey: 0, len: 1000 });
         assert_eq!(rx.wanted(100, 10), None);
         assert_eq!(rx.wanted(100, 30).unwrap().len, 20);
         rx.asked(20);

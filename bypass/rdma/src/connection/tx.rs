@@ -1,7 +1,7 @@
 //! What a connection has to send: slices, and blocks that the service writes to, with room in front for a message's header.
 
+use crate::connection::wire::HEADER;
 use crate::verbs::Message;
-use crate::wire::HEADER;
 use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{Arena, Bytes};
 use std::collections::VecDeque;

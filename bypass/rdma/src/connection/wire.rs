@@ -1,9 +1,9 @@
 //! What the two ends of a connection say to each other: a header, and what follows it.
 //!
-//! A connection is asked for, and accepted, with a [`Greeting`]. From then on each message begins with a [`Header`]. A stream's
+//! A connection is asked for, and accepted, with a [`EndParams`]. From then on each message begins with a [`Header`]. A stream's
 //! bytes are those of its `Data` messages and those that its `Offer`s lead to, in order.
 
-use crate::credit::LEAST_BUFFERS;
+use crate::connection::credit::LEAST_BUFFERS;
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 8;
@@ -42,14 +42,14 @@ pub(crate) struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub address: u64,
-    pub remote_key: u32,
+    pub rkey: u32,
     pub len: u32,
 }
 
 /// What a peer sent makes no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's message makes no sense")]
-pub(crate) struct Senseless;
+pub(crate) struct Malformed;
 
 impl Header {
     pub fn write(self, place: &mut [u8; HEADER]) {
@@ -65,8 +65,8 @@ impl Header {
         *place = [kind, 0, high, low, 0, 0, 0, 0];
     }
 
-    pub fn read(message: &[u8]) -> Result<Header, Senseless> {
-        let [kind, 0, high, low, 0, 0, 0, 0] = *message.first_chunk().ok_or(Senseless)? else { return Err(Senseless) };
+    pub fn read(message: &[u8]) -> Result<Header, Malformed> {
+        let [kind, 0, high, low, 0, 0, 0, 0] = *message.first_chunk().ok_or(Malformed)? else { return Err(Malformed) };
         let kind = match kind {
             0 => Kind::Data,
             1 => Kind::Credit,
@@ -74,7 +74,7 @@ impl Header {
             3 => Kind::Taken,
             4 => Kind::Finish,
             5 => Kind::Ring,
-            _ => return Err(Senseless),
+            _ => return Err(Malformed),
         };
         let len = match kind {
             Kind::Data => HEADER + 1..=message.len(),
@@ -82,7 +82,7 @@ impl Header {
             Kind::Credit | Kind::Taken | Kind::Finish => HEADER..=HEADER,
         };
         if !len.contains(&message.len()) {
-            return Err(Senseless);
+            return Err(Malformed);
         }
         Ok(Header { kind, credits: u16::from_be_bytes([high, low]) })
     }
@@ -91,29 +91,29 @@ impl Header {
 impl Offer {
     pub fn write(self, place: &mut [u8; OFFER - HEADER]) {
         place[..8].copy_from_slice(&self.address.to_be_bytes());
-        place[8..12].copy_from_slice(&self.remote_key.to_be_bytes());
+        place[8..12].copy_from_slice(&self.rkey.to_be_bytes());
         place[12..].copy_from_slice(&self.len.to_be_bytes());
     }
 
     /// The offer behind a header.
-    pub fn read(message: &[u8]) -> Result<Offer, Senseless> {
-        let rest = message.get(HEADER..).ok_or(Senseless)?;
-        let (address, rest) = rest.split_first_chunk().ok_or(Senseless)?;
-        let (key, rest) = rest.split_first_chunk().ok_or(Senseless)?;
-        let (len, rest) = rest.split_first_chunk().ok_or(Senseless)?;
+    pub fn read(message: &[u8]) -> Result<Offer, Malformed> {
+        let rest = message.get(HEADER..).ok_or(Malformed)?;
+        let (address, rest) = rest.split_first_chunk().ok_or(Malformed)?;
+        let (key, rest) = rest.split_first_chunk().ok_or(Malformed)?;
+        let (len, rest) = rest.split_first_chunk().ok_or(Malformed)?;
         let offer = Offer {
             address: u64::from_be_bytes(*address),
-            remote_key: u32::from_be_bytes(*key),
+            rkey: u32::from_be_bytes(*key),
             len: u32::from_be_bytes(*len),
         };
         let is_sensible = rest.is_empty() && offer.len > 0 && offer.address.checked_add(offer.len.into()).is_some();
-        is_sensible.then_some(offer).ok_or(Senseless)
+        is_sensible.then_some(offer).ok_or(Malformed)
     }
 }
 
 /// What an end says of itself when a connection is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Greeting {
+pub(crate) struct EndParams {
     /// Bytes of a buffer, which no message is longer than.
     pub buffer: u32,
     /// Buffers that it has posted.
@@ -122,7 +122,7 @@ pub(crate) struct Greeting {
     pub takes_offers: bool,
 }
 
-impl Greeting {
+impl EndParams {
     /// Bytes of it.
     pub const LEN: usize = 16;
     /// The first bytes: who speaks, and which version.
@@ -130,9 +130,9 @@ impl Greeting {
     /// The shortest buffer there may be: an offer has to fit.
     const LEAST_BUFFER: u32 = 64;
 
-    pub fn write(self) -> [u8; Greeting::LEN] {
-        let mut bytes = [0; Greeting::LEN];
-        bytes[..8].copy_from_slice(&Greeting::MAGIC);
+    pub fn write(self) -> [u8; EndParams::LEN] {
+        let mut bytes = [0; EndParams::LEN];
+        bytes[..8].copy_from_slice(&EndParams::MAGIC);
         bytes[8..12].copy_from_slice(&self.buffer.to_be_bytes());
         bytes[12..14].copy_from_slice(&self.credits.to_be_bytes());
         bytes[14] = self.takes_offers.into();
@@ -140,18 +140,19 @@ impl Greeting {
     }
 
     /// The greeting at the beginning of `bytes`, which devices fill with zeros.
-    pub fn read(bytes: &[u8]) -> Result<Greeting, Senseless> {
-        let bytes: &[u8; Greeting::LEN] = bytes.first_chunk().ok_or(Senseless)?;
+    pub fn read(bytes: &[u8]) -> Result<EndParams, Malformed> {
+        let bytes: &[u8; EndParams::LEN] = bytes.first_chunk().ok_or(Malformed)?;
         let (magic, rest) = bytes.split_at(8);
-        let [b0, b1, b2, b3, c0, c1, offers @ (0 | 1), 0] = *rest else { return Err(Senseless) };
-        let greeting = Greeting {
+        let [b0, b1, b2, b3, c0, c1, offers @ (0 | 1), 0] = *rest else { return Err(Malformed) };
+        let greeting = EndParams {
             buffer: u32::from_be_bytes([b0, b1, b2, b3]),
             credits: u16::from_be_bytes([c0, c1]),
             takes_offers: offers == 1,
         };
-        let is_sensible =
-            magic == Greeting::MAGIC && greeting.buffer >= Greeting::LEAST_BUFFER && greeting.credits >= LEAST_BUFFERS;
-        is_sensible.then_some(greeting).ok_or(Senseless)
+        let is_sensible = magic == EndParams::MAGIC
+            && greeting.buffer >= EndParams::LEAST_BUFFER
+            && greeting.credits >= LEAST_BUFFERS;
+        is_sensible.then_some(greeting).ok_or(Malformed)
     }
 }
 
@@ -186,33 +187,33 @@ mod tests {
 
     #[test]
     fn offers_and_greetings_are_read_as_they_were_written() {
-        let offer = Offer { address: 0x0123_4567_89ab_cdef, remote_key: 0xfeed_beef, len: 1 << 20 };
+        let offer = Offer { address: 0x0123_4567_89ab_cdef, rkey: 0xfeed_beef, len: 1 << 20 };
         let mut message = [0; OFFER];
         offer.write(message.last_chunk_mut().unwrap());
         assert_eq!(Offer::read(&message), Ok(offer));
-        let greeting = Greeting { buffer: 4096, credits: 64, takes_offers: true };
-        assert_eq!(Greeting::read(&[&greeting.write()[..], &[0; 40]].concat()), Ok(greeting));
+        let greeting = EndParams { buffer: 4096, credits: 64, takes_offers: true };
+        assert_eq!(EndParams::read(&[&greeting.write()[..], &[0; 40]].concat()), Ok(greeting));
     }
 
     #[test]
     fn an_offer_that_goes_round_the_end_of_memory_or_is_empty_makes_no_sense() {
         for (address, len) in [(u64::MAX, 1), (u64::MAX - 9, 11), (0, 0)] {
             let mut message = [0; OFFER];
-            Offer { address, remote_key: 1, len }.write(message.last_chunk_mut().unwrap());
-            assert_eq!(Offer::read(&message), Err(Senseless));
+            Offer { address, rkey: 1, len }.write(message.last_chunk_mut().unwrap());
+            assert_eq!(Offer::read(&message), Err(Malformed));
         }
     }
 
     #[test]
     fn a_greeting_of_another_program_or_of_an_end_without_buffers_makes_no_sense() {
-        let greeting = Greeting { buffer: 4096, credits: 64, takes_offers: false };
+        let greeting = EndParams { buffer: 4096, credits: 64, takes_offers: false };
         let mut other = greeting.write();
         other[7] += 1;
-        assert_eq!(Greeting::read(&other), Err(Senseless));
-        assert_eq!(Greeting::read(&[0; 56]), Err(Senseless));
-        assert_eq!(Greeting::read(b"lrrdma"), Err(Senseless));
-        assert_eq!(Greeting::read(&Greeting { credits: LEAST_BUFFERS - 1, ..greeting }.write()), Err(Senseless));
-        assert_eq!(Greeting::read(&Greeting { buffer: 63, ..greeting }.write()), Err(Senseless));
+        assert_eq!(EndParams::read(&other), Err(Malformed));
+        assert_eq!(EndParams::read(&[0; 56]), Err(Malformed));
+        assert_eq!(EndParams::read(b"lrrdma"), Err(Malformed));
+        assert_eq!(EndParams::read(&EndParams { credits: LEAST_BUFFERS - 1, ..greeting }.write()), Err(Malformed));
+        assert_eq!(EndParams::read(&EndParams { buffer: 63, ..greeting }.write()), Err(Malformed));
     }
 
     proptest! {
@@ -221,7 +222,7 @@ mod tests {
             if let Ok(Header { kind: Kind::Offer | Kind::Ring, .. }) = Header::read(&bytes) {
                 let _ = Offer::read(&bytes);
             }
-            let _ = Greeting::read(&bytes);
+            let _ = EndParams::read(&bytes);
         }
     }
 }

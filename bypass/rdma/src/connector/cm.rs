@@ -1,31 +1,31 @@
 //! Connections by the connection manager (`rdma_cm(7)`).
 
 use super::{Connector, Made, RESOLVE_MS, RETRIES, Step, Way};
-use crate::News;
-use crate::calls::{Calls, CmEvent, CmEventKind, CmParameters, Handle, Private};
-use crate::carrier::Carrier;
-use crate::connection::Link;
-use crate::verbs::{CmId, Error, Init, QueuePair, ReadyToSend};
-use crate::wire::Greeting;
+use crate::ConnectorEvent;
+use crate::connection::ConnCore;
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::wire::EndParams;
+use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, Provider};
+use crate::verbs::{CmId, Error, Init, Qp, Rts};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnectError, Origin};
 use std::net::SocketAddr;
 
 /// A connection that is being made.
-pub(super) struct Pending<C: Calls> {
+pub(super) struct Pending<C: Provider> {
     worker: usize,
     origin: Origin,
     /// Its queue pair's, once the worker has been told of it.
     number: Option<u64>,
-    pair: Option<QueuePair<C, Init>>,
-    ready: Option<QueuePair<C, ReadyToSend>>,
+    qp: Option<Qp<C, Init>>,
+    ready: Option<Qp<C, Rts>>,
     /// What the peer said of itself, who asked for it.
-    theirs: Option<Greeting>,
+    theirs: Option<EndParams>,
     until: Instant,
     id: CmId<C>,
 }
 
-impl<C: Calls> Connector<C> {
+impl<C: Provider> Connector<C> {
     /// Somebody asks for a connection.
     pub(super) fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
         let refusal = |why: &'static [u8], id: CmId<C>| {
@@ -33,7 +33,7 @@ impl<C: Calls> Connector<C> {
                 tracing::debug!("{error}");
             }
         };
-        let Ok(theirs) = Greeting::read(event.private.bytes()) else {
+        let Ok(theirs) = EndParams::read(event.private_data.bytes()) else {
             return refusal(b"this is linerate, and you are not", id);
         };
         if self.refuses {
@@ -57,28 +57,24 @@ impl<C: Calls> Connector<C> {
         &mut self,
         mut id: CmId<C>,
         worker: usize,
-        theirs: Greeting,
+        theirs: EndParams,
         event: &CmEvent,
         now: Instant,
     ) -> Result<(), Error> {
-        let pair = self.pair_for(worker, None, |pair| pair.init_by(&id))?;
+        let qp = self.qp_for(worker, None, |qp| qp.init_by_cm(&id))?;
         // One that was prepared does not know yet by which port it goes, and what its peer may do.
-        let pair = if self.config.pool > 0 { pair.init_again_by(&id)? } else { pair };
-        let parameters = self.parameters(pair.number(), event.reads_asked, event.reads_answered);
-        let (pair, ready) = if self.is_iwarp {
-            (Some(pair), None)
-        } else {
-            (None, Some(pair.ready_to_receive_by(&id)?.ready_to_send_by(&id)?))
-        };
-        self.expect(worker, parameters.pair.into())?;
+        let qp = if self.config.pool > 0 { qp.reinit_by_cm(&id)? } else { qp };
+        let parameters = self.parameters(qp.number(), event.initiator_depth, event.responder_resources);
+        let (qp, ready) =
+            if self.is_iwarp { (Some(qp), None) } else { (None, Some(qp.to_rtr_by_cm(&id)?.to_rts_by_cm(&id)?)) };
+        self.expect(worker, parameters.qp.into())?;
         if let Err(error) = id.accept(&parameters) {
-            self.tell(worker, News::Unexpected(parameters.pair.into()));
+            self.tell(worker, ConnectorEvent::Unexpected(parameters.qp.into()));
             return Err(error);
         }
         let until = now + self.config.connect_timeout;
-        let number = Some(parameters.pair.into());
-        let pending =
-            Pending { worker, origin: Origin::Accepted, number, pair, ready, theirs: Some(theirs), until, id };
+        let number = Some(parameters.qp.into());
+        let pending = Pending { worker, origin: Origin::Accepted, number, qp, ready, theirs: Some(theirs), until, id };
         self.pending.insert(pending.id.handle(), pending);
         Ok(())
     }
@@ -92,13 +88,12 @@ impl<C: Calls> Connector<C> {
         match begun {
             Ok(id) => {
                 let (until, origin) = (now + self.config.connect_timeout, Origin::Connected(token));
-                let pending =
-                    Pending { worker, origin, number: None, pair: None, ready: None, theirs: None, until, id };
+                let pending = Pending { worker, origin, number: None, qp: None, ready: None, theirs: None, until, id };
                 self.pending.insert(pending.id.handle(), pending);
             }
             Err(error) => {
                 tracing::debug!("{remote}: {error}");
-                self.tell(worker, News::Failed(token, ConnectError::Unreachable));
+                self.tell(worker, ConnectorEvent::Failed(token, ConnectError::Unreachable));
             }
         }
     }
@@ -115,7 +110,7 @@ impl<C: Calls> Connector<C> {
         match self.step(&mut pending, event) {
             Ok(Step::Wait) => _ = self.pending.insert(event.id, pending),
             Ok(Step::Refused(why)) => self.refused(pending, why, now),
-            Ok(Step::Ready(carrier, theirs)) => self.hand_over(pending, carrier, theirs),
+            Ok(Step::Ready(transport, theirs)) => self.hand_over(pending, transport, theirs),
             Err(error) => {
                 tracing::warn!("a connection is not made: {error}");
                 self.refused(pending, ConnectError::Unreachable, now);
@@ -126,42 +121,42 @@ impl<C: Calls> Connector<C> {
     /// What an event leads to for a connection that is being made.
     fn step(&mut self, pending: &mut Pending<C>, event: &CmEvent) -> Result<Step<C>, Error> {
         use CmEventKind::*;
-        let greeting = || Greeting::read(event.private.bytes());
+        let greeting = || EndParams::read(event.private_data.bytes());
         let id = &mut pending.id;
         match event.kind {
             AddressResolved if !id.is_here() => {
-                tracing::warn!("there is no way to the peer by {}", self.region.domain().calls().name());
+                tracing::warn!("there is no way to the peer by {}", self.mr.pd().provider().name());
                 return Ok(Step::Refused(ConnectError::Unreachable));
             }
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
             RouteResolved => {
-                let pair = self.pair_for(pending.worker, None, |pair| pair.init_by(id))?;
-                let number = pair.number().into();
+                let qp = self.qp_for(pending.worker, None, |qp| qp.init_by_cm(id))?;
+                let number = qp.number().into();
                 self.expect(pending.worker, number)?;
                 pending.number = Some(number);
                 let (answered, asked) = self.reads;
-                id.connect(&self.parameters(pair.number(), answered, asked))?;
-                pending.pair = Some(pair);
+                id.connect(&self.parameters(qp.number(), answered, asked))?;
+                pending.qp = Some(qp);
             }
             Response => {
-                let (Ok(theirs), Some(pair)) = (greeting(), pending.pair.take()) else {
+                let (Ok(theirs), Some(qp)) = (greeting(), pending.qp.take()) else {
                     tracing::warn!("the peer is another program");
                     return Ok(Step::Refused(ConnectError::Refused));
                 };
-                let ready = pair.init_again_by(id)?.ready_to_receive_by(id)?.ready_to_send_by(id)?;
+                let ready = qp.reinit_by_cm(id)?.to_rtr_by_cm(id)?.to_rts_by_cm(id)?;
                 id.establish()?;
-                return Ok(Step::Ready(Carrier::Pair(ready), theirs));
+                return Ok(Step::Ready(ConnTransport::Rc(ready), theirs));
             }
             // What was accepted is there; or, with iWARP, what was asked for.
             Established => {
                 let theirs = pending.theirs.map_or_else(greeting, Ok);
-                let ready = match (pending.ready.take(), pending.pair.take()) {
+                let ready = match (pending.ready.take(), pending.qp.take()) {
                     (Some(ready), _) => Some(ready),
-                    (None, Some(pair)) => Some(pair.made_ready_by_iwarp()),
+                    (None, Some(qp)) => Some(qp.rts_by_iwarp()),
                     (None, None) => None,
                 };
                 return Ok(match (ready, theirs) {
-                    (Some(ready), Ok(theirs)) => Step::Ready(Carrier::Pair(ready), theirs),
+                    (Some(ready), Ok(theirs)) => Step::Ready(ConnTransport::Rc(ready), theirs),
                     _ => Step::Refused(ConnectError::Refused),
                 });
             }
@@ -175,13 +170,13 @@ impl<C: Calls> Connector<C> {
     }
 
     /// Gives a connection to its worker.
-    fn hand_over(&mut self, pending: Pending<C>, carrier: Carrier<C>, theirs: Greeting) {
+    fn hand_over(&mut self, pending: Pending<C>, transport: ConnTransport<C>, theirs: EndParams) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
-        let made = Made { worker, pair: carrier.handle(), id: Some(id.handle()), local: local.ip(), had_last: false };
-        self.made.insert(carrier.number(), made);
-        let link = Link::new(carrier, Some(id), [local, remote], &self.greeting, &theirs);
-        self.tell(worker, News::Made(link, origin));
+        let made = Made { worker, qp: transport.handle(), id: Some(id.handle()), local: local.ip(), had_last: false };
+        self.made.insert(transport.number(), made);
+        let link = ConnCore::new(transport, Some(id), [local, remote], &self.greeting, &theirs);
+        self.tell(worker, ConnectorEvent::Made(link, origin));
     }
 
     /// Gives up what has taken too long. Returns whether there was any.
@@ -197,30 +192,30 @@ impl<C: Calls> Connector<C> {
     }
 
     fn refused(&mut self, pending: Pending<C>, error: ConnectError, now: Instant) {
-        let Pending { worker, origin, number, pair, ready, id, .. } = pending;
+        let Pending { worker, origin, number, qp, ready, id, .. } = pending;
         self.not_made(worker, number, origin, error);
-        if self.config.shared.is_some() {
+        if self.config.srq.is_some() {
             // The peer may have been there, and have sent something. iWARP's is ready before that is known.
             drop(id);
             if let Some(ready) = ready {
                 self.leave(worker, ready, false, now);
             }
-            if let Some(pair) = pair.filter(|_| self.is_iwarp) {
-                self.leave(worker, pair, false, now);
+            if let Some(qp) = qp.filter(|_| self.is_iwarp) {
+                self.leave(worker, qp, false, now);
             }
         }
     }
 
-    fn parameters(&self, pair: u32, asked: u8, answered: u8) -> CmParameters {
-        CmParameters {
-            pair,
-            reads_answered: self.reads.0.min(asked),
-            reads_asked: self.reads.1.min(answered),
+    fn parameters(&self, qp: u32, asked: u8, answered: u8) -> CmConnParam {
+        CmConnParam {
+            qp,
+            responder_resources: self.reads.0.min(asked),
+            initiator_depth: self.reads.1.min(answered),
             retries: RETRIES,
             // Nobody sends without a buffer at the other end.
-            not_ready_retries: 0,
-            is_shared: self.config.shared.is_some(),
-            private: Private::new(&self.greeting.write()),
+            rnr_retries: 0,
+            is_shared: self.config.srq.is_some(),
+            private_data: PrivateData::new(&self.greeting.write()),
         }
     }
 }

@@ -5,9 +5,9 @@
 //! posted for ever as far as anybody knows.
 
 use super::Connector;
-use crate::News;
-use crate::calls::{Calls, Handle};
-use crate::verbs::{Errored, QueuePair};
+use crate::ConnectorEvent;
+use crate::provider::{Handle, Provider};
+use crate::verbs::{Errored, Qp};
 use linerate_bypass::time::{Duration, Instant};
 
 /// How long a device may take to say that a queue pair has had its last buffer of a shared queue. Soft-RoCE says so from Linux 6.5 on,
@@ -15,22 +15,22 @@ use linerate_bypass::time::{Duration, Instant};
 const LAST_BUFFER: Duration = Duration::from_millis(100);
 
 /// A queue pair that goes.
-pub(super) struct Leaving<C: Calls> {
-    pair: QueuePair<C, Errored>,
+pub(super) struct Leaving<C: Provider> {
+    qp: Qp<C, Errored>,
     /// Whether its worker has been asked to poll all that has been completed.
     is_asked: bool,
     /// It is not waited for longer than that.
     until: Instant,
 }
 
-impl<C: Calls> Connector<C> {
+impl<C: Provider> Connector<C> {
     /// The connection of a queue pair that has a shared queue is over, or will not be made. `had_last` tells whether it is known to
     /// have had its last buffer.
-    pub(super) fn leave<S>(&mut self, worker: usize, pair: QueuePair<C, S>, had_last: bool, now: Instant) {
-        let number = pair.number();
-        match pair.fail() {
-            Ok(pair) => {
-                let leaving = Leaving { pair, is_asked: false, until: now + LAST_BUFFER };
+    pub(super) fn leave<S>(&mut self, worker: usize, qp: Qp<C, S>, had_last: bool, now: Instant) {
+        let number = qp.number();
+        match qp.fail() {
+            Ok(qp) => {
+                let leaving = Leaving { qp, is_asked: false, until: now + LAST_BUFFER };
                 self.pools[worker].leaving.insert(number, leaving);
                 if had_last {
                     self.have_polled(worker, number, now);
@@ -42,14 +42,14 @@ impl<C: Calls> Connector<C> {
     }
 
     /// A queue pair in the state of error has had its last buffer. It may be a connection's that is not over yet.
-    pub(super) fn had_last(&mut self, pair: Handle, now: Instant) {
-        let is_it = |leaving: &Leaving<C>| leaving.pair.handle() == pair && !leaving.is_asked;
+    pub(super) fn had_last(&mut self, qp: Handle, now: Instant) {
+        let is_it = |leaving: &Leaving<C>| leaving.qp.handle() == qp && !leaving.is_asked;
         let found = self.pools.iter().enumerate().find_map(|(worker, pool)| {
             pool.leaving.iter().find(|(_, leaving)| is_it(leaving)).map(|(number, _)| (worker, *number))
         });
         if let Some((worker, number)) = found {
             self.have_polled(worker, number, now);
-        } else if let Some(made) = self.made.values_mut().find(|made| made.pair == pair) {
+        } else if let Some(made) = self.made.values_mut().find(|made| made.qp == qp) {
             made.had_last = true;
         }
     }
@@ -59,7 +59,7 @@ impl<C: Calls> Connector<C> {
         let patience = self.config.connect_timeout;
         if let Some(leaving) = self.pools[worker].leaving.get_mut(&number) {
             (leaving.is_asked, leaving.until) = (true, now + patience);
-            self.tell(worker, News::Poll(number));
+            self.tell(worker, ConnectorEvent::Poll(number));
         }
     }
 

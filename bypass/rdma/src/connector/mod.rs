@@ -1,40 +1,39 @@
 //! Who makes connections, by the connection manager or an exchange over TCP, for all workers: what takes system calls, on a thread
 //! of its own.
 
+mod cm;
+mod draining;
 mod events;
-mod exchange;
-mod leaving;
-mod manager;
 mod pool;
-mod record;
+mod qp_info;
 pub(crate) mod sessions;
+mod tcp_exchange;
 
-pub use exchange::ExchangeError;
+pub use tcp_exchange::ExchangeError;
 #[cfg(test)]
-pub(crate) use exchange::MOST_ASKING;
+pub(crate) use tcp_exchange::MOST_ASKING;
 
-use crate::calls::{Calls, Handle, TransportKind};
-use crate::carrier::Carrier;
-use crate::rest::{self, Bell};
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::wire::EndParams;
+use crate::provider::{Handle, Provider, TransportKind};
 use crate::verbs::{
-    CmId, CmNews, Counters, Error, EventChannel, Exposed, PairConfig, QueueHandle, QueuePair, Region, SharedHandle,
-    Window,
+    CmId, CmNotification, Counters, CqHandle, Error, EventChannel, ExposedMr, Mr, Mw, Qp, QpConfig, SrqHandle,
 };
-use crate::wire::Greeting;
-use crate::{Command, Config, Link, News};
-use exchange::Exchange;
+use crate::waker::{self, Waker};
+use crate::{Config, ConnCore, ConnectorEvent, ConnectorRequest};
+use cm::Pending;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{Arena, ConnectError, Origin};
-use manager::Pending;
 use pool::Pool;
-pub use sessions::DatagramSeat;
+pub use sessions::UdQpHandle;
 use sessions::Ways;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use tcp_exchange::Exchange;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 512;
@@ -48,23 +47,23 @@ const MOMENT: Duration = Duration::from_millis(1);
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// What the connector has of a worker.
-pub struct Seat<C: Calls> {
+pub struct WorkerHandle<C: Provider> {
     /// Where completions of the worker's connections go.
-    pub queues: Vec<QueueHandle<C>>,
+    pub cqs: Vec<CqHandle<C>>,
     /// Queue pairs whose completions each of them has room for.
     pub most: usize,
     /// The buffers that they share, if they do.
-    pub shared: Option<SharedHandle<C>>,
+    pub srq: Option<SrqHandle<C>>,
     /// The queue pair by which its sessions go, if it has such.
-    pub datagrams: Option<DatagramSeat>,
+    pub datagrams: Option<UdQpHandle>,
     /// The way to it.
-    pub news: Sender<News<C>>,
+    pub news: Sender<ConnectorEvent<C>>,
 }
 
 /// Where connections are asked for.
-pub struct Listeners<C: Calls>(Way<C>);
+pub struct Listeners<C: Provider>(Way<C>);
 
-enum Way<C: Calls> {
+enum Way<C: Provider> {
     Manager {
         // Identifiers go before their channel.
         ids: Vec<(CmId<C>, SocketAddr)>,
@@ -73,10 +72,10 @@ enum Way<C: Calls> {
     Exchange(Exchange<C>),
 }
 
-impl<C: Calls> Listeners<C> {
-    /// Listens at all `addresses` of the device behind `calls`.
-    pub fn open(calls: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, Error> {
-        let channel = EventChannel::new(calls)?;
+impl<C: Provider> Listeners<C> {
+    /// Listens at all `addresses` of the device behind `provider`.
+    pub fn open(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, Error> {
+        let channel = EventChannel::new(provider)?;
         let mut ids = Vec::new();
         for address in addresses {
             let mut id = channel.id()?;
@@ -87,8 +86,8 @@ impl<C: Calls> Listeners<C> {
     }
 
     /// As [`open`](Self::open), for connections that are made without the connection manager, by an exchange over TCP.
-    pub fn by_exchange(calls: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
-        Ok(Listeners(Way::Exchange(Exchange::open(calls, addresses)?)))
+    pub fn by_exchange(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
+        Ok(Listeners(Way::Exchange(Exchange::open(provider, addresses)?)))
     }
 
     /// The addresses, with the ports that were found for port 0.
@@ -100,7 +99,7 @@ impl<C: Calls> Listeners<C> {
     }
 
     /// What the connection manager says.
-    fn next_event(&mut self) -> Result<Option<CmNews<C>>, Error> {
+    fn next_event(&mut self) -> Result<Option<CmNotification<C>>, Error> {
         match &mut self.0 {
             Way::Manager { channel, .. } => channel.next_event(),
             Way::Exchange(_) => Ok(None),
@@ -108,7 +107,7 @@ impl<C: Calls> Listeners<C> {
     }
 }
 
-impl<C: Calls> AsFd for Listeners<C> {
+impl<C: Provider> AsFd for Listeners<C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Way::Manager { channel, .. } => channel.as_fd(),
@@ -118,26 +117,26 @@ impl<C: Calls> AsFd for Listeners<C> {
 }
 
 /// See the file's head.
-pub struct Connector<C: Calls> {
+pub struct Connector<C: Provider> {
     config: Config,
-    pair: PairConfig,
-    greeting: Greeting,
+    qp: QpConfig,
+    greeting: EndParams,
     is_iwarp: bool,
     reads: (u8, u8),
     ports: u8,
     // Identifiers go before their channel.
     pending: HashMap<Handle, Pending<C>>,
     listeners: Listeners<C>,
-    region: Region<C>,
+    mr: Mr<C>,
     buffers: Arena,
-    workers: Vec<Seat<C>>,
+    workers: Vec<WorkerHandle<C>>,
     /// Queue pairs that are prepared for connections to come, by worker.
     pools: Vec<Pool<C>>,
     /// Who gets the next connection.
     next: usize,
-    commands: Receiver<Command<C>>,
+    commands: Receiver<ConnectorRequest<C>>,
     /// What they ring.
-    bell: Bell,
+    bell: Waker,
     /// Connections that workers have, by the number of what carries them.
     made: HashMap<u64, Made>,
     /// The ways to sessions' peers.
@@ -149,16 +148,16 @@ pub struct Connector<C: Calls> {
     /// Nobody is accepted any more.
     refuses: bool,
     /// What workers had no room for.
-    unsent: VecDeque<(usize, News<C>)>,
+    unsent: VecDeque<(usize, ConnectorEvent<C>)>,
     /// What peers may reach for as long as there are any.
-    exposed: Vec<Exposed<C>>,
+    exposed: Vec<ExposedMr<C>>,
     counters: Vec<Counters<C>>,
 }
 
 /// A connection that a worker has.
 struct Made {
     worker: usize,
-    pair: Handle,
+    qp: Handle,
     /// The connection manager's name for it, if that made it.
     id: Option<Handle>,
     local: IpAddr,
@@ -167,29 +166,29 @@ struct Made {
 }
 
 /// What becomes of it.
-enum Step<C: Calls> {
+enum Step<C: Provider> {
     Wait,
     Refused(ConnectError),
-    Ready(Carrier<C>, Greeting),
+    Ready(ConnTransport<C>, EndParams),
 }
 
-impl<C: Calls> Connector<C> {
-    /// One for `workers`, on memory of `region`, of which `buffers` is a part. `commands` ring `bell`.
+impl<C: Provider> Connector<C> {
+    /// One for `workers`, on memory of `mr`, of which `buffers` is a part. `commands` ring `bell`.
     pub fn new(
         config: &Config,
         listeners: Listeners<C>,
-        region: &Region<C>,
+        mr: &Mr<C>,
         buffers: &Arena,
-        workers: Vec<Seat<C>>,
-        commands: Receiver<Command<C>>,
-        bell: Bell,
+        workers: Vec<WorkerHandle<C>>,
+        commands: Receiver<ConnectorRequest<C>>,
+        bell: Waker,
     ) -> Result<Self, Error> {
-        let calls = region.domain().calls();
-        let limits = calls.limits().map_err(Error::of("query the device"))?;
+        let provider = mr.pd().provider();
+        let limits = provider.limits().map_err(Error::of("query the device"))?;
         let is_iwarp = limits.transport == TransportKind::Iwarp;
-        let pair = config.pair();
-        let inline = workers.first().map_or(0, |seat| inline(region, seat, &pair, config.inline));
-        let greeting = Greeting {
+        let qp = config.qp();
+        let inline = workers.first().map_or(0, |seat| inline(mr, seat, &qp, config.inline));
+        let greeting = EndParams {
             buffer: u32::try_from(config.message()).unwrap_or(u32::MAX),
             credits: config.buffers,
             takes_offers: config.offer_from < usize::MAX,
@@ -197,14 +196,14 @@ impl<C: Calls> Connector<C> {
         let pools = workers.iter().map(|_| Pool::default()).collect();
         Ok(Connector {
             config: config.clone(),
-            pair: PairConfig { inline, ..pair },
+            qp: QpConfig { inline, ..qp },
             greeting,
             is_iwarp,
-            reads: (limits.reads_answered, limits.reads_asked),
+            reads: (limits.responder_resources, limits.initiator_depth),
             ports: limits.ports,
             pending: HashMap::new(),
             listeners,
-            region: region.clone(),
+            mr: mr.clone(),
             buffers: buffers.clone(),
             workers,
             pools,
@@ -223,7 +222,7 @@ impl<C: Calls> Connector<C> {
     }
 
     /// Keeps memory open that peers may reach, and prepares queue pairs if any are to be.
-    pub fn begin(&mut self, exposed: Vec<Exposed<C>>, counters: Vec<Counters<C>>) -> Result<(), Error> {
+    pub fn begin(&mut self, exposed: Vec<ExposedMr<C>>, counters: Vec<Counters<C>>) -> Result<(), Error> {
         (self.exposed, self.counters) = (exposed, counters);
         self.fill_pools()
     }
@@ -239,7 +238,7 @@ impl<C: Calls> Connector<C> {
                 Ok(false) => self.rest(),
                 Err(error) => {
                     if !self.has_failed {
-                        tracing::error!("{}: {error}", self.region.domain().calls().name());
+                        tracing::error!("{}: {error}", self.mr.pd().provider().name());
                     }
                     self.has_failed = true;
                     if last {
@@ -256,8 +255,8 @@ impl<C: Calls> Connector<C> {
         if self.commands.about_to_sleep() {
             // What is to be tried again, and whether it is all over, does not ring.
             let longest = if self.unsent.is_empty() { LOOK_AROUND } else { MOMENT };
-            let rings = [self.listeners.as_fd(), self.region.domain().async_fd(), self.bell.as_fd()];
-            if let Err(error) = rest::wait(rings, longest) {
+            let rings = [self.listeners.as_fd(), self.mr.pd().async_fd(), self.bell.as_fd()];
+            if let Err(error) = waker::wait_readable(rings, longest) {
                 tracing::debug!("{error}");
             }
             self.bell.quiet();
@@ -271,11 +270,11 @@ impl<C: Calls> Connector<C> {
         while let Some(command) = self.commands.receive() {
             worked = true;
             match command {
-                Command::Refuse => self.refuses = true,
-                Command::Bury(worker, link) => self.bury(worker, link, now),
-                Command::Drained(worker, pair) => self.come_back(worker, pair, now),
-                Command::Polled(worker, pair) => self.polled(worker, pair),
-                Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
+                ConnectorRequest::Refuse => self.refuses = true,
+                ConnectorRequest::Bury(worker, link) => self.bury(worker, link, now),
+                ConnectorRequest::Drained(worker, qp) => self.come_back(worker, qp, now),
+                ConnectorRequest::Polled(worker, qp) => self.polled(worker, qp),
+                ConnectorRequest::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
         // Before what a device that is gone answers with an error.
@@ -283,17 +282,15 @@ impl<C: Calls> Connector<C> {
         while let Some(news) = self.listeners.next_event()? {
             worked = true;
             match news {
-                CmNews::Request { id, event, .. } => self.request(id, &event, now),
-                CmNews::Event(event) => self.event(&event, now),
+                CmNotification::Request { id, event, .. } => self.request(id, &event, now),
+                CmNotification::Event(event) => self.event(&event, now),
             }
         }
         worked |= self.exchange_turn(now)?;
         if self.refuses {
             self.close_exchange();
         }
-        while let Some(event) =
-            self.region.domain().calls().async_event().map_err(Error::of("read the device's events"))?
-        {
+        while let Some(event) = self.mr.pd().provider().async_event().map_err(Error::of("read the device's events"))? {
             worked = true;
             self.device_event(event, now);
         }
@@ -317,29 +314,29 @@ impl<C: Calls> Connector<C> {
     /// Tells a worker of a connection, at once: soon the peer may send.
     fn expect(&mut self, worker: usize, number: u64) -> Result<(), Error> {
         let full = |_| Error { what: "tell a worker of a connection", error: ErrorKind::WouldBlock.into() };
-        self.workers[worker].news.send(News::Expected(number)).map_err(full)
+        self.workers[worker].news.send(ConnectorEvent::Expected(number)).map_err(full)
     }
 
-    fn tell(&mut self, worker: usize, news: News<C>) {
+    fn tell(&mut self, worker: usize, news: ConnectorEvent<C>) {
         self.unsent.push_back((worker, news));
     }
 
     /// A worker is told that a connection has not been made, the one with this number if it knows of it.
     fn not_made(&mut self, worker: usize, number: Option<u64>, origin: Origin, error: ConnectError) {
         if let Some(number) = number {
-            self.tell(worker, News::Unexpected(number));
+            self.tell(worker, ConnectorEvent::Unexpected(number));
         }
         if let Origin::Connected(token) = origin {
-            self.tell(worker, News::Failed(token, error));
+            self.tell(worker, ConnectorEvent::Failed(token, error));
         }
     }
 
     /// A link of a worker's is over.
-    fn bury(&mut self, worker: usize, link: Link<C>, now: Instant) {
-        let Link { carrier, id, opened, windows, .. } = link;
-        let had_last = self.made.remove(&carrier.number()).is_some_and(|made| made.had_last);
+    fn bury(&mut self, worker: usize, link: ConnCore<C>, now: Instant) {
+        let ConnCore { transport, id, opened, mws, .. } = link;
+        let had_last = self.made.remove(&transport.number()).is_some_and(|made| made.had_last);
         if let Way::Exchange(exchange) = &mut self.listeners.0 {
-            exchange.end(carrier.number());
+            exchange.end(transport.number());
         }
         if let Some(mut id) = id
             && let Err(error) = id.disconnect()
@@ -347,14 +344,14 @@ impl<C: Calls> Connector<C> {
             tracing::debug!("{error}");
         }
         drop(opened);
-        match carrier {
-            Carrier::Pair(pair) if self.config.shared.is_some() => self.leave(worker, pair, had_last, now),
-            Carrier::Pair(pair) => self.retire(worker, pair),
-            Carrier::Session(peer) => drop(peer),
+        match transport {
+            ConnTransport::Rc(qp) if self.config.srq.is_some() => self.leave(worker, qp, had_last, now),
+            ConnTransport::Rc(qp) => self.retire(worker, qp),
+            ConnTransport::Ud(peer) => drop(peer),
         }
-        for _ in 0..windows {
-            match Window::new(&self.region) {
-                Ok(window) => self.tell(worker, News::Window(window)),
+        for _ in 0..mws {
+            match Mw::new(&self.mr) {
+                Ok(mw) => self.tell(worker, ConnectorEvent::Mw(mw)),
                 Err(error) => tracing::warn!("{error}: what would go through it goes in messages"),
             }
         }
@@ -362,12 +359,12 @@ impl<C: Calls> Connector<C> {
 }
 
 /// The most bytes up to `wanted` that a queue pair sends inline: what devices do not tell but by refusing.
-fn inline<C: Calls>(region: &Region<C>, seat: &Seat<C>, pair: &PairConfig, wanted: u32) -> u32 {
+fn inline<C: Provider>(mr: &Mr<C>, seat: &WorkerHandle<C>, qp: &QpConfig, wanted: u32) -> u32 {
     let mut inline = wanted;
     while inline > 0 {
-        let config = PairConfig { inline, ..*pair };
-        let Some(queue) = seat.queues.first() else { break };
-        if QueuePair::new(region, queue, seat.shared.as_ref(), &config).is_ok() {
+        let config = QpConfig { inline, ..*qp };
+        let Some(cq) = seat.cqs.first() else { break };
+        if Qp::new(mr, cq, seat.srq.as_ref(), &config).is_ok() {
             break;
         }
         inline /= 2;

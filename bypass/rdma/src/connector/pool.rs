@@ -1,10 +1,10 @@
 //! Queue pairs for connections: prepared ahead, or made when they are asked for.
 
-use super::leaving::Leaving;
-use super::{Connector, Seat, Way};
-use crate::calls::Calls;
-use crate::verbs::{Drained, Error, Errored, Init, New, QueueHandle, QueuePair, ReadyToSend, Ring};
-use crate::{Config, Mode, News};
+use super::draining::Leaving;
+use super::{Connector, Way, WorkerHandle};
+use crate::provider::Provider;
+use crate::verbs::{CqHandle, Drained, Error, Errored, Init, New, Qp, Ring, Rts};
+use crate::{Config, ConnectorEvent, Mode};
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -15,13 +15,13 @@ use std::io::ErrorKind;
 /// A queue pair whose connection is over comes back, if there is a place for it: it is [drained](Connector::retire) by its worker,
 /// [rests](Connector::come_back) until nothing of the old connection is left on its way, and is [reset](Connector::take_up), so that
 /// nothing but its number is what it was.
-pub(super) struct Pool<C: Calls> {
+pub(super) struct Pool<C: Provider> {
     /// Those that have their buffers, and wait for a peer.
-    ready: Vec<QueuePair<C, Init>>,
+    ready: Vec<Qp<C, Init>>,
     /// How many the worker drains.
     draining: usize,
     /// Those that rest, and until when.
-    resting: VecDeque<(Instant, QueuePair<C, Drained>)>,
+    resting: VecDeque<(Instant, Qp<C, Drained>)>,
     /// Those that go, by their numbers.
     pub(super) leaving: HashMap<u32, Leaving<C>>,
 }
@@ -29,13 +29,13 @@ pub(super) struct Pool<C: Calls> {
 /// The port that prepared queue pairs go by.
 const PORT: u8 = 1;
 
-impl<C: Calls> Default for Pool<C> {
+impl<C: Provider> Default for Pool<C> {
     fn default() -> Self {
         Pool { ready: Vec::new(), draining: 0, resting: VecDeque::new(), leaving: HashMap::new() }
     }
 }
 
-impl<C: Calls> Connector<C> {
+impl<C: Provider> Connector<C> {
     /// Prepares queue pairs for all workers, as many as there are to be.
     pub(super) fn fill_pools(&mut self) -> Result<(), Error> {
         while self.try_to_prepare()? {}
@@ -51,42 +51,42 @@ impl<C: Calls> Connector<C> {
     fn try_to_prepare(&mut self) -> Result<bool, Error> {
         let wanted = self.config.pool;
         let lacks = |worker: &usize| {
-            let (pool, pairs) = (&self.pools[*worker], self.pairs(*worker));
+            let (pool, qps) = (&self.pools[*worker], self.qps(*worker));
             let to_come = pool.ready.len() + pool.draining;
             // What is in use comes back: as long as half are there, no others are made.
-            let is_short = to_come < wanted.div_ceil(2) || pairs < wanted;
-            is_short && pool.ready.len() < wanted && pairs < self.config.max_connections
+            let is_short = to_come < wanted.div_ceil(2) || qps < wanted;
+            is_short && pool.ready.len() < wanted && qps < self.config.max_connections
         };
         let Some(worker) = (0..self.workers.len()).find(lacks) else { return Ok(false) };
-        let pair = self.with_buffers(self.make_pair(worker)?.init(PORT)?)?;
-        self.pools[worker].ready.push(pair);
+        let qp = self.with_buffers(self.make_qp(worker)?.init(PORT)?)?;
+        self.pools[worker].ready.push(qp);
         Ok(true)
     }
 
     /// The connection of a queue pair is over. Its worker drains it, if it is to be used again; it is destroyed, if not.
-    pub(super) fn retire(&mut self, worker: usize, pair: QueuePair<C, ReadyToSend>) {
+    pub(super) fn retire(&mut self, worker: usize, qp: Qp<C, Rts>) {
         if !self.config.reuses() {
             return;
         }
-        let number = pair.number();
+        let number = qp.number();
         let Pool { ready, draining, resting, .. } = &self.pools[worker];
         let has_place = ready.len() + draining + resting.len() < self.config.pool;
         // A connection that is asked for meanwhile needs a place, too.
-        if has_place && self.pairs(worker) < self.config.max_connections {
-            match pair.fail() {
-                Ok(pair) => {
+        if has_place && self.qps(worker) < self.config.max_connections {
+            match qp.fail() {
+                Ok(qp) => {
                     self.pools[worker].draining += 1;
-                    return self.tell(worker, News::Drain(pair));
+                    return self.tell(worker, ConnectorEvent::Drain(qp));
                 }
                 Err(error) => tracing::debug!("{error}"),
             }
         }
         // The worker keeps what comes for it.
-        self.tell(worker, News::Unexpected(number.into()));
+        self.tell(worker, ConnectorEvent::Unexpected(number.into()));
     }
 
     /// A queue pair comes back from its worker.
-    pub(super) fn come_back(&mut self, worker: usize, pair: QueuePair<C, Errored>, now: Instant) {
+    pub(super) fn come_back(&mut self, worker: usize, qp: Qp<C, Errored>, now: Instant) {
         let rests = match self.listeners.0 {
             Way::Manager { .. } => self.config.reuse_after,
             // The first packet's number, which is drawn anew, is all that it takes.
@@ -94,9 +94,9 @@ impl<C: Calls> Connector<C> {
         };
         let pool = &mut self.pools[worker];
         pool.draining -= 1;
-        match pair.drained() {
-            Ok(pair) => pool.resting.push_back((now + rests, pair)),
-            Err(pair) => tracing::debug!("queue pair {} is not drained, and goes", pair.number()),
+        match qp.drained() {
+            Ok(qp) => pool.resting.push_back((now + rests, qp)),
+            Err(qp) => tracing::debug!("queue pair {} is not drained, and goes", qp.number()),
         }
     }
 
@@ -105,15 +105,15 @@ impl<C: Calls> Connector<C> {
         let mut any = false;
         for worker in 0..self.pools.len() {
             while self.pools[worker].resting.front().is_some_and(|(until, _)| *until <= now)
-                && let Some((_, pair)) = self.pools[worker].resting.pop_front()
+                && let Some((_, qp)) = self.pools[worker].resting.pop_front()
             {
                 any = true;
                 if self.pools[worker].ready.len() >= self.config.pool {
                     continue;
                 }
-                let renewed = pair.reset().and_then(|pair| self.furnish(pair)?.init(PORT));
-                match renewed.and_then(|pair| self.with_buffers(pair)) {
-                    Ok(pair) => self.pools[worker].ready.push(pair),
+                let renewed = qp.reset().and_then(|qp| self.furnish(qp)?.init(PORT));
+                match renewed.and_then(|qp| self.with_buffers(qp)) {
+                    Ok(qp) => self.pools[worker].ready.push(qp),
                     Err(error) => tracing::debug!("{error}"),
                 }
             }
@@ -123,22 +123,22 @@ impl<C: Calls> Connector<C> {
 
     /// A queue pair of a worker's, with its buffers, in the state that `init` brings a new one into; or one that was prepared for
     /// `port`, if it is known.
-    pub(super) fn pair_for(
+    pub(super) fn qp_for(
         &mut self,
         worker: usize,
         port: Option<u8>,
-        init: impl FnOnce(QueuePair<C, New>) -> Result<QueuePair<C, Init>, Error>,
-    ) -> Result<QueuePair<C, Init>, Error> {
+        init: impl FnOnce(Qp<C, New>) -> Result<Qp<C, Init>, Error>,
+    ) -> Result<Qp<C, Init>, Error> {
         if port.is_none_or(|port| port == PORT)
-            && let Some(pair) = self.pools[worker].ready.pop()
+            && let Some(qp) = self.pools[worker].ready.pop()
         {
-            return Ok(pair);
+            return Ok(qp);
         }
-        if self.pairs(worker) >= self.config.max_connections {
+        if self.qps(worker) >= self.config.max_connections {
             // One that rests is in the way.
             self.pools[worker].resting.pop_front();
         }
-        self.with_buffers(init(self.make_pair(worker)?)?)
+        self.with_buffers(init(self.make_qp(worker)?)?)
     }
 
     /// Queue pairs that are prepared for a worker.
@@ -154,48 +154,48 @@ impl<C: Calls> Connector<C> {
             return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
         }
         let Pool { ready, resting, .. } = &self.pools[worker];
-        let is_most = self.pairs(worker) - resting.len() >= self.config.max_connections;
+        let is_most = self.qps(worker) - resting.len() >= self.config.max_connections;
         // Those that go have room for their completions beside, for as many as go at a time if not all do at once.
-        let Seat { queues, most, .. } = &self.workers[worker];
-        let has_room = !resting.is_empty() || queues.iter().any(|queue| queue.pairs() < *most);
+        let WorkerHandle { cqs, most, .. } = &self.workers[worker];
+        let has_room = !resting.is_empty() || cqs.iter().any(|cq| cq.qps() < *most);
         ready.is_empty() && (is_most || !has_room)
     }
 
     /// Queue pairs of a worker's, with those that are prepared, and without those that go.
-    fn pairs(&self, worker: usize) -> usize {
-        let pairs: usize = self.workers[worker].queues.iter().map(QueueHandle::pairs).sum();
-        pairs.saturating_sub(self.pools[worker].leaving.len())
+    fn qps(&self, worker: usize) -> usize {
+        let qps: usize = self.workers[worker].cqs.iter().map(CqHandle::qps).sum();
+        qps.saturating_sub(self.pools[worker].leaving.len())
     }
 
     /// A queue pair of a worker's, with its ring if it has one.
-    fn make_pair(&self, worker: usize) -> Result<QueuePair<C, New>, Error> {
+    fn make_qp(&self, worker: usize) -> Result<Qp<C, New>, Error> {
         let seat = &self.workers[worker];
-        let queue = seat.queues.iter().min_by_key(|queue| queue.pairs()).filter(|queue| queue.pairs() < seat.most);
+        let cq = seat.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < seat.most);
         let full = || Error { what: "have room for a connection's completions", error: ErrorKind::StorageFull.into() };
-        let pair = QueuePair::new(&self.region, queue.ok_or_else(full)?, seat.shared.as_ref(), &self.pair)?;
-        self.furnish(pair)
+        let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, seat.srq.as_ref(), &self.qp)?;
+        self.furnish(qp)
     }
 
     /// Gives a new queue pair what its peer may reach.
-    fn furnish(&self, pair: QueuePair<C, New>) -> Result<QueuePair<C, New>, Error> {
-        let pair = if self.counters.is_empty() { pair } else { pair.with_counters() };
+    fn furnish(&self, qp: Qp<C, New>) -> Result<Qp<C, New>, Error> {
+        let qp = if self.counters.is_empty() { qp } else { qp.with_counters() };
         let Config { mode, buffers, buffer, .. } = self.config;
         if mode == Mode::Send {
-            return Ok(pair);
+            return Ok(qp);
         }
         let none = || Error { what: "have a ring for a connection", error: ErrorKind::OutOfMemory.into() };
         let block = self.buffers.alloc(usize::from(buffers) * buffer).ok_or_else(none)?;
-        Ok(pair.with_ring(Ring::new(&self.region, block, buffer)?))
+        Ok(qp.with_ring(Ring::new(&self.mr, block, buffer)?))
     }
 
-    fn with_buffers(&self, mut pair: QueuePair<C, Init>) -> Result<QueuePair<C, Init>, Error> {
-        if self.config.shared.is_none() {
-            pair.post((0..self.config.buffers).map_while(|_| self.buffers.alloc(self.config.buffer)))?;
-            if pair.buffers_wanted() > 0 {
+    fn with_buffers(&self, mut qp: Qp<C, Init>) -> Result<Qp<C, Init>, Error> {
+        if self.config.srq.is_none() {
+            qp.post((0..self.config.buffers).map_while(|_| self.buffers.alloc(self.config.buffer)))?;
+            if qp.recv_room() > 0 {
                 let error = ErrorKind::OutOfMemory.into();
                 return Err(Error { what: "have buffers for a connection", error });
             }
         }
-        Ok(pair)
+        Ok(qp)
     }
 }

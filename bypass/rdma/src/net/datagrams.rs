@@ -1,9 +1,9 @@
 //! Sessions: between the queue pair of datagrams and the connections that go by it.
 
 use super::{Early, Net};
-use crate::calls::Calls;
-use crate::carrier::Carrier;
 use crate::connection::Stage;
+use crate::connection::conn_transport::ConnTransport;
+use crate::provider::Provider;
 use crate::session::{DatagramHeader, WINDOW};
 use crate::verbs::{Completion, Datagram, Error, Message};
 use linerate_bypass::{CloseReason, ConnId};
@@ -12,7 +12,7 @@ use linerate_bypass::{CloseReason, ConnId};
 const SENSELESS: &str = "datagram: senseless";
 const STRANGE: &str = "datagram: of no session";
 
-impl<C: Calls> Net<C> {
+impl<C: Provider> Net<C> {
     /// A request of the queue pair of datagrams is done, or a datagram has come.
     pub(super) fn datagram_completed(&mut self, completion: Completion) {
         let Some(datagrams) = &mut self.datagrams else { return };
@@ -62,8 +62,8 @@ impl<C: Calls> Net<C> {
             return;
         };
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
-        let Carrier::Session(peer) = &mut conn.link.carrier else { return };
-        if received.pair != peer.pair {
+        let ConnTransport::Ud(peer) = &mut conn.link.transport else { return };
+        if received.qp != peer.qp {
             return self.summary.drop_for(STRANGE, 1);
         }
         conn.heard = self.now;
@@ -81,16 +81,16 @@ impl<C: Calls> Net<C> {
     }
 
     fn next_message(&mut self, id: ConnId) -> Option<linerate_bypass::Bytes> {
-        match &mut self.slots.get_mut(id)?.link.carrier {
-            Carrier::Session(peer) => peer.session.take(),
-            Carrier::Pair(_) => None,
+        match &mut self.slots.get_mut(id)?.link.transport {
+            ConnTransport::Ud(peer) => peer.session.take(),
+            ConnTransport::Rc(_) => None,
         }
     }
 
     /// A session has something to send again, or to acknowledge, unless that has been done meanwhile.
     pub(super) fn session_timer_event(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        let Carrier::Session(peer) = &mut conn.link.carrier else { return };
+        let ConnTransport::Ud(peer) = &mut conn.link.transport else { return };
         if self.session_timers.fired(id, &mut peer.timer, self.now) {
             self.set_dirty(id);
         }
@@ -99,7 +99,7 @@ impl<C: Calls> Net<C> {
     /// Sends what a session has to send now.
     pub(super) fn send_datagrams(&mut self, id: ConnId) -> Result<(), Error> {
         let Some(conn) = self.slots.get_mut(id) else { return Ok(()) };
-        let (Carrier::Session(peer), Some(datagrams)) = (&mut conn.link.carrier, &mut self.datagrams) else {
+        let (ConnTransport::Ud(peer), Some(datagrams)) = (&mut conn.link.transport, &mut self.datagrams) else {
             return Ok(());
         };
         if peer.session.is_given_up() {
@@ -125,7 +125,7 @@ impl<C: Calls> Net<C> {
             for piece in message.iter().flat_map(|message| message.pieces()) {
                 let _ = datagram.push(piece.clone());
             }
-            datagrams.send(&peer.to, peer.pair, peer.q_key, &mut datagram, false).is_ok()
+            datagrams.send(&peer.ah, peer.qp, peer.q_key, &mut datagram, false).is_ok()
         });
         let due = peer.session.due();
         self.session_timers.set(id, &mut peer.timer, due.filter(|_| has_room && has_memory));
@@ -142,7 +142,7 @@ impl<C: Calls> Net<C> {
     /// connection that nobody is there any more.
     pub(super) fn acknowledge(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        if let Carrier::Session(peer) = &mut conn.link.carrier {
+        if let ConnTransport::Ud(peer) = &mut conn.link.transport {
             peer.session.acknowledge();
         }
         let _ = self.send_datagrams(id);
@@ -152,9 +152,9 @@ impl<C: Calls> Net<C> {
     pub(super) fn flush_datagrams(&mut self) {
         let Some(datagrams) = &mut self.datagrams else { return };
         let (arena, len) = (&self.buffers, datagrams.buffer_len());
-        let wanted = datagrams.buffers_wanted();
+        let wanted = datagrams.recv_room();
         let posted = datagrams.post((0..wanted).map_while(|_| arena.alloc(len)));
-        self.summary.verbs.buffers += (wanted - datagrams.buffers_wanted()) as u64;
+        self.summary.verbs.buffers += (wanted - datagrams.recv_room()) as u64;
         match posted.and_then(|()| datagrams.flush()) {
             Ok((requests, posts)) => {
                 self.summary.verbs.requests += requests;

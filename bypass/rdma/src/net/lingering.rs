@@ -1,12 +1,12 @@
 //! Lingering close: input is discarded, within bounds, until the peer closes, too.
 
 use super::Net;
-use crate::calls::Calls;
+use crate::connection::wire::{HEADER, Kind, Malformed, OFFERS, Offer};
 use crate::connection::{Pending, Receiving, Sending, Stage};
-use crate::wire::{HEADER, Kind, OFFERS, Offer, Senseless};
+use crate::provider::Provider;
 use linerate_bypass::{Bytes, CloseReason, ConnId, LINGER_TIME, Linger};
 
-impl<C: Calls> Net<C> {
+impl<C: Provider> Net<C> {
     /// Closes a connection and discards its input from now on. Its timer, which its service has no use for any more, is the
     /// deadline.
     pub fn begin_lingering_close(&mut self, id: ConnId) {
@@ -48,14 +48,14 @@ impl<C: Calls> Net<C> {
 
     /// Takes in a message of the stream that came after the end of it, or during a lingering close.
     #[cold]
-    pub(super) fn discard_message(&mut self, id: ConnId, kind: Kind, bytes: &Bytes) -> Result<(), Senseless> {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.is_lingering()) else { return Err(Senseless) };
+    pub(super) fn discard_message(&mut self, id: ConnId, kind: Kind, bytes: &Bytes) -> Result<(), Malformed> {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.is_lingering()) else { return Err(Malformed) };
         match kind {
             Kind::Data => self.discard(id, bytes.len() - HEADER),
             Kind::Offer => {
                 conn.open_offers += 1;
                 if conn.open_offers > OFFERS || !conn.link.takes_offers {
-                    return Err(Senseless);
+                    return Err(Malformed);
                 }
                 // It is read as any other, since offers are taken in their order, and counted as it comes.
                 conn.rx.offer(Offer::read(bytes)?);

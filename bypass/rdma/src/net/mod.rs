@@ -10,16 +10,15 @@ mod polling;
 mod receiving;
 mod remote;
 mod sending;
+mod transport;
 
 pub(crate) use sending::KEPT;
 
 use crate::Config;
-use crate::calls::{Calls, Completed, Status};
-use crate::carrier::Carrier;
-use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
-use crate::verbs::{
-    Completion, CompletionQueue, Datagram, Datagrams, Error, Errored, QueuePair, Region, SharedQueue, Window,
-};
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::{ConnCore, Connection, Pending, Receiving, Sending, Stage};
+use crate::provider::{Provider, WcOpcode, WcStatus};
+use crate::verbs::{Completion, Cq, Datagram, Error, Errored, Mr, Mw, Qp, Srq, UdQp};
 use draining::Draining;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
@@ -34,22 +33,22 @@ const BURST: usize = 32;
 const PROBE_STARVED: Duration = Duration::from_micros(100);
 
 /// What a worker has of its device.
-pub struct Parts<C: Calls> {
+pub struct Parts<C: Provider> {
     /// Where completions of its connections go.
-    pub queues: Vec<CompletionQueue<C>>,
+    pub cqs: Vec<Cq<C>>,
     /// The buffers that all its connections share, if they do.
-    pub shared: Option<SharedQueue<C>>,
+    pub srq: Option<Srq<C>>,
     /// The queue pair that all of them go by, if they are sessions.
-    pub datagrams: Option<Datagrams<C>>,
+    pub datagrams: Option<UdQp<C>>,
     /// The memory that the device reaches.
-    pub region: Region<C>,
+    pub mr: Mr<C>,
     /// Where what is sent and what is read is put: a part of the region.
     pub arena: Arena,
     /// Where buffers for messages are taken from, and messages of a few bytes that make the peer go on: another part, so that what
     /// services have to send leaves room for both.
     pub buffers: Arena,
     /// Windows through which peers read, which are all that there are.
-    pub windows: Vec<Window<C>>,
+    pub mws: Vec<Mw<C>>,
     /// Whether what a window is bound to is registered for that alone, since the device does not keep to a window's bounds.
     pub narrow: bool,
     /// Whether it does atomic operations.
@@ -62,28 +61,28 @@ enum Early {
     Datagram(Datagram),
 }
 
-pub(crate) struct Net<C: Calls> {
+pub(crate) struct Net<C: Provider> {
     pub now: Instant,
     pub worker: usize,
     config: Config,
-    queues: Vec<CompletionQueue<C>>,
-    shared: Option<SharedQueue<C>>,
-    region: Region<C>,
+    cqs: Vec<Cq<C>>,
+    srq: Option<Srq<C>>,
+    mr: Mr<C>,
     arena: Arena,
     buffers: Arena,
-    windows: Vec<Window<C>>,
+    mws: Vec<Mw<C>>,
     narrow: bool,
     atomics: bool,
     pub slots: ConnSlab<Connection<C>>,
     /// The queue pair by which all sessions go, if there are any.
-    datagrams: Option<Datagrams<C>>,
+    datagrams: Option<UdQp<C>>,
     /// By the number of what carries it.
     by_number: HashMap<u64, ConnId, foldhash::fast::FixedState>,
     /// What has come for connections that are being made, by their numbers.
     expected: HashMap<u64, Vec<Early>, foldhash::fast::FixedState>,
     /// Queue pairs of connections that are over, until they are drained, by their numbers; and those that are.
     draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
-    pub drained: Vec<QueuePair<C, Errored>>,
+    pub drained: Vec<Qp<C, Errored>>,
     /// Queue pairs for which all is to be polled that has been completed, and those for which it has been.
     polling: Polling,
     pub polled_for: Vec<u32>,
@@ -108,7 +107,7 @@ pub(crate) struct Net<C: Calls> {
     /// The numbers of connections that are lost, and why.
     pub lost: Vec<(u64, CloseReason)>,
     /// Links that are over.
-    pub buried: Vec<Link<C>>,
+    pub buried: Vec<ConnCore<C>>,
     polled: Vec<Completion>,
     /// There is no device any more.
     is_over: bool,
@@ -118,19 +117,19 @@ pub(crate) struct Net<C: Calls> {
     probed: Instant,
 }
 
-impl<C: Calls> Net<C> {
+impl<C: Provider> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queues, shared, datagrams, region, arena, buffers, windows, narrow, atomics } = parts;
+        let Parts { cqs, srq, datagrams, mr, arena, buffers, mws, narrow, atomics } = parts;
         Net {
             now: Instant::ZERO,
             worker,
-            queues,
-            shared,
+            cqs,
+            srq,
             datagrams,
-            region,
+            mr,
             arena,
             buffers,
-            windows,
+            mws,
             narrow,
             atomics,
             slots: ConnSlab::new(worker, config.max_connections),
@@ -166,8 +165,8 @@ impl<C: Calls> Net<C> {
     }
 
     /// A connection has been made, for which there is room.
-    pub fn add(&mut self, link: Link<C>, origin: Origin) {
-        let number = link.carrier.number();
+    pub fn add(&mut self, link: ConnCore<C>, origin: Origin) {
+        let number = link.transport.number();
         let Some(id) = self.slots.insert(Connection::new(link, self.now)) else { unreachable!("there is room") };
         self.by_number.insert(number, id);
         self.take_in_early(number);
@@ -181,14 +180,14 @@ impl<C: Calls> Net<C> {
     }
 
     /// A window in the place of one that went with a link.
-    pub fn add_window(&mut self, window: Window<C>) {
-        self.windows.push(window);
+    pub fn add_window(&mut self, mw: Mw<C>) {
+        self.mws.push(mw);
     }
 
     /// Windows that no connection has.
     #[cfg(test)]
     pub fn free_windows(&self) -> usize {
-        self.windows.len()
+        self.mws.len()
     }
 
     /// The connection whose queue pair, or session, has this number.
@@ -207,9 +206,9 @@ impl<C: Calls> Net<C> {
     }
 
     fn poll_queues(&mut self) {
-        let Net { queues, polled, is_drained, .. } = self;
-        let result = queues.iter_mut().try_for_each(|queue| {
-            let completions = queue.poll(BURST)?;
+        let Net { cqs, polled, is_drained, .. } = self;
+        let result = cqs.iter_mut().try_for_each(|cq| {
+            let completions = cq.poll(BURST)?;
             *is_drained &= completions.len() < BURST;
             polled.extend(completions);
             Ok(())
@@ -275,12 +274,12 @@ impl<C: Calls> Net<C> {
         for index in 0..self.slots.slot_bound() {
             let Some(id) = self.slots.conn_id(index) else { continue };
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
-            let quiet_for = if conn.link.carrier.is_silent() { after / 4 } else { after };
+            let quiet_for = if conn.link.transport.is_silent() { after / 4 } else { after };
             let is_due =
-                conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.carrier.is_silent();
+                conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.transport.is_silent();
             if is_due && !conn.is_probed {
                 conn.is_probed = true;
-                conn.link.carrier.probe();
+                conn.link.transport.probe();
                 self.set_dirty(id);
             }
         }
@@ -289,7 +288,7 @@ impl<C: Calls> Net<C> {
     /// Asks the completion queues to ring their channel at the next completion.
     pub fn arm(&mut self) {
         if !self.is_over
-            && let Err(error) = self.queues.iter_mut().try_for_each(CompletionQueue::notify)
+            && let Err(error) = self.cqs.iter_mut().try_for_each(Cq::notify)
         {
             self.give_up(&error);
         }
@@ -336,21 +335,21 @@ impl<C: Calls> Net<C> {
         {
             return self.datagram_completed(completion);
         }
-        let number = completion.pair().into();
+        let number = completion.qp().into();
         let id = self.of_number(number);
         if id.is_none() {
             if let Some(early) = self.expected.get_mut(&number) {
                 return early.push(Early::Completion(completion));
             }
-            if self.draining.contains_key(&completion.pair()) {
+            if self.draining.contains_key(&completion.qp()) {
                 return self.come_back(completion);
             }
         }
-        if let Some(shared) = &mut self.shared
+        if let Some(srq) = &mut self.srq
             && completion.is_buffer()
-            && shared.owns(&completion)
+            && srq.owns(&completion)
         {
-            let message = shared.complete(completion);
+            let message = srq.complete(completion);
             if let Some(id) = id {
                 self.message(id, message);
             }
@@ -359,16 +358,16 @@ impl<C: Calls> Net<C> {
         // One that is over may have the number of another, whose completions are still to come.
         let Some(id) = id else { return };
         let Some(conn) = self.slots.get_mut(id) else { return };
-        let Some(pair) = conn.link.carrier.pair().filter(|pair| pair.owns(&completion)) else { return };
+        let Some(qp) = conn.link.transport.qp().filter(|qp| qp.owns(&completion)) else { return };
         if completion.is_buffer() {
-            let is_written = completion.what() == Completed::ReceiveWrite;
-            let message = pair.received(completion);
+            let is_written = completion.opcode() == WcOpcode::ReceiveWrite;
+            let message = qp.received(completion);
             if let (true, Ok(copy)) = (is_written, &message) {
                 self.summary.copied_bytes += copy.len() as u64;
             }
             self.message(id, message);
         } else {
-            let done = pair.sent(completion);
+            let done = qp.sent(completion);
             self.done(id, done);
         }
     }
@@ -385,13 +384,13 @@ impl<C: Calls> Net<C> {
     }
 
     /// The queue pair of a connection has failed.
-    fn fail(&mut self, id: ConnId, status: Status) {
-        if status == Status::Flushed {
+    fn fail(&mut self, id: ConnId, status: WcStatus) {
+        if status == WcStatus::Flushed {
             // Buffers come back so, too, when the peer, which had finished, was the first to end the connection.
             return self.end_lost(id, CloseReason::Reset);
         }
         tracing::debug!("connection {id:?}: {status}");
-        self.end(id, if status == Status::RetryExceeded { CloseReason::TimedOut } else { CloseReason::Reset });
+        self.end(id, if status == WcStatus::RetryExceeded { CloseReason::TimedOut } else { CloseReason::Reset });
     }
 
     /// The connection is lost: that is no error where both had finished.
@@ -413,10 +412,10 @@ impl<C: Calls> Net<C> {
     pub fn remove(&mut self, id: ConnId) -> Option<Connection<C>> {
         let mut conn = self.slots.remove(id)?;
         self.timers.cancel(id, &mut conn.timer);
-        if let Carrier::Session(peer) = &mut conn.link.carrier {
+        if let ConnTransport::Ud(peer) = &mut conn.link.transport {
             self.session_timers.cancel(id, &mut peer.timer);
         }
-        self.by_number.remove(&conn.link.carrier.number());
+        self.by_number.remove(&conn.link.transport.number());
         Some(conn)
     }
 
@@ -453,7 +452,7 @@ impl<C: Calls> Net<C> {
     pub fn end(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
         conn.stage = Stage::Ended(reason);
-        let is_session = matches!(conn.link.carrier, Carrier::Session(_));
+        let is_session = matches!(conn.link.transport, ConnTransport::Ud(_));
         conn.tx.clear();
         conn.wants_room = false;
         conn.pending.writable = false;

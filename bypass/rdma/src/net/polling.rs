@@ -2,8 +2,8 @@
 //! would hear of else.
 
 use super::{BURST, Net};
-use crate::calls::Calls;
-use crate::verbs::CompletionQueue;
+use crate::provider::Provider;
+use crate::verbs::Cq;
 
 /// These queue pairs, by their numbers, and for each how often the queues are polled at most until that is done: as often as it takes
 /// for a queue that was full, while what is completed meanwhile comes behind (IBA 10.3.1).
@@ -24,10 +24,10 @@ impl Polling {
     }
 }
 
-impl<C: Calls> Net<C> {
+impl<C: Provider> Net<C> {
     /// All is to be polled that has been completed for a queue pair.
     pub fn poll_for(&mut self, number: u32) {
-        let entries = self.queues.iter().map(CompletionQueue::entries).max().unwrap_or(0);
+        let entries = self.cqs.iter().map(Cq::entries).max().unwrap_or(0);
         self.polling.0.push((number, entries.div_ceil(BURST as u32).max(1)));
     }
 }

@@ -1,20 +1,20 @@
 //! From the queue pairs to the receive queues.
 
 use super::Net;
-use crate::calls::{Calls, Status};
-use crate::carrier::Carrier;
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
 use crate::connection::{Reader, Receiving, Stage};
-use crate::verbs::RingPlace;
-use crate::wire::{HEADER, Header, Kind, OFFERS, Offer, Senseless};
+use crate::provider::{Provider, WcStatus};
+use crate::verbs::RingAddr;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult};
 
 /// Bytes that are read from a peer's memory by one request, at most.
 const READ: usize = 64 << 10;
 
-impl<C: Calls> Net<C> {
+impl<C: Provider> Net<C> {
     /// A message has come for a connection, or a buffer of its has come back without one.
     #[inline]
-    pub(super) fn message(&mut self, id: ConnId, message: Result<Bytes, Status>) {
+    pub(super) fn message(&mut self, id: ConnId, message: Result<Bytes, WcStatus>) {
         let bytes = match message {
             Ok(bytes) => bytes,
             Err(status) => return self.fail(id, status),
@@ -26,7 +26,7 @@ impl<C: Calls> Net<C> {
             conn.hear(self.now);
             if !conn.link.credits.allows(conn.link.used) {
                 // Where buffers are shared, those are others'.
-                return self.refuse(id, &Senseless);
+                return self.refuse(id, &Malformed);
             }
         }
         if let Err(error) = self.read_message(id, bytes) {
@@ -35,10 +35,10 @@ impl<C: Calls> Net<C> {
         self.set_dirty(id);
     }
 
-    fn read_message(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Senseless> {
+    fn read_message(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Malformed> {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
         let Header { kind, credits } = Header::read(&bytes)?;
-        conn.link.credits.gain(credits).map_err(|_| Senseless)?;
+        conn.link.credits.gain(credits).map_err(|_| Malformed)?;
         if conn.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
             return self.discard_message(id, kind, &bytes);
         }
@@ -54,24 +54,24 @@ impl<C: Calls> Net<C> {
             Kind::Offer => {
                 conn.open_offers += 1;
                 if conn.open_offers > OFFERS || !conn.link.takes_offers {
-                    return Err(Senseless);
+                    return Err(Malformed);
                 }
                 conn.rx.offer(Offer::read(&bytes)?);
             }
             Kind::Taken => {
                 conn.taken += 1;
                 if conn.taken > conn.offered {
-                    return Err(Senseless);
+                    return Err(Malformed);
                 }
             }
             Kind::Ring => {
-                let Offer { address, remote_key, len } = Offer::read(&bytes)?;
+                let Offer { address, rkey, len } = Offer::read(&bytes)?;
                 let (slot, all) = std::mem::take(&mut conn.link.their_buffers);
                 if len != all {
-                    return Err(Senseless);
+                    return Err(Malformed);
                 }
-                let pair = conn.link.carrier.pair().ok_or(Senseless)?;
-                pair.write_to(RingPlace { address, remote_key, len }, slot);
+                let qp = conn.link.transport.qp().ok_or(Malformed)?;
+                qp.write_to(RingAddr { address, rkey, len }, slot);
             }
             Kind::Finish => {
                 conn.receiving = Receiving::Ended;
@@ -104,8 +104,8 @@ impl<C: Calls> Net<C> {
     /// Asks for what the peer offers, as far as there is room for it.
     pub(super) fn ask(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        let Some(pair) = conn.link.carrier.pair() else { return };
-        while pair.room() > super::sending::KEPT
+        let Some(qp) = conn.link.transport.qp() else { return };
+        while qp.room() > super::sending::KEPT
             && let Some(offer) = conn.rx.wanted(READ, self.config.rx_buffer)
         {
             let len = offer.len as usize;
@@ -113,7 +113,7 @@ impl<C: Calls> Net<C> {
                 self.starved.push(id);
                 return;
             };
-            if pair.read(into, offer.address, offer.remote_key).is_err() {
+            if qp.read(into, offer.address, offer.rkey).is_err() {
                 return;
             }
             conn.readers.push_back(Reader::Stream);
@@ -122,10 +122,10 @@ impl<C: Calls> Net<C> {
     }
 
     /// Posts buffers in the place of those of the shared queue that were used, whoever used them.
-    pub(super) fn post_shared(&mut self) {
-        let Some(shared) = self.shared.as_mut().filter(|shared| shared.room() > 0) else { return };
+    pub(super) fn post_srq_recv(&mut self) {
+        let Some(srq) = self.srq.as_mut().filter(|srq| srq.room() > 0) else { return };
         let (arena, len) = (&self.buffers, self.config.buffer);
-        if let Err(error) = shared.post((0..shared.room()).map_while(|_| arena.alloc(len))) {
+        if let Err(error) = srq.post((0..srq.room()).map_while(|_| arena.alloc(len))) {
             // It is tried again in the next turn; meanwhile nobody is told that there are any.
             tracing::debug!("{error}");
         }
@@ -139,16 +139,16 @@ impl<C: Calls> Net<C> {
         if wanted == 0 {
             return;
         }
-        let posted = match (&self.shared, &mut conn.link.carrier) {
-            (None, Carrier::Pair(pair)) => {
-                let before = pair.buffers_wanted();
-                let result = pair.post((0..wanted).map_while(|_| arena.alloc(len)));
-                result.map(|()| before - pair.buffers_wanted())
+        let posted = match (&self.srq, &mut conn.link.transport) {
+            (None, ConnTransport::Rc(qp)) => {
+                let before = qp.recv_room();
+                let result = qp.post((0..wanted).map_while(|_| arena.alloc(len)));
+                result.map(|()| before - qp.recv_room())
             }
             // All are posted that there may be, or there is no memory.
-            (Some(shared), _) => Ok(if shared.room() == 0 { wanted } else { 0 }),
+            (Some(srq), _) => Ok(if srq.room() == 0 { wanted } else { 0 }),
             // A datagram that finds no buffer comes again.
-            (None, Carrier::Session(_)) => Ok(wanted),
+            (None, ConnTransport::Ud(_)) => Ok(wanted),
         };
         match posted {
             Ok(posted) => {

@@ -1,34 +1,34 @@
 //! From the service through the send queues to the queue pairs.
 
 use super::Net;
-use crate::calls::{Calls, Status};
-use crate::carrier::Carrier;
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::tx::Made;
+use crate::connection::wire::{Kind, OFFERS, Offer};
 use crate::connection::{Connection, Sending, Stage};
-use crate::tx::Made;
-use crate::verbs::{Done, Error, RingPlace};
-use crate::wire::{Kind, OFFERS, Offer};
+use crate::provider::{Provider, WcStatus};
+use crate::verbs::{Done, Error, RingAddr};
 use linerate_bypass::{Bytes, CloseReason, ConnId};
 use std::io::ErrorKind;
 
 /// Room in a send queue that is kept: for an offer's two requests, and a message of credits.
 pub(crate) const KEPT: usize = 3;
 
-impl<C: Calls> Net<C> {
+impl<C: Provider> Net<C> {
     /// A request of a connection has been done, or not.
-    pub(super) fn done(&mut self, id: ConnId, done: Result<Done<C>, Status>) {
+    pub(super) fn done(&mut self, id: ConnId, done: Result<Done<C>, WcStatus>) {
         match done {
             Ok(Done::Sent) => {}
             Ok(Done::Read(bytes)) => self.read(id, bytes),
             Ok(Done::Was(was)) => self.was(id, was),
-            Ok(Done::Opened(opened)) => {
+            Ok(Done::BoundMw(opened)) => {
                 if let Some(conn) = self.slots.get_mut(id) {
                     conn.link.opened.push_back(opened);
                 }
             }
-            Ok(Done::Closed(window, _)) => {
-                self.windows.push(window);
+            Ok(Done::Closed(mw, _)) => {
+                self.mws.push(mw);
                 if let Some(conn) = self.slots.get_mut(id) {
-                    conn.link.windows -= 1;
+                    conn.link.mws -= 1;
                 }
             }
             Err(status) => return self.fail(id, status),
@@ -43,7 +43,7 @@ impl<C: Calls> Net<C> {
     #[inline]
     pub(super) fn all_may_be_sent(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        if conn.sending == Sending::Finishing && conn.link.carrier.under_way() == 0 {
+        if conn.sending == Sending::Finishing && conn.link.transport.outstanding() == 0 {
             conn.sending = Sending::Finished;
             if conn.is_finished() {
                 self.end(id, CloseReason::Finished);
@@ -92,7 +92,7 @@ impl<C: Calls> Net<C> {
 
     /// Sends and posts all that can be.
     pub fn flush_all(&mut self) {
-        self.post_shared();
+        self.post_srq_recv();
         while let Some(id) = self.dirty.pop() {
             let Some(conn) = self.slots.get_mut(id) else { continue };
             conn.dirty = false;
@@ -112,60 +112,60 @@ impl<C: Calls> Net<C> {
     fn flush(&mut self, id: ConnId) -> Result<(), Error> {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
         let before = conn.tx.len();
-        if let Some(pair) = conn.link.carrier.pair() {
+        if let Some(qp) = conn.link.transport.qp() {
             while conn.taken > 0
-                && pair.room() > KEPT
+                && qp.room() > KEPT
                 && let Some(opened) = conn.link.opened.pop_front()
             {
                 (conn.taken, conn.offered) = (conn.taken - 1, conn.offered - 1);
                 // There is room.
-                let _ = pair.close(opened);
+                let _ = qp.close(opened);
             }
-            if let Some(place) = pair.open_ring() {
+            if let Some(place) = qp.open_ring() {
                 conn.link.ring = Some(place);
             }
         }
         let mut has_memory = true;
-        while has_memory && conn.link.carrier.room() > KEPT && conn.link.credits.sendable() > 0 {
+        while has_memory && conn.link.transport.room() > KEPT && conn.link.credits.sendable() > 0 {
             if conn.to_take > 0 {
                 has_memory = conn.link.say(&self.buffers, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
                 continue;
             }
-            if let Some(RingPlace { address, remote_key, len }) = conn.link.ring {
-                has_memory = conn.link.say(&self.buffers, Kind::Ring, Some(Offer { address, remote_key, len }))?;
+            if let Some(RingAddr { address, rkey, len }) = conn.link.ring {
+                has_memory = conn.link.say(&self.buffers, Kind::Ring, Some(Offer { address, rkey, len }))?;
                 conn.link.ring.take_if(|_| has_memory);
                 continue;
             }
-            let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.windows.is_empty();
+            let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.mws.is_empty();
             let large = if may_offer { self.config.offer_from } else { usize::MAX };
-            if let Some(slice) = conn.tx.take_large(large, |slice| self.region.contains(slice))
-                && let Some(window) = self.windows.pop()
-                && let Some(pair) = conn.link.carrier.pair()
+            if let Some(slice) = conn.tx.take_large(large, |slice| self.mr.contains(slice))
+                && let Some(mw) = self.mws.pop()
+                && let Some(qp) = conn.link.transport.qp()
             {
                 let (address, len) = (slice.as_ptr().addr() as u64, slice.len() as u32);
-                let remote_key = match pair.open(window, slice, self.narrow) {
+                let rkey = match qp.open(mw, slice, self.narrow) {
                     Ok(key) => key,
-                    Err((window, slice)) => {
+                    Err((mw, slice)) => {
                         // It can be sent all the same.
-                        self.windows.push(window);
+                        self.mws.push(mw);
                         conn.tx.put_back(slice);
                         conn.link.takes_offers = false;
                         continue;
                     }
                 };
-                conn.link.windows += 1;
+                conn.link.mws += 1;
                 conn.offered += 1;
-                if !conn.link.say(&self.buffers, Kind::Offer, Some(Offer { address, remote_key, len }))? {
+                if !conn.link.say(&self.buffers, Kind::Offer, Some(Offer { address, rkey, len }))? {
                     // It is opened, and nobody knows.
                     return Err(Error { what: "offer a slice", error: ErrorKind::OutOfMemory.into() });
                 }
                 self.summary.tx_bytes += u64::from(len);
             } else if !conn.tx.is_empty() {
                 let Connection { link, tx, .. } = conn;
-                let most = (link.longest, link.carrier.pieces());
-                let reaches = |slice: &[u8]| self.region.contains(slice);
+                let most = (link.longest, link.transport.max_pieces());
+                let reaches = |slice: &[u8]| self.mr.contains(slice);
                 let made = tx.message(&self.arena, || link.header(Kind::Data), most, large, reaches);
                 has_memory = made.is_some();
                 if let Some(Made { mut message, copied }) = made {
@@ -183,20 +183,20 @@ impl<C: Calls> Net<C> {
                 break;
             }
         }
-        if conn.link.credits.is_overdue() && conn.link.carrier.room() > 0 {
+        if conn.link.credits.is_overdue() && conn.link.transport.room() > 0 {
             has_memory &= conn.link.say(&self.buffers, Kind::Credit, None)?;
         }
         if !has_memory {
             self.starved.push(id);
         }
-        let is_session = match &mut conn.link.carrier {
-            Carrier::Pair(pair) => {
-                let (requests, posts) = pair.flush()?;
+        let is_session = match &mut conn.link.transport {
+            ConnTransport::Rc(qp) => {
+                let (requests, posts) = qp.flush()?;
                 self.summary.verbs.requests += requests;
                 self.summary.verbs.posts += posts;
                 false
             }
-            Carrier::Session(_) => true,
+            ConnTransport::Ud(_) => true,
         };
         if conn.wants_room && conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
             conn.wants_room = false;

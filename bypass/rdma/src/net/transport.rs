@@ -1,13 +1,13 @@
 //! What a service can do with connections over verbs.
 
-use crate::calls::Calls;
 use crate::connection::{Connection, Stage};
 use crate::net::Net;
+use crate::provider::Provider;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Transport};
 use std::net::SocketAddr;
 
-impl<C: Calls> Transport for Net<C> {
+impl<C: Provider> Transport for Net<C> {
     fn now(&self) -> Instant {
         self.now
     }

@@ -1,10 +1,10 @@
 //! The connection manager. Its identifiers never hold a queue pair: ours is named by its number, and its states are brought
-//! about by [`pair`](super::pair).
+//! about by [`qp`](super::pair).
 
-use super::Native;
+use super::RdmaCore;
 use super::answer::{done, is_nothing, made, object, set_nonblocking};
-use super::connect_values::{Address, address, event_value, parameters};
-use crate::calls::{CmEvent, CmParameters, Handle, Private};
+use super::cm_values::{Address, address, event_value, parameters};
+use crate::provider::{CmConnParam, CmEvent, Handle, PrivateData};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
 use std::io;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-pub(super) fn create_channel() -> io::Result<(Handle, RawFd)> {
+pub(super) fn create_comp_channel() -> io::Result<(Handle, RawFd)> {
     // SAFETY: it needs nothing.
     let channel = unsafe { sys::rdma_create_event_channel() };
     let handle = made(channel)?;
@@ -28,15 +28,15 @@ pub(super) fn create_channel() -> io::Result<(Handle, RawFd)> {
 }
 
 /// # Safety
-/// As [`Calls::cm_destroy_channel`](crate::calls::Calls::cm_destroy_channel).
-pub(super) unsafe fn destroy_channel(channel: Handle) -> io::Result<()> {
+/// As [`Provider::cm_destroy_event_channel`](linerate_rdma_provider::Provider::cm_destroy_channel).
+pub(super) unsafe fn destroy_comp_channel(channel: Handle) -> io::Result<()> {
     // SAFETY: it is a live channel.
     unsafe { sys::rdma_destroy_event_channel(object(channel)) };
     Ok(())
 }
 
 /// # Safety
-/// As [`Calls::cm_event`](crate::calls::Calls::cm_event).
+/// As [`Provider::cm_get_event`](linerate_rdma_provider::Provider::cm_event).
 pub(super) unsafe fn event(channel: Handle) -> io::Result<Option<CmEvent>> {
     let mut event = null_mut();
     // SAFETY: it is a live channel.
@@ -53,7 +53,7 @@ pub(super) unsafe fn event(channel: Handle) -> io::Result<Option<CmEvent>> {
 }
 
 /// # Safety
-/// As [`Calls::cm_create`](crate::calls::Calls::cm_create).
+/// As [`Provider::cm_create_id`](linerate_rdma_provider::Provider::cm_create).
 pub(super) unsafe fn create(channel: Handle) -> io::Result<Handle> {
     let mut id = null_mut();
     // SAFETY: it is a live channel.
@@ -62,14 +62,14 @@ pub(super) unsafe fn create(channel: Handle) -> io::Result<Handle> {
 }
 
 /// # Safety
-/// As [`Calls::cm_destroy`](crate::calls::Calls::cm_destroy).
+/// As [`Provider::cm_destroy_id`](linerate_rdma_provider::Provider::cm_destroy).
 pub(super) unsafe fn destroy(id: Handle) -> io::Result<()> {
     // SAFETY: it is a live identifier, and all of its events that were taken are acknowledged.
     done(unsafe { sys::rdma_destroy_id(object(id)) })
 }
 
 /// # Safety
-/// As [`Calls::cm_listen`](crate::calls::Calls::cm_listen).
+/// As [`Provider::cm_listen`](linerate_rdma_provider::Provider::cm_listen).
 pub(super) unsafe fn listen(id: Handle, at: SocketAddr, backlog: u32) -> io::Result<SocketAddr> {
     let id: *mut sys::rdma_cm_id = object(id);
     let mut to_bind = Address::new(at);
@@ -83,7 +83,7 @@ pub(super) unsafe fn listen(id: Handle, at: SocketAddr, backlog: u32) -> io::Res
 }
 
 /// # Safety
-/// As [`Calls::cm_resolve_address`](crate::calls::Calls::cm_resolve_address).
+/// As [`Provider::cm_resolve_addr`](linerate_rdma_provider::Provider::cm_resolve_address).
 pub(super) unsafe fn resolve_address(id: Handle, remote: SocketAddr, timeout_ms: u32) -> io::Result<()> {
     let mut remote = Address::new(remote);
     let timeout = c_int::try_from(timeout_ms).unwrap_or(c_int::MAX);
@@ -92,21 +92,21 @@ pub(super) unsafe fn resolve_address(id: Handle, remote: SocketAddr, timeout_ms:
 }
 
 /// # Safety
-/// As [`Calls::cm_resolve_route`](crate::calls::Calls::cm_resolve_route).
+/// As [`Provider::cm_resolve_route`](linerate_rdma_provider::Provider::cm_resolve_route).
 pub(super) unsafe fn resolve_route(id: Handle, timeout_ms: u32) -> io::Result<()> {
     // SAFETY: it is a live identifier.
     done(unsafe { sys::rdma_resolve_route(object(id), c_int::try_from(timeout_ms).unwrap_or(c_int::MAX)) })
 }
 
 /// # Safety
-/// As [`Calls::cm_is_here`](crate::calls::Calls::cm_is_here).
-pub(super) unsafe fn is_here(native: &Native, id: Handle) -> bool {
+/// As [`Provider::cm_is_here`](linerate_rdma_provider::Provider::cm_is_here).
+pub(super) unsafe fn is_here(native: &RdmaCore, id: Handle) -> bool {
     // SAFETY: it is a live identifier, whose context is written when an event about it is got: by the same caller.
     unsafe { (*object::<sys::rdma_cm_id>(id)).verbs == native.context.as_ptr() }
 }
 
 /// # Safety
-/// As [`Calls::cm_addresses`](crate::calls::Calls::cm_addresses).
+/// As [`Provider::cm_addresses`](linerate_rdma_provider::Provider::cm_addresses).
 pub(super) unsafe fn addresses(id: Handle) -> Option<(SocketAddr, SocketAddr)> {
     // SAFETY: it is a live identifier, and its addresses are written when an event about it is got: by the same caller.
     let route = unsafe { &(*object::<sys::rdma_cm_id>(id)).route.addr };
@@ -115,39 +115,39 @@ pub(super) unsafe fn addresses(id: Handle) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 /// # Safety
-/// As [`Calls::cm_connect`](crate::calls::Calls::cm_connect).
-pub(super) unsafe fn connect(id: Handle, with: &CmParameters) -> io::Result<()> {
+/// As [`Provider::cm_connect`](linerate_rdma_provider::Provider::cm_connect).
+pub(super) unsafe fn connect(id: Handle, with: &CmConnParam) -> io::Result<()> {
     let mut raw = parameters(with);
     // SAFETY: it is a live identifier; the structure, and the private data that it points at, live through the call.
     done(unsafe { sys::rdma_connect(object(id), &mut raw) })
 }
 
 /// # Safety
-/// As [`Calls::cm_establish`](crate::calls::Calls::cm_establish).
+/// As [`Provider::cm_establish`](linerate_rdma_provider::Provider::cm_establish).
 pub(super) unsafe fn establish(id: Handle) -> io::Result<()> {
     // SAFETY: it is a live identifier.
     done(unsafe { sys::rdma_establish(object(id)) })
 }
 
 /// # Safety
-/// As [`Calls::cm_accept`](crate::calls::Calls::cm_accept).
-pub(super) unsafe fn accept(id: Handle, with: &CmParameters) -> io::Result<()> {
+/// As [`Provider::cm_accept`](linerate_rdma_provider::Provider::cm_accept).
+pub(super) unsafe fn accept(id: Handle, with: &CmConnParam) -> io::Result<()> {
     let mut raw = parameters(with);
     // SAFETY: as for `connect`.
     done(unsafe { sys::rdma_accept(object(id), &mut raw) })
 }
 
 /// # Safety
-/// As [`Calls::cm_reject`](crate::calls::Calls::cm_reject).
-pub(super) unsafe fn reject(id: Handle, private: &[u8]) -> io::Result<()> {
-    let private = Private::new(private);
-    let bytes = private.bytes();
+/// As [`Provider::cm_reject`](linerate_rdma_provider::Provider::cm_reject).
+pub(super) unsafe fn reject(id: Handle, private_data: &[u8]) -> io::Result<()> {
+    let private_data = PrivateData::new(private_data);
+    let bytes = private_data.bytes();
     // SAFETY: it is a live identifier, and the bytes live through the call.
     done(unsafe { sys::rdma_reject(object(id), bytes.as_ptr().cast(), bytes.len() as u8) })
 }
 
 /// # Safety
-/// As [`Calls::cm_disconnect`](crate::calls::Calls::cm_disconnect).
+/// As [`Provider::cm_disconnect`](linerate_rdma_provider::Provider::cm_disconnect).
 pub(super) unsafe fn disconnect(id: Handle) -> io::Result<()> {
     // SAFETY: it is a live identifier.
     done(unsafe { sys::rdma_disconnect(object(id)) })

@@ -1,6 +1,6 @@
 //! The connection manager's values and ours.
 
-use crate::calls::{CmEvent, CmEventKind, CmParameters, Handle, Private};
+use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData};
 use rdma_mummy_sys as sys;
 use std::mem::zeroed;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -66,18 +66,18 @@ pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 /// What points at `with`'s private data, and lives no longer.
-pub(super) fn parameters(with: &CmParameters) -> sys::rdma_conn_param {
-    let private = with.private.bytes();
+pub(super) fn parameters(with: &CmConnParam) -> sys::rdma_conn_param {
+    let private_data = with.private_data.bytes();
     sys::rdma_conn_param {
-        private_data: private.as_ptr().cast(),
-        private_data_len: private.len() as u8,
-        responder_resources: with.reads_answered,
-        initiator_depth: with.reads_asked,
+        private_data: private_data.as_ptr().cast(),
+        private_data_len: private_data.len() as u8,
+        responder_resources: with.responder_resources,
+        initiator_depth: with.initiator_depth,
         flow_control: 1,
         retry_count: with.retries.min(7),
-        rnr_retry_count: with.not_ready_retries.min(7),
+        rnr_retry_count: with.rnr_retries.min(7),
         srq: u8::from(with.is_shared),
-        qp_num: with.pair,
+        qp_num: with.qp,
     }
 }
 
@@ -107,10 +107,10 @@ pub(super) unsafe fn event_value(event: &sys::rdma_cm_event) -> CmEvent {
         id: handle(event.id),
         kind,
         status: event.status,
-        reads_asked: 0,
-        reads_answered: 0,
-        pair: 0,
-        private: Private::default(),
+        initiator_depth: 0,
+        responder_resources: 0,
+        qp: 0,
+        private_data: PrivateData::default(),
     };
     let has_parameters = matches!(
         kind,
@@ -120,13 +120,13 @@ pub(super) unsafe fn event_value(event: &sys::rdma_cm_event) -> CmEvent {
         // SAFETY: for reliable connections this member is written with these events.
         let said = unsafe { &event.param.conn };
         // What the peer asks for is for us to answer, and the other way round (rdma_get_cm_event(3)).
-        value.reads_asked = said.responder_resources;
-        value.reads_answered = said.initiator_depth;
-        value.pair = said.qp_num;
+        value.initiator_depth = said.responder_resources;
+        value.responder_resources = said.initiator_depth;
+        value.qp = said.qp_num;
         if !said.private_data.is_null() {
             // SAFETY: so many bytes are there, as part of the event.
             let bytes = unsafe { slice::from_raw_parts(said.private_data.cast(), said.private_data_len.into()) };
-            value.private = Private::new(bytes);
+            value.private_data = PrivateData::new(bytes);
         }
     }
     value
@@ -156,15 +156,15 @@ mod tests {
         assert_eq!(bytes[2..], [0, 7, 10, 9, 0, 1]);
     }
 
-    fn given() -> CmParameters {
-        CmParameters {
-            pair: 17,
-            reads_answered: 3,
-            reads_asked: 4,
+    fn given() -> CmConnParam {
+        CmConnParam {
+            qp: 17,
+            responder_resources: 3,
+            initiator_depth: 4,
             retries: 9,
-            not_ready_retries: 6,
+            rnr_retries: 6,
             is_shared: true,
-            private: Private::new(b"hello"),
+            private_data: PrivateData::new(b"hello"),
         }
     }
 
@@ -174,10 +174,10 @@ mod tests {
         let raw = parameters(&with);
         assert_eq!((raw.qp_num, raw.responder_resources, raw.initiator_depth, raw.srq), (17, 3, 4, 1));
         assert_eq!((raw.retry_count, raw.rnr_retry_count), (7, 6));
-        assert_eq!((raw.private_data.addr(), raw.private_data_len), (with.private.bytes().as_ptr().addr(), 5));
+        assert_eq!((raw.private_data.addr(), raw.private_data_len), (with.private_data.bytes().as_ptr().addr(), 5));
     }
 
-    fn event(kind: u32, with: &CmParameters) -> CmEvent {
+    fn event(kind: u32, with: &CmConnParam) -> CmEvent {
         let conn = parameters(with);
         let event = sys::rdma_cm_event {
             id: std::ptr::without_provenance_mut(0x1000),
@@ -194,8 +194,8 @@ mod tests {
     fn an_event_says_what_the_peer_said() {
         let read = event(4, &given());
         assert_eq!((read.id, read.kind), (Handle(0x1000), CmEventKind::Request { listener: Handle(0x2000) }));
-        assert_eq!((read.reads_asked, read.reads_answered, read.pair, read.status), (3, 4, 17, -110));
-        assert_eq!(read.private.bytes(), b"hello");
+        assert_eq!((read.initiator_depth, read.responder_resources, read.qp, read.status), (3, 4, 17, -110));
+        assert_eq!(read.private_data.bytes(), b"hello");
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         ];
         for (number, kind, carries) in kinds {
             let read = event(number, &given());
-            assert_eq!((read.kind, read.private.bytes().is_empty()), (kind, !carries));
+            assert_eq!((read.kind, read.private_data.bytes().is_empty()), (kind, !carries));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a device and its ports say about themselves.
 
-use super::Native;
+use super::RdmaCore;
 use super::answer::done;
 use super::values;
-use crate::calls::{DeviceLimits, Gid, Port, TransportKind};
+use crate::provider::{DeviceLimits, Gid, Port, TransportKind};
 use rdma_mummy_sys as sys;
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
@@ -13,7 +13,7 @@ pub(super) const RXE: &str = "rxe";
 /// Soft-iWARP.
 const SIW: &str = "siw";
 
-fn attributes(native: &Native) -> io::Result<sys::ibv_device_attr> {
+fn attributes(native: &RdmaCore) -> io::Result<sys::ibv_device_attr> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut attributes = unsafe { zeroed() };
     // SAFETY: the context is open as long as `native` lives, and the structure is written.
@@ -21,11 +21,11 @@ fn attributes(native: &Native) -> io::Result<sys::ibv_device_attr> {
     Ok(attributes)
 }
 
-pub(super) fn limits(native: &Native) -> io::Result<DeviceLimits> {
+pub(super) fn limits(native: &RdmaCore) -> io::Result<DeviceLimits> {
     Ok(values::limits(&attributes(native)?, transport(native)))
 }
 
-fn transport(native: &Native) -> TransportKind {
+fn transport(native: &RdmaCore) -> TransportKind {
     // SAFETY: the context is open, and has its device as long.
     values::transport(unsafe { (*(*native.context.as_ptr()).device).transport_type })
 }
@@ -34,7 +34,7 @@ fn transport(native: &Native) -> TransportKind {
 ///
 /// Both have numbers of vendors that no vendor has, and which nobody can change. Whether there is hardware below cannot be
 /// seen from `/sys/class/infiniband`: siw has the NIC for its parent, as NICs themselves do.
-pub(super) fn emulated_by(native: &Native) -> io::Result<Option<String>> {
+pub(super) fn emulated_by(native: &RdmaCore) -> io::Result<Option<String>> {
     let vendor = attributes(native)?.vendor_id;
     Ok(emulator(vendor).map(str::to_owned))
 }
@@ -47,7 +47,7 @@ fn emulator(vendor: u32) -> Option<&'static str> {
     }
 }
 
-fn port_attributes(native: &Native, port: u8) -> io::Result<sys::ibv_port_attr> {
+fn port_attributes(native: &RdmaCore, port: u8) -> io::Result<sys::ibv_port_attr> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut attributes = unsafe { zeroed() };
     // SAFETY: the context is open, and the structure is written.
@@ -55,11 +55,11 @@ fn port_attributes(native: &Native, port: u8) -> io::Result<sys::ibv_port_attr> 
     Ok(attributes)
 }
 
-pub(super) fn port(native: &Native, port: u8) -> io::Result<Port> {
+pub(super) fn port(native: &RdmaCore, port: u8) -> io::Result<Port> {
     values::port(&port_attributes(native, port)?)
 }
 
-pub(super) fn gids(native: &Native, port: u8) -> io::Result<Vec<Gid>> {
+pub(super) fn gids(native: &RdmaCore, port: u8) -> io::Result<Vec<Gid>> {
     let ports = attributes(native)?.phys_port_cnt;
     let mut room = 0;
     for port in 1..=ports {

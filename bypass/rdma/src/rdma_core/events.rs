@@ -1,8 +1,8 @@
 //! Completion channels, and what a device says unasked.
 
-use super::Native;
+use super::RdmaCore;
 use super::answer::{done, is_nothing, made, object, set_nonblocking};
-use crate::calls::{AsyncEvent, Handle};
+use crate::provider::{AsyncEvent, Handle};
 use rdma_mummy_sys as sys;
 use std::io;
 use std::mem::zeroed;
@@ -24,12 +24,12 @@ const _: () = {
     assert!(std::mem::offset_of!(Event, kind) == std::mem::offset_of!(sys::ibv_async_event, event_type));
 };
 
-pub(super) fn async_fd(native: &Native) -> RawFd {
+pub(super) fn async_fd(native: &RdmaCore) -> RawFd {
     // SAFETY: the context is open as long as `native` lives.
     unsafe { (*native.context.as_ptr()).async_fd }
 }
 
-pub(super) fn async_event(native: &Native) -> io::Result<Option<AsyncEvent>> {
+pub(super) fn async_event(native: &RdmaCore) -> io::Result<Option<AsyncEvent>> {
     // SAFETY: a union of pointers and a number, for which zero is a value.
     let mut event: Event = unsafe { zeroed() };
     let place = (&raw mut event).cast::<sys::ibv_async_event>();
@@ -63,23 +63,23 @@ fn value(event: &Event) -> AsyncEvent {
     const GID_CHANGE: u32 = sys::ibv_event_type::IBV_EVENT_GID_CHANGE as u32;
     const DEVICE_FATAL: u32 = sys::ibv_event_type::IBV_EVENT_DEVICE_FATAL as u32;
     match event.kind {
-        CQ_ERR => AsyncEvent::QueueError(object),
-        QP_FATAL => AsyncEvent::PairFatal(object),
-        QP_REQ_ERR => AsyncEvent::PairRequest(object),
-        QP_ACCESS_ERR => AsyncEvent::PairAccess(object),
-        COMM_EST => AsyncEvent::Established(object),
-        SRQ_LIMIT_REACHED => AsyncEvent::SharedLimit(object),
-        SRQ_ERR => AsyncEvent::SharedError(object),
-        QP_LAST_WQE_REACHED => AsyncEvent::LastBuffer(object),
+        CQ_ERR => AsyncEvent::CqError(object),
+        QP_FATAL => AsyncEvent::QpFatal(object),
+        QP_REQ_ERR => AsyncEvent::QpRequestError(object),
+        QP_ACCESS_ERR => AsyncEvent::QpAccessError(object),
+        COMM_EST => AsyncEvent::CommEstablished(object),
+        SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(object),
+        SRQ_ERR => AsyncEvent::SrqError(object),
+        QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached(object),
         PORT_ACTIVE => AsyncEvent::PortActive(port),
-        PORT_ERR => AsyncEvent::PortDown(port),
-        GID_CHANGE => AsyncEvent::GidsChanged(port),
-        DEVICE_FATAL => AsyncEvent::Fatal,
+        PORT_ERR => AsyncEvent::PortError(port),
+        GID_CHANGE => AsyncEvent::GidChange(port),
+        DEVICE_FATAL => AsyncEvent::DeviceFatal,
         other => AsyncEvent::Other(other),
     }
 }
 
-pub(super) fn create_channel(native: &Native) -> io::Result<(Handle, RawFd)> {
+pub(super) fn create_comp_channel(native: &RdmaCore) -> io::Result<(Handle, RawFd)> {
     // SAFETY: the context is open.
     let channel = unsafe { sys::ibv_create_comp_channel(native.context.as_ptr()) };
     let handle = made(channel)?;
@@ -95,24 +95,24 @@ pub(super) fn create_channel(native: &Native) -> io::Result<(Handle, RawFd)> {
 }
 
 /// # Safety
-/// As [`Calls::destroy_channel`](crate::calls::Calls::destroy_channel).
-pub(super) unsafe fn destroy_channel(channel: Handle) -> io::Result<()> {
+/// As [`Provider::destroy_comp_channel`](linerate_rdma_provider::Provider::destroy_channel).
+pub(super) unsafe fn destroy_comp_channel(channel: Handle) -> io::Result<()> {
     // SAFETY: it is a live channel.
     done(unsafe { sys::ibv_destroy_comp_channel(object(channel)) })
 }
 
 /// # Safety
-/// As [`Calls::channel_event`](crate::calls::Calls::channel_event).
-pub(super) unsafe fn channel_event(channel: Handle) -> io::Result<bool> {
-    let (mut queue, mut context) = (null_mut(), null_mut());
+/// As [`Provider::get_cq_event`](linerate_rdma_provider::Provider::channel_event).
+pub(super) unsafe fn get_cq_event(channel: Handle) -> io::Result<bool> {
+    let (mut cq, mut context) = (null_mut(), null_mut());
     // SAFETY: it is a live channel.
-    match done(unsafe { sys::ibv_get_cq_event(object(channel), &mut queue, &mut context) }) {
+    match done(unsafe { sys::ibv_get_cq_event(object(channel), &mut cq, &mut context) }) {
         Ok(()) => {}
         Err(error) if is_nothing(&error) => return Ok(false),
         Err(error) => return Err(error),
     }
     // SAFETY: one event of this queue was got; the caller keeps the queue live.
-    unsafe { sys::ibv_ack_cq_events(queue, 1) };
+    unsafe { sys::ibv_ack_cq_events(cq, 1) };
     Ok(true)
 }
 
@@ -126,19 +126,19 @@ mod tests {
 
     #[test]
     fn events_name_their_object_or_port() {
-        let pair = || sys::ibv_async_event_element_t { qp: std::ptr::without_provenance_mut(0x1000) };
-        assert_eq!(of(1, pair()), AsyncEvent::PairFatal(Handle(0x1000)));
-        assert_eq!(of(16, pair()), AsyncEvent::LastBuffer(Handle(0x1000)));
+        let qp = || sys::ibv_async_event_element_t { qp: std::ptr::without_provenance_mut(0x1000) };
+        assert_eq!(of(1, qp()), AsyncEvent::QpFatal(Handle(0x1000)));
+        assert_eq!(of(16, qp()), AsyncEvent::LastWqeReached(Handle(0x1000)));
         let port = || {
             // SAFETY: a union of pointers and a number.
             let mut element: sys::ibv_async_event_element_t = unsafe { zeroed() };
             element.port_num = 2;
             element
         };
-        assert_eq!(of(10, port()), AsyncEvent::PortDown(2));
+        assert_eq!(of(10, port()), AsyncEvent::PortError(2));
         assert_eq!(of(9, port()), AsyncEvent::PortActive(2));
-        assert_eq!(of(18, port()), AsyncEvent::GidsChanged(2));
-        assert_eq!(of(8, port()), AsyncEvent::Fatal);
+        assert_eq!(of(18, port()), AsyncEvent::GidChange(2));
+        assert_eq!(of(8, port()), AsyncEvent::DeviceFatal);
     }
 
     #[test]

@@ -1,26 +1,26 @@
 //! How much a request can carry inline: devices do not say, but when a queue pair is made.
 
-use super::{Native, objects, pair};
-use crate::calls::{Capacities, Handle, QueuePairConfig};
+use super::{RdmaCore, objects, qp};
+use crate::provider::{Handle, QpCap, QpInitAttr};
 use std::io;
 
 /// More than any device carries.
 const MOST: u32 = 1 << 14;
 
-impl Native {
+impl RdmaCore {
     /// The most bytes that a request with one segment can carry inline, found by making queue pairs.
     ///
     /// # Errors
     /// What keeps queue pairs from being made.
     pub fn inline_limit(&self) -> io::Result<u32> {
-        let domain = objects::alloc_domain(self)?;
+        let pd = objects::alloc_pd(self)?;
         // SAFETY: each is live, destroyed once, and nothing that was made of it is left.
         unsafe {
-            let limit = objects::create_queue(self, 1, None).and_then(|queue| {
-                let limit = largest(|inline| try_inline(domain, queue, inline));
-                objects::destroy_queue(queue).and(limit)
+            let limit = objects::create_cq(self, 1, None).and_then(|cq| {
+                let limit = largest(|inline| try_inline(pd, cq, inline));
+                objects::destroy_cq(cq).and(limit)
             });
-            objects::dealloc_domain(domain).and(limit)
+            objects::dealloc_pd(pd).and(limit)
         }
     }
 }
@@ -29,14 +29,14 @@ impl Native {
 ///
 /// # Safety
 /// The domain and the queue are live.
-unsafe fn try_inline(domain: Handle, queue: Handle, inline: u32) -> io::Result<u32> {
-    let capacities = Capacities { sends: 1, receives: 1, send_segments: 1, receive_segments: 1, inline };
-    let config = QueuePairConfig { send_queue: queue, receive_queue: queue, shared: None, capacities };
+unsafe fn try_inline(pd: Handle, cq: Handle, inline: u32) -> io::Result<u32> {
+    let cap = QpCap { sends: 1, receives: 1, send_sges: 1, recv_sges: 1, inline };
+    let config = QpInitAttr { send_cq: cq, recv_cq: cq, srq: None, cap };
     // SAFETY: the domain and the queue are live; the queue pair is destroyed at once.
     unsafe {
-        let (made, _, capacities) = pair::create(domain, &config)?;
-        pair::destroy(made)?;
-        Ok(capacities.inline)
+        let (made, _, cap) = qp::create(pd, &config)?;
+        qp::destroy(made)?;
+        Ok(cap.inline)
     }
 }
 

@@ -1,37 +1,36 @@
 //! Devices of this machine, by rdma-core, whose libraries are opened when the program starts and may be absent.
 //!
-//! [`Native`] is [`Calls`] by the classic calls (`ibv_post_send`, `ibv_poll_cq`): every device and every release of rdma-core has
+//! [`RdmaCore`] is [`Provider`] by the classic calls (`ibv_post_send`, `ibv_poll_cq`): every device and every release of rdma-core has
 //! them. Of the extended ones rdma-core 44 returns garbage on rxe, and siw has none. A [`Handle`] is the address of the
 //! library's object.
 
 mod answer;
-mod connect;
-mod connect_values;
+mod cm;
+mod cm_values;
 mod device;
 mod error;
 mod events;
 mod inline;
 mod objects;
 mod open;
-mod pair;
 mod poll;
 mod post;
+mod qp;
 mod values;
 
 pub use error::Error;
-pub use open::Native;
+pub use open::RdmaCore;
 
-use crate::calls::{
-    AsyncEvent, Calls, Capacities, CmEvent, CmParameters, DeviceLimits, Gid, Handle, Keys, Path, Port, PostError,
-    QueuePairAttributes, QueuePairConfig, QueuePairState, ReceiveRequest, SendRequest, SharedConfig, Transition,
-    WorkCompletion,
+use crate::provider::{
+    AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, Port, PostError, Provider, QpAttr,
+    QpCap, QpInitAttr, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
 };
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 // SAFETY: the libraries, and the device on their behalf, read and write what requests name, within regions.
-unsafe impl Calls for Native {
+unsafe impl Provider for RdmaCore {
     fn name(&self) -> &str {
         &self.name
     }
@@ -60,220 +59,216 @@ unsafe impl Calls for Native {
         events::async_event(self)
     }
 
-    fn alloc_domain(&self) -> io::Result<Handle> {
-        objects::alloc_domain(self)
+    fn alloc_pd(&self) -> io::Result<Handle> {
+        objects::alloc_pd(self)
     }
 
-    unsafe fn dealloc_domain(&self, domain: Handle) -> io::Result<()> {
+    unsafe fn dealloc_pd(&self, pd: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::dealloc_domain(domain) }
+        unsafe { objects::dealloc_pd(pd) }
     }
 
-    unsafe fn register(
+    unsafe fn reg_mr(
         &self,
-        domain: Handle,
+        pd: Handle,
         start: *mut u8,
         len: usize,
-        access: crate::calls::Access,
+        access: crate::provider::Access,
     ) -> io::Result<(Handle, Keys)> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::register(domain, start, len, access) }
+        unsafe { objects::reg_mr(pd, start, len, access) }
     }
 
-    unsafe fn deregister(&self, region: Handle) -> io::Result<()> {
+    unsafe fn dereg_mr(&self, mr: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::deregister(region) }
+        unsafe { objects::dereg_mr(mr) }
     }
 
-    unsafe fn alloc_window(&self, domain: Handle) -> io::Result<(Handle, u32)> {
+    unsafe fn alloc_mw(&self, pd: Handle) -> io::Result<(Handle, u32)> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::alloc_window(domain) }
+        unsafe { objects::alloc_mw(pd) }
     }
 
-    unsafe fn dealloc_window(&self, window: Handle) -> io::Result<()> {
+    unsafe fn dealloc_mw(&self, mw: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::dealloc_window(window) }
+        unsafe { objects::dealloc_mw(mw) }
     }
 
-    unsafe fn create_address(&self, domain: Handle, path: &Path) -> io::Result<Handle> {
+    unsafe fn create_ah(&self, pd: Handle, path: &AhAttr) -> io::Result<Handle> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::create_address(domain, path) }
+        unsafe { objects::create_ah(pd, path) }
     }
 
-    unsafe fn destroy_address(&self, address: Handle) -> io::Result<()> {
+    unsafe fn destroy_ah(&self, address: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::destroy_address(address) }
+        unsafe { objects::destroy_ah(address) }
     }
 
-    fn create_channel(&self) -> io::Result<(Handle, RawFd)> {
-        events::create_channel(self)
+    fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)> {
+        events::create_comp_channel(self)
     }
 
-    unsafe fn destroy_channel(&self, channel: Handle) -> io::Result<()> {
+    unsafe fn destroy_comp_channel(&self, channel: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { events::destroy_channel(channel) }
+        unsafe { events::destroy_comp_channel(channel) }
     }
 
-    unsafe fn channel_event(&self, channel: Handle) -> io::Result<bool> {
+    unsafe fn get_cq_event(&self, channel: Handle) -> io::Result<bool> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { events::channel_event(channel) }
+        unsafe { events::get_cq_event(channel) }
     }
 
-    unsafe fn create_queue(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
+    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::create_queue(self, entries, channel) }
+        unsafe { objects::create_cq(self, entries, channel) }
     }
 
-    unsafe fn destroy_queue(&self, queue: Handle) -> io::Result<()> {
+    unsafe fn destroy_cq(&self, cq: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::destroy_queue(queue) }
+        unsafe { objects::destroy_cq(cq) }
     }
 
-    unsafe fn notify(&self, queue: Handle) -> io::Result<()> {
+    unsafe fn req_notify_cq(&self, cq: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { poll::notify(queue) }
+        unsafe { poll::req_notify_cq(cq) }
     }
 
-    unsafe fn poll(&self, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+    unsafe fn poll_cq(&self, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { poll::poll(self, queue, into) }
+        unsafe { poll::poll(self, cq, into) }
     }
 
-    unsafe fn create_shared(&self, domain: Handle, config: &SharedConfig) -> io::Result<Handle> {
+    unsafe fn create_srq(&self, pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::create_shared(domain, config) }
+        unsafe { objects::create_srq(pd, config) }
     }
 
-    unsafe fn limit_shared(&self, shared: Handle, limit: u32) -> io::Result<()> {
+    unsafe fn modify_srq_limit(&self, srq: Handle, limit: u32) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::limit_shared(shared, limit) }
+        unsafe { objects::modify_srq_limit(srq, limit) }
     }
 
-    unsafe fn destroy_shared(&self, shared: Handle) -> io::Result<()> {
+    unsafe fn destroy_srq(&self, srq: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { objects::destroy_shared(shared) }
+        unsafe { objects::destroy_srq(srq) }
     }
 
-    unsafe fn post_shared(&self, shared: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+    unsafe fn post_srq_recv(&self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { post::shared(shared, requests) }
+        unsafe { post::srq(srq, requests) }
     }
 
-    unsafe fn create_pair(&self, domain: Handle, config: &QueuePairConfig) -> io::Result<(Handle, u32, Capacities)> {
+    unsafe fn create_qp(&self, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { pair::create(domain, config) }
+        unsafe { qp::create(pd, config) }
     }
 
-    unsafe fn create_datagrams(
-        &self,
-        domain: Handle,
-        config: &QueuePairConfig,
-    ) -> io::Result<(Handle, u32, Capacities)> {
+    unsafe fn create_ud_qp(&self, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { pair::create_datagrams(domain, config) }
+        unsafe { qp::create_ud_qp(pd, config) }
     }
 
-    unsafe fn destroy_pair(&self, pair: Handle) -> io::Result<()> {
+    unsafe fn destroy_qp(&self, qp: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { pair::destroy(pair) }
+        unsafe { qp::destroy(qp) }
     }
 
-    unsafe fn modify(&self, pair: Handle, transition: &Transition) -> io::Result<()> {
+    unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { pair::modify(pair, transition) }
+        unsafe { qp::modify_qp(qp, transition) }
     }
 
-    unsafe fn modify_by(&self, pair: Handle, id: Handle, state: QueuePairState) -> io::Result<()> {
+    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { pair::modify_by(pair, id, state) }
+        unsafe { qp::modify_qp_by_cm(qp, id, state) }
     }
 
-    unsafe fn query_pair(&self, pair: Handle) -> io::Result<QueuePairAttributes> {
+    unsafe fn query_qp(&self, qp: Handle) -> io::Result<QpAttr> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { pair::query(pair) }
+        unsafe { qp::query(qp) }
     }
 
-    unsafe fn post_send(&self, pair: Handle, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+    unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { post::send(pair, requests) }
+        unsafe { post::send(qp, requests) }
     }
 
-    unsafe fn post_receive(&self, pair: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+    unsafe fn post_recv(&self, qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { post::receive(pair, requests) }
+        unsafe { post::receive(qp, requests) }
     }
 
-    fn cm_create_channel(&self) -> io::Result<(Handle, RawFd)> {
-        connect::create_channel()
+    fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)> {
+        cm::create_comp_channel()
     }
 
-    unsafe fn cm_destroy_channel(&self, channel: Handle) -> io::Result<()> {
+    unsafe fn cm_destroy_event_channel(&self, channel: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::destroy_channel(channel) }
+        unsafe { cm::destroy_comp_channel(channel) }
     }
 
-    unsafe fn cm_event(&self, channel: Handle) -> io::Result<Option<CmEvent>> {
+    unsafe fn cm_get_event(&self, channel: Handle) -> io::Result<Option<CmEvent>> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::event(channel) }
+        unsafe { cm::event(channel) }
     }
 
-    unsafe fn cm_create(&self, channel: Handle) -> io::Result<Handle> {
+    unsafe fn cm_create_id(&self, channel: Handle) -> io::Result<Handle> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::create(channel) }
+        unsafe { cm::create(channel) }
     }
 
-    unsafe fn cm_destroy(&self, id: Handle) -> io::Result<()> {
+    unsafe fn cm_destroy_id(&self, id: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::destroy(id) }
+        unsafe { cm::destroy(id) }
     }
 
     unsafe fn cm_listen(&self, id: Handle, address: SocketAddr, backlog: u32) -> io::Result<SocketAddr> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::listen(id, address, backlog) }
+        unsafe { cm::listen(id, address, backlog) }
     }
 
-    unsafe fn cm_resolve_address(&self, id: Handle, remote: SocketAddr, timeout_ms: u32) -> io::Result<()> {
+    unsafe fn cm_resolve_addr(&self, id: Handle, remote: SocketAddr, timeout_ms: u32) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::resolve_address(id, remote, timeout_ms) }
+        unsafe { cm::resolve_address(id, remote, timeout_ms) }
     }
 
     unsafe fn cm_resolve_route(&self, id: Handle, timeout_ms: u32) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::resolve_route(id, timeout_ms) }
+        unsafe { cm::resolve_route(id, timeout_ms) }
     }
 
     unsafe fn cm_is_here(&self, id: Handle) -> bool {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::is_here(self, id) }
+        unsafe { cm::is_here(self, id) }
     }
 
     unsafe fn cm_addresses(&self, id: Handle) -> Option<(SocketAddr, SocketAddr)> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::addresses(id) }
+        unsafe { cm::addresses(id) }
     }
 
-    unsafe fn cm_connect(&self, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+    unsafe fn cm_connect(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::connect(id, parameters) }
+        unsafe { cm::connect(id, parameters) }
     }
 
     unsafe fn cm_establish(&self, id: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::establish(id) }
+        unsafe { cm::establish(id) }
     }
 
-    unsafe fn cm_accept(&self, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+    unsafe fn cm_accept(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::accept(id, parameters) }
+        unsafe { cm::accept(id, parameters) }
     }
 
-    unsafe fn cm_reject(&self, id: Handle, private: &[u8]) -> io::Result<()> {
+    unsafe fn cm_reject(&self, id: Handle, private_data: &[u8]) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::reject(id, private) }
+        unsafe { cm::reject(id, private_data) }
     }
 
     unsafe fn cm_disconnect(&self, id: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { connect::disconnect(id) }
+        unsafe { cm::disconnect(id) }
     }
 }

@@ -1,41 +1,36 @@
 //! Domains, regions, windows, addresses, completion queues and shared receive queues.
 
-use super::Native;
+use super::RdmaCore;
 use super::answer::{done, made, object};
 use super::error::{kilobytes, locked_memory};
-use super::{pair, values};
-use crate::calls::{Access, Handle, Keys, Path, SharedConfig};
+use super::{qp, values};
+use crate::provider::{Access, AhAttr, Handle, Keys, SrqInitAttr};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
 use std::io;
 use std::ptr::null_mut;
 
-pub(super) fn alloc_domain(native: &Native) -> io::Result<Handle> {
+pub(super) fn alloc_pd(native: &RdmaCore) -> io::Result<Handle> {
     // SAFETY: the context is open as long as `native` lives.
     made(unsafe { sys::ibv_alloc_pd(native.context.as_ptr()) })
 }
 
 /// # Safety
-/// As [`Calls::dealloc_domain`](crate::calls::Calls::dealloc_domain).
-pub(super) unsafe fn dealloc_domain(domain: Handle) -> io::Result<()> {
+/// As [`Provider::dealloc_pd`](linerate_rdma_provider::Provider::dealloc_domain).
+pub(super) unsafe fn dealloc_pd(pd: Handle) -> io::Result<()> {
     // SAFETY: it is a live domain.
-    done(unsafe { sys::ibv_dealloc_pd(object(domain)) })
+    done(unsafe { sys::ibv_dealloc_pd(object(pd)) })
 }
 
 /// # Safety
-/// As [`Calls::register`](crate::calls::Calls::register).
-pub(super) unsafe fn register(
-    domain: Handle,
-    start: *mut u8,
-    len: usize,
-    access: Access,
-) -> io::Result<(Handle, Keys)> {
+/// As [`Provider::reg_mr`](linerate_rdma_provider::Provider::register).
+pub(super) unsafe fn reg_mr(pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)> {
     let access = values::access(access).cast_signed();
     // SAFETY: the domain is live, and the caller keeps the memory mapped.
-    let region = unsafe { sys::ibv_reg_mr(object(domain), start.cast(), len, access) };
-    let handle = made(region).map_err(|error| explained(error, len))?;
+    let mr = unsafe { sys::ibv_reg_mr(object(pd), start.cast(), len, access) };
+    let handle = made(mr).map_err(|error| explained(error, len))?;
     // SAFETY: it was made just now.
-    let keys = unsafe { Keys { local: (*region).lkey, remote: (*region).rkey } };
+    let keys = unsafe { Keys { local: (*mr).lkey, remote: (*mr).rkey } };
     Ok((handle, keys))
 }
 
@@ -56,47 +51,47 @@ fn explained(error: io::Error, len: usize) -> io::Error {
 }
 
 /// # Safety
-/// As [`Calls::deregister`](crate::calls::Calls::deregister).
-pub(super) unsafe fn deregister(region: Handle) -> io::Result<()> {
+/// As [`Provider::dereg_mr`](linerate_rdma_provider::Provider::deregister).
+pub(super) unsafe fn dereg_mr(mr: Handle) -> io::Result<()> {
     // SAFETY: it is a live region.
-    done(unsafe { sys::ibv_dereg_mr(object(region)) })
+    done(unsafe { sys::ibv_dereg_mr(object(mr)) })
 }
 
 /// # Safety
-/// As [`Calls::alloc_window`](crate::calls::Calls::alloc_window).
-pub(super) unsafe fn alloc_window(domain: Handle) -> io::Result<(Handle, u32)> {
+/// As [`Provider::alloc_mw`](linerate_rdma_provider::Provider::alloc_window).
+pub(super) unsafe fn alloc_mw(pd: Handle) -> io::Result<(Handle, u32)> {
     // SAFETY: the domain is live.
-    let window = unsafe { sys::ibv_alloc_mw(object(domain), sys::ibv_mw_type::IBV_MW_TYPE_2) };
-    let handle = made(window)?;
+    let mw = unsafe { sys::ibv_alloc_mw(object(pd), sys::ibv_mw_type::IBV_MW_TYPE_2) };
+    let handle = made(mw)?;
     // SAFETY: it was made just now.
-    Ok((handle, unsafe { (*window).rkey }))
+    Ok((handle, unsafe { (*mw).rkey }))
 }
 
 /// # Safety
-/// As [`Calls::dealloc_window`](crate::calls::Calls::dealloc_window).
-pub(super) unsafe fn dealloc_window(window: Handle) -> io::Result<()> {
+/// As [`Provider::dealloc_mw`](linerate_rdma_provider::Provider::dealloc_window).
+pub(super) unsafe fn dealloc_mw(mw: Handle) -> io::Result<()> {
     // SAFETY: it is a live window.
-    done(unsafe { sys::ibv_dealloc_mw(object(window)) })
+    done(unsafe { sys::ibv_dealloc_mw(object(mw)) })
 }
 
 /// # Safety
-/// As [`Calls::create_address`](crate::calls::Calls::create_address).
-pub(super) unsafe fn create_address(domain: Handle, path: &Path) -> io::Result<Handle> {
-    let mut attributes = pair::address(path);
+/// As [`Provider::create_ah`](linerate_rdma_provider::Provider::create_address).
+pub(super) unsafe fn create_ah(pd: Handle, path: &AhAttr) -> io::Result<Handle> {
+    let mut attributes = qp::address(path);
     // SAFETY: the domain is live, and the attributes are read.
-    made(unsafe { sys::ibv_create_ah(object(domain), &mut attributes) })
+    made(unsafe { sys::ibv_create_ah(object(pd), &mut attributes) })
 }
 
 /// # Safety
-/// As [`Calls::destroy_address`](crate::calls::Calls::destroy_address).
-pub(super) unsafe fn destroy_address(address: Handle) -> io::Result<()> {
+/// As [`Provider::destroy_ah`](linerate_rdma_provider::Provider::destroy_address).
+pub(super) unsafe fn destroy_ah(address: Handle) -> io::Result<()> {
     // SAFETY: it is a live address.
     done(unsafe { sys::ibv_destroy_ah(object(address)) })
 }
 
 /// # Safety
-/// As [`Calls::create_queue`](crate::calls::Calls::create_queue).
-pub(super) unsafe fn create_queue(native: &Native, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
+/// As [`Provider::create_cq`](linerate_rdma_provider::Provider::create_queue).
+pub(super) unsafe fn create_cq(native: &RdmaCore, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
     let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let channel = channel.map_or(null_mut(), object);
     // SAFETY: the context is open, and the channel, if there is one, live; any context of our own is.
@@ -104,37 +99,37 @@ pub(super) unsafe fn create_queue(native: &Native, entries: u32, channel: Option
 }
 
 /// # Safety
-/// As [`Calls::destroy_queue`](crate::calls::Calls::destroy_queue).
-pub(super) unsafe fn destroy_queue(queue: Handle) -> io::Result<()> {
+/// As [`Provider::destroy_cq`](linerate_rdma_provider::Provider::destroy_queue).
+pub(super) unsafe fn destroy_cq(cq: Handle) -> io::Result<()> {
     // SAFETY: it is a live queue.
-    done(unsafe { sys::ibv_destroy_cq(object(queue)) })
+    done(unsafe { sys::ibv_destroy_cq(object(cq)) })
 }
 
 /// # Safety
-/// As [`Calls::create_shared`](crate::calls::Calls::create_shared).
-pub(super) unsafe fn create_shared(domain: Handle, config: &SharedConfig) -> io::Result<Handle> {
+/// As [`Provider::create_srq`](linerate_rdma_provider::Provider::create_shared).
+pub(super) unsafe fn create_srq(pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
     let mut attributes = sys::ibv_srq_init_attr {
         srq_context: null_mut(),
-        attr: sys::ibv_srq_attr { max_wr: config.buffers, max_sge: config.segments, srq_limit: 0 },
+        attr: sys::ibv_srq_attr { max_wr: config.buffers, max_sge: config.sges, srq_limit: 0 },
     };
     // SAFETY: the domain is live, and the structure lives through the call. The extended call would read more of it.
-    made(unsafe { sys::ibv_create_srq(object(domain), &mut attributes) })
+    made(unsafe { sys::ibv_create_srq(object(pd), &mut attributes) })
 }
 
 /// # Safety
-/// As [`Calls::limit_shared`](crate::calls::Calls::limit_shared).
-pub(super) unsafe fn limit_shared(shared: Handle, limit: u32) -> io::Result<()> {
+/// As [`Provider::modify_srq_limit`](linerate_rdma_provider::Provider::limit_shared).
+pub(super) unsafe fn modify_srq_limit(srq: Handle, limit: u32) -> io::Result<()> {
     let mut attributes = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
     let mask = sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0.cast_signed();
     // SAFETY: the shared queue is live, and the structure lives through the call.
-    done(unsafe { sys::ibv_modify_srq(object(shared), &mut attributes, mask) })
+    done(unsafe { sys::ibv_modify_srq(object(srq), &mut attributes, mask) })
 }
 
 /// # Safety
-/// As [`Calls::destroy_shared`](crate::calls::Calls::destroy_shared).
-pub(super) unsafe fn destroy_shared(shared: Handle) -> io::Result<()> {
+/// As [`Provider::destroy_srq`](linerate_rdma_provider::Provider::destroy_shared).
+pub(super) unsafe fn destroy_srq(srq: Handle) -> io::Result<()> {
     // SAFETY: it is a live shared queue.
-    done(unsafe { sys::ibv_destroy_srq(object(shared)) })
+    done(unsafe { sys::ibv_destroy_srq(object(srq)) })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 ///
 /// Two of the same name share rdma-core's context, and so each takes asynchronous events that were for the other: open one,
 /// and share it.
-pub struct Native {
+pub struct RdmaCore {
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) name: String,
     pub(super) emulated_by: Option<String>,
@@ -33,11 +33,11 @@ enum Held {
 
 // SAFETY: rdma-core's contexts and objects may be used by any thread (ibv_open_device(3) and others; the libraries lock what
 // needs it), and the rest of the fields does not change.
-unsafe impl Send for Native {}
+unsafe impl Send for RdmaCore {}
 // SAFETY: as above.
-unsafe impl Sync for Native {}
+unsafe impl Sync for RdmaCore {}
 
-impl Native {
+impl RdmaCore {
     /// The names of the devices that there are.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Native {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn open(name: &str) -> Result<Native, Error> {
+    pub fn open(name: &str) -> Result<RdmaCore, Error> {
         let error = |error| Error::of(name, error);
         // librdmacm does not say what is wrong where there is nothing: libibverbs does.
         let list = List::new().map_err(error)?;
@@ -72,7 +72,7 @@ impl Native {
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)
             }
         };
-        let mut native = Native { context, name: name.to_owned(), emulated_by: None, invalidated: 0, held };
+        let mut native = RdmaCore { context, name: name.to_owned(), emulated_by: None, invalidated: 0, held };
         // SAFETY: the context is open, and has this descriptor for as long.
         unsafe { set_nonblocking((*context.as_ptr()).async_fd) }.map_err(error)?;
         native.emulated_by = device::emulated_by(&native).map_err(error)?;
@@ -86,7 +86,7 @@ impl Native {
     }
 }
 
-impl Drop for Native {
+impl Drop for RdmaCore {
     fn drop(&mut self) {
         match self.held {
             // SAFETY: the list is what `rdma_get_devices` gave, and is given back once.
@@ -100,7 +100,7 @@ impl Drop for Native {
     }
 }
 
-impl std::fmt::Debug for Native {
+impl std::fmt::Debug for RdmaCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Native")
             .field("name", &self.name)
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn without_rdma_in_the_kernel_that_is_said() {
         let has = Path::new("/sys/class/infiniband_verbs/abi_version").exists();
-        let listed = Native::devices();
-        let opened = Native::open("none0");
+        let listed = RdmaCore::devices();
+        let opened = RdmaCore::open("none0");
         match (has, &listed) {
             (true, Ok(_)) => {
                 assert!(matches!(opened, Err(Error::NoDevice { .. } | Error::NoDevices)), "{opened:?}")

@@ -1,8 +1,8 @@
 //! How requests ended.
 
-use super::Native;
+use super::RdmaCore;
 use super::answer::{done, object};
-use crate::calls::{Completed, Handle, Status, WorkCompletion};
+use crate::provider::{Handle, WcOpcode, WcStatus, WorkCompletion};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
 use std::io;
@@ -12,15 +12,15 @@ use std::mem::MaybeUninit;
 const BATCH: usize = 32;
 
 /// # Safety
-/// As [`Calls::notify`](crate::calls::Calls::notify).
-pub(super) unsafe fn notify(queue: Handle) -> io::Result<()> {
+/// As [`Provider::notify`](linerate_rdma_provider::Provider::notify).
+pub(super) unsafe fn req_notify_cq(cq: Handle) -> io::Result<()> {
     // SAFETY: it is a live queue.
-    done(unsafe { sys::ibv_req_notify_cq(object(queue), 0) })
+    done(unsafe { sys::ibv_req_notify_cq(object(cq), 0) })
 }
 
 /// # Safety
-/// As [`Calls::poll`](crate::calls::Calls::poll).
-pub(super) unsafe fn poll(native: &Native, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+/// As [`Provider::poll`](linerate_rdma_provider::Provider::poll).
+pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
     let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
     let mut polled = 0;
     loop {
@@ -29,7 +29,7 @@ pub(super) unsafe fn poll(native: &Native, queue: Handle, into: &mut Vec<WorkCom
             return Ok(polled);
         }
         // SAFETY: it is a live queue, and there is room for that many.
-        let found = unsafe { sys::ibv_poll_cq(object(queue), room as c_int, batch.as_mut_ptr().cast()) };
+        let found = unsafe { sys::ibv_poll_cq(object(cq), room as c_int, batch.as_mut_ptr().cast()) };
         let Ok(found) = usize::try_from(found) else {
             // What came before is not lost; the error comes again.
             return if polled > 0 { Ok(polled) } else { Err(io::Error::from_raw_os_error(libc::EIO)) };
@@ -62,49 +62,49 @@ fn completion(of: &sys::ibv_wc, invalidated_by: u32) -> WorkCompletion {
     WorkCompletion {
         id: of.wr_id,
         status: status(of.status),
-        what: completed(of.opcode),
+        opcode: completed(of.opcode),
         len: of.byte_len,
-        pair: of.qp_num,
+        qp: of.qp_num,
         immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM.0).then_some(immediate),
         invalidated: has(invalidated_by).then_some(invalidated),
         source: of.src_qp,
-        has_route: has(sys::ibv_wc_flags::IBV_WC_GRH.0),
+        has_grh: has(sys::ibv_wc_flags::IBV_WC_GRH.0),
     }
 }
 
-fn status(number: sys::ibv_wc_status::Type) -> Status {
+fn status(number: sys::ibv_wc_status::Type) -> WcStatus {
     match number {
-        sys::ibv_wc_status::IBV_WC_SUCCESS => Status::Success,
-        sys::ibv_wc_status::IBV_WC_LOC_LEN_ERR => Status::LocalLength,
-        sys::ibv_wc_status::IBV_WC_LOC_QP_OP_ERR => Status::LocalQueuePair,
-        sys::ibv_wc_status::IBV_WC_LOC_PROT_ERR => Status::LocalProtection,
-        sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Status::Flushed,
-        sys::ibv_wc_status::IBV_WC_MW_BIND_ERR => Status::Bind,
-        sys::ibv_wc_status::IBV_WC_BAD_RESP_ERR => Status::BadResponse,
-        sys::ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => Status::LocalAccess,
-        sys::ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => Status::RemoteInvalidRequest,
-        sys::ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
-        sys::ibv_wc_status::IBV_WC_REM_OP_ERR => Status::RemoteOperation,
-        sys::ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Status::RetryExceeded,
-        sys::ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => Status::ReceiverNotReady,
-        sys::ibv_wc_status::IBV_WC_REM_ABORT_ERR => Status::RemoteAborted,
-        sys::ibv_wc_status::IBV_WC_FATAL_ERR => Status::Fatal,
-        other => Status::Other(other),
+        sys::ibv_wc_status::IBV_WC_SUCCESS => WcStatus::Success,
+        sys::ibv_wc_status::IBV_WC_LOC_LEN_ERR => WcStatus::LocalLength,
+        sys::ibv_wc_status::IBV_WC_LOC_QP_OP_ERR => WcStatus::LocalQp,
+        sys::ibv_wc_status::IBV_WC_LOC_PROT_ERR => WcStatus::LocalProtection,
+        sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR => WcStatus::Flushed,
+        sys::ibv_wc_status::IBV_WC_MW_BIND_ERR => WcStatus::Bind,
+        sys::ibv_wc_status::IBV_WC_BAD_RESP_ERR => WcStatus::BadResponse,
+        sys::ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => WcStatus::LocalAccess,
+        sys::ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => WcStatus::RemoteInvalidRequest,
+        sys::ibv_wc_status::IBV_WC_REM_ACCESS_ERR => WcStatus::RemoteAccess,
+        sys::ibv_wc_status::IBV_WC_REM_OP_ERR => WcStatus::RemoteOperation,
+        sys::ibv_wc_status::IBV_WC_RETRY_EXC_ERR => WcStatus::RetryExceeded,
+        sys::ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExceeded,
+        sys::ibv_wc_status::IBV_WC_REM_ABORT_ERR => WcStatus::RemoteAborted,
+        sys::ibv_wc_status::IBV_WC_FATAL_ERR => WcStatus::Fatal,
+        other => WcStatus::Other(other),
     }
 }
 
-fn completed(number: sys::ibv_wc_opcode::Type) -> Completed {
+fn completed(number: sys::ibv_wc_opcode::Type) -> WcOpcode {
     match number {
-        sys::ibv_wc_opcode::IBV_WC_SEND => Completed::Send,
-        sys::ibv_wc_opcode::IBV_WC_RDMA_WRITE => Completed::Write,
-        sys::ibv_wc_opcode::IBV_WC_RDMA_READ => Completed::Read,
-        sys::ibv_wc_opcode::IBV_WC_COMP_SWAP => Completed::CompareSwap,
-        sys::ibv_wc_opcode::IBV_WC_FETCH_ADD => Completed::FetchAdd,
-        sys::ibv_wc_opcode::IBV_WC_BIND_MW => Completed::Bind,
-        sys::ibv_wc_opcode::IBV_WC_LOCAL_INV => Completed::Invalidate,
-        sys::ibv_wc_opcode::IBV_WC_RECV => Completed::Receive,
-        sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => Completed::ReceiveWrite,
-        other => Completed::Other(other),
+        sys::ibv_wc_opcode::IBV_WC_SEND => WcOpcode::Send,
+        sys::ibv_wc_opcode::IBV_WC_RDMA_WRITE => WcOpcode::Write,
+        sys::ibv_wc_opcode::IBV_WC_RDMA_READ => WcOpcode::Read,
+        sys::ibv_wc_opcode::IBV_WC_COMP_SWAP => WcOpcode::CompareSwap,
+        sys::ibv_wc_opcode::IBV_WC_FETCH_ADD => WcOpcode::FetchAdd,
+        sys::ibv_wc_opcode::IBV_WC_BIND_MW => WcOpcode::Bind,
+        sys::ibv_wc_opcode::IBV_WC_LOCAL_INV => WcOpcode::Invalidate,
+        sys::ibv_wc_opcode::IBV_WC_RECV => WcOpcode::Receive,
+        sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::ReceiveWrite,
+        other => WcOpcode::Other(other),
     }
 }
 
@@ -134,14 +134,14 @@ mod tests {
     fn a_completion_has_its_bits_only_if_they_were_sent() {
         let read = completion(&raw(), invalidated_flags(false));
         assert_eq!(
-            (read.id, read.status, read.what, read.len, read.pair),
-            (u64::MAX, Status::Success, Completed::Receive, 5, 17)
+            (read.id, read.status, read.opcode, read.len, read.qp),
+            (u64::MAX, WcStatus::Success, WcOpcode::Receive, 5, 17)
         );
         assert_eq!((read.immediate, read.invalidated), (None, None));
         let mut with = raw();
         (with.wc_flags, with.src_qp) = (1, 18);
         let datagram = completion(&with, invalidated_flags(true));
-        assert_eq!((read.has_route, datagram.has_route, datagram.source), (false, true, 18));
+        assert_eq!((read.has_grh, datagram.has_grh, datagram.source), (false, true, 18));
         assert_eq!((datagram.immediate, datagram.invalidated), (None, None));
         with.wc_flags = 2;
         with.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
@@ -169,22 +169,22 @@ mod tests {
     #[test]
     fn every_status_is_told_apart() {
         let known = [
-            (1, Status::LocalLength),
-            (2, Status::LocalQueuePair),
-            (4, Status::LocalProtection),
-            (5, Status::Flushed),
-            (6, Status::Bind),
-            (7, Status::BadResponse),
-            (8, Status::LocalAccess),
-            (9, Status::RemoteInvalidRequest),
-            (10, Status::RemoteAccess),
-            (11, Status::RemoteOperation),
-            (12, Status::RetryExceeded),
-            (13, Status::ReceiverNotReady),
-            (16, Status::RemoteAborted),
-            (19, Status::Fatal),
-            (21, Status::Other(21)),
-            (4711, Status::Other(4711)),
+            (1, WcStatus::LocalLength),
+            (2, WcStatus::LocalQp),
+            (4, WcStatus::LocalProtection),
+            (5, WcStatus::Flushed),
+            (6, WcStatus::Bind),
+            (7, WcStatus::BadResponse),
+            (8, WcStatus::LocalAccess),
+            (9, WcStatus::RemoteInvalidRequest),
+            (10, WcStatus::RemoteAccess),
+            (11, WcStatus::RemoteOperation),
+            (12, WcStatus::RetryExceeded),
+            (13, WcStatus::RnrRetryExceeded),
+            (16, WcStatus::RemoteAborted),
+            (19, WcStatus::Fatal),
+            (21, WcStatus::Other(21)),
+            (4711, WcStatus::Other(4711)),
         ];
         for (number, expected) in known {
             assert_eq!(status(number), expected);
@@ -194,16 +194,16 @@ mod tests {
     #[test]
     fn every_operation_is_told_apart() {
         let known = [
-            (0, Completed::Send),
-            (1, Completed::Write),
-            (2, Completed::Read),
-            (3, Completed::CompareSwap),
-            (4, Completed::FetchAdd),
-            (5, Completed::Bind),
-            (6, Completed::Invalidate),
-            (128, Completed::Receive),
-            (129, Completed::ReceiveWrite),
-            (7, Completed::Other(7)),
+            (0, WcOpcode::Send),
+            (1, WcOpcode::Write),
+            (2, WcOpcode::Read),
+            (3, WcOpcode::CompareSwap),
+            (4, WcOpcode::FetchAdd),
+            (5, WcOpcode::Bind),
+            (6, WcOpcode::Invalidate),
+            (128, WcOpcode::Receive),
+            (129, WcOpcode::ReceiveWrite),
+            (7, WcOpcode::Other(7)),
         ];
         for (number, expected) in known {
             assert_eq!(completed(number), expected);

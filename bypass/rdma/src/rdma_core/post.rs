@@ -2,7 +2,7 @@
 
 use super::answer::{done, object};
 use super::values;
-use crate::calls::{Handle, Operation, PostError, ReceiveRequest, Segment, SendRequest};
+use crate::provider::{Handle, Operation, PostError, RecvWr, SendWr, Sge};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
 use std::mem::{MaybeUninit, offset_of, zeroed};
@@ -13,17 +13,17 @@ const CHUNK: usize = 32;
 
 // Lists of segments are handed over as they are.
 const _: () = {
-    assert!(size_of::<Segment>() == size_of::<sys::ibv_sge>());
-    assert!(align_of::<Segment>() == align_of::<sys::ibv_sge>());
-    assert!(offset_of!(Segment, address) == offset_of!(sys::ibv_sge, addr));
-    assert!(offset_of!(Segment, len) == offset_of!(sys::ibv_sge, length));
-    assert!(offset_of!(Segment, local_key) == offset_of!(sys::ibv_sge, lkey));
+    assert!(size_of::<Sge>() == size_of::<sys::ibv_sge>());
+    assert!(align_of::<Sge>() == align_of::<sys::ibv_sge>());
+    assert!(offset_of!(Sge, address) == offset_of!(sys::ibv_sge, addr));
+    assert!(offset_of!(Sge, len) == offset_of!(sys::ibv_sge, length));
+    assert!(offset_of!(Sge, lkey) == offset_of!(sys::ibv_sge, lkey));
 };
 
 /// # Safety
-/// As [`Calls::post_send`](crate::calls::Calls::post_send).
-pub(super) unsafe fn send(pair: Handle, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-    let pair: *mut sys::ibv_qp = object(pair);
+/// As [`Provider::post_send`](linerate_rdma_provider::Provider::post_send).
+pub(super) unsafe fn send(qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+    let qp: *mut sys::ibv_qp = object(qp);
     let mut list = List::<sys::ibv_send_wr>::new();
     let mut before = 0;
     while before < requests.len() {
@@ -32,7 +32,7 @@ pub(super) unsafe fn send(pair: Handle, requests: &[SendRequest<'_>]) -> Result<
         let mut bad = null_mut();
         // SAFETY: the queue pair is live, the list ends, and it and the segments live through the call; the caller answers for
         // what they name.
-        let posted = done(unsafe { sys::ibv_post_send(pair, first, &mut bad) });
+        let posted = done(unsafe { sys::ibv_post_send(qp, first, &mut bad) });
         let taken = if posted.is_ok() { chunk.len() } else { list.place(bad, chunk.len()) };
         // SAFETY: windows that are bound are live, as the caller says, and nobody else binds one meanwhile.
         chunk[..taken].iter().for_each(|request| unsafe { remember_key(request) });
@@ -43,8 +43,8 @@ pub(super) unsafe fn send(pair: Handle, requests: &[SendRequest<'_>]) -> Result<
 }
 
 /// How many of `requests` go in one chunk: a second bind begins the next, since [`remember_key`] comes between two of a window.
-fn send_chunk(requests: &[SendRequest<'_>]) -> usize {
-    let binds = |request: &SendRequest<'_>| matches!(request.operation, Operation::Bind { .. });
+fn send_chunk(requests: &[SendWr<'_>]) -> usize {
+    let binds = |request: &SendWr<'_>| matches!(request.operation, Operation::Bind { .. });
     let second = requests.iter().enumerate().filter(|(_, request)| binds(request)).map(|(place, _)| place).nth(1);
     second.unwrap_or(requests.len()).min(CHUNK)
 }
@@ -54,32 +54,32 @@ fn send_chunk(requests: &[SendRequest<'_>]) -> usize {
 ///
 /// # Safety
 /// A window that is bound is live, and nobody else uses it.
-unsafe fn remember_key(request: &SendRequest<'_>) {
-    if let Operation::Bind { window, remote_key, .. } = request.operation {
+unsafe fn remember_key(request: &SendWr<'_>) {
+    if let Operation::Bind { mw, rkey, .. } = request.operation {
         // SAFETY: as the caller says.
-        unsafe { (*object::<sys::ibv_mw>(window)).rkey = remote_key };
+        unsafe { (*object::<sys::ibv_mw>(mw)).rkey = rkey };
     }
 }
 
 /// # Safety
-/// As [`Calls::post_receive`](crate::calls::Calls::post_receive).
-pub(super) unsafe fn receive(pair: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-    let pair: *mut sys::ibv_qp = object(pair);
+/// As [`Provider::post_recv`](linerate_rdma_provider::Provider::post_receive).
+pub(super) unsafe fn receive(qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+    let qp: *mut sys::ibv_qp = object(qp);
     // SAFETY: the queue pair is live, and the caller answers for what the requests name.
-    receive_by(requests, |first, bad| unsafe { sys::ibv_post_recv(pair, first, bad) })
+    receive_by(requests, |first, bad| unsafe { sys::ibv_post_recv(qp, first, bad) })
 }
 
 /// # Safety
-/// As [`Calls::post_shared`](crate::calls::Calls::post_shared).
-pub(super) unsafe fn shared(shared: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-    let shared: *mut sys::ibv_srq = object(shared);
+/// As [`Provider::post_srq_recv`](linerate_rdma_provider::Provider::post_shared).
+pub(super) unsafe fn srq(srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+    let srq: *mut sys::ibv_srq = object(srq);
     // SAFETY: the shared queue is live, and the caller answers for what the requests name.
-    receive_by(requests, |first, bad| unsafe { sys::ibv_post_srq_recv(shared, first, bad) })
+    receive_by(requests, |first, bad| unsafe { sys::ibv_post_srq_recv(srq, first, bad) })
 }
 
 /// Hands the requests to `post`, chunk by chunk: a list that ends, and a place for the first that was not taken.
 fn receive_by(
-    requests: &[ReceiveRequest<'_>],
+    requests: &[RecvWr<'_>],
     post: impl Fn(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
 ) -> Result<(), PostError> {
     let mut list = List::<sys::ibv_recv_wr>::new();
@@ -142,23 +142,23 @@ impl Linked for sys::ibv_recv_wr {
 }
 
 /// Segments as the libraries take them, which do not write them.
-fn raw_segments(segments: &[Segment]) -> (*mut sys::ibv_sge, c_int) {
+fn raw_segments(sges: &[Sge]) -> (*mut sys::ibv_sge, c_int) {
     // More than any device takes is an error there, not a smaller number.
-    (segments.as_ptr().cast_mut().cast(), c_int::try_from(segments.len()).unwrap_or(c_int::MAX))
+    (sges.as_ptr().cast_mut().cast(), c_int::try_from(sges.len()).unwrap_or(c_int::MAX))
 }
 
-fn raw_receive(request: &ReceiveRequest<'_>) -> sys::ibv_recv_wr {
-    let (sg_list, num_sge) = raw_segments(request.segments);
+fn raw_receive(request: &RecvWr<'_>) -> sys::ibv_recv_wr {
+    let (sg_list, num_sge) = raw_segments(request.sges);
     sys::ibv_recv_wr { wr_id: request.id, next: null_mut(), sg_list, num_sge }
 }
 
-fn raw_send(request: &SendRequest<'_>) -> sys::ibv_send_wr {
+fn raw_send(request: &SendWr<'_>) -> sys::ibv_send_wr {
     use sys::ibv_wr_opcode as opcode;
-    let segments = match request.operation {
+    let sges = match request.operation {
         Operation::Bind { .. } | Operation::InvalidateLocal(_) => &[],
-        _ => request.segments,
+        _ => request.sges,
     };
-    let (sg_list, num_sge) = raw_segments(segments);
+    let (sg_list, num_sge) = raw_segments(sges);
     let remote = |remote_addr, rkey| sys::wr_t { rdma: sys::rdma_t { remote_addr, rkey } };
     let atomic = |remote_addr, rkey, compare_add, swap| sys::wr_t {
         atomic: sys::atomic_t { remote_addr, compare_add, swap, rkey },
@@ -185,48 +185,48 @@ fn raw_send(request: &SendRequest<'_>) -> sys::ibv_send_wr {
             raw.opcode = opcode::IBV_WR_SEND_WITH_IMM;
             raw.imm_data_invalidated_rkey_union = immediate(bits);
         }
-        Operation::SendInvalidate(remote_key) => {
+        Operation::SendInvalidate(rkey) => {
             raw.opcode = opcode::IBV_WR_SEND_WITH_INV;
-            raw.imm_data_invalidated_rkey_union = key(remote_key);
+            raw.imm_data_invalidated_rkey_union = key(rkey);
         }
-        Operation::Write { address, remote_key } => {
+        Operation::Write { address, rkey } => {
             raw.opcode = opcode::IBV_WR_RDMA_WRITE;
-            raw.wr = remote(address, remote_key);
+            raw.wr = remote(address, rkey);
         }
-        Operation::WriteImmediate { address, remote_key, immediate: bits } => {
+        Operation::WriteImmediate { address, rkey, immediate: bits } => {
             raw.opcode = opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-            raw.wr = remote(address, remote_key);
+            raw.wr = remote(address, rkey);
             raw.imm_data_invalidated_rkey_union = immediate(bits);
         }
-        Operation::Read { address, remote_key } => {
+        Operation::Read { address, rkey } => {
             raw.opcode = opcode::IBV_WR_RDMA_READ;
-            raw.wr = remote(address, remote_key);
+            raw.wr = remote(address, rkey);
         }
-        Operation::FetchAdd { address, remote_key, add } => {
+        Operation::FetchAdd { address, rkey, add } => {
             raw.opcode = opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-            raw.wr = atomic(address, remote_key, add, 0);
+            raw.wr = atomic(address, rkey, add, 0);
         }
-        Operation::CompareSwap { address, remote_key, expect, swap } => {
+        Operation::CompareSwap { address, rkey, expect, swap } => {
             raw.opcode = opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-            raw.wr = atomic(address, remote_key, expect, swap);
+            raw.wr = atomic(address, rkey, expect, swap);
         }
-        Operation::Bind { window, remote_key, region, address, len, access } => {
+        Operation::Bind { mw, rkey, mr, address, len, access } => {
             raw.opcode = opcode::IBV_WR_BIND_MW;
             let bind_info = sys::ibv_mw_bind_info {
-                mr: object(region),
+                mr: object(mr),
                 addr: address,
                 length: len,
                 mw_access_flags: values::access(access),
             };
-            let bind_mw = sys::bind_mw_t { mw: object(window), rkey: remote_key, bind_info };
+            let bind_mw = sys::bind_mw_t { mw: object(mw), rkey, bind_info };
             raw.bind_mw_tso_union = sys::bind_mw_tso_union_t { bind_mw };
         }
-        Operation::InvalidateLocal(local_key) => {
+        Operation::InvalidateLocal(lkey) => {
             raw.opcode = opcode::IBV_WR_LOCAL_INV;
-            raw.imm_data_invalidated_rkey_union = key(local_key);
+            raw.imm_data_invalidated_rkey_union = key(lkey);
         }
-        Operation::Datagram { address, pair, key } => {
-            raw.wr = sys::wr_t { ud: sys::ud_t { ah: object(address), remote_qpn: pair, remote_qkey: key } };
+        Operation::Datagram { address, qp, key } => {
+            raw.wr = sys::wr_t { ud: sys::ud_t { ah: object(address), remote_qpn: qp, remote_qkey: key } };
         }
     }
     raw

@@ -1,8 +1,8 @@
 //! The libraries' values and ours.
 
-use crate::calls::{
-    Access, Atomics, Capacities, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, QueuePairState,
-    SendFlags, TransportKind,
+use crate::provider::{
+    Access, AtomicCap, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, QpCap, QpState, SendFlags,
+    TransportKind,
 };
 use rdma_mummy_sys as sys;
 use std::ffi::{c_char, c_int, c_uint};
@@ -30,7 +30,7 @@ pub(super) fn transport(kind: sys::ibv_transport_type::Type) -> TransportKind {
 }
 
 pub(super) fn limits(attributes: &sys::ibv_device_attr, transport: TransportKind) -> DeviceLimits {
-    let windows_type_2 = sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A
+    let mw_type_2 = sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A
         | sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     DeviceLimits {
         transport,
@@ -38,26 +38,26 @@ pub(super) fn limits(attributes: &sys::ibv_device_attr, transport: TransportKind
         vendor: attributes.vendor_id,
         part: attributes.vendor_part_id,
         ports: attributes.phys_port_cnt,
-        region_bytes: attributes.max_mr_size,
-        regions: count(attributes.max_mr),
-        windows: count(attributes.max_mw),
-        windows_type_2: attributes.device_cap_flags & windows_type_2.0 != 0,
-        domains: count(attributes.max_pd),
-        pairs: count(attributes.max_qp),
-        requests: count(attributes.max_qp_wr),
-        segments: count(attributes.max_sge),
-        read_segments: count(attributes.max_sge_rd),
-        queues: count(attributes.max_cq),
-        completions: count(attributes.max_cqe),
-        shared: count(attributes.max_srq),
-        shared_buffers: count(attributes.max_srq_wr),
-        shared_segments: count(attributes.max_srq_sge),
-        reads_answered: small(attributes.max_qp_rd_atom),
-        reads_asked: small(attributes.max_qp_init_rd_atom),
+        mr_bytes: attributes.max_mr_size,
+        mrs: count(attributes.max_mr),
+        mws: count(attributes.max_mw),
+        mw_type_2: attributes.device_cap_flags & mw_type_2.0 != 0,
+        pds: count(attributes.max_pd),
+        qps: count(attributes.max_qp),
+        qp_wrs: count(attributes.max_qp_wr),
+        sges: count(attributes.max_sge),
+        read_sges: count(attributes.max_sge_rd),
+        cqs: count(attributes.max_cq),
+        cqes: count(attributes.max_cqe),
+        srqs: count(attributes.max_srq),
+        srq_wrs: count(attributes.max_srq_wr),
+        srq_sges: count(attributes.max_srq_sge),
+        responder_resources: small(attributes.max_qp_rd_atom),
+        initiator_depth: small(attributes.max_qp_init_rd_atom),
         atomics: match attributes.atomic_cap {
-            sys::ibv_atomic_cap::IBV_ATOMIC_NONE => Atomics::None,
-            sys::ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Global,
-            _ => Atomics::Device,
+            sys::ibv_atomic_cap::IBV_ATOMIC_NONE => AtomicCap::None,
+            sys::ibv_atomic_cap::IBV_ATOMIC_GLOB => AtomicCap::Global,
+            _ => AtomicCap::Device,
         },
     }
 }
@@ -169,47 +169,47 @@ pub(super) fn send_flags(flags: SendFlags) -> c_uint {
     .fold(0, |all, (is, flag)| if is { all | flag.0 } else { all })
 }
 
-pub(super) fn capacities(wanted: &Capacities) -> sys::ibv_qp_cap {
+pub(super) fn cap(wanted: &QpCap) -> sys::ibv_qp_cap {
     sys::ibv_qp_cap {
         max_send_wr: wanted.sends,
         max_recv_wr: wanted.receives,
-        max_send_sge: wanted.send_segments,
-        max_recv_sge: wanted.receive_segments,
+        max_send_sge: wanted.send_sges,
+        max_recv_sge: wanted.recv_sges,
         max_inline_data: wanted.inline,
     }
 }
 
-pub(super) fn given(given: &sys::ibv_qp_cap) -> Capacities {
-    Capacities {
+pub(super) fn given(given: &sys::ibv_qp_cap) -> QpCap {
+    QpCap {
         sends: given.max_send_wr,
         receives: given.max_recv_wr,
-        send_segments: given.max_send_sge,
-        receive_segments: given.max_recv_sge,
+        send_sges: given.max_send_sge,
+        recv_sges: given.max_recv_sge,
         inline: given.max_inline_data,
     }
 }
 
-pub(super) fn state_number(state: QueuePairState) -> sys::ibv_qp_state::Type {
+pub(super) fn state_number(state: QpState) -> sys::ibv_qp_state::Type {
     match state {
-        QueuePairState::Reset => sys::ibv_qp_state::IBV_QPS_RESET,
-        QueuePairState::Init => sys::ibv_qp_state::IBV_QPS_INIT,
-        QueuePairState::ReadyToReceive => sys::ibv_qp_state::IBV_QPS_RTR,
-        QueuePairState::ReadyToSend => sys::ibv_qp_state::IBV_QPS_RTS,
-        QueuePairState::SendQueueDrained => sys::ibv_qp_state::IBV_QPS_SQD,
-        QueuePairState::SendQueueError => sys::ibv_qp_state::IBV_QPS_SQE,
-        QueuePairState::Error => sys::ibv_qp_state::IBV_QPS_ERR,
+        QpState::Reset => sys::ibv_qp_state::IBV_QPS_RESET,
+        QpState::Init => sys::ibv_qp_state::IBV_QPS_INIT,
+        QpState::Rtr => sys::ibv_qp_state::IBV_QPS_RTR,
+        QpState::Rts => sys::ibv_qp_state::IBV_QPS_RTS,
+        QpState::Sqd => sys::ibv_qp_state::IBV_QPS_SQD,
+        QpState::Sqe => sys::ibv_qp_state::IBV_QPS_SQE,
+        QpState::Error => sys::ibv_qp_state::IBV_QPS_ERR,
     }
 }
 
-pub(super) fn state(number: sys::ibv_qp_state::Type) -> io::Result<QueuePairState> {
+pub(super) fn state(number: sys::ibv_qp_state::Type) -> io::Result<QpState> {
     Ok(match number {
-        sys::ibv_qp_state::IBV_QPS_RESET => QueuePairState::Reset,
-        sys::ibv_qp_state::IBV_QPS_INIT => QueuePairState::Init,
-        sys::ibv_qp_state::IBV_QPS_RTR => QueuePairState::ReadyToReceive,
-        sys::ibv_qp_state::IBV_QPS_RTS => QueuePairState::ReadyToSend,
-        sys::ibv_qp_state::IBV_QPS_SQD => QueuePairState::SendQueueDrained,
-        sys::ibv_qp_state::IBV_QPS_SQE => QueuePairState::SendQueueError,
-        sys::ibv_qp_state::IBV_QPS_ERR => QueuePairState::Error,
+        sys::ibv_qp_state::IBV_QPS_RESET => QpState::Reset,
+        sys::ibv_qp_state::IBV_QPS_INIT => QpState::Init,
+        sys::ibv_qp_state::IBV_QPS_RTR => QpState::Rtr,
+        sys::ibv_qp_state::IBV_QPS_RTS => QpState::Rts,
+        sys::ibv_qp_state::IBV_QPS_SQD => QpState::Sqd,
+        sys::ibv_qp_state::IBV_QPS_SQE => QpState::Sqe,
+        sys::ibv_qp_state::IBV_QPS_ERR => QpState::Error,
         _ => {
             let said = format!("the queue pair is in an unknown state: {number}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, said));
@@ -249,17 +249,17 @@ mod tests {
         attributes.device_cap_flags = 1 << 24;
         attributes.atomic_cap = 1;
         let read = limits(&attributes, TransportKind::InfiniBand);
-        assert_eq!((read.firmware.as_str(), read.pairs, read.segments), ("1.2.3", 7, 0));
-        assert_eq!((read.reads_answered, read.reads_asked), (255, 16));
-        assert!(read.windows_type_2 && read.atomics == Atomics::Device);
+        assert_eq!((read.firmware.as_str(), read.qps, read.sges), ("1.2.3", 7, 0));
+        assert_eq!((read.responder_resources, read.initiator_depth), (255, 16));
+        assert!(read.mw_type_2 && read.atomics == AtomicCap::Device);
         let atomics = [0, 2].map(|cap| {
             attributes.atomic_cap = cap;
             limits(&attributes, TransportKind::InfiniBand).atomics
         });
-        assert_eq!(atomics, [Atomics::None, Atomics::Global]);
+        assert_eq!(atomics, [AtomicCap::None, AtomicCap::Global]);
         // IBV_DEVICE_MEM_WINDOW: those of type 1.
         attributes.device_cap_flags = 1 << 17;
-        assert!(!limits(&attributes, TransportKind::InfiniBand).windows_type_2);
+        assert!(!limits(&attributes, TransportKind::InfiniBand).mw_type_2);
         attributes.fw_ver = [b'a'.cast_signed(); 64];
         assert_eq!(limits(&attributes, TransportKind::Other).firmware.len(), 64);
     }
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn capacities_go_both_ways() {
-        let wanted = Capacities { sends: 1, receives: 2, send_segments: 3, receive_segments: 4, inline: 5 };
-        assert_eq!(given(&capacities(&wanted)), wanted);
+        let wanted = QpCap { sends: 1, receives: 2, send_sges: 3, recv_sges: 4, inline: 5 };
+        assert_eq!(given(&cap(&wanted)), wanted);
     }
 }

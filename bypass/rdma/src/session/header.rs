@@ -1,6 +1,6 @@
 //! What each datagram says of its session, in front of its message.
 
-use crate::wire::Senseless;
+use crate::connection::wire::Malformed;
 
 /// What each datagram begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,25 +34,25 @@ impl DatagramHeader {
         place[20..].copy_from_slice(&self.early.to_be_bytes());
     }
 
-    pub fn read(datagram: &[u8]) -> Result<Self, Senseless> {
-        let (head, rest) = datagram.split_first_chunk::<{ Self::LEN }>().ok_or(Senseless)?;
+    pub fn read(datagram: &[u8]) -> Result<Self, Malformed> {
+        let (head, rest) = datagram.split_first_chunk::<{ Self::LEN }>().ok_or(Malformed)?;
         let (magic, head) = head.split_at(2);
-        let (&[has_message @ (0 | 1), room], head) = head.split_first_chunk().ok_or(Senseless)? else {
-            return Err(Senseless);
+        let (&[has_message @ (0 | 1), room], head) = head.split_first_chunk().ok_or(Malformed)? else {
+            return Err(Malformed);
         };
-        let (session, head) = head.split_first_chunk().ok_or(Senseless)?;
-        let (number, head) = head.split_first_chunk().ok_or(Senseless)?;
-        let (expected, early) = head.split_first_chunk().ok_or(Senseless)?;
+        let (session, head) = head.split_first_chunk().ok_or(Malformed)?;
+        let (number, head) = head.split_first_chunk().ok_or(Malformed)?;
+        let (expected, early) = head.split_first_chunk().ok_or(Malformed)?;
         let header = DatagramHeader {
             session: u64::from_be_bytes(*session),
             number: u32::from_be_bytes(*number),
             has_message: has_message == 1,
             expected: u32::from_be_bytes(*expected),
             room,
-            early: u32::from_be_bytes(*early.first_chunk().ok_or(Senseless)?),
+            early: u32::from_be_bytes(*early.first_chunk().ok_or(Malformed)?),
         };
         let is_sensible = magic == Self::MAGIC && header.has_message != rest.is_empty();
-        is_sensible.then_some(header).ok_or(Senseless)
+        is_sensible.then_some(header).ok_or(Malformed)
     }
 }
 

@@ -12,8 +12,8 @@ mod tests;
 
 pub(crate) use header::DatagramHeader;
 
+use crate::connection::wire::Malformed;
 use crate::verbs::Message;
-use crate::wire::Senseless;
 use linerate_bypass::Bytes;
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -49,7 +49,7 @@ pub(crate) struct Session {
     /// What the peer calls it.
     theirs: u64,
     /// Messages that have come and are not taken, or come too early, at most.
-    window: usize,
+    mw: usize,
     /// What the peer may not have, in order, and the number of the first.
     sent: VecDeque<Sent>,
     first: u32,
@@ -72,10 +72,10 @@ pub(crate) struct Session {
 
 impl Session {
     /// One that the peer calls `theirs`, and may send so many messages to that have not been taken.
-    pub fn new(theirs: u64, window: u16) -> Self {
+    pub fn new(theirs: u64, mw: u16) -> Self {
         Session {
             theirs,
-            window: (WINDOW as usize).min(window.into()),
+            mw: (WINDOW as usize).min(mw.into()),
             sent: VecDeque::new(),
             first: 0,
             their_room: WINDOW as usize,
@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// Messages that the peer may not have.
-    pub fn under_way(&self) -> usize {
+    pub fn unacked(&self) -> usize {
         self.sent.len()
     }
 
@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// A datagram has come, with `message` behind its header if it has one. What can be [taken](Self::take) then is in order.
-    pub fn receive(&mut self, header: &DatagramHeader, message: Bytes, now: Instant) -> Result<(), Senseless> {
+    pub fn receive(&mut self, header: &DatagramHeader, message: Bytes, now: Instant) -> Result<(), Malformed> {
         self.acknowledged(header, now)?;
         if !header.has_message {
             return Ok(());
@@ -164,7 +164,7 @@ impl Session {
             // It came before, and its acknowledgement was lost; or it makes no sense.
             let is_old = is_before(header.number, self.expected);
             self.ack_now |= is_old;
-            return if is_old { Ok(()) } else { Err(Senseless) };
+            return if is_old { Ok(()) } else { Err(Malformed) };
         }
         self.ack_since.get_or_insert(now);
         let place = ahead as usize;
@@ -196,15 +196,15 @@ impl Session {
 
     /// Messages from the expected one on that there is room for.
     fn room_for_more(&self) -> usize {
-        self.window.saturating_sub(self.ready.len())
+        self.mw.saturating_sub(self.ready.len())
     }
 
-    fn acknowledged(&mut self, header: &DatagramHeader, now: Instant) -> Result<(), Senseless> {
+    fn acknowledged(&mut self, header: &DatagramHeader, now: Instant) -> Result<(), Malformed> {
         let count = header.expected.wrapping_sub(self.first) as usize;
         if count > self.sent.len() {
             // An old datagram that was overtaken tells of fewer than are known.
             let is_old = is_before(header.expected, self.first);
-            return if is_old { Ok(()) } else { Err(Senseless) };
+            return if is_old { Ok(()) } else { Err(Malformed) };
         }
         let mut heard = |sent: &Sent| {
             // What was sent more than once does not tell which of them was heard (Karn's algorithm, RFC 6298, 3).
@@ -224,8 +224,8 @@ impl Session {
             }
         }
         // Few may never have so many behind them (RFC 5827).
-        let under_way = self.sent.iter().filter(|sent| sent.times > 0).count();
-        let threshold = THRESHOLD.min(under_way.saturating_sub(1)).max(1);
+        let unacked = self.sent.iter().filter(|sent| sent.times > 0).count();
+        let threshold = THRESHOLD.min(unacked.saturating_sub(1)).max(1);
         let mut behind = 0;
         for sent in self.sent.iter_mut().rev() {
             if sent.has_come {

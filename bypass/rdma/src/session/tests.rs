@@ -84,30 +84,30 @@ proptest! {
     ) {
         let mut random = fastrand::Rng::with_seed(seed);
         let loads = [loads.0, loads.1];
-        let mut pair = Pair::new(start, loads);
+        let mut qp = Pair::new(start, loads);
         let begins = loads.map(|load| 1000 - load);
         for turn in 0..400_000 {
             let (end, which) = (random.usize(..2), random.usize(..));
             match random.u8(..4) {
                 0 => {
                     let mut dice = random.fork();
-                    pair.send(end, || match dice.u32(..100) {
+                    qp.send(end, || match dice.u32(..100) {
                         n if n < loss => 0,
                         n if n > 95 => 2,
                         _ => 1,
                     });
                 }
                 // Mostly in order.
-                1 => pair.receive(end, if which % 4 == 0 { which } else { 0 }),
-                2 => pair.take(end, begins[1 - end]),
-                _ => pair.now += Duration::from_micros(random.u64(..3000)),
+                1 => qp.receive(end, if which % 4 == 0 { which } else { 0 }),
+                2 => qp.take(end, begins[1 - end]),
+                _ => qp.now += Duration::from_micros(random.u64(..3000)),
             }
-            prop_assert!(pair.ends.iter().all(|end| end.under_way() <= 32 && end.ready.len() + end.early.len() <= 64));
-            if turn % 64 == 0 && pair.taken == [loads[1], loads[0]] {
+            prop_assert!(qp.ends.iter().all(|end| end.unacked() <= 32 && end.ready.len() + end.early.len() <= 64));
+            if turn % 64 == 0 && qp.taken == [loads[1], loads[0]] {
                 break;
             }
         }
-        prop_assert_eq!(pair.taken, [loads[1], loads[0]]);
+        prop_assert_eq!(qp.taken, [loads[1], loads[0]]);
     }
 
     #[test]
@@ -128,93 +128,93 @@ proptest! {
 }
 
 /// Sends all that is due, and returns the numbers of messages; those that `arrive` says get to the other end.
-fn exchange(pair: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
+fn exchange(qp: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut numbers = Vec::new();
-    pair.send(0, || 1);
-    for (header, message) in std::mem::take(&mut pair.on_way[1]) {
+    qp.send(0, || 1);
+    for (header, message) in std::mem::take(&mut qp.on_way[1]) {
         numbers.extend(header.has_message.then_some(header.number));
         if arrive(header.number) {
-            pair.ends[1].receive(&header, message, pair.now).unwrap();
+            qp.ends[1].receive(&header, message, qp.now).unwrap();
         }
     }
-    pair.send(1, || 1);
-    while !pair.on_way[0].is_empty() {
-        pair.receive(0, 0);
+    qp.send(1, || 1);
+    while !qp.on_way[0].is_empty() {
+        qp.receive(0, 0);
     }
     numbers
 }
 
 #[test]
 fn what_three_later_ones_have_overtaken_is_sent_again_at_once() {
-    let mut pair = Pair::new(0, [4, 0]);
-    assert_eq!(exchange(&mut pair, |number| number > 0), [0, 1, 2, 3]);
+    let mut qp = Pair::new(0, [4, 0]);
+    assert_eq!(exchange(&mut qp, |number| number > 0), [0, 1, 2, 3]);
     // No time has passed.
-    assert_eq!(exchange(&mut pair, |_| true), [0]);
-    assert_eq!(pair.ends[0].under_way(), 0);
+    assert_eq!(exchange(&mut qp, |_| true), [0]);
+    assert_eq!(qp.ends[0].unacked(), 0);
 }
 
 #[test]
 fn what_only_two_of_many_have_overtaken_waits_for_its_time() {
-    let mut pair = Pair::new(0, [4, 0]);
-    assert_eq!(exchange(&mut pair, |number| number == 1 || number == 2), [0, 1, 2, 3]);
-    assert_eq!(exchange(&mut pair, |_| true), [0u32; 0]);
-    let wait = pair.ends[0].wait();
-    assert_eq!(pair.ends[0].due(), Some(pair.now + wait));
-    pair.now += wait;
-    assert_eq!(exchange(&mut pair, |_| false), [0, 3]);
+    let mut qp = Pair::new(0, [4, 0]);
+    assert_eq!(exchange(&mut qp, |number| number == 1 || number == 2), [0, 1, 2, 3]);
+    assert_eq!(exchange(&mut qp, |_| true), [0u32; 0]);
+    let wait = qp.ends[0].wait();
+    assert_eq!(qp.ends[0].due(), Some(qp.now + wait));
+    qp.now += wait;
+    assert_eq!(exchange(&mut qp, |_| false), [0, 3]);
     // The next time is twice as far.
-    assert_eq!(pair.ends[0].due(), Some(pair.now + 2 * wait));
+    assert_eq!(qp.ends[0].due(), Some(qp.now + 2 * wait));
 }
 
 #[test]
 fn few_that_all_have_overtaken_one_are_enough() {
     for count in [2, 3] {
-        let mut pair = Pair::new(0, [count, 0]);
-        assert_eq!(exchange(&mut pair, |number| number > 0).len(), count as usize);
-        assert_eq!(exchange(&mut pair, |_| true), [0]);
-        assert_eq!(pair.ends[0].under_way(), 0);
+        let mut qp = Pair::new(0, [count, 0]);
+        assert_eq!(exchange(&mut qp, |number| number > 0).len(), count as usize);
+        assert_eq!(exchange(&mut qp, |_| true), [0]);
+        assert_eq!(qp.ends[0].unacked(), 0);
     }
 }
 
 #[test]
 fn what_waited_for_another_that_was_lost_is_no_measure_of_the_way() {
-    let mut pair = Pair::new(0, [3, 0]);
-    exchange(&mut pair, |number| number == 1);
-    let wait = pair.ends[0].wait();
+    let mut qp = Pair::new(0, [3, 0]);
+    exchange(&mut qp, |number| number == 1);
+    let wait = qp.ends[0].wait();
     for _ in 0..3 {
-        pair.now += LONGEST_WAIT;
-        exchange(&mut pair, |_| false);
+        qp.now += LONGEST_WAIT;
+        exchange(&mut qp, |_| false);
     }
-    pair.now += LONGEST_WAIT;
-    exchange(&mut pair, |_| true);
-    assert_eq!((pair.ends[0].under_way(), pair.ends[0].wait()), (0, wait));
+    qp.now += LONGEST_WAIT;
+    exchange(&mut qp, |_| true);
+    assert_eq!((qp.ends[0].unacked(), qp.ends[0].wait()), (0, wait));
 }
 
 #[test]
 fn what_came_before_is_acknowledged_again_and_not_delivered() {
-    let mut pair = Pair::new(0, [1, 0]);
-    assert_eq!(exchange(&mut pair, |_| true), [0]);
-    pair.take(1, 999);
+    let mut qp = Pair::new(0, [1, 0]);
+    assert_eq!(exchange(&mut qp, |_| true), [0]);
+    qp.take(1, 999);
     let header = DatagramHeader { session: SESSION, number: 0, has_message: true, expected: 0, room: 32, early: 0 };
-    pair.ends[1].receive(&header, bytes(b"x"), pair.now).unwrap();
-    assert!(pair.ends[1].take().is_none());
-    assert_eq!(pair.ends[1].due(), Some(Instant::ZERO));
+    qp.ends[1].receive(&header, bytes(b"x"), qp.now).unwrap();
+    assert!(qp.ends[1].take().is_none());
+    assert_eq!(qp.ends[1].due(), Some(Instant::ZERO));
 }
 
 #[test]
 fn who_has_no_room_is_asked_now_and_then_and_says_when_there_is_some() {
-    let mut pair = Pair::new(0, [100, 0]);
-    assert_eq!(exchange(&mut pair, |_| true).len(), 32);
-    pair.now += ACK_WITHIN;
-    pair.send(1, || 1);
-    pair.receive(0, 0);
+    let mut qp = Pair::new(0, [100, 0]);
+    assert_eq!(exchange(&mut qp, |_| true).len(), 32);
+    qp.now += ACK_WITHIN;
+    qp.send(1, || 1);
+    qp.receive(0, 0);
     // Nobody has taken any: one asks, at its time.
-    assert_eq!(exchange(&mut pair, |_| true), [32]);
-    assert_eq!(exchange(&mut pair, |_| true), [0u32; 0]);
-    pair.take(1, 900);
-    pair.send(1, || 1);
-    pair.receive(0, 0);
-    assert_eq!(pair.ends[0].their_room, 1);
-    pair.now += LONGEST_WAIT;
-    assert_eq!(exchange(&mut pair, |_| true), [32]);
+    assert_eq!(exchange(&mut qp, |_| true), [32]);
+    assert_eq!(exchange(&mut qp, |_| true), [0u32; 0]);
+    qp.take(1, 900);
+    qp.send(1, || 1);
+    qp.receive(0, 0);
+    assert_eq!(qp.ends[0].their_room, 1);
+    qp.now += LONGEST_WAIT;
+    assert_eq!(exchange(&mut qp, |_| true), [32]);
 }

@@ -1,15 +1,15 @@
 //! Connections are made by the connection manager, and end, and nothing is left of them.
 
-use super::rig::{Peer, Rig, Setup, mode};
-use crate::model::{Live, Model};
+use super::rig::{Rig, Setup, UdPeer, mode};
 use crate::{Config, Connector};
 use linerate_bypass::{CloseReason, ConnectError};
+use linerate_rdma_sim::{Live, SimDevice};
 use std::net::SocketAddr;
 
 /// Two ends, the first of which connects to the second.
 pub fn rig(setup: &Setup, parts: &[(usize, bool)], listens: bool) -> Rig {
-    let sender = Peer { remote: Some(ADDRESS), ..Peer::sends(parts) };
-    let mut rig = Rig::new(setup, [sender, Peer::echoes()]);
+    let sender = UdPeer { remote: Some(ADDRESS), ..UdPeer::sends(parts) };
+    let mut rig = Rig::new(setup, [sender, UdPeer::echoes()]);
     rig.ends[0].connects(&[]);
     rig.ends[1].connects(if listens { std::slice::from_ref(&ADDRESS) } else { &[] });
     rig
@@ -23,7 +23,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
         let defaults = Setup::default();
         let config = Config {
             offer_from: 3000,
-            shared: (seed % 3 == 0).then_some(8),
+            srq: (seed % 3 == 0).then_some(8),
             mode: mode(seed % 3 == 1),
             pool: seed as usize % 4,
             ..defaults.config
@@ -45,15 +45,15 @@ fn prepared_queue_pairs_are_used_and_others_prepared_in_their_place() {
     let setup = Setup { config: Config { pool: 3, max_connections: 4, ..defaults.config }, ..defaults };
     let mut rig = rig(&setup, &[(100, false)], true);
     let prepared = |rig: &Rig| [0, 1].map(|end| rig.ends[end].connector.as_ref().unwrap().prepared(0));
-    assert_eq!((prepared(&rig), rig.fabric.live().pairs), ([3, 3], 6));
+    assert_eq!((prepared(&rig), rig.fabric.live().qps), ([3, 3], 6));
     let mut least = [3, 3];
     for _ in 0..10_000 {
         rig.step();
         least = [0, 1].map(|end| least[end].min(prepared(&rig)[end]));
         // Never more than there may be connections.
-        assert!(rig.fabric.live().pairs <= 8);
+        assert!(rig.fabric.live().qps <= 8);
     }
-    assert_eq!((least, prepared(&rig), rig.fabric.live().pairs), ([2, 2], [3, 3], 6));
+    assert_eq!((least, prepared(&rig), rig.fabric.live().qps), ([2, 2], [3, 3], 6));
     assert!(rig.ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
 }
 
@@ -62,7 +62,7 @@ fn queue_pairs_and_identifiers_go_when_connections_do() {
     let setup = Setup::default();
     let mut rig = rig(&setup, &[(100, false)], true);
     rig.run_until(|ends| ends.iter().all(|end| !end.worker.service().ended.is_empty()));
-    let is_clean = |rig: &Rig| rig.fabric.live().pairs == 0 && rig.fabric.live().cm_ids == 1;
+    let is_clean = |rig: &Rig| rig.fabric.live().qps == 0 && rig.fabric.live().cm_ids == 1;
     for _ in 0..10_000 {
         if is_clean(&rig) {
             return;
@@ -91,6 +91,6 @@ fn a_connector_goes_with_its_identifiers_before_its_channel() {
     for _ in 0..50 {
         rig.step();
     }
-    let connector: Connector<Model> = rig.ends[1].connector.take().unwrap();
+    let connector: Connector<SimDevice> = rig.ends[1].connector.take().unwrap();
     drop(connector);
 }

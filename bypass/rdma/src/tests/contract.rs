@@ -3,7 +3,7 @@
 #[path = "../../../../stack/kernel/tests/services/contract.rs"]
 mod service;
 
-use super::rig::{Peer, Rig, Setup, mode};
+use super::rig::{Rig, Setup, UdPeer, mode};
 use crate::{Config, Mode};
 use linerate_bypass::{Arena, Service};
 use service::Contract;
@@ -20,9 +20,9 @@ pub trait Hosted: Service<Message = ()> + Debug {
     }
 }
 
-impl Hosted for Peer {
+impl Hosted for UdPeer {
     fn with_arena(self, arena: &Arena) -> Self {
-        Peer { arena: arena.clone(), ..self }
+        UdPeer { arena: arena.clone(), ..self }
     }
 }
 
@@ -38,9 +38,9 @@ fn order_of_events(seed: u64, mode: Mode) {
     let client = Contract::client(([10, 0, 0, 2], 7).into(), 0);
     let mut rig = Rig::new(&setup, [client, Contract::server()]);
     // A rig has one session, whose number is fixed.
-    let connections = if mode == Mode::Datagrams { 1 } else { CONNECTIONS };
+    let connections = if mode == Mode::Ud { 1 } else { CONNECTIONS };
     // A session waits for its timers, which are long for the default.
-    rig.tick = if mode == Mode::Datagrams { 20_000 } else { rig.tick };
+    rig.tick = if mode == Mode::Ud { 20_000 } else { rig.tick };
     (0..connections).for_each(|_| rig.connect(&setup));
     // Without a connector, a peer does not learn of an abort.
     rig.run_until(|ends| ends[1].worker.service().is_done(connections));
@@ -55,6 +55,6 @@ fn events_keep_their_order() {
         for writes in [false, true] {
             order_of_events(seed, mode(writes));
         }
-        order_of_events(seed, Mode::Datagrams);
+        order_of_events(seed, Mode::Ud);
     }
 }

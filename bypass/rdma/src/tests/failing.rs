@@ -1,11 +1,11 @@
 //! Whatever fails, the connections that it concerns end with a reason, nothing of them is left, and others are made as before.
 
 use super::connecting::{ADDRESS, rig};
-use super::rig::{End, Peer, Rig, Setup, mode};
+use super::rig::{End, Rig, Setup, UdPeer, mode};
 use crate::Config;
-use crate::calls::Status;
-use crate::model::Call;
+use crate::provider::WcStatus;
 use linerate_bypass::CloseReason;
+use linerate_rdma_sim::Call;
 use std::time::Duration;
 
 /// What is sent: a part of it is read where it lies.
@@ -18,7 +18,7 @@ fn setup(seed: u64) -> Setup {
     // A thousand nanoseconds are a step.
     let config = Config {
         offer_from: 1000,
-        shared: seed.is_multiple_of(3).then_some(12),
+        srq: seed.is_multiple_of(3).then_some(12),
         mode: mode(seed % 3 == 1),
         pool: seed as usize % 4,
         probe_after: Duration::from_micros(500),
@@ -36,7 +36,7 @@ fn persistent(setup: &Setup) -> Rig {
     rig
 }
 
-fn is_through(peer: &Peer) -> bool {
+fn is_through(peer: &UdPeer) -> bool {
     peer.ended.last() == Some(&CloseReason::Finished) && peer.received == peer.total
 }
 
@@ -68,8 +68,8 @@ fn a_peer_that_is_killed_leaves_nothing_and_another_takes_its_place() {
         let device = rig.ends[killed].device.clone();
         rig.fabric.vanish(&device, says_so);
         let peer = match killed {
-            0 => Peer { remote: Some(ADDRESS), again: usize::MAX, ..Peer::sends(&PARTS) },
-            _ => Peer::echoes(),
+            0 => UdPeer { remote: Some(ADDRESS), again: usize::MAX, ..UdPeer::sends(&PARTS) },
+            _ => UdPeer::echoes(),
         };
         if !says_so && killed == 0 {
             // What has nobody to say that it is over is found to be.
@@ -94,7 +94,7 @@ fn an_idle_connection_whose_peer_is_gone_without_a_word_ends() {
     assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
     let device = rig.ends[0].device.clone();
     rig.fabric.vanish(&device, false);
-    rig.replace(0, &setup, Peer::echoes());
+    rig.replace(0, &setup, UdPeer::echoes());
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::TimedOut]);
     rig.run_until_holds(1, before);
 }
@@ -103,9 +103,9 @@ fn an_idle_connection_whose_peer_is_gone_without_a_word_ends() {
 fn a_queue_pair_that_fails_ends_its_connection_alone() {
     for seed in 0..40 {
         let ended = with_fault(seed, |rig| {
-            let pairs: Vec<u32> = rig.fabric.counters().keys().copied().collect();
-            if let Some(pair) = rig.random.choice(pairs) {
-                rig.fabric.pair_fatal(pair);
+            let qps: Vec<u32> = rig.fabric.counters().keys().copied().collect();
+            if let Some(qp) = rig.random.choice(qps) {
+                rig.fabric.pair_fatal(qp);
             }
         });
         assert!(ended.len() <= 2, "{ended:?}");
@@ -115,15 +115,15 @@ fn a_queue_pair_that_fails_ends_its_connection_alone() {
 #[test]
 fn every_error_of_a_request_ends_its_connection() {
     let errors = [
-        (Status::LocalLength, CloseReason::Reset),
-        (Status::LocalProtection, CloseReason::Reset),
-        (Status::LocalQueuePair, CloseReason::Reset),
-        (Status::Bind, CloseReason::Reset),
-        (Status::RemoteAccess, CloseReason::Reset),
-        (Status::RemoteInvalidRequest, CloseReason::Reset),
-        (Status::RemoteOperation, CloseReason::Reset),
-        (Status::RetryExceeded, CloseReason::TimedOut),
-        (Status::ReceiverNotReady, CloseReason::Reset),
+        (WcStatus::LocalLength, CloseReason::Reset),
+        (WcStatus::LocalProtection, CloseReason::Reset),
+        (WcStatus::LocalQp, CloseReason::Reset),
+        (WcStatus::Bind, CloseReason::Reset),
+        (WcStatus::RemoteAccess, CloseReason::Reset),
+        (WcStatus::RemoteInvalidRequest, CloseReason::Reset),
+        (WcStatus::RemoteOperation, CloseReason::Reset),
+        (WcStatus::RetryExceeded, CloseReason::TimedOut),
+        (WcStatus::RnrRetryExceeded, CloseReason::Reset),
     ];
     for (seed, (status, reason)) in errors.into_iter().enumerate() {
         for after in [0, 2, 4] {
@@ -134,7 +134,7 @@ fn every_error_of_a_request_ends_its_connection() {
             let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
             rig.run_until(|ends| ends[0].worker.summary().connected == 1);
             // Of those that are gone none fails.
-            rig.fabric.counters().keys().for_each(|pair| rig.fabric.fail_request(*pair, after, status));
+            rig.fabric.counters().keys().for_each(|qp| rig.fabric.fail_request(*qp, after, status));
             rig.run_until(|ends| is_through(ends[0].worker.service()));
             (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
             let ended = [0, 1].map(|end| rig.ends[end].worker.service().ended.clone());
@@ -146,7 +146,7 @@ fn every_error_of_a_request_ends_its_connection() {
 
 #[test]
 fn a_call_that_fails_costs_a_connection_at_most() {
-    let calls = [
+    let provider = [
         Call::CreatePair,
         Call::Modify,
         Call::PostSend,
@@ -162,7 +162,7 @@ fn a_call_that_fails_costs_a_connection_at_most() {
         Call::CmAccept,
         Call::CmDisconnect,
     ];
-    for (seed, call) in calls.into_iter().cycle().take(3 * calls.len()).enumerate() {
+    for (seed, call) in provider.into_iter().cycle().take(3 * provider.len()).enumerate() {
         let setup = setup(seed as u64);
         let mut rig = persistent(&setup);
         let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
@@ -187,7 +187,7 @@ fn a_device_that_fails_ends_all_its_connections_and_the_worker_goes_on() {
         rig.run_until(|ends| ends[1].worker.service().received > 1000);
         let device = rig.ends[(seed % 2) as usize].device.clone();
         rig.fabric.fatal(&device);
-        let is_over = |peer: &Peer| peer.ended.len() == 1 && peer.ended[0] != CloseReason::Finished;
+        let is_over = |peer: &UdPeer| peer.ended.len() == 1 && peer.ended[0] != CloseReason::Finished;
         rig.run_until(|ends| ends.iter().all(|end| is_over(end.worker.service())));
         // It has tried again, and been told that it is in vain.
         rig.run_until(|ends| ends[0].worker.service().failed.len() == 3);

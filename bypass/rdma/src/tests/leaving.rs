@@ -1,18 +1,18 @@
 //! Connections that share their buffers end, in whatever way, and all of the buffers are there as before.
 
 use super::connecting::rig;
-use super::rig::{Peer, Rig, Setup};
+use super::rig::{Rig, Setup, UdPeer};
 use crate::Config;
-use crate::model::DeviceConfig;
 use linerate_bypass::CloseReason;
 use linerate_bypass::time::{Duration, Instant};
+use linerate_rdma_sim::DeviceConfig;
 
 const SHARED: u32 = 12;
 const PARTS: [(usize, bool); 3] = [(300, false), (3000, true), (2000, false)];
 
 fn setup(seed: u64, device: fn(&mut DeviceConfig)) -> Setup {
     let defaults = Setup::default();
-    let config = Config { shared: Some(SHARED), max_connections: 4, ..defaults.config };
+    let config = Config { srq: Some(SHARED), max_connections: 4, ..defaults.config };
     Setup { seed, config, device, ..defaults }
 }
 
@@ -38,8 +38,8 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
             rig.step();
         }
         // The latest that were made are those that are connected.
-        let pair = rig.fabric.counters().keys().rev().nth(rig.random.usize(..2)).copied();
-        pair.into_iter().for_each(|pair| rig.fabric.pair_fatal(pair));
+        let qp = rig.fabric.counters().keys().rev().nth(rig.random.usize(..2)).copied();
+        qp.into_iter().for_each(|qp| rig.fabric.pair_fatal(qp));
         rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
     }
     let finished =
@@ -50,13 +50,13 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
     }
     let peer = rig.ends[0].worker.service_mut();
     (peer.again, peer.rounds) = (0, 0);
-    let outcomes = |peer: &Peer| peer.ended.len() + peer.failed.len();
+    let outcomes = |peer: &UdPeer| peer.ended.len() + peer.failed.len();
     let so_far = outcomes(peer);
     rig.run_until(|ends| outcomes(ends[0].worker.service()) > so_far);
     let took = rig.now;
     (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
     let fabric = rig.fabric.clone();
-    rig.run_until(|ends| ends.iter().all(|end| fabric.shared_buffers(&end.device) == SHARED as usize));
+    rig.run_until(|ends| ends.iter().all(|end| fabric.srq_wrs(&end.device) == SHARED as usize));
     Duration::from_nanos(took)
 }
 
@@ -95,5 +95,5 @@ fn a_queue_pair_whose_worker_has_ended_goes_all_the_same() {
         rig.fabric.run();
         rig.ends[0].connector.as_mut().unwrap().turn(Instant::from_nanos(now)).unwrap();
     }
-    assert_eq!(rig.fabric.live_of(&rig.ends[0].device).pairs, 0);
+    assert_eq!(rig.fabric.live_of(&rig.ends[0].device).qps, 0);
 }

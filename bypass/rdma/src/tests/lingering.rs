@@ -95,7 +95,7 @@ fn run(seed: u64, mode: Mode, offer_from: usize, manner: Manner) -> (CloseReason
 fn in_each_mode(manner: Manner, check: impl Fn(CloseReason, Refused, u64)) {
     for seed in 0..10 {
         for (mode, offer_from) in
-            [(mode(false), usize::MAX), (mode(true), usize::MAX), (Mode::Datagrams, usize::MAX), (mode(false), 1000)]
+            [(mode(false), usize::MAX), (mode(true), usize::MAX), (Mode::Ud, usize::MAX), (mode(false), 1000)]
         {
             let (why, client, time) = run(seed, mode, offer_from, manner);
             check(why, client, time);

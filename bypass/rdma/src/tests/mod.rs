@@ -2,7 +2,6 @@
 
 mod connecting;
 mod contract;
-mod exchange;
 mod failing;
 mod hostile;
 mod leaving;
@@ -13,3 +12,4 @@ mod rig;
 mod sessions;
 mod sleeping;
 mod streams;
+mod tcp_exchange;

@@ -1,14 +1,12 @@
 //! Queue pairs that are used for one connection after the other, and have nothing of one in the next.
 
-use super::rig::{End, Peer, Rig, Setup, mode};
-use crate::calls::{Calls, GidKind, Mtu, Path, Status, Transition};
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
-use crate::verbs::{
-    Completion, CompletionQueue, Domain, Errored, Init, Message, New, PairConfig, QueuePair, ReadyToSend, Region,
-};
+use super::rig::{End, Rig, Setup, UdPeer, mode};
+use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition, WcStatus};
+use crate::verbs::{Completion, Cq, Errored, Init, Message, Mr, New, Pd, Qp, QpConfig, Rts};
 use crate::{Config, Connect};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::{Arena, CloseReason};
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +17,7 @@ fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool:
     let connect_timeout = Duration::from_millis(100);
     let setup = Setup { seed, network: [127, 0, 0], config: Config { connect_timeout, ..config }, ..defaults };
     let parts = [(100, false), (600, true)];
-    let mut rig = Rig::new(&setup, [Peer::sends(&parts), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [UdPeer::sends(&parts), UdPeer::echoes()]);
     // A port of the kernel's is whichever is free.
     let port = if connect == Connect::Exchange { 0 } else { 7 };
     let listening = rig.ends[1].connects(&[(std::net::Ipv4Addr::new(127, 0, 0, 2), port).into()])[0];
@@ -58,11 +56,11 @@ fn so_it_is_by_either_way_and_in_either_mode() {
 struct Three {
     fabric: Fabric,
     arenas: [Arena; 2],
-    regions: [Region<Model>; 2],
-    queues: [CompletionQueue<Model>; 2],
+    mrs: [Mr<SimDevice>; 2],
+    cqs: [Cq<SimDevice>; 2],
 }
 
-const CONFIG: PairConfig = PairConfig { sends: 8, receives: 4, inline: 0, signal_every: 100, list: 4 };
+const CONFIG: QpConfig = QpConfig { sends: 8, receives: 4, inline: 0, signal_every: 100, list: 4 };
 
 impl Three {
     fn new(keeps_completions: bool) -> Self {
@@ -70,76 +68,69 @@ impl Three {
         let arenas = [0, 1].map(|_| Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap());
         let config = |number| DeviceConfig { keeps_completions, ..DeviceConfig::roce([10, 0, 0, number].into()) };
         let devices = [1, 2].map(|number| fabric.device("model", config(number)));
-        let region = |at: usize| {
-            let domain = Domain::new(&devices[at]).unwrap();
-            Region::new(&domain, std::slice::from_ref(&arenas[at]), false).unwrap()
+        let mr = |at: usize| {
+            let pd = Pd::new(&devices[at]).unwrap();
+            Mr::new(&pd, std::slice::from_ref(&arenas[at]), false).unwrap()
         };
-        let queue = |device: &Arc<Model>| CompletionQueue::new(device, 64, None).unwrap();
-        let regions = [region(0), region(1)];
-        Three { fabric, arenas, regions, queues: [queue(&devices[0]), queue(&devices[1])] }
+        let cq = |device: &Arc<SimDevice>| Cq::new(device, 64, None).unwrap();
+        let mrs = [mr(0), mr(1)];
+        Three { fabric, arenas, mrs, cqs: [cq(&devices[0]), cq(&devices[1])] }
     }
 
-    fn pair(&self, at: usize) -> QueuePair<Model, New> {
-        QueuePair::new(&self.regions[at], self.queues[at].handle(), None, &CONFIG).unwrap()
+    fn qp(&self, at: usize) -> Qp<SimDevice, New> {
+        Qp::new(&self.mrs[at], self.cqs[at].handle(), None, &CONFIG).unwrap()
     }
 
     /// With its buffers.
-    fn ready(&self, at: usize, pair: QueuePair<Model, New>) -> QueuePair<Model, Init> {
-        let mut pair = pair.init(1).unwrap();
-        pair.post((0..4).map(|_| self.arenas[at].alloc(64).unwrap())).unwrap();
-        pair
+    fn ready(&self, at: usize, qp: Qp<SimDevice, New>) -> Qp<SimDevice, Init> {
+        let mut qp = qp.init(1).unwrap();
+        qp.post((0..4).map(|_| self.arenas[at].alloc(64).unwrap())).unwrap();
+        qp
     }
 
-    /// Connects it with the queue pair of that number, at the other device, whose packets begin with `first_packet`, as its own do.
-    fn join(
-        &self,
-        at: usize,
-        pair: QueuePair<Model, Init>,
-        number: u32,
-        first_packet: u32,
-    ) -> QueuePair<Model, ReadyToSend> {
+    /// Connects it with the queue pair of that number, at the other device, whose packets begin with `psn`, as its own do.
+    fn join(&self, at: usize, qp: Qp<SimDevice, Init>, number: u32, psn: u32) -> Qp<SimDevice, Rts> {
         let gid = |at: usize| {
-            let gids = self.regions[at].domain().calls().gids(1).unwrap();
+            let gids = self.mrs[at].pd().provider().gids(1).unwrap();
             *gids.iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap()
         };
-        let receive = Transition::ReadyToReceive {
+        let receive = Transition::Rtr {
             mtu: Mtu::Mtu1024,
-            pair: number,
-            first_packet,
-            reads_answered: 4,
-            not_ready_timer: 1,
-            path: Path::to(gid(1 - at).raw, 0, &gid(at)),
+            qp: number,
+            psn,
+            responder_resources: 4,
+            min_rnr_timer: 1,
+            path: AhAttr::to(gid(1 - at).raw, 0, &gid(at)),
         };
-        let send =
-            Transition::ReadyToSend { first_packet, timeout: 14, retries: 1, not_ready_retries: 0, reads_asked: 4 };
-        pair.ready_to_receive(&receive).unwrap().ready_to_send(&send).unwrap()
+        let send = Transition::Rts { psn, timeout: 14, retries: 1, rnr_retries: 0, initiator_depth: 4 };
+        qp.to_rtr(&receive).unwrap().to_rts(&send).unwrap()
     }
 
-    fn send(&self, at: usize, pair: &mut QueuePair<Model, ReadyToSend>, text: &[u8], signalled: bool) {
+    fn send(&self, at: usize, qp: &mut Qp<SimDevice, Rts>, text: &[u8], signalled: bool) {
         let mut block = self.arenas[at].alloc(text.len()).unwrap();
         block.copy_from_slice(text);
         let mut message = Message::new();
         message.push(block.freeze()).unwrap();
-        pair.send(&mut message, signalled).unwrap();
-        pair.flush().unwrap();
+        qp.send(&mut message, signalled).unwrap();
+        qp.flush().unwrap();
         self.fabric.run();
     }
 
     fn completions(&mut self, at: usize) -> Vec<Completion> {
-        self.queues[at].poll(64).unwrap().collect()
+        self.cqs[at].poll(64).unwrap().collect()
     }
 
     /// Takes all back that comes for a queue pair that has failed.
-    fn drain(&mut self, at: usize, pair: &mut QueuePair<Model, Errored>) -> usize {
+    fn drain(&mut self, at: usize, qp: &mut Qp<SimDevice, Errored>) -> usize {
         let mut count = 0;
-        while !pair.drain().unwrap() {
+        while !qp.drain().unwrap() {
             self.fabric.run();
             for completion in self.completions(at) {
                 count += 1;
                 if completion.is_buffer() {
-                    assert!(pair.received(completion).is_err());
+                    assert!(qp.received(completion).is_err());
                 } else {
-                    let _ = pair.sent(completion);
+                    let _ = qp.sent(completion);
                 }
             }
         }
@@ -151,7 +142,7 @@ impl Three {
 fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
     for keeps_completions in [false, true] {
         let mut three = Three::new(keeps_completions);
-        let [ours, old, new] = [three.pair(0), three.pair(1), three.pair(1)];
+        let [ours, old, new] = [three.qp(0), three.qp(1), three.qp(1)];
         let [ours, old, new] = [three.ready(0, ours), three.ready(1, old), three.ready(1, new)];
         let number = ours.number();
         let mut ours = three.join(0, ours, old.number(), 77);
@@ -167,7 +158,7 @@ fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
         assert_eq!(three.drain(0, &mut ours), 4);
         let Ok(ours) = ours.drained() else { panic!("all has come back") };
         let ours = ours.reset().unwrap();
-        assert_eq!((ours.number(), ours.requests_under_way(), ours.buffers_under_way()), (number, 0, 0));
+        assert_eq!((ours.number(), ours.outstanding(), ours.posted_buffers()), (number, 0, 0));
 
         let ours = three.ready(0, ours);
         let mut ours = three.join(0, ours, new.number(), 78);
@@ -175,7 +166,7 @@ fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
         drop(three.completions(1));
         three.send(1, &mut old, b"late", true);
         let heard = three.completions(1);
-        assert!(heard.iter().any(|completion| completion.status() == Status::RetryExceeded), "{heard:?}");
+        assert!(heard.iter().any(|completion| completion.status() == WcStatus::RetryExceeded), "{heard:?}");
         assert_eq!(three.completions(0), []);
         three.send(1, &mut new, b"two", true);
         let heard = three.completions(0);
@@ -192,7 +183,7 @@ fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
 #[test]
 fn completions_of_before_are_not_taken_for_those_of_the_new_life() {
     let mut three = Three::new(true);
-    let [ours, peer] = [three.pair(0), three.pair(1)];
+    let [ours, peer] = [three.qp(0), three.qp(1)];
     let [ours, peer] = [three.ready(0, ours), three.ready(1, peer)];
     let number = ours.number();
     let mut ours = three.join(0, ours, peer.number(), 5).fail().unwrap();

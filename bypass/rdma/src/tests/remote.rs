@@ -1,11 +1,11 @@
 //! What services do with the memory of their peers: it is done exactly once, and what is denied ends the asker's connection alone.
 
-use super::rig::{Peer, Rig, Setup, mode};
-use crate::calls::{Access, Atomics, Calls};
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
-use crate::verbs::{Counters, Exposed, Message, RingPlace};
-use crate::{Adapter, Config, OpenError, Unable};
+use super::rig::{Rig, Setup, UdPeer, mode};
+use crate::provider::{Access, AtomicCap, Provider};
+use crate::verbs::{Counters, ExposedMr, Message, RingAddr};
+use crate::{Adapter, Config, OpenError, Unsupported};
 use linerate_bypass::{self as bypass, CloseReason, OneSidedError, OneSidedOp, OneSidedResult, Published, RemoteAddr};
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::sync::Arc;
 
 /// Connections at a time.
@@ -17,15 +17,15 @@ fn setup(seed: u64) -> Setup {
 }
 
 /// What asks, and a server with so many counters.
-fn counting(setup: &Setup, count: usize) -> (Rig, Counters<Model>) {
-    let rig = Rig::new(setup, [Peer::asks([]), Peer::echoes()]);
+fn counting(setup: &Setup, count: usize) -> (Rig, Counters<SimDevice>) {
+    let rig = Rig::new(setup, [UdPeer::asks([]), UdPeer::echoes()]);
     let memory = Arc::new(bypass::RemoteCounters::new(count).unwrap());
-    let counters = Counters::open(rig.ends[1].domain(), memory).unwrap();
+    let counters = Counters::open(rig.ends[1].pd(), memory).unwrap();
     (rig, counters)
 }
 
-fn add_to(counters: &Counters<Model>, at: usize, add: u64) -> OneSidedOp {
-    OneSidedOp::FetchAdd { address: counters.address() + at as u64 * 8, key: counters.remote_key(), add }
+fn add_to(counters: &Counters<SimDevice>, at: usize, add: u64) -> OneSidedOp {
+    OneSidedOp::FetchAdd { address: counters.address() + at as u64 * 8, key: counters.rkey(), add }
 }
 
 fn begin(rig: &mut Rig, setup: &Setup, asks: impl IntoIterator<Item = OneSidedOp>) {
@@ -65,7 +65,7 @@ fn one_alone_takes_what_all_want() {
     for seed in 0..20 {
         let setup = setup(seed);
         let (mut rig, counters) = counting(&setup, 1);
-        let (address, key) = (counters.address(), counters.remote_key());
+        let (address, key) = (counters.address(), counters.rkey());
         let swaps = (1..=40).map(|swap| OneSidedOp::CompareSwap { address, key, expect: 0, swap });
         begin(&mut rig, &setup, swaps);
         rig.run_until(|ends| ends[0].worker.service().ended.len() == CONNECTIONS);
@@ -78,7 +78,7 @@ fn one_alone_takes_what_all_want() {
 
 /// One asks for what is denied, while the others go on to count. `wrong` is made on the server's end.
 #[track_caller]
-fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<Model>) -> (OneSidedOp, T)) {
+fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<SimDevice>) -> (OneSidedOp, T)) {
     let setup = setup(seed);
     let (mut rig, counters) = counting(&setup, 2);
     let (wrong, _kept) = wrong(&rig, &counters);
@@ -99,13 +99,13 @@ fn a_key_that_was_guessed_or_is_no_more_counts_nothing() {
     for seed in 0..4 {
         for wrong in [1, 0x100, 0xffff_ff00] {
             denied(seed, |_, counters| {
-                let (address, key) = (counters.address(), counters.remote_key() ^ wrong);
+                let (address, key) = (counters.address(), counters.rkey() ^ wrong);
                 (OneSidedOp::FetchAdd { address, key, add: 1 }, ())
             });
         }
         denied(seed, |rig, _| {
             let memory = Arc::new(bypass::RemoteCounters::new(1).unwrap());
-            let gone = Counters::open(rig.ends[1].domain(), memory.clone()).unwrap();
+            let gone = Counters::open(rig.ends[1].pd(), memory.clone()).unwrap();
             (add_to(&gone, 0, 1), memory)
         });
     }
@@ -116,7 +116,7 @@ fn nothing_beside_the_counters_is_counted_with() {
     for seed in 0..4 {
         for at in [-8, 1, 4, 9, 15, 16, 4088] {
             denied(seed, |_, counters| {
-                let (address, key) = (counters.address().wrapping_add_signed(at), counters.remote_key());
+                let (address, key) = (counters.address().wrapping_add_signed(at), counters.rkey());
                 (OneSidedOp::CompareSwap { address, key, expect: 0, swap: 1 }, ())
             });
         }
@@ -128,7 +128,7 @@ fn counters_are_not_read() {
     for seed in 0..4 {
         for len in [1, 8, 16] {
             denied(seed, |_, counters| {
-                (OneSidedOp::Read { address: counters.address(), key: counters.remote_key(), len }, ())
+                (OneSidedOp::Read { address: counters.address(), key: counters.rkey(), len }, ())
             });
         }
     }
@@ -140,8 +140,8 @@ fn what_is_there_to_be_read_is_not_counted_with() {
         denied(seed, |rig, _| {
             let memory = Arc::new(Published::new(4096, false).unwrap());
             let access = Access { remote_read: true, ..Access::default() };
-            let export = Exposed::open(rig.ends[1].domain(), memory, access).unwrap();
-            let (address, key) = (export.address(), export.remote_key());
+            let export = ExposedMr::open(rig.ends[1].pd(), memory, access).unwrap();
+            let (address, key) = (export.address(), export.rkey());
             (OneSidedOp::FetchAdd { address, key, add: 1 }, export)
         });
     }
@@ -150,20 +150,20 @@ fn what_is_there_to_be_read_is_not_counted_with() {
 /// A peer that is none of ours writes where it may not, or counts with a ring, by the place that `wrong` says. Its connection ends,
 /// and the others go on.
 #[track_caller]
-fn hostile(wrong: impl FnOnce(RingPlace, &Counters<Model>) -> (RingPlace, bool)) {
+fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool)) {
     let setup = setup(1);
     let (mut rig, counters) = counting(&setup, 1);
-    let mut queue = crate::verbs::CompletionQueue::new(&rig.ends[0].device, 64, None).unwrap();
-    let usual = rig.ends[0].queue();
-    rig.ends[0].completes_to(&queue);
+    let mut cq = crate::verbs::Cq::new(&rig.ends[0].device, 64, None).unwrap();
+    let usual = rig.ends[0].cq();
+    rig.ends[0].completes_to(&cq);
     let mut owner = rig.half(&setup);
-    let ring = super::hostile::ring_of(&mut rig, &mut owner, &mut queue);
+    let ring = super::hostile::ring_of(&mut rig, &mut owner, &mut cq);
     let mut other = rig.half(&setup);
     rig.ends[0].completes_by(usual);
     let (place, writes) = wrong(ring, &counters);
     let slot = setup.config.buffer as u32;
     if writes {
-        other.write_to(RingPlace { len: slot, ..place }, slot);
+        other.write_to(RingAddr { len: slot, ..place }, slot);
         let mut message = Message::new();
         let mut block = rig.ends[0].arena.alloc(8).unwrap();
         block.fill(1);
@@ -171,7 +171,7 @@ fn hostile(wrong: impl FnOnce(RingPlace, &Counters<Model>) -> (RingPlace, bool))
         other.send(&mut message, true).unwrap();
     } else {
         let into = rig.ends[0].arena.alloc(8).unwrap();
-        let asked = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.remote_key);
+        let asked = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.rkey);
         assert!(asked.is_ok());
     }
     other.flush().unwrap();
@@ -193,7 +193,7 @@ fn hostile(wrong: impl FnOnce(RingPlace, &Counters<Model>) -> (RingPlace, bool))
 #[test]
 fn counters_are_not_written() {
     hostile(|_, counters| {
-        let place = RingPlace { address: counters.address(), remote_key: counters.remote_key(), len: 8 };
+        let place = RingAddr { address: counters.address(), rkey: counters.rkey(), len: 8 };
         (place, true)
     });
 }
@@ -208,13 +208,13 @@ fn without_atomic_operations_nobody_counts() {
     let fabric = Fabric::new(FabricConfig::default());
     let mut config = DeviceConfig::roce([127, 0, 0, 1].into());
     let device = fabric.device("able", config.clone());
-    config.limits.atomics = Atomics::None;
+    config.limits.atomics = AtomicCap::None;
     let unable = fabric.device("unable", DeviceConfig { address: [127, 0, 0, 2].into(), ..config });
     let small = Config { max_connections: 1, ..Config::default() };
     let memory = Arc::new(bypass::RemoteCounters::new(5).unwrap());
     let refused = Adapter::<_, ()>::open(&unable, &small, &[], 1).unwrap().count(memory.clone());
     match refused {
-        Err(OpenError::Unable { error: Unable::NoAtomics, .. }) => {}
+        Err(OpenError::Unsupported { error: Unsupported::NoAtomics, .. }) => {}
         other => panic!("{other:?}"),
     }
     let adapter = Adapter::<_, ()>::open(&device, &small, &[], 1).unwrap();
@@ -231,7 +231,8 @@ fn without_atomic_operations_nobody_counts() {
 #[test]
 fn a_service_on_a_device_without_atomic_operations_is_told_so() {
     let setup = Setup { atomics: false, ..setup(0) };
-    let mut rig = Rig::new(&setup, [Peer::asks([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
+    let mut rig =
+        Rig::new(&setup, [UdPeer::asks([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), UdPeer::echoes()]);
     rig.connect(&setup);
     rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
     assert_eq!(rig.ends[0].worker.service().refused, [OneSidedError::Unsupported]);

@@ -1,16 +1,16 @@
 //! Two workers, each on a device of its own, and what they run.
 
 use super::contract::Hosted;
-use crate::calls::{Calls, Path, Transition};
-use crate::carrier::{Carrier, FIRST_SESSION};
-use crate::connector::{DatagramSeat, sessions};
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
+use crate::connection::conn_transport::{ConnTransport, FIRST_SESSION};
+use crate::connection::wire::EndParams;
+use crate::connector::{UdQpHandle, sessions};
+use crate::provider::{AhAttr, Provider, Transition};
 use crate::session::Session;
-use crate::verbs::{
-    AddressHandle, CompletionQueue, Domain, PairConfig, QueueHandle, QueuePair, Region, Ring, SharedQueue, Window,
+use crate::verbs::{Ah, Cq, CqHandle, Mr, Mw, Pd, Qp, QpConfig, Ring, Srq};
+use crate::{
+    Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Waker,
+    Worker, WorkerChannels, WorkerHandle,
 };
-use crate::wire::Greeting;
-use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, Mode, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use linerate_bypass::{
     AppMsg, Arena, Bytes, CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin,
     Service, Timer, Transport,
 };
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -26,20 +27,20 @@ use std::sync::Arc;
 pub const WINDOWS: usize = 8;
 
 /// One end.
-pub struct End<S: Service = Peer> {
-    pub device: Arc<Model>,
-    pub worker: Worker<Model, S>,
+pub struct End<S: Service = UdPeer> {
+    pub device: Arc<SimDevice>,
+    pub worker: Worker<SimDevice, S>,
     pub arena: Arena,
     pub buffers: Arena,
     config: Config,
-    region: Region<Model>,
-    queue: QueueHandle<Model>,
-    shared: Option<crate::verbs::SharedHandle<Model>>,
-    pub datagrams: Option<DatagramSeat>,
-    news: Sender<News<Model>>,
-    asks: Sender<Command<Model>>,
-    commands: Option<Receiver<Command<Model>>>,
-    pub connector: Option<Connector<Model>>,
+    mr: Mr<SimDevice>,
+    cq: CqHandle<SimDevice>,
+    srq: Option<crate::verbs::SrqHandle<SimDevice>>,
+    pub datagrams: Option<UdQpHandle>,
+    news: Sender<ConnectorEvent<SimDevice>>,
+    asks: Sender<ConnectorRequest<SimDevice>>,
+    commands: Option<Receiver<ConnectorRequest<SimDevice>>>,
+    pub connector: Option<Connector<SimDevice>>,
     _letters: Sender<AppMsg<()>>,
 }
 
@@ -81,9 +82,9 @@ impl Default for Setup {
 }
 
 impl Setup {
-    fn greeting(&self) -> Greeting {
+    fn greeting(&self) -> EndParams {
         let Config { buffers, .. } = self.config;
-        Greeting { buffer: self.config.message() as u32, credits: buffers, takes_offers: self.offers }
+        EndParams { buffer: self.config.message() as u32, credits: buffers, takes_offers: self.offers }
     }
 }
 
@@ -99,7 +100,7 @@ const fn address(number: u8, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), port)
 }
 
-pub struct Rig<S: Service = Peer> {
+pub struct Rig<S: Service = UdPeer> {
     pub fabric: Fabric,
     pub ends: [End<S>; 2],
     pub random: fastrand::Rng,
@@ -119,29 +120,29 @@ impl<S: Hosted> End<S> {
         let arena = Arena::new(ArenaConfig { bytes: setup.memory, hugepages: false }).unwrap();
         let buffers = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
         let arenas = [arena.clone(), buffers.clone()];
-        let region = Region::new(&Domain::new(&device).unwrap(), &arenas, false).unwrap();
-        let rest = config.rests.then(|| Rest::new(&device).unwrap());
-        let queue = CompletionQueue::new(&device, 4096, rest.as_ref().map(Rest::channel)).unwrap();
+        let mr = Mr::new(&Pd::new(&device).unwrap(), &arenas, false).unwrap();
+        let rest = config.rests.then(|| IdleWait::new(&device).unwrap());
+        let cq = Cq::new(&device, 4096, rest.as_ref().map(IdleWait::channel)).unwrap();
         let posted = || (0..).map_while(|_| buffers.alloc(config.buffer));
-        let shared = config.shared.map(|count| {
-            let mut shared = SharedQueue::new(&region, count).unwrap();
-            shared.post(posted()).unwrap();
-            shared
+        let srq = config.srq.map(|count| {
+            let mut srq = Srq::new(&mr, count).unwrap();
+            srq.post(posted()).unwrap();
+            srq
         });
         let limits = device.limits().unwrap();
-        let datagrams = (config.mode == Mode::Datagrams)
-            .then(|| sessions::datagrams(&config, &limits, &region, &buffers, queue.handle()).unwrap());
-        let seat = datagrams.as_ref().map(DatagramSeat::of);
-        let windows = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
-        let handles = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
+        let datagrams = (config.mode == Mode::Ud)
+            .then(|| sessions::datagrams(&config, &limits, &mr, &buffers, cq.handle()).unwrap());
+        let seat = datagrams.as_ref().map(UdQpHandle::of);
+        let mws = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Mw::new(&mr).unwrap()).collect();
+        let handles = (cq.handle().clone(), srq.as_ref().map(|srq| srq.handle().clone()));
         let parts = Parts {
-            queues: vec![queue],
-            shared,
+            cqs: vec![cq],
+            srq,
             datagrams,
-            region: region.clone(),
+            mr: mr.clone(),
             arena: arena.clone(),
             buffers: buffers.clone(),
-            windows,
+            mws,
             narrow: setup.narrow,
             atomics: setup.atomics,
         };
@@ -149,9 +150,9 @@ impl<S: Hosted> End<S> {
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);
         let asks = said.clone();
-        let lines = Lines { messages, news: heard, commands: said, rest };
+        let lines = WorkerChannels { messages, news: heard, commands: said, rest };
         let worker = Worker::new(0, config.clone(), parts, lines, peer.with_arena(&arena));
-        let (queue, shared) = handles;
+        let (cq, srq) = handles;
         let (commands, connector, datagrams) = (Some(commands), None, seat);
         End {
             device,
@@ -159,9 +160,9 @@ impl<S: Hosted> End<S> {
             arena,
             buffers,
             config,
-            region,
-            queue,
-            shared,
+            mr,
+            cq,
+            srq,
             datagrams,
             news,
             asks,
@@ -173,10 +174,10 @@ impl<S: Hosted> End<S> {
 
     /// Has its connections made by a connector that listens at `listen`. Returns where that is.
     pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
-        let seat = Seat {
-            queues: vec![self.queue.clone()],
+        let seat = WorkerHandle {
+            cqs: vec![self.cq.clone()],
             most: usize::MAX,
-            shared: self.shared.clone(),
+            srq: self.srq.clone(),
             datagrams: self.datagrams,
             news: self.news.clone(),
         };
@@ -189,11 +190,11 @@ impl<S: Hosted> End<S> {
         let made = Connector::new(
             &self.config,
             listeners,
-            &self.region,
+            &self.mr,
             &self.buffers,
             vec![seat],
             commands,
-            Bell::new().unwrap(),
+            Waker::new().unwrap(),
         );
         let mut connector = made.unwrap();
         connector.begin(Vec::new(), Vec::new()).unwrap();
@@ -201,65 +202,63 @@ impl<S: Hosted> End<S> {
         listening
     }
 
-    fn pair(&self) -> QueuePair<Model, crate::verbs::Init> {
+    fn qp(&self) -> Qp<SimDevice, crate::verbs::Init> {
         let Config { sends, buffers, inline, signal_every, list, .. } = self.config;
-        let config = PairConfig { sends: sends.into(), receives: buffers.into(), inline, signal_every, list };
-        let mut pair = QueuePair::new(&self.region, &self.queue, self.shared.as_ref(), &config).unwrap();
+        let config = QpConfig { sends: sends.into(), receives: buffers.into(), inline, signal_every, list };
+        let mut qp = Qp::new(&self.mr, &self.cq, self.srq.as_ref(), &config).unwrap();
         if self.config.mode == Mode::Write {
             let block = self.buffers.alloc(usize::from(buffers) * self.config.buffer).unwrap();
-            pair = pair.with_ring(Ring::new(&self.region, block, self.config.buffer).unwrap());
+            qp = qp.with_ring(Ring::new(&self.mr, block, self.config.buffer).unwrap());
         }
-        let mut pair = pair.with_counters().init(1).unwrap();
-        pair.post(
-            (0..if self.shared.is_some() { 0 } else { buffers })
-                .map(|_| self.buffers.alloc(self.config.buffer).unwrap()),
+        let mut qp = qp.with_counters().init(1).unwrap();
+        qp.post(
+            (0..if self.srq.is_some() { 0 } else { buffers }).map(|_| self.buffers.alloc(self.config.buffer).unwrap()),
         )
         .unwrap();
-        pair
+        qp
     }
 
     fn ready(
         &self,
-        pair: QueuePair<Model, crate::verbs::Init>,
+        qp: Qp<SimDevice, crate::verbs::Init>,
         (gid, number): ([u8; 16], u32),
-    ) -> QueuePair<Model, crate::verbs::ReadyToSend> {
+    ) -> Qp<SimDevice, crate::verbs::Rts> {
         let own = self.device.gids(1).unwrap()[0];
-        let receive = Transition::ReadyToReceive {
-            mtu: crate::calls::Mtu::Mtu1024,
-            pair: number,
-            first_packet: 0,
-            reads_answered: 4,
-            not_ready_timer: 1,
-            path: Path::to(gid, 0, &own),
+        let receive = Transition::Rtr {
+            mtu: crate::provider::Mtu::Mtu1024,
+            qp: number,
+            psn: 0,
+            responder_resources: 4,
+            min_rnr_timer: 1,
+            path: AhAttr::to(gid, 0, &own),
         };
         // Nothing is tried again that finds no buffer: it must not happen.
-        let send =
-            Transition::ReadyToSend { first_packet: 0, timeout: 14, retries: 7, not_ready_retries: 0, reads_asked: 4 };
-        pair.ready_to_receive(&receive).unwrap().ready_to_send(&send).unwrap()
+        let send = Transition::Rts { psn: 0, timeout: 14, retries: 7, rnr_retries: 0, initiator_depth: 4 };
+        qp.to_rtr(&receive).unwrap().to_rts(&send).unwrap()
     }
 
-    fn name(&self, pair: u32) -> ([u8; 16], u32) {
-        (self.device.gids(1).unwrap()[0].raw, pair)
+    fn name(&self, qp: u32) -> ([u8; 16], u32) {
+        (self.device.gids(1).unwrap()[0].raw, qp)
     }
 
     /// Has completions of the queue pairs that are made from now on go to `queue`, and not to the worker.
-    pub fn completes_to(&mut self, queue: &CompletionQueue<Model>) {
-        self.queue = queue.handle().clone();
+    pub fn completes_to(&mut self, cq: &Cq<SimDevice>) {
+        self.cq = cq.handle().clone();
     }
 
     /// Where they go now.
-    pub fn queue(&self) -> QueueHandle<Model> {
-        self.queue.clone()
+    pub fn cq(&self) -> CqHandle<SimDevice> {
+        self.cq.clone()
     }
 
     /// Has them go to the queue of this handle again.
-    pub fn completes_by(&mut self, queue: QueueHandle<Model>) {
-        self.queue = queue;
+    pub fn completes_by(&mut self, cq: CqHandle<SimDevice>) {
+        self.cq = cq;
     }
 
     /// The domain of its memory.
-    pub fn domain(&self) -> &Domain<Model> {
-        self.region.domain()
+    pub fn pd(&self) -> &Pd<SimDevice> {
+        self.mr.pd()
     }
 
     /// What there is of the device, and how much of the memory is in use.
@@ -289,25 +288,24 @@ impl<S: Hosted> Rig<S> {
 
     /// Makes a connection between both ends.
     pub fn connect(&mut self, setup: &Setup) {
-        if setup.config.mode == Mode::Datagrams {
+        if setup.config.mode == Mode::Ud {
             return self.make_session(setup);
         }
-        let ours = Carrier::Pair(self.half(setup));
-        let ours = Link::new(ours, None, ADDRESSES, &setup.greeting(), &setup.greeting());
-        assert!(self.ends[0].news.send(News::Made(ours, Origin::Connected(1))).is_ok());
+        let ours = ConnTransport::Rc(self.half(setup));
+        let ours = ConnCore::new(ours, None, ADDRESSES, &setup.greeting(), &setup.greeting());
+        assert!(self.ends[0].news.send(ConnectorEvent::Made(ours, Origin::Connected(1))).is_ok());
     }
 
     /// Makes a connection to the second end, and returns the first end's queue pair.
-    pub fn half(&mut self, setup: &Setup) -> QueuePair<Model, crate::verbs::ReadyToSend> {
+    pub fn half(&mut self, setup: &Setup) -> Qp<SimDevice, crate::verbs::Rts> {
         let [a, b] = &self.ends;
-        let [ours, theirs] = [a.pair(), b.pair()];
+        let [ours, theirs] = [a.qp(), b.qp()];
         let names = [a.name(ours.number()), b.name(theirs.number())];
-        let [ours, theirs] =
-            [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, pair, name)| end.ready(pair, name));
+        let [ours, theirs] = [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, qp, name)| end.ready(qp, name));
         let greeting = setup.greeting();
-        let theirs = Carrier::Pair(theirs);
-        let theirs = Link::new(theirs, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
-        assert!(self.ends[1].news.send(News::Made(theirs, Origin::Accepted)).is_ok());
+        let theirs = ConnTransport::Rc(theirs);
+        let theirs = ConnCore::new(theirs, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
+        assert!(self.ends[1].news.send(ConnectorEvent::Made(theirs, Origin::Accepted)).is_ok());
         ours
     }
 
@@ -317,7 +315,7 @@ impl<S: Hosted> Rig<S> {
             let peer = &self.ends[1 - at];
             let (seat, gid) = (peer.datagrams.unwrap(), peer.device.gids(1).unwrap()[0].raw);
             let [ours, theirs] = [at as u64, 1 - at as u64].map(|number| FIRST_SESSION + number);
-            self.half_session(setup, (at, ours, origin), (gid, seat.pair, seat.q_key, theirs));
+            self.half_session(setup, (at, ours, origin), (gid, seat.qp, seat.q_key, theirs));
         }
     }
 
@@ -326,22 +324,22 @@ impl<S: Hosted> Rig<S> {
         &mut self,
         setup: &Setup,
         (at, ours, origin): (usize, u64, Origin),
-        (gid, pair, q_key, theirs): ([u8; 16], u32, u32, u64),
+        (gid, qp, q_key, theirs): ([u8; 16], u32, u32, u64),
     ) {
         let end = &self.ends[at];
-        let to = Path::to(gid, 0, &end.device.gids(1).unwrap()[0]);
-        let carrier = Carrier::Session(Box::new(crate::carrier::Peer {
+        let to = AhAttr::to(gid, 0, &end.device.gids(1).unwrap()[0]);
+        let transport = ConnTransport::Ud(Box::new(crate::connection::conn_transport::UdPeer {
             session: Session::new(theirs, setup.config.buffers),
-            ours,
-            to: AddressHandle::new(end.region.domain(), &to).unwrap(),
-            pair,
+            local_number: ours,
+            ah: Ah::new(end.mr.pd(), &to).unwrap(),
+            qp,
             q_key,
             handle: end.datagrams.unwrap().handle,
             timer: Timer::default(),
         }));
         let greeting = setup.greeting();
-        let link = Link::new(carrier, None, [ADDRESSES[at], ADDRESSES[1 - at]], &greeting, &greeting);
-        assert!(end.news.send(News::Made(link, origin)).is_ok());
+        let link = ConnCore::new(transport, None, [ADDRESSES[at], ADDRESSES[1 - at]], &greeting, &greeting);
+        assert!(end.news.send(ConnectorEvent::Made(link, origin)).is_ok());
     }
 
     /// Another process has begun at one of the ends, whose device is another, too.
@@ -363,7 +361,7 @@ impl<S: Hosted> Rig<S> {
 
     /// Has the first end's connector connect to `remote`.
     pub fn connect_to(&mut self, remote: SocketAddr) {
-        assert!(self.ends[0].asks.send(Command::Connect { worker: 0, remote, token: 7 }).is_ok());
+        assert!(self.ends[0].asks.send(ConnectorRequest::Connect { worker: 0, remote, token: 7 }).is_ok());
     }
 
     /// One thing happens, at random.
@@ -400,7 +398,7 @@ impl<S: Hosted> Rig<S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Sends what it has, and closes when it has got as much.
-    Sends,
+    SendQueue,
     /// Sends back what comes.
     Echoes,
     /// Does what it has with the memory of its peers, one thing at a time on each connection, and closes one when nothing is left.
@@ -409,7 +407,7 @@ pub enum Role {
 
 /// A service that sends so many bytes, or sends back what comes, and notes what happens.
 #[derive(Debug)]
-pub struct Peer {
+pub struct UdPeer {
     pub role: Role,
     pub arena: Arena,
     /// Bytes that each call sends, and whether they are a slice.
@@ -439,17 +437,23 @@ fn byte(at: usize) -> u8 {
     (at ^ (at >> 8) ^ (at >> 16)) as u8
 }
 
-impl Peer {
+impl UdPeer {
     pub fn sends(parts: &[(usize, bool)]) -> Self {
         let total = parts.iter().map(|(len, _)| len).sum();
-        Peer { role: Role::Sends, parts: parts.iter().copied().collect(), all: parts.to_vec(), total, ..Peer::echoes() }
+        UdPeer {
+            role: Role::SendQueue,
+            parts: parts.iter().copied().collect(),
+            all: parts.to_vec(),
+            total,
+            ..UdPeer::echoes()
+        }
     }
 
     pub fn echoes() -> Self {
         let arena = Arena::new(ArenaConfig { bytes: 4096, hugepages: false }).unwrap();
         let (parts, ended, failed) = (VecDeque::new(), Vec::new(), Vec::new());
         let (again, rounds, all) = (0, 0, Vec::new());
-        Peer {
+        UdPeer {
             role: Role::Echoes,
             arena,
             parts,
@@ -470,7 +474,7 @@ impl Peer {
     }
 
     pub fn asks(asks: impl IntoIterator<Item = OneSidedOp>) -> Self {
-        Peer { role: Role::Asks, asks: asks.into_iter().collect(), ..Peer::echoes() }
+        UdPeer { role: Role::Asks, asks: asks.into_iter().collect(), ..UdPeer::echoes() }
     }
 
     /// Begins the next operation on a connection, whose token is how many are left.
@@ -539,7 +543,7 @@ impl Peer {
     }
 }
 
-impl Service for Peer {
+impl Service for UdPeer {
     type Conn = ();
     type Message = ();
 
@@ -557,7 +561,7 @@ impl Service for Peer {
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
         self.addresses = net.local_addr(conn).zip(net.peer_addr(conn));
         match self.role {
-            Role::Sends => self.send(net, conn),
+            Role::SendQueue => self.send(net, conn),
             Role::Echoes => self.received = 0,
             Role::Asks => self.ask(net, conn),
         }
@@ -567,7 +571,7 @@ impl Service for Peer {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
             Role::Asks => {}
-            Role::Sends => {
+            Role::SendQueue => {
                 self.receive(net, conn);
                 if self.received == self.total {
                     net.close(conn);
@@ -579,7 +583,7 @@ impl Service for Peer {
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
-            Role::Sends => self.send(net, conn),
+            Role::SendQueue => self.send(net, conn),
             Role::Asks => {}
         }
     }

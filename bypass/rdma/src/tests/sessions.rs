@@ -1,15 +1,15 @@
 //! Sessions: streams over datagrams that get lost, in whatever order they come, and peers that are no friends.
 
-use super::rig::{Peer, Rig, Setup};
-use crate::calls::{Calls, Path};
-use crate::carrier::FIRST_SESSION;
-use crate::model::{DatagramFaults, Live};
+use super::rig::{Rig, Setup, UdPeer};
+use crate::connection::conn_transport::FIRST_SESSION;
+use crate::connection::wire::{HEADER, Header, Kind};
+use crate::provider::{AhAttr, Provider};
 use crate::session::DatagramHeader;
-use crate::verbs::{AddressHandle, CompletionQueue, Datagrams, Domain, Message, PairConfig, Region};
-use crate::wire::{HEADER, Header, Kind};
+use crate::verbs::{Ah, Cq, Message, Mr, Pd, QpConfig, UdQp};
 use crate::{Config, Connect, Mode};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
+use linerate_rdma_sim::{DatagramFaults, Live};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const ALL: usize = 8120;
 fn setup(seed: u64) -> Setup {
     let defaults = Setup::default();
     let config = Config {
-        mode: Mode::Datagrams,
+        mode: Mode::Ud,
         connect: Connect::Exchange,
         connect_timeout: Duration::from_millis(500),
         offer_from: usize::MAX,
@@ -34,7 +34,7 @@ fn setup(seed: u64) -> Setup {
 
 /// Two ends of which the second listens, and where it does.
 fn rig(setup: &Setup) -> (Rig, SocketAddr) {
-    let mut rig = Rig::new(setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    let mut rig = Rig::new(setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
     let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
     rig.ends[0].connects(&[]);
@@ -82,7 +82,7 @@ fn a_thousand_sessions_by_one_queue_pair_and_one_address_leave_nothing() {
     for count in 1..=1000 {
         rig.run_until(|ends| ends[0].worker.service().ended.len() == count);
         let live = rig.fabric.live();
-        assert_eq!((live.pairs, live.addresses), (2, 2));
+        assert_eq!((live.qps, live.addresses), (2, 2));
     }
     assert!(rig.ends[0].worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
     for (end, (live, memory)) in before.into_iter().enumerate() {
@@ -107,11 +107,11 @@ fn no_more_sessions_are_made_than_there_may_be() {
 
 #[test]
 fn who_has_the_other_kind_of_connections_is_told_so() {
-    for ours in [Mode::Datagrams, Mode::Send] {
+    for ours in [Mode::Ud, Mode::Send] {
         let setup = setup(1);
-        let theirs = if ours == Mode::Send { Mode::Datagrams } else { Mode::Send };
+        let theirs = if ours == Mode::Send { Mode::Ud } else { Mode::Send };
         let configs = [ours, theirs].map(|mode| Config { mode, ..setup.config.clone() });
-        let mut rig = Rig::with(&setup, &configs, [Peer::sends(&PARTS), Peer::echoes()]);
+        let mut rig = Rig::with(&setup, &configs, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
         rig.tick = TICK;
         let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
         rig.ends[0].connects(&[]);
@@ -133,7 +133,7 @@ fn a_peer_that_is_killed_leaves_nothing_and_the_other_goes_on() {
         }
         let device = rig.ends[0].device.clone();
         rig.fabric.vanish(&device, true);
-        rig.replace(0, &setup, Peer::sends(&PARTS));
+        rig.replace(0, &setup, UdPeer::sends(&PARTS));
         rig.ends[0].connects(&[]);
         rig.connect_to(address);
         rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
@@ -151,7 +151,7 @@ fn a_peer_that_is_killed_leaves_nothing_and_the_other_goes_on() {
 fn a_peer_that_does_not_answer_is_given_up() {
     // Nobody says that it is over: there is no TCP connection.
     let setup = setup(3);
-    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
     rig.connect(&setup);
     rig.run_until(|ends| ends[1].worker.service().received > 0);
@@ -167,45 +167,45 @@ fn a_queue_pair_that_fails_ends_all_sessions_and_another_takes_its_place() {
         rig.connect_to(address);
         rig.run_until(|ends| ends[1].worker.service().received > 0);
         let which = seed as usize % 2;
-        let failed = rig.ends[which].datagrams.unwrap().pair;
+        let failed = rig.ends[which].datagrams.unwrap().qp;
         rig.fabric.pair_fatal(failed);
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == 1));
         let service = rig.ends[0].worker.service_mut();
-        *service = Peer { arena: service.arena.clone(), ..Peer::sends(&PARTS) };
+        *service = UdPeer { arena: service.arena.clone(), ..UdPeer::sends(&PARTS) };
         let before = rig.ends[1].worker.service().received;
         rig.ends[1].worker.service_mut().received = 0;
         assert!(before < ALL);
         rig.connect_to(address);
         rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
         assert_eq!(rig.ends[0].worker.service().received, ALL);
-        assert_eq!(rig.fabric.live().pairs, 2);
+        assert_eq!(rig.fabric.live().qps, 2);
     }
 }
 
 /// Somebody on the network who knows the queue pair of the second end, and its Q_Key.
 struct Stranger {
-    datagrams: Datagrams<crate::model::Model>,
-    _queue: CompletionQueue<crate::model::Model>,
-    to: AddressHandle<crate::model::Model>,
+    datagrams: UdQp<linerate_rdma_sim::SimDevice>,
+    _queue: Cq<linerate_rdma_sim::SimDevice>,
+    to: Ah<linerate_rdma_sim::SimDevice>,
     arena: Arena,
-    pair: u32,
+    qp: u32,
     key: u32,
 }
 
 impl Stranger {
     fn new(rig: &Rig) -> Self {
         let device = rig.ends[0].device.clone();
-        let domain = Domain::new(&device).unwrap();
+        let pd = Pd::new(&device).unwrap();
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let region = Region::new(&domain, std::slice::from_ref(&arena), false).unwrap();
-        let queue = CompletionQueue::new(&device, 4096, None).unwrap();
-        let config = PairConfig { sends: 2048, receives: 4, inline: 0, signal_every: 1, list: 1 };
-        let datagrams = Datagrams::new(&region, queue.handle(), &config, 1, None).unwrap();
+        let mr = Mr::new(&pd, std::slice::from_ref(&arena), false).unwrap();
+        let cq = Cq::new(&device, 4096, None).unwrap();
+        let config = QpConfig { sends: 2048, receives: 4, inline: 0, signal_every: 1, list: 1 };
+        let datagrams = UdQp::new(&mr, cq.handle(), &config, 1, None).unwrap();
         let seat = rig.ends[1].datagrams.unwrap();
         let (own, theirs) = (device.gids(1).unwrap()[0], &rig.ends[1].device);
-        let path = Path::to(theirs.gids(1).unwrap()[0].raw, 0, &own);
-        let to = AddressHandle::new(&domain, &path).unwrap();
-        Stranger { datagrams, _queue: queue, to, arena, pair: seat.pair, key: seat.q_key }
+        let path = AhAttr::to(theirs.gids(1).unwrap()[0].raw, 0, &own);
+        let to = Ah::new(&pd, &path).unwrap();
+        Stranger { datagrams, _queue: cq, to, arena, qp: seat.qp, key: seat.q_key }
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -213,7 +213,7 @@ impl Stranger {
         block.copy_from_slice(bytes);
         let mut message = Message::new();
         message.push(block.freeze()).unwrap();
-        self.datagrams.send(&self.to, self.pair, self.key, &mut message, true).unwrap();
+        self.datagrams.send(&self.to, self.qp, self.key, &mut message, true).unwrap();
         self.datagrams.flush().unwrap();
     }
 }
@@ -230,7 +230,7 @@ fn datagram(session: u64, number: u32, message: &[u8]) -> Vec<u8> {
 #[test]
 fn what_strangers_send_is_dropped_and_nobody_notices() {
     let setup = setup(5);
-    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
     rig.connect(&setup);
     let mut stranger = Stranger::new(&rig);
@@ -254,7 +254,7 @@ fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
     Header { kind: Kind::Credit, credits: 9 }.write(&mut credit);
     for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
         let setup = setup(6);
-        let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+        let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
         rig.tick = TICK;
         let mut stranger = Stranger::new(&rig);
         let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
@@ -278,7 +278,7 @@ fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
 #[test]
 fn a_peer_that_sends_more_than_it_may_is_refused() {
     let setup = setup(7);
-    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
     let mut stranger = Stranger::new(&rig);
     let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;

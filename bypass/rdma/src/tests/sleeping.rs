@@ -1,11 +1,11 @@
 //! Workers that may sleep are woken by whatever there is for them.
 
-use super::rig::{Peer, Rig, Setup};
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Mode, Model};
+use super::rig::{Rig, Setup, UdPeer};
 use crate::{Adapter, Config, Connect, Worker, WorkerParts};
 use linerate_bypass::inspect::{ConnState, StatsQuery};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{AppSender, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Mode, SimDevice};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,7 +19,7 @@ const TIMER: Duration = Duration::from_millis(3);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
-    Opened,
+    BoundMw,
     Timer,
     Echo,
     Closed(CloseReason),
@@ -60,7 +60,7 @@ impl Service for Pinger {
 
     fn opened(&mut self, _: &mut impl Transport, conn: ConnId, _: Origin) {
         self.conn = Some(conn);
-        self.tell(Event::Opened);
+        self.tell(Event::BoundMw);
     }
 
     fn on_message(&mut self, net: &mut impl Transport, order: Order) {
@@ -101,7 +101,7 @@ impl Service for Pinger {
 /// Runs an end on threads of its own, with a worker that sleeps whenever it has nothing to do, until its connection is over.
 /// Returns the way to it, where it listens, and its worker's thread, which returns how often it has slept.
 fn run(
-    device: &Arc<Model>,
+    device: &Arc<SimDevice>,
     (connect, mode): (Connect, crate::Mode),
     listen: &[SocketAddr],
     remote: Option<SocketAddr>,
@@ -144,7 +144,7 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
     let (_, listening, server) = run(&b, (connect, mode), &[listen], None, &events);
     let (app_sender, _, client) = run(&a, (connect, mode), &[], Some(listening[0]), &events);
     // News of a connection.
-    expect(Event::Opened);
+    expect(Event::BoundMw);
     for _ in 0..500 {
         // Letters, and completions.
         app_sender.send_to_worker(0, Order::Ping).unwrap();
@@ -188,14 +188,14 @@ fn so_it_does_where_connections_are_made_by_exchange() {
 
 #[test]
 fn so_it_does_where_they_are_sessions_of_datagrams() {
-    nobody_is_left_asleep(Connect::Exchange, crate::Mode::Datagrams);
+    nobody_is_left_asleep(Connect::Exchange, crate::Mode::Ud);
 }
 
 #[test]
 fn a_worker_does_not_sleep_over_what_was_completed_before() {
     let defaults = Setup::default();
     let setup = Setup { config: Config { rests: true, ..defaults.config }, ..defaults };
-    let mut rig = Rig::new(&setup, [Peer::sends(&[(10, false)]), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [UdPeer::sends(&[(10, false)]), UdPeer::echoes()]);
     rig.connect(&setup);
     rig.ends.iter_mut().for_each(|end| _ = end.worker.turn(Instant::ZERO));
     // The message is there, and has not been asked to ring.

@@ -1,9 +1,9 @@
 //! What is sent arrives, whatever its size, and however it goes.
 
-use super::rig::{Peer, Rig, Setup, WINDOWS, mode};
+use super::rig::{Rig, Setup, UdPeer, WINDOWS, mode};
 use crate::Config;
-use crate::model::Live;
 use linerate_bypass::{CloseReason, Summary};
+use linerate_rdma_sim::Live;
 
 /// Sends `parts` and gets them back; then both ends close, and nothing is left. Returns what happened where they were sent.
 fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {
@@ -12,15 +12,15 @@ fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {
 
 /// The same, with a configuration for each end.
 fn echo_by(setup: &Setup, configs: &[Config; 2], parts: &[(usize, bool)]) -> Summary {
-    let mut rig = Rig::with(setup, configs, [Peer::sends(parts), Peer::echoes()]);
+    let mut rig = Rig::with(setup, configs, [UdPeer::sends(parts), UdPeer::echoes()]);
     rig.connect(setup);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
     assert_eq!(rig.fabric.not_ready(), 0);
     let [sender, echo] = [0, 1].map(|n| rig.ends[n].worker.service());
     assert_eq!((sender.received, echo.received), (sender.total, sender.total));
     // What was offered has been taken, and closed.
-    let windows = if setup.offers { WINDOWS } else { 0 };
-    assert!(rig.ends.iter().all(|end| end.worker.free_windows() == windows));
+    let mws = if setup.offers { WINDOWS } else { 0 };
+    assert!(rig.ends.iter().all(|end| end.worker.free_windows() == mws));
     let fabric = rig.fabric.clone();
     rig.ends.iter_mut().for_each(|end| end.bury());
     let sent = rig.ends[0].worker.summary().clone();
@@ -33,9 +33,9 @@ fn echo_by(setup: &Setup, configs: &[Config; 2], parts: &[(usize, bool)]) -> Sum
     sent
 }
 
-fn setup(seed: u64, offer_from: Option<usize>, shared: Option<u32>, inline: u32) -> Setup {
+fn setup(seed: u64, offer_from: Option<usize>, srq: Option<u32>, inline: u32) -> Setup {
     let defaults = Setup::default();
-    let config = Config { offer_from: offer_from.unwrap_or(usize::MAX), shared, ..defaults.config };
+    let config = Config { offer_from: offer_from.unwrap_or(usize::MAX), srq, ..defaults.config };
     Setup {
         seed,
         network: defaults.network,

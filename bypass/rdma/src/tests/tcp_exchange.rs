@@ -1,10 +1,10 @@
 //! Connections are made by an exchange over real TCP, of peers that are another program too.
 
-use super::rig::{Peer, Rig, Setup, mode};
+use super::rig::{Rig, Setup, UdPeer, mode};
 use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Live};
 use crate::{Config, Connect};
 use linerate_bypass::{CloseReason, ConnectError};
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn setup(seed: u64, config: Config) -> Setup {
 
 /// Two ends of which the second listens, and where it does.
 fn rig(setup: &Setup, parts: &[(usize, bool)]) -> (Rig, SocketAddr) {
-    let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
+    let mut rig = Rig::new(setup, [UdPeer::sends(parts), UdPeer::echoes()]);
     let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
     rig.ends[0].connects(&[]);
     (rig, listening[0])
@@ -39,7 +39,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
     for seed in 0..30 {
         let config = Config {
             offer_from: 3000,
-            shared: (seed % 3 == 0).then_some(8),
+            srq: (seed % 3 == 0).then_some(8),
             mode: mode(seed % 3 == 1),
             pool: seed as usize % 4,
             ..defaults()
@@ -52,7 +52,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
         // No connection manager is needed for it.
         assert_eq!(rig.fabric.live().cm_channels, 0);
         let fabric = rig.fabric.clone();
-        rig.run_until(|_| fabric.live().pairs == 2 * setup.config.pool);
+        rig.run_until(|_| fabric.live().qps == 2 * setup.config.pool);
         drop(rig);
         assert_eq!(fabric.live(), Live::default());
     }
@@ -96,11 +96,11 @@ fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
     rig.connect_to(listener.local_addr().unwrap());
     // The kernel accepts.
     let fabric = rig.fabric.clone();
-    rig.run_until(|ends| fabric.live_of(&ends[0].device).pairs == 1);
+    rig.run_until(|ends| fabric.live_of(&ends[0].device).qps == 1);
     let (mut stream, _) = listener.accept().unwrap();
     peer(&mut stream);
     rig.run_until(|ends| !ends[0].worker.service().failed.is_empty());
-    assert_eq!(rig.fabric.live().pairs, 0);
+    assert_eq!(rig.fabric.live().qps, 0);
     rig.ends[0].worker.service().failed[0].1
 }
 
@@ -143,7 +143,7 @@ fn who_asks_with_nonsense_or_half_of_it_or_nothing_is_dropped_and_others_are_ser
     ];
     rig.run_until(|_| strangers.iter().all(is_closed));
     assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
-    assert_eq!(rig.fabric.live().pairs, 0);
+    assert_eq!(rig.fabric.live().qps, 0);
     rig.connect_to(address);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
 }
@@ -170,14 +170,14 @@ fn no_more_connections_are_made_than_there_may_be() {
         let one = setup(1, defaults());
         let setups = most.map(|max_connections| Config { max_connections, ..one.config.clone() });
         // A connection of which nothing is sent stays.
-        let mut rig = Rig::with(&one, &setups, [Peer::echoes(), Peer::echoes()]);
+        let mut rig = Rig::with(&one, &setups, [UdPeer::echoes(), UdPeer::echoes()]);
         let address = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()])[0];
         rig.ends[0].connects(&[]);
         (0..=refused).for_each(|_| rig.connect_to(address));
         rig.run_until(|ends| ends[0].worker.service().failed.len() == refused);
         assert_eq!(rig.ends[0].worker.service().failed, vec![(7, outcome); refused]);
         let fabric = rig.fabric.clone();
-        rig.run_until(|_| fabric.live().pairs == 2);
+        rig.run_until(|_| fabric.live().qps == 2);
     }
 }
 

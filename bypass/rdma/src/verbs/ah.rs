@@ -1,31 +1,31 @@
 //! Addresses of ports, for datagrams.
 
-use super::{Domain, Error, destroyed};
-use crate::calls::{Calls, Handle, Path};
+use super::{Error, Pd, destroyed};
+use crate::provider::{AhAttr, Handle, Provider};
 use std::sync::Arc;
 
 /// The way to a port, which any queue pair of datagrams of the domain may send by (`ibv_create_ah(3)`). Clones are the same, which is
 /// destroyed with the last; requests that go by it have one.
-pub struct AddressHandle<C: Calls>(Arc<Inner<C>>);
+pub struct Ah<C: Provider>(Arc<Inner<C>>);
 
-struct Inner<C: Calls> {
-    domain: Domain<C>,
+struct Inner<C: Provider> {
+    pd: Pd<C>,
     handle: Handle,
 }
 
-impl<C: Calls> AddressHandle<C> {
-    /// The way by `path`, for queue pairs of `domain`.
-    pub fn new(domain: &Domain<C>, path: &Path) -> Result<Self, Error> {
+impl<C: Provider> Ah<C> {
+    /// The way by `path`, for queue pairs of `pd`.
+    pub fn new(pd: &Pd<C>, path: &AhAttr) -> Result<Self, Error> {
         // SAFETY: the domain is live.
-        let made = unsafe { domain.calls().create_address(domain.0.handle, path) };
+        let made = unsafe { pd.provider().create_ah(pd.0.handle, path) };
         let handle = made.map_err(Error::new("make an address"))?;
-        Ok(AddressHandle(Arc::new(Inner { domain: domain.clone(), handle })))
+        Ok(Ah(Arc::new(Inner { pd: pd.clone(), handle })))
     }
 
-    /// Whether queue pairs of `domain` may send by it.
+    /// Whether queue pairs of `pd` may send by it.
     #[inline]
-    pub(super) fn is_of(&self, domain: &Domain<C>) -> bool {
-        Arc::ptr_eq(&self.0.domain.0, &domain.0)
+    pub(super) fn is_of(&self, pd: &Pd<C>) -> bool {
+        Arc::ptr_eq(&self.0.pd.0, &pd.0)
     }
 
     /// Whether there is a clone of it.
@@ -39,45 +39,45 @@ impl<C: Calls> AddressHandle<C> {
     }
 }
 
-impl<C: Calls> Clone for AddressHandle<C> {
+impl<C: Provider> Clone for Ah<C> {
     fn clone(&self) -> Self {
-        AddressHandle(self.0.clone())
+        Ah(self.0.clone())
     }
 }
 
-impl<C: Calls> Drop for Inner<C> {
+impl<C: Provider> Drop for Inner<C> {
     fn drop(&mut self) {
         // SAFETY: made in `new`, and destroyed once; requests that go by it keep it.
-        destroyed("address", unsafe { self.domain.calls().destroy_address(self.handle) });
+        destroyed("address", unsafe { self.pd.provider().destroy_ah(self.handle) });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
+    use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 
     /// A domain, and the way to the device's own port.
-    fn domain(fabric: &Fabric) -> (Domain<Model>, Path) {
+    fn pd(fabric: &Fabric) -> (Pd<SimDevice>, AhAttr) {
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
         let own = device.gids(1).unwrap()[0];
-        (Domain::new(&device).unwrap(), Path::to(own.raw, 0, &own))
+        (Pd::new(&device).unwrap(), AhAttr::to(own.raw, 0, &own))
     }
 
     #[test]
     fn it_keeps_its_domain_and_goes_with_nothing_left() {
         let fabric = Fabric::new(FabricConfig::default());
-        let (domain, path) = domain(&fabric);
-        let address = AddressHandle::new(&domain, &path).unwrap();
-        drop(domain);
-        assert_eq!(fabric.live(), Live { domains: 1, addresses: 1, ..Live::default() });
+        let (pd, path) = pd(&fabric);
+        let address = Ah::new(&pd, &path).unwrap();
+        drop(pd);
+        assert_eq!(fabric.live(), Live { pds: 1, addresses: 1, ..Live::default() });
         drop(address);
         assert_eq!(fabric.live(), Live::default());
     }
 
     #[test]
     fn there_is_none_by_a_port_that_is_not_there() {
-        let (domain, path) = domain(&Fabric::new(FabricConfig::default()));
-        assert!(AddressHandle::new(&domain, &Path { port: 2, ..path }).is_err());
+        let (pd, path) = pd(&Fabric::new(FabricConfig::default()));
+        assert!(Ah::new(&pd, &AhAttr { port: 2, ..path }).is_err());
     }
 }

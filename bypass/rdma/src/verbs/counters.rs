@@ -1,7 +1,7 @@
 //! Numbers that peers count with.
 
-use super::{Domain, Error, destroyed};
-use crate::calls::{Access, Calls, Handle, Keys};
+use super::{Error, Pd, destroyed};
+use crate::provider::{Access, Handle, Keys, Provider};
 use linerate_bypass as bypass;
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use std::sync::Arc;
 /// [`linerate_bypass::Counters`] for what may be seen.
 ///
 /// Clones are the same numbers, which stay registered until the last is gone.
-pub struct Counters<C: Calls>(Arc<Inner<C>>);
+pub struct Counters<C: Provider>(Arc<Inner<C>>);
 
-struct Inner<C: Calls> {
-    domain: Domain<C>,
+struct Inner<C: Provider> {
+    pd: Pd<C>,
     handle: Handle,
     keys: Keys,
     // Gone after it is deregistered.
     memory: Arc<bypass::RemoteCounters>,
 }
 
-impl<C: Calls> Counters<C> {
+impl<C: Provider> Counters<C> {
     /// Opens `memory`. Whoever can guess the key can count, too.
-    pub fn open(domain: &Domain<C>, memory: Arc<bypass::RemoteCounters>) -> Result<Self, Error> {
+    pub fn open(pd: &Pd<C>, memory: Arc<bypass::RemoteCounters>) -> Result<Self, Error> {
         let range = memory.range();
         let start = std::ptr::with_exposed_provenance_mut(range.start);
         let access = Access { local_write: true, remote_atomic: true, ..Access::default() };
         // SAFETY: the domain is live. The memory stays mapped until after it is deregistered, and the program reaches it by atomic
         // loads alone, so that the device may change its words, each as a whole, when it likes.
-        let registered = unsafe { domain.0.calls.register(domain.0.handle, start, range.len(), access) };
+        let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, range.len(), access) };
         let (handle, keys) = registered.map_err(Error::new("register counters"))?;
-        Ok(Counters(Arc::new(Inner { domain: domain.clone(), handle, keys, memory })))
+        Ok(Counters(Arc::new(Inner { pd: pd.clone(), handle, keys, memory })))
     }
 
     /// The address of the first, for peers; the others follow, eight bytes each.
@@ -39,7 +39,7 @@ impl<C: Calls> Counters<C> {
     }
 
     /// The key that opens them to peers.
-    pub fn remote_key(&self) -> u32 {
+    pub fn rkey(&self) -> u32 {
         self.0.keys.remote
     }
 
@@ -53,15 +53,15 @@ impl<C: Calls> Counters<C> {
     }
 }
 
-impl<C: Calls> Clone for Counters<C> {
+impl<C: Provider> Clone for Counters<C> {
     fn clone(&self) -> Self {
         Counters(self.0.clone())
     }
 }
 
-impl<C: Calls> Drop for Inner<C> {
+impl<C: Provider> Drop for Inner<C> {
     fn drop(&mut self) {
         // SAFETY: made in `open`; no request of ours names it.
-        destroyed("memory region", unsafe { self.domain.0.calls.deregister(self.handle) });
+        destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
     }
 }

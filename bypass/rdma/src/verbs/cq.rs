@@ -1,26 +1,26 @@
 //! Completion queues.
 
-use super::channel::ChannelInner;
-use super::shared::LIST;
-use super::{CompletionChannel, Error, destroyed};
-use crate::calls::{Calls, Completed, Handle, ReceiveRequest, Segment, Status, WorkCompletion};
+use super::comp_channel::ChannelInner;
+use super::srq::LIST;
+use super::{CompChannel, Error, destroyed};
+use crate::provider::{Handle, Provider, RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A completion queue. Its owner polls it; queue pairs that complete there keep it.
-pub struct CompletionQueue<C: Calls> {
-    inner: QueueHandle<C>,
+pub struct Cq<C: Provider> {
+    inner: CqHandle<C>,
     entries: u32,
     polled: Vec<WorkCompletion>,
 }
 
 /// A completion queue, for queue pairs that complete there.
-pub struct QueueHandle<C: Calls>(pub(super) Arc<QueueInner<C>>);
+pub struct CqHandle<C: Provider>(pub(super) Arc<CqInner<C>>);
 
-impl<C: Calls> QueueHandle<C> {
+impl<C: Provider> CqHandle<C> {
     /// Queue pairs whose completions go there.
-    pub fn pairs(&self) -> usize {
-        self.0.pairs.load(Ordering::Relaxed)
+    pub fn qps(&self) -> usize {
+        self.0.qps.load(Ordering::Relaxed)
     }
 
     /// The device's name for the queue, as asynchronous events have it.
@@ -29,17 +29,17 @@ impl<C: Calls> QueueHandle<C> {
     }
 }
 
-impl<C: Calls> Clone for QueueHandle<C> {
+impl<C: Provider> Clone for CqHandle<C> {
     fn clone(&self) -> Self {
-        QueueHandle(self.0.clone())
+        CqHandle(self.0.clone())
     }
 }
 
-pub(super) struct QueueInner<C: Calls> {
-    calls: Arc<C>,
+pub(super) struct CqInner<C: Provider> {
+    provider: Arc<C>,
     pub handle: Handle,
     /// Queue pairs whose completions go there.
-    pub pairs: AtomicUsize,
+    pub qps: AtomicUsize,
     /// Destroyed after the queue.
     _channel: Option<Arc<ChannelInner<C>>>,
 }
@@ -82,13 +82,13 @@ impl Owner {
         IS_BUFFER | self.send(number)
     }
 
-    /// The requests for buffers in `segments`, a request for each, which have the numbers from `first` on. Those behind them are
+    /// The requests for buffers in `sges`, a request for each, which have the numbers from `first` on. Those behind them are
     /// of no buffer.
     #[inline]
-    pub fn buffers(self, first: u32, segments: &[Segment]) -> [ReceiveRequest<'_>; LIST] {
-        std::array::from_fn(|at| ReceiveRequest {
+    pub fn buffers(self, first: u32, sges: &[Sge]) -> [RecvWr<'_>; LIST] {
+        std::array::from_fn(|at| RecvWr {
             id: self.buffer((first + at as u32) % NUMBERS),
-            segments: segments.get(at..=at).unwrap_or(&[]),
+            sges: sges.get(at..=at).unwrap_or(&[]),
         })
     }
 }
@@ -96,8 +96,8 @@ impl Owner {
 impl Completion {
     /// The number of the queue pair.
     #[inline]
-    pub fn pair(&self) -> u32 {
-        self.inner.pair
+    pub fn qp(&self) -> u32 {
+        self.inner.qp
     }
 
     /// Whether it is of a posted buffer.
@@ -118,31 +118,31 @@ impl Completion {
 
     /// How it ended.
     #[inline]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> WcStatus {
         self.inner.status
     }
 
     /// What was completed; means something after a success.
     #[inline]
-    pub fn what(&self) -> Completed {
-        self.inner.what
+    pub fn opcode(&self) -> WcOpcode {
+        self.inner.opcode
     }
 }
 
-impl<C: Calls> CompletionQueue<C> {
+impl<C: Provider> Cq<C> {
     /// A queue for at least `entries` completions that no one polled yet.
-    pub fn new(calls: &Arc<C>, entries: u32, channel: Option<&CompletionChannel<C>>) -> Result<Self, Error> {
+    pub fn new(provider: &Arc<C>, entries: u32, channel: Option<&CompChannel<C>>) -> Result<Self, Error> {
         let channel = channel.map(|channel| channel.0.clone());
         // SAFETY: the channel is live.
-        let made = unsafe { calls.create_queue(entries, channel.as_ref().map(|channel| channel.handle)) };
+        let made = unsafe { provider.create_cq(entries, channel.as_ref().map(|channel| channel.handle)) };
         let handle = made.map_err(Error::new("make a completion queue"))?;
         let inner =
-            Arc::new(QueueInner { calls: calls.clone(), handle, pairs: AtomicUsize::new(0), _channel: channel });
-        Ok(CompletionQueue { inner: QueueHandle(inner), entries, polled: Vec::new() })
+            Arc::new(CqInner { provider: provider.clone(), handle, qps: AtomicUsize::new(0), _channel: channel });
+        Ok(Cq { inner: CqHandle(inner), entries, polled: Vec::new() })
     }
 
     /// What queue pairs are made with.
-    pub fn handle(&self) -> &QueueHandle<C> {
+    pub fn handle(&self) -> &CqHandle<C> {
         &self.inner
     }
 
@@ -159,7 +159,7 @@ impl<C: Calls> CompletionQueue<C> {
             self.polled.reserve_exact(most);
         }
         // SAFETY: the queue is live, and its one owner polls it.
-        unsafe { self.inner.0.calls.poll(self.inner.0.handle, &mut self.polled) }
+        unsafe { self.inner.0.provider.poll_cq(self.inner.0.handle, &mut self.polled) }
             .map_err(Error::new("poll a completion queue"))?;
         Ok(self.polled.drain(..).map(|inner| Completion { inner }))
     }
@@ -168,13 +168,14 @@ impl<C: Calls> CompletionQueue<C> {
     /// before going to sleep.
     pub fn notify(&mut self) -> Result<(), Error> {
         // SAFETY: the queue is live.
-        unsafe { self.inner.0.calls.notify(self.inner.0.handle) }.map_err(Error::new("ask for a completion's event"))
+        unsafe { self.inner.0.provider.req_notify_cq(self.inner.0.handle) }
+            .map_err(Error::new("ask for a completion's event"))
     }
 }
 
-impl<C: Calls> Drop for QueueInner<C> {
+impl<C: Provider> Drop for CqInner<C> {
     fn drop(&mut self) {
         // SAFETY: made in `new`; queue pairs that complete there keep it.
-        destroyed("completion queue", unsafe { self.calls.destroy_queue(self.handle) });
+        destroyed("completion queue", unsafe { self.provider.destroy_cq(self.handle) });
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that devices and peers reach whenever they like.
 
-use super::{Domain, Error, destroyed};
-use crate::calls::{Access, Calls, Handle, Keys, Segment};
+use super::{Error, Pd, destroyed};
+use crate::provider::{Access, Handle, Keys, Provider, Sge};
 use linerate_bypass::Published;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,32 +12,32 @@ use std::sync::Arc;
 ///
 /// Clones are the same memory, which stays registered and mapped until the last is gone; queue pairs have one of what their requests
 /// name.
-pub struct Exposed<C: Calls>(Arc<Inner<C>>);
+pub struct ExposedMr<C: Provider>(Arc<Inner<C>>);
 
-struct Inner<C: Calls> {
-    domain: Domain<C>,
+struct Inner<C: Provider> {
+    pd: Pd<C>,
     handle: Handle,
     keys: Keys,
     // Gone after it is deregistered.
     memory: Arc<Published>,
 }
 
-impl<C: Calls> Exposed<C> {
+impl<C: Provider> ExposedMr<C> {
     /// `len` bytes of its own, all 0, at least one, with which peers of the domain's queue pairs may do what `access` says.
-    pub fn new(domain: &Domain<C>, len: usize, access: Access) -> Result<Self, Error> {
+    pub fn new(pd: &Pd<C>, len: usize, access: Access) -> Result<Self, Error> {
         let memory = Published::new(len, false).map_err(Error::new("map memory"))?;
-        Exposed::open(domain, Arc::new(memory), access)
+        ExposedMr::open(pd, Arc::new(memory), access)
     }
 
     /// Opens `memory`, with which peers of the domain's queue pairs may do what `access` says.
-    pub fn open(domain: &Domain<C>, memory: Arc<Published>, access: Access) -> Result<Self, Error> {
+    pub fn open(pd: &Pd<C>, memory: Arc<Published>, access: Access) -> Result<Self, Error> {
         let range = memory.range();
         let start = std::ptr::with_exposed_provenance_mut(range.start);
         // SAFETY: the domain is live. The memory stays mapped until after it is deregistered, and whoever accesses it does so by atomic
         // operations, so that peers may do what they like.
-        let registered = unsafe { domain.0.calls.register(domain.0.handle, start, range.len(), access) };
+        let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, range.len(), access) };
         let (handle, keys) = registered.map_err(Error::new("register memory"))?;
-        Ok(Exposed(Arc::new(Inner { domain: domain.clone(), handle, keys, memory })))
+        Ok(ExposedMr(Arc::new(Inner { pd: pd.clone(), handle, keys, memory })))
     }
 
     /// Its address, for the peer.
@@ -46,7 +46,7 @@ impl<C: Calls> Exposed<C> {
     }
 
     /// The key that opens it to the peer.
-    pub fn remote_key(&self) -> u32 {
+    pub fn rkey(&self) -> u32 {
         self.0.keys.remote
     }
 
@@ -85,9 +85,9 @@ impl<C: Calls> Exposed<C> {
     /// # Panics
     /// If there is no such part.
     #[inline]
-    pub(super) fn segment(&self, part: Range<usize>) -> Segment {
+    pub(super) fn sge(&self, part: Range<usize>) -> Sge {
         assert!(part.start <= part.end && part.end <= self.0.memory.range().len(), "no bytes {part:?}");
-        Segment { address: self.address() + part.start as u64, len: part.len() as u32, local_key: self.0.keys.local }
+        Sge { address: self.address() + part.start as u64, len: part.len() as u32, lkey: self.0.keys.local }
     }
 
     /// Whether both are the same memory.
@@ -97,38 +97,38 @@ impl<C: Calls> Exposed<C> {
     }
 }
 
-impl<C: Calls> Clone for Exposed<C> {
+impl<C: Provider> Clone for ExposedMr<C> {
     fn clone(&self) -> Self {
-        Exposed(self.0.clone())
+        ExposedMr(self.0.clone())
     }
 }
 
-impl<C: Calls> Drop for Inner<C> {
+impl<C: Provider> Drop for Inner<C> {
     fn drop(&mut self) {
         // SAFETY: made in `new`; queue pairs whose requests name it keep it.
-        destroyed("memory region", unsafe { self.domain.0.calls.deregister(self.handle) });
+        destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DeviceConfig, Fabric, FabricConfig, Live};
+    use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live};
 
     #[test]
     fn it_begins_as_zeros_keeps_its_domain_and_goes_with_nothing_left() {
         let fabric = Fabric::new(FabricConfig::default());
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
-        let domain = Domain::new(&device).unwrap();
-        let memory = Exposed::new(&domain, 9, Access::default()).unwrap();
+        let pd = Pd::new(&device).unwrap();
+        let memory = ExposedMr::new(&pd, 9, Access::default()).unwrap();
         let other = memory.clone();
-        drop(domain);
+        drop(pd);
         drop(memory);
         assert_eq!((0..9).map(|at| other.load(at)).max(), Some(0));
         other.store(7, 1);
         assert_eq!(other.load_word(0).to_ne_bytes()[7], 1);
-        assert_eq!(other.segment(2..9), Segment { address: other.address() + 2, len: 7, ..other.segment(0..1) });
-        assert_eq!(fabric.live(), Live { domains: 1, regions: 1, ..Live::default() });
+        assert_eq!(other.sge(2..9), Sge { address: other.address() + 2, len: 7, ..other.sge(0..1) });
+        assert_eq!(fabric.live(), Live { pds: 1, mrs: 1, ..Live::default() });
         drop(other);
         assert_eq!(fabric.live(), Live::default());
     }
@@ -138,6 +138,6 @@ mod tests {
     fn it_ends_where_it_ends() {
         let fabric = Fabric::new(FabricConfig::default());
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
-        Exposed::new(&Domain::new(&device).unwrap(), 9, Access::default()).unwrap().load(4096);
+        ExposedMr::new(&Pd::new(&device).unwrap(), 9, Access::default()).unwrap().load(4096);
     }
 }

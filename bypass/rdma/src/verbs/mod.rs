@@ -1,37 +1,37 @@
-//! Verbs that cannot be misused: whatever the rules of [`Calls`](crate::calls::Calls) ask for, types and owners see to.
+//! Verbs that cannot be misused: whatever the rules of [`Provider`](linerate_rdma_provider::Provider) ask for, types and owners see to.
 //!
 //! - Objects keep what they were made from, and are destroyed in the right order whoever drops what when.
 //! - A buffer that is posted belongs to its queue pair until it comes back with its completion, or the queue pair is gone.
-//! - A [`QueuePair`] has its state in its type: what a state does not allow does not compile.
+//! - A [`Qp`] has its state in its type: what a state does not allow does not compile.
 //! - Completions are values that are used up where they belong; nobody makes or repeats one.
 
-mod address;
-mod channel;
-mod connect;
+mod ah;
+mod cm;
+mod comp_channel;
 mod counters;
-mod datagrams;
-mod domain;
+mod cq;
 mod exposed;
-mod pair;
-mod queue;
+mod pd;
+mod qp;
 mod ring;
 mod sends;
-mod shared;
+mod srq;
+mod ud;
 
-pub use address::AddressHandle;
-pub use channel::CompletionChannel;
-pub use connect::{CmId, CmNews, EventChannel};
+pub use ah::Ah;
+pub use cm::{CmId, CmNotification, EventChannel};
+pub use comp_channel::CompChannel;
 pub use counters::Counters;
-pub use datagrams::{Datagram, Datagrams, Route};
-pub use domain::{Domain, Region, Window};
-pub use exposed::Exposed;
-pub use pair::{Drained, Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
-pub use queue::{Completion, CompletionQueue, QueueHandle};
-pub use ring::{Ring, RingPlace};
-pub use sends::{Atomic, Done, MAX_PIECES, Message, Opened, Refused};
-pub use shared::{SharedHandle, SharedQueue};
+pub use cq::{Completion, Cq, CqHandle};
+pub use exposed::ExposedMr;
+pub use pd::{Mr, Mw, Pd};
+pub use qp::{Drained, Errored, Init, New, Qp, QpConfig, Rtr, Rts};
+pub use ring::{Ring, RingAddr};
+pub use sends::{Atomic, BoundMw, Done, MAX_SGES, Message, PostRefused};
+pub use srq::{Srq, SrqHandle};
+pub use ud::{Datagram, Route, UdQp};
 
-use crate::calls::PostError;
+use crate::provider::PostError;
 use std::io;
 
 /// A call that failed.
@@ -46,7 +46,7 @@ pub struct Error {
 
 impl Error {
     /// An error of a call that was to do `what`.
-    pub(crate) fn of(what: &'static str) -> impl Fn(io::Error) -> Self {
+    pub fn of(what: &'static str) -> impl Fn(io::Error) -> Self {
         Error::new(what)
     }
 

@@ -1,8 +1,8 @@
 //! Rings of messages: memory of a connection's own that its peer writes.
 
-use super::domain::Registered;
-use super::{Error, Region, Window};
-use crate::calls::{Access, Calls, Operation};
+use super::pd::MrPart;
+use super::{Error, Mr, Mw};
+use crate::provider::{Access, Operation, Provider};
 use linerate_bypass::arena::ArenaMut;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// open through a window that is bound to the queue pair: what the peer knows opens nothing else, and nothing to anybody else.
 ///
 /// Nobody ever has a reference to it, since the peer may write it at any time: what is looked at is copied out first.
-pub struct Ring<C: Calls> {
+pub struct Ring<C: Provider> {
     // The window goes before what it is bound to.
-    window: Window<C>,
-    memory: Registered<C>,
+    mw: Mw<C>,
+    memory: MrPart<C>,
     slot: usize,
     slots: usize,
     next: usize,
@@ -22,11 +22,11 @@ pub struct Ring<C: Calls> {
 
 /// What a peer has to know of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingPlace {
+pub struct RingAddr {
     /// Its address.
     pub address: u64,
     /// The key that opens it.
-    pub remote_key: u32,
+    pub rkey: u32,
     /// Bytes of all slots.
     pub len: u32,
 }
@@ -34,42 +34,42 @@ pub struct RingPlace {
 /// A peer's ring: where the next message goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
-    place: RingPlace,
+    place: RingAddr,
     slot: u32,
     next: u32,
 }
 
-impl<C: Calls> Ring<C> {
+impl<C: Provider> Ring<C> {
     /// Makes a ring of `block`, in slots of `slot` bytes.
     ///
     /// # Panics
     /// If no slot is in it, or slots are not multiples of eight bytes.
-    pub fn new(region: &Region<C>, mut block: ArenaMut, slot: usize) -> Result<Self, Error> {
+    pub fn new(mr: &Mr<C>, mut block: ArenaMut, slot: usize) -> Result<Self, Error> {
         // Who says that there is a message where none was written is not to see what others left.
         block.fill(0);
         let slots = block.len().checked_div(slot).unwrap_or(0);
         assert!(slots > 0 && slot.is_multiple_of(8), "no ring of slots of {slot} bytes");
-        let memory = region.written_by_peer(block)?;
+        let memory = mr.written_by_peer(block)?;
         assert!(memory.range.start.is_multiple_of(8), "blocks are aligned");
-        Ok(Ring { window: Window::new(region)?, memory, slot, slots, next: 0, is_open: false })
+        Ok(Ring { mw: Mw::new(mr)?, memory, slot, slots, next: 0, is_open: false })
     }
 
     /// What binds the window, if it is not, and what the peer has to know then.
-    pub(super) fn open(&mut self) -> Option<(Operation, RingPlace)> {
+    pub(super) fn open(&mut self) -> Option<(Operation, RingAddr)> {
         if std::mem::replace(&mut self.is_open, true) {
             return None;
         }
-        self.window.key = self.window.next_key();
+        self.mw.key = self.mw.next_key();
         let (address, len) = (self.memory.range.start as u64, (self.slots * self.slot) as u64);
         let bind = Operation::Bind {
-            window: self.window.handle,
-            remote_key: self.window.key,
-            region: self.memory.handle,
+            mw: self.mw.handle,
+            rkey: self.mw.key,
+            mr: self.memory.handle,
             address,
             len,
             access: Access { remote_write: true, ..Access::default() },
         };
-        Some((bind, RingPlace { address, remote_key: self.window.key, len: len as u32 }))
+        Some((bind, RingAddr { address, rkey: self.mw.key, len: len as u32 }))
     }
 
     /// Whether the window is bound, or about to be.
@@ -100,15 +100,15 @@ impl<C: Calls> Ring<C> {
 
 impl Target {
     /// A peer's ring, in slots of `slot` bytes; `None`, if it has none.
-    pub fn new(place: RingPlace, slot: u32) -> Option<Self> {
+    pub fn new(place: RingAddr, slot: u32) -> Option<Self> {
         (slot > 0 && place.len >= slot).then_some(Target { place, slot, next: 0 })
     }
 
     /// What writes the next message, of `len` bytes.
     pub fn write(&self, len: usize) -> Operation {
-        let RingPlace { address, remote_key, .. } = self.place;
+        let RingAddr { address, rkey, .. } = self.place;
         let address = address.wrapping_add(u64::from(self.next) * u64::from(self.slot));
-        Operation::WriteImmediate { address, remote_key, immediate: len as u32 }
+        Operation::WriteImmediate { address, rkey, immediate: len as u32 }
     }
 
     /// That has been done.

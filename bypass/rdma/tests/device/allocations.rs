@@ -2,9 +2,9 @@
 
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_rdma::calls::{Calls, Path, Transition};
-use linerate_rdma::native::Native;
-use linerate_rdma::verbs::{CompletionQueue, Domain, Message, PairConfig, QueuePair, ReadyToSend, Region};
+use linerate_rdma::provider::{AhAttr, Provider, Transition};
+use linerate_rdma::rdma_core::RdmaCore;
+use linerate_rdma::verbs::{Cq, Message, Mr, Pd, Qp, QpConfig, Rts};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -37,39 +37,38 @@ static ALLOCATOR: Counting = Counting;
 const DEPTH: usize = 8;
 
 struct End {
-    pair: QueuePair<Native, ReadyToSend>,
+    qp: Qp<RdmaCore, Rts>,
     arena: Arena,
-    queue: CompletionQueue<Native>,
+    cq: Cq<RdmaCore>,
 }
 
-fn connected(native: &Arc<Native>) -> [End; 2] {
+fn connected(native: &Arc<RdmaCore>) -> [End; 2] {
     let gids = native.gids(1).unwrap();
     let gid = *gids.iter().find(|gid| gid.ip().is_ipv4()).or(gids.first()).expect("the port has no address");
     let mtu = native.port(1).unwrap().mtu;
     let made = [(), ()].map(|()| {
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let region = Region::new(&Domain::new(native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
-        let queue = CompletionQueue::new(native, 64, None).unwrap();
-        let config = PairConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
-        let pair = QueuePair::new(&region, queue.handle(), None, &config).unwrap().init(1).unwrap();
-        (pair, arena, queue)
+        let mr = Mr::new(&Pd::new(native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let cq = Cq::new(native, 64, None).unwrap();
+        let config = QpConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
+        let qp = Qp::new(&mr, cq.handle(), None, &config).unwrap().init(1).unwrap();
+        (qp, arena, cq)
     });
     let numbers = [made[1].0.number(), made[0].0.number()];
     let mut peers = numbers.into_iter();
-    made.map(|(mut pair, arena, queue)| {
-        pair.post((0..16).map(|_| arena.alloc(256).unwrap())).unwrap();
-        let receive = Transition::ReadyToReceive {
+    made.map(|(mut qp, arena, cq)| {
+        qp.post((0..16).map(|_| arena.alloc(256).unwrap())).unwrap();
+        let receive = Transition::Rtr {
             mtu,
-            pair: peers.next().unwrap(),
-            first_packet: 1,
-            reads_answered: 1,
-            not_ready_timer: 12,
-            path: Path::to(gid.raw, 0, &gid),
+            qp: peers.next().unwrap(),
+            psn: 1,
+            responder_resources: 1,
+            min_rnr_timer: 12,
+            path: AhAttr::to(gid.raw, 0, &gid),
         };
-        let send =
-            Transition::ReadyToSend { first_packet: 1, timeout: 14, retries: 7, not_ready_retries: 7, reads_asked: 1 };
-        let pair = pair.ready_to_receive(&receive).unwrap().ready_to_send(&send).unwrap();
-        End { pair, arena, queue }
+        let send = Transition::Rts { psn: 1, timeout: 14, retries: 7, rnr_retries: 7, initiator_depth: 1 };
+        let qp = qp.to_rtr(&receive).unwrap().to_rts(&send).unwrap();
+        End { qp, arena, cq }
     })
 }
 
@@ -78,21 +77,21 @@ fn exchange([from, to]: &mut [End; 2]) {
     for n in 0..DEPTH {
         let mut message = Message::new();
         message.push(from.arena.alloc(if n % 2 == 0 { 16 } else { 200 }).unwrap().freeze()).unwrap();
-        from.pair.send(&mut message, n + 1 == DEPTH).unwrap();
+        from.qp.send(&mut message, n + 1 == DEPTH).unwrap();
     }
-    from.pair.flush().unwrap();
+    from.qp.flush().unwrap();
     let (mut received, mut is_sent) = (0, false);
     while received < DEPTH || !is_sent {
-        for completion in to.queue.poll(16).unwrap() {
-            to.pair.received(completion).unwrap();
+        for completion in to.cq.poll(16).unwrap() {
+            to.qp.received(completion).unwrap();
             received += 1;
         }
-        for completion in from.queue.poll(16).unwrap() {
-            from.pair.sent(completion).unwrap();
-            is_sent = from.pair.requests_under_way() == 0;
+        for completion in from.cq.poll(16).unwrap() {
+            from.qp.sent(completion).unwrap();
+            is_sent = from.qp.outstanding() == 0;
         }
     }
-    to.pair.post((0..DEPTH).map(|_| to.arena.alloc(256).unwrap())).unwrap();
+    to.qp.post((0..DEPTH).map(|_| to.arena.alloc(256).unwrap())).unwrap();
 }
 
 #[test]
@@ -101,7 +100,7 @@ fn posting_and_polling_allocate_nothing() {
         eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
         return;
     };
-    let mut ends = connected(&Arc::new(Native::open(&name).unwrap()));
+    let mut ends = connected(&Arc::new(RdmaCore::open(&name).unwrap()));
     // What is kept for its memory gets it.
     (0..10).for_each(|_| exchange(&mut ends));
     let before = COUNT.get();

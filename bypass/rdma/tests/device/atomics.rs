@@ -1,14 +1,14 @@
 //! Atomic operations, and what keeps peers from them.
 
 use crate::rig::{Pair, Rig};
-use linerate_rdma::calls::{Access, Calls, Completed, Handle, Keys, Operation, Status};
+use linerate_rdma::provider::{Access, Handle, Keys, Operation, Provider, WcOpcode, WcStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Numbers that are open to atomic operations alone, until this is dropped.
 struct Numbers<'a> {
     rig: &'a Rig,
     numbers: Box<[AtomicU64; 4]>,
-    region: Handle,
+    mr: Handle,
     keys: Keys,
 }
 
@@ -22,8 +22,8 @@ impl<'a> Numbers<'a> {
         let access = Access { local_write: true, remote_atomic: true, ..Access::default() };
         let start = numbers.as_ptr().cast::<u8>().cast_mut();
         // SAFETY: the domain is live, and so are the numbers until the region is gone, which are accessed by atomic operations alone.
-        let (region, keys) = unsafe { rig.native.register(rig.domain, start, 32, access) }.unwrap();
-        Some(Numbers { rig, numbers, region, keys })
+        let (mr, keys) = unsafe { rig.native.reg_mr(rig.pd, start, 32, access) }.unwrap();
+        Some(Numbers { rig, numbers, mr, keys })
     }
 
     fn address(&self, at: usize) -> u64 {
@@ -31,7 +31,7 @@ impl<'a> Numbers<'a> {
     }
 
     fn add(&self, at: usize, add: u64) -> Operation {
-        Operation::FetchAdd { address: self.address(at), remote_key: self.keys.remote, add }
+        Operation::FetchAdd { address: self.address(at), rkey: self.keys.remote, add }
     }
 
     fn get(&self, at: usize) -> u64 {
@@ -42,32 +42,32 @@ impl<'a> Numbers<'a> {
 impl Drop for Numbers<'_> {
     fn drop(&mut self) {
         // SAFETY: it is live, and what named it has been completed.
-        unsafe { self.rig.native.deregister(self.region) }.unwrap();
+        unsafe { self.rig.native.dereg_mr(self.mr) }.unwrap();
     }
 }
 
-fn was(rig: &Rig, pair: Pair, operation: Operation) -> (Status, Completed, u64) {
-    rig.send(pair, 1, &[rig.segment(64..72)], operation);
+fn was(rig: &Rig, qp: Pair, operation: Operation) -> (WcStatus, WcOpcode, u64) {
+    rig.send(qp, 1, &[rig.sge(64..72)], operation);
     let found = rig.completions(1);
     let bytes = rig.bytes(64..72);
-    (found[0].status, found[0].what, u64::from_ne_bytes(bytes.try_into().unwrap()))
+    (found[0].status, found[0].opcode, u64::from_ne_bytes(bytes.try_into().unwrap()))
 }
 
 #[test]
 fn numbers_of_the_peer_are_added_to_and_swapped() {
     let Some(rig) = Rig::open() else { return };
     let Some(numbers) = Numbers::new(&rig) else { return };
-    let [one, other] = rig.pairs();
-    assert_eq!(was(&rig, one, numbers.add(8, u64::MAX)), (Status::Success, Completed::FetchAdd, 0));
-    assert_eq!(was(&rig, other, numbers.add(8, 6)), (Status::Success, Completed::FetchAdd, u64::MAX));
+    let [one, other] = rig.qps();
+    assert_eq!(was(&rig, one, numbers.add(8, u64::MAX)), (WcStatus::Success, WcOpcode::FetchAdd, 0));
+    assert_eq!(was(&rig, other, numbers.add(8, 6)), (WcStatus::Success, WcOpcode::FetchAdd, u64::MAX));
     assert_eq!([0, 1, 2, 3].map(|at| numbers.get(at)), [0, 5, 0, 0]);
     let swap = |expect| {
-        let (address, remote_key) = (numbers.address(8), numbers.keys.remote);
-        Operation::CompareSwap { address, remote_key, expect, swap: 77 }
+        let (address, rkey) = (numbers.address(8), numbers.keys.remote);
+        Operation::CompareSwap { address, rkey, expect, swap: 77 }
     };
-    assert_eq!(was(&rig, one, swap(4)), (Status::Success, Completed::CompareSwap, 5));
+    assert_eq!(was(&rig, one, swap(4)), (WcStatus::Success, WcOpcode::CompareSwap, 5));
     assert_eq!(numbers.get(1), 5);
-    assert_eq!(was(&rig, one, swap(5)), (Status::Success, Completed::CompareSwap, 5));
+    assert_eq!(was(&rig, one, swap(5)), (WcStatus::Success, WcOpcode::CompareSwap, 5));
     assert_eq!(numbers.get(1), 77);
 }
 
@@ -75,11 +75,11 @@ fn numbers_of_the_peer_are_added_to_and_swapped() {
 fn sums_are_exact_from_two_queue_pairs_at_once() {
     let Some(rig) = Rig::open() else { return };
     let Some(numbers) = Numbers::new(&rig) else { return };
-    let pairs = rig.pairs();
+    let qps = rig.qps();
     for id in 0..50 {
-        pairs.iter().for_each(|pair| rig.send(*pair, id, &[rig.segment(64..72)], numbers.add(0, 3)));
+        qps.iter().for_each(|qp| rig.send(*qp, id, &[rig.sge(64..72)], numbers.add(0, 3)));
     }
-    assert!(rig.completions(100).iter().all(|completion| completion.status == Status::Success));
+    assert!(rig.completions(100).iter().all(|completion| completion.status == WcStatus::Success));
     assert_eq!(numbers.get(0), 300);
 }
 
@@ -87,15 +87,15 @@ fn sums_are_exact_from_two_queue_pairs_at_once() {
 fn numbers_are_neither_read_nor_written_and_what_is_read_and_written_is_no_number() {
     let Some(rig) = Rig::open() else { return };
     let Some(numbers) = Numbers::new(&rig) else { return };
-    let (address, remote_key) = (numbers.address(0), numbers.keys.remote);
-    let exposed = Operation::FetchAdd { address: rig.address(64), remote_key: rig.keys.remote, add: 1 };
-    let behind = Operation::FetchAdd { address: numbers.address(32), remote_key, add: 1 };
-    let guessed = Operation::FetchAdd { address, remote_key: remote_key ^ 1, add: 1 };
-    let read = Operation::Read { address, remote_key };
-    let write = Operation::Write { address, remote_key };
+    let (address, rkey) = (numbers.address(0), numbers.keys.remote);
+    let exposed = Operation::FetchAdd { address: rig.address(64), rkey: rig.keys.remote, add: 1 };
+    let behind = Operation::FetchAdd { address: numbers.address(32), rkey, add: 1 };
+    let guessed = Operation::FetchAdd { address, rkey: rkey ^ 1, add: 1 };
+    let read = Operation::Read { address, rkey };
+    let write = Operation::Write { address, rkey };
     for denied in [read, write, exposed, behind, guessed] {
-        let [one, _] = rig.pairs();
-        assert_eq!(was(&rig, one, denied).0, Status::RemoteAccess, "{denied:?}");
+        let [one, _] = rig.qps();
+        assert_eq!(was(&rig, one, denied).0, WcStatus::RemoteAccess, "{denied:?}");
         assert_eq!([0, 1, 2, 3].map(|at| numbers.get(at)), [0; 4]);
     }
 }

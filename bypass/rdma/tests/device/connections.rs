@@ -1,8 +1,8 @@
 //! Connections by the connection manager.
 
 use crate::rig::{Pair, Rig, await_that, is_readable};
-use linerate_rdma::calls::{
-    Calls, CmEvent, CmEventKind, CmParameters, Handle, Operation, Private, QueuePairState, Status, Transition,
+use linerate_rdma::provider::{
+    CmConnParam, CmEvent, CmEventKind, Handle, Operation, PrivateData, Provider, QpState, Transition, WcStatus,
 };
 use std::net::SocketAddr;
 
@@ -15,11 +15,11 @@ struct Manager<'a> {
 
 impl<'a> Manager<'a> {
     fn new(rig: &'a Rig) -> Self {
-        let channel = rig.native.cm_create_channel().unwrap();
+        let channel = rig.native.cm_create_event_channel().unwrap();
         // SAFETY: the channel is live, and the identifier new.
         unsafe {
-            assert_eq!(rig.native.cm_event(channel.0).unwrap(), None);
-            let listener = rig.native.cm_create(channel.0).unwrap();
+            assert_eq!(rig.native.cm_get_event(channel.0).unwrap(), None);
+            let listener = rig.native.cm_create_id(channel.0).unwrap();
             let address = rig.native.cm_listen(listener, SocketAddr::new(rig.gid.ip(), 0), 8).unwrap();
             assert_ne!(address.port(), 0);
             assert_eq!(address.ip(), rig.gid.ip());
@@ -30,7 +30,7 @@ impl<'a> Manager<'a> {
     fn event(&self) -> CmEvent {
         await_that("an event of a connection", || {
             // SAFETY: the channel is live.
-            let event = unsafe { self.rig.native.cm_event(self.channel.0) }.unwrap();
+            let event = unsafe { self.rig.native.cm_get_event(self.channel.0) }.unwrap();
             assert!(event.is_none_or(|event| event.status == 0 || event.kind == CmEventKind::Rejected), "{event:?}");
             event
         })
@@ -51,9 +51,9 @@ impl<'a> Manager<'a> {
     fn dial(&self) -> Handle {
         // SAFETY: the channel is live; the identifier is new, then its address is resolved, then its route.
         unsafe {
-            let id = self.rig.native.cm_create(self.channel.0).unwrap();
+            let id = self.rig.native.cm_create_id(self.channel.0).unwrap();
             assert!(!self.rig.native.cm_is_here(id));
-            self.rig.native.cm_resolve_address(id, self.address, 2000).unwrap();
+            self.rig.native.cm_resolve_addr(id, self.address, 2000).unwrap();
             self.events([(id, CmEventKind::AddressResolved)]);
             assert!(self.rig.native.cm_is_here(id), "the identifier is of another context");
             self.rig.native.cm_resolve_route(id, 2000).unwrap();
@@ -62,10 +62,10 @@ impl<'a> Manager<'a> {
         }
     }
 
-    fn by(&self, pair: Pair, id: Handle, states: &[QueuePairState]) {
+    fn by(&self, qp: Pair, id: Handle, states: &[QpState]) {
         for &state in states {
             // SAFETY: both are live.
-            unsafe { self.rig.native.modify_by(pair.handle, id, state) }
+            unsafe { self.rig.native.modify_qp_by_cm(qp.handle, id, state) }
                 .unwrap_or_else(|error| panic!("{state:?}: {error}"));
         }
     }
@@ -76,31 +76,31 @@ impl Drop for Manager<'_> {
         if !std::thread::panicking() {
             // SAFETY: both are live, and not used again; other identifiers are destroyed.
             unsafe {
-                self.rig.native.cm_destroy(self.listener).unwrap();
-                self.rig.native.cm_destroy_channel(self.channel.0).unwrap();
+                self.rig.native.cm_destroy_id(self.listener).unwrap();
+                self.rig.native.cm_destroy_event_channel(self.channel.0).unwrap();
             }
         }
     }
 }
 
-fn parameters(pair: Pair, private: &[u8]) -> CmParameters {
-    CmParameters {
-        pair: pair.number,
-        reads_answered: 4,
-        reads_asked: 3,
+fn parameters(qp: Pair, private_data: &[u8]) -> CmConnParam {
+    CmConnParam {
+        qp: qp.number,
+        responder_resources: 4,
+        initiator_depth: 3,
         retries: 7,
-        not_ready_retries: 7,
+        rnr_retries: 7,
         is_shared: false,
-        private: Private::new(private),
+        private_data: PrivateData::new(private_data),
     }
 }
 
 #[test]
 fn a_connection_is_made_used_and_ended() {
-    use QueuePairState::{Init, ReadyToReceive, ReadyToSend};
+    use QpState::{Init, Rtr, Rts};
     let Some(rig) = Rig::open() else { return };
     let manager = Manager::new(&rig);
-    let [client, server] = [rig.pair(None), rig.pair(None)];
+    let [client, server] = [rig.qp(None), rig.qp(None)];
     let dialled = manager.dial();
     manager.by(client, dialled, &[Init]);
     rig.receive(client, 10, 4096..4160);
@@ -109,20 +109,20 @@ fn a_connection_is_made_used_and_ended() {
 
     let request = manager.event();
     assert_eq!(request.kind, CmEventKind::Request { listener: manager.listener });
-    assert_eq!((request.pair, request.reads_asked, request.reads_answered), (client.number, 3, 4));
-    assert_eq!(request.private.bytes()[..15], *b"from the client");
+    assert_eq!((request.qp, request.initiator_depth, request.responder_resources), (client.number, 3, 4));
+    assert_eq!(request.private_data.bytes()[..15], *b"from the client");
     let accepted = request.id;
     // SAFETY: the identifier is live.
     assert!(unsafe { rig.native.cm_is_here(accepted) });
-    manager.by(server, accepted, &[Init, ReadyToReceive, ReadyToSend]);
+    manager.by(server, accepted, &[Init, Rtr, Rts]);
     rig.receive(server, 11, 8192..8256);
     // SAFETY: the identifier is the request's.
     unsafe { rig.native.cm_accept(accepted, &parameters(server, b"from the server")) }.unwrap();
 
     let [response] = manager.events([(dialled, CmEventKind::Response)]);
-    assert_eq!(response.pair, server.number);
-    assert_eq!(response.private.bytes()[..15], *b"from the server");
-    manager.by(client, dialled, &[ReadyToReceive, ReadyToSend]);
+    assert_eq!(response.qp, server.number);
+    assert_eq!(response.private_data.bytes()[..15], *b"from the server");
+    manager.by(client, dialled, &[Rtr, Rts]);
     // SAFETY: the response has come.
     unsafe { rig.native.cm_establish(dialled) }.unwrap();
     manager.events([(accepted, CmEventKind::Established)]);
@@ -133,15 +133,15 @@ fn a_connection_is_made_used_and_ended() {
 
     // Messages both ways, and a READ, for which the states were brought about with the peers' rights.
     rig.fill(0..64, 1);
-    rig.send(client, 1, &[rig.segment(0..64)], Operation::Send);
-    rig.send(server, 2, &[rig.segment(0..64)], Operation::Send);
+    rig.send(client, 1, &[rig.sge(0..64)], Operation::Send);
+    rig.send(server, 2, &[rig.sge(0..64)], Operation::Send);
     let found = rig.completions(4);
-    assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
+    assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{found:?}");
     assert_eq!((rig.bytes(4096..4160), rig.bytes(8192..8256)), (vec![1; 64], vec![1; 64]));
-    let read = Operation::Read { address: rig.address(0), remote_key: rig.keys.remote };
-    rig.send(client, 3, &[rig.segment(128..192)], read);
-    rig.send(server, 4, &[rig.segment(192..256)], read);
-    assert!(rig.completions(2).iter().all(|completion| completion.status == Status::Success));
+    let read = Operation::Read { address: rig.address(0), rkey: rig.keys.remote };
+    rig.send(client, 3, &[rig.sge(128..192)], read);
+    rig.send(server, 4, &[rig.sge(192..256)], read);
+    assert!(rig.completions(2).iter().all(|completion| completion.status == WcStatus::Success));
 
     // SAFETY: the identifiers are live, and destroyed once.
     unsafe {
@@ -150,10 +150,10 @@ fn a_connection_is_made_used_and_ended() {
         // Which answers.
         rig.native.cm_disconnect(accepted).unwrap();
         manager.events([(dialled, CmEventKind::Disconnected)]);
-        rig.modify(client, &Transition::Error);
-        rig.modify(server, &Transition::Error);
-        rig.native.cm_destroy(dialled).unwrap();
-        rig.native.cm_destroy(accepted).unwrap();
+        rig.modify_qp(client, &Transition::Error);
+        rig.modify_qp(server, &Transition::Error);
+        rig.native.cm_destroy_id(dialled).unwrap();
+        rig.native.cm_destroy_id(accepted).unwrap();
     }
     assert!(!is_readable(manager.channel.1));
 }
@@ -162,9 +162,9 @@ fn a_connection_is_made_used_and_ended() {
 fn a_request_is_refused_with_a_reason() {
     let Some(rig) = Rig::open() else { return };
     let manager = Manager::new(&rig);
-    let client = rig.pair(None);
+    let client = rig.qp(None);
     let dialled = manager.dial();
-    manager.by(client, dialled, &[QueuePairState::Init]);
+    manager.by(client, dialled, &[QpState::Init]);
     // SAFETY: the identifiers are live, and destroyed once.
     unsafe {
         rig.native.cm_connect(dialled, &parameters(client, b"")).unwrap();
@@ -172,9 +172,9 @@ fn a_request_is_refused_with_a_reason() {
         assert_eq!(request.kind, CmEventKind::Request { listener: manager.listener });
         rig.native.cm_reject(request.id, b"full").unwrap();
         let [rejected] = manager.events([(dialled, CmEventKind::Rejected)]);
-        assert_eq!(rejected.private.bytes()[..4], *b"full");
-        rig.native.cm_destroy(dialled).unwrap();
-        rig.native.cm_destroy(request.id).unwrap();
+        assert_eq!(rejected.private_data.bytes()[..4], *b"full");
+        rig.native.cm_destroy_id(dialled).unwrap();
+        rig.native.cm_destroy_id(request.id).unwrap();
     }
 }
 
@@ -182,17 +182,17 @@ fn a_request_is_refused_with_a_reason() {
 fn nobody_at_the_port_is_a_refusal_too() {
     let Some(rig) = Rig::open() else { return };
     let mut manager = Manager::new(&rig);
-    let client = rig.pair(None);
+    let client = rig.qp(None);
     // Where nobody listens: a port that is not the listener's.
     manager.address.set_port(if manager.address.port() == 9 { 10 } else { 9 });
     let dialled = manager.dial();
-    manager.by(client, dialled, &[QueuePairState::Init]);
+    manager.by(client, dialled, &[QpState::Init]);
     // SAFETY: the identifier is live, and destroyed once.
     unsafe {
         rig.native.cm_connect(dialled, &parameters(client, b"")).unwrap();
         let [rejected] = manager.events([(dialled, CmEventKind::Rejected)]);
         assert_ne!(rejected.status, 0);
-        rig.native.cm_destroy(dialled).unwrap();
+        rig.native.cm_destroy_id(dialled).unwrap();
     }
 }
 
@@ -206,7 +206,7 @@ fn destroyed_objects_leave_no_descriptor() {
         let manager = Manager::new(&rig);
         let dialled = manager.dial();
         // SAFETY: it is live, and destroyed once.
-        unsafe { rig.native.cm_destroy(dialled) }.unwrap();
+        unsafe { rig.native.cm_destroy_id(dialled) }.unwrap();
     }
     assert_eq!(descriptors(), before);
 }

@@ -4,18 +4,18 @@ use crate::allocations::COUNT;
 use crate::rig::await_that;
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_rdma::calls::{Calls, GidKind, Path, QueuePairState, Status, Transition};
-use linerate_rdma::native::Native;
-use linerate_rdma::verbs::{AddressHandle, CompletionQueue, Datagram, Datagrams, Domain, Message, PairConfig, Region};
+use linerate_rdma::provider::{AhAttr, GidKind, Provider, QpState, Transition, WcStatus};
+use linerate_rdma::rdma_core::RdmaCore;
+use linerate_rdma::verbs::{Ah, Cq, Datagram, Message, Mr, Pd, QpConfig, UdQp};
 use std::sync::Arc;
 
 /// Datagrams on their way at a time.
 const DEPTH: usize = 8;
 
 struct End {
-    datagrams: Datagrams<Native>,
-    queue: CompletionQueue<Native>,
-    region: Region<Native>,
+    datagrams: UdQp<RdmaCore>,
+    cq: Cq<RdmaCore>,
+    mr: Mr<RdmaCore>,
     arena: Arena,
 }
 
@@ -34,9 +34,9 @@ impl End {
     }
 
     /// Has a message of so many bytes sent at the next flush.
-    fn send(&mut self, way: &AddressHandle<Native>, (pair, key): (u32, u32), len: usize, byte: u8, signalled: bool) {
+    fn send(&mut self, way: &Ah<RdmaCore>, (qp, key): (u32, u32), len: usize, byte: u8, signalled: bool) {
         let mut message = self.message(len, byte);
-        self.datagrams.send(way, pair, key, &mut message, signalled).unwrap();
+        self.datagrams.send(way, qp, key, &mut message, signalled).unwrap();
     }
 
     fn names(&self) -> (u32, u32) {
@@ -44,27 +44,27 @@ impl End {
     }
 
     /// Flushes, and awaits that all has left.
-    fn leave(&mut self) -> Result<(), Status> {
+    fn leave(&mut self) -> Result<(), WcStatus> {
         self.datagrams.flush().unwrap();
         await_that("requests to leave", || {
-            for completion in self.queue.poll(16).unwrap() {
+            for completion in self.cq.poll(16).unwrap() {
                 if let Err(status) = self.datagrams.sent(completion) {
                     return Some(Err(status));
                 }
             }
-            (self.datagrams.requests_under_way() == 0).then_some(Ok(()))
+            (self.datagrams.outstanding() == 0).then_some(Ok(()))
         })
     }
 
     fn receive(&mut self) -> Datagram {
         await_that("a datagram", || {
-            let completion = self.queue.poll(1).unwrap().next()?;
+            let completion = self.cq.poll(1).unwrap().next()?;
             Some(self.datagrams.received(completion).unwrap())
         })
     }
 }
 
-type Found = (Arc<Native>, [End; 2], AddressHandle<Native>, Path);
+type Found = (Arc<RdmaCore>, [End; 2], Ah<RdmaCore>, AhAttr);
 
 /// Two ends of the device that is to be tested, and the way from the first to the second; `None` if none is, or it has no datagrams.
 fn ends() -> Option<Found> {
@@ -72,8 +72,8 @@ fn ends() -> Option<Found> {
         eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
         return None;
     };
-    let native = Arc::new(Native::open(&name).unwrap());
-    if native.limits().unwrap().transport == linerate_rdma::calls::TransportKind::Iwarp {
+    let native = Arc::new(RdmaCore::open(&name).unwrap());
+    if native.limits().unwrap().transport == linerate_rdma::provider::TransportKind::Iwarp {
         eprintln!("skipped: iWARP has no datagrams");
         return None;
     }
@@ -82,14 +82,14 @@ fn ends() -> Option<Found> {
     let gid = *found.or(gids.first()).expect("the port has no address");
     let ends = [(), ()].map(|()| {
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let region = Region::new(&Domain::new(&native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
-        let queue = CompletionQueue::new(&native, 64, None).unwrap();
-        let config = PairConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
-        let datagrams = Datagrams::new(&region, queue.handle(), &config, 1, None).unwrap();
-        End { datagrams, queue, region, arena }
+        let mr = Mr::new(&Pd::new(&native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let cq = Cq::new(&native, 64, None).unwrap();
+        let config = QpConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
+        let datagrams = UdQp::new(&mr, cq.handle(), &config, 1, None).unwrap();
+        End { datagrams, cq, mr, arena }
     });
-    let path = Path::to(gid.raw, native.port(1).unwrap().lid, &gid);
-    let way = AddressHandle::new(ends[0].region.domain(), &path).unwrap();
+    let path = AhAttr::to(gid.raw, native.port(1).unwrap().lid, &gid);
+    let way = Ah::new(ends[0].mr.pd(), &path).unwrap();
     Some((native, ends, way, path))
 }
 
@@ -102,7 +102,7 @@ fn datagrams_of_every_length_come_behind_the_route_with_their_sender() {
         one.send(&way, other.names(), len, byte as u8, true);
         one.leave().unwrap();
         let datagram = other.receive();
-        assert_eq!((datagram.pair, datagram.payload.len()), (one.datagrams.number(), len));
+        assert_eq!((datagram.qp, datagram.payload.len()), (one.datagrams.number(), len));
         assert!(datagram.payload.iter().all(|&got| got == byte as u8), "{len} bytes");
         assert_eq!(datagram.route.is_some(), path.lid == 0);
         if let Some(route) = datagram.route {
@@ -110,21 +110,21 @@ fn datagrams_of_every_length_come_behind_the_route_with_their_sender() {
         }
     }
     let mut message = one.message(longest + 1, 1);
-    let (pair, key) = other.names();
-    assert!(one.datagrams.send(&way, pair, key, &mut message, true).is_err());
+    let (qp, key) = other.names();
+    assert!(one.datagrams.send(&way, qp, key, &mut message, true).is_err());
 }
 
 /// What comes is what was sent after those: the network of a device with itself keeps the order.
 #[test]
 fn datagrams_for_nobody_and_without_a_buffer_are_dropped_in_silence() {
     let Some((_native, [mut one, mut other], way, _)) = ends() else { return };
-    let (pair, key) = other.names();
-    one.send(&way, (pair, key), 100, 1, true);
+    let (qp, key) = other.names();
+    one.send(&way, (qp, key), 100, 1, true);
     one.leave().unwrap();
     other.post(4);
-    one.send(&way, (pair, key ^ 1), 100, 2, true);
-    one.send(&way, (pair ^ 0x80_0000, key), 100, 3, true);
-    one.send(&way, (pair, key), 100, 4, true);
+    one.send(&way, (qp, key ^ 1), 100, 2, true);
+    one.send(&way, (qp ^ 0x80_0000, key), 100, 3, true);
+    one.send(&way, (qp, key), 100, 4, true);
     one.leave().unwrap();
     let datagram = other.receive();
     // The first may have been late.
@@ -139,7 +139,7 @@ fn a_way_may_be_dropped_as_soon_as_a_message_goes_by_it() {
     drop(way);
     for round in 0..20 {
         other.post(2);
-        let way = AddressHandle::new(one.region.domain(), &path).unwrap();
+        let way = Ah::new(one.mr.pd(), &path).unwrap();
         one.send(&way, other.names(), 16, round, false);
         one.send(&way, other.names(), 600, round, true);
         drop(way);
@@ -154,17 +154,17 @@ fn one_in_the_state_of_error_is_rebuilt() {
     let names = one.names();
     one.post(4);
     // SAFETY: the queue pair is live.
-    unsafe { native.modify(one.datagrams.handle(), &Transition::Error) }.unwrap();
+    unsafe { native.modify_qp(one.datagrams.handle(), &Transition::Error) }.unwrap();
     one.send(&way, other.names(), 100, 1, true);
     one.datagrams.flush().unwrap();
     let mut flushed = 0;
     await_that("all to be flushed", || {
-        for completion in one.queue.poll(16).unwrap() {
+        for completion in one.cq.poll(16).unwrap() {
             let status = match completion.is_buffer() {
                 true => one.datagrams.received(completion).map(drop),
                 false => one.datagrams.sent(completion),
             };
-            assert_eq!(status, Err(Status::Flushed));
+            assert_eq!(status, Err(WcStatus::Flushed));
             flushed += 1;
         }
         (flushed == 5).then_some(())
@@ -172,8 +172,8 @@ fn one_in_the_state_of_error_is_rebuilt() {
     assert!(one.datagrams.is_errored());
     one.datagrams.rebuild().unwrap();
     // SAFETY: the queue pair is live.
-    let state = unsafe { native.query_pair(one.datagrams.handle()) }.unwrap().state;
-    assert_eq!((state, one.names()), (QueuePairState::ReadyToSend, names));
+    let state = unsafe { native.query_qp(one.datagrams.handle()) }.unwrap().state;
+    assert_eq!((state, one.names()), (QpState::Rts, names));
     other.post(1);
     one.send(&way, other.names(), 100, 2, true);
     one.leave().unwrap();
@@ -181,7 +181,7 @@ fn one_in_the_state_of_error_is_rebuilt() {
 }
 
 /// Sends some one way, short ones inline and longer ones not, and posts other buffers.
-fn exchange([from, to]: &mut [End; 2], way: &AddressHandle<Native>) {
+fn exchange([from, to]: &mut [End; 2], way: &Ah<RdmaCore>) {
     for n in 0..DEPTH {
         from.send(way, to.names(), if n % 2 == 0 { 16 } else { 200 }, 1, n + 1 == DEPTH);
     }

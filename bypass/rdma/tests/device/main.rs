@@ -1,4 +1,4 @@
-//! `Native` on a device, against itself: queue pairs of one device are connected with each other, which reaches the driver
+//! `RdmaCore` on a device, against itself: queue pairs of one device are connected with each other, which reaches the driver
 //! and not the wire. `LINERATE_RDMA_DEVICE` names it; without it nothing is tried.
 
 mod allocations;

@@ -1,9 +1,9 @@
 //! What the device says of itself, messages, events, and how requests end.
 
 use crate::rig::{Rig, SIGNALLED, await_that, is_readable};
-use linerate_rdma::calls::{
-    AsyncEvent, Calls, Completed, Operation, Path, PortState, QueuePairState, ReceiveRequest, SendFlags, SendRequest,
-    Status, Transition,
+use linerate_rdma::provider::{
+    AhAttr, AsyncEvent, Operation, PortState, Provider, QpState, RecvWr, SendFlags, SendWr, Transition, WcOpcode,
+    WcStatus,
 };
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn the_device_says_what_it_is() {
     let Some(rig) = Rig::open() else { return };
     let limits = rig.native.limits().unwrap();
     eprintln!("{limits:#?}");
-    assert!(limits.ports > 0 && limits.pairs > 0 && limits.requests > 0 && limits.segments > 0);
+    assert!(limits.ports > 0 && limits.qps > 0 && limits.qp_wrs > 0 && limits.sges > 0);
     for port in 1..=limits.ports {
         eprintln!("{:?}\n{:?}", rig.native.port(port).unwrap(), rig.native.gids(port).unwrap());
     }
@@ -27,21 +27,21 @@ fn the_device_says_what_it_is() {
 #[test]
 fn a_message_arrives_with_its_bits() {
     let Some(rig) = Rig::open() else { return };
-    let [one, other] = rig.pairs();
+    let [one, other] = rig.qps();
     rig.fill(0..3000, 7);
     rig.receive(other, 10, 8192..12288);
     rig.receive(other, 11, 12288..16384);
-    rig.send(one, 1, &[rig.segment(0..1000), rig.segment(1000..3000)], Operation::Send);
-    rig.send(one, 2, &[rig.segment(0..5)], Operation::SendImmediate(0x0102_0304));
+    rig.send(one, 1, &[rig.sge(0..1000), rig.sge(1000..3000)], Operation::Send);
+    rig.send(one, 2, &[rig.sge(0..5)], Operation::SendImmediate(0x0102_0304));
     let found = rig.completions(4);
-    assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
+    assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{found:?}");
     assert_eq!(
-        found[..2].iter().map(|c| (c.id, c.what)).collect::<Vec<_>>(),
-        [(1, Completed::Send), (2, Completed::Send)]
+        found[..2].iter().map(|c| (c.id, c.opcode)).collect::<Vec<_>>(),
+        [(1, WcOpcode::Send), (2, WcOpcode::Send)]
     );
-    let received: Vec<_> = found[2..].iter().map(|c| (c.id, c.what, c.len, c.pair, c.immediate)).collect();
-    let what = Completed::Receive;
-    let expected = [(10, what, 3000, other.number, None), (11, what, 5, other.number, Some(0x0102_0304))];
+    let received: Vec<_> = found[2..].iter().map(|c| (c.id, c.opcode, c.len, c.qp, c.immediate)).collect();
+    let opcode = WcOpcode::Receive;
+    let expected = [(10, opcode, 3000, other.number, None), (11, opcode, 5, other.number, Some(0x0102_0304))];
     assert_eq!(received, expected);
     assert_eq!(rig.bytes(8192..11193), [vec![7; 3000], vec![0]].concat());
 }
@@ -50,17 +50,16 @@ fn a_message_arrives_with_its_bits() {
 #[test]
 fn an_inline_message_is_taken_at_once() {
     let Some(rig) = Rig::open() else { return };
-    let [one, other] = rig.pairs();
-    assert!(one.capacities.inline >= 32);
+    let [one, other] = rig.qps();
+    assert!(one.cap.inline >= 32);
     rig.receive(other, 10, 0..64);
     let mut text = *b"in line";
-    let outside =
-        linerate_rdma::calls::Segment { address: text.as_ptr().expose_provenance() as u64, len: 7, local_key: 0 };
+    let outside = linerate_rdma::provider::Sge { address: text.as_ptr().expose_provenance() as u64, len: 7, lkey: 0 };
     let flags = SendFlags { inline: true, ..SIGNALLED };
-    rig.post(one, &[SendRequest { id: 1, segments: &[outside], operation: Operation::Send, flags }]).unwrap();
+    rig.post(one, &[SendWr { id: 1, sges: &[outside], operation: Operation::Send, flags }]).unwrap();
     text.fill(0);
     std::hint::black_box(&text);
-    assert!(rig.completions(2).iter().all(|completion| completion.status == Status::Success));
+    assert!(rig.completions(2).iter().all(|completion| completion.status == WcStatus::Success));
     assert_eq!(rig.bytes(0..8), b"in line\0");
 }
 
@@ -68,21 +67,21 @@ fn an_inline_message_is_taken_at_once() {
 #[test]
 fn a_list_is_sent_in_order() {
     let Some(rig) = Rig::open() else { return };
-    let [one, other] = rig.pairs();
+    let [one, other] = rig.qps();
     for round in 0..3_usize {
         for place in 0..70 {
             rig.fill(place * 16..place * 16 + 16, (round * 70 + place) as u8);
             rig.receive(other, 100 + place as u64, 4096 + place * 16..4096 + place * 16 + 16);
         }
-        let segments: Vec<_> = (0..70).map(|place| [rig.segment(place * 16..place * 16 + 16)]).collect();
-        let request = |(id, segments)| {
+        let sges: Vec<_> = (0..70).map(|place| [rig.sge(place * 16..place * 16 + 16)]).collect();
+        let request = |(id, sges)| {
             let flags = SendFlags { signalled: id == 69, ..SendFlags::default() };
-            SendRequest { id: id as u64, segments, operation: Operation::Send, flags }
+            SendWr { id: id as u64, sges, operation: Operation::Send, flags }
         };
-        let requests: Vec<_> = segments.iter().map(|list| &list[..]).enumerate().map(request).collect();
+        let requests: Vec<_> = sges.iter().map(|list| &list[..]).enumerate().map(request).collect();
         rig.post(one, &requests).unwrap();
         let found = rig.completions(71);
-        assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
+        assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{found:?}");
         assert_eq!(rig.bytes(0..1120), rig.bytes(4096..5216));
     }
     rig.post(one, &[]).unwrap();
@@ -91,47 +90,47 @@ fn a_list_is_sent_in_order() {
 #[test]
 fn a_full_queue_takes_no_more_and_says_where_it_stopped() {
     let Some(rig) = Rig::open() else { return };
-    let [one, _] = rig.pairs();
+    let [one, _] = rig.qps();
     // The peer has no buffer, so that none of them is done.
-    let segments = [rig.segment(0..8)];
-    let request = SendRequest { id: 1, segments: &segments, operation: Operation::Send, flags: SIGNALLED };
+    let sges = [rig.sge(0..8)];
+    let request = SendWr { id: 1, sges: &sges, operation: Operation::Send, flags: SIGNALLED };
     let error = rig.post(one, &[request; 200]).unwrap_err();
-    assert!(error.at >= one.capacities.sends as usize && error.at < 200, "{error}");
+    assert!(error.at >= one.cap.sends as usize && error.at < 200, "{error}");
     assert_eq!(error.error.raw_os_error(), Some(libc::ENOMEM), "{error}");
-    rig.modify(one, &Transition::Error);
-    assert!(rig.completions(error.at).iter().all(|completion| completion.status == Status::Flushed));
+    rig.modify_qp(one, &Transition::Error);
+    assert!(rig.completions(error.at).iter().all(|completion| completion.status == WcStatus::Flushed));
 }
 
 #[test]
 fn what_is_posted_is_flushed_in_the_error_state() {
     let Some(rig) = Rig::open() else { return };
-    let [one, _] = rig.pairs();
+    let [one, _] = rig.qps();
     for id in 0..16 {
         rig.receive(one, id, 0..64);
     }
-    rig.modify(one, &Transition::Error);
+    rig.modify_qp(one, &Transition::Error);
     let found = rig.completions(16);
-    assert!(found.iter().all(|c| c.status == Status::Flushed && c.pair == one.number), "{found:?}");
+    assert!(found.iter().all(|c| c.status == WcStatus::Flushed && c.qp == one.number), "{found:?}");
     // SAFETY: the queue pair is live.
-    let attributes = unsafe { rig.native.query_pair(one.handle) }.unwrap();
-    assert_eq!(attributes.state, QueuePairState::Error);
-    rig.modify(one, &Transition::Reset);
+    let attributes = unsafe { rig.native.query_qp(one.handle) }.unwrap();
+    assert_eq!(attributes.state, QpState::Error);
+    rig.modify_qp(one, &Transition::Reset);
     // SAFETY: as above.
-    assert_eq!(unsafe { rig.native.query_pair(one.handle) }.unwrap().state, QueuePairState::Reset);
+    assert_eq!(unsafe { rig.native.query_qp(one.handle) }.unwrap().state, QpState::Reset);
 }
 
 #[test]
 fn a_completion_is_an_event_where_it_was_asked_for() {
     let Some(rig) = Rig::open() else { return };
-    let [one, other] = rig.pairs();
+    let [one, other] = rig.qps();
     let (channel, descriptor) = rig.channel;
     // SAFETY: the channel and the queue are live.
-    let event = || unsafe { rig.native.channel_event(channel) }.unwrap();
+    let event = || unsafe { rig.native.get_cq_event(channel) }.unwrap();
     assert!(!event() && !is_readable(descriptor));
     // SAFETY: as above.
-    unsafe { rig.native.notify(rig.queue) }.unwrap();
+    unsafe { rig.native.req_notify_cq(rig.cq) }.unwrap();
     rig.receive(other, 10, 0..64);
-    rig.send(one, 1, &[rig.segment(64..70)], Operation::Send);
+    rig.send(one, 1, &[rig.sge(64..70)], Operation::Send);
     await_that("an event", || is_readable(descriptor).then_some(()));
     assert!(event() && !event());
     rig.completions(2);
@@ -140,29 +139,29 @@ fn a_completion_is_an_event_where_it_was_asked_for() {
 #[test]
 fn queue_pairs_share_buffers_and_are_told_when_few_are_left() {
     let Some(rig) = Rig::open() else { return };
-    let shared = rig.shared(8);
-    let (servers, clients) = ([(); 2].map(|()| rig.pair(Some(shared))), [(); 2].map(|()| rig.pair(None)));
+    let srq = rig.srq(8);
+    let (servers, clients) = ([(); 2].map(|()| rig.qp(Some(srq))), [(); 2].map(|()| rig.qp(None)));
     for (server, client) in servers.into_iter().zip(clients) {
         rig.connect([server, client]);
     }
-    let segments: Vec<_> = (0..4).map(|place| [rig.segment(4096 + place * 64..4160 + place * 64)]).collect();
-    let buffers = |(id, list)| ReceiveRequest { id: 10 + id as u64, segments: list };
-    let buffers: Vec<_> = segments.iter().map(|list| &list[..]).enumerate().map(buffers).collect();
+    let sges: Vec<_> = (0..4).map(|place| [rig.sge(4096 + place * 64..4160 + place * 64)]).collect();
+    let buffers = |(id, list)| RecvWr { id: 10 + id as u64, sges: list };
+    let buffers: Vec<_> = sges.iter().map(|list| &list[..]).enumerate().map(buffers).collect();
     // SAFETY: the shared queue is live, and so is the region until it is destroyed.
     unsafe {
-        rig.native.post_shared(shared, &buffers).unwrap();
-        rig.native.limit_shared(shared, 3).unwrap();
+        rig.native.post_srq_recv(srq, &buffers).unwrap();
+        rig.native.modify_srq_limit(srq, 3).unwrap();
     }
     rig.fill(0..64, 1);
     for (id, client) in clients.into_iter().enumerate() {
-        rig.send(client, id as u64, &[rig.segment(0..64)], Operation::Send);
+        rig.send(client, id as u64, &[rig.sge(0..64)], Operation::Send);
         let found = rig.completions(2);
-        assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
-        assert_eq!((found[1].id, found[1].pair), (10 + id as u64, servers[id].number));
+        assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{found:?}");
+        assert_eq!((found[1].id, found[1].qp), (10 + id as u64, servers[id].number));
     }
     assert_eq!(rig.bytes(4096..4224), [1; 128]);
     await_that("readable events", || is_readable(rig.native.async_fd()).then_some(()));
-    assert_eq!(rig.native.async_event().unwrap(), Some(AsyncEvent::SharedLimit(shared)));
+    assert_eq!(rig.native.async_event().unwrap(), Some(AsyncEvent::SrqLimitReached(srq)));
     assert_eq!(rig.native.async_event().unwrap(), None);
 }
 
@@ -175,7 +174,7 @@ fn a_port_that_goes_down_and_comes_back_says_so() {
         return;
     };
     for (how, state, expected) in
-        [("down", PortState::Down, AsyncEvent::PortDown(1)), ("up", PortState::Active, AsyncEvent::PortActive(1))]
+        [("down", PortState::Down, AsyncEvent::PortError(1)), ("up", PortState::Active, AsyncEvent::PortActive(1))]
     {
         let done = Command::new("ip").args(["link", "set", "dev", &interface, how]).status().unwrap();
         assert!(done.success());
@@ -190,12 +189,12 @@ fn an_address_is_made_for_the_ports_own() {
     let Some(rig) = Rig::open() else { return };
     // SAFETY: the domain is live, and the address is destroyed once.
     let (made, destroyed) = unsafe {
-        let made = rig.native.create_address(rig.domain, &Path::to(rig.gid.raw, 0, &rig.gid)).unwrap();
-        (made, rig.native.destroy_address(made))
+        let made = rig.native.create_ah(rig.pd, &AhAttr::to(rig.gid.raw, 0, &rig.gid)).unwrap();
+        (made, rig.native.destroy_ah(made))
     };
     assert!(destroyed.is_ok(), "{made:?}: {destroyed:?}");
-    let nowhere = Path { port: 9, ..Path::to(rig.gid.raw, 0, &rig.gid) };
+    let nowhere = AhAttr { port: 9, ..AhAttr::to(rig.gid.raw, 0, &rig.gid) };
     // SAFETY: the domain is live.
-    let refused = unsafe { rig.native.create_address(rig.domain, &nowhere) };
+    let refused = unsafe { rig.native.create_ah(rig.pd, &nowhere) };
     assert!(refused.is_err(), "{refused:?}");
 }

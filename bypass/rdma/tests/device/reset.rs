@@ -1,32 +1,32 @@
 //! Queue pairs that are reset, and used again.
 
 use crate::rig::Rig;
-use linerate_rdma::calls::{Operation, Status, Transition};
+use linerate_rdma::provider::{Operation, Transition, WcStatus};
 
 #[test]
 fn queue_pairs_are_used_again_after_all_has_come_back() {
     let Some(rig) = Rig::open() else { return };
-    let pairs = rig.pairs();
-    let [one, other] = pairs;
+    let qps = rig.qps();
+    let [one, other] = qps;
     for round in 0..20_u64 {
         let byte = round as u8 + 1;
         (0..3).for_each(|id| rig.receive(other, 10 + id, 1024..1088));
         rig.fill(0..64, byte);
         rig.fill(1024..1088, 0);
-        rig.send(one, 1, &[rig.segment(0..64)], Operation::Send);
+        rig.send(one, 1, &[rig.sge(0..64)], Operation::Send);
         let found = rig.completions(2);
-        assert!(found.iter().all(|completion| completion.status == Status::Success), "{round}: {found:?}");
+        assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{round}: {found:?}");
         assert_eq!(rig.bytes(1024..1088), vec![byte; 64]);
-        for pair in pairs {
-            rig.modify(pair, &Transition::Error);
+        for qp in qps {
+            rig.modify_qp(qp, &Transition::Error);
         }
         // Two buffers are flushed, and what is posted behind everything.
         rig.send(one, 2, &[], Operation::Send);
         let found = rig.completions(3);
-        assert!(found.iter().all(|completion| completion.status == Status::Flushed), "{round}: {found:?}");
-        for pair in pairs {
-            rig.modify(pair, &Transition::Reset);
+        assert!(found.iter().all(|completion| completion.status == WcStatus::Flushed), "{round}: {found:?}");
+        for qp in qps {
+            rig.modify_qp(qp, &Transition::Reset);
         }
-        rig.connect(pairs);
+        rig.connect(qps);
     }
 }

@@ -1,10 +1,10 @@
 //! A device with a domain, a region and a completion queue, and queue pairs that are destroyed with it.
 
-use linerate_rdma::calls::{
-    Access, Calls, Capacities, Gid, Handle, Keys, Operation, Path, PostError, QueuePairConfig, ReceiveRequest, Segment,
-    SendFlags, SendRequest, SharedConfig, Transition, WorkCompletion,
+use linerate_rdma::provider::{
+    Access, AhAttr, Gid, Handle, Keys, Operation, PostError, Provider, QpCap, QpInitAttr, RecvWr, SendFlags, SendWr,
+    Sge, SrqInitAttr, Transition, WorkCompletion,
 };
-use linerate_rdma::native::Native;
+use linerate_rdma::rdma_core::RdmaCore;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -25,21 +25,21 @@ pub const ALL: Access =
 pub struct Pair {
     pub handle: Handle,
     pub number: u32,
-    pub capacities: Capacities,
+    pub cap: QpCap,
 }
 
 pub struct Rig {
-    pub native: Native,
-    pub domain: Handle,
+    pub native: RdmaCore,
+    pub pd: Handle,
     pub keys: Keys,
     pub gid: Gid,
     pub channel: (Handle, i32),
-    pub queue: Handle,
-    region: Handle,
+    pub cq: Handle,
+    mr: Handle,
     memory: *mut u8,
     /// In the order in which they are destroyed.
-    pairs: RefCell<Vec<Handle>>,
-    shared: RefCell<Vec<Handle>>,
+    qps: RefCell<Vec<Handle>>,
+    srq: RefCell<Vec<Handle>>,
 }
 
 impl Rig {
@@ -49,84 +49,84 @@ impl Rig {
             eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
             return None;
         };
-        let native = Native::open(&name).unwrap();
+        let native = RdmaCore::open(&name).unwrap();
         let gids = native.gids(1).unwrap();
         let gid = *gids.iter().find(|gid| gid.ip().is_ipv4()).or(gids.first()).expect("the port has no address");
-        let domain = native.alloc_domain().unwrap();
+        let pd = native.alloc_pd().unwrap();
         let memory = Box::into_raw(vec![0_u8; BYTES].into_boxed_slice()).cast::<u8>();
-        let channel = native.create_channel().unwrap();
+        let channel = native.create_comp_channel().unwrap();
         // SAFETY: the domain and the channel are live, and the memory is until the region is gone.
-        let ((region, keys), queue) = unsafe {
-            (native.register(domain, memory, BYTES, ALL).unwrap(), native.create_queue(256, Some(channel.0)).unwrap())
+        let ((mr, keys), cq) = unsafe {
+            (native.reg_mr(pd, memory, BYTES, ALL).unwrap(), native.create_cq(256, Some(channel.0)).unwrap())
         };
-        let (pairs, shared) = Default::default();
-        Some(Rig { native, domain, keys, gid, channel, queue, region, memory, pairs, shared })
+        let (qps, srq) = Default::default();
+        Some(Rig { native, pd, keys, gid, channel, cq, mr, memory, qps, srq })
     }
 
-    /// A new queue pair that holds 100 requests and buffers, or its buffers in `shared`.
-    pub fn pair(&self, shared: Option<Handle>) -> Pair {
-        let capacities = Capacities { sends: 100, receives: 100, send_segments: 2, receive_segments: 2, inline: 32 };
-        let config = QueuePairConfig { send_queue: self.queue, receive_queue: self.queue, shared, capacities };
+    /// A new queue pair that holds 100 requests and buffers, or its buffers in `srq`.
+    pub fn qp(&self, srq: Option<Handle>) -> Pair {
+        let cap = QpCap { sends: 100, receives: 100, send_sges: 2, recv_sges: 2, inline: 32 };
+        let config = QpInitAttr { send_cq: self.cq, recv_cq: self.cq, srq, cap };
         // SAFETY: all of these are live.
-        let (handle, number, capacities) = unsafe { self.native.create_pair(self.domain, &config) }.unwrap();
-        self.pairs.borrow_mut().push(handle);
-        Pair { handle, number, capacities }
+        let (handle, number, cap) = unsafe { self.native.create_qp(self.pd, &config) }.unwrap();
+        self.qps.borrow_mut().push(handle);
+        Pair { handle, number, cap }
     }
 
     /// Two queue pairs that are connected with each other.
-    pub fn pairs(&self) -> [Pair; 2] {
-        let pairs = [self.pair(None), self.pair(None)];
-        self.connect(pairs);
-        pairs
+    pub fn qps(&self) -> [Pair; 2] {
+        let qps = [self.qp(None), self.qp(None)];
+        self.connect(qps);
+        qps
     }
 
     pub fn connect(&self, [one, other]: [Pair; 2]) {
         let port = self.native.port(1).unwrap();
-        for (pair, peer) in [(one, other), (other, one)] {
-            let path = Path::to(self.gid.raw, port.lid, &self.gid);
+        for (qp, peer) in [(one, other), (other, one)] {
+            let path = AhAttr::to(self.gid.raw, port.lid, &self.gid);
             let access = Access { remote_atomic: self.native.limits().unwrap().atomics.any(), ..ALL };
-            self.modify(pair, &Transition::Init { port: 1, partition: 0, access });
-            self.modify(
-                pair,
-                &Transition::ReadyToReceive {
+            self.modify_qp(qp, &Transition::Init { port: 1, partition: 0, access });
+            self.modify_qp(
+                qp,
+                &Transition::Rtr {
                     mtu: port.mtu,
-                    pair: peer.number,
-                    first_packet: pair.number & 0xff,
-                    reads_answered: 1,
-                    not_ready_timer: 12,
+                    qp: peer.number,
+                    psn: qp.number & 0xff,
+                    responder_resources: 1,
+                    min_rnr_timer: 12,
                     path,
                 },
             );
-            self.modify(
-                pair,
-                &Transition::ReadyToSend {
-                    first_packet: peer.number & 0xff,
+            self.modify_qp(
+                qp,
+                &Transition::Rts {
+                    psn: peer.number & 0xff,
                     timeout: 14,
                     retries: 7,
-                    not_ready_retries: 7,
-                    reads_asked: 1,
+                    rnr_retries: 7,
+                    initiator_depth: 1,
                 },
             );
         }
     }
 
-    pub fn modify(&self, pair: Pair, transition: &Transition) {
+    pub fn modify_qp(&self, qp: Pair, transition: &Transition) {
         // SAFETY: the queue pair is live.
-        unsafe { self.native.modify(pair.handle, transition) }
+        unsafe { self.native.modify_qp(qp.handle, transition) }
             .unwrap_or_else(|error| panic!("{transition:?}: {error}"));
     }
 
-    pub fn shared(&self, buffers: u32) -> Handle {
+    pub fn srq(&self, buffers: u32) -> Handle {
         // SAFETY: the domain is live.
-        let shared = unsafe { self.native.create_shared(self.domain, &SharedConfig { buffers, segments: 1 }) }.unwrap();
-        self.shared.borrow_mut().push(shared);
-        shared
+        let srq = unsafe { self.native.create_srq(self.pd, &SrqInitAttr { buffers, sges: 1 }) }.unwrap();
+        self.srq.borrow_mut().push(srq);
+        srq
     }
 
     /// A part of the region.
-    pub fn segment(&self, part: Range<usize>) -> Segment {
+    pub fn sge(&self, part: Range<usize>) -> Sge {
         assert!(part.end <= BYTES);
-        Segment { address: self.address(part.start), len: part.len() as u32, local_key: self.keys.local }
+        Sge { address: self.address(part.start), len: part.len() as u32, lkey: self.keys.local }
     }
 
     pub fn address(&self, offset: usize) -> u64 {
@@ -145,21 +145,21 @@ impl Rig {
         unsafe { std::slice::from_raw_parts(self.memory.add(part.start), part.len()) }.to_vec()
     }
 
-    pub fn post(&self, pair: Pair, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+    pub fn post(&self, qp: Pair, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         // SAFETY: the queue pair is live, and so is the region until it is destroyed.
-        unsafe { self.native.post_send(pair.handle, requests) }
+        unsafe { self.native.post_send(qp.handle, requests) }
     }
 
     /// One request, signalled.
-    pub fn send(&self, pair: Pair, id: u64, segments: &[Segment], operation: Operation) {
-        self.post(pair, &[SendRequest { id, segments, operation, flags: SIGNALLED }]).unwrap();
+    pub fn send(&self, qp: Pair, id: u64, sges: &[Sge], operation: Operation) {
+        self.post(qp, &[SendWr { id, sges, operation, flags: SIGNALLED }]).unwrap();
     }
 
     /// One buffer.
-    pub fn receive(&self, pair: Pair, id: u64, part: Range<usize>) {
-        let segments = [self.segment(part)];
+    pub fn receive(&self, qp: Pair, id: u64, part: Range<usize>) {
+        let sges = [self.sge(part)];
         // SAFETY: as for `post`.
-        unsafe { self.native.post_receive(pair.handle, &[ReceiveRequest { id, segments: &segments }]) }.unwrap();
+        unsafe { self.native.post_recv(qp.handle, &[RecvWr { id, sges: &sges }]) }.unwrap();
     }
 
     /// The next `count` completions, by their numbers.
@@ -167,7 +167,7 @@ impl Rig {
         let mut found = Vec::with_capacity(count);
         await_that("completions", || {
             // SAFETY: the queue is live, and this is the only thread.
-            unsafe { self.native.poll(self.queue, &mut found) }.unwrap();
+            unsafe { self.native.poll_cq(self.cq, &mut found) }.unwrap();
             (found.len() == count).then_some(())
         });
         found.sort_by_key(|completion| completion.id);
@@ -183,12 +183,12 @@ impl Drop for Rig {
         }
         // SAFETY: each is live and destroyed once, what is made of others before them.
         unsafe {
-            self.pairs.get_mut().drain(..).for_each(|pair| self.native.destroy_pair(pair).unwrap());
-            self.shared.get_mut().drain(..).for_each(|shared| self.native.destroy_shared(shared).unwrap());
-            self.native.destroy_queue(self.queue).unwrap();
-            self.native.destroy_channel(self.channel.0).unwrap();
-            self.native.deregister(self.region).unwrap();
-            self.native.dealloc_domain(self.domain).unwrap();
+            self.qps.get_mut().drain(..).for_each(|qp| self.native.destroy_qp(qp).unwrap());
+            self.srq.get_mut().drain(..).for_each(|srq| self.native.destroy_srq(srq).unwrap());
+            self.native.destroy_cq(self.cq).unwrap();
+            self.native.destroy_comp_channel(self.channel.0).unwrap();
+            self.native.dereg_mr(self.mr).unwrap();
+            self.native.dealloc_pd(self.pd).unwrap();
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.memory, BYTES)));
         }
     }
@@ -196,19 +196,19 @@ impl Drop for Rig {
 
 impl Rig {
     /// What windows are bound to.
-    pub fn region(&self) -> Handle {
-        self.region
+    pub fn mr(&self) -> Handle {
+        self.mr
     }
 }
 
 /// Asks until there is an answer.
-pub fn await_that<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn await_that<T>(opcode: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "waited in vain for {opcode}");
         std::thread::yield_now();
     }
 }

@@ -2,11 +2,13 @@
 
 mod steps;
 
-use super::completion::Bell;
+use super::completion::Waker;
 use super::device::Health;
 use super::faults::Call;
 use super::world::{World, errno, require};
-use crate::calls::{Access, CmEvent, CmEventKind, CmParameters, Handle, Path, Private, QueuePairState, Transition};
+use linerate_rdma_provider::{
+    Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, QpState, Transition,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +19,7 @@ const INVALID_SERVICE: i32 = 8;
 const CONSUMER: i32 = 28;
 
 pub(super) struct CmChannel {
-    pub events: Bell<CmEvent>,
+    pub events: Waker<CmEvent>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub(super) enum Action {
     Established,
     Rejected {
         status: i32,
-        private: Private,
+        private_data: PrivateData,
     },
     /// The peer's identifier is gone.
     Torn,
@@ -79,9 +81,9 @@ pub(super) struct CmId {
     listener: Option<Handle>,
     peer: Option<Handle>,
     is_active: bool,
-    ours: Option<CmParameters>,
-    theirs: Option<CmParameters>,
-    first_packet: u32,
+    ours: Option<CmConnParam>,
+    theirs: Option<CmConnParam>,
+    psn: u32,
     their_first_packet: u32,
     actions: VecDeque<(u64, Action)>,
 }
@@ -110,14 +112,14 @@ impl CmId {
 }
 
 impl World {
-    pub fn cm_create_channel(&mut self, device: usize) -> io::Result<(Handle, RawFd)> {
+    pub fn cm_create_event_channel(&mut self, device: usize) -> io::Result<(Handle, RawFd)> {
         self.enter(device, Call::CmCreateChannel)?;
-        let events = Bell::new();
+        let events = Waker::new();
         let fd = events.fd();
         Ok((self.handles.add(&mut self.cm_channels, device, CmChannel { events }), fd))
     }
 
-    pub fn cm_destroy_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
+    pub fn cm_destroy_event_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
@@ -127,7 +129,7 @@ impl World {
         Ok(())
     }
 
-    pub fn cm_event(&mut self, device: usize, channel: Handle) -> io::Result<Option<CmEvent>> {
+    pub fn cm_get_event(&mut self, device: usize, channel: Handle) -> io::Result<Option<CmEvent>> {
         require(!self.is_vanished(device), libc::EIO)?;
         self.handles.check(&self.cm_channels, device, channel)?;
         let event = self.cm_channels[channel].events.pop();
@@ -150,21 +152,21 @@ impl World {
             is_active: false,
             ours: None,
             theirs: None,
-            first_packet: self.random.u32(0..1 << 24),
+            psn: self.random.u32(0..1 << 24),
             their_first_packet: 0,
             actions: VecDeque::new(),
         };
         self.handles.add(&mut self.cm_ids, device, id)
     }
 
-    pub fn cm_create(&mut self, device: usize, channel: Handle) -> io::Result<Handle> {
+    pub fn cm_create_id(&mut self, device: usize, channel: Handle) -> io::Result<Handle> {
         self.enter(device, Call::CmCreate)?;
         self.handles.check(&self.cm_channels, device, channel)?;
         Ok(self.new_id(device, channel))
     }
 
     /// Whoever is at the other end hears of it; requests that a listener was asked for and did not take are refused.
-    pub fn cm_destroy(&mut self, device: usize, id: Handle) -> io::Result<()> {
+    pub fn cm_destroy_id(&mut self, device: usize, id: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
@@ -172,7 +174,7 @@ impl World {
         let untaken: Vec<_> =
             self.cm_ids.iter().filter(|(_, other)| other.listener == Some(id)).map(|(handle, _)| handle).collect();
         for request in untaken {
-            self.cm_destroy(device, request)?;
+            self.cm_destroy_id(device, request)?;
         }
         self.tear(id);
         self.active.remove(&id.0);
@@ -244,7 +246,7 @@ impl World {
         self.next_port
     }
 
-    pub fn cm_resolve_address(&mut self, device: usize, id: Handle, remote: SocketAddr) -> io::Result<()> {
+    pub fn cm_resolve_addr(&mut self, device: usize, id: Handle, remote: SocketAddr) -> io::Result<()> {
         self.enter(device, Call::CmResolveAddress)?;
         self.handles.check(&self.cm_ids, device, id)?;
         self.change(id, CmState::New, CmState::Resolving)?;
@@ -279,10 +281,10 @@ impl World {
         self.cm_ids[id].local.zip(self.cm_ids[id].remote)
     }
 
-    pub fn cm_connect(&mut self, device: usize, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+    pub fn cm_connect(&mut self, device: usize, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         self.enter(device, Call::CmConnect)?;
         self.handles.check(&self.cm_ids, device, id)?;
-        self.check_iwarp_pair(device, parameters.pair)?;
+        self.check_iwarp_pair(device, parameters.qp)?;
         self.change(id, CmState::RouteResolved, CmState::Asking)?;
         let object = &mut self.cm_ids[id];
         object.ours = Some(*parameters);
@@ -294,16 +296,16 @@ impl World {
     /// An iWARP device takes the queue pair over when it connects, so there must be one.
     fn check_iwarp_pair(&self, device: usize, number: u32) -> io::Result<()> {
         let is_init = || {
-            let pair = self.numbers.get(&number).filter(|&&pair| self.pairs.device(pair) == device);
-            pair.is_some_and(|&pair| self.pairs[pair].state == QueuePairState::Init)
+            let qp = self.numbers.get(&number).filter(|&&qp| self.qps.device(qp) == device);
+            qp.is_some_and(|&qp| self.qps[qp].state == QpState::Init)
         };
         require(!self.devices[device].is_iwarp() || is_init(), libc::EINVAL)
     }
 
-    pub fn cm_accept(&mut self, device: usize, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+    pub fn cm_accept(&mut self, device: usize, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         self.enter(device, Call::CmAccept)?;
         self.handles.check(&self.cm_ids, device, id)?;
-        self.check_iwarp_pair(device, parameters.pair)?;
+        self.check_iwarp_pair(device, parameters.qp)?;
         self.change(id, CmState::Asked, CmState::Accepted)?;
         self.cm_ids[id].ours = Some(*parameters);
         let Some(peer) = self.cm_ids[id].peer else { return Ok(()) };
@@ -318,13 +320,13 @@ impl World {
         Ok(())
     }
 
-    pub fn cm_reject(&mut self, device: usize, id: Handle, private: &[u8]) -> io::Result<()> {
+    pub fn cm_reject(&mut self, device: usize, id: Handle, private_data: &[u8]) -> io::Result<()> {
         self.enter(device, Call::CmReject)?;
         self.handles.check(&self.cm_ids, device, id)?;
         self.change(id, CmState::Asked, CmState::Failed)?;
         let status = if self.devices[device].is_iwarp() { -libc::ECONNREFUSED } else { CONSUMER };
         if let Some(peer) = self.cm_ids[id].peer {
-            self.act(peer, Action::Rejected { status, private: Private::new(private) });
+            self.act(peer, Action::Rejected { status, private_data: PrivateData::new(private_data) });
         }
         Ok(())
     }
@@ -366,62 +368,62 @@ impl World {
     /// Brings a queue pair where its connection says (`rdma_init_qp_attr`, with the kernel's `cma_ib_init_qp_attr` and
     /// `cm_init_qp_*_attr`). Before anything was asked for, `Init` lets the peer do nothing; `Init` again, afterwards, lets it
     /// write, and read if it may ask for READs.
-    pub fn modify_by(&mut self, device: usize, pair: Handle, id: Handle, state: QueuePairState) -> io::Result<()> {
+    pub fn modify_qp_by_cm(&mut self, device: usize, qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
         require(self.devices[device].health == Health::Well, libc::EIO)?;
-        self.handles.check(&self.pairs, device, pair)?;
+        self.handles.check(&self.qps, device, qp)?;
         self.handles.check(&self.cm_ids, device, id)?;
         let object = &self.cm_ids[id];
         require(object.is_here, libc::EINVAL)?;
         let is_iwarp = self.devices[device].is_iwarp();
-        let (reads_asked, reads_answered) = object.reads();
+        let (initiator_depth, responder_resources) = object.reads();
         let transition = match state {
-            QueuePairState::Init => {
+            QpState::Init => {
                 let is_asked = matches!(
                     object.state,
                     CmState::Asking | CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected
                 );
-                let remote_read = is_asked && reads_answered > 0;
+                let remote_read = is_asked && responder_resources > 0;
                 let access =
                     Access { remote_write: is_asked, remote_read, remote_atomic: remote_read, ..Access::default() };
                 Transition::Init { port: 1, partition: 0, access }
             }
             // The kernel does it when it connects.
-            QueuePairState::ReadyToSend if is_iwarp => {
-                return require(self.pairs[pair].state == QueuePairState::ReadyToSend, libc::EINVAL);
+            QpState::Rts if is_iwarp => {
+                return require(self.qps[qp].state == QpState::Rts, libc::EINVAL);
             }
-            QueuePairState::ReadyToReceive if !is_iwarp && object.is_answerable() => {
+            QpState::Rtr if !is_iwarp && object.is_answerable() => {
                 let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
                 let remote = object.remote.ok_or_else(|| errno(libc::EINVAL))?;
                 let source = self.source_of(device);
-                Transition::ReadyToReceive {
+                Transition::Rtr {
                     mtu: self.path_mtu(device, remote),
-                    pair: theirs.pair,
-                    first_packet: object.their_first_packet,
-                    reads_answered,
-                    not_ready_timer: 0,
-                    path: Path { gid: super::device::raw_gid(remote.ip()), lid: 0, source, port: 1, hop_limit: 64 },
+                    qp: theirs.qp,
+                    psn: object.their_first_packet,
+                    responder_resources,
+                    min_rnr_timer: 0,
+                    path: AhAttr { gid: super::device::raw_gid(remote.ip()), lid: 0, source, port: 1, hop_limit: 64 },
                 }
             }
-            QueuePairState::ReadyToSend if object.is_answerable() => {
+            QpState::Rts if object.is_answerable() => {
                 let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
                 let retries =
                     if object.is_active { object.ours.map_or(0, |ours| ours.retries) } else { theirs.retries };
-                Transition::ReadyToSend {
-                    first_packet: object.first_packet,
+                Transition::Rts {
+                    psn: object.psn,
                     timeout: 18,
                     retries: retries.min(7),
                     // Each end says how often the other is to try again.
-                    not_ready_retries: theirs.not_ready_retries.min(7),
-                    reads_asked,
+                    rnr_retries: theirs.rnr_retries.min(7),
+                    initiator_depth,
                 }
             }
             _ => return Err(errno(libc::EINVAL)),
         };
-        self.modify(device, pair, &transition)
+        self.modify_qp(device, qp, &transition)
     }
 
     /// The smaller of both ends' longest packets.
-    fn path_mtu(&self, device: usize, remote: SocketAddr) -> crate::calls::Mtu {
+    fn path_mtu(&self, device: usize, remote: SocketAddr) -> linerate_rdma_provider::Mtu {
         let ours = self.devices[device].config.mtu;
         self.device_at(remote).map_or(ours, |there| ours.min(self.devices[there].config.mtu))
     }
@@ -431,9 +433,9 @@ impl CmId {
     /// READs that our queue pair asks for and answers at a time: what both ends said.
     fn reads(&self) -> (u8, u8) {
         match (self.ours, self.theirs) {
-            (Some(ours), None) => (ours.reads_asked, ours.reads_answered),
-            (Some(ours), Some(_)) if !self.is_active => (ours.reads_asked, ours.reads_answered),
-            (_, Some(theirs)) => (theirs.reads_answered, theirs.reads_asked),
+            (Some(ours), None) => (ours.initiator_depth, ours.responder_resources),
+            (Some(ours), Some(_)) if !self.is_active => (ours.initiator_depth, ours.responder_resources),
+            (_, Some(theirs)) => (theirs.responder_resources, theirs.initiator_depth),
             (None, None) => (0, 0),
         }
     }

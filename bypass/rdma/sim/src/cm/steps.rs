@@ -1,10 +1,10 @@
 //! What happens to identifiers, one thing at a time.
 
 use super::{Action, CONSUMER, CmId, CmState, INVALID_SERVICE};
-use crate::calls::{CmEvent, CmEventKind, Handle, Private, QueuePairState};
-use crate::model::device::{Health, raw_gid};
-use crate::model::pair::{Receiving, Sending};
-use crate::model::world::World;
+use crate::device::{Health, raw_gid};
+use crate::qp::{Receiving, Sending};
+use crate::world::World;
+use linerate_rdma_provider::{CmEvent, CmEventKind, Handle, PrivateData, QpState};
 use std::net::SocketAddr;
 
 impl World {
@@ -15,29 +15,29 @@ impl World {
             .rposition(|device| device.health != Health::Vanished && device.config.address == address.ip())
     }
 
-    fn tell(&mut self, id: Handle, kind: CmEventKind, status: i32, private: Private) {
+    fn tell(&mut self, id: Handle, kind: CmEventKind, status: i32, private_data: PrivateData) {
         let object = &self.cm_ids[id];
         let (channel, theirs) = (object.channel, object.theirs);
         let event = CmEvent {
             id,
             kind,
             status,
-            reads_asked: theirs.map_or(0, |theirs| theirs.reads_asked),
-            reads_answered: theirs.map_or(0, |theirs| theirs.reads_answered),
-            pair: theirs.map_or(0, |theirs| theirs.pair),
-            private,
+            initiator_depth: theirs.map_or(0, |theirs| theirs.initiator_depth),
+            responder_resources: theirs.map_or(0, |theirs| theirs.responder_resources),
+            qp: theirs.map_or(0, |theirs| theirs.qp),
+            private_data,
         };
         self.cm_channels[channel].events.push(event);
     }
 
     /// What the peer's program said, as it arrives: with zeros to the message's length, unless it is iWARP's.
-    fn padded(&self, id: Handle, private: Private) -> Private {
+    fn padded(&self, id: Handle, private_data: PrivateData) -> PrivateData {
         if self.devices[self.cm_ids.device(id)].is_iwarp() {
-            return private;
+            return private_data;
         }
-        let mut bytes = [0; Private::LEN];
-        bytes[..private.bytes().len()].copy_from_slice(private.bytes());
-        Private::new(&bytes)
+        let mut bytes = [0; PrivateData::LEN];
+        bytes[..private_data.bytes().len()].copy_from_slice(private_data.bytes());
+        PrivateData::new(&bytes)
     }
 
     /// Lets the next thing happen to an identifier.
@@ -46,7 +46,7 @@ impl World {
         let object = &mut self.cm_ids[id];
         let next = object.next(carries).and_then(|(index, _)| object.actions.remove(index));
         let Some((_, action)) = next else { return };
-        let none = Private::default();
+        let none = PrivateData::default();
         let state = self.cm_ids[id].state;
         match action {
             Action::Address => self.resolve(id),
@@ -56,26 +56,26 @@ impl World {
             }
             Action::Ask => self.ask(id),
             Action::Response if state == CmState::Asking => {
-                let private = self.cm_ids[id].theirs.map_or(none, |theirs| theirs.private);
-                let private = self.padded(id, private);
+                let private_data = self.cm_ids[id].theirs.map_or(none, |theirs| theirs.private_data);
+                let private_data = self.padded(id, private_data);
                 if self.devices[self.cm_ids.device(id)].is_iwarp() {
                     self.connect_iwarp(id);
                     self.cm_ids[id].state = CmState::Connected;
-                    self.tell(id, CmEventKind::Established, 0, private);
+                    self.tell(id, CmEventKind::Established, 0, private_data);
                 } else {
                     self.cm_ids[id].state = CmState::Responded;
-                    self.tell(id, CmEventKind::Response, 0, private);
+                    self.tell(id, CmEventKind::Response, 0, private_data);
                 }
             }
             Action::Established if state == CmState::Accepted => {
                 self.cm_ids[id].state = CmState::Connected;
                 self.tell(id, CmEventKind::Established, 0, none);
             }
-            Action::Rejected { status, private } => {
+            Action::Rejected { status, private_data } => {
                 self.cm_ids[id].state = CmState::Failed;
                 self.cm_ids[id].peer = None;
-                let private = self.padded(id, private);
-                self.tell(id, CmEventKind::Rejected, status, private);
+                let private_data = self.padded(id, private_data);
+                self.tell(id, CmEventKind::Rejected, status, private_data);
             }
             Action::Torn => self.torn(id, state),
             Action::Silent if matches!(state, CmState::Asking | CmState::Accepted) => {
@@ -98,7 +98,7 @@ impl World {
         self.cm_ids[id].state = CmState::Over;
         self.cm_ids[id].peer = None;
         self.close_pair(id);
-        self.tell(id, CmEventKind::Disconnected, 0, Private::default());
+        self.tell(id, CmEventKind::Disconnected, 0, PrivateData::default());
         let due = self.now + self.config.time_wait_steps;
         self.act_at(id, due, Action::Event { kind: CmEventKind::TimeWaitExit, status: 0 });
     }
@@ -109,8 +109,8 @@ impl World {
             CmState::Asking | CmState::Asked => {
                 self.cm_ids[id].state = CmState::Failed;
                 self.cm_ids[id].peer = None;
-                let private = self.padded(id, Private::default());
-                self.tell(id, CmEventKind::Rejected, CONSUMER, private);
+                let private_data = self.padded(id, PrivateData::default());
+                self.tell(id, CmEventKind::Rejected, CONSUMER, private_data);
             }
             CmState::Responded | CmState::Accepted | CmState::Connected => self.disconnected(id),
             _ => {}
@@ -124,7 +124,7 @@ impl World {
         if found.is_none() || !self.devices[device].carries() {
             // As when nobody answers the question for the address (ARP).
             self.cm_ids[id].state = CmState::Failed;
-            return self.tell(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, Private::default());
+            return self.tell(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, PrivateData::default());
         }
         let local = SocketAddr::new(address, self.free_port());
         let is_elsewhere = self.devices[device].is_elsewhere;
@@ -132,13 +132,13 @@ impl World {
         object.local = Some(local);
         object.is_here = !is_elsewhere;
         object.state = CmState::AddressResolved;
-        self.tell(id, CmEventKind::AddressResolved, 0, Private::default());
+        self.tell(id, CmEventKind::AddressResolved, 0, PrivateData::default());
     }
 
     /// A request gets to the peer's machine.
     fn ask(&mut self, id: Handle) {
         let device = self.cm_ids.device(id);
-        let none = Private::default();
+        let none = PrivateData::default();
         let Some(remote) = self.cm_ids[id].remote else { return };
         let there = self.device_at(remote).filter(|&there| self.devices[there].carries());
         let Some(there) = there.filter(|_| self.devices[device].carries()) else {
@@ -161,7 +161,7 @@ impl World {
         let channel = self.cm_ids[listener].channel;
         let child = self.new_id(there, channel);
         let (asking, port) = (&self.cm_ids[id], remote.port());
-        let (ours, local, first_packet) = (asking.ours, asking.local, asking.first_packet);
+        let (ours, local, psn) = (asking.ours, asking.local, asking.psn);
         let address = SocketAddr::new(self.devices[there].config.address, port);
         let is_elsewhere = self.devices[there].is_elsewhere;
         let object = &mut self.cm_ids[child];
@@ -169,42 +169,41 @@ impl World {
         object.listener = Some(listener);
         object.peer = Some(id);
         object.theirs = ours;
-        object.their_first_packet = first_packet;
+        object.their_first_packet = psn;
         (object.local, object.remote) = (Some(address), local);
         object.is_here = !is_elsewhere;
-        let their_first_packet = object.first_packet;
+        let their_first_packet = object.psn;
         let asking = &mut self.cm_ids[id];
         asking.peer = Some(child);
         asking.their_first_packet = their_first_packet;
-        let private = self.padded(child, ours.map_or(none, |ours| ours.private));
-        self.tell(child, CmEventKind::Request { listener }, 0, private);
+        let private_data = self.padded(child, ours.map_or(none, |ours| ours.private_data));
+        self.tell(child, CmEventKind::Request { listener }, 0, private_data);
     }
 
     fn refused(&mut self, id: Handle, status: i32) {
         self.cm_ids[id].state = CmState::Failed;
-        let private = self.padded(id, Private::default());
-        self.tell(id, CmEventKind::Rejected, status, private);
+        let private_data = self.padded(id, PrivateData::default());
+        self.tell(id, CmEventKind::Rejected, status, private_data);
     }
 
     /// Makes the queue pair of an iWARP identifier ready, as the kernel does when the connection is there.
     pub(super) fn connect_iwarp(&mut self, id: Handle) {
         let object = &self.cm_ids[id];
         let (Some(ours), Some(theirs), Some(remote)) = (object.ours, object.theirs, object.remote) else { return };
-        let (reads_asked, reads_answered) = object.reads();
-        let (first_packet, their_first_packet) = (object.first_packet, object.their_first_packet);
+        let (initiator_depth, responder_resources) = object.reads();
+        let (psn, their_first_packet) = (object.psn, object.their_first_packet);
         let (is_active, mtu) = (object.is_active, self.path_mtu(self.cm_ids.device(id), remote));
-        let Some(&pair) = self.numbers.get(&ours.pair) else { return };
-        let pair = &mut self.pairs[pair];
-        if pair.state != QueuePairState::Init {
+        let Some(&qp) = self.numbers.get(&ours.qp) else { return };
+        let qp = &mut self.qps[qp];
+        if qp.state != QpState::Init {
             return;
         }
         let gid = raw_gid(remote.ip());
-        pair.receiving =
-            Some(Receiving { mtu, pair: theirs.pair, first_packet: their_first_packet, reads_answered, gid });
+        qp.receiving = Some(Receiving { mtu, qp: theirs.qp, psn: their_first_packet, responder_resources, gid });
         // TCP tries for a time as well.
-        pair.sending = Some(Sending { first_packet, timeout: 18, retries: 7, not_ready_retries: 7, reads_asked });
-        pair.state = QueuePairState::ReadyToSend;
-        pair.hears_first = !is_active;
+        qp.sending = Some(Sending { psn, timeout: 18, retries: 7, rnr_retries: 7, initiator_depth });
+        qp.state = QpState::Rts;
+        qp.hears_first = !is_active;
     }
 
     /// Over iWARP a connection and its queue pair end together.
@@ -213,20 +212,20 @@ impl World {
         if !self.devices[self.cm_ids.device(id)].is_iwarp() {
             return;
         }
-        let pair = object.ours.and_then(|ours| self.numbers.get(&ours.pair).copied());
-        if let Some(pair) = pair {
-            self.break_pair(pair, None);
+        let qp = object.ours.and_then(|ours| self.numbers.get(&ours.qp).copied());
+        if let Some(qp) = qp {
+            self.break_pair(qp, None);
         }
     }
 
     /// The queue pair is gone or broken: over iWARP its connection ends.
-    pub fn sever(&mut self, pair: Handle) {
-        let device = self.pairs.device(pair);
+    pub fn sever(&mut self, qp: Handle) {
+        let device = self.qps.device(qp);
         if !self.devices[device].is_iwarp() {
             return;
         }
-        let number = self.pairs[pair].number;
-        let is_its = |id: &&CmId| id.ours.is_some_and(|ours| ours.pair == number);
+        let number = self.qps[qp].number;
+        let is_its = |id: &&CmId| id.ours.is_some_and(|ours| ours.qp == number);
         let ids = self.cm_ids.of(device).into_iter();
         let open: Vec<_> = ids
             .filter(|&id| matches!(self.cm_ids[id].state, CmState::Accepted | CmState::Connected))

@@ -1,18 +1,18 @@
 //! Atomic operations: what they do, and what keeps them from it.
 
 use super::*;
-use crate::calls::{Atomics, Completed};
+use linerate_rdma_provider::{AtomicCap, WcOpcode};
 
 /// Where the number is, and where what it was comes to.
 const NUMBER: usize = 1024;
 const WAS: usize = 64;
 
 fn add(b: &End, add: u64) -> Operation {
-    Operation::FetchAdd { address: b.address(NUMBER), remote_key: b.keys.remote, add }
+    Operation::FetchAdd { address: b.address(NUMBER), rkey: b.keys.remote, add }
 }
 
 fn swap(b: &End, expect: u64, swap: u64) -> Operation {
-    Operation::CompareSwap { address: b.address(NUMBER), remote_key: b.keys.remote, expect, swap }
+    Operation::CompareSwap { address: b.address(NUMBER), rkey: b.keys.remote, expect, swap }
 }
 
 fn set(end: &End, number: u64) {
@@ -24,29 +24,29 @@ fn get(end: &End, at: usize) -> u64 {
 }
 
 /// Does one, and returns how it ended.
-fn status(fabric: &Fabric, a: &End, operation: Operation, segments: &[Segment]) -> (Status, Completed) {
-    a.request(1, operation, segments, SIGNALLED);
+fn status(fabric: &Fabric, a: &End, operation: Operation, sges: &[Sge]) -> (WcStatus, WcOpcode) {
+    a.request(1, operation, sges, SIGNALLED);
     fabric.run();
     let ends = a.poll();
     assert_eq!((ends.len(), ends[0].id), (1, 1));
-    (ends[0].status, ends[0].what)
+    (ends[0].status, ends[0].opcode)
 }
 
 #[test]
 fn a_number_is_changed_and_what_it_was_comes_back() {
     let (fabric, a, b) = connected(&Setup::default());
-    let was = [a.segment(WAS, 8)];
+    let was = [a.sge(WAS, 8)];
     set(&b, u64::MAX - 1);
-    assert_eq!(status(&fabric, &a, add(&b, 5), &was), (Status::Success, Completed::FetchAdd));
+    assert_eq!(status(&fabric, &a, add(&b, 5), &was), (WcStatus::Success, WcOpcode::FetchAdd));
     assert_eq!((get(&a, WAS), get(&b, NUMBER)), (u64::MAX - 1, 3), "it wraps");
-    assert_eq!(status(&fabric, &a, swap(&b, 4, 9), &was), (Status::Success, Completed::CompareSwap));
+    assert_eq!(status(&fabric, &a, swap(&b, 4, 9), &was), (WcStatus::Success, WcOpcode::CompareSwap));
     assert_eq!((get(&a, WAS), get(&b, NUMBER)), (3, 3), "not what was expected");
-    assert_eq!(status(&fabric, &a, swap(&b, 3, 9), &was), (Status::Success, Completed::CompareSwap));
+    assert_eq!(status(&fabric, &a, swap(&b, 3, 9), &was), (WcStatus::Success, WcOpcode::CompareSwap));
     assert_eq!((get(&a, WAS), get(&b, NUMBER)), (3, 9));
     // In parts.
-    let parts = [a.segment(WAS, 3), a.segment(WAS + 16, 5)];
+    let parts = [a.sge(WAS, 3), a.sge(WAS + 16, 5)];
     set(&b, 0x0102_0304_0506_0708);
-    assert_eq!(status(&fabric, &a, add(&b, 0), &parts).0, Status::Success);
+    assert_eq!(status(&fabric, &a, add(&b, 0), &parts).0, WcStatus::Success);
     let whole = [a.memory.get(WAS, 3), a.memory.get(WAS + 16, 5)].concat();
     assert_eq!(whole, 0x0102_0304_0506_0708_u64.to_ne_bytes());
 }
@@ -57,19 +57,19 @@ fn nothing_comes_between_the_operations_of_two_peers() {
         let mut setup = Setup::default();
         setup.fabric.seed = seed;
         let (fabric, mut a, mut b) = connected(&setup);
-        let first = a.pair;
+        let first = a.qp;
         a.another(&setup);
         b.another(&setup);
         join(&a, &b, &setup);
-        for (at, pair) in [first, a.pair].into_iter().enumerate() {
+        for (at, qp) in [first, a.qp].into_iter().enumerate() {
             for round in 0..4 {
-                let segments = [a.segment(WAS + (at * 4 + round) * 8, 8)];
-                let request = SendRequest { id: 1, segments: &segments, operation: add(&b, 3), flags: SIGNALLED };
-                call!(a.model.post_send(pair, &[request])).unwrap();
+                let sges = [a.sge(WAS + (at * 4 + round) * 8, 8)];
+                let request = SendWr { id: 1, sges: &sges, operation: add(&b, 3), flags: SIGNALLED };
+                call!(a.sim.post_send(qp, &[request])).unwrap();
             }
         }
         fabric.run();
-        assert_eq!(a.ends(), [(1, Status::Success); 8]);
+        assert_eq!(a.ends(), [(1, WcStatus::Success); 8]);
         assert_eq!(get(&b, NUMBER), 24);
         let mut seen: Vec<_> = (0..8).map(|at| get(&a, WAS + at * 8)).collect();
         assert!(seen[..4].is_sorted() && seen[4..].is_sorted(), "each in its order: {seen:?}");
@@ -80,13 +80,13 @@ fn nothing_comes_between_the_operations_of_two_peers() {
 
 /// An operation that the peer denies, which ends both ends.
 #[track_caller]
-fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: Status) {
+fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: WcStatus) {
     let before = b.memory.get(0, 8192);
-    assert_eq!(status(fabric, a, operation, &[a.segment(WAS, 8)]).0, expected);
-    assert_eq!((a.state(), b.state()), (QueuePairState::Error, QueuePairState::Error));
+    assert_eq!(status(fabric, a, operation, &[a.sge(WAS, 8)]).0, expected);
+    assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));
     let event = match expected {
-        Status::RemoteAccess => AsyncEvent::PairAccess(b.pair),
-        _ => AsyncEvent::PairRequest(b.pair),
+        WcStatus::RemoteAccess => AsyncEvent::QpAccessError(b.qp),
+        _ => AsyncEvent::QpRequestError(b.qp),
     };
     assert_eq!((a.events(), b.events()), (vec![], vec![event]));
     assert_eq!(b.memory.get(0, 8192), before);
@@ -95,26 +95,26 @@ fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: Sta
 #[test]
 fn peers_reach_numbers_only_where_a_region_permits_it() {
     for which in 0..2 {
-        let operation = |address, remote_key| match which {
-            0 => Operation::FetchAdd { address, remote_key, add: 1 },
-            _ => Operation::CompareSwap { address, remote_key, expect: 0, swap: 1 },
+        let operation = |address, rkey| match which {
+            0 => Operation::FetchAdd { address, rkey, add: 1 },
+            _ => Operation::CompareSwap { address, rkey, expect: 0, swap: 1 },
         };
         for at in [-8, 8185, 8192, i64::MIN] {
             let (fabric, a, b) = connected(&Setup::default());
             let address = b.address(0).wrapping_add_signed(at);
-            denied(&fabric, &a, &b, operation(address, b.keys.remote), Status::RemoteAccess);
+            denied(&fabric, &a, &b, operation(address, b.keys.remote), WcStatus::RemoteAccess);
         }
         let (fabric, a, b) = connected(&Setup::default());
-        denied(&fabric, &a, &b, operation(b.address(NUMBER), b.keys.remote ^ 1), Status::RemoteAccess);
+        denied(&fabric, &a, &b, operation(b.address(NUMBER), b.keys.remote ^ 1), WcStatus::RemoteAccess);
         // Reading and writing is no leave for it.
         let (fabric, a, b) = connected(&Setup::default());
         let access = Access { remote_atomic: false, ..ALL };
-        let keys = call!(b.model.register(b.domain, b.memory.start(), 8192, access)).unwrap().1;
-        denied(&fabric, &a, &b, operation(b.address(NUMBER), keys.remote), Status::RemoteAccess);
+        let keys = call!(b.sim.reg_mr(b.pd, b.memory.start(), 8192, access)).unwrap().1;
+        denied(&fabric, &a, &b, operation(b.address(NUMBER), keys.remote), WcStatus::RemoteAccess);
         for at in [1, 4, 7] {
             let (fabric, a, b) = connected(&Setup::default());
             let crooked = operation(b.address(NUMBER + at), b.keys.remote);
-            denied(&fabric, &a, &b, crooked, Status::RemoteInvalidRequest);
+            denied(&fabric, &a, &b, crooked, WcStatus::RemoteInvalidRequest);
         }
     }
 }
@@ -124,55 +124,55 @@ fn leave_for_atomic_operations_is_none_to_read_or_to_write() {
     for which in 0..2 {
         let (fabric, a, b) = connected(&Setup::default());
         let access = Access { remote_atomic: true, ..LOCAL };
-        let keys = call!(b.model.register(b.domain, b.memory.start(), 8192, access)).unwrap().1;
-        let (address, remote_key) = (b.address(NUMBER), keys.remote);
-        let counts = Operation::FetchAdd { address, remote_key, add: 1 };
-        assert_eq!(status(&fabric, &a, counts, &[a.segment(WAS, 8)]).0, Status::Success);
-        let operation = [Operation::Read { address, remote_key }, Operation::Write { address, remote_key }][which];
-        denied(&fabric, &a, &b, operation, Status::RemoteAccess);
+        let keys = call!(b.sim.reg_mr(b.pd, b.memory.start(), 8192, access)).unwrap().1;
+        let (address, rkey) = (b.address(NUMBER), keys.remote);
+        let counts = Operation::FetchAdd { address, rkey, add: 1 };
+        assert_eq!(status(&fabric, &a, counts, &[a.sge(WAS, 8)]).0, WcStatus::Success);
+        let operation = [Operation::Read { address, rkey }, Operation::Write { address, rkey }][which];
+        denied(&fabric, &a, &b, operation, WcStatus::RemoteAccess);
     }
     // A region that peers change is one that requests of its own may write.
     let (_fabric, a, _b) = connected(&Setup::default());
     let access = Access { remote_atomic: true, ..Access::default() };
-    assert_eq!(number(call!(a.model.register(a.domain, a.memory.start(), 8, access))), libc::EINVAL);
+    assert_eq!(number(call!(a.sim.reg_mr(a.pd, a.memory.start(), 8, access))), libc::EINVAL);
 }
 
 #[test]
 fn a_queue_pair_that_permits_none_takes_them_for_invalid() {
     for (reads, access) in [(4, Access { remote_atomic: false, ..ALL }), (0, ALL)] {
         let (fabric, a, b) = connected(&Setup::default());
-        b.modify(Transition::Reset).unwrap();
-        b.modify(Transition::Init { port: 1, partition: 0, access }).unwrap();
-        b.modify(b.to_receive(&a, reads)).unwrap();
-        assert_eq!(status(&fabric, &a, add(&b, 1), &[a.segment(WAS, 8)]).0, Status::RemoteInvalidRequest);
+        b.modify_qp(Transition::Reset).unwrap();
+        b.modify_qp(Transition::Init { port: 1, partition: 0, access }).unwrap();
+        b.modify_qp(b.to_receive(&a, reads)).unwrap();
+        assert_eq!(status(&fabric, &a, add(&b, 1), &[a.sge(WAS, 8)]).0, WcStatus::RemoteInvalidRequest);
         assert_eq!(get(&b, NUMBER), 0);
     }
     // And who may ask for none does not get so far.
     let setup = Setup { reads: 0, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
-    assert_eq!(status(&fabric, &a, add(&b, 1), &[a.segment(WAS, 8)]).0, Status::LocalQueuePair);
-    assert_eq!((get(&b, NUMBER), b.state()), (0, QueuePairState::ReadyToSend));
+    assert_eq!(status(&fabric, &a, add(&b, 1), &[a.sge(WAS, 8)]).0, WcStatus::LocalQp);
+    assert_eq!((get(&b, NUMBER), b.state()), (0, QpState::Rts));
 }
 
 #[test]
 fn more_at_a_time_than_the_peer_answers_are_invalid() {
     let (fabric, a, b) = apart(&Setup::default());
     for (end, peer, answered) in [(&a, &b, 4), (&b, &a, 2)] {
-        end.modify(End::init()).unwrap();
-        end.modify(end.to_receive(peer, answered)).unwrap();
-        end.modify(end.to_send(4, 0)).unwrap();
+        end.modify_qp(End::init()).unwrap();
+        end.modify_qp(end.to_receive(peer, answered)).unwrap();
+        end.modify_qp(end.to_send(4, 0)).unwrap();
     }
     let mut most = 0;
     for round in 0..8 {
-        a.request(round, add(&b, 1), &[a.segment(WAS, 8)], SIGNALLED);
+        a.request(round, add(&b, 1), &[a.sge(WAS, 8)], SIGNALLED);
     }
     while fabric.step() {
         most = most.max(get(&b, NUMBER));
     }
     let ends = a.ends();
-    let done = ends.iter().filter(|(_, status)| *status == Status::Success).count();
+    let done = ends.iter().filter(|(_, status)| *status == WcStatus::Success).count();
     // How many are under way at once is left to chance; that it is two at most, to the peer.
-    assert!(done == 8 || ends[done].1 == Status::RemoteInvalidRequest, "{ends:?}");
+    assert!(done == 8 || ends[done].1 == WcStatus::RemoteInvalidRequest, "{ends:?}");
     assert_eq!(most, done as u64);
 }
 
@@ -180,27 +180,27 @@ fn more_at_a_time_than_the_peer_answers_are_invalid() {
 fn the_answer_has_eight_bytes() {
     for len in [0, 4, 7, 9, 16] {
         let (fabric, a, b) = connected(&Setup::default());
-        assert_eq!(status(&fabric, &a, add(&b, 1), &[a.segment(WAS, len)]).0, Status::LocalLength);
-        assert_eq!((get(&b, NUMBER), b.state()), (0, QueuePairState::ReadyToSend));
+        assert_eq!(status(&fabric, &a, add(&b, 1), &[a.sge(WAS, len)]).0, WcStatus::LocalLength);
+        assert_eq!((get(&b, NUMBER), b.state()), (0, QpState::Rts));
     }
     let (fabric, a, b) = connected(&Setup::default());
-    let nowhere = Segment { local_key: 0, ..a.segment(WAS, 8) };
-    assert_eq!(status(&fabric, &a, add(&b, 1), &[nowhere]).0, Status::LocalProtection);
+    let nowhere = Sge { lkey: 0, ..a.sge(WAS, 8) };
+    assert_eq!(status(&fabric, &a, add(&b, 1), &[nowhere]).0, WcStatus::LocalProtection);
     assert_eq!(get(&b, NUMBER), 0);
 }
 
 #[test]
 fn a_device_without_them_takes_none_and_answers_none() {
     let mut setup = Setup::default();
-    setup.devices[1].limits.atomics = Atomics::None;
+    setup.devices[1].limits.atomics = AtomicCap::None;
     let (fabric, a, b) = connected(&setup);
-    let segments = [b.segment(WAS, 8)];
-    let request = SendRequest { id: 1, segments: &segments, operation: add(&a, 1), flags: SIGNALLED };
+    let sges = [b.sge(WAS, 8)];
+    let request = SendWr { id: 1, sges: &sges, operation: add(&a, 1), flags: SIGNALLED };
     assert_eq!(refused(b.post(&[request])), (0, libc::EINVAL));
     let inline = SendFlags { inline: true, ..SIGNALLED };
-    let request = SendRequest { id: 1, segments: &segments, operation: add(&b, 1), flags: inline };
+    let request = SendWr { id: 1, sges: &sges, operation: add(&b, 1), flags: inline };
     assert_eq!(refused(a.post(&[request])), (0, libc::EINVAL));
-    denied(&fabric, &a, &b, add(&b, 1), Status::RemoteInvalidRequest);
+    denied(&fabric, &a, &b, add(&b, 1), WcStatus::RemoteInvalidRequest);
 }
 
 #[test]
@@ -209,12 +209,12 @@ fn what_has_been_executed_is_not_repeated_or_undone_by_what_fails_later() {
         let mut setup = Setup::default();
         setup.fabric.seed = seed;
         let (fabric, a, b) = connected(&setup);
-        a.request(1, add(&b, 1), &[a.segment(WAS, 8)], SIGNALLED);
-        a.request(2, add(&b, 1), &[a.segment(WAS + 8, 8)], SIGNALLED);
-        let (address, remote_key) = (b.address(0), b.keys.remote ^ 1);
-        a.request(3, Operation::Write { address, remote_key }, &[a.segment(0, 8)], SIGNALLED);
+        a.request(1, add(&b, 1), &[a.sge(WAS, 8)], SIGNALLED);
+        a.request(2, add(&b, 1), &[a.sge(WAS + 8, 8)], SIGNALLED);
+        let (address, rkey) = (b.address(0), b.keys.remote ^ 1);
+        a.request(3, Operation::Write { address, rkey }, &[a.sge(0, 8)], SIGNALLED);
         fabric.run();
-        assert_eq!(a.ends(), [(1, Status::Success), (2, Status::Success), (3, Status::RemoteAccess)]);
+        assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::RemoteAccess)]);
         assert_eq!((get(&a, WAS), get(&a, WAS + 8), get(&b, NUMBER)), (0, 1, 2));
     }
 }

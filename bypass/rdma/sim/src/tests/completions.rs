@@ -9,7 +9,7 @@ fn one_message(fabric: &Fabric, a: &End, b: &End) {
 }
 
 fn take(end: &End) -> bool {
-    call!(end.model.channel_event(end.channel)).unwrap()
+    call!(end.sim.get_cq_event(end.channel)).unwrap()
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn there_is_one_event_for_one_completion_after_the_arming() {
     let (fabric, a, b) = connected(&Setup::default());
     one_message(&fabric, &a, &b);
     assert!(!readable(b.channel_fd), "it was not asked for");
-    call!(b.model.notify(b.queue)).unwrap();
+    call!(b.sim.req_notify_cq(b.cq)).unwrap();
     assert!(!readable(b.channel_fd), "the completion was there before");
     one_message(&fabric, &a, &b);
     one_message(&fabric, &a, &b);
@@ -26,8 +26,8 @@ fn there_is_one_event_for_one_completion_after_the_arming() {
     assert!(!readable(b.channel_fd) && !take(&b), "one event for both");
     one_message(&fabric, &a, &b);
     assert!(!readable(b.channel_fd), "until it is asked for again");
-    call!(b.model.notify(b.queue)).unwrap();
-    call!(b.model.notify(b.queue)).unwrap();
+    call!(b.sim.req_notify_cq(b.cq)).unwrap();
+    call!(b.sim.req_notify_cq(b.cq)).unwrap();
     one_message(&fabric, &a, &b);
     assert!(take(&b) && !take(&b), "asking twice is asking once");
 }
@@ -36,29 +36,28 @@ fn there_is_one_event_for_one_completion_after_the_arming() {
 fn a_channel_has_an_event_of_each_queue() {
     let setup = Setup::default();
     let (fabric, a, b) = connected(&setup);
-    let second = call!(b.model.create_queue(4, Some(b.channel))).unwrap();
-    let config =
-        QueuePairConfig { send_queue: second, receive_queue: b.queue, shared: None, capacities: setup.capacities };
-    call!(b.model.destroy_pair(b.pair)).unwrap();
-    let (pair, number, _) = call!(b.model.create_pair(b.domain, &config)).unwrap();
-    let b = End { pair, number, ..b };
-    a.modify(Transition::Reset).unwrap();
+    let second = call!(b.sim.create_cq(4, Some(b.channel))).unwrap();
+    let config = QpInitAttr { send_cq: second, recv_cq: b.cq, srq: None, cap: setup.cap };
+    call!(b.sim.destroy_qp(b.qp)).unwrap();
+    let (qp, number, _) = call!(b.sim.create_qp(b.pd, &config)).unwrap();
+    let b = End { qp, number, ..b };
+    a.modify_qp(Transition::Reset).unwrap();
     join(&a, &b, &setup);
-    call!(b.model.notify(b.queue)).unwrap();
-    call!(b.model.notify(second)).unwrap();
+    call!(b.sim.req_notify_cq(b.cq)).unwrap();
+    call!(b.sim.req_notify_cq(second)).unwrap();
     a.receive(1, 0, 1);
     b.receive(1, 0, 1);
     a.request(2, Operation::Send, &[], SIGNALLED);
     b.request(2, Operation::Send, &[], SIGNALLED);
     fabric.run();
     assert!(take(&b) && take(&b) && !take(&b));
-    call!(b.model.notify(second)).unwrap();
+    call!(b.sim.req_notify_cq(second)).unwrap();
     a.receive(1, 0, 1);
     b.request(2, Operation::Send, &[], SIGNALLED);
     fabric.run();
-    call!(b.model.destroy_pair(b.pair)).unwrap();
+    call!(b.sim.destroy_qp(b.qp)).unwrap();
     assert!(readable(b.channel_fd));
-    call!(b.model.destroy_queue(second)).unwrap();
+    call!(b.sim.destroy_cq(second)).unwrap();
     assert!(!readable(b.channel_fd) && !take(&b), "the events of a queue go with it");
 }
 
@@ -67,8 +66,8 @@ fn polling_fills_what_there_is_room_for_and_allocates_nothing() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..3).for_each(|_| one_message(&fabric, &a, &b));
     let mut into = Vec::with_capacity(2);
-    assert_eq!(call!(b.model.poll(b.queue, &mut into)).unwrap(), 2);
-    assert_eq!(call!(b.model.poll(b.queue, &mut into)).unwrap(), 0);
+    assert_eq!(call!(b.sim.poll_cq(b.cq, &mut into)).unwrap(), 2);
+    assert_eq!(call!(b.sim.poll_cq(b.cq, &mut into)).unwrap(), 0);
     assert_eq!((into.len(), into.capacity()), (2, 2));
     assert_eq!(b.poll().len(), 1);
 }
@@ -78,9 +77,9 @@ fn a_queue_that_overruns_breaks_the_queue_pairs_that_use_it() {
     let setup = Setup { completions: 2, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     (0..2).for_each(|_| one_message(&fabric, &a, &b));
-    assert_eq!((b.events(), b.state()), (vec![], QueuePairState::ReadyToSend));
+    assert_eq!((b.events(), b.state()), (vec![], QpState::Rts));
     one_message(&fabric, &a, &b);
-    assert_eq!(b.events(), [AsyncEvent::QueueError(b.queue), AsyncEvent::PairFatal(b.pair)]);
-    assert_eq!((b.state(), a.state()), (QueuePairState::Error, QueuePairState::Error));
+    assert_eq!(b.events(), [AsyncEvent::CqError(b.cq), AsyncEvent::QpFatal(b.qp)]);
+    assert_eq!((b.state(), a.state()), (QpState::Error, QpState::Error));
     assert_eq!(b.poll().len(), 2);
 }

@@ -1,7 +1,7 @@
 //! The connection manager.
 
 use super::*;
-use crate::calls::{CmEvent, CmEventKind, CmParameters, Private};
+use linerate_rdma_provider::{CmConnParam, CmEvent, CmEventKind, PrivateData};
 use std::net::SocketAddr;
 
 /// An end with a channel of the connection manager.
@@ -13,16 +13,16 @@ pub struct Party {
 
 impl Party {
     pub fn new(end: End) -> Self {
-        let (channel, fd) = end.model.cm_create_channel().unwrap();
+        let (channel, fd) = end.sim.cm_create_event_channel().unwrap();
         Party { end, channel, fd }
     }
 
     pub fn id(&self) -> Handle {
-        call!(self.end.model.cm_create(self.channel)).unwrap()
+        call!(self.end.sim.cm_create_id(self.channel)).unwrap()
     }
 
     pub fn event(&self) -> Option<CmEvent> {
-        call!(self.end.model.cm_event(self.channel)).unwrap()
+        call!(self.end.sim.cm_get_event(self.channel)).unwrap()
     }
 
     /// The only event that there is.
@@ -36,35 +36,35 @@ impl Party {
         std::iter::from_fn(|| self.event()).map(|event| event.kind).collect()
     }
 
-    pub fn parameters(&self, private: &[u8]) -> CmParameters {
-        CmParameters {
-            pair: self.end.number,
-            reads_answered: 3,
-            reads_asked: 2,
+    pub fn parameters(&self, private_data: &[u8]) -> CmConnParam {
+        CmConnParam {
+            qp: self.end.number,
+            responder_resources: 3,
+            initiator_depth: 2,
             retries: 4,
-            not_ready_retries: 7,
+            rnr_retries: 7,
             is_shared: false,
-            private: Private::new(private),
+            private_data: PrivateData::new(private_data),
         }
     }
 
-    pub fn modify_by(&self, id: Handle, state: QueuePairState) -> io::Result<()> {
-        call!(self.end.model.modify_by(self.end.pair, id, state))
+    pub fn modify_qp_by_cm(&self, id: Handle, state: QpState) -> io::Result<()> {
+        call!(self.end.sim.modify_qp_by_cm(self.end.qp, id, state))
     }
 
     pub fn listen(&self, port: u16) -> (Handle, SocketAddr) {
         let id = self.id();
         let address = SocketAddr::from(([0, 0, 0, 0], port));
-        (id, call!(self.end.model.cm_listen(id, address, 4)).unwrap())
+        (id, call!(self.end.sim.cm_listen(id, address, 4)).unwrap())
     }
 
     /// An identifier whose route to `remote` is resolved.
     pub fn resolved(&self, fabric: &Fabric, remote: SocketAddr) -> Handle {
         let id = self.id();
-        call!(self.end.model.cm_resolve_address(id, remote, 1000)).unwrap();
+        call!(self.end.sim.cm_resolve_addr(id, remote, 1000)).unwrap();
         fabric.run();
         assert_eq!(self.only().kind, CmEventKind::AddressResolved);
-        call!(self.end.model.cm_resolve_route(id, 1000)).unwrap();
+        call!(self.end.sim.cm_resolve_route(id, 1000)).unwrap();
         fabric.run();
         assert_eq!(self.only().kind, CmEventKind::RouteResolved);
         id
@@ -84,7 +84,7 @@ pub fn server() -> SocketAddr {
 fn asked(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
     let id = a.resolved(fabric, server());
-    call!(a.end.model.cm_connect(id, &a.parameters(b"please"))).unwrap();
+    call!(a.end.sim.cm_connect(id, &a.parameters(b"please"))).unwrap();
     fabric.run();
     (id, b.only().id)
 }
@@ -92,16 +92,16 @@ fn asked(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
 /// Both are connected and their queue pairs ready.
 pub fn both_connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     let (ours, theirs) = asked(fabric, a, b);
-    for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
-        b.modify_by(theirs, state).unwrap();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        b.modify_qp_by_cm(theirs, state).unwrap();
     }
-    call!(b.end.model.cm_accept(theirs, &b.parameters(b"welcome"))).unwrap();
+    call!(b.end.sim.cm_accept(theirs, &b.parameters(b"welcome"))).unwrap();
     fabric.run();
     assert_eq!(a.only().kind, CmEventKind::Response);
-    for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
-        a.modify_by(ours, state).unwrap();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        a.modify_qp_by_cm(ours, state).unwrap();
     }
-    call!(a.end.model.cm_establish(ours)).unwrap();
+    call!(a.end.sim.cm_establish(ours)).unwrap();
     fabric.run();
     assert_eq!(b.only().kind, CmEventKind::Established);
     assert_eq!(a.event(), None);
@@ -114,30 +114,30 @@ fn a_connection_is_asked_for_accepted_and_established() {
     let (listener, address) = b.listen(7471);
     assert_eq!(address.port(), 7471);
     let id = a.id();
-    assert!(!call!(a.end.model.cm_is_here(id)));
-    assert_eq!(call!(a.end.model.cm_addresses(id)), None);
-    call!(a.end.model.cm_destroy(id)).unwrap();
+    assert!(!call!(a.end.sim.cm_is_here(id)));
+    assert_eq!(call!(a.end.sim.cm_addresses(id)), None);
+    call!(a.end.sim.cm_destroy_id(id)).unwrap();
     let id = a.resolved(&fabric, server());
-    assert!(call!(a.end.model.cm_is_here(id)));
-    call!(a.end.model.cm_connect(id, &a.parameters(b"please"))).unwrap();
+    assert!(call!(a.end.sim.cm_is_here(id)));
+    call!(a.end.sim.cm_connect(id, &a.parameters(b"please"))).unwrap();
     assert!(!readable(b.fd));
     fabric.run();
     assert!(readable(b.fd));
     let request = b.only();
     assert!(!readable(b.fd));
     assert_eq!(request.kind, CmEventKind::Request { listener });
-    assert_eq!((request.pair, request.reads_asked, request.reads_answered), (a.end.number, 2, 3));
-    assert_eq!(request.private.bytes().len(), Private::LEN, "filled with zeros");
-    assert_eq!(&request.private.bytes()[..7], b"please\0");
-    let (local, remote) = call!(b.end.model.cm_addresses(request.id)).unwrap();
+    assert_eq!((request.qp, request.initiator_depth, request.responder_resources), (a.end.number, 2, 3));
+    assert_eq!(request.private_data.bytes().len(), PrivateData::LEN, "filled with zeros");
+    assert_eq!(&request.private_data.bytes()[..7], b"please\0");
+    let (local, remote) = call!(b.end.sim.cm_addresses(request.id)).unwrap();
     assert_eq!(local, server());
-    assert_eq!(call!(a.end.model.cm_addresses(id)), Some((remote, local)));
-    call!(b.end.model.cm_accept(request.id, &b.parameters(b"welcome"))).unwrap();
+    assert_eq!(call!(a.end.sim.cm_addresses(id)), Some((remote, local)));
+    call!(b.end.sim.cm_accept(request.id, &b.parameters(b"welcome"))).unwrap();
     fabric.run();
     let response = a.only();
-    assert_eq!((response.kind, response.id, response.pair), (CmEventKind::Response, id, b.end.number));
-    assert_eq!(&response.private.bytes()[..8], b"welcome\0");
-    call!(a.end.model.cm_establish(id)).unwrap();
+    assert_eq!((response.kind, response.id, response.qp), (CmEventKind::Response, id, b.end.number));
+    assert_eq!(&response.private_data.bytes()[..8], b"welcome\0");
+    call!(a.end.sim.cm_establish(id)).unwrap();
     fabric.run();
     let established = b.only();
     assert_eq!((established.kind, established.id), (CmEventKind::Established, request.id));
@@ -154,35 +154,35 @@ fn queue_pairs_are_made_ready_by_what_their_connection_says() {
     fabric.run();
     assert_eq!((a.end.poll().len(), b.end.poll().len()), (2, 2));
     // Connected so, peers may write and read.
-    let (address, remote_key) = (b.end.address(64), b.end.keys.remote);
-    a.end.request(5, Operation::Write { address, remote_key }, &[a.end.segment(0, 4)], SIGNALLED);
-    a.end.request(6, Operation::Read { address, remote_key }, &[a.end.segment(0, 4)], SIGNALLED);
+    let (address, rkey) = (b.end.address(64), b.end.keys.remote);
+    a.end.request(5, Operation::Write { address, rkey }, &[a.end.sge(0, 4)], SIGNALLED);
+    a.end.request(6, Operation::Read { address, rkey }, &[a.end.sge(0, 4)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.end.ends(), [(5, Status::Success), (6, Status::Success)]);
+    assert_eq!(a.end.ends(), [(5, WcStatus::Success), (6, WcStatus::Success)]);
 }
 
 #[test]
 fn a_queue_pair_of_a_connection_not_yet_asked_for_permits_nothing() {
     let (fabric, a, b) = parties(&Setup::default());
     let early = a.resolved(&fabric, server());
-    a.modify_by(early, QueuePairState::Init).unwrap();
-    assert_eq!(number(a.modify_by(early, QueuePairState::ReadyToReceive)), libc::EINVAL);
-    assert_eq!(number(a.modify_by(a.id(), QueuePairState::Init)), libc::EINVAL, "not even an address");
+    a.modify_qp_by_cm(early, QpState::Init).unwrap();
+    assert_eq!(number(a.modify_qp_by_cm(early, QpState::Rtr)), libc::EINVAL);
+    assert_eq!(number(a.modify_qp_by_cm(a.id(), QpState::Init)), libc::EINVAL, "not even an address");
     b.listen(7471);
-    call!(a.end.model.cm_connect(early, &a.parameters(b""))).unwrap();
+    call!(a.end.sim.cm_connect(early, &a.parameters(b""))).unwrap();
     fabric.run();
     let theirs = b.only().id;
-    call!(b.end.model.cm_accept(theirs, &b.parameters(b""))).unwrap();
+    call!(b.end.sim.cm_accept(theirs, &b.parameters(b""))).unwrap();
     fabric.run();
-    a.modify_by(early, QueuePairState::ReadyToReceive).unwrap();
-    a.modify_by(early, QueuePairState::ReadyToSend).unwrap();
-    for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
-        b.modify_by(theirs, state).unwrap();
+    a.modify_qp_by_cm(early, QpState::Rtr).unwrap();
+    a.modify_qp_by_cm(early, QpState::Rts).unwrap();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        b.modify_qp_by_cm(theirs, state).unwrap();
     }
-    let operation = Operation::Write { address: a.end.address(64), remote_key: a.end.keys.remote };
-    b.end.request(1, operation, &[b.end.segment(0, 4)], SIGNALLED);
+    let operation = Operation::Write { address: a.end.address(64), rkey: a.end.keys.remote };
+    b.end.request(1, operation, &[b.end.sge(0, 4)], SIGNALLED);
     fabric.run();
-    assert_eq!(b.end.ends(), [(1, Status::RemoteInvalidRequest)], "its first Init was the only one");
+    assert_eq!(b.end.ends(), [(1, WcStatus::RemoteInvalidRequest)], "its first Init was the only one");
 }
 
 #[test]
@@ -190,29 +190,29 @@ fn each_end_says_how_often_the_other_tries_again() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
-    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
     let theirs = b.only().id;
-    let parameters = CmParameters { not_ready_retries: 1, ..b.parameters(b"") };
-    call!(b.end.model.cm_accept(theirs, &parameters)).unwrap();
+    let parameters = CmConnParam { rnr_retries: 1, ..b.parameters(b"") };
+    call!(b.end.sim.cm_accept(theirs, &parameters)).unwrap();
     fabric.run();
-    for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
-        a.modify_by(id, state).unwrap();
-        b.modify_by(theirs, state).unwrap();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        a.modify_qp_by_cm(id, state).unwrap();
+        b.modify_qp_by_cm(theirs, state).unwrap();
     }
     b.end.send(2, b"x");
     fabric.run();
-    assert_eq!((b.end.ends(), b.end.state()), (vec![], QueuePairState::ReadyToSend), "it waits for ever");
+    assert_eq!((b.end.ends(), b.end.state()), (vec![], QpState::Rts), "it waits for ever");
     a.end.send(1, b"x");
     fabric.run();
-    assert_eq!(a.end.ends(), [(1, Status::ReceiverNotReady)]);
+    assert_eq!(a.end.ends(), [(1, WcStatus::RnrRetryExceeded)]);
 }
 
 #[test]
 fn who_asks_where_nobody_listens_is_rejected() {
     let (fabric, a, _b) = parties(&Setup::default());
     let id = a.resolved(&fabric, server());
-    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
     let event = a.only();
     assert_eq!((event.kind, event.status, event.id), (CmEventKind::Rejected, 8, id));
@@ -222,13 +222,13 @@ fn who_asks_where_nobody_listens_is_rejected() {
 fn who_asks_where_nobody_is_gets_nowhere() {
     let (fabric, a, b) = parties(&Setup::default());
     let id = a.id();
-    call!(a.end.model.cm_resolve_address(id, SocketAddr::from(([10, 0, 0, 9], 1)), 1000)).unwrap();
+    call!(a.end.sim.cm_resolve_addr(id, SocketAddr::from(([10, 0, 0, 9], 1)), 1000)).unwrap();
     fabric.run();
-    assert_eq!((a.only().kind, call!(a.end.model.cm_is_here(id))), (CmEventKind::AddressFailed, false));
+    assert_eq!((a.only().kind, call!(a.end.sim.cm_is_here(id))), (CmEventKind::AddressFailed, false));
     b.listen(7471);
     let id = a.resolved(&fabric, server());
-    fabric.vanish(&b.end.model, false);
-    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    fabric.vanish(&b.end.sim, false);
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
     assert_eq!(a.only().kind, CmEventKind::Unreachable);
 }
@@ -237,12 +237,12 @@ fn who_asks_where_nobody_is_gets_nowhere() {
 fn a_refusal_says_what_the_peer_said() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, theirs) = asked(&fabric, &a, &b);
-    call!(b.end.model.cm_reject(theirs, b"no")).unwrap();
+    call!(b.end.sim.cm_reject(theirs, b"no")).unwrap();
     fabric.run();
     let event = a.only();
     assert_eq!((event.kind, event.id, event.status), (CmEventKind::Rejected, ours, 28));
-    assert_eq!(&event.private.bytes()[..3], b"no\0");
-    call!(b.end.model.cm_destroy(theirs)).unwrap();
+    assert_eq!(&event.private_data.bytes()[..3], b"no\0");
+    call!(b.end.sim.cm_destroy_id(theirs)).unwrap();
     fabric.run();
     assert_eq!((a.event(), b.event()), (None, None));
 }
@@ -253,12 +253,12 @@ fn a_disconnection_is_heard_at_both_ends_and_leaves_the_queue_pairs() {
         let (fabric, a, b) = parties(&Setup::default());
         let (ours, theirs) = both_connected(&fabric, &a, &b);
         let by = if by_server { (&b, theirs) } else { (&a, ours) };
-        call!(by.0.end.model.cm_disconnect(by.1)).unwrap();
+        call!(by.0.end.sim.cm_disconnect(by.1)).unwrap();
         fabric.run();
         assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
         assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
-        assert_eq!(a.end.state(), QueuePairState::ReadyToSend);
-        call!(a.end.model.cm_disconnect(ours)).unwrap();
+        assert_eq!(a.end.state(), QpState::Rts);
+        call!(a.end.sim.cm_disconnect(ours)).unwrap();
         fabric.run();
         assert_eq!((a.event(), b.event()), (None, None), "it is over already");
     }
@@ -268,8 +268,8 @@ fn a_disconnection_is_heard_at_both_ends_and_leaves_the_queue_pairs() {
 fn both_may_disconnect_at_once() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, theirs) = both_connected(&fabric, &a, &b);
-    call!(a.end.model.cm_disconnect(ours)).unwrap();
-    call!(b.end.model.cm_disconnect(theirs)).unwrap();
+    call!(a.end.sim.cm_disconnect(ours)).unwrap();
+    call!(b.end.sim.cm_disconnect(theirs)).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
     assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
@@ -279,19 +279,19 @@ fn both_may_disconnect_at_once() {
 fn the_other_end_hears_of_an_identifier_that_is_destroyed() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
-    call!(a.end.model.cm_destroy(ours)).unwrap();
+    call!(a.end.sim.cm_destroy_id(ours)).unwrap();
     fabric.run();
     assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
 
     let (fabric, a, b) = parties(&Setup::default());
     let (_, theirs) = asked(&fabric, &a, &b);
-    call!(b.end.model.cm_destroy(theirs)).unwrap();
+    call!(b.end.sim.cm_destroy_id(theirs)).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Rejected]);
 
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = asked(&fabric, &a, &b);
-    call!(a.end.model.cm_destroy(ours)).unwrap();
+    call!(a.end.sim.cm_destroy_id(ours)).unwrap();
     fabric.run();
     assert_eq!(b.kinds(), [CmEventKind::Rejected]);
 }
@@ -301,15 +301,15 @@ fn requests_that_were_not_taken_go_with_their_listener() {
     let (fabric, a, b) = parties(&Setup::default());
     let (listener, _) = b.listen(7471);
     let id = a.resolved(&fabric, server());
-    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
-    assert_eq!(fabric.live_of(&b.end.model).cm_ids, 2);
-    assert_eq!(number(call!(b.end.model.cm_destroy_channel(b.channel))), libc::EBUSY);
-    call!(b.end.model.cm_destroy(listener)).unwrap();
+    assert_eq!(fabric.live_of(&b.end.sim).cm_ids, 2);
+    assert_eq!(number(call!(b.end.sim.cm_destroy_event_channel(b.channel))), libc::EBUSY);
+    call!(b.end.sim.cm_destroy_id(listener)).unwrap();
     fabric.run();
-    assert_eq!((fabric.live_of(&b.end.model).cm_ids, b.event()), (0, None));
+    assert_eq!((fabric.live_of(&b.end.sim).cm_ids, b.event()), (0, None));
     assert_eq!(a.kinds(), [CmEventKind::Rejected]);
-    call!(b.end.model.cm_destroy_channel(b.channel)).unwrap();
+    call!(b.end.sim.cm_destroy_event_channel(b.channel)).unwrap();
 }
 
 #[test]
@@ -318,12 +318,12 @@ fn a_listener_has_its_address_to_itself_and_room_for_as_many_as_it_said() {
     let (_, address) = b.listen(0);
     assert_ne!(address.port(), 0);
     assert_ne!(b.listen(0).1.port(), address.port());
-    assert_eq!(number(call!(b.end.model.cm_listen(b.id(), address, 1))), libc::EADDRINUSE);
+    assert_eq!(number(call!(b.end.sim.cm_listen(b.id(), address, 1))), libc::EADDRINUSE);
     let foreign = SocketAddr::from(([10, 0, 0, 7], 1));
-    assert_eq!(number(call!(b.end.model.cm_listen(b.id(), foreign, 1))), libc::EADDRNOTAVAIL);
+    assert_eq!(number(call!(b.end.sim.cm_listen(b.id(), foreign, 1))), libc::EADDRNOTAVAIL);
     let ids: Vec<_> = (0..5).map(|_| a.resolved(&fabric, SocketAddr::new(server().ip(), address.port()))).collect();
     for &id in &ids {
-        call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+        call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
         fabric.run();
     }
     let event = a.only();
@@ -335,11 +335,11 @@ fn a_listener_has_its_address_to_itself_and_room_for_as_many_as_it_said() {
 fn what_comes_too_early_is_refused() {
     let (_fabric, a, _b) = parties(&Setup::default());
     let id = a.id();
-    let model = &a.end.model;
-    assert_eq!(number(call!(model.cm_resolve_route(id, 1))), libc::EINVAL);
-    assert_eq!(number(call!(model.cm_connect(id, &a.parameters(b"")))), libc::EINVAL);
-    assert_eq!(number(call!(model.cm_accept(id, &a.parameters(b"")))), libc::EINVAL);
-    assert_eq!(number(call!(model.cm_reject(id, b""))), libc::EINVAL);
-    assert_eq!(number(call!(model.cm_establish(id))), libc::EINVAL);
-    assert_eq!(number(call!(model.cm_disconnect(id))), libc::EINVAL);
+    let sim = &a.end.sim;
+    assert_eq!(number(call!(sim.cm_resolve_route(id, 1))), libc::EINVAL);
+    assert_eq!(number(call!(sim.cm_connect(id, &a.parameters(b"")))), libc::EINVAL);
+    assert_eq!(number(call!(sim.cm_accept(id, &a.parameters(b"")))), libc::EINVAL);
+    assert_eq!(number(call!(sim.cm_reject(id, b""))), libc::EINVAL);
+    assert_eq!(number(call!(sim.cm_establish(id))), libc::EINVAL);
+    assert_eq!(number(call!(sim.cm_disconnect(id))), libc::EINVAL);
 }

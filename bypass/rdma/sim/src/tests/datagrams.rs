@@ -2,7 +2,7 @@
 
 use super::super::{DatagramCounts, DatagramFaults};
 use super::*;
-use crate::calls::{Completed, ROUTE_LEN};
+use linerate_rdma_provider::{GRH_LEN, WcOpcode};
 
 const KEY: u32 = 0x1234;
 
@@ -10,48 +10,43 @@ const KEY: u32 = 0x1234;
 fn ends(setup: &Setup) -> (Fabric, End, End) {
     let (fabric, mut a, mut b) = apart(setup);
     for end in [&mut a, &mut b] {
-        let config = QueuePairConfig {
-            send_queue: end.queue,
-            receive_queue: end.queue,
-            shared: end.shared,
-            capacities: setup.capacities,
-        };
-        call!(end.model.destroy_pair(end.pair)).unwrap();
-        (end.pair, end.number, _) = call!(end.model.create_datagrams(end.domain, &config)).unwrap();
+        let config = QpInitAttr { send_cq: end.cq, recv_cq: end.cq, srq: end.srq, cap: setup.cap };
+        call!(end.sim.destroy_qp(end.qp)).unwrap();
+        (end.qp, end.number, _) = call!(end.sim.create_ud_qp(end.pd, &config)).unwrap();
     }
     (fabric, a, b)
 }
 
-const INIT: Transition = Transition::InitDatagrams { port: 1, partition: 0, key: KEY };
-const SEND: Transition = Transition::SendDatagrams { first_packet: 7 };
+const INIT: Transition = Transition::InitUd { port: 1, partition: 0, key: KEY };
+const SEND: Transition = Transition::RtsUd { psn: 7 };
 
 /// As `ends`, ready to send.
 fn ready(setup: &Setup) -> (Fabric, End, End) {
     let (fabric, a, b) = ends(setup);
     for end in [&a, &b] {
-        [INIT, Transition::ReceiveDatagrams, SEND].into_iter().for_each(|to| end.modify(to).unwrap());
+        [INIT, Transition::RtrUd, SEND].into_iter().for_each(|to| end.modify_qp(to).unwrap());
     }
     (fabric, a, b)
 }
 
 /// The way from one end to another by their addresses of RoCE version 2.
-fn way(from: &End, to: &End) -> Path {
-    let gid = |end: &End| *end.model.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
-    Path::to(gid(to).raw, 0, &gid(from))
+fn way(from: &End, to: &End) -> AhAttr {
+    let gid = |end: &End| *end.sim.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
+    AhAttr::to(gid(to).raw, 0, &gid(from))
 }
 
 fn address(from: &End, to: &End) -> Handle {
-    call!(from.model.create_address(from.domain, &way(from, to))).unwrap()
+    call!(from.sim.create_ah(from.pd, &way(from, to))).unwrap()
 }
 
 fn to(address: Handle, peer: &End) -> Operation {
-    Operation::Datagram { address, pair: peer.number, key: KEY }
+    Operation::Datagram { address, qp: peer.number, key: KEY }
 }
 
 /// Sends some bytes of the memory's beginning.
 fn send(end: &End, id: u64, operation: Operation, bytes: &[u8]) {
     end.memory.put(0, bytes);
-    end.request(id, operation, &[end.segment(0, bytes.len())], SIGNALLED);
+    end.request(id, operation, &[end.sge(0, bytes.len())], SIGNALLED);
 }
 
 #[test]
@@ -61,13 +56,13 @@ fn a_datagram_comes_behind_its_route_and_says_whose_it_is() {
     send(&a, 1, to(address(&a, &b), &b), b"hello");
     fabric.run();
     let sent = a.poll()[0];
-    assert_eq!((sent.id, sent.status, sent.what), (1, Status::Success, Completed::Send));
+    assert_eq!((sent.id, sent.status, sent.opcode), (1, WcStatus::Success, WcOpcode::Send));
     let received = b.poll()[0];
-    assert_eq!((received.id, received.status, received.what), (5, Status::Success, Completed::Receive));
-    assert_eq!((received.len, received.pair), (45, b.number));
-    assert_eq!((received.source, received.has_route), (a.number, true));
+    assert_eq!((received.id, received.status, received.opcode), (5, WcStatus::Success, WcOpcode::Receive));
+    assert_eq!((received.len, received.qp), (45, b.number));
+    assert_eq!((received.source, received.has_grh), (a.number, true));
     let buffer = b.memory.get(100, 46);
-    assert_eq!(buffer[ROUTE_LEN..], *b"hello\0");
+    assert_eq!(buffer[GRH_LEN..], *b"hello\0");
     assert_eq!((buffer[20], &buffer[32..36], &buffer[36..40]), (0x45, &[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
     let words = buffer[20..40].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum: u32 = words.sum();
@@ -79,54 +74,54 @@ fn a_datagram_comes_behind_its_route_and_says_whose_it_is() {
 #[test]
 fn the_route_of_roce_version_1_is_a_global_one() {
     let (fabric, a, b) = ready(&Setup::default());
-    let gids = a.model.gids(1).unwrap();
+    let gids = a.sim.gids(1).unwrap();
     let own = *gids.iter().rfind(|gid| gid.kind == GidKind::RoceV1).unwrap();
-    let address = call!(a.model.create_address(a.domain, &Path::to(way(&a, &b).gid, 0, &own))).unwrap();
+    let address = call!(a.sim.create_ah(a.pd, &AhAttr::to(way(&a, &b).gid, 0, &own))).unwrap();
     b.receive(5, 100, 200);
     send(&a, 1, to(address, &b), b"hello");
     fabric.run();
-    let buffer = b.memory.get(100, ROUTE_LEN);
+    let buffer = b.memory.get(100, GRH_LEN);
     assert_eq!((buffer[0] >> 4, buffer[6], &buffer[8..24]), (6, 0x1b, &own.raw[..]));
 }
 
 #[test]
 fn they_have_their_own_transitions_in_the_same_order() {
     let (_fabric, a, b) = ends(&Setup::default());
-    for connected in [End::init(), a.to_receive(&b, 1), a.to_send(1, 7), Transition::ReceiveDatagrams, SEND] {
-        assert_eq!(number(a.modify(connected)), libc::EINVAL, "{connected:?}");
+    for connected in [End::init(), a.to_receive(&b, 1), a.to_send(1, 7), Transition::RtrUd, SEND] {
+        assert_eq!(number(a.modify_qp(connected)), libc::EINVAL, "{connected:?}");
     }
-    a.modify(INIT).unwrap();
-    a.modify(INIT).unwrap();
-    assert_eq!(number(a.modify(SEND)), libc::EINVAL);
-    a.modify(Transition::ReceiveDatagrams).unwrap();
-    assert_eq!(number(a.modify(Transition::SendDatagrams { first_packet: 1 << 24 })), libc::EINVAL);
-    assert_eq!((number(a.modify(INIT)), a.state()), (libc::EINVAL, QueuePairState::ReadyToReceive));
-    a.modify(SEND).unwrap();
-    assert_eq!(a.state(), QueuePairState::ReadyToSend);
-    a.modify(Transition::Error).unwrap();
-    a.modify(Transition::Reset).unwrap();
-    let elsewhere = Transition::InitDatagrams { port: 2, partition: 0, key: KEY };
-    assert_eq!(number(a.modify(elsewhere)), libc::EINVAL);
+    a.modify_qp(INIT).unwrap();
+    a.modify_qp(INIT).unwrap();
+    assert_eq!(number(a.modify_qp(SEND)), libc::EINVAL);
+    a.modify_qp(Transition::RtrUd).unwrap();
+    assert_eq!(number(a.modify_qp(Transition::RtsUd { psn: 1 << 24 })), libc::EINVAL);
+    assert_eq!((number(a.modify_qp(INIT)), a.state()), (libc::EINVAL, QpState::Rtr));
+    a.modify_qp(SEND).unwrap();
+    assert_eq!(a.state(), QpState::Rts);
+    a.modify_qp(Transition::Error).unwrap();
+    a.modify_qp(Transition::Reset).unwrap();
+    let elsewhere = Transition::InitUd { port: 2, partition: 0, key: KEY };
+    assert_eq!(number(a.modify_qp(elsewhere)), libc::EINVAL);
     let (_fabric, connected, _) = apart(&Setup::default());
-    assert_eq!(number(connected.modify(INIT)), libc::EINVAL);
+    assert_eq!(number(connected.modify_qp(INIT)), libc::EINVAL);
 }
 
 #[test]
 fn they_send_datagrams_and_nothing_else_and_only_they_do() {
     let (_fabric, a, b) = ready(&Setup::default());
     let datagram = to(address(&a, &b), &b);
-    let post = |end: &End, operation| end.post(&[SendRequest { id: 1, segments: &[], operation, flags: SIGNALLED }]);
-    let write = Operation::Write { address: 0, remote_key: 0 };
+    let post = |end: &End, operation| end.post(&[SendWr { id: 1, sges: &[], operation, flags: SIGNALLED }]);
+    let write = Operation::Write { address: 0, rkey: 0 };
     for operation in [Operation::Send, write, Operation::InvalidateLocal(1)] {
         assert_eq!(refused(post(&a, operation)), (0, libc::EINVAL), "{operation:?}");
     }
     post(&a, datagram).unwrap();
-    a.modify(Transition::Reset).unwrap();
+    a.modify_qp(Transition::Reset).unwrap();
     assert_eq!(refused(post(&a, datagram)), (0, libc::EINVAL), "not ready to send");
 
     let (_fabric, a, b) = connected(&Setup::default());
     assert_eq!(refused(post(&a, to(address(&a, &b), &b))), (0, libc::EINVAL));
-    assert_eq!(refused(post(&a, to(a.domain, &b))), (0, libc::EINVAL));
+    assert_eq!(refused(post(&a, to(a.pd, &b))), (0, libc::EINVAL));
 }
 
 #[test]
@@ -134,20 +129,20 @@ fn a_datagram_that_names_another_key_or_pair_or_port_is_dropped_in_silence() {
     let (fabric, a, b) = ready(&Setup::default());
     b.receive(5, 100, 200);
     let address_b = address(&a, &b);
-    let pair = b.number;
-    let elsewhere = Path { gid: [9; 16], ..way(&a, &b) };
-    let nowhere = call!(a.model.create_address(a.domain, &elsewhere)).unwrap();
-    send(&a, 1, Operation::Datagram { address: address_b, pair, key: KEY + 1 }, b"x");
-    send(&a, 2, Operation::Datagram { address: address_b, pair: 0xf_ffff, key: KEY }, b"x");
-    send(&a, 3, Operation::Datagram { address: nowhere, pair, key: KEY }, b"x");
+    let qp = b.number;
+    let elsewhere = AhAttr { gid: [9; 16], ..way(&a, &b) };
+    let nowhere = call!(a.sim.create_ah(a.pd, &elsewhere)).unwrap();
+    send(&a, 1, Operation::Datagram { address: address_b, qp, key: KEY + 1 }, b"x");
+    send(&a, 2, Operation::Datagram { address: address_b, qp: 0xf_ffff, key: KEY }, b"x");
+    send(&a, 3, Operation::Datagram { address: nowhere, qp, key: KEY }, b"x");
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
-    assert_eq!((b.ends(), b.state()), (vec![], QueuePairState::ReadyToSend));
+    assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::Success)]);
+    assert_eq!((b.ends(), b.state()), (vec![], QpState::Rts));
     let expected = DatagramCounts { sent: 3, wrong_key: 1, unknown: 2, ..DatagramCounts::default() };
     assert_eq!(fabric.datagram_counts(), expected);
-    send(&a, 4, Operation::Datagram { address: address_b, pair, key: 1 << 31 }, b"x");
+    send(&a, 4, Operation::Datagram { address: address_b, qp, key: 1 << 31 }, b"x");
     fabric.run();
-    assert_eq!(b.ends(), [(5, Status::Success)], "the sender's own key");
+    assert_eq!(b.ends(), [(5, WcStatus::Success)], "the sender's own key");
 }
 
 #[test]
@@ -155,8 +150,8 @@ fn a_connected_pair_hears_no_datagram() {
     let (fabric, a, b) = ready(&Setup::default());
     let mut other = End::new(&fabric, "model2", DeviceConfig::roce([10, 0, 0, 3].into()), &Setup::default());
     other.another(&Setup::default());
-    other.modify(End::init()).unwrap();
-    other.modify(other.to_receive(&b, 1)).unwrap();
+    other.modify_qp(End::init()).unwrap();
+    other.modify_qp(other.to_receive(&b, 1)).unwrap();
     other.receive(1, 0, 100);
     send(&a, 1, to(address(&a, &other), &other), b"x");
     fabric.run();
@@ -168,10 +163,10 @@ fn one_that_is_longer_than_the_mtu_is_not_sent_and_no_error() {
     let (fabric, a, b) = ready(&Setup::default());
     (5..7).for_each(|id| b.receive(id, 2000, 2000));
     let operation = to(address(&a, &b), &b);
-    a.request(1, operation, &[a.segment(0, 1000), a.segment(1000, 25)], SIGNALLED);
-    a.request(2, operation, &[a.segment(0, 1000), a.segment(1000, 24)], SIGNALLED);
+    a.request(1, operation, &[a.sge(0, 1000), a.sge(1000, 25)], SIGNALLED);
+    a.request(2, operation, &[a.sge(0, 1000), a.sge(1000, 24)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     assert_eq!(b.poll().iter().map(|received| (received.id, received.len)).collect::<Vec<_>>(), [(5, 1064)]);
     assert_eq!(fabric.datagram_counts().too_long, 1);
 }
@@ -187,8 +182,8 @@ fn without_a_buffer_or_with_one_too_short_it_is_dropped() {
     send(&a, 2, operation, b"hello");
     send(&a, 3, operation, b"four");
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
-    assert_eq!(b.ends(), [(5, Status::Success)], "the buffer that was too short is used by one that fits");
+    assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::Success)]);
+    assert_eq!(b.ends(), [(5, WcStatus::Success)], "the buffer that was too short is used by one that fits");
     assert_eq!(b.memory.get(140, 4), b"four");
     let counts = fabric.datagram_counts();
     assert_eq!((counts.no_buffer, counts.short_buffer, counts.received), (1, 1, 1));
@@ -197,7 +192,7 @@ fn without_a_buffer_or_with_one_too_short_it_is_dropped() {
 
 #[test]
 fn a_shared_queue_loses_the_buffer_that_was_too_short() {
-    let setup = Setup { shared: Some(SharedConfig { buffers: 4, segments: 1 }), ..Setup::default() };
+    let setup = Setup { srq: Some(SrqInitAttr { buffers: 4, sges: 1 }), ..Setup::default() };
     let (fabric, a, b) = ready(&setup);
     b.receive(5, 100, 44);
     b.receive(6, 200, 45);
@@ -205,8 +200,8 @@ fn a_shared_queue_loses_the_buffer_that_was_too_short() {
     send(&a, 1, operation, b"hello");
     send(&a, 2, operation, b"again");
     fabric.run();
-    assert_eq!(b.ends(), [(5, Status::RemoteInvalidRequest), (6, Status::Success)]);
-    assert_eq!(b.state(), QueuePairState::ReadyToSend);
+    assert_eq!(b.ends(), [(5, WcStatus::RemoteInvalidRequest), (6, WcStatus::Success)]);
+    assert_eq!(b.state(), QpState::Rts);
 }
 
 #[test]
@@ -214,41 +209,41 @@ fn what_is_not_in_a_region_breaks_the_pair_that_named_it_and_no_other() {
     let (fabric, a, b) = ready(&Setup::default());
     let operation = to(address(&a, &b), &b);
     b.receive(5, 100, 200);
-    a.request(1, operation, &[Segment { local_key: 0, ..a.segment(0, 4) }], SIGNALLED);
-    a.request(2, operation, &[a.segment(0, 4)], SIGNALLED);
+    a.request(1, operation, &[Sge { lkey: 0, ..a.sge(0, 4) }], SIGNALLED);
+    a.request(2, operation, &[a.sge(0, 4)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::LocalProtection), (2, Status::Flushed)]);
-    assert_eq!((a.state(), b.state(), b.ends()), (QueuePairState::Error, QueuePairState::ReadyToSend, vec![]));
+    assert_eq!(a.ends(), [(1, WcStatus::LocalProtection), (2, WcStatus::Flushed)]);
+    assert_eq!((a.state(), b.state(), b.ends()), (QpState::Error, QpState::Rts, vec![]));
 
-    let segments = [Segment { local_key: 0, ..b.segment(0, 100) }];
-    call!(b.model.post_receive(b.pair, &[ReceiveRequest { id: 6, segments: &segments }])).unwrap();
-    a.modify(Transition::Reset).unwrap();
-    [INIT, Transition::ReceiveDatagrams, SEND].into_iter().for_each(|to| a.modify(to).unwrap());
+    let sges = [Sge { lkey: 0, ..b.sge(0, 100) }];
+    call!(b.sim.post_recv(b.qp, &[RecvWr { id: 6, sges: &sges }])).unwrap();
+    a.modify_qp(Transition::Reset).unwrap();
+    [INIT, Transition::RtrUd, SEND].into_iter().for_each(|to| a.modify_qp(to).unwrap());
     send(&a, 3, operation, b"x");
     send(&a, 4, operation, b"x");
     fabric.run();
-    assert_eq!(b.ends(), [(5, Status::Success), (6, Status::LocalProtection)]);
-    assert_eq!(b.state(), QueuePairState::Error);
+    assert_eq!(b.ends(), [(5, WcStatus::Success), (6, WcStatus::LocalProtection)]);
+    assert_eq!(b.state(), QpState::Error);
 }
 
 #[test]
 fn an_address_of_another_domain_breaks_the_pair() {
     let (fabric, a, b) = ready(&Setup::default());
-    let domain = a.model.alloc_domain().unwrap();
-    let address = call!(a.model.create_address(domain, &way(&a, &b))).unwrap();
+    let pd = a.sim.alloc_pd().unwrap();
+    let address = call!(a.sim.create_ah(pd, &way(&a, &b))).unwrap();
     send(&a, 1, to(address, &b), b"x");
     fabric.run();
-    assert_eq!((a.ends(), a.state()), (vec![(1, Status::LocalQueuePair)], QueuePairState::Error));
+    assert_eq!((a.ends(), a.state()), (vec![(1, WcStatus::LocalQp)], QpState::Error));
 }
 
 #[test]
 fn a_request_can_be_made_to_fail() {
     let (fabric, a, b) = ready(&Setup::default());
-    fabric.fail_request(a.number, 1, Status::LocalQueuePair);
+    fabric.fail_request(a.number, 1, WcStatus::LocalQp);
     let operation = to(address(&a, &b), &b);
     (0..3).for_each(|id| send(&a, id, operation, b"x"));
     fabric.run();
-    assert_eq!(a.ends(), [(0, Status::Success), (1, Status::LocalQueuePair), (2, Status::Flushed)]);
+    assert_eq!(a.ends(), [(0, WcStatus::Success), (1, WcStatus::LocalQp), (2, WcStatus::Flushed)]);
 }
 
 /// The first bytes of what `b` received of 200 that were sent, with faults.
@@ -263,14 +258,14 @@ fn received(seed: u64, faults: DatagramFaults) -> Vec<u8> {
         (0..4).for_each(|id| b.receive(id, 1000 + 100 * id as usize, 100));
         for place in 0..4 {
             a.memory.put(place * 8, &[(round * 4 + place) as u8]);
-            a.request(place as u64, operation, &[a.segment(place * 8, 1)], SIGNALLED);
+            a.request(place as u64, operation, &[a.sge(place * 8, 1)], SIGNALLED);
         }
         fabric.run();
         assert_eq!(a.ends().len(), 4);
         let found = b.ends().into_iter().map(|(id, _)| b.memory.get(1040 + 100 * id as usize, 1)[0]);
         order.extend(found);
-        b.modify(Transition::Reset).unwrap();
-        [INIT, Transition::ReceiveDatagrams, SEND].into_iter().for_each(|to| b.modify(to).unwrap());
+        b.modify_qp(Transition::Reset).unwrap();
+        [INIT, Transition::RtrUd, SEND].into_iter().for_each(|to| b.modify_qp(to).unwrap());
     }
     assert_eq!(fabric.datagram_counts().received, order.len() as u64);
     assert_eq!(fabric.datagram_counts().lost, 200 - order.len() as u64);
@@ -298,11 +293,11 @@ fn nothing_comes_through_a_port_that_is_down_and_nothing_waits_for_it() {
     for end in 0..2 {
         let (fabric, a, b) = ready(&Setup::default());
         b.receive(5, 100, 100);
-        fabric.port_down(&[&a, &b][end].model);
+        fabric.port_down(&[&a, &b][end].sim);
         let operation = to(address(&a, &b), &b);
         send(&a, 1, operation, b"x");
         fabric.run();
-        assert_eq!((a.ends(), b.ends()), (vec![(1, Status::Success)], vec![]));
+        assert_eq!((a.ends(), b.ends()), (vec![(1, WcStatus::Success)], vec![]));
         assert_eq!(fabric.datagram_counts().lost, 1);
     }
 }
@@ -315,12 +310,12 @@ fn between_threads_they_come_with_the_calls() {
     b.receive(5, 100, 100);
     let operation = to(address(&a, &b), &b);
     send(&a, 1, operation, b"x");
-    assert_eq!(b.ends(), [(5, Status::Success)]);
+    assert_eq!(b.ends(), [(5, WcStatus::Success)]);
     fabric.set_datagram_faults(DatagramFaults { delay_steps: 50, ..DatagramFaults::default() });
     b.receive(6, 100, 100);
     send(&a, 2, operation, b"x");
-    let calls = (0..60).take_while(|_| b.ends().is_empty()).count();
-    assert!((1..60).contains(&calls), "{calls}");
+    let provider = (0..60).take_while(|_| b.ends().is_empty()).count();
+    assert!((1..60).contains(&provider), "{provider}");
 }
 
 #[test]
@@ -328,7 +323,6 @@ fn iwarp_has_none() {
     let mut setup = Setup::default();
     setup.devices[0] = DeviceConfig::iwarp([10, 0, 0, 1].into());
     let (_fabric, a, _b) = apart(&setup);
-    let config =
-        QueuePairConfig { send_queue: a.queue, receive_queue: a.queue, shared: None, capacities: setup.capacities };
-    assert_eq!(number(call!(a.model.create_datagrams(a.domain, &config))), libc::EOPNOTSUPP);
+    let config = QpInitAttr { send_cq: a.cq, recv_cq: a.cq, srq: None, cap: setup.cap };
+    assert_eq!(number(call!(a.sim.create_ud_qp(a.pd, &config))), libc::EOPNOTSUPP);
 }

@@ -3,31 +3,31 @@
 use super::super::{Call, Live, Mode};
 use super::connecting::{both_connected, parties, server};
 use super::*;
-use crate::calls::{CmEventKind, PortState};
+use linerate_rdma_provider::{CmEventKind, PortState};
 
 #[test]
 fn the_request_that_is_to_fail_does() {
-    for (status, breaks_peer) in [(Status::RetryExceeded, false), (Status::RemoteOperation, true)] {
+    for (status, breaks_peer) in [(WcStatus::RetryExceeded, false), (WcStatus::RemoteOperation, true)] {
         let (fabric, a, b) = connected(&Setup::default());
         (0..4).for_each(|id| b.receive(id, 0, 1));
         fabric.fail_request(a.number, 2, status);
         (0..4).for_each(|id| a.send(id, b"x"));
         fabric.run();
-        let expected = [Status::Success, Status::Success, status, Status::Flushed];
+        let expected = [WcStatus::Success, WcStatus::Success, status, WcStatus::Flushed];
         assert_eq!(a.ends().iter().map(|&(_, status)| status).collect::<Vec<_>>(), expected);
-        assert_eq!(b.state() == QueuePairState::Error, breaks_peer);
+        assert_eq!(b.state() == QpState::Error, breaks_peer);
     }
 }
 
 #[test]
 fn the_call_that_is_to_fail_does() {
     let (fabric, a, _b) = connected(&Setup::default());
-    fabric.fail_call(&a.model, Call::AllocDomain, 1, libc::EAGAIN);
-    a.model.alloc_domain().unwrap();
-    assert_eq!(number(a.model.alloc_domain()), libc::EAGAIN);
-    a.model.alloc_domain().unwrap();
-    fabric.fail_call(&a.model, Call::PostSend, 0, libc::EIO);
-    let request = SendRequest { id: 1, segments: &[], operation: Operation::Send, flags: SIGNALLED };
+    fabric.fail_call(&a.sim, Call::AllocDomain, 1, libc::EAGAIN);
+    a.sim.alloc_pd().unwrap();
+    assert_eq!(number(a.sim.alloc_pd()), libc::EAGAIN);
+    a.sim.alloc_pd().unwrap();
+    fabric.fail_call(&a.sim, Call::PostSend, 0, libc::EIO);
+    let request = SendWr { id: 1, sges: &[], operation: Operation::Send, flags: SIGNALLED };
     assert_eq!(refused(a.post(&[request])), (0, libc::EIO));
     a.post(&[request]).unwrap();
 }
@@ -36,27 +36,27 @@ fn the_call_that_is_to_fail_does() {
 fn a_port_that_is_down_for_a_time_delays_and_for_long_fails() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(1, 0, 1);
-    fabric.port_down(&b.model);
-    assert_eq!(b.events(), [AsyncEvent::PortDown(1)]);
-    assert_eq!(b.model.port(1).unwrap().state, PortState::Down);
+    fabric.port_down(&b.sim);
+    assert_eq!(b.events(), [AsyncEvent::PortError(1)]);
+    assert_eq!(b.sim.port(1).unwrap().state, PortState::Down);
     a.send(1, b"x");
     fabric.world().settle();
     fabric.advance(399);
     fabric.world().settle();
     assert_eq!(a.ends(), []);
-    fabric.port_up(&b.model);
+    fabric.port_up(&b.sim);
     assert_eq!(b.events(), [AsyncEvent::PortActive(1)]);
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success)]);
+    assert_eq!(a.ends(), [(1, WcStatus::Success)]);
 
-    fabric.port_down(&a.model);
+    fabric.port_down(&a.sim);
     a.send(2, b"x");
     a.send(3, b"x");
     fabric.world().settle();
     fabric.advance(400);
     fabric.world().settle();
-    assert_eq!(a.ends(), [(2, Status::RetryExceeded), (3, Status::Flushed)]);
-    assert_eq!(b.state(), QueuePairState::ReadyToSend);
+    assert_eq!(a.ends(), [(2, WcStatus::RetryExceeded), (3, WcStatus::Flushed)]);
+    assert_eq!(b.state(), QpState::Rts);
 }
 
 #[test]
@@ -66,20 +66,20 @@ fn a_queue_pair_that_fails_by_itself_says_so() {
     b.receive(2, 0, 1);
     fabric.pair_fatal(a.number);
     fabric.run();
-    assert_eq!((a.events(), a.ends()), (vec![AsyncEvent::PairFatal(a.pair)], vec![(1, Status::Flushed)]));
+    assert_eq!((a.events(), a.ends()), (vec![AsyncEvent::QpFatal(a.qp)], vec![(1, WcStatus::Flushed)]));
     b.send(3, b"x");
     fabric.run();
-    assert_eq!(b.ends()[0], (3, Status::RetryExceeded));
-    call!(a.model.destroy_pair(a.pair)).unwrap();
+    assert_eq!(b.ends()[0], (3, WcStatus::RetryExceeded));
+    call!(a.sim.destroy_qp(a.qp)).unwrap();
 }
 
 #[test]
 fn events_of_what_is_destroyed_are_gone() {
     let (fabric, a, _b) = connected(&Setup::default());
     fabric.pair_fatal(a.number);
-    assert!(readable(a.model.async_fd()));
-    call!(a.model.destroy_pair(a.pair)).unwrap();
-    assert!(!readable(a.model.async_fd()));
+    assert!(readable(a.sim.async_fd()));
+    call!(a.sim.destroy_qp(a.qp)).unwrap();
+    assert!(!readable(a.sim.async_fd()));
     assert_eq!(a.event(), None);
 }
 
@@ -88,26 +88,26 @@ fn a_device_that_fails_flushes_all_and_can_be_given_up() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
     a.end.receive(1, 0, 1);
-    fabric.fatal(&a.end.model);
+    fabric.fatal(&a.end.sim);
     fabric.run();
-    assert_eq!(a.end.events(), [AsyncEvent::Fatal]);
-    assert_eq!(a.end.ends(), [(1, Status::Flushed)]);
+    assert_eq!(a.end.events(), [AsyncEvent::DeviceFatal]);
+    assert_eq!(a.end.ends(), [(1, WcStatus::Flushed)]);
     assert_eq!(a.kinds(), [CmEventKind::Removed]);
-    assert_eq!(number(a.end.model.alloc_domain()), libc::EIO);
-    assert_eq!(number(call!(a.end.model.cm_create(a.channel))), libc::EIO);
-    let request = SendRequest { id: 1, segments: &[], operation: Operation::Send, flags: SIGNALLED };
+    assert_eq!(number(a.end.sim.alloc_pd()), libc::EIO);
+    assert_eq!(number(call!(a.end.sim.cm_create_id(a.channel))), libc::EIO);
+    let request = SendWr { id: 1, sges: &[], operation: Operation::Send, flags: SIGNALLED };
     assert_eq!(refused(a.end.post(&[request])), (0, libc::EIO));
-    call!(a.end.model.cm_destroy(ours)).unwrap();
-    call!(a.end.model.cm_destroy_channel(a.channel)).unwrap();
-    call!(a.end.model.destroy_pair(a.end.pair)).unwrap();
-    call!(a.end.model.destroy_queue(a.end.queue)).unwrap();
-    call!(a.end.model.destroy_channel(a.end.channel)).unwrap();
-    call!(a.end.model.deregister(a.end.region)).unwrap();
-    call!(a.end.model.dealloc_domain(a.end.domain)).unwrap();
-    assert_eq!(fabric.live_of(&a.end.model), Live::default());
+    call!(a.end.sim.cm_destroy_id(ours)).unwrap();
+    call!(a.end.sim.cm_destroy_event_channel(a.channel)).unwrap();
+    call!(a.end.sim.destroy_qp(a.end.qp)).unwrap();
+    call!(a.end.sim.destroy_cq(a.end.cq)).unwrap();
+    call!(a.end.sim.destroy_comp_channel(a.end.channel)).unwrap();
+    call!(a.end.sim.dereg_mr(a.end.mr)).unwrap();
+    call!(a.end.sim.dealloc_pd(a.end.pd)).unwrap();
+    assert_eq!(fabric.live_of(&a.end.sim), Live::default());
     b.end.send(3, b"x");
     fabric.run();
-    assert_eq!(b.end.ends(), [(3, Status::RetryExceeded)]);
+    assert_eq!(b.end.ends(), [(3, WcStatus::RetryExceeded)]);
 }
 
 #[test]
@@ -118,16 +118,16 @@ fn a_peer_that_is_killed_leaves_nothing_and_is_missed() {
         b.end.receive(1, 0, 1);
         a.end.send(1, b"x");
         fabric.step();
-        fabric.vanish(&b.end.model, says_so);
+        fabric.vanish(&b.end.sim, says_so);
         fabric.run();
-        assert_eq!(fabric.live_of(&b.end.model), Live::default());
+        assert_eq!(fabric.live_of(&b.end.sim), Live::default());
         let heard: &[_] = if says_so { &[CmEventKind::Disconnected, CmEventKind::TimeWaitExit] } else { &[] };
         assert_eq!(a.kinds(), heard);
         a.end.send(2, b"x");
         fabric.run();
-        assert_eq!(a.end.ends().pop(), Some((2, Status::RetryExceeded)));
-        assert_eq!(number(b.end.model.alloc_domain()), libc::EIO);
-        call!(b.end.model.destroy_pair(b.end.pair)).unwrap();
+        assert_eq!(a.end.ends().pop(), Some((2, WcStatus::RetryExceeded)));
+        assert_eq!(number(b.end.sim.alloc_pd()), libc::EIO);
+        call!(b.end.sim.destroy_qp(b.end.qp)).unwrap();
     }
 }
 
@@ -136,9 +136,9 @@ fn a_peer_that_is_killed_before_it_answers_is_missed() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
-    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.step();
-    fabric.vanish(&b.end.model, false);
+    fabric.vanish(&b.end.sim, false);
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Unreachable]);
 }
@@ -148,12 +148,12 @@ fn nothing_is_reached_through_a_port_that_is_down() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
-    fabric.port_down(&b.end.model);
-    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    fabric.port_down(&b.end.sim);
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Unreachable]);
-    fabric.port_down(&a.end.model);
-    call!(a.end.model.cm_resolve_address(a.id(), server(), 1)).unwrap();
+    fabric.port_down(&a.end.sim);
+    call!(a.end.sim.cm_resolve_addr(a.id(), server(), 1)).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::AddressFailed]);
 }
@@ -162,11 +162,11 @@ fn nothing_is_reached_through_a_port_that_is_down() {
 fn a_disconnection_is_heard_when_the_port_is_up_again() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
-    fabric.port_down(&b.end.model);
-    call!(a.end.model.cm_disconnect(ours)).unwrap();
+    fabric.port_down(&b.end.sim);
+    call!(a.end.sim.cm_disconnect(ours)).unwrap();
     fabric.run();
     assert_eq!((a.kinds()[0], b.kinds()), (CmEventKind::Disconnected, vec![]));
-    fabric.port_up(&b.end.model);
+    fabric.port_up(&b.end.sim);
     fabric.run();
     assert_eq!(b.kinds()[0], CmEventKind::Disconnected);
 }
@@ -175,18 +175,18 @@ fn a_disconnection_is_heard_when_the_port_is_up_again() {
 fn what_happens_here_does_not_wait_for_what_happens_later_or_there() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
-    call!(a.end.model.cm_disconnect(ours)).unwrap();
+    call!(a.end.sim.cm_disconnect(ours)).unwrap();
     fabric.world().settle();
     assert_eq!(a.kinds(), [CmEventKind::Disconnected]);
-    fabric.fatal(&a.end.model);
+    fabric.fatal(&a.end.sim);
     fabric.world().settle();
     assert_eq!(a.kinds(), [CmEventKind::Removed], "though the time to wait is not over");
 
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, theirs) = both_connected(&fabric, &a, &b);
-    fabric.port_down(&b.end.model);
-    call!(a.end.model.cm_disconnect(ours)).unwrap();
-    call!(b.end.model.cm_disconnect(theirs)).unwrap();
+    fabric.port_down(&b.end.sim);
+    call!(a.end.sim.cm_disconnect(ours)).unwrap();
+    call!(b.end.sim.cm_disconnect(theirs)).unwrap();
     fabric.world().settle();
     assert_eq!(b.kinds(), [CmEventKind::Disconnected], "though the peer's message cannot come");
 }
@@ -196,7 +196,7 @@ fn a_server_can_come_back_at_its_address() {
     let setup = Setup::default();
     let (fabric, a, b) = parties(&setup);
     b.listen(7471);
-    fabric.vanish(&b.end.model, true);
+    fabric.vanish(&b.end.sim, true);
     let again = super::connecting::Party::new(End::new(&fabric, "model1", setup.devices[1].clone(), &setup));
     both_connected(&fabric, &a, &again);
 }
@@ -205,27 +205,27 @@ fn a_server_can_come_back_at_its_address() {
 fn an_address_that_changes_is_not_answered_at_any_more() {
     let (fabric, a, b) = parties(&Setup::default());
     both_connected(&fabric, &a, &b);
-    fabric.gids_changed(&b.end.model, "10.0.0.77".parse().unwrap());
+    fabric.gids_changed(&b.end.sim, "10.0.0.77".parse().unwrap());
     fabric.run();
-    assert_eq!((b.end.events(), b.kinds()), (vec![AsyncEvent::GidsChanged(1)], vec![CmEventKind::AddressChanged]));
-    let ips: Vec<_> = b.end.model.gids(1).unwrap().iter().map(|gid| gid.ip().to_string()).collect();
+    assert_eq!((b.end.events(), b.kinds()), (vec![AsyncEvent::GidChange(1)], vec![CmEventKind::AddressChanged]));
+    let ips: Vec<_> = b.end.sim.gids(1).unwrap().iter().map(|gid| gid.ip().to_string()).collect();
     assert_eq!(&ips[2..], ["10.0.0.77", "10.0.0.77"]);
     a.end.send(1, b"x");
     fabric.run();
-    assert_eq!(a.end.ends(), [(1, Status::RetryExceeded)]);
+    assert_eq!(a.end.ends(), [(1, WcStatus::RetryExceeded)]);
 }
 
 #[test]
 fn an_address_can_resolve_to_another_device() {
     let (fabric, a, _b) = parties(&Setup::default());
-    fabric.resolve_elsewhere(&a.end.model, true);
+    fabric.resolve_elsewhere(&a.end.sim, true);
     let id = a.resolved(&fabric, server());
-    assert!(!call!(a.end.model.cm_is_here(id)));
+    assert!(!call!(a.end.sim.cm_is_here(id)));
 }
 
 #[test]
 fn things_happen_by_themselves_between_threads() {
-    let mut setup = Setup { not_ready_retries: 7, ..Setup::default() };
+    let mut setup = Setup { rnr_retries: 7, ..Setup::default() };
     setup.fabric.mode = Mode::Auto;
     let (_fabric, a, b) = connected(&setup);
     b.receive(0, 0, 8);
@@ -234,16 +234,16 @@ fn things_happen_by_themselves_between_threads() {
             let mut poll = libc::pollfd { fd: end.channel_fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one structure is passed.
             assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 10_000) }, 1, "nothing came");
-            assert!(call!(end.model.channel_event(end.channel)).unwrap());
-            call!(end.model.notify(end.queue)).unwrap();
+            assert!(call!(end.sim.get_cq_event(end.channel)).unwrap());
+            call!(end.sim.req_notify_cq(end.cq)).unwrap();
             let completions = end.poll();
             if !completions.is_empty() {
                 return completions;
             }
         }
     };
-    call!(b.model.notify(b.queue)).unwrap();
-    call!(a.model.notify(a.queue)).unwrap();
+    call!(b.sim.req_notify_cq(b.cq)).unwrap();
+    call!(a.sim.req_notify_cq(a.cq)).unwrap();
     std::thread::scope(|scope| {
         // The memory of an end is for one thread at a time: each has its own.
         let b = Shared(&b);
@@ -252,7 +252,7 @@ fn things_happen_by_themselves_between_threads() {
             let mut received = 0;
             while received < 100 {
                 for completion in wait(b) {
-                    assert_eq!(completion.status, Status::Success);
+                    assert_eq!(completion.status, WcStatus::Success);
                     received += 1;
                     b.receive(received, 0, 8);
                 }
@@ -260,7 +260,7 @@ fn things_happen_by_themselves_between_threads() {
         });
         for id in 0..100 {
             a.send(id, b"message");
-            assert_eq!(wait(&a)[0].status, Status::Success);
+            assert_eq!(wait(&a)[0].status, WcStatus::Success);
         }
     });
 }

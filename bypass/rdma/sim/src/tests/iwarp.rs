@@ -2,7 +2,7 @@
 
 use super::connecting::{Party, parties, server};
 use super::*;
-use crate::calls::{CmEventKind, TransportKind};
+use linerate_rdma_provider::{CmEventKind, TransportKind};
 
 fn setup() -> Setup {
     let mut setup = Setup::default();
@@ -16,20 +16,20 @@ fn setup() -> Setup {
 fn connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
     let ours = a.resolved(fabric, server());
-    a.modify_by(ours, QueuePairState::Init).unwrap();
-    call!(a.end.model.cm_connect(ours, &a.parameters(b"please"))).unwrap();
+    a.modify_qp_by_cm(ours, QpState::Init).unwrap();
+    call!(a.end.sim.cm_connect(ours, &a.parameters(b"please"))).unwrap();
     fabric.run();
     let request = b.only();
-    assert_eq!(request.private.bytes(), b"please", "not filled with zeros");
-    b.modify_by(request.id, QueuePairState::Init).unwrap();
-    call!(b.end.model.cm_accept(request.id, &b.parameters(b"welcome"))).unwrap();
+    assert_eq!(request.private_data.bytes(), b"please", "not filled with zeros");
+    b.modify_qp_by_cm(request.id, QpState::Init).unwrap();
+    call!(b.end.sim.cm_accept(request.id, &b.parameters(b"welcome"))).unwrap();
     fabric.run();
     let established = a.only();
-    assert_eq!((established.kind, established.private.bytes()), (CmEventKind::Established, &b"welcome"[..]));
+    assert_eq!((established.kind, established.private_data.bytes()), (CmEventKind::Established, &b"welcome"[..]));
     assert_eq!(b.only().kind, CmEventKind::Established);
     for (party, id) in [(a, ours), (b, request.id)] {
-        assert_eq!(party.end.state(), QueuePairState::ReadyToSend);
-        party.modify_by(id, QueuePairState::ReadyToSend).unwrap();
+        assert_eq!(party.end.state(), QpState::Rts);
+        party.modify_qp_by_cm(id, QpState::Rts).unwrap();
     }
     (ours, request.id)
 }
@@ -44,8 +44,8 @@ fn a_connection_makes_its_queue_pairs_ready() {
     fabric.run();
     b.end.send(4, b"then");
     fabric.run();
-    assert_eq!(a.end.ends(), [(3, Status::Success), (2, Status::Success)]);
-    assert_eq!(b.end.ends(), [(1, Status::Success), (4, Status::Success)]);
+    assert_eq!(a.end.ends(), [(3, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(b.end.ends(), [(1, WcStatus::Success), (4, WcStatus::Success)]);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_queue_pair_that_is_not_in_init_cannot_be_connected() {
     let (fabric, a, b) = parties(&setup());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
-    assert_eq!(number(call!(a.end.model.cm_connect(id, &a.parameters(b"")))), libc::EINVAL);
+    assert_eq!(number(call!(a.end.sim.cm_connect(id, &a.parameters(b"")))), libc::EINVAL);
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn who_asked_for_the_connection_sends_first() {
     a.end.receive(1, 0, 8);
     b.end.send(2, b"x");
     fabric.run();
-    assert_eq!(b.end.events(), [AsyncEvent::PairFatal(b.end.pair)]);
-    assert_eq!(b.end.ends(), [(2, Status::Flushed)]);
+    assert_eq!(b.end.events(), [AsyncEvent::QpFatal(b.end.qp)]);
+    assert_eq!(b.end.ends(), [(2, WcStatus::Flushed)]);
     assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
 }
 
@@ -75,14 +75,14 @@ fn a_connection_ends_with_its_queue_pair_and_the_other_way_round() {
         let (ours, _) = connected(&fabric, &a, &b);
         b.end.receive(1, 0, 8);
         match by_pair {
-            true => a.end.modify(Transition::Error).unwrap(),
-            false => call!(a.end.model.cm_disconnect(ours)).unwrap(),
+            true => a.end.modify_qp(Transition::Error).unwrap(),
+            false => call!(a.end.sim.cm_disconnect(ours)).unwrap(),
         }
         fabric.run();
         assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
         assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
-        assert_eq!((a.end.state(), b.end.state()), (QueuePairState::Error, QueuePairState::Error));
-        assert_eq!(b.end.ends(), [(1, Status::Flushed)]);
+        assert_eq!((a.end.state(), b.end.state()), (QpState::Error, QpState::Error));
+        assert_eq!(b.end.ends(), [(1, WcStatus::Flushed)]);
     }
 }
 
@@ -90,28 +90,28 @@ fn a_connection_ends_with_its_queue_pair_and_the_other_way_round() {
 fn there_is_no_immediate_no_window_and_one_segment_of_a_read() {
     let (fabric, a, b) = parties(&setup());
     connected(&fabric, &a, &b);
-    assert_eq!(a.end.model.limits().unwrap().transport, TransportKind::Iwarp);
-    assert_eq!(number(call!(a.end.model.alloc_window(a.end.domain))), libc::EOPNOTSUPP);
-    let segments = [a.end.segment(0, 1); 2];
+    assert_eq!(a.end.sim.limits().unwrap().transport, TransportKind::Iwarp);
+    assert_eq!(number(call!(a.end.sim.alloc_mw(a.end.pd))), libc::EOPNOTSUPP);
+    let sges = [a.end.sge(0, 1); 2];
     for operation in [
         Operation::SendImmediate(1),
-        Operation::WriteImmediate { address: 0, remote_key: 0, immediate: 1 },
-        Operation::Read { address: 0, remote_key: 0 },
+        Operation::WriteImmediate { address: 0, rkey: 0, immediate: 1 },
+        Operation::Read { address: 0, rkey: 0 },
     ] {
-        let request = SendRequest { id: 1, segments: &segments, operation, flags: SIGNALLED };
+        let request = SendWr { id: 1, sges: &sges, operation, flags: SIGNALLED };
         assert_eq!(refused(a.end.post(&[request])), (0, libc::EINVAL));
     }
 }
 
 #[test]
 fn what_a_read_fills_must_be_open_to_writes_of_peers() {
-    for (access, status) in [(LOCAL, Status::LocalProtection), (ALL, Status::Success)] {
+    for (access, status) in [(LOCAL, WcStatus::LocalProtection), (ALL, WcStatus::Success)] {
         let (fabric, a, b) = parties(&setup());
         connected(&fabric, &a, &b);
-        let keys = call!(a.end.model.register(a.end.domain, a.end.memory.start(), 8192, access)).unwrap().1;
-        let segment = Segment { local_key: keys.local, ..a.end.segment(0, 8) };
-        let operation = Operation::Read { address: b.end.address(0), remote_key: b.end.keys.remote };
-        a.end.request(1, operation, &[segment], SIGNALLED);
+        let keys = call!(a.end.sim.reg_mr(a.end.pd, a.end.memory.start(), 8192, access)).unwrap().1;
+        let sge = Sge { lkey: keys.local, ..a.end.sge(0, 8) };
+        let operation = Operation::Read { address: b.end.address(0), rkey: b.end.keys.remote };
+        a.end.request(1, operation, &[sge], SIGNALLED);
         fabric.run();
         assert_eq!(a.end.ends(), [(1, status)]);
     }
@@ -123,7 +123,7 @@ fn a_message_without_a_buffer_ends_the_connection() {
     connected(&fabric, &a, &b);
     a.end.send(1, b"x");
     fabric.run();
-    assert_ne!(a.end.ends()[0].1, Status::Success);
-    assert_eq!(b.end.state(), QueuePairState::Error);
+    assert_ne!(a.end.ends()[0].1, WcStatus::Success);
+    assert_eq!(b.end.state(), QpState::Error);
     assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
 }

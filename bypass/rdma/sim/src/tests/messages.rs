@@ -1,30 +1,30 @@
 //! Messages and their buffers.
 
 use super::*;
-use crate::calls::Completed;
+use linerate_rdma_provider::WcOpcode;
 
 #[test]
 fn a_message_is_put_into_the_segments_of_the_next_buffer() {
     let (fabric, a, b) = connected(&Setup::default());
-    let segments = [b.segment(100, 2), b.segment(0, 0), b.segment(200, 10)];
-    call!(b.model.post_receive(b.pair, &[ReceiveRequest { id: 5, segments: &segments }])).unwrap();
+    let sges = [b.sge(100, 2), b.sge(0, 0), b.sge(200, 10)];
+    call!(b.sim.post_recv(b.qp, &[RecvWr { id: 5, sges: &sges }])).unwrap();
     a.memory.put(0, b"hello");
     a.memory.put(50, b"world");
-    a.request(1, Operation::SendImmediate(0xfeed), &[a.segment(0, 5), a.segment(50, 5)], SIGNALLED);
+    a.request(1, Operation::SendImmediate(0xfeed), &[a.sge(0, 5), a.sge(50, 5)], SIGNALLED);
     fabric.run();
     let received = b.poll()[0];
     assert_eq!((received.id, received.len, received.immediate), (5, 10, Some(0xfeed)));
     assert_eq!((b.memory.get(100, 3), b.memory.get(200, 9)), (b"he\0".to_vec(), b"lloworld\0".to_vec()));
-    assert_eq!(a.ends(), [(1, Status::Success)]);
+    assert_eq!(a.ends(), [(1, WcStatus::Success)]);
 }
 
 #[test]
 fn a_message_of_no_bytes_uses_a_buffer() {
     let (fabric, a, b) = connected(&Setup::default());
-    call!(b.model.post_receive(b.pair, &[ReceiveRequest { id: 5, segments: &[] }])).unwrap();
+    call!(b.sim.post_recv(b.qp, &[RecvWr { id: 5, sges: &[] }])).unwrap();
     a.request(1, Operation::Send, &[], SIGNALLED);
     fabric.run();
-    assert_eq!((b.poll()[0].len, a.ends()), (0, vec![(1, Status::Success)]));
+    assert_eq!((b.poll()[0].len, a.ends()), (0, vec![(1, WcStatus::Success)]));
 }
 
 #[test]
@@ -35,35 +35,35 @@ fn a_message_longer_than_its_buffer_breaks_both_ends() {
     a.send(1, b"hello");
     a.send(2, b"again");
     fabric.run();
-    assert_eq!(b.ends(), [(5, Status::LocalLength), (6, Status::Flushed)]);
-    assert_eq!(a.ends(), [(1, Status::RemoteInvalidRequest), (2, Status::Flushed)]);
-    assert_eq!((a.state(), b.state()), (QueuePairState::Error, QueuePairState::Error));
+    assert_eq!(b.ends(), [(5, WcStatus::LocalLength), (6, WcStatus::Flushed)]);
+    assert_eq!(a.ends(), [(1, WcStatus::RemoteInvalidRequest), (2, WcStatus::Flushed)]);
+    assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));
     assert_eq!(b.memory.get(104, 1), [0]);
 }
 
 #[test]
 fn a_message_without_a_buffer_is_tried_again_as_often_as_agreed() {
-    let setup = Setup { not_ready_retries: 2, ..Setup::default() };
+    let setup = Setup { rnr_retries: 2, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     a.send(1, b"hello");
     a.send(2, b"again");
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::ReceiverNotReady), (2, Status::Flushed)]);
+    assert_eq!(a.ends(), [(1, WcStatus::RnrRetryExceeded), (2, WcStatus::Flushed)]);
     assert_eq!((fabric.counters()[&a.number].not_ready, fabric.not_ready()), (3, 3), "once, and two more times");
-    assert_eq!(b.state(), QueuePairState::ReadyToSend, "who has no buffer does not hear of it");
+    assert_eq!(b.state(), QpState::Rts, "who has no buffer does not hear of it");
 }
 
 #[test]
 fn a_message_without_a_buffer_waits_for_one_for_ever_if_so_agreed() {
-    let setup = Setup { not_ready_retries: 7, ..Setup::default() };
+    let setup = Setup { rnr_retries: 7, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     a.send(1, b"hello");
     fabric.run();
     assert_eq!((a.ends(), fabric.not_ready()), (vec![], 1));
     b.receive(5, 100, 10);
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success)]);
-    assert_eq!(b.ends(), [(5, Status::Success)]);
+    assert_eq!(a.ends(), [(1, WcStatus::Success)]);
+    assert_eq!(b.ends(), [(5, WcStatus::Success)]);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_buffer_that_comes_in_time_is_found_at_the_next_attempt() {
     assert_eq!(fabric.not_ready(), 1);
     b.receive(5, 100, 10);
     fabric.run();
-    assert_eq!((a.ends(), fabric.not_ready()), (vec![(1, Status::Success)], 1));
+    assert_eq!((a.ends(), fabric.not_ready()), (vec![(1, WcStatus::Success)], 1));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn attempts_are_counted_anew_for_each_message() {
         fabric.step();
         b.receive(id, 100, 10);
         fabric.run();
-        assert_eq!(a.ends(), [(id, Status::Success)]);
+        assert_eq!(a.ends(), [(id, WcStatus::Success)]);
         b.poll();
     }
     assert_eq!(fabric.not_ready(), 4);
@@ -94,22 +94,22 @@ fn attempts_are_counted_anew_for_each_message() {
 #[test]
 fn a_write_needs_no_buffer_and_one_with_immediate_does() {
     let (fabric, a, b) = connected(&Setup::default());
-    let (address, remote_key) = (b.address(512), b.keys.remote);
+    let (address, rkey) = (b.address(512), b.keys.remote);
     a.memory.put(0, b"hello");
-    a.request(1, Operation::Write { address, remote_key }, &[a.segment(0, 5)], SIGNALLED);
+    a.request(1, Operation::Write { address, rkey }, &[a.sge(0, 5)], SIGNALLED);
     fabric.run();
     assert_eq!((b.memory.get(512, 5), b.ends()), (b"hello".to_vec(), vec![]));
     b.receive(5, 100, 1);
-    let operation = Operation::WriteImmediate { address: address + 10, remote_key, immediate: 9 };
-    a.request(2, operation, &[a.segment(0, 5)], SIGNALLED);
+    let operation = Operation::WriteImmediate { address: address + 10, rkey, immediate: 9 };
+    a.request(2, operation, &[a.sge(0, 5)], SIGNALLED);
     fabric.run();
     let received = b.poll()[0];
-    assert_eq!((received.what, received.id, received.len), (Completed::ReceiveWrite, 5, 5));
+    assert_eq!((received.opcode, received.id, received.len), (WcOpcode::ReceiveWrite, 5, 5));
     assert_eq!((received.immediate, b.memory.get(522, 5)), (Some(9), b"hello".to_vec()));
     assert_eq!(b.memory.get(100, 1), [0], "the buffer is not written");
-    a.request(3, operation, &[a.segment(0, 5)], SIGNALLED);
+    a.request(3, operation, &[a.sge(0, 5)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.ends()[2], (3, Status::ReceiverNotReady));
+    assert_eq!(a.ends()[2], (3, WcStatus::RnrRetryExceeded));
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn a_message_longer_than_messages_may_be_fails_where_it_is_sent() {
     let (fabric, a, b) = connected(&setup);
     b.receive(1, 0, 200);
     b.receive(2, 0, 200);
-    a.request(1, Operation::Send, &[a.segment(0, 100)], SIGNALLED);
-    a.request(2, Operation::Send, &[a.segment(0, 101)], SIGNALLED);
+    a.request(1, Operation::Send, &[a.sge(0, 100)], SIGNALLED);
+    a.request(2, Operation::Send, &[a.sge(0, 101)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::LocalLength)]);
-    assert_eq!(b.ends(), [(1, Status::Success)]);
+    assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::LocalLength)]);
+    assert_eq!(b.ends(), [(1, WcStatus::Success)]);
 }
 
 #[test]
@@ -152,21 +152,19 @@ fn packets_longer_than_the_peer_expects_are_invalid() {
     setup.devices[0].mtu = Mtu::Mtu4096;
     let (fabric, a, b) = apart(&setup);
     for (end, peer) in [(&a, &b), (&b, &a)] {
-        end.modify(End::init()).unwrap();
-        let Transition::ReadyToReceive { pair, first_packet, reads_answered, not_ready_timer, path, .. } =
-            end.to_receive(peer, 1)
-        else {
+        end.modify_qp(End::init()).unwrap();
+        let Transition::Rtr { qp, psn, responder_resources, min_rnr_timer, path, .. } = end.to_receive(peer, 1) else {
             panic!()
         };
-        let mtu = end.model.port(1).unwrap().mtu;
-        let transition = Transition::ReadyToReceive { mtu, pair, first_packet, reads_answered, not_ready_timer, path };
-        end.modify(transition).unwrap();
-        end.modify(end.to_send(1, 7)).unwrap();
+        let mtu = end.sim.port(1).unwrap().mtu;
+        let transition = Transition::Rtr { mtu, qp, psn, responder_resources, min_rnr_timer, path };
+        end.modify_qp(transition).unwrap();
+        end.modify_qp(end.to_send(1, 7)).unwrap();
     }
     (0..2).for_each(|id| b.receive(id, 0, 2000));
-    a.request(1, Operation::Send, &[a.segment(0, 1024)], SIGNALLED);
-    a.request(2, Operation::Send, &[a.segment(0, 1025)], SIGNALLED);
+    a.request(1, Operation::Send, &[a.sge(0, 1024)], SIGNALLED);
+    a.request(2, Operation::Send, &[a.sge(0, 1025)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::RemoteInvalidRequest)]);
-    assert_eq!(b.events(), [AsyncEvent::PairRequest(b.pair)]);
+    assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::RemoteInvalidRequest)]);
+    assert_eq!(b.events(), [AsyncEvent::QpRequestError(b.qp)]);
 }

@@ -14,10 +14,10 @@ mod requests;
 mod sharing;
 mod states;
 
-use super::{DeviceConfig, Fabric, FabricConfig, Model};
-use crate::calls::{
-    Access, AsyncEvent, Calls, Capacities, GidKind, Handle, Keys, Mtu, Operation, Path, PostError, QueuePairConfig,
-    QueuePairState, ReceiveRequest, Segment, SendFlags, SendRequest, SharedConfig, Status, Transition, WorkCompletion,
+use super::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+use linerate_rdma_provider::{
+    Access, AhAttr, AsyncEvent, GidKind, Handle, Keys, Mtu, Operation, PostError, Provider, QpCap, QpInitAttr, QpState,
+    RecvWr, SendFlags, SendWr, Sge, SrqInitAttr, Transition, WcStatus, WorkCompletion,
 };
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -80,11 +80,11 @@ pub const SILENT: SendFlags = SendFlags { signalled: false, ..SIGNALLED };
 pub struct Setup {
     pub fabric: FabricConfig,
     pub devices: [DeviceConfig; 2],
-    pub capacities: Capacities,
+    pub cap: QpCap,
     pub completions: u32,
-    pub not_ready_retries: u8,
+    pub rnr_retries: u8,
     pub reads: u8,
-    pub shared: Option<SharedConfig>,
+    pub srq: Option<SrqInitAttr>,
 }
 
 impl Default for Setup {
@@ -93,11 +93,11 @@ impl Default for Setup {
         Setup {
             fabric: FabricConfig::default(),
             devices: [DeviceConfig::roce(address(1)), DeviceConfig::roce(address(2))],
-            capacities: Capacities { sends: 8, receives: 8, send_segments: 3, receive_segments: 3, inline: 64 },
+            cap: QpCap { sends: 8, receives: 8, send_sges: 3, recv_sges: 3, inline: 64 },
             completions: 64,
-            not_ready_retries: 2,
+            rnr_retries: 2,
             reads: 4,
-            shared: None,
+            srq: None,
         }
     }
 }
@@ -105,37 +105,37 @@ impl Default for Setup {
 /// One end of a connection.
 pub struct End {
     pub fabric: Fabric,
-    pub model: Arc<Model>,
+    pub sim: Arc<SimDevice>,
     pub memory: Memory,
-    pub domain: Handle,
-    pub region: Handle,
+    pub pd: Handle,
+    pub mr: Handle,
     pub keys: Keys,
     pub channel: Handle,
     pub channel_fd: RawFd,
-    pub queue: Handle,
-    pub shared: Option<Handle>,
-    pub pair: Handle,
+    pub cq: Handle,
+    pub srq: Option<Handle>,
+    pub qp: Handle,
     pub number: u32,
 }
 
 impl End {
     /// With a queue pair in the state `Reset`.
     pub fn new(fabric: &Fabric, name: &str, device: DeviceConfig, setup: &Setup) -> Self {
-        let model = fabric.device(name, device);
-        let domain = model.alloc_domain().unwrap();
+        let sim = fabric.device(name, device);
+        let pd = sim.alloc_pd().unwrap();
         let memory = Memory::new(8192);
-        let (region, keys) = call!(model.register(domain, memory.start(), 8192, ALL)).unwrap();
-        let (channel, channel_fd) = model.create_channel().unwrap();
-        let queue = call!(model.create_queue(setup.completions, Some(channel))).unwrap();
-        let shared = setup.shared.map(|config| call!(model.create_shared(domain, &config)).unwrap());
-        let config = QueuePairConfig { send_queue: queue, receive_queue: queue, shared, capacities: setup.capacities };
-        let (pair, number, _) = call!(model.create_pair(domain, &config)).unwrap();
+        let (mr, keys) = call!(sim.reg_mr(pd, memory.start(), 8192, ALL)).unwrap();
+        let (channel, channel_fd) = sim.create_comp_channel().unwrap();
+        let cq = call!(sim.create_cq(setup.completions, Some(channel))).unwrap();
+        let srq = setup.srq.map(|config| call!(sim.create_srq(pd, &config)).unwrap());
+        let config = QpInitAttr { send_cq: cq, recv_cq: cq, srq, cap: setup.cap };
+        let (qp, number, _) = call!(sim.create_qp(pd, &config)).unwrap();
         let fabric = fabric.clone();
-        End { fabric, model, memory, domain, region, keys, channel, channel_fd, queue, shared, pair, number }
+        End { fabric, sim, memory, pd, mr, keys, channel, channel_fd, cq, srq, qp, number }
     }
 
-    pub fn modify(&self, transition: Transition) -> io::Result<()> {
-        call!(self.model.modify(self.pair, &transition))
+    pub fn modify_qp(&self, transition: Transition) -> io::Result<()> {
+        call!(self.sim.modify_qp(self.qp, &transition))
     }
 
     pub fn init() -> Transition {
@@ -143,70 +143,70 @@ impl End {
     }
 
     pub fn to_receive(&self, peer: &End, reads: u8) -> Transition {
-        let gid = |end: &End| *end.model.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
-        Transition::ReadyToReceive {
+        let gid = |end: &End| *end.sim.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
+        Transition::Rtr {
             mtu: Mtu::Mtu1024,
-            pair: peer.number,
-            first_packet: peer.number * 7,
-            reads_answered: reads,
-            not_ready_timer: 1,
-            path: Path::to(gid(peer).raw, 0, &gid(self)),
+            qp: peer.number,
+            psn: peer.number * 7,
+            responder_resources: reads,
+            min_rnr_timer: 1,
+            path: AhAttr::to(gid(peer).raw, 0, &gid(self)),
         }
     }
 
-    pub fn to_send(&self, reads: u8, not_ready_retries: u8) -> Transition {
-        let first_packet = self.number * 7;
-        Transition::ReadyToSend { first_packet, timeout: 14, retries: 3, not_ready_retries, reads_asked: reads }
+    pub fn to_send(&self, reads: u8, rnr_retries: u8) -> Transition {
+        let psn = self.number * 7;
+        Transition::Rts { psn, timeout: 14, retries: 3, rnr_retries, initiator_depth: reads }
     }
 
-    pub fn state(&self) -> QueuePairState {
-        call!(self.model.query_pair(self.pair)).unwrap().state
+    pub fn state(&self) -> QpState {
+        call!(self.sim.query_qp(self.qp)).unwrap().state
     }
 
-    pub fn segment(&self, at: usize, len: usize) -> Segment {
-        Segment { address: self.address(at), len: len as u32, local_key: self.keys.local }
+    pub fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { address: self.address(at), len: len as u32, lkey: self.keys.local }
     }
 
     pub fn address(&self, at: usize) -> u64 {
         self.memory.start() as u64 + at as u64
     }
 
-    pub fn post(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        call!(self.model.post_send(self.pair, requests))
+    pub fn post(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        call!(self.sim.post_send(self.qp, requests))
     }
 
     /// Posts a request with one segment.
-    pub fn request(&self, id: u64, operation: Operation, segments: &[Segment], flags: SendFlags) {
-        self.post(&[SendRequest { id, segments, operation, flags }]).unwrap();
+    pub fn request(&self, id: u64, operation: Operation, sges: &[Sge], flags: SendFlags) {
+        self.post(&[SendWr { id, sges, operation, flags }]).unwrap();
     }
 
     pub fn send(&self, id: u64, bytes: &[u8]) {
         self.memory.put(0, bytes);
-        self.request(id, Operation::Send, &[self.segment(0, bytes.len())], SIGNALLED);
+        self.request(id, Operation::Send, &[self.sge(0, bytes.len())], SIGNALLED);
     }
 
     pub fn receive(&self, id: u64, at: usize, len: usize) {
-        let segments = [self.segment(at, len)];
-        let request = ReceiveRequest { id, segments: &segments };
-        match self.shared {
-            Some(shared) => call!(self.model.post_shared(shared, &[request])).unwrap(),
-            None => call!(self.model.post_receive(self.pair, &[request])).unwrap(),
+        let sges = [self.sge(at, len)];
+        let request = RecvWr { id, sges: &sges };
+        match self.srq {
+            Some(srq) => call!(self.sim.post_srq_recv(srq, &[request])).unwrap(),
+            None => call!(self.sim.post_recv(self.qp, &[request])).unwrap(),
         }
     }
 
     pub fn poll(&self) -> Vec<WorkCompletion> {
         let mut into = Vec::with_capacity(128);
-        call!(self.model.poll(self.queue, &mut into)).unwrap();
+        call!(self.sim.poll_cq(self.cq, &mut into)).unwrap();
         into
     }
 
     /// What was completed: the identity of each, and how it ended.
-    pub fn ends(&self) -> Vec<(u64, Status)> {
+    pub fn ends(&self) -> Vec<(u64, WcStatus)> {
         self.poll().into_iter().map(|completion| (completion.id, completion.status)).collect()
     }
 
     pub fn event(&self) -> Option<AsyncEvent> {
-        self.model.async_event().unwrap()
+        self.sim.async_event().unwrap()
     }
 
     pub fn events(&self) -> Vec<AsyncEvent> {
@@ -215,13 +215,8 @@ impl End {
 
     /// Another queue pair with the same queue.
     pub fn another(&mut self, setup: &Setup) {
-        let config = QueuePairConfig {
-            send_queue: self.queue,
-            receive_queue: self.queue,
-            shared: self.shared,
-            capacities: setup.capacities,
-        };
-        (self.pair, self.number, _) = call!(self.model.create_pair(self.domain, &config)).unwrap();
+        let config = QpInitAttr { send_cq: self.cq, recv_cq: self.cq, srq: self.srq, cap: setup.cap };
+        (self.qp, self.number, _) = call!(self.sim.create_qp(self.pd, &config)).unwrap();
     }
 }
 
@@ -236,9 +231,9 @@ pub fn apart(setup: &Setup) -> (Fabric, End, End) {
 
 pub fn join(a: &End, b: &End, setup: &Setup) {
     for (end, peer) in [(a, b), (b, a)] {
-        end.modify(End::init()).unwrap();
-        end.modify(end.to_receive(peer, setup.reads)).unwrap();
-        end.modify(end.to_send(setup.reads, setup.not_ready_retries)).unwrap();
+        end.modify_qp(End::init()).unwrap();
+        end.modify_qp(end.to_receive(peer, setup.reads)).unwrap();
+        end.modify_qp(end.to_send(setup.reads, setup.rnr_retries)).unwrap();
     }
 }
 

@@ -39,16 +39,16 @@ struct Actor {
 
 impl Actor {
     fn new(end: End) -> Self {
-        call!(end.model.deregister(end.region)).unwrap();
+        call!(end.sim.dereg_mr(end.mr)).unwrap();
         end.memory.put(0, &[GUARD; 8192]);
         end.memory.put(REGION.start, &[1; REGION.end - REGION.start]);
         let start = end.memory.start().wrapping_add(REGION.start);
-        let (_, keys) = call!(end.model.register(end.domain, start, REGION.len(), ALL)).unwrap();
+        let (_, keys) = call!(end.sim.reg_mr(end.pd, start, REGION.len(), ALL)).unwrap();
         Actor { end, keys, sends: Vec::new(), receives: Vec::new() }
     }
 
-    fn segment(&self, at: usize, len: usize) -> Segment {
-        Segment { local_key: self.keys.local, ..self.end.segment(at, len) }
+    fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { lkey: self.keys.local, ..self.end.sge(at, len) }
     }
 
     /// Takes completions: those of requests in the order of posting, none left out that was signalled, none twice.
@@ -60,7 +60,7 @@ impl Actor {
             }
             let at = self.sends.iter().position(|&(id, _)| id == completion.id).expect("a request that was posted");
             assert!(self.sends[..at].iter().all(|&(_, signalled)| !signalled), "one was left out");
-            assert!(self.sends[at].1 || completion.status != Status::Success, "nobody asked");
+            assert!(self.sends[at].1 || completion.status != WcStatus::Success, "nobody asked");
             self.sends.drain(..=at);
         }
     }
@@ -73,18 +73,18 @@ impl Actor {
     }
 }
 
-fn operation(kind: u8, address: u64, remote_key: u32) -> Operation {
+fn operation(kind: u8, address: u64, rkey: u32) -> Operation {
     match kind {
         0 | 1 => Operation::Send,
         2 => Operation::SendImmediate(7),
-        3 => Operation::Write { address, remote_key },
-        4 => Operation::WriteImmediate { address, remote_key, immediate: 8 },
-        _ => Operation::Read { address, remote_key },
+        3 => Operation::Write { address, rkey },
+        4 => Operation::WriteImmediate { address, rkey, immediate: 8 },
+        _ => Operation::Read { address, rkey },
     }
 }
 
 fn play(acts: &[Act], seed: u64) {
-    let mut setup = Setup { not_ready_retries: 7, ..Setup::default() };
+    let mut setup = Setup { rnr_retries: 7, ..Setup::default() };
     setup.fabric.seed = seed;
     let (fabric, a, b) = super::connected(&setup);
     let mut actors = [Actor::new(a), Actor::new(b)];
@@ -93,24 +93,24 @@ fn play(acts: &[Act], seed: u64) {
         match *act {
             Act::Send { end, kind, at, len, remote, is_bad, flags } => {
                 next += 2;
-                let remote_key = actors[1 - end].keys.remote ^ u32::from(is_bad);
-                let operation = operation(kind, actors[1 - end].end.address(remote), remote_key);
+                let rkey = actors[1 - end].keys.remote ^ u32::from(is_bad);
+                let operation = operation(kind, actors[1 - end].end.address(remote), rkey);
                 let actor = &mut actors[end];
-                let segments = [actor.segment(at, len)];
+                let sges = [actor.sge(at, len)];
                 // Inline, the bytes may be anywhere: that is for the caller.
                 let is_inside = at >= REGION.start && at + len <= REGION.end;
                 let inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
                 let flags = SendFlags { signalled: flags & 1 != 0, inline, fenced: flags & 4 != 0, solicited: false };
-                if actor.end.post(&[SendRequest { id: next, segments: &segments, operation, flags }]).is_ok() {
+                if actor.end.post(&[SendWr { id: next, sges: &sges, operation, flags }]).is_ok() {
                     actor.sends.push((next, flags.signalled));
                 }
             }
             Act::Receive { end, at, len } => {
                 next += 2;
                 let actor = &mut actors[end];
-                let segments = [actor.segment(at, len)];
-                let request = ReceiveRequest { id: next | 1, segments: &segments };
-                if call!(actor.end.model.post_receive(actor.end.pair, &[request])).is_ok() {
+                let sges = [actor.sge(at, len)];
+                let request = RecvWr { id: next | 1, sges: &sges };
+                if call!(actor.end.sim.post_recv(actor.end.qp, &[request])).is_ok() {
                     actor.receives.push(next | 1);
                 }
             }
@@ -121,7 +121,7 @@ fn play(acts: &[Act], seed: u64) {
     // To the end: what waits for a buffer is flushed.
     for actor in &actors {
         fabric.run();
-        actor.end.modify(Transition::Error).unwrap();
+        actor.end.modify_qp(Transition::Error).unwrap();
     }
     fabric.run();
     for actor in &mut actors {

@@ -1,10 +1,10 @@
 //! The send queue: its room, its order, fences, READs at a time.
 
 use super::*;
-use crate::calls::Completed;
+use linerate_rdma_provider::WcOpcode;
 
-fn request(id: u64, flags: SendFlags) -> SendRequest<'static> {
-    SendRequest { id, segments: &[], operation: Operation::Send, flags }
+fn request(id: u64, flags: SendFlags) -> SendWr<'static> {
+    SendWr { id, sges: &[], operation: Operation::Send, flags }
 }
 
 #[test]
@@ -15,8 +15,8 @@ fn a_full_queue_refuses_the_first_request_without_a_place() {
     assert_eq!(a.fabric.counters()[&a.number].requests, 8);
     assert_eq!(refused(a.post(&requests[8..])), (0, libc::ENOMEM));
     a.post(&[]).unwrap();
-    let receives = vec![ReceiveRequest { id: 0, segments: &[] }; 9];
-    assert_eq!(refused(call!(a.model.post_receive(a.pair, &receives))), (8, libc::ENOMEM));
+    let receives = vec![RecvWr { id: 0, sges: &[] }; 9];
+    assert_eq!(refused(call!(a.sim.post_recv(a.qp, &receives))), (8, libc::ENOMEM));
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_request_keeps_its_place_until_its_completion_is_polled() {
     fabric.run();
     assert_eq!(refused(a.post(&[request(8, SIGNALLED)])), (0, libc::ENOMEM), "all are done, none is polled");
     let mut one = Vec::with_capacity(1);
-    call!(a.model.poll(a.queue, &mut one)).unwrap();
+    call!(a.sim.poll_cq(a.cq, &mut one)).unwrap();
     assert_eq!(refused(a.post(&[request(8, SIGNALLED); 2])), (1, libc::ENOMEM));
 }
 
@@ -46,7 +46,7 @@ fn requests_without_a_completion_keep_their_places_until_a_later_one_is_polled()
     a.post(&[request(0, SILENT); 7]).unwrap();
     a.post(&[request(7, SIGNALLED)]).unwrap();
     fabric.run();
-    assert_eq!(a.ends(), [(7, Status::Success)]);
+    assert_eq!(a.ends(), [(7, WcStatus::Success)]);
     a.post(&[request(8, SIGNALLED); 8]).unwrap();
 }
 
@@ -56,28 +56,28 @@ fn a_buffer_keeps_its_place_until_its_completion_is_polled() {
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.send(0, b"x");
     fabric.run();
-    let more = [ReceiveRequest { id: 8, segments: &[] }; 2];
-    assert_eq!(refused(call!(b.model.post_receive(b.pair, &more))), (0, libc::ENOMEM));
+    let more = [RecvWr { id: 8, sges: &[] }; 2];
+    assert_eq!(refused(call!(b.sim.post_recv(b.qp, &more))), (0, libc::ENOMEM));
     b.poll();
-    assert_eq!(refused(call!(b.model.post_receive(b.pair, &more))), (1, libc::ENOMEM));
+    assert_eq!(refused(call!(b.sim.post_recv(b.qp, &more))), (1, libc::ENOMEM));
 }
 
 #[test]
 fn what_is_wrong_with_a_request_is_said_when_it_is_posted() {
     let (_fabric, a, _b) = connected(&Setup::default());
     let inline = SendFlags { inline: true, ..SIGNALLED };
-    let read = Operation::Read { address: 0, remote_key: 0 };
-    let post = |operation, segments: &[Segment], flags| {
+    let read = Operation::Read { address: 0, rkey: 0 };
+    let post = |operation, sges: &[Sge], flags| {
         let good = request(0, SIGNALLED);
-        refused(a.post(&[good, SendRequest { id: 1, segments, operation, flags }]))
+        refused(a.post(&[good, SendWr { id: 1, sges, operation, flags }]))
     };
-    assert_eq!(post(Operation::Send, &[a.segment(0, 1); 4], SIGNALLED), (1, libc::EINVAL), "too many segments");
-    assert_eq!(post(Operation::Send, &[a.segment(0, 65)], inline), (1, libc::EINVAL), "too much inline");
-    assert_eq!(post(read, &[a.segment(0, 1)], inline), (1, libc::EINVAL), "nothing to send");
-    assert_eq!(post(Operation::InvalidateLocal(1), &[a.segment(0, 1)], SIGNALLED), (1, libc::EINVAL), "nothing at all");
-    let segments = [a.segment(0, 1); 4];
-    let receive = [ReceiveRequest { id: 0, segments: &segments }];
-    assert_eq!(refused(call!(a.model.post_receive(a.pair, &receive))), (0, libc::EINVAL));
+    assert_eq!(post(Operation::Send, &[a.sge(0, 1); 4], SIGNALLED), (1, libc::EINVAL), "too many segments");
+    assert_eq!(post(Operation::Send, &[a.sge(0, 65)], inline), (1, libc::EINVAL), "too much inline");
+    assert_eq!(post(read, &[a.sge(0, 1)], inline), (1, libc::EINVAL), "nothing to send");
+    assert_eq!(post(Operation::InvalidateLocal(1), &[a.sge(0, 1)], SIGNALLED), (1, libc::EINVAL), "nothing at all");
+    let sges = [a.sge(0, 1); 4];
+    let receive = [RecvWr { id: 0, sges: &sges }];
+    assert_eq!(refused(call!(a.sim.post_recv(a.qp, &receive))), (0, libc::EINVAL));
 }
 
 #[test]
@@ -87,12 +87,12 @@ fn completions_come_in_the_order_of_posting() {
         setup.fabric.seed = seed;
         let (fabric, a, b) = connected(&setup);
         (0..3).for_each(|id| b.receive(id, id as usize * 8, 8));
-        let (address, remote_key) = (b.address(512), b.keys.remote);
-        a.request(0, Operation::Read { address, remote_key }, &[a.segment(64, 8)], SIGNALLED);
+        let (address, rkey) = (b.address(512), b.keys.remote);
+        a.request(0, Operation::Read { address, rkey }, &[a.sge(64, 8)], SIGNALLED);
         a.send(1, b"one");
-        a.request(2, Operation::Write { address, remote_key }, &[a.segment(0, 3)], SIGNALLED);
-        a.request(3, Operation::SendImmediate(3), &[a.segment(0, 3)], SIGNALLED);
-        a.request(4, Operation::Read { address, remote_key }, &[a.segment(72, 8)], SIGNALLED);
+        a.request(2, Operation::Write { address, rkey }, &[a.sge(0, 3)], SIGNALLED);
+        a.request(3, Operation::SendImmediate(3), &[a.sge(0, 3)], SIGNALLED);
+        a.request(4, Operation::Read { address, rkey }, &[a.sge(72, 8)], SIGNALLED);
         a.request(5, Operation::Send, &[], SIGNALLED);
         fabric.run();
         assert_eq!(a.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
@@ -108,8 +108,8 @@ fn read_then_send(seed: u64, fenced: bool) -> Vec<u8> {
     let (fabric, a, b) = connected(&setup);
     b.memory.put(512, b"before");
     b.receive(0, 0, 8);
-    let read = Operation::Read { address: b.address(512), remote_key: b.keys.remote };
-    a.request(0, read, &[a.segment(64, 6)], SIGNALLED);
+    let read = Operation::Read { address: b.address(512), rkey: b.keys.remote };
+    a.request(0, read, &[a.sge(64, 6)], SIGNALLED);
     a.request(1, Operation::Send, &[], SendFlags { fenced, ..SIGNALLED });
     loop {
         // The peer takes the message as a leave to write its memory.
@@ -133,10 +133,10 @@ fn only_a_fence_orders_a_read_before_what_follows() {
 fn no_more_reads_are_under_way_than_were_agreed() {
     let setup = Setup { reads: 2, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
-    let read = Operation::Read { address: b.address(0), remote_key: b.keys.remote };
-    (0..8).for_each(|id| a.request(id, read, &[a.segment(64, 6)], SIGNALLED));
+    let read = Operation::Read { address: b.address(0), rkey: b.keys.remote };
+    (0..8).for_each(|id| a.request(id, read, &[a.sge(64, 6)], SIGNALLED));
     fabric.run();
-    assert_eq!(a.ends(), (0..8).map(|id| (id, Status::Success)).collect::<Vec<_>>());
+    assert_eq!(a.ends(), (0..8).map(|id| (id, WcStatus::Success)).collect::<Vec<_>>());
 
     // One that asks for more at a time than the other answers is refused, some time.
     let mut statuses = Vec::new();
@@ -145,27 +145,27 @@ fn no_more_reads_are_under_way_than_were_agreed() {
         setup.fabric.seed = seed;
         let (fabric, a, b) = apart(&setup);
         for (end, peer) in [(&a, &b), (&b, &a)] {
-            end.modify(End::init()).unwrap();
-            end.modify(end.to_receive(peer, 1)).unwrap();
-            end.modify(end.to_send(4, 7)).unwrap();
+            end.modify_qp(End::init()).unwrap();
+            end.modify_qp(end.to_receive(peer, 1)).unwrap();
+            end.modify_qp(end.to_send(4, 7)).unwrap();
         }
-        let read = Operation::Read { address: b.address(0), remote_key: b.keys.remote };
-        (0..4).for_each(|id| a.request(id, read, &[a.segment(64, 6)], SIGNALLED));
+        let read = Operation::Read { address: b.address(0), rkey: b.keys.remote };
+        (0..4).for_each(|id| a.request(id, read, &[a.sge(64, 6)], SIGNALLED));
         fabric.run();
         statuses.extend(a.poll().iter().map(|completion| completion.status));
-        assert!(!statuses.contains(&Status::RetryExceeded), "what came before is still answered");
+        assert!(!statuses.contains(&WcStatus::RetryExceeded), "what came before is still answered");
     }
-    assert!(statuses.contains(&Status::RemoteInvalidRequest));
+    assert!(statuses.contains(&WcStatus::RemoteInvalidRequest));
 }
 
 #[test]
 fn reads_without_any_agreed_fail() {
     let setup = Setup { reads: 0, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
-    let read = Operation::Read { address: b.address(0), remote_key: b.keys.remote };
-    a.request(0, read, &[a.segment(64, 6)], SIGNALLED);
+    let read = Operation::Read { address: b.address(0), rkey: b.keys.remote };
+    a.request(0, read, &[a.sge(64, 6)], SIGNALLED);
     fabric.run();
-    assert_eq!(a.ends(), [(0, Status::LocalQueuePair)]);
+    assert_eq!(a.ends(), [(0, WcStatus::LocalQp)]);
 }
 
 #[test]
@@ -176,14 +176,14 @@ fn inline_bytes_are_taken_when_they_are_posted() {
     // Memory that is in no region will do.
     let bytes = Memory::new(4);
     bytes.put(0, b"soon");
-    let segment = Segment { address: bytes.start() as u64, len: 4, local_key: 0 };
-    a.request(0, Operation::Send, &[segment], SendFlags { inline: true, ..SIGNALLED });
+    let sge = Sge { address: bytes.start() as u64, len: 4, lkey: 0 };
+    a.request(0, Operation::Send, &[sge], SendFlags { inline: true, ..SIGNALLED });
     a.memory.put(0, b"late");
-    a.request(1, Operation::Send, &[a.segment(0, 4)], SIGNALLED);
+    a.request(1, Operation::Send, &[a.sge(0, 4)], SIGNALLED);
     bytes.put(0, b"gone");
     a.memory.put(0, b"seen");
     fabric.run();
-    assert_eq!(a.ends(), [(0, Status::Success), (1, Status::Success)]);
+    assert_eq!(a.ends(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
     assert_eq!(b.memory.get(0, 4), b"soon");
     assert_eq!(b.memory.get(16, 4), b"seen");
 }
@@ -192,15 +192,15 @@ fn inline_bytes_are_taken_when_they_are_posted() {
 fn completions_say_what_was_done() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(9, 0, 16);
-    let (address, remote_key) = (b.address(512), b.keys.remote);
+    let (address, rkey) = (b.address(512), b.keys.remote);
     a.send(1, b"x");
-    a.request(2, Operation::Write { address, remote_key }, &[a.segment(0, 3)], SIGNALLED);
-    a.request(3, Operation::Read { address, remote_key }, &[a.segment(0, 3)], SIGNALLED);
+    a.request(2, Operation::Write { address, rkey }, &[a.sge(0, 3)], SIGNALLED);
+    a.request(3, Operation::Read { address, rkey }, &[a.sge(0, 3)], SIGNALLED);
     fabric.run();
-    let whats: Vec<_> = a.poll().iter().map(|completion| (completion.what, completion.pair)).collect();
-    assert_eq!(whats, [Completed::Send, Completed::Write, Completed::Read].map(|what| (what, a.number)));
+    let whats: Vec<_> = a.poll().iter().map(|completion| (completion.opcode, completion.qp)).collect();
+    assert_eq!(whats, [WcOpcode::Send, WcOpcode::Write, WcOpcode::Read].map(|opcode| (opcode, a.number)));
     let received = b.poll()[0];
-    assert_eq!((received.what, received.len, received.pair), (Completed::Receive, 1, b.number));
+    assert_eq!((received.opcode, received.len, received.qp), (WcOpcode::Receive, 1, b.number));
     let counters = fabric.counters();
     assert_eq!((counters[&a.number].requests, counters[&a.number].sends_polled), (3, 3));
     assert_eq!((counters[&b.number].buffers, counters[&b.number].receives_polled), (1, 1));

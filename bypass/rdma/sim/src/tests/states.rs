@@ -1,24 +1,24 @@
 //! The states of a queue pair, and what may be posted in which.
 
 use super::*;
-use QueuePairState as State;
+use QpState as State;
 
 /// Brings a new end's queue pair to a state.
 fn end_in(state: State) -> (Fabric, End, End) {
     let setup = Setup::default();
     let (fabric, a, b) = apart(&setup);
-    let steps = [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend];
+    let steps = [State::Reset, State::Init, State::Rtr, State::Rts];
     let count = steps.iter().position(|&step| step == state).unwrap_or(1);
     let transitions = [End::init(), a.to_receive(&b, 1), a.to_send(1, 7)];
-    transitions[..count].iter().for_each(|&transition| a.modify(transition).unwrap());
+    transitions[..count].iter().for_each(|&transition| a.modify_qp(transition).unwrap());
     if state == State::Error {
-        a.modify(Transition::Error).unwrap();
+        a.modify_qp(Transition::Error).unwrap();
     }
     assert_eq!(a.state(), state);
     (fabric, a, b)
 }
 
-const STATES: [State; 5] = [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend, State::Error];
+const STATES: [State; 5] = [State::Reset, State::Init, State::Rtr, State::Rts, State::Error];
 
 #[test]
 fn only_the_legal_transitions_are_possible() {
@@ -28,18 +28,18 @@ fn only_the_legal_transitions_are_possible() {
             let transition = match to {
                 State::Reset => Transition::Reset,
                 State::Init => End::init(),
-                State::ReadyToReceive => a.to_receive(&b, 1),
-                State::ReadyToSend => a.to_send(1, 7),
+                State::Rtr => a.to_receive(&b, 1),
+                State::Rts => a.to_send(1, 7),
                 _ => Transition::Error,
             };
             let is_legal = match to {
                 State::Reset => true,
                 State::Init => matches!(from, State::Reset | State::Init),
-                State::ReadyToReceive => from == State::Init,
-                State::ReadyToSend => from == State::ReadyToReceive,
+                State::Rtr => from == State::Init,
+                State::Rts => from == State::Rtr,
                 _ => from != State::Reset,
             };
-            let result = a.modify(transition);
+            let result = a.modify_qp(transition);
             if is_legal {
                 result.unwrap();
                 assert_eq!(a.state(), to);
@@ -54,25 +54,23 @@ fn only_the_legal_transitions_are_possible() {
 #[test]
 fn what_a_transition_asks_for_is_within_limits() {
     let (_fabric, a, b) = end_in(State::Init);
-    let Transition::ReadyToReceive { mtu, pair, first_packet, not_ready_timer, path, .. } = a.to_receive(&b, 1) else {
-        panic!()
-    };
-    let with = |mtu, reads_answered, path| {
-        a.modify(Transition::ReadyToReceive { mtu, pair, first_packet, reads_answered, not_ready_timer, path })
+    let Transition::Rtr { mtu, qp, psn, min_rnr_timer, path, .. } = a.to_receive(&b, 1) else { panic!() };
+    let with = |mtu, responder_resources, path| {
+        a.modify_qp(Transition::Rtr { mtu, qp, psn, responder_resources, min_rnr_timer, path })
     };
     assert_eq!(number(with(mtu, 17, path)), libc::EINVAL);
     assert_eq!(number(with(Mtu::Mtu4096, 1, path)), libc::EINVAL);
-    assert_eq!(number(with(mtu, 1, Path { source: 4, ..path })), libc::EINVAL);
+    assert_eq!(number(with(mtu, 1, AhAttr { source: 4, ..path })), libc::EINVAL);
     with(mtu, 16, path).unwrap();
-    assert_eq!(number(a.modify(a.to_send(17, 7))), libc::EINVAL);
-    a.modify(a.to_send(16, 7)).unwrap();
+    assert_eq!(number(a.modify_qp(a.to_send(17, 7))), libc::EINVAL);
+    a.modify_qp(a.to_send(16, 7)).unwrap();
 }
 
 #[test]
 fn buffers_can_be_posted_from_init_on() {
     for state in STATES {
         let (_fabric, a, _b) = end_in(state);
-        let posted = call!(a.model.post_receive(a.pair, &[ReceiveRequest { id: 1, segments: &[] }]));
+        let posted = call!(a.sim.post_recv(a.qp, &[RecvWr { id: 1, sges: &[] }]));
         match state {
             State::Reset => assert_eq!(refused(posted), (0, libc::EINVAL)),
             _ => posted.unwrap(),
@@ -84,9 +82,9 @@ fn buffers_can_be_posted_from_init_on() {
 fn requests_can_be_posted_when_ready_to_send_and_after_an_error() {
     for state in STATES {
         let (_fabric, a, _b) = end_in(state);
-        let request = SendRequest { id: 1, segments: &[], operation: Operation::Send, flags: SIGNALLED };
+        let request = SendWr { id: 1, sges: &[], operation: Operation::Send, flags: SIGNALLED };
         match state {
-            State::ReadyToSend | State::Error => a.post(&[request]).unwrap(),
+            State::Rts | State::Error => a.post(&[request]).unwrap(),
             _ => assert_eq!(refused(a.post(&[request])), (0, libc::EINVAL)),
         }
     }
@@ -96,16 +94,16 @@ fn requests_can_be_posted_when_ready_to_send_and_after_an_error() {
 fn buffers_posted_in_init_are_used_later() {
     let setup = Setup::default();
     let (fabric, a, b) = apart(&setup);
-    b.modify(End::init()).unwrap();
+    b.modify_qp(End::init()).unwrap();
     b.receive(7, 100, 10);
-    a.modify(End::init()).unwrap();
-    a.modify(a.to_receive(&b, 1)).unwrap();
-    a.modify(a.to_send(1, 7)).unwrap();
-    b.modify(b.to_receive(&a, 1)).unwrap();
+    a.modify_qp(End::init()).unwrap();
+    a.modify_qp(a.to_receive(&b, 1)).unwrap();
+    a.modify_qp(a.to_send(1, 7)).unwrap();
+    b.modify_qp(b.to_receive(&a, 1)).unwrap();
     a.send(1, b"hello");
     fabric.run();
-    assert_eq!(b.ends(), [(7, Status::Success)]);
-    assert_eq!(b.events(), [AsyncEvent::Established(b.pair)], "it was not ready to send yet");
+    assert_eq!(b.ends(), [(7, WcStatus::Success)]);
+    assert_eq!(b.events(), [AsyncEvent::CommEstablished(b.qp)], "it was not ready to send yet");
     assert_eq!(b.memory.get(100, 5), b"hello");
 }
 
@@ -116,9 +114,9 @@ fn an_error_flushes_what_is_posted_and_what_will_be() {
     a.receive(2, 0, 1);
     a.request(3, Operation::Send, &[], SILENT);
     a.request(4, Operation::Send, &[], SIGNALLED);
-    a.modify(Transition::Error).unwrap();
+    a.modify_qp(Transition::Error).unwrap();
     fabric.run();
-    let flushed = |ids: &[u64]| ids.iter().map(|&id| (id, Status::Flushed)).collect::<Vec<_>>();
+    let flushed = |ids: &[u64]| ids.iter().map(|&id| (id, WcStatus::Flushed)).collect::<Vec<_>>();
     let mut ends = a.ends();
     ends.sort_by_key(|&(id, _)| id);
     assert_eq!(ends, flushed(&[1, 2, 3, 4]));
@@ -139,21 +137,21 @@ fn a_reset_forgets_what_is_posted_and_its_completions() {
     fabric.run();
     a.receive(2, 0, 1);
     a.send(2, b"x");
-    a.modify(Transition::Reset).unwrap();
+    a.modify_qp(Transition::Reset).unwrap();
     fabric.run();
     assert_eq!(a.ends(), []);
-    assert_eq!(b.ends(), [(1, Status::Success)]);
+    assert_eq!(b.ends(), [(1, WcStatus::Success)]);
     join_again(&a, &b);
     b.receive(3, 0, 1);
     for id in 0..8 {
         a.request(id, Operation::Send, &[], SILENT);
     }
-    let more = SendRequest { id: 8, segments: &[], operation: Operation::Send, flags: SILENT };
+    let more = SendWr { id: 8, sges: &[], operation: Operation::Send, flags: SILENT };
     assert_eq!(refused(a.post(&[more])), (0, libc::ENOMEM), "all places, and no more");
 }
 
 fn join_again(a: &End, b: &End) {
-    b.modify(Transition::Reset).unwrap();
+    b.modify_qp(Transition::Reset).unwrap();
     join(a, b, &Setup::default());
 }
 
@@ -166,7 +164,7 @@ fn drivers_may_leave_completions_of_what_is_destroyed() {
         b.receive(1, 0, 1);
         a.send(1, b"x");
         fabric.run();
-        call!(a.model.destroy_pair(a.pair)).unwrap();
+        call!(a.sim.destroy_qp(a.qp)).unwrap();
         assert_eq!(a.ends().len(), usize::from(keeps));
     }
 }
@@ -176,16 +174,14 @@ fn queue_pairs_that_disagree_about_their_first_packets_do_not_hear_each_other() 
     let setup = Setup::default();
     let (fabric, a, b) = apart(&setup);
     for (end, peer) in [(&a, &b), (&b, &a)] {
-        end.modify(End::init()).unwrap();
-        end.modify(end.to_receive(peer, 1)).unwrap();
+        end.modify_qp(End::init()).unwrap();
+        end.modify_qp(end.to_receive(peer, 1)).unwrap();
     }
     b.receive(1, 0, 1);
-    let Transition::ReadyToSend { timeout, retries, not_ready_retries, reads_asked, .. } = a.to_send(1, 7) else {
-        panic!()
-    };
-    a.modify(Transition::ReadyToSend { first_packet: 5, timeout, retries, not_ready_retries, reads_asked }).unwrap();
+    let Transition::Rts { timeout, retries, rnr_retries, initiator_depth, .. } = a.to_send(1, 7) else { panic!() };
+    a.modify_qp(Transition::Rts { psn: 5, timeout, retries, rnr_retries, initiator_depth }).unwrap();
     a.send(1, b"x");
     fabric.run();
-    assert_eq!(a.ends(), [(1, Status::RetryExceeded)]);
+    assert_eq!(a.ends(), [(1, WcStatus::RetryExceeded)]);
     assert_eq!(b.ends(), []);
 }

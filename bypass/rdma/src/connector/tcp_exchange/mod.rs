@@ -1,18 +1,18 @@
 //! Connections made without the connection manager: both ends tell each other of their queue pairs, or sessions, over TCP.
 //!
-//! Whoever asks sends its [`Record`]; whoever is asked makes its queue pair ready, and answers with its own; whoever asked does
+//! Whoever asks sends its [`QpInfo`]; whoever is asked makes its queue pair ready, and answers with its own; whoever asked does
 //! the same, and says so, for only then may the other end send. The TCP connection stays while the queue pairs do: its end says
 //! that the peer is gone.
 
 mod handshake;
 
-use super::record::Record;
+use super::qp_info::QpInfo;
 use super::{Connector, Made, Step, Way};
-use crate::News;
-use crate::calls::{Calls, Gid, TransportKind};
-use crate::carrier::Carrier;
+use crate::ConnectorEvent;
+use crate::connection::conn_transport::ConnTransport;
+use crate::connection::wire::EndParams;
+use crate::provider::{Gid, Provider, TransportKind};
 use crate::verbs::Error;
-use crate::wire::Greeting;
 use handshake::{Half, gid_of};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnectError, Origin, raise_open_files};
@@ -60,7 +60,7 @@ pub enum ExchangeError {
     },
     /// What the peer says makes no sense.
     #[error("the peer is another program")]
-    Senseless,
+    Malformed,
     /// One end has a queue pair for each connection, the other sessions.
     #[error("the peer's connections are carried otherwise: --rdma-mode ud is for both ends or neither")]
     OtherMode,
@@ -92,7 +92,7 @@ impl ExchangeError {
     fn outcome(&self) -> ConnectError {
         use ErrorKind::*;
         match self {
-            ExchangeError::Senseless | ExchangeError::OtherMode | ExchangeError::Elsewhere => ConnectError::Refused,
+            ExchangeError::Malformed | ExchangeError::OtherMode | ExchangeError::Elsewhere => ConnectError::Refused,
             ExchangeError::Full => ConnectError::TooMany,
             ExchangeError::Tcp(error) => match error.kind() {
                 ConnectionRefused | ConnectionReset | UnexpectedEof => ConnectError::Refused,
@@ -105,20 +105,20 @@ impl ExchangeError {
 }
 
 /// The sockets of a connector.
-pub(super) struct Exchange<C: Calls> {
+pub(super) struct Exchange<C: Provider> {
     listeners: Vec<(TcpListener, SocketAddr)>,
     epoll: OwnedFd,
     /// Somebody may wait to be accepted; not before that time.
     asked: Option<Instant>,
     /// Connections that are being made.
-    talks: HashMap<u64, Talk<C>>,
+    talks: HashMap<u64, Handshake<C>>,
     next: u64,
     /// What ends when those do that have been made, by the number of what carries them.
     made: HashMap<u64, TcpStream>,
 }
 
 /// A connection that is being made.
-struct Talk<C: Calls> {
+struct Handshake<C: Provider> {
     stream: TcpStream,
     worker: usize,
     origin: Origin,
@@ -127,27 +127,27 @@ struct Talk<C: Calls> {
     number: Option<u64>,
     stage: Stage<C>,
     /// What has been read of what comes next.
-    read: [u8; Record::LEN],
+    read: [u8; QpInfo::LEN],
     len: usize,
 }
 
-enum Stage<C: Calls> {
+enum Stage<C: Provider> {
     /// TCP connects.
     Connecting,
     /// We have asked.
-    Asking { half: Half<C>, own: Gid, record: Record },
+    Asking { half: Half<C>, own: Gid, record: QpInfo },
     /// The peer is to ask.
     Listening,
     /// We have answered.
-    Answered(Carrier<C>, Greeting),
+    Answered(ConnTransport<C>, EndParams),
     /// It is over.
     Over,
 }
 
-impl<C: Calls> Exchange<C> {
+impl<C: Provider> Exchange<C> {
     /// Listens at `addresses`, which are the device's.
-    pub fn open(calls: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
-        let limits = calls.limits().map_err(Error::of("query the device"))?;
+    pub fn open(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
+        let limits = provider.limits().map_err(Error::of("query the device"))?;
         if limits.transport == TransportKind::Iwarp {
             return Err(ExchangeError::Iwarp);
         }
@@ -159,7 +159,7 @@ impl<C: Calls> Exchange<C> {
         let mut listeners = Vec::new();
         for &address in addresses {
             if !address.ip().is_unspecified() {
-                gid_of(&**calls, address.ip())?;
+                gid_of(&**provider, address.ip())?;
             }
             let begin = || {
                 let listener = TcpListener::bind(address)?;
@@ -218,19 +218,19 @@ impl<C: Calls> Exchange<C> {
         };
         self.next = (self.next + 1) % MADE;
         epoll::add(&self.epoll, &stream, EventData::new_u64(self.next), flags)?;
-        let talk = Talk { stream, worker, origin, until, number: None, stage, read: [0; Record::LEN], len: 0 };
+        let talk = Handshake { stream, worker, origin, until, number: None, stage, read: [0; QpInfo::LEN], len: 0 };
         self.talks.insert(self.next, talk);
         Ok(())
     }
 }
 
-impl<C: Calls> AsFd for Exchange<C> {
+impl<C: Provider> AsFd for Exchange<C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-impl<C: Calls> Talk<C> {
+impl<C: Provider> Handshake<C> {
     /// The next `N` bytes of the peer's, once they are all there.
     fn next<const N: usize>(&mut self) -> Result<Option<[u8; N]>, ExchangeError> {
         while self.len < N {
@@ -252,7 +252,7 @@ impl<C: Calls> Talk<C> {
     }
 }
 
-impl<C: Calls> Connector<C> {
+impl<C: Provider> Connector<C> {
     fn exchange(&mut self) -> Option<&mut Exchange<C>> {
         match &mut self.listeners.0 {
             Way::Exchange(exchange) => Some(exchange),
@@ -328,7 +328,7 @@ impl<C: Calls> Connector<C> {
             tracing::debug!("{error}");
         }
         if let Some(made) = self.made.get(&number) {
-            self.tell(made.worker, News::Lost(number, CloseReason::Reset));
+            self.tell(made.worker, ConnectorEvent::Lost(number, CloseReason::Reset));
         }
     }
 
@@ -341,18 +341,18 @@ impl<C: Calls> Connector<C> {
                 return;
             }
             Ok(Step::Refused(why)) => return self.give_up(talk, why, now),
-            Ok(Step::Ready(carrier, theirs)) => self.settle(&talk, carrier, &theirs),
+            Ok(Step::Ready(transport, theirs)) => self.settle(&talk, transport, &theirs),
             Err(error) => Err(error),
         };
         match result {
             Ok(link) => {
                 let (worker, origin) = (talk.worker, talk.origin);
-                let number = link.carrier.number();
+                let number = link.transport.number();
                 let made =
-                    Made { worker, pair: link.carrier.handle(), id: None, local: link.local.ip(), had_last: false };
+                    Made { worker, qp: link.transport.handle(), id: None, local: link.local.ip(), had_last: false };
                 self.made.insert(number, made);
                 _ = self.exchange().map(|exchange| exchange.made.insert(number, talk.stream));
-                self.tell(worker, News::Made(link, origin));
+                self.tell(worker, ConnectorEvent::Made(link, origin));
             }
             Err(error) => {
                 match error {
@@ -365,13 +365,13 @@ impl<C: Calls> Connector<C> {
     }
 
     /// A connection is not made.
-    fn give_up(&mut self, talk: Talk<C>, error: ConnectError, now: Instant) {
+    fn give_up(&mut self, talk: Handshake<C>, error: ConnectError, now: Instant) {
         self.not_made(talk.worker, talk.number, talk.origin, error);
-        if let Stage::Answered(Carrier::Pair(pair), _) = talk.stage
-            && self.config.shared.is_some()
+        if let Stage::Answered(ConnTransport::Rc(qp), _) = talk.stage
+            && self.config.srq.is_some()
         {
             // The peer may have sent something.
-            self.leave(talk.worker, pair, false, now);
+            self.leave(talk.worker, qp, false, now);
         }
     }
 }

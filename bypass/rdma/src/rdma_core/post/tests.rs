@@ -1,20 +1,20 @@
 use super::*;
-use crate::calls::{Access, SendFlags};
+use crate::provider::{Access, SendFlags};
 use std::cell::RefCell;
 
-const SEGMENT: Segment = Segment { address: 0x1000, len: 5, local_key: 7 };
+const SEGMENT: Sge = Sge { address: 0x1000, len: 5, lkey: 7 };
 
-fn request(operation: Operation) -> SendRequest<'static> {
-    SendRequest { id: 3, segments: &[SEGMENT], operation, flags: SendFlags { signalled: true, ..SendFlags::default() } }
+fn request(operation: Operation) -> SendWr<'static> {
+    SendWr { id: 3, sges: &[SEGMENT], operation, flags: SendFlags { signalled: true, ..SendFlags::default() } }
 }
 
-fn bind(window: &mut sys::ibv_mw, remote_key: u32) -> SendRequest<'static> {
-    let window = Handle((&raw mut *window).expose_provenance());
+fn bind(mw: &mut sys::ibv_mw, rkey: u32) -> SendWr<'static> {
+    let mw = Handle((&raw mut *mw).expose_provenance());
     let access = Access { remote_read: true, ..Access::default() };
-    request(Operation::Bind { window, remote_key, region: Handle(0x2000), address: 0x3000, len: 9, access })
+    request(Operation::Bind { mw, rkey, mr: Handle(0x2000), address: 0x3000, len: 9, access })
 }
 
-fn window() -> sys::ibv_mw {
+fn mw() -> sys::ibv_mw {
     sys::ibv_mw { context: null_mut(), pd: null_mut(), rkey: 0x100, handle: 0, type_: 2 }
 }
 
@@ -31,34 +31,34 @@ fn parts(operation: Operation) -> (u32, u64, u32, u32) {
 #[test]
 fn requests_have_the_libraries_layout() {
     let bits = 0x0102_0304_u32;
-    let (address, remote_key) = (0x5000, 6);
+    let (address, rkey) = (0x5000, 6);
     assert_eq!(parts(Operation::Send), (2, 0, 0, 0));
     assert_eq!(parts(Operation::SendImmediate(bits)), (3, 0, 0, bits.to_be()));
     assert_eq!(parts(Operation::SendInvalidate(bits)), (9, 0, 0, bits));
-    assert_eq!(parts(Operation::Write { address, remote_key }), (0, 0x5000, 6, 0));
+    assert_eq!(parts(Operation::Write { address, rkey }), (0, 0x5000, 6, 0));
     let immediate = bits;
-    assert_eq!(parts(Operation::WriteImmediate { address, remote_key, immediate }), (1, 0x5000, 6, bits.to_be()));
-    assert_eq!(parts(Operation::Read { address, remote_key }), (4, 0x5000, 6, 0));
+    assert_eq!(parts(Operation::WriteImmediate { address, rkey, immediate }), (1, 0x5000, 6, bits.to_be()));
+    assert_eq!(parts(Operation::Read { address, rkey }), (4, 0x5000, 6, 0));
     assert_eq!(parts(Operation::InvalidateLocal(bits)), (7, 0, 0, bits));
 }
 
 #[test]
 fn atomic_operations_have_their_numbers() {
-    let (address, remote_key) = (0x5000, 6);
+    let (address, rkey) = (0x5000, 6);
     let numbers = |operation| {
         let raw = raw_send(&request(operation));
         // SAFETY: all members of the union are numbers, and more was written than those are.
         let atomic = unsafe { raw.wr.atomic };
-        assert_eq!((atomic.remote_addr, atomic.rkey, raw.num_sge), (address, remote_key, 1));
+        assert_eq!((atomic.remote_addr, atomic.rkey, raw.num_sge), (address, rkey, 1));
         (raw.opcode, atomic.compare_add, atomic.swap)
     };
-    assert_eq!(numbers(Operation::FetchAdd { address, remote_key, add: 7 }), (6, 7, 0));
-    assert_eq!(numbers(Operation::CompareSwap { address, remote_key, expect: 8, swap: 9 }), (5, 8, 9));
+    assert_eq!(numbers(Operation::FetchAdd { address, rkey, add: 7 }), (6, 7, 0));
+    assert_eq!(numbers(Operation::CompareSwap { address, rkey, expect: 8, swap: 9 }), (5, 8, 9));
 }
 
 #[test]
 fn a_datagram_names_the_way_the_queue_pair_and_its_key() {
-    let raw = raw_send(&request(Operation::Datagram { address: Handle(0x2000), pair: 17, key: 0x1234_5678 }));
+    let raw = raw_send(&request(Operation::Datagram { address: Handle(0x2000), qp: 17, key: 0x1234_5678 }));
     // SAFETY: this member was written.
     let to = unsafe { raw.wr.ud };
     assert_eq!((raw.opcode, raw.num_sge), (2, 1));
@@ -67,12 +67,12 @@ fn a_datagram_names_the_way_the_queue_pair_and_its_key() {
 
 #[test]
 fn segments_are_handed_over_where_they_lie() {
-    let segments = [SEGMENT; 3];
-    let raw = raw_send(&SendRequest { segments: &segments, ..request(Operation::Send) });
-    assert_eq!((raw.sg_list.addr(), raw.num_sge), (segments.as_ptr().addr(), 3));
-    let raw = raw_receive(&ReceiveRequest { id: 8, segments: &segments });
-    assert_eq!((raw.wr_id, raw.sg_list.addr(), raw.num_sge), (8, segments.as_ptr().addr(), 3));
-    // SAFETY: it points at `segments`.
+    let sges = [SEGMENT; 3];
+    let raw = raw_send(&SendWr { sges: &sges, ..request(Operation::Send) });
+    assert_eq!((raw.sg_list.addr(), raw.num_sge), (sges.as_ptr().addr(), 3));
+    let raw = raw_receive(&RecvWr { id: 8, sges: &sges });
+    assert_eq!((raw.wr_id, raw.sg_list.addr(), raw.num_sge), (8, sges.as_ptr().addr(), 3));
+    // SAFETY: it points at `sges`.
     let first = unsafe { *raw.sg_list };
     assert_eq!((first.addr, first.length, first.lkey), (0x1000, 5, 7));
     assert_eq!(raw_send(&request(Operation::InvalidateLocal(1))).num_sge, 0);
@@ -80,28 +80,28 @@ fn segments_are_handed_over_where_they_lie() {
 
 #[test]
 fn a_bind_names_window_region_and_rights() {
-    let mut window = window();
-    let raw = raw_send(&bind(&mut window, 0x101));
+    let mut mw = mw();
+    let raw = raw_send(&bind(&mut mw, 0x101));
     assert_eq!((raw.opcode, raw.num_sge), (8, 0));
     // SAFETY: this member was written.
     let bound = unsafe { raw.bind_mw_tso_union.bind_mw };
-    assert_eq!((bound.mw.cast_const(), bound.rkey, bound.bind_info.mr.addr()), (&raw const window, 0x101, 0x2000));
+    assert_eq!((bound.mw.cast_const(), bound.rkey, bound.bind_info.mr.addr()), (&raw const mw, 0x101, 0x2000));
     assert_eq!((bound.bind_info.addr, bound.bind_info.length, bound.bind_info.mw_access_flags), (0x3000, 9, 4));
 }
 
 #[test]
 fn the_key_of_a_bound_window_is_kept_in_it() {
-    let mut window = window();
-    let request = bind(&mut window, 0x101);
+    let mut mw = mw();
+    let request = bind(&mut mw, 0x101);
     // SAFETY: the window is live.
     unsafe { remember_key(&request) };
-    assert_eq!(window.rkey, 0x101);
+    assert_eq!(mw.rkey, 0x101);
 }
 
 #[test]
 fn a_chunk_has_at_most_one_bind() {
-    let (mut window, send) = (window(), request(Operation::Send));
-    let bind = bind(&mut window, 0x101);
+    let (mut mw, send) = (mw(), request(Operation::Send));
+    let bind = bind(&mut mw, 0x101);
     assert_eq!(send_chunk(&[send; 3]), 3);
     assert_eq!(send_chunk(&[send; CHUNK + 1]), CHUNK);
     assert_eq!(send_chunk(&[bind, send]), 2);
@@ -115,7 +115,7 @@ fn a_chunk_has_at_most_one_bind() {
 /// Posts `len` buffers to a provider that takes `taken` of them and then fails, by naming the next or by naming none.
 /// Returns what was seen there, and the result.
 fn post(len: usize, taken: usize, names: bool) -> (Vec<u64>, Result<(), PostError>) {
-    let requests: Vec<_> = (0..len as u64).map(|id| ReceiveRequest { id, segments: &[] }).collect();
+    let requests: Vec<_> = (0..len as u64).map(|id| RecvWr { id, sges: &[] }).collect();
     let seen = RefCell::new(Vec::new());
     let result = receive_by(&requests, |mut next, bad| {
         while !next.is_null() {

@@ -4,11 +4,11 @@ mod done;
 mod post;
 mod reset;
 
-use super::queue::Owner;
+use super::cq::Owner;
 use super::ring::{Ring, Target};
-use super::sends::Sends;
-use super::{CmId, Error, Exposed, QueueHandle, Region, SharedHandle, destroyed};
-use crate::calls::{Access, Calls, Capacities, Handle, QueuePairConfig, QueuePairState, Transition};
+use super::sends::SendQueue;
+use super::{CmId, CqHandle, Error, ExposedMr, Mr, SrqHandle, destroyed};
+use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpState, Transition};
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -19,23 +19,23 @@ pub enum New {}
 /// Buffers can be posted.
 pub enum Init {}
 /// Messages are received.
-pub enum ReadyToReceive {}
+pub enum Rtr {}
 /// Messages are sent.
-pub enum ReadyToSend {}
+pub enum Rts {}
 /// All that is under way comes back, flushed.
 pub enum Errored {}
 /// All has come back.
 pub enum Drained {}
 
 /// States in which buffers can be posted.
-pub trait TakesBuffers {}
-impl TakesBuffers for Init {}
-impl TakesBuffers for ReadyToReceive {}
-impl TakesBuffers for ReadyToSend {}
+pub trait PostsReceives {}
+impl PostsReceives for Init {}
+impl PostsReceives for Rtr {}
+impl PostsReceives for Rts {}
 
 /// What a queue pair is to be.
 #[derive(Debug, Clone, Copy)]
-pub struct PairConfig {
+pub struct QpConfig {
     /// Requests under way at a time.
     pub sends: u32,
     /// Buffers posted at a time, where they are not shared.
@@ -89,18 +89,18 @@ pub struct PairConfig {
 ///     pair.received(completion);
 /// }
 /// ```
-pub struct QueuePair<C: Calls, S> {
+pub struct Qp<C: Provider, S> {
     core: Box<Core<C>>,
     state: PhantomData<fn() -> S>,
 }
 
-struct Core<C: Calls> {
+struct Core<C: Provider> {
     handle: Handle,
     number: u32,
     owner: Owner,
-    capacities: Capacities,
-    region: Region<C>,
-    sends: Sends<C>,
+    cap: QpCap,
+    mr: Mr<C>,
+    sends: SendQueue<C>,
     /// Buffers that are posted, in order, and the number of the first; `None` is one of memory that is exposed.
     posted: VecDeque<Option<ArenaMut>>,
     first: u32,
@@ -111,57 +111,47 @@ struct Core<C: Calls> {
     /// Whether the peer may do atomic operations.
     has_counters: bool,
     /// What requests have named.
-    exposed: Vec<Exposed<C>>,
+    exposed: Vec<ExposedMr<C>>,
     /// Destroyed after the queue pair.
-    queue: QueueHandle<C>,
-    _shared: Option<SharedHandle<C>>,
+    cq: CqHandle<C>,
+    _shared: Option<SrqHandle<C>>,
 }
 
-impl<C: Calls> QueuePair<C, New> {
-    /// A queue pair for memory of `region`, whose completions go to `queue`. Its buffers are those of `shared`, if there is one.
-    pub fn new(
-        region: &Region<C>,
-        queue: &QueueHandle<C>,
-        shared: Option<&SharedHandle<C>>,
-        config: &PairConfig,
-    ) -> Result<Self, Error> {
-        let calls = region.domain().calls();
-        let capacities = Capacities {
+impl<C: Provider> Qp<C, New> {
+    /// A queue pair for memory of `mr`, whose completions go to `queue`. Its buffers are those of `srq`, if there is one.
+    pub fn new(mr: &Mr<C>, cq: &CqHandle<C>, srq: Option<&SrqHandle<C>>, config: &QpConfig) -> Result<Self, Error> {
+        let provider = mr.pd().provider();
+        let cap = QpCap {
             sends: config.sends,
-            receives: if shared.is_some() { 0 } else { config.receives },
-            send_segments: super::MAX_PIECES as u32,
-            receive_segments: 1,
+            receives: if srq.is_some() { 0 } else { config.receives },
+            send_sges: super::MAX_SGES as u32,
+            recv_sges: 1,
             inline: config.inline,
         };
-        let with = QueuePairConfig {
-            send_queue: queue.0.handle,
-            receive_queue: queue.0.handle,
-            shared: shared.map(|shared| shared.0.handle),
-            capacities,
-        };
+        let with = QpInitAttr { send_cq: cq.0.handle, recv_cq: cq.0.handle, srq: srq.map(|srq| srq.0.handle), cap };
         // SAFETY: all that it names is live.
-        let made = unsafe { calls.create_pair(region.domain().0.handle, &with) };
+        let made = unsafe { provider.create_qp(mr.pd().0.handle, &with) };
         let (handle, number, given) = made.map_err(Error::new("make a queue pair"))?;
-        queue.0.pairs.fetch_add(1, Ordering::Relaxed);
+        cq.0.qps.fetch_add(1, Ordering::Relaxed);
         let owner = Owner::new();
         let inline = given.inline.min(config.inline) as usize;
         let core = Core {
             handle,
             number,
             owner,
-            capacities: given,
-            region: region.clone(),
-            sends: Sends::new(owner, config.sends as usize, inline, config.signal_every, config.list),
-            posted: VecDeque::with_capacity(capacities.receives as usize),
+            cap: given,
+            mr: mr.clone(),
+            sends: SendQueue::new(owner, config.sends as usize, inline, config.signal_every, config.list),
+            posted: VecDeque::with_capacity(cap.receives as usize),
             first: 0,
             ring: None,
             target: None,
             has_counters: false,
             exposed: Vec::new(),
-            queue: queue.clone(),
-            _shared: shared.cloned(),
+            cq: cq.clone(),
+            _shared: srq.cloned(),
         };
-        Ok(QueuePair { core: Box::new(core), state: PhantomData })
+        Ok(Qp { core: Box::new(core), state: PhantomData })
     }
 
     /// Lets its peer write messages to `ring`, which has a slot for each buffer that is posted, in place of sending them.
@@ -178,65 +168,65 @@ impl<C: Calls> QueuePair<C, New> {
     }
 
     /// Brings it into the state in which buffers can be posted.
-    pub fn init(self, port: u8) -> Result<QueuePair<C, Init>, Error> {
+    pub fn init(self, port: u8) -> Result<Qp<C, Init>, Error> {
         // Peers read through windows, which have their own rights; whoever is to read has to be let in here, too.
         let Core { ring, has_counters, .. } = &*self.core;
         let (remote_write, remote_atomic) = (ring.is_some(), *has_counters);
         let access = Access { local_write: true, remote_read: true, remote_write, remote_atomic, ..Access::default() };
-        self.modify(&Transition::Init { port, partition: 0, access }, "make a queue pair ready for buffers")
+        self.modify_qp(&Transition::Init { port, partition: 0, access }, "make a queue pair ready for buffers")
     }
 
     /// As [`init`](Self::init), with what the connection manager knows.
-    pub fn init_by(self, id: &CmId<C>) -> Result<QueuePair<C, Init>, Error> {
-        self.modify_by(id, QueuePairState::Init, "make a queue pair ready for buffers")
+    pub fn init_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
+        self.modify_qp_by_cm(id, QpState::Init, "make a queue pair ready for buffers")
     }
 }
 
-impl<C: Calls> QueuePair<C, Init> {
-    /// As `init_by`, once more: what the peer may do, the connection manager knows only when a
+impl<C: Provider> Qp<C, Init> {
+    /// As `init_by_cm`, once more: what the peer may do, the connection manager knows only when a
     /// connection has been asked for.
-    pub fn init_again_by(self, id: &CmId<C>) -> Result<QueuePair<C, Init>, Error> {
-        self.modify_by(id, QueuePairState::Init, "tell a queue pair what its peer may do")
+    pub fn reinit_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
+        self.modify_qp_by_cm(id, QpState::Init, "tell a queue pair what its peer may do")
     }
 
     /// Lets it receive.
-    pub fn ready_to_receive(self, transition: &Transition) -> Result<QueuePair<C, ReadyToReceive>, Error> {
-        self.modify(transition, "make a queue pair ready to receive")
+    pub fn to_rtr(self, transition: &Transition) -> Result<Qp<C, Rtr>, Error> {
+        self.modify_qp(transition, "make a queue pair ready to receive")
     }
 
-    /// As [`ready_to_receive`](Self::ready_to_receive), with what the connection manager knows.
-    pub fn ready_to_receive_by(self, id: &CmId<C>) -> Result<QueuePair<C, ReadyToReceive>, Error> {
-        self.modify_by(id, QueuePairState::ReadyToReceive, "make a queue pair ready to receive")
+    /// As [`to_rtr`](Self::ready_to_receive), with what the connection manager knows.
+    pub fn to_rtr_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Rtr>, Error> {
+        self.modify_qp_by_cm(id, QpState::Rtr, "make a queue pair ready to receive")
     }
 
     /// It can send: iWARP's connection manager has seen to that, before it says that the connection is established. The device is
     /// not asked: siw, of Linux 6.1, does not tell a queue pair's state.
-    pub fn made_ready_by_iwarp(self) -> QueuePair<C, ReadyToSend> {
-        QueuePair { core: self.core, state: PhantomData }
+    pub fn rts_by_iwarp(self) -> Qp<C, Rts> {
+        Qp { core: self.core, state: PhantomData }
     }
 }
 
-impl<C: Calls> QueuePair<C, ReadyToReceive> {
+impl<C: Provider> Qp<C, Rtr> {
     /// Lets it send.
-    pub fn ready_to_send(self, transition: &Transition) -> Result<QueuePair<C, ReadyToSend>, Error> {
-        self.modify(transition, "make a queue pair ready to send")
+    pub fn to_rts(self, transition: &Transition) -> Result<Qp<C, Rts>, Error> {
+        self.modify_qp(transition, "make a queue pair ready to send")
     }
 
-    /// As [`ready_to_send`](Self::ready_to_send), with what the connection manager knows.
-    pub fn ready_to_send_by(self, id: &CmId<C>) -> Result<QueuePair<C, ReadyToSend>, Error> {
-        self.modify_by(id, QueuePairState::ReadyToSend, "make a queue pair ready to send")
+    /// As [`to_rts`](Self::ready_to_send), with what the connection manager knows.
+    pub fn to_rts_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Rts>, Error> {
+        self.modify_qp_by_cm(id, QpState::Rts, "make a queue pair ready to send")
     }
 }
 
-impl<C: Calls, S> QueuePair<C, S> {
+impl<C: Provider, S> Qp<C, S> {
     /// Its number, which the peer's has to know, and which its completions have.
     pub fn number(&self) -> u32 {
         self.core.number
     }
 
     /// What it holds.
-    pub fn capacities(&self) -> Capacities {
-        self.core.capacities
+    pub fn cap(&self) -> QpCap {
+        self.core.cap
     }
 
     /// The device's name for it, as asynchronous events have it.
@@ -245,41 +235,41 @@ impl<C: Calls, S> QueuePair<C, S> {
     }
 
     /// Lets all that is under way come back, and closes to the peer what it could reach by this queue pair alone.
-    pub fn fail(self) -> Result<QueuePair<C, Errored>, Error> {
-        let mut pair: QueuePair<C, Errored> = self.modify(&Transition::Error, "end a queue pair")?;
-        pair.close();
-        Ok(pair)
+    pub fn fail(self) -> Result<Qp<C, Errored>, Error> {
+        let mut qp: Qp<C, Errored> = self.modify_qp(&Transition::Error, "end a queue pair")?;
+        qp.close();
+        Ok(qp)
     }
 
-    fn modify<T>(self, transition: &Transition, what: &'static str) -> Result<QueuePair<C, T>, Error> {
+    fn modify_qp<T>(self, transition: &Transition, what: &'static str) -> Result<Qp<C, T>, Error> {
         // SAFETY: it is live.
-        unsafe { self.core.region.domain().calls().modify(self.core.handle, transition) }.map_err(Error::new(what))?;
-        Ok(QueuePair { core: self.core, state: PhantomData })
+        unsafe { self.core.mr.pd().provider().modify_qp(self.core.handle, transition) }.map_err(Error::new(what))?;
+        Ok(Qp { core: self.core, state: PhantomData })
     }
 
-    fn modify_by<T>(self, id: &CmId<C>, state: QueuePairState, what: &'static str) -> Result<QueuePair<C, T>, Error> {
+    fn modify_qp_by_cm<T>(self, id: &CmId<C>, state: QpState, what: &'static str) -> Result<Qp<C, T>, Error> {
         // SAFETY: both are live.
-        unsafe { self.core.region.domain().calls().modify_by(self.core.handle, id.handle(), state) }
+        unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state) }
             .map_err(Error::new(what))?;
-        Ok(QueuePair { core: self.core, state: PhantomData })
+        Ok(Qp { core: self.core, state: PhantomData })
     }
 }
 
-impl<C: Calls> Drop for Core<C> {
+impl<C: Provider> Drop for Core<C> {
     fn drop(&mut self) {
-        let calls = self.region.domain().calls().clone();
+        let provider = self.mr.pd().provider().clone();
         if self.sends.has_windows() || self.ring.as_ref().is_some_and(Ring::is_open) {
             // They go first: Linux' Soft-RoCE waits with the queue pair's end for those that are bound to it, for most of a
             // minute. In the state of error, none is any more.
             // SAFETY: it is live.
-            if let Err(error) = unsafe { calls.modify(self.handle, &Transition::Error) } {
+            if let Err(error) = unsafe { provider.modify_qp(self.handle, &Transition::Error) } {
                 tracing::debug!("end a queue pair: {error}");
             }
             self.sends.drop_windows();
             self.ring = None;
         }
         // SAFETY: made in `new`, and nothing else has the handle. What is under way, and the queues, go after this.
-        destroyed("queue pair", unsafe { calls.destroy_pair(self.handle) });
-        self.queue.0.pairs.fetch_sub(1, Ordering::Relaxed);
+        destroyed("queue pair", unsafe { provider.destroy_qp(self.handle) });
+        self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,10 +1,10 @@
 //! Queue pairs of unreliable datagrams: one for all peers.
 
-use super::queue::{NUMBERS, Owner};
-use super::sends::Sends;
-use super::shared::LIST;
-use super::{AddressHandle, Completion, Error, Message, PairConfig, QueueHandle, Refused, Region, destroyed};
-use crate::calls::{Calls, Capacities, Handle, Operation, QueuePairConfig, ROUTE_LEN, Segment, Status, Transition};
+use super::cq::{NUMBERS, Owner};
+use super::sends::SendQueue;
+use super::srq::LIST;
+use super::{Ah, Completion, CqHandle, Error, Message, Mr, PostRefused, QpConfig, destroyed};
+use crate::provider::{GRH_LEN, Handle, Operation, Provider, QpCap, QpInitAttr, Sge, Transition, WcStatus};
 use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
@@ -41,25 +41,25 @@ const PRIVILEGED: u32 = 1 << 31;
 ///     let _ = datagrams.received(completion);
 /// }
 /// ```
-pub struct Datagrams<C: Calls> {
+pub struct UdQp<C: Provider> {
     handle: Handle,
     number: u32,
     owner: Owner,
-    capacities: Capacities,
-    config: PairConfig,
+    cap: QpCap,
+    config: QpConfig,
     port: u8,
     key: u32,
     max_message: usize,
-    region: Region<C>,
-    sends: Sends<C>,
+    mr: Mr<C>,
+    sends: SendQueue<C>,
     /// The way of each request that `sends` holds: devices may look at it until the request is completed.
-    ways: VecDeque<AddressHandle<C>>,
+    ways: VecDeque<Ah<C>>,
     /// Buffers that are posted, in order, and the number of the first.
     posted: VecDeque<ArenaMut>,
     first: u32,
     state: State,
     /// Destroyed after the queue pair.
-    queue: QueueHandle<C>,
+    cq: CqHandle<C>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,23 +78,23 @@ pub struct Datagram {
     /// The message.
     pub payload: Bytes,
     /// The number of the queue pair that sent it, as the packet says.
-    pub pair: u32,
+    pub qp: u32,
     /// The way that it came, where packets have a global route: always over RoCE.
     pub route: Option<Route>,
 }
 
 /// The global route header of a datagram, or, with RoCE version 2, its IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route([u8; ROUTE_LEN]);
+pub struct Route([u8; GRH_LEN]);
 
 impl Route {
     /// As it was received. An IPv4 header is in the last 20 bytes, and those before it mean nothing then.
-    pub fn bytes(&self) -> &[u8; ROUTE_LEN] {
+    pub fn bytes(&self) -> &[u8; GRH_LEN] {
         &self.0
     }
 
     /// The address that it came from, as the packet says; `None` if it is no header. IPv4 ones are mapped into IPv6, as RoCE has
-    /// them, so that it can be the address of a [`Path`](crate::calls::Path).
+    /// them, so that it can be the address of a [`AhAttr`](linerate_rdma_provider::Path).
     pub fn source(&self) -> Option<[u8; 16]> {
         let v4 = &self.0[20..];
         // What is before an IPv4 header may look like one of version 6: its check sum decides (RFC 791, 3.1).
@@ -120,52 +120,45 @@ fn has_check_sum(header: &[u8]) -> bool {
     (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
-impl<C: Calls> Datagrams<C> {
-    /// A queue pair for memory of `region`, whose completions go to `queue`, ready to send and to receive through `port`. Who sends
+impl<C: Provider> UdQp<C> {
+    /// A queue pair for memory of `mr`, whose completions go to `queue`, ready to send and to receive through `port`. Who sends
     /// to it has to name `key` (Q_Key), or one that is chosen at random: it keeps stray datagrams away, and is no secret.
     ///
     /// # Errors
     /// What the device says. iWARP has no datagrams (`EOPNOTSUPP`). A key with the highest bit set is for privileged programs.
-    pub fn new(
-        region: &Region<C>,
-        queue: &QueueHandle<C>,
-        config: &PairConfig,
-        port: u8,
-        key: Option<u32>,
-    ) -> Result<Self, Error> {
-        let domain = region.domain();
-        let mtu = domain.calls().port(port).map_err(Error::new("ask for a port's MTU"))?.mtu;
-        let capacities = Capacities {
+    pub fn new(mr: &Mr<C>, cq: &CqHandle<C>, config: &QpConfig, port: u8, key: Option<u32>) -> Result<Self, Error> {
+        let pd = mr.pd();
+        let mtu = pd.provider().port(port).map_err(Error::new("ask for a port's MTU"))?.mtu;
+        let cap = QpCap {
             sends: config.sends,
             receives: config.receives,
-            send_segments: super::MAX_PIECES as u32,
-            receive_segments: 1,
+            send_sges: super::MAX_SGES as u32,
+            recv_sges: 1,
             inline: config.inline,
         };
-        let with =
-            QueuePairConfig { send_queue: queue.0.handle, receive_queue: queue.0.handle, shared: None, capacities };
+        let with = QpInitAttr { send_cq: cq.0.handle, recv_cq: cq.0.handle, srq: None, cap };
         // SAFETY: all that it names is live.
-        let made = unsafe { domain.calls().create_datagrams(domain.0.handle, &with) };
+        let made = unsafe { pd.provider().create_ud_qp(pd.0.handle, &with) };
         let (handle, number, given) = made.map_err(Error::new("make a queue pair of datagrams"))?;
-        queue.0.pairs.fetch_add(1, Ordering::Relaxed);
+        cq.0.qps.fetch_add(1, Ordering::Relaxed);
         let owner = Owner::new();
-        let config = PairConfig { inline: given.inline.min(config.inline), ..*config };
-        let mut datagrams = Datagrams {
+        let config = QpConfig { inline: given.inline.min(config.inline), ..*config };
+        let mut datagrams = UdQp {
             handle,
             number,
             owner,
-            capacities: given,
+            cap: given,
             config,
             port,
             key: key.unwrap_or_else(|| fastrand::u32(1..PRIVILEGED)),
             max_message: mtu.bytes() as usize,
-            region: region.clone(),
+            mr: mr.clone(),
             sends: sends(owner, &config),
             ways: VecDeque::with_capacity(config.sends as usize),
             posted: VecDeque::with_capacity(config.receives as usize),
             first: 0,
             state: State::Unready,
-            queue: queue.clone(),
+            cq: cq.clone(),
         };
         datagrams.start()?;
         Ok(datagrams)
@@ -173,18 +166,18 @@ impl<C: Calls> Datagrams<C> {
 
     /// Brings it from the state `Reset` to the one in which it sends.
     fn start(&mut self) -> Result<(), Error> {
-        let init = Transition::InitDatagrams { port: self.port, partition: 0, key: self.key };
-        self.modify(&init, "make a queue pair ready for buffers")?;
-        self.modify(&Transition::ReceiveDatagrams, "make a queue pair ready to receive")?;
-        let send = Transition::SendDatagrams { first_packet: fastrand::u32(0..PAIRS) };
-        self.modify(&send, "make a queue pair ready to send")?;
+        let init = Transition::InitUd { port: self.port, partition: 0, key: self.key };
+        self.modify_qp(&init, "make a queue pair ready for buffers")?;
+        self.modify_qp(&Transition::RtrUd, "make a queue pair ready to receive")?;
+        let send = Transition::RtsUd { psn: fastrand::u32(0..PAIRS) };
+        self.modify_qp(&send, "make a queue pair ready to send")?;
         self.state = State::Ready;
         Ok(())
     }
 
-    fn modify(&self, transition: &Transition, what: &'static str) -> Result<(), Error> {
+    fn modify_qp(&self, transition: &Transition, what: &'static str) -> Result<(), Error> {
         // SAFETY: it is live.
-        unsafe { self.region.domain().calls().modify(self.handle, transition) }.map_err(Error::new(what))
+        unsafe { self.mr.pd().provider().modify_qp(self.handle, transition) }.map_err(Error::new(what))
     }
 
     /// Its number, which who sends to it has to know, and which its completions have.
@@ -203,8 +196,8 @@ impl<C: Calls> Datagrams<C> {
     }
 
     /// What it holds.
-    pub fn capacities(&self) -> Capacities {
-        self.capacities
+    pub fn cap(&self) -> QpCap {
+        self.cap
     }
 
     /// Bytes of a message, at most: the port's MTU when it was made.
@@ -214,7 +207,7 @@ impl<C: Calls> Datagrams<C> {
 
     /// Bytes of a buffer, at least: those of the longest message, and those of the route before it.
     pub fn buffer_len(&self) -> usize {
-        ROUTE_LEN + self.max_message
+        GRH_LEN + self.max_message
     }
 
     /// Whether a completion is of this queue pair, and of the time since it was last rebuilt. Others are to be dropped.
@@ -236,16 +229,16 @@ impl<C: Calls> Datagrams<C> {
     }
 
     /// Requests that have not come back, as far as is known.
-    pub fn requests_under_way(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.sends.len()
     }
 
     /// Buffers that have not come back.
-    pub fn buffers_under_way(&self) -> usize {
+    pub fn posted_buffers(&self) -> usize {
         self.posted.len()
     }
 
-    /// Sends a message by `way` to the queue pair numbered `pair` whose Q_Key is `key`, at the next [`flush`](Self::flush), and leaves
+    /// Sends a message by `way` to the queue pair numbered `qp` whose Q_Key is `key`, at the next [`flush`](Self::flush), and leaves
     /// an empty one; with `signalled`, its completion comes. That says that it has left, and nothing of its arrival.
     ///
     /// # Errors
@@ -253,26 +246,26 @@ impl<C: Calls> Datagrams<C> {
     #[inline]
     pub fn send(
         &mut self,
-        way: &AddressHandle<C>,
-        pair: u32,
+        way: &Ah<C>,
+        qp: u32,
         key: u32,
         message: &mut Message,
         signalled: bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PostRefused> {
         if self.room() == 0 {
-            return Err(Refused::NoRoom);
+            return Err(PostRefused::QueueFull);
         }
         if message.len() > self.max_message {
-            return Err(Refused::TooLong);
+            return Err(PostRefused::ExceedsMtu);
         }
-        if !way.is_of(self.region.domain()) {
-            return Err(Refused::OtherDomain);
+        if !way.is_of(self.mr.pd()) {
+            return Err(PostRefused::OtherPd);
         }
-        if pair >= PAIRS {
-            return Err(Refused::NoPair);
+        if qp >= PAIRS {
+            return Err(PostRefused::InvalidQpNum);
         }
-        let datagram = Operation::Datagram { address: way.handle(), pair, key };
-        self.sends.send(&self.region, message, datagram, signalled)?;
+        let datagram = Operation::Datagram { address: way.handle(), qp, key };
+        self.sends.send(&self.mr, message, datagram, signalled)?;
         self.ways.push_back(way.clone());
         Ok(())
     }
@@ -283,10 +276,10 @@ impl<C: Calls> Datagrams<C> {
     /// What was not posted is gone.
     #[inline]
     pub fn flush(&mut self) -> Result<(u64, u64), Error> {
-        let Datagrams { sends, region, handle, .. } = self;
+        let UdQp { sends, mr, handle, .. } = self;
         // SAFETY: it is live, ready to send or in the state of error (nothing waits before), and of the region's domain. The ways are
         // of that, too, and kept in `ways` as long as what `sends` holds. All fields are dropped after it is destroyed.
-        let posted = unsafe { sends.flush(region.domain().calls(), *handle) };
+        let posted = unsafe { sends.flush(mr.pd().provider(), *handle) };
         self.ways.truncate(self.sends.len());
         posted
     }
@@ -297,10 +290,10 @@ impl<C: Calls> Datagrams<C> {
     /// # Panics
     /// If the completion is not of a request of this queue pair.
     #[inline]
-    pub fn sent(&mut self, completion: Completion) -> Result<(), Status> {
+    pub fn sent(&mut self, completion: Completion) -> Result<(), WcStatus> {
         assert!(!completion.is_buffer() && self.owns(&completion), "a completion of something else");
         let before = self.sends.len();
-        let done = self.sends.complete(completion.number(), completion.status(), completion.what());
+        let done = self.sends.complete(completion.number(), completion.status(), completion.opcode());
         self.ways.drain(..before - self.sends.len());
         if done.is_err() {
             self.errored();
@@ -313,31 +306,31 @@ impl<C: Calls> Datagrams<C> {
     /// # Panics
     /// If the completion is not of a buffer of this queue pair.
     #[inline]
-    pub fn received(&mut self, completion: Completion) -> Result<Datagram, Status> {
+    pub fn received(&mut self, completion: Completion) -> Result<Datagram, WcStatus> {
         assert!(completion.is_buffer() && self.owns(&completion), "a completion of something else");
         // They complete in order.
         assert_eq!(completion.number(), self.first, "a completion out of order");
         let mut buffer = self.posted.pop_front().expect("a buffer that is posted");
         self.first = (self.first + 1) % NUMBERS;
-        if completion.status() != Status::Success {
+        if completion.status() != WcStatus::Success {
             self.errored();
             return Err(completion.status());
         }
         let of = completion.inner;
         buffer.truncate(of.len as usize);
-        let route = buffer.first_chunk().filter(|_| of.has_route).map(|&route| Route(route));
+        let route = buffer.first_chunk().filter(|_| of.has_grh).map(|&route| Route(route));
         let mut payload = buffer.freeze();
-        payload.advance(payload.len().min(ROUTE_LEN));
-        Ok(Datagram { payload, pair: of.source, route })
+        payload.advance(payload.len().min(GRH_LEN));
+        Ok(Datagram { payload, qp: of.source, route })
     }
 
     /// Buffers that there is room for.
     #[inline]
-    pub fn buffers_wanted(&self) -> usize {
+    pub fn recv_room(&self) -> usize {
         if self.state == State::Unready {
             return 0;
         }
-        (self.config.receives.min(self.capacities.receives) as usize).saturating_sub(self.posted.len())
+        (self.config.receives.min(self.cap.receives) as usize).saturating_sub(self.posted.len())
     }
 
     /// Posts `buffers`, which lie in the region, as far as there is room. Others are dropped.
@@ -346,9 +339,9 @@ impl<C: Calls> Datagrams<C> {
     /// `EINVAL` at the first one that is shorter than [`buffer_len`](Self::buffer_len): a datagram that does not fit would be lost.
     #[inline]
     pub fn post(&mut self, buffers: impl IntoIterator<Item = ArenaMut>) -> Result<(), Error> {
-        let mut wanted = self.buffers_wanted();
+        let mut wanted = self.recv_room();
         let mut buffers = buffers.into_iter();
-        let mut segments = [Segment { address: 0, len: 0, local_key: 0 }; LIST];
+        let mut sges = [Sge { address: 0, len: 0, lkey: 0 }; LIST];
         let mut is_short = false;
         while !is_short {
             let mut count = 0;
@@ -359,8 +352,8 @@ impl<C: Calls> Datagrams<C> {
                 if is_short {
                     break;
                 }
-                let Some(segment) = self.region.segment(&buffer) else { continue };
-                segments[count] = segment;
+                let Some(sge) = self.mr.sge(&buffer) else { continue };
+                sges[count] = sge;
                 self.posted.push_back(buffer);
                 count += 1;
             }
@@ -368,21 +361,21 @@ impl<C: Calls> Datagrams<C> {
                 break;
             }
             wanted -= count;
-            self.post_noted(&segments[..count])?;
+            self.post_noted(&sges[..count])?;
         }
         let short = || Error::new("post a buffer that is too short")(io::Error::from_raw_os_error(libc::EINVAL));
         if is_short { Err(short()) } else { Ok(()) }
     }
 
-    /// Posts the buffers that were noted last, which `segments` are, as many as one call may.
+    /// Posts the buffers that were noted last, which `sges` are, as many as one call may.
     #[inline]
-    fn post_noted(&mut self, segments: &[Segment]) -> Result<(), Error> {
-        let count = segments.len();
+    fn post_noted(&mut self, sges: &[Sge]) -> Result<(), Error> {
+        let count = sges.len();
         let start = self.posted.len() - count;
-        let requests = self.owner.buffers(self.first + start as u32, segments);
+        let requests = self.owner.buffers(self.first + start as u32, sges);
         // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we keep, until they
         // are completed, the queue pair is reset, or it is destroyed.
-        let posted = unsafe { self.region.domain().calls().post_receive(self.handle, &requests[..count]) };
+        let posted = unsafe { self.mr.pd().provider().post_recv(self.handle, &requests[..count]) };
         posted.map_err(|error| {
             self.posted.truncate(start + error.at.min(count));
             error.into()
@@ -409,7 +402,7 @@ impl<C: Calls> Datagrams<C> {
     /// # Errors
     /// What the device says. Nothing can be posted then, until this succeeds.
     pub fn rebuild(&mut self) -> Result<(), Error> {
-        self.modify(&Transition::Reset, "reset a queue pair")?;
+        self.modify_qp(&Transition::Reset, "reset a queue pair")?;
         self.state = State::Unready;
         // Nothing is under way any more (IBA 10.3.1.1), so that nobody uses what was posted.
         self.owner = Owner::new();
@@ -422,15 +415,15 @@ impl<C: Calls> Datagrams<C> {
 }
 
 /// A send queue that is empty.
-fn sends<C: Calls>(owner: Owner, config: &PairConfig) -> Sends<C> {
-    Sends::new(owner, config.sends as usize, config.inline as usize, config.signal_every, config.list)
+fn sends<C: Provider>(owner: Owner, config: &QpConfig) -> SendQueue<C> {
+    SendQueue::new(owner, config.sends as usize, config.inline as usize, config.signal_every, config.list)
 }
 
-impl<C: Calls> Drop for Datagrams<C> {
+impl<C: Provider> Drop for UdQp<C> {
     fn drop(&mut self) {
         // SAFETY: made in `new`, and nothing else has the handle. What is under way, the ways, and the queue go after this.
-        destroyed("queue pair", unsafe { self.region.domain().calls().destroy_pair(self.handle) });
-        self.queue.0.pairs.fetch_sub(1, Ordering::Relaxed);
+        destroyed("queue pair", unsafe { self.mr.pd().provider().destroy_qp(self.handle) });
+        self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

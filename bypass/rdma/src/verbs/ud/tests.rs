@@ -1,32 +1,32 @@
 use super::*;
-use crate::calls::{AsyncEvent, GidKind, Path};
-use crate::model::{Call, DatagramFaults, DeviceConfig, Fabric, FabricConfig, Live, Model};
-use crate::verbs::{CompletionQueue, Domain};
+use crate::provider::{AhAttr, AsyncEvent, GidKind};
+use crate::verbs::{Cq, Pd};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
+use linerate_rdma_sim::{Call, DatagramFaults, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::sync::Arc;
 
-const CONFIG: PairConfig = PairConfig { sends: 8, receives: 8, inline: 16, signal_every: 4, list: 4 };
+const CONFIG: QpConfig = QpConfig { sends: 8, receives: 8, inline: 16, signal_every: 4, list: 4 };
 
 /// How requests or buffers have ended.
-type Ends<T> = Vec<Result<T, Status>>;
+type Ends<T> = Vec<Result<T, WcStatus>>;
 
 struct End {
-    datagrams: Datagrams<Model>,
-    queue: CompletionQueue<Model>,
-    region: Region<Model>,
+    datagrams: UdQp<SimDevice>,
+    cq: Cq<SimDevice>,
+    mr: Mr<SimDevice>,
     arena: Arena,
-    model: Arc<Model>,
+    sim: Arc<SimDevice>,
 }
 
 impl End {
     fn new(fabric: &Fabric, last: u8, key: Option<u32>) -> Self {
-        let model = fabric.device("model", DeviceConfig::roce([10, 0, 0, last].into()));
+        let sim = fabric.device("model", DeviceConfig::roce([10, 0, 0, last].into()));
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let region = Region::new(&Domain::new(&model).unwrap(), std::slice::from_ref(&arena), false).unwrap();
-        let queue = CompletionQueue::new(&model, 64, None).unwrap();
-        let datagrams = Datagrams::new(&region, queue.handle(), &CONFIG, 1, key).unwrap();
-        End { datagrams, queue, region, arena, model }
+        let mr = Mr::new(&Pd::new(&sim).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let cq = Cq::new(&sim, 64, None).unwrap();
+        let datagrams = UdQp::new(&mr, cq.handle(), &CONFIG, 1, key).unwrap();
+        End { datagrams, cq, mr, arena, sim }
     }
 
     fn post(&mut self, count: usize) {
@@ -34,9 +34,9 @@ impl End {
         self.datagrams.post((0..count).map(|_| self.arena.alloc(len).unwrap())).unwrap();
     }
 
-    fn way(&self, to: &End) -> AddressHandle<Model> {
-        let gid = |end: &End| *end.model.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
-        AddressHandle::new(self.region.domain(), &Path::to(gid(to).raw, 0, &gid(self))).unwrap()
+    fn way(&self, to: &End) -> Ah<SimDevice> {
+        let gid = |end: &End| *end.sim.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
+        Ah::new(self.mr.pd(), &AhAttr::to(gid(to).raw, 0, &gid(self))).unwrap()
     }
 
     fn bytes(&self, text: &[u8]) -> Bytes {
@@ -54,15 +54,15 @@ impl End {
     /// Notes a message for `to`.
     fn send(&mut self, to: &End, text: &[u8], signalled: bool) {
         let (way, mut message) = (self.way(to), self.message(text));
-        let (pair, key) = (to.datagrams.number(), to.datagrams.key());
-        self.datagrams.send(&way, pair, key, &mut message, signalled).unwrap();
+        let (qp, key) = (to.datagrams.number(), to.datagrams.key());
+        self.datagrams.send(&way, qp, key, &mut message, signalled).unwrap();
         assert!(message.is_empty());
     }
 
     /// What has come, and how requests have ended.
     fn poll(&mut self) -> (Ends<Datagram>, Ends<()>) {
         let (mut received, mut sent) = (Vec::new(), Vec::new());
-        for completion in self.queue.poll(64).unwrap() {
+        for completion in self.cq.poll(64).unwrap() {
             if !self.datagrams.owns(&completion) {
                 continue;
             }
@@ -97,18 +97,18 @@ fn one_pair_sends_to_all_and_hears_from_whom() {
     assert_eq!(one.datagrams.flush().unwrap(), (2, 1));
     fabric.run();
     let (_, sent) = one.poll();
-    assert_eq!((sent, one.datagrams.requests_under_way()), (vec![Ok(())], 0));
+    assert_eq!((sent, one.datagrams.outstanding()), (vec![Ok(())], 0));
     let (mut received, _) = other.poll();
     let datagram = received.pop().unwrap().unwrap();
-    assert_eq!((&datagram.payload[..], datagram.pair), (&b"short"[..], one.datagrams.number()));
+    assert_eq!((&datagram.payload[..], datagram.qp), (&b"short"[..], one.datagrams.number()));
     let route = datagram.route.unwrap();
     assert_eq!((route.ip(), route.bytes().len()), (Some([10, 0, 0, 1].into()), 40));
     // The answer goes where it came from.
-    let own = other.model.gids(1).unwrap()[3];
-    let way = AddressHandle::new(other.region.domain(), &Path::to(route.source().unwrap(), 0, &own)).unwrap();
+    let own = other.sim.gids(1).unwrap()[3];
+    let way = Ah::new(other.mr.pd(), &AhAttr::to(route.source().unwrap(), 0, &own)).unwrap();
     one.post(1);
     let mut answer = other.message(b"answer");
-    other.datagrams.send(&way, datagram.pair, one.datagrams.key(), &mut answer, false).unwrap();
+    other.datagrams.send(&way, datagram.qp, one.datagrams.key(), &mut answer, false).unwrap();
     other.datagrams.flush().unwrap();
     fabric.run();
     assert_eq!((one.texts(), third.texts()), (vec![b"answer".to_vec()], vec![vec![7; 1000]]));
@@ -122,8 +122,8 @@ fn pieces_are_sent_from_where_they_lie() {
     let mut message = one.message(&[1; 300]);
     message.push(one.bytes(&[2; 300])).unwrap();
     let place = message.pieces().next().unwrap().as_ptr();
-    let (pair, key) = (other.datagrams.number(), other.datagrams.key());
-    one.datagrams.send(&way, pair, key, &mut message, true).unwrap();
+    let (qp, key) = (other.datagrams.number(), other.datagrams.key());
+    one.datagrams.send(&way, qp, key, &mut message, true).unwrap();
     one.datagrams.flush().unwrap();
     assert_ne!(one.bytes(&[3; 300]).as_ptr(), place, "it is kept until it has left");
     fabric.run();
@@ -135,21 +135,21 @@ fn pieces_are_sent_from_where_they_lie() {
 fn what_cannot_be_sent_comes_back() {
     let (fabric, mut one, other) = ends();
     let (way, foreign) = (one.way(&other), other.way(&one));
-    let (pair, key) = (other.datagrams.number(), other.datagrams.key());
+    let (qp, key) = (other.datagrams.number(), other.datagrams.key());
     assert_eq!(one.datagrams.max_message(), 1024);
     let mut message = one.message(&[1; 1025]);
-    assert_eq!(one.datagrams.send(&way, pair, key, &mut message, true), Err(Refused::TooLong));
+    assert_eq!(one.datagrams.send(&way, qp, key, &mut message, true), Err(PostRefused::ExceedsMtu));
     assert_eq!(message.len(), 1025);
     let mut message = one.message(&[1; 1024]);
-    assert_eq!(one.datagrams.send(&foreign, pair, key, &mut message, true), Err(Refused::OtherDomain));
-    assert_eq!(one.datagrams.send(&way, 1 << 24, key, &mut message, true), Err(Refused::NoPair));
+    assert_eq!(one.datagrams.send(&foreign, qp, key, &mut message, true), Err(PostRefused::OtherPd));
+    assert_eq!(one.datagrams.send(&way, 1 << 24, key, &mut message, true), Err(PostRefused::InvalidQpNum));
     let mut elsewhere = other.message(&[1; 100]);
-    assert_eq!(one.datagrams.send(&way, pair, key, &mut elsewhere, true), Err(Refused::NotInRegion));
+    assert_eq!(one.datagrams.send(&way, qp, key, &mut elsewhere, true), Err(PostRefused::NotRegistered));
     assert_eq!(one.datagrams.flush().unwrap(), (0, 0));
     for _ in 0..8 {
-        one.datagrams.send(&way, pair, key, &mut one.message(b"x"), false).unwrap();
+        one.datagrams.send(&way, qp, key, &mut one.message(b"x"), false).unwrap();
     }
-    assert_eq!(one.datagrams.send(&way, pair, key, &mut message, true), Err(Refused::NoRoom));
+    assert_eq!(one.datagrams.send(&way, qp, key, &mut message, true), Err(PostRefused::QueueFull));
     assert_eq!(message.len(), 1024);
     one.datagrams.flush().unwrap();
     fabric.run();
@@ -181,10 +181,10 @@ fn what_could_not_be_posted_is_gone_with_its_way() {
     let (fabric, mut one, mut other) = ends();
     other.post(8);
     // Lists are of four.
-    fabric.fail_call(&one.model, Call::PostSend, 1, libc::EIO);
+    fabric.fail_call(&one.sim, Call::PostSend, 1, libc::EIO);
     (0..6).for_each(|_| one.send(&other, b"x", false));
     assert_eq!(one.datagrams.flush().unwrap_err().error.raw_os_error(), Some(libc::EIO));
-    assert_eq!((one.datagrams.requests_under_way(), fabric.live().addresses), (4, 4));
+    assert_eq!((one.datagrams.outstanding(), fabric.live().addresses), (4, 4));
     fabric.run();
     assert_eq!((one.poll().1.len(), other.texts().len(), fabric.live().addresses), (1, 4, 0));
 }
@@ -197,9 +197,9 @@ fn buffers_are_long_enough_and_no_more_than_there_is_room_for() {
     let lengths = [len, len - 1, len];
     let error = other.datagrams.post(lengths.map(|len| other.arena.alloc(len).unwrap())).unwrap_err();
     assert_eq!(error.error.raw_os_error(), Some(libc::EINVAL));
-    assert_eq!((other.datagrams.buffers_under_way(), other.datagrams.buffers_wanted()), (1, 7));
+    assert_eq!((other.datagrams.posted_buffers(), other.datagrams.recv_room()), (1, 7));
     other.post(20);
-    assert_eq!((other.datagrams.buffers_under_way(), other.datagrams.buffers_wanted()), (8, 0));
+    assert_eq!((other.datagrams.posted_buffers(), other.datagrams.recv_room()), (8, 0));
     for round in 0..10 {
         (0..8).for_each(|_| one.send(&other, &[round; 1024], false));
         one.datagrams.flush().unwrap();
@@ -209,13 +209,13 @@ fn buffers_are_long_enough_and_no_more_than_there_is_room_for() {
         other.post(8);
     }
     assert_eq!(fabric.datagram_counts().no_buffer, 0);
-    fabric.fail_call(&other.model, Call::PostReceive, 0, libc::EIO);
+    fabric.fail_call(&other.sim, Call::PostReceive, 0, libc::EIO);
     (0..8).for_each(|_| one.send(&other, b"x", false));
     one.datagrams.flush().unwrap();
     fabric.run();
     assert_eq!(other.texts().len(), 8);
     assert!(other.datagrams.post([other.arena.alloc(len).unwrap()]).is_err());
-    assert_eq!(other.datagrams.buffers_under_way(), 0);
+    assert_eq!(other.datagrams.posted_buffers(), 0);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn lost_ones_are_missed_by_nobody_and_late_ones_come() {
     fabric.set_datagram_faults(DatagramFaults { lost_percent: 50, delay_steps: 10 });
     let mut came = Vec::new();
     for number in 0..40 {
-        other.post(other.datagrams.buffers_wanted());
+        other.post(other.datagrams.recv_room());
         one.send(&other, &[number], true);
         one.datagrams.flush().unwrap();
         if number % 8 == 7 {
@@ -242,18 +242,18 @@ fn one_that_has_failed_says_so_and_is_rebuilt_with_its_number_and_key() {
     let (fabric, mut one, mut other) = ends();
     let (number, key) = (one.datagrams.number(), one.datagrams.key());
     one.post(8);
-    fabric.fail_request(number, 0, Status::LocalQueuePair);
+    fabric.fail_request(number, 0, WcStatus::LocalQp);
     (0..3).for_each(|_| one.send(&other, b"x", true));
     one.datagrams.flush().unwrap();
     assert!(!one.datagrams.is_errored());
     fabric.run();
     let (received, sent) = one.poll();
-    assert_eq!(sent, [Err(Status::LocalQueuePair), Err(Status::Flushed), Err(Status::Flushed)]);
-    assert!(received.len() == 8 && received.iter().all(|end| matches!(end, Err(Status::Flushed))));
+    assert_eq!(sent, [Err(WcStatus::LocalQp), Err(WcStatus::Flushed), Err(WcStatus::Flushed)]);
+    assert!(received.len() == 8 && received.iter().all(|end| matches!(end, Err(WcStatus::Flushed))));
     assert!(one.datagrams.is_errored());
     one.datagrams.rebuild().unwrap();
     assert!(!one.datagrams.is_errored());
-    assert_eq!((one.datagrams.number(), one.datagrams.key(), one.datagrams.buffers_wanted()), (number, key, 8));
+    assert_eq!((one.datagrams.number(), one.datagrams.key(), one.datagrams.recv_room()), (number, key, 8));
     other.post(1);
     one.post(1);
     one.send(&other, b"ping", true);
@@ -269,16 +269,16 @@ fn what_was_under_way_before_it_was_rebuilt_is_gone_and_its_completions_are_nobo
     let (fabric, mut one, other) = ends();
     fabric.pair_fatal(one.datagrams.number());
     one.post(3);
-    let event = one.model.async_event().unwrap();
-    assert_eq!(event, Some(AsyncEvent::PairFatal(one.datagrams.handle())));
+    let event = one.sim.async_event().unwrap();
+    assert_eq!(event, Some(AsyncEvent::QpFatal(one.datagrams.handle())));
     one.datagrams.errored();
     assert!(one.datagrams.is_errored());
     one.send(&other, b"x", true);
     one.datagrams.flush().unwrap();
-    assert_eq!((fabric.live().addresses, one.datagrams.buffers_under_way()), (1, 3));
+    assert_eq!((fabric.live().addresses, one.datagrams.posted_buffers()), (1, 3));
     one.datagrams.rebuild().unwrap();
-    assert_eq!((fabric.live().addresses, one.datagrams.buffers_under_way()), (0, 0));
-    assert_eq!(one.datagrams.requests_under_way(), 0);
+    assert_eq!((fabric.live().addresses, one.datagrams.posted_buffers()), (0, 0));
+    assert_eq!(one.datagrams.outstanding(), 0);
     fabric.run();
     let (received, sent) = one.poll();
     assert!(received.is_empty() && sent.is_empty());
@@ -288,14 +288,14 @@ fn what_was_under_way_before_it_was_rebuilt_is_gone_and_its_completions_are_nobo
 fn one_that_cannot_be_rebuilt_takes_nothing_until_it_is() {
     let (fabric, mut one, other) = ends();
     for steps in 1..4 {
-        fabric.fail_call(&one.model, Call::Modify, steps, libc::EIO);
+        fabric.fail_call(&one.sim, Call::Modify, steps, libc::EIO);
         assert!(one.datagrams.rebuild().is_err());
         assert!(one.datagrams.is_errored());
-        assert_eq!((one.datagrams.room(), one.datagrams.buffers_wanted()), (0, 0));
+        assert_eq!((one.datagrams.room(), one.datagrams.recv_room()), (0, 0));
         let (way, mut message) = (one.way(&other), one.message(b"x"));
-        assert_eq!(one.datagrams.send(&way, 1, 1, &mut message, true), Err(Refused::NoRoom));
+        assert_eq!(one.datagrams.send(&way, 1, 1, &mut message, true), Err(PostRefused::QueueFull));
         one.datagrams.rebuild().unwrap();
-        assert_eq!((one.datagrams.room(), one.datagrams.buffers_wanted()), (8, 8));
+        assert_eq!((one.datagrams.room(), one.datagrams.recv_room()), (8, 8));
     }
 }
 
@@ -305,12 +305,12 @@ fn nothing_is_left_of_one_that_is_dropped_or_could_not_be_made() {
     one.post(4);
     one.send(&other, b"x", false);
     one.datagrams.flush().unwrap();
-    assert_eq!(one.queue.handle().pairs(), 1);
-    fabric.fail_call(&one.model, Call::Modify, 2, libc::EIO);
-    let made = Datagrams::new(&one.region, one.queue.handle(), &CONFIG, 1, None);
+    assert_eq!(one.cq.handle().qps(), 1);
+    fabric.fail_call(&one.sim, Call::Modify, 2, libc::EIO);
+    let made = UdQp::new(&one.mr, one.cq.handle(), &CONFIG, 1, None);
     assert_eq!(made.err().unwrap().error.raw_os_error(), Some(libc::EIO));
-    assert!(Datagrams::new(&one.region, one.queue.handle(), &CONFIG, 2, None).is_err());
-    assert_eq!((one.queue.handle().pairs(), fabric.live().pairs), (1, 2));
+    assert!(UdQp::new(&one.mr, one.cq.handle(), &CONFIG, 2, None).is_err());
+    assert_eq!((one.cq.handle().qps(), fabric.live().qps), (1, 2));
     drop((one, other));
     assert_eq!(fabric.live(), Live::default());
 }
@@ -318,30 +318,29 @@ fn nothing_is_left_of_one_that_is_dropped_or_could_not_be_made() {
 #[test]
 fn a_buffer_without_a_route_or_too_short_for_one_is_no_harm() {
     let (_fabric, mut one, _other) = ends();
-    for (number, len, has_route, payload) in
-        [(0, 45, false, 5), (1, 39, true, 0), (2, 0, true, 0), (3, 9999, true, 1024)]
+    for (number, len, has_grh, payload) in [(0, 45, false, 5), (1, 39, true, 0), (2, 0, true, 0), (3, 9999, true, 1024)]
     {
         one.post(1);
-        let inner = crate::calls::WorkCompletion {
+        let inner = crate::provider::WorkCompletion {
             id: one.datagrams.owner.buffer(number),
-            status: Status::Success,
-            what: crate::calls::Completed::Receive,
+            status: WcStatus::Success,
+            opcode: crate::provider::WcOpcode::Receive,
             len,
-            pair: one.datagrams.number(),
+            qp: one.datagrams.number(),
             immediate: None,
             invalidated: None,
             source: 5,
-            has_route,
+            has_grh,
         };
         let datagram = one.datagrams.received(Completion { inner }).unwrap();
-        assert_eq!((datagram.payload.len(), datagram.pair), (payload, 5));
-        assert_eq!(datagram.route.is_some(), has_route && len >= 40);
+        assert_eq!((datagram.payload.len(), datagram.qp), (payload, 5));
+        assert_eq!(datagram.route.is_some(), has_grh && len >= 40);
     }
 }
 
 #[test]
 fn a_route_is_read_whichever_version_it_has() {
-    let mut bytes = [0; ROUTE_LEN];
+    let mut bytes = [0; GRH_LEN];
     assert_eq!(Route(bytes).source(), None);
     bytes[20..].copy_from_slice(&[0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0x66, 0xaf, 10, 0, 0, 1, 10, 0, 0, 2]);
     assert_eq!(Route(bytes).ip(), Some([10, 0, 0, 1].into()));

@@ -1,9 +1,9 @@
 //! Ends whose peer goes, whose link does, whose device or calls fail, and who are told to end.
 
 use super::*;
-use crate::calls::Status;
-use crate::model::Call;
 use linerate_bypass::time::Clock;
+use linerate_rdma::provider::WcStatus;
+use linerate_rdma_sim::Call;
 
 /// Long ones, of all kinds.
 fn lasting() -> impl Iterator<Item = Parameters> {
@@ -39,7 +39,7 @@ fn who_is_left_alone_ends_and_leaves_nothing() {
             }
             rig.fabric.vanish(&rig.devices[killed], says_so);
             let left = 1 - killed;
-            let is_waiting = left == 0 && rig.fabric.live_of(&rig.devices[0]).pairs == 0;
+            let is_waiting = left == 0 && rig.fabric.live_of(&rig.devices[0]).qps == 0;
             if is_waiting {
                 // A server that nobody has asked yet waits on.
                 continue;
@@ -66,7 +66,7 @@ fn who_is_left_alone_ends_and_leaves_nothing() {
 fn a_device_that_fails_ends_both() {
     for (seed, parameters) in (0..).zip(lasting()) {
         let mut rig = Rig::new(seed, parameters);
-        rig.run_until(|rig| rig.fabric.counters().values().map(|pair| pair.requests).sum::<u64>() > 30);
+        rig.run_until(|rig| rig.fabric.counters().values().map(|qp| qp.requests).sum::<u64>() > 30);
         rig.fabric.fatal(&rig.devices[seed as usize % 2]);
         for which in [0, 1] {
             run_until_ended(&mut rig, which);
@@ -80,12 +80,12 @@ fn a_device_that_fails_ends_both() {
 fn a_link_that_is_down_for_good_is_noticed() {
     for (seed, parameters) in (0..).zip(lasting()) {
         let mut rig = Rig::new(seed, parameters);
-        rig.run_until(|rig| rig.fabric.counters().values().map(|pair| pair.requests).sum::<u64>() > 30);
+        rig.run_until(|rig| rig.fabric.counters().values().map(|qp| qp.requests).sum::<u64>() > 30);
         rig.fabric.port_down(&rig.devices[0]);
         for which in [1, 0] {
             run_until_ended(&mut rig, which);
             assert!(
-                matches!(rig.result(which), Err(PerfError::Request { status: Status::RetryExceeded, .. })),
+                matches!(rig.result(which), Err(PerfError::Request { status: WcStatus::RetryExceeded, .. })),
                 "{parameters:?}: {:?}",
                 rig.result(which)
             );

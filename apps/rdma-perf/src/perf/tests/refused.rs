@@ -2,7 +2,7 @@
 
 use super::super::Refusal;
 use super::*;
-use crate::verbs::{CmNews, EventChannel};
+use linerate_rdma::verbs::{CmNotification, EventChannel};
 
 const SEND: Test = Test { verb: Verb::Send, kind: Kind::Latency };
 const READ: Test = Test { verb: Verb::Read, kind: Kind::Bandwidth };
@@ -75,7 +75,7 @@ fn another_program_is_not_taken_for_a_server() {
     listener.listen(SERVER, 1).unwrap();
     while !rig.has_ended(1) {
         rig.step();
-        if let Some(CmNews::Request { id, .. }) = channel.next_event().unwrap() {
+        if let Some(CmNotification::Request { id, .. }) = channel.next_event().unwrap() {
             id.reject(b"this is another program").unwrap();
         }
     }

@@ -3,15 +3,15 @@
 use super::parameters::{AtomicKind, Kind, Place, Verb};
 use super::prepared::Prepared;
 use super::{Parameters, PerfError, Turn};
-use crate::calls::{Calls, Status};
-use crate::verbs::{Atomic, Message, QueuePair, ReadyToSend};
 use linerate_bypass::time::{Duration, Instant};
+use linerate_rdma::provider::{Provider, WcStatus};
+use linerate_rdma::verbs::{Atomic, Message, Qp, Rts};
 
 /// Completions that are polled at a time, as perftest does.
 const BATCH: usize = 16;
 
 /// An end whose connection is made.
-pub(super) struct Run<C: Calls> {
+pub(super) struct Run<C: Provider> {
     parameters: Parameters,
     is_client: bool,
     /// Whether it has requests that are measured.
@@ -19,7 +19,7 @@ pub(super) struct Run<C: Calls> {
     /// Whether it may begin.
     is_begun: bool,
     prepared: Prepared<C>,
-    pair: QueuePair<C, ReadyToSend>,
+    qp: Qp<C, Rts>,
     /// The peer's memory.
     place: (u64, u32),
     /// Requests that were posted, of those that are measured.
@@ -41,22 +41,16 @@ pub(super) struct Run<C: Calls> {
     is_gone: bool,
 }
 
-impl<C: Calls> Run<C> {
-    pub fn new(
-        parameters: Parameters,
-        is_client: bool,
-        prepared: Prepared<C>,
-        pair: QueuePair<C, ReadyToSend>,
-        place: Place,
-    ) -> Self {
+impl<C: Provider> Run<C> {
+    pub fn new(parameters: Parameters, is_client: bool, prepared: Prepared<C>, qp: Qp<C, Rts>, place: Place) -> Self {
         Run {
             parameters,
             is_client,
             sends: is_client || parameters.is_mutual(),
             is_begun: is_client,
             prepared,
-            pair,
-            place: (place.address, place.remote_key),
+            qp,
+            place: (place.address, place.rkey),
             posted: 0,
             received: 0,
             seen: 0,
@@ -86,13 +80,13 @@ impl<C: Calls> Run<C> {
 
     /// Messages that this end has had done: its own, or where it has none, those that came to it.
     pub fn messages(&self) -> u64 {
-        let under_way = match self.parameters.test.kind {
+        let unacked = match self.parameters.test.kind {
             _ if self.through.is_some() => 0,
             // That they are done is known by what comes back.
             Kind::Latency => 1,
-            Kind::Bandwidth => self.pair.requests_under_way() as u64,
+            Kind::Bandwidth => self.qp.outstanding() as u64,
         };
-        if self.sends { self.posted.saturating_sub(under_way) } else { self.received }
+        if self.sends { self.posted.saturating_sub(unacked) } else { self.received }
     }
 
     /// How long they took, from the first to the last.
@@ -110,9 +104,9 @@ impl<C: Calls> Run<C> {
 
     /// Asks whether the peer is there, unless something is under way that tells.
     pub fn probe(&mut self) -> Result<(), PerfError> {
-        if self.pair.requests_under_way() == 0 || self.pair.is_silent() {
-            self.pair.probe();
-            self.pair.flush()?;
+        if self.qp.outstanding() == 0 || self.qp.is_silent() {
+            self.qp.probe();
+            self.qp.flush()?;
         }
         Ok(())
     }
@@ -130,11 +124,11 @@ impl<C: Calls> Run<C> {
             }
             if self.is_through() {
                 self.through = Some(now());
-                self.pair.send(&mut Message::new(), true).map_err(|_| PerfError::Broken("its queue has no room"))?;
-                self.pair.flush()?;
+                self.qp.send(&mut Message::new(), true).map_err(|_| PerfError::Broken("its queue has no room"))?;
+                self.qp.flush()?;
                 return Ok(if turn == Turn::Idle { Turn::Worked } else { turn });
             }
-        } else if self.heard && self.pair.requests_under_way() == 0 {
+        } else if self.heard && self.qp.outstanding() == 0 {
             return Ok(Turn::Over);
         }
         match turn {
@@ -155,7 +149,7 @@ impl<C: Calls> Run<C> {
         let has_all = self.received == self.expected();
         if self.sends {
             let has_seen = self.seen == messages || test.verb != Verb::Write || test.kind != Kind::Latency;
-            self.posted == messages && self.pair.requests_under_way() == 0 && has_all && has_seen
+            self.posted == messages && self.qp.outstanding() == 0 && has_all && has_seen
         } else if self.expected() > 0 {
             has_all
         } else {
@@ -172,24 +166,24 @@ impl<C: Calls> Run<C> {
     fn poll(&mut self, now: &impl Fn() -> Instant) -> Result<bool, PerfError> {
         let before = self.received;
         let expected = self.expected();
-        let Run { prepared, pair, parameters, received, heard, .. } = self;
+        let Run { prepared, qp, parameters, received, heard, .. } = self;
         let completions = prepared.queue.poll(BATCH)?;
         let any = completions.len() > 0;
-        let mut failed: Option<Status> = None;
+        let mut failed: Option<WcStatus> = None;
         // What went wrong first, and not what was flushed then.
-        let fail = |failed: &mut Option<Status>, status| {
-            if failed.is_none_or(|before| before == Status::Flushed) {
+        let fail = |failed: &mut Option<WcStatus>, status| {
+            if failed.is_none_or(|before| before == WcStatus::Flushed) {
                 *failed = Some(status);
             }
         };
         for completion in completions {
             if !completion.is_buffer() {
-                if let Err(status) = pair.sent(completion) {
+                if let Err(status) = qp.sent(completion) {
                     fail(&mut failed, status);
                 }
                 continue;
             }
-            match pair.arrived(completion) {
+            match qp.arrived(completion) {
                 Err(status) => fail(&mut failed, status),
                 Ok(_) if *heard => return Err(PerfError::Broken("it sends more after its last message")),
                 Ok(0) if *received < expected => return Err(PerfError::Broken("its last message comes too early")),
@@ -214,9 +208,9 @@ impl<C: Calls> Run<C> {
     /// Posts as many buffers as there are messages to come for, and one for the last.
     fn post_again(&mut self) -> Result<(), PerfError> {
         let to_come = self.expected() + 1 - self.buffers.min(self.expected() + 1);
-        let count = (self.pair.buffers_wanted() as u64).min(to_come);
+        let count = (self.qp.recv_room() as u64).min(to_come);
         self.buffers += count;
-        self.pair.post_exposed(&self.prepared.theirs, self.prepared.buffer.clone(), count as usize)?;
+        self.qp.post_recv_mr(&self.prepared.theirs, self.prepared.buffer.clone(), count as usize)?;
         Ok(())
     }
 
@@ -224,10 +218,10 @@ impl<C: Calls> Run<C> {
     fn one(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
         let Parameters { test, size, messages, .. } = self.parameters;
         let last = size as usize - 1;
-        let under_way = self.pair.requests_under_way();
+        let unacked = self.qp.outstanding();
         let came = match test.verb {
             Verb::Send => self.received,
-            Verb::Write if under_way > 0 => return Ok(Turn::Idle),
+            Verb::Write if unacked > 0 => return Ok(Turn::Idle),
             Verb::Write => {
                 // The byte that is written last counts the messages.
                 if self.sends && self.seen < messages && self.prepared.theirs.load(last) == (self.seen + 1) as u8 {
@@ -235,11 +229,11 @@ impl<C: Calls> Run<C> {
                 }
                 self.seen
             }
-            Verb::Read | Verb::Atomic(_) if under_way > 0 || !self.sends => return Ok(Turn::Idle),
+            Verb::Read | Verb::Atomic(_) if unacked > 0 || !self.sends => return Ok(Turn::Idle),
             Verb::Read | Verb::Atomic(_) => self.posted,
         };
         // One is kept for the last message.
-        let has_room = self.pair.room() > 1;
+        let has_room = self.qp.room() > 1;
         let is_due = if self.is_client { came == self.posted } else { came > self.posted };
         if self.posted == messages || !is_due || !has_room {
             return Ok(Turn::Idle);
@@ -249,7 +243,7 @@ impl<C: Calls> Run<C> {
             self.prepared.ours.store(last, (self.posted + 1) as u8);
         }
         self.request()?;
-        self.pair.flush()?;
+        self.qp.flush()?;
         let since = posted.since(std::mem::replace(&mut self.last, posted));
         if self.posted == 1 {
             self.first = Some(posted);
@@ -267,7 +261,7 @@ impl<C: Calls> Run<C> {
         let mut turn = Turn::Idle;
         loop {
             let count = (messages - self.posted).min(list.into()) as usize;
-            if count == 0 || self.pair.requests_under_way() + count > tx_depth.into() {
+            if count == 0 || self.qp.outstanding() + count > tx_depth.into() {
                 return Ok(turn);
             }
             if self.posted == 0 {
@@ -276,7 +270,7 @@ impl<C: Calls> Run<C> {
             for _ in 0..count {
                 self.request()?;
             }
-            self.pair.flush()?;
+            self.qp.flush()?;
             turn = Turn::Worked;
         }
     }
@@ -285,17 +279,17 @@ impl<C: Calls> Run<C> {
     fn request(&mut self) -> Result<(), PerfError> {
         let Parameters { test, size, messages, .. } = self.parameters;
         self.posted += 1;
-        let Run { prepared: Prepared { ours, .. }, pair, place, .. } = self;
+        let Run { prepared: Prepared { ours, .. }, qp, place, .. } = self;
         let (part, is_last) = (0..size as usize, self.posted == messages);
         let noted = match test.verb {
-            Verb::Send => pair.send_exposed(ours, part, is_last),
-            Verb::Write => pair.write_exposed(ours, part, *place, is_last),
-            Verb::Read => pair.read_exposed(ours, part, *place, is_last),
+            Verb::Send => qp.send_from_mr(ours, part, is_last),
+            Verb::Write => qp.write_from_mr(ours, part, *place, is_last),
+            Verb::Read => qp.read_into_mr(ours, part, *place, is_last),
             // As perftest: the numbers do not matter to the device.
-            Verb::Atomic(AtomicKind::FetchAdd) => pair.atomic_exposed(ours, 0, Atomic::FetchAdd(1), *place, is_last),
+            Verb::Atomic(AtomicKind::FetchAdd) => qp.atomic_into_mr(ours, 0, Atomic::FetchAdd(1), *place, is_last),
             Verb::Atomic(AtomicKind::CompareSwap) => {
                 let atomic = Atomic::CompareSwap { expect: 0, swap: 1 };
-                pair.atomic_exposed(ours, 0, atomic, *place, is_last)
+                qp.atomic_into_mr(ours, 0, atomic, *place, is_last)
             }
         };
         noted.map_err(|_| PerfError::Broken("its queue has no room"))

@@ -4,10 +4,10 @@ use super::parameters::{Ask, Place};
 use super::prepared::Prepared;
 use super::run::Run;
 use super::{Parameters, PerfError, Refusal, Test};
-use crate::calls::{Calls, CmEvent, CmEventKind, CmParameters, DeviceLimits, Private, TransportKind};
-use crate::rest::wait;
-use crate::verbs::{CmId, CmNews, Error, EventChannel, Init, New, QueuePair};
 use linerate_bypass::time::{Clock, Duration, Instant};
+use linerate_rdma::provider::{CmConnParam, CmEvent, CmEventKind, DeviceLimits, PrivateData, Provider, TransportKind};
+use linerate_rdma::verbs::{CmId, CmNotification, Error, EventChannel, Init, New, Qp};
+use linerate_rdma::wait_readable;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -54,12 +54,12 @@ pub struct Outcome {
 }
 
 /// An end of a test.
-pub struct End<C: Calls> {
+pub struct End<C: Provider> {
     stage: Stage<C>,
     /// Where a server listens.
     listener: Option<CmId<C>>,
     channel: EventChannel<C>,
-    calls: Arc<C>,
+    provider: Arc<C>,
     limits: DeviceLimits,
     message: u32,
     purpose: Purpose,
@@ -76,7 +76,7 @@ enum Purpose {
     Ask(Parameters),
 }
 
-enum Stage<C: Calls> {
+enum Stage<C: Provider> {
     /// A server that nobody has asked.
     Waiting,
     /// A connection that is being made.
@@ -85,21 +85,21 @@ enum Stage<C: Calls> {
     Made { run: Run<C>, id: CmId<C> },
 }
 
-struct Making<C: Calls> {
+struct Making<C: Provider> {
     parameters: Parameters,
     prepared: Prepared<C>,
     /// Until it is asked for, a client's has no state; then it can take buffers.
-    pair: Option<QueuePair<C, Init>>,
-    new: Option<QueuePair<C, New>>,
+    qp: Option<Qp<C, Init>>,
+    new: Option<Qp<C, New>>,
     /// The peer's memory, as far as it is known.
     place: Option<Place>,
     id: CmId<C>,
 }
 
-impl<C: Calls> End<C> {
+impl<C: Provider> End<C> {
     /// A server for one client, of `test`, listening at `address`.
-    pub fn server(calls: &Arc<C>, test: Test, address: SocketAddr) -> Result<Self, PerfError> {
-        let mut end = End::new(calls, Purpose::Serve(test))?;
+    pub fn server(provider: &Arc<C>, test: Test, address: SocketAddr) -> Result<Self, PerfError> {
+        let mut end = End::new(provider, Purpose::Serve(test))?;
         let mut listener = end.channel.id()?;
         listener.listen(address, 16)?;
         end.listener = Some(listener);
@@ -107,21 +107,21 @@ impl<C: Calls> End<C> {
     }
 
     /// A client of the server at `remote`.
-    pub fn client(calls: &Arc<C>, parameters: Parameters, remote: SocketAddr) -> Result<Self, PerfError> {
-        let mut end = End::new(calls, Purpose::Ask(parameters))?;
+    pub fn client(provider: &Arc<C>, parameters: Parameters, remote: SocketAddr) -> Result<Self, PerfError> {
+        let mut end = End::new(provider, Purpose::Ask(parameters))?;
         parameters.check(&end.limits, end.message).map_err(PerfError::Here)?;
         end.begin(parameters, remote)?;
         Ok(end)
     }
 
-    fn new(calls: &Arc<C>, purpose: Purpose) -> Result<Self, PerfError> {
-        let limits = calls.limits().map_err(Error::of("query the device"))?;
-        let message = calls.port(1).map_err(Error::of("query the device's port"))?.message;
+    fn new(provider: &Arc<C>, purpose: Purpose) -> Result<Self, PerfError> {
+        let limits = provider.limits().map_err(Error::of("query the device"))?;
+        let message = provider.port(1).map_err(Error::of("query the device's port"))?.message;
         Ok(End {
             stage: Stage::Waiting,
             listener: None,
-            channel: EventChannel::new(calls)?,
-            calls: calls.clone(),
+            channel: EventChannel::new(provider)?,
+            provider: provider.clone(),
             limits,
             message,
             purpose,
@@ -137,13 +137,13 @@ impl<C: Calls> End<C> {
 
     /// A client begins.
     fn begin(&mut self, parameters: Parameters, remote: SocketAddr) -> Result<(), PerfError> {
-        let (prepared, pair) = Prepared::new(&self.calls, &self.limits, &parameters, true)?;
+        let (prepared, qp) = Prepared::new(&self.provider, &self.limits, &parameters, true)?;
         let mut id = self.channel.id()?;
         id.resolve_address(remote, RESOLVE_MS).map_err(|error| {
             tracing::debug!("{error}");
             PerfError::Unreachable
         })?;
-        let making = Making { parameters, prepared, pair: None, new: Some(pair), place: None, id };
+        let making = Making { parameters, prepared, qp: None, new: Some(qp), place: None, id };
         self.stage = Stage::Making { making, until: None };
         Ok(())
     }
@@ -161,7 +161,7 @@ impl<C: Calls> End<C> {
                 Turn::Trip(time) => trip(time),
                 Turn::Worked => {}
                 Turn::Idle if matches!(self.stage, Stage::Made { .. }) => std::hint::spin_loop(),
-                Turn::Idle => wait([self.channel.as_fd()], LOOK_AROUND)?,
+                Turn::Idle => wait_readable([self.channel.as_fd()], LOOK_AROUND)?,
             }
             if is_over() {
                 return Err(PerfError::Interrupted(self.outcome().messages));
@@ -230,7 +230,7 @@ impl<C: Calls> End<C> {
     #[cfg(test)]
     pub(super) fn pretend(&mut self, other: Parameters) -> bool {
         match &mut self.stage {
-            Stage::Making { making: Making { pair: Some(_), parameters, .. }, .. } => {
+            Stage::Making { making: Making { qp: Some(_), parameters, .. }, .. } => {
                 *parameters = other;
                 true
             }
@@ -256,8 +256,8 @@ impl<C: Calls> End<C> {
         while let Some(news) = self.channel.next_event()? {
             any = true;
             match news {
-                CmNews::Request { id, event, .. } => self.request(id, &event, now),
-                CmNews::Event(event) => self.event(&event)?,
+                CmNotification::Request { id, event, .. } => self.request(id, &event, now),
+                CmNotification::Event(event) => self.event(&event)?,
             }
         }
         Ok(any)
@@ -271,7 +271,7 @@ impl<C: Calls> End<C> {
                 tracing::debug!("{error}");
             }
         };
-        let ask = match Ask::read(event.private.bytes()) {
+        let ask = match Ask::read(event.private_data.bytes()) {
             None => {
                 tracing::warn!("{from} is refused: it is another program");
                 return refuse(id, b"this is linerate rdma perf, and you are not");
@@ -306,25 +306,25 @@ impl<C: Calls> End<C> {
     /// Serves who asks. It comes back with what stands in the way.
     fn accept(&mut self, mut id: CmId<C>, ask: Ask, event: &CmEvent, now: Instant) -> Result<(), (CmId<C>, Error)> {
         let Ask { parameters, place } = ask;
-        let prepared = Prepared::new(&self.calls, &self.limits, &parameters, false);
-        let made = prepared.and_then(|(prepared, pair)| {
-            let pair = prepared.init(pair, &id)?;
-            let reads = (event.reads_asked, event.reads_answered);
-            let told = self.told(pair.number(), &parameters, reads, &prepared.place().write_answer());
+        let prepared = Prepared::new(&self.provider, &self.limits, &parameters, false);
+        let made = prepared.and_then(|(prepared, qp)| {
+            let qp = prepared.init(qp, &id)?;
+            let reads = (event.initiator_depth, event.responder_resources);
+            let told = self.told(qp.number(), &parameters, reads, &prepared.place().write_answer());
             if self.is_iwarp() {
                 id.accept(&told)?;
-                return Ok((prepared, Err(pair)));
+                return Ok((prepared, Err(qp)));
             }
-            let pair = pair.ready_to_receive_by(&id)?.ready_to_send_by(&id)?;
+            let qp = qp.to_rtr_by_cm(&id)?.to_rts_by_cm(&id)?;
             id.accept(&told)?;
-            Ok((prepared, Ok(pair)))
+            Ok((prepared, Ok(qp)))
         });
         self.stage = match made {
-            Ok((prepared, Ok(pair))) => Stage::Made { run: Run::new(parameters, false, prepared, pair, place), id },
+            Ok((prepared, Ok(qp))) => Stage::Made { run: Run::new(parameters, false, prepared, qp, place), id },
             // Over iWARP the connection manager makes it ready.
-            Ok((prepared, Err(pair))) => {
-                let (pair, new, place, until) = (Some(pair), None, Some(place), Some(now + CONNECT));
-                Stage::Making { making: Making { parameters, prepared, pair, new, place, id }, until }
+            Ok((prepared, Err(qp))) => {
+                let (qp, new, place, until) = (Some(qp), None, Some(place), Some(now + CONNECT));
+                Stage::Making { making: Making { parameters, prepared, qp, new, place, id }, until }
             }
             Err(error) => return Err((id, error)),
         };
@@ -332,15 +332,15 @@ impl<C: Calls> End<C> {
     }
 
     /// What the connection manager is told, of a peer that asks for and answers so many READs.
-    fn told(&self, pair: u32, parameters: &Parameters, (asked, answered): (u8, u8), private: &[u8]) -> CmParameters {
-        CmParameters {
-            pair,
-            reads_answered: self.limits.reads_answered.min(asked),
-            reads_asked: self.limits.reads_asked.min(answered).min(parameters.reads),
+    fn told(&self, qp: u32, parameters: &Parameters, (asked, answered): (u8, u8), private_data: &[u8]) -> CmConnParam {
+        CmConnParam {
+            qp,
+            responder_resources: self.limits.responder_resources.min(asked),
+            initiator_depth: self.limits.initiator_depth.min(answered).min(parameters.reads),
             retries: RETRIES,
-            not_ready_retries: RETRIES,
+            rnr_retries: RETRIES,
             is_shared: false,
-            private: Private::new(private),
+            private_data: PrivateData::new(private_data),
         }
     }
 
@@ -371,7 +371,7 @@ impl<C: Calls> End<C> {
     /// What an event leads to for a connection that is being made.
     fn step(&self, mut making: Making<C>, until: Option<Instant>, event: &CmEvent) -> Result<Stage<C>, PerfError> {
         use CmEventKind::*;
-        let Making { parameters, prepared, pair, new, place, id } = &mut making;
+        let Making { parameters, prepared, qp, new, place, id } = &mut making;
         match event.kind {
             AddressResolved if !id.is_here() => return Err(PerfError::Unreachable),
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
@@ -380,30 +380,30 @@ impl<C: Calls> End<C> {
                     let made = prepared.init(new, id)?;
                     let ask = Ask { parameters: *parameters, place: prepared.place() };
                     id.connect(&self.told(made.number(), parameters, (u8::MAX, u8::MAX), &ask.write()))?;
-                    *pair = Some(made);
+                    *qp = Some(made);
                 }
             }
             Response | Established => {
-                let Some(pair) = pair.take() else { return Err(PerfError::Stranger) };
-                let answer = || Place::read_answer(event.private.bytes());
+                let Some(qp) = qp.take() else { return Err(PerfError::Stranger) };
+                let answer = || Place::read_answer(event.private_data.bytes());
                 let is_client = place.is_none();
                 let place = place.or_else(answer).ok_or(PerfError::Stranger)?;
-                let pair = if event.kind == Established {
-                    pair.made_ready_by_iwarp()
+                let qp = if event.kind == Established {
+                    qp.rts_by_iwarp()
                 } else {
-                    let ready = pair.init_again_by(id)?.ready_to_receive_by(id)?.ready_to_send_by(id)?;
+                    let ready = qp.reinit_by_cm(id)?.to_rtr_by_cm(id)?.to_rts_by_cm(id)?;
                     id.establish()?;
                     ready
                 };
                 let Making { parameters, prepared, id, .. } = making;
-                let run = Run::new(parameters, is_client, prepared, pair, place);
+                let run = Run::new(parameters, is_client, prepared, qp, place);
                 return Ok(Stage::Made { run, id });
             }
             Rejected => {
-                return Err(match Refusal::read(event.private.bytes()) {
+                return Err(match Refusal::read(event.private_data.bytes()) {
                     Some(why) => PerfError::Refused(why),
                     // A device fills what a program said with zeros, and says nothing of one that is not there.
-                    None if event.private.bytes().iter().all(|byte| *byte == 0) => PerfError::NobodyListens,
+                    None if event.private_data.bytes().iter().all(|byte| *byte == 0) => PerfError::NobodyListens,
                     None => PerfError::Stranger,
                 });
             }
@@ -415,7 +415,7 @@ impl<C: Calls> End<C> {
     }
 }
 
-impl<C: Calls> Drop for End<C> {
+impl<C: Provider> Drop for End<C> {
     fn drop(&mut self) {
         if let Stage::Made { id, .. } = &mut self.stage
             && let Err(error) = id.disconnect()

@@ -7,9 +7,9 @@ mod refused;
 mod through;
 
 use super::{AtomicKind, End, Kind, Outcome, Parameters, PerfError, Test, Turn, Verb};
-use crate::calls::DeviceLimits;
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
 use linerate_bypass::time::{Duration, Instant};
+use linerate_rdma::provider::DeviceLimits;
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -42,14 +42,14 @@ fn goes_by_iwarp(parameters: &Parameters) -> bool {
 /// One end, until it has come to its end.
 #[expect(clippy::large_enum_variant, reason = "there are two of them")]
 enum State {
-    Running(End<Model>),
+    Running(End<SimDevice>),
     Ended(Result<Outcome, PerfError>),
 }
 
 struct Rig {
     fabric: Fabric,
     /// The server's, then the client's.
-    devices: [Arc<Model>; 2],
+    devices: [Arc<SimDevice>; 2],
     ends: [State; 2],
     /// How long messages took, at each end.
     trips: [Vec<Duration>; 2],

@@ -1,9 +1,9 @@
 //! What is said of tests on the way.
 
 use super::super::parameters::{Ask, Place};
-use super::super::{Refusal, Senseless};
+use super::super::{Malformed, Refusal};
 use super::*;
-use crate::calls::Private;
+use linerate_rdma::provider::PrivateData;
 
 #[test]
 fn what_is_asked_for_and_answered_arrives() {
@@ -21,11 +21,11 @@ fn what_is_asked_for_and_answered_arrives() {
                 reads: 7,
                 bidirectional,
             };
-            let ask = Ask { parameters, place: Place { address: 0x0807_0605_0403_0201, remote_key: 0xabcd_ef01 } };
-            assert!(ask.write().len() <= Private::LEN);
+            let ask = Ask { parameters, place: Place { address: 0x0807_0605_0403_0201, rkey: 0xabcd_ef01 } };
+            assert!(ask.write().len() <= PrivateData::LEN);
             // Devices fill it with zeros.
             let mut told = ask.write();
-            told.resize(Private::LEN, 0);
+            told.resize(PrivateData::LEN, 0);
             assert_eq!(Ask::read(&told), Some(Ok(ask)));
             assert_eq!(Place::read_answer(&ask.place.write_answer()), Some(ask.place));
         }
@@ -42,15 +42,15 @@ fn each_refusal_arrives() {
         Refusal::Depth(78),
         Refusal::IwarpSend,
         Refusal::IwarpBidirectional,
-        Refusal::Senseless(Senseless::Messages),
-        Refusal::Senseless(Senseless::Address),
+        Refusal::Malformed(Malformed::Messages),
+        Refusal::Malformed(Malformed::Address),
         Refusal::Busy,
         Refusal::Elsewhere,
         Refusal::Failed,
         Refusal::NoAtomics,
     ] {
         let mut told = refusal.write().to_vec();
-        told.resize(Private::LEN, 0);
+        told.resize(PrivateData::LEN, 0);
         assert_eq!(Refusal::read(&told), Some(refusal));
     }
 }
@@ -67,9 +67,9 @@ fn atomic_operations_have_eight_bytes_and_a_device_that_does_them() {
     let defaults = Parameters::new(Test { verb: Verb::Atomic(AtomicKind::FetchAdd), kind: Kind::Bandwidth });
     for size in [1, 7, 9, 16] {
         let refused = Parameters { size, ..defaults }.check(&limits(), 8 << 20);
-        assert_eq!(refused, Err(Refusal::Senseless(Senseless::AtomicSize)));
+        assert_eq!(refused, Err(Refusal::Malformed(Malformed::AtomicSize)));
     }
-    let without = DeviceLimits { atomics: crate::calls::Atomics::None, ..limits() };
+    let without = DeviceLimits { atomics: linerate_rdma::provider::AtomicCap::None, ..limits() };
     assert_eq!(defaults.check(&without, 8 << 20), Err(Refusal::NoAtomics));
     let swaps = Test { verb: Verb::Atomic(AtomicKind::CompareSwap), ..defaults.test };
     assert!(defaults.test.serves(swaps) && !swaps.serves(Test { kind: Kind::Latency, ..swaps }));

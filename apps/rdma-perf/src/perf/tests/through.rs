@@ -1,7 +1,7 @@
 //! Tests that come to their end, and what they ask of their devices: as much as perftest.
 
 use super::*;
-use crate::model::Counters;
+use linerate_rdma_sim::Counters;
 
 /// What perftest asks for, of an end that sends, or is sent, `messages`.
 struct Expected {
@@ -35,16 +35,16 @@ fn check(rig: &mut Rig, parameters: &Parameters) {
         assert_eq!(rig.trips[which].len() as u64, trips, "{parameters:?}");
         assert!(rig.trips[which].iter().sum::<Duration>() <= outcome.elapsed);
         // Each end has one queue pair, and one more message: the last.
-        let pairs: Vec<Counters> = rig.fabric.counters().into_values().filter(|pair| pair.requests > 0).collect();
-        assert_eq!(pairs.len(), 2);
+        let qps: Vec<Counters> = rig.fabric.counters().into_values().filter(|qp| qp.requests > 0).collect();
+        assert_eq!(qps.len(), 2);
         let told = |counters: &&Counters| {
             let Counters { requests, buffers, receives_polled, .. } = **counters;
             (requests, buffers, receives_polled) == (expected.requests + 1, expected.buffers + 1, expected.buffers + 1)
         };
-        let counters = pairs.iter().find(told).unwrap_or_else(|| panic!("{parameters:?}: {pairs:?}"));
+        let counters = qps.iter().find(told).unwrap_or_else(|| panic!("{parameters:?}: {qps:?}"));
         // Who has the other's last message needs not wait for the end of its own.
         let completed = expected.requests_completed..=expected.requests_completed + 1;
-        assert!(completed.contains(&counters.sends_polled), "{parameters:?}: {pairs:?}");
+        assert!(completed.contains(&counters.sends_polled), "{parameters:?}: {qps:?}");
     }
 }
 
@@ -79,7 +79,7 @@ fn and_lists_and_seldom_signalling_and_inline() {
             let parameters = Parameters { tx_depth, list, signal_every, inline, messages: 303, ..parameters(test) };
             let mut rig = Rig::new(list.into(), parameters);
             check(&mut rig, &parameters);
-            let posts = rig.fabric.counters().into_values().map(|pair| pair.request_posts).max();
+            let posts = rig.fabric.counters().into_values().map(|qp| qp.request_posts).max();
             assert_eq!(posts, Some(303_u64.div_ceil(list.into()) + 1));
             assert_nothing_is_left(rig);
         }
@@ -94,7 +94,7 @@ fn a_last_list_that_is_shorter_than_the_others_is_through_as_well() {
             let parameters = Parameters { list, signal_every, messages, bidirectional, ..parameters(test) };
             let mut rig = Rig::new(messages, parameters);
             check(&mut rig, &parameters);
-            let posts: Vec<u64> = rig.fabric.counters().into_values().map(|pair| pair.request_posts).collect();
+            let posts: Vec<u64> = rig.fabric.counters().into_values().map(|qp| qp.request_posts).collect();
             assert_eq!(posts.iter().max(), Some(&(messages.div_ceil(16) + 1)), "{parameters:?}: {posts:?}");
             assert_nothing_is_left(rig);
         }
@@ -149,6 +149,6 @@ fn a_peer_that_is_silent_for_long_is_asked_and_not_given_up() {
     (0..5000).for_each(|_| rig.turn(0));
     rig.run_until(|rig| rig.has_ended(0) && rig.has_ended(1));
     assert!(rig.result(0).is_ok() && rig.result(1).is_ok());
-    let probes = rig.fabric.counters().into_values().map(|pair| pair.requests).min();
+    let probes = rig.fabric.counters().into_values().map(|qp| qp.requests).min();
     assert!(probes > Some(1), "{probes:?}");
 }

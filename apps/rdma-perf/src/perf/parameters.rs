@@ -1,6 +1,6 @@
 //! What is measured, and how: what the client tells the server, and what the server says to that.
 
-use crate::calls::{DeviceLimits, TransportKind};
+use linerate_rdma::provider::{DeviceLimits, TransportKind};
 use std::fmt;
 
 /// Bytes of a message, at most.
@@ -114,7 +114,7 @@ pub enum Refusal {
     IwarpBidirectional,
     /// It makes no sense, of which this is the name.
     #[error("{} makes no sense", .0.name())]
-    Senseless(Senseless),
+    Malformed(Malformed),
     /// Another client is being served.
     #[error("another client is being measured: wait until it is through")]
     Busy,
@@ -128,7 +128,7 @@ pub enum Refusal {
 
 /// What makes no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Senseless {
+pub enum Malformed {
     /// Of messages there are too few, or too many.
     Messages,
     /// The depth of the send queue.
@@ -147,28 +147,28 @@ pub enum Senseless {
     Address,
 }
 
-impl Senseless {
-    const ALL: [Senseless; 8] = [
-        Senseless::Messages,
-        Senseless::TxDepth,
-        Senseless::RxDepth,
-        Senseless::List,
-        Senseless::SignalEvery,
-        Senseless::Reads,
-        Senseless::AtomicSize,
-        Senseless::Address,
+impl Malformed {
+    const ALL: [Malformed; 8] = [
+        Malformed::Messages,
+        Malformed::TxDepth,
+        Malformed::RxDepth,
+        Malformed::List,
+        Malformed::SignalEvery,
+        Malformed::Reads,
+        Malformed::AtomicSize,
+        Malformed::Address,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Senseless::Messages => "-n, of 5 at least,",
-            Senseless::TxDepth => "-t, of 1 to 16384,",
-            Senseless::RxDepth => "-r, of 1 to 16384,",
-            Senseless::List => "-l, of 1 to 32, of which -t is a multiple,",
-            Senseless::SignalEvery => "-Q, which is a multiple of -l, and at most -t,",
-            Senseless::Reads => "-o, of 1 at least,",
-            Senseless::AtomicSize => "-s, which is 8 of atomic operations,",
-            Senseless::Address => "the address of the memory",
+            Malformed::Messages => "-n, of 5 at least,",
+            Malformed::TxDepth => "-t, of 1 to 16384,",
+            Malformed::RxDepth => "-r, of 1 to 16384,",
+            Malformed::List => "-l, of 1 to 32, of which -t is a multiple,",
+            Malformed::SignalEvery => "-Q, which is a multiple of -l, and at most -t,",
+            Malformed::Reads => "-o, of 1 at least,",
+            Malformed::AtomicSize => "-s, which is 8 of atomic operations,",
+            Malformed::Address => "the address of the memory",
         }
     }
 }
@@ -255,26 +255,26 @@ impl Parameters {
         }
         let is_multiple = |of: u16, by: u16| of.checked_rem(by) == Some(0);
         for (is_sensible, what) in [
-            ((LEAST_MESSAGES..=MOST_MESSAGES).contains(&self.messages), Senseless::Messages),
-            ((1..=MOST_DEPTH).contains(&self.tx_depth), Senseless::TxDepth),
-            ((1..=MOST_DEPTH).contains(&self.rx_depth), Senseless::RxDepth),
-            (self.list <= MOST_LIST && is_multiple(self.tx_depth, self.list), Senseless::List),
-            (!is_latency || self.list == 1, Senseless::List),
-            (self.signal_every <= self.tx_depth && is_multiple(self.signal_every, self.list), Senseless::SignalEvery),
-            (self.signal_every > 0, Senseless::SignalEvery),
-            (self.reads > 0, Senseless::Reads),
-            (self.size == NUMBER || !self.test.is_atomic(), Senseless::AtomicSize),
+            ((LEAST_MESSAGES..=MOST_MESSAGES).contains(&self.messages), Malformed::Messages),
+            ((1..=MOST_DEPTH).contains(&self.tx_depth), Malformed::TxDepth),
+            ((1..=MOST_DEPTH).contains(&self.rx_depth), Malformed::RxDepth),
+            (self.list <= MOST_LIST && is_multiple(self.tx_depth, self.list), Malformed::List),
+            (!is_latency || self.list == 1, Malformed::List),
+            (self.signal_every <= self.tx_depth && is_multiple(self.signal_every, self.list), Malformed::SignalEvery),
+            (self.signal_every > 0, Malformed::SignalEvery),
+            (self.reads > 0, Malformed::Reads),
+            (self.size == NUMBER || !self.test.is_atomic(), Malformed::AtomicSize),
         ] {
             if !is_sensible {
-                return Err(Refusal::Senseless(what));
+                return Err(Refusal::Malformed(what));
             }
         }
         if self.test.is_atomic() && !limits.atomics.any() {
             return Err(Refusal::NoAtomics);
         }
         let depth = (u32::from(self.tx_depth) + BESIDE).max(self.buffers(false));
-        if depth > limits.requests {
-            return Err(Refusal::Depth(limits.requests.saturating_sub(BESIDE)));
+        if depth > limits.qp_wrs {
+            return Err(Refusal::Depth(limits.qp_wrs.saturating_sub(BESIDE)));
         }
         if limits.transport == TransportKind::Iwarp {
             if self.bidirectional {
@@ -292,7 +292,7 @@ impl Parameters {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub address: u64,
-    pub remote_key: u32,
+    pub rkey: u32,
 }
 
 /// What a client asks a server for.
@@ -366,7 +366,7 @@ impl Ask {
         }
         bytes.extend([reads, 0, 0, 0]);
         bytes.extend(self.place.address.to_be_bytes());
-        bytes.extend(self.place.remote_key.to_be_bytes());
+        bytes.extend(self.place.rkey.to_be_bytes());
         bytes.resize(ASK_LEN, 0);
         bytes
     }
@@ -397,14 +397,14 @@ impl Ask {
         let place = Place::read(&mut reader)?;
         // Whether that is its memory, its device sees; ours is not to count beyond the last address.
         let is_there = place.address.checked_add(u64::from(parameters.size)).is_some();
-        Some(if is_there { Ok(Ask { parameters, place }) } else { Err(Refusal::Senseless(Senseless::Address)) })
+        Some(if is_there { Ok(Ask { parameters, place }) } else { Err(Refusal::Malformed(Malformed::Address)) })
     }
 }
 
 impl Place {
     fn read(reader: &mut Reader<'_>) -> Option<Place> {
         let address = u64::from_be_bytes(reader.take()?);
-        Some(Place { address, remote_key: u32::from_be_bytes(reader.take()?) })
+        Some(Place { address, rkey: u32::from_be_bytes(reader.take()?) })
     }
 
     /// The server's answer.
@@ -413,7 +413,7 @@ impl Place {
         bytes.extend(ANSWER);
         bytes.extend([VERSION, 0, 0, 0]);
         bytes.extend(self.address.to_be_bytes());
-        bytes.extend(self.remote_key.to_be_bytes());
+        bytes.extend(self.rkey.to_be_bytes());
         bytes
     }
 
@@ -434,7 +434,7 @@ impl Refusal {
             Refusal::Depth(most) => (3, [0; 2], most),
             Refusal::IwarpSend => (4, [0; 2], 0),
             Refusal::IwarpBidirectional => (5, [0; 2], 0),
-            Refusal::Senseless(what) => (6, [what as u8, 0], 0),
+            Refusal::Malformed(what) => (6, [what as u8, 0], 0),
             Refusal::Busy => (7, [0; 2], 0),
             Refusal::Elsewhere => (8, [0; 2], 0),
             Refusal::Failed => (9, [0; 2], 0),
@@ -462,7 +462,7 @@ impl Refusal {
             3 => Refusal::Depth(number),
             4 => Refusal::IwarpSend,
             5 => Refusal::IwarpBidirectional,
-            6 => Refusal::Senseless(*Senseless::ALL.get(usize::from(a))?),
+            6 => Refusal::Malformed(*Malformed::ALL.get(usize::from(a))?),
             7 => Refusal::Busy,
             8 => Refusal::Elsewhere,
             9 => Refusal::Failed,

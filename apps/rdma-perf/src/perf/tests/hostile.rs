@@ -1,16 +1,16 @@
 //! Clients that do not do as they should.
 
 use super::super::parameters::{Ask, Place};
-use super::super::{Refusal, Senseless};
+use super::super::{Malformed, Refusal};
 use super::*;
-use crate::calls::{CmEventKind, CmParameters, Private};
-use crate::verbs::{CmNews, EventChannel};
+use linerate_rdma::provider::{CmConnParam, CmEventKind, PrivateData};
+use linerate_rdma::verbs::{CmNotification, EventChannel};
 
 const WRITE: Test = Test { verb: Verb::Write, kind: Kind::Bandwidth };
 const SEND: Test = Test { verb: Verb::Send, kind: Kind::Bandwidth };
 
 /// Asks a server for something that no client of ours would. Returns what it says, if it refuses; with the memory that it has then.
-fn ask(server: Test, bytes: &[u8]) -> (Option<Private>, usize) {
+fn ask(server: Test, bytes: &[u8]) -> (Option<PrivateData>, usize) {
     let mut rig = Rig::on(1, DeviceConfig::roce, server, parameters(server));
     rig.ends[1] = State::Ended(Err(PerfError::TimedOut));
     let mut channel = EventChannel::new(&rig.devices[1]).unwrap();
@@ -18,26 +18,26 @@ fn ask(server: Test, bytes: &[u8]) -> (Option<Private>, usize) {
     id.resolve_address(SERVER, 1000).unwrap();
     for _ in 0..5000 {
         rig.step();
-        let Some(CmNews::Event(event)) = channel.next_event().unwrap() else { continue };
+        let Some(CmNotification::Event(event)) = channel.next_event().unwrap() else { continue };
         match event.kind {
             CmEventKind::AddressResolved => id.resolve_route(1000).unwrap(),
             CmEventKind::RouteResolved => {
-                let parameters = CmParameters {
-                    pair: 0x77,
-                    reads_answered: 16,
-                    reads_asked: 16,
+                let parameters = CmConnParam {
+                    qp: 0x77,
+                    responder_resources: 16,
+                    initiator_depth: 16,
                     retries: 7,
-                    not_ready_retries: 7,
+                    rnr_retries: 7,
                     is_shared: true,
-                    private: Private::new(bytes),
+                    private_data: PrivateData::new(bytes),
                 };
                 id.connect(&parameters).unwrap();
             }
             CmEventKind::Rejected => {
                 assert!(!rig.has_ended(0), "{:?}", rig.ends[0].told());
-                return (Some(event.private), rig.fabric.live_of(&rig.devices[0]).regions);
+                return (Some(event.private_data), rig.fabric.live_of(&rig.devices[0]).mrs);
             }
-            CmEventKind::Response => return (None, rig.fabric.live_of(&rig.devices[0]).regions),
+            CmEventKind::Response => return (None, rig.fabric.live_of(&rig.devices[0]).mrs),
             _ => {}
         }
     }
@@ -45,11 +45,11 @@ fn ask(server: Test, bytes: &[u8]) -> (Option<Private>, usize) {
 }
 
 fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
-    let ask_for = Ask { parameters, place: Place { address, remote_key: 1 } };
-    let (refused, regions) = ask(parameters.test, &ask_for.write());
-    refused.map(|private| {
-        assert_eq!(regions, 0, "memory for {parameters:?}");
-        Refusal::read(private.bytes()).unwrap()
+    let ask_for = Ask { parameters, place: Place { address, rkey: 1 } };
+    let (refused, mrs) = ask(parameters.test, &ask_for.write());
+    refused.map(|private_data| {
+        assert_eq!(mrs, 0, "memory for {parameters:?}");
+        Refusal::read(private_data.bytes()).unwrap()
     })
 }
 
@@ -57,30 +57,30 @@ fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
 fn nonsense_is_refused_and_takes_no_memory() {
     let good = parameters(SEND);
     assert_eq!(refusal(good, 0), None);
-    let senseless = |what| Some(Refusal::Senseless(what));
+    let senseless = |what| Some(Refusal::Malformed(what));
     for (bad, why) in [
         (Parameters { size: 0, ..good }, Some(Refusal::Size(8 << 20))),
         (Parameters { size: (8 << 20) + 1, ..good }, Some(Refusal::Size(8 << 20))),
         (Parameters { size: u32::MAX, ..good }, Some(Refusal::Size(8 << 20))),
-        (Parameters { messages: 0, ..good }, senseless(Senseless::Messages)),
-        (Parameters { messages: u64::MAX, ..good }, senseless(Senseless::Messages)),
-        (Parameters { tx_depth: 0, ..good }, senseless(Senseless::TxDepth)),
-        (Parameters { tx_depth: u16::MAX, ..good }, senseless(Senseless::TxDepth)),
-        (Parameters { rx_depth: 0, ..good }, senseless(Senseless::RxDepth)),
-        (Parameters { rx_depth: u16::MAX, messages: 1 << 30, ..good }, senseless(Senseless::RxDepth)),
+        (Parameters { messages: 0, ..good }, senseless(Malformed::Messages)),
+        (Parameters { messages: u64::MAX, ..good }, senseless(Malformed::Messages)),
+        (Parameters { tx_depth: 0, ..good }, senseless(Malformed::TxDepth)),
+        (Parameters { tx_depth: u16::MAX, ..good }, senseless(Malformed::TxDepth)),
+        (Parameters { rx_depth: 0, ..good }, senseless(Malformed::RxDepth)),
+        (Parameters { rx_depth: u16::MAX, messages: 1 << 30, ..good }, senseless(Malformed::RxDepth)),
         (Parameters { rx_depth: 16_384, messages: 1 << 30, ..good }, Some(Refusal::Depth(4094))),
         (Parameters { tx_depth: 16_384, ..good }, Some(Refusal::Depth(4094))),
-        (Parameters { list: 0, ..good }, senseless(Senseless::List)),
-        (Parameters { list: 33, tx_depth: 66, ..good }, senseless(Senseless::List)),
-        (Parameters { list: 3, ..good }, senseless(Senseless::List)),
-        (Parameters { signal_every: 0, ..good }, senseless(Senseless::SignalEvery)),
-        (Parameters { signal_every: 129, ..good }, senseless(Senseless::SignalEvery)),
-        (Parameters { list: 2, signal_every: 3, ..good }, senseless(Senseless::SignalEvery)),
-        (Parameters { reads: 0, ..good }, senseless(Senseless::Reads)),
+        (Parameters { list: 0, ..good }, senseless(Malformed::List)),
+        (Parameters { list: 33, tx_depth: 66, ..good }, senseless(Malformed::List)),
+        (Parameters { list: 3, ..good }, senseless(Malformed::List)),
+        (Parameters { signal_every: 0, ..good }, senseless(Malformed::SignalEvery)),
+        (Parameters { signal_every: 129, ..good }, senseless(Malformed::SignalEvery)),
+        (Parameters { list: 2, signal_every: 3, ..good }, senseless(Malformed::SignalEvery)),
+        (Parameters { reads: 0, ..good }, senseless(Malformed::Reads)),
     ] {
         assert_eq!(refusal(bad, 0), why, "{bad:?}");
     }
-    assert_eq!(refusal(good, u64::MAX), senseless(Senseless::Address));
+    assert_eq!(refusal(good, u64::MAX), senseless(Malformed::Address));
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn whatever_bytes_come_are_refused_or_served() {
                 bytes[at] = random.u8(..);
             }
         }
-        let (refused, regions) = ask(WRITE, &bytes);
-        assert!(regions <= 2 && (refused.is_none() || regions == 0));
+        let (refused, mrs) = ask(WRITE, &bytes);
+        assert!(mrs <= 2 && (refused.is_none() || mrs == 0));
     }
 }
 
