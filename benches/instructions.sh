@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Instructions per operation: what callgrind counts with more operations less what it counts with fewer, by the
-# difference. The synthetic client's instructions are left out, as in the bench: only those below the server's turn are
-# counted. Arguments go to the bench, which is `engine`, or `kv service` after the word kv:
+# Counts instructions per operation: the callgrind counts of two runs with different numbers of operations, subtracted
+# and divided. Only the functions below the server's turn are counted, not the synthetic client. Arguments are passed
+# to the bench, which is `engine`, or `kv service` after the word kv:
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
 #   benches/instructions.sh kv --depth 16
-# It prints one line: per echo, per connection, per message and per data segment (those received and those sent), or per
-# request.
-# With KEEP=FILE the larger run's profile stays in FILE, for callgrind_annotate. With PROFILE=1 follow the instructions of
-# one operation by where they come from (needs addr2line): the function that was called, and the file of this project
-# whose code was inlined there; what is the standard library's counts for the file that uses it.
+# Prints one line: per echo, per connection, per message and per data segment (received and sent), or per request.
+# KEEP=FILE keeps the larger run's profile in FILE, for callgrind_annotate. PROFILE=1 also prints the instructions of one
+# operation by origin (needs addr2line): the called function, and the file of this project whose code was inlined there.
+# Instructions of the standard library count for the file that uses it.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -17,7 +16,7 @@ if ! command -v valgrind >/dev/null; then
     echo "instructions.sh: valgrind is not installed: apt-get install valgrind" >&2
     exit 1
 fi
-# Whoever builds for the newest processors gets no count: valgrind does not know their instructions.
+# Builds for the newest processors cannot be counted: valgrind does not know their instructions.
 bench=engine mode=echo
 if [ "${1-}" = kv ]; then
     bench=kv mode=kv
@@ -41,12 +40,12 @@ case $mode in
     echo) few=20000 many=40000 what=echo ;;
     connect) few=4000 many=8000 what=connection ;;
     stream) few=1000 many=2000 what=message ;;
-    # Whole turns, at whatever depth.
+    # Multiples of a turn at every depth.
     kv) few=65536 many=131072 what=request ;;
-    *) echo "instructions.sh: there are no operations to count in --mode $mode" >&2; exit 2 ;;
+    *) echo "instructions.sh: --mode $mode has no operations to count" >&2; exit 2 ;;
 esac
 
-# Prints the instructions counted for $1 operations; the bench's report is in $scratch/report.
+# Prints the instructions counted for $1 operations, and writes the bench's report to $scratch/report.
 count() {
     local operations=$1
     shift
@@ -57,17 +56,17 @@ count() {
     sed -n 's/^\(summary\|totals\): \([0-9]*\).*/\2/p' "$scratch/$operations" | head -n 1
 }
 
-# Prints the difference of the two runs by address, of the operations in one.
+# Prints the instructions per operation by address.
 by_address() {
     awk -v program="$program" -v operations=$((many - few)) '
         FNR == 1 { sign = FILENAME == ARGV[1] ? -1 : 1 }
         /^ob=/ { own = $0 == "ob=" program }
-        /^calls=/ { getline; next } # what was called is counted there
+        /^calls=/ { getline; next } # the called function is counted there
         /^0x/ { cost[own ? $1 : "elsewhere"] += sign * $3 }
         END { for (at in cost) if (cost[at]) print at, cost[at] / operations }' "$scratch/$few" "$scratch/$many"
 }
 
-# Prints instructions, the function that was called, and the file, the most first, in Markdown.
+# Prints instructions, called function and file in Markdown, in descending order.
 profile() {
     by_address >"$scratch/addresses"
     awk '/^0x/ { print $1 }' "$scratch/addresses" | addr2line -a -i -f -C -e "$program" | awk -v root="$PWD/" '
@@ -80,7 +79,7 @@ profile() {
         function take() { if (at != "") cost["`" called "` | " (file == "" ? "(library)" : file)] += each[at] }
         BEGIN { while ((getline <ARGV[1]) > 0) { sub(/^0x0*/, "", $1); each[$1] = $2 } ARGV[1] = "-" }
         /^0x/ { take(); sub(/^0x0*/, ""); at = $0; file = ""; next }
-        { called = short($0); getline } # the last is what was called
+        { called = short($0); getline } # the last name is the called function
         file == "" && index($0, root) == 1 { sub(/:[0-9?].*$/, ""); file = substr($0, length(root) + 1) }
         END {
             take()

@@ -1,7 +1,8 @@
-//! What the hot parts take by themselves: `cargo bench -p linerate-benches --bench parts`. `engine` and `kv service` measure the whole.
+//! Microbenchmarks of the hot parts: `cargo bench -p linerate-benches --bench parts`. `engine` and `kv service` measure
+//! the whole.
 //!
-//! Each iteration is a burst, so that its time is some hundred nanoseconds at least; its name says of what. What the stack has inside
-//! is reached as a frame reaches it: by a turn of a worker on the NIC in memory.
+//! Each iteration is a burst of at least some hundred nanoseconds, whose size the name states. Internals of the stack
+//! are measured through a turn of a worker on the memory NIC.
 #![forbid(unsafe_code)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -31,18 +32,18 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TCP: usize = 20;
-/// Virtual time of a turn.
+/// Virtual time per turn.
 const TURN: Duration = Duration::from_micros(2);
 
-/// A server that has no connection, and whoever sends it segments all the same.
-struct Stranger {
+/// Server without connections, and a peer that sends segments to it.
+struct UnknownPeer {
     server: Box<Worker<MemoryNic, services::Echo, NativeEngine<MemoryPacket>>>,
     nic: MemoryNic,
     now: Instant,
     packets: Vec<MemoryPacket>,
 }
 
-impl Stranger {
+impl UnknownPeer {
     fn new() -> Self {
         let (nic, server) = Link::pair(LinkConfig { checksum_offload: true, ..LinkConfig::default() });
         let stack = Config {
@@ -55,12 +56,12 @@ impl Stranger {
         };
         let mailboxes = Mailboxes::for_workers(1).remove(0);
         let server = Box::new(Worker::new(&stack, mailboxes, server, |_| services::Echo, Instant::ZERO));
-        let mut stranger = Stranger { server, nic, now: Instant::ZERO, packets: Vec::new() };
+        let mut stranger = UnknownPeer { server, nic, now: Instant::ZERO, packets: Vec::new() };
         stranger.announce();
         stranger
     }
 
-    /// Tells the server our Ethernet address.
+    /// Announces the peer's Ethernet address to the server.
     fn announce(&mut self) {
         let request = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
@@ -77,7 +78,7 @@ impl Stranger {
         self.turn();
     }
 
-    /// Puts a segment of no connection in line, from one port or another.
+    /// Queues a segment that belongs to no connection.
     fn segment(&mut self, port: u16, reset: bool) {
         let mut packet = self.nic.allocate().expect("a packet");
         let bytes = packet.append(ETHERNET + IP + TCP).expect("room");
@@ -115,10 +116,10 @@ impl Stranger {
         self.packets.push(packet);
     }
 
-    /// Sends what is in line, and returns how long the server's turn takes and how many frames it answers with.
+    /// Sends the queued segments. Returns the duration of the server's turn and the number of its replies.
     fn turn(&mut self) -> (Duration, usize) {
         self.nic.tx_burst(&mut self.packets);
-        assert!(self.packets.is_empty(), "the link takes a burst");
+        assert!(self.packets.is_empty(), "the link accepts a burst");
         self.now += TURN;
         let began = std::time::Instant::now();
         self.server.turn(self.now);
@@ -128,7 +129,7 @@ impl Stranger {
         (spent, answers)
     }
 
-    /// A burst of segments, each of another connection that there is not. All are answered, unless they are resets.
+    /// Sends a burst of segments, each of another unknown connection. All are answered unless they are resets.
     fn burst(&mut self, reset: bool) -> Duration {
         (0..BURST).for_each(|i| self.segment(5000 + i as u16, reset));
         let (spent, answers) = self.turn();
@@ -144,9 +145,9 @@ fn ethernet(bytes: &mut [u8], protocol: EthernetProtocol) {
     ethernet.set_ethertype(protocol);
 }
 
-/// Segments: the demultiplexer, the table, headers read and written.
+/// Segments: demultiplexing, table lookup, parsing and writing headers.
 fn segments(criterion: &mut Criterion) {
-    let mut stranger = Stranger::new();
+    let mut stranger = UnknownPeer::new();
     let burst = format!("{BURST} segments of no connection");
     criterion.bench_function(&format!("{burst}: headers read, the table asked"), |bencher| {
         bencher.iter_custom(|bursts| (0..bursts).map(|_| stranger.burst(true)).sum());

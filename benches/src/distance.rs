@@ -1,39 +1,39 @@
-//! Measurements with the cores at one distance: a virtual machine's are moved about, and what two processes exchange over
-//! memory goes faster between near ones. Only what was measured at the same distance is compared.
+//! Measurements grouped by the distance of the cores. A virtual machine's cores move, and two processes exchange data
+//! faster between near cores, so only measurements at the same distance are compared.
 
 use crate::external::process::Error;
 use crate::transfer;
 
-/// How often something is measured at most until the cores hold still.
+/// Maximum number of attempts until the cores keep their distance.
 const ATTEMPTS: u32 = 4;
-/// How much further from each other cores may be for one figure than for the other.
+/// Maximum ratio of two comparable distances.
 const COMPARABLE: f64 = 1.5;
 
-/// The two cores that everything runs on.
+/// Two cores of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Cores {
-    /// The core of the servers.
+    /// Core of the servers.
     pub server: usize,
-    /// The core of the loads.
+    /// Core of the loads.
     pub load: usize,
 }
 
 impl Cores {
-    /// What `measure` returns, and how far the cores were from each other meanwhile, in the nanoseconds that a cache line
-    /// takes: as before and afterwards. If that differs, they moved, and it is measured again; a few times at most, then there
-    /// is nothing to be said.
-    pub fn held<T>(&self, measure: impl Fn() -> Result<T, Error>) -> Result<Option<(f64, T)>, Error> {
-        held(|| self.distance(), measure)
+    /// Returns the result of `measure` and the distance of the cores, as the mean transfer time of a cache line before
+    /// and after, in nanoseconds. If these differ, the cores have moved, and the measurement is repeated a few times.
+    /// Returns `None` if the cores keep moving.
+    pub fn measure_stable<T>(&self, measure: impl Fn() -> Result<T, Error>) -> Result<Option<(f64, T)>, Error> {
+        measure_stable(|| self.distance(), measure)
     }
 
-    /// Nanoseconds that a cache line takes from one to the other now.
+    /// Returns the current transfer time of a cache line in nanoseconds.
     pub fn distance(&self) -> Result<f64, Error> {
         let measured = transfer::nanoseconds(self.server, self.load);
         measured.map_err(|error| Error::Start { program: "the two cores' threads".to_owned(), error })
     }
 }
 
-fn held<T>(
+fn measure_stable<T>(
     distance: impl Fn() -> Result<f64, Error>,
     measure: impl Fn() -> Result<T, Error>,
 ) -> Result<Option<(f64, T)>, Error> {
@@ -41,7 +41,7 @@ fn held<T>(
     for _ in 0..ATTEMPTS {
         let measured = measure()?;
         let after = distance()?;
-        if is_alike(before, after) {
+        if is_comparable(before, after) {
             return Ok(Some((before.max(after), measured)));
         }
         eprintln!("the cores moved: a cache line takes {after:.0} ns, not {before:.0}");
@@ -50,30 +50,30 @@ fn held<T>(
     Ok(None)
 }
 
-/// Whether cores that a cache line takes so many nanoseconds to get across were as far from each other both times.
-pub fn is_alike(one: f64, other: f64) -> bool {
+/// Returns true if two transfer times indicate the same distance.
+pub fn is_comparable(one: f64, other: f64) -> bool {
     one.max(other) <= one.min(other) * COMPARABLE
 }
 
-/// The `distances` that there were: each is alike to the first of its own, and those of the nearest cores come first.
-pub fn apart(mut distances: Vec<f64>) -> Vec<Vec<f64>> {
+/// Groups `distances` by comparability to the first of each group, nearest first.
+pub fn group_by_distance(mut distances: Vec<f64>) -> Vec<Vec<f64>> {
     distances.sort_by(f64::total_cmp);
-    let mut apart: Vec<Vec<f64>> = Vec::new();
+    let mut group_by_distance: Vec<Vec<f64>> = Vec::new();
     for distance in distances {
-        match apart.last_mut().filter(|alike| is_alike(alike[0], distance)) {
+        match group_by_distance.last_mut().filter(|alike| is_comparable(alike[0], distance)) {
             Some(alike) => alike.push(distance),
-            None => apart.push(vec![distance]),
+            None => group_by_distance.push(vec![distance]),
         }
     }
-    apart
+    group_by_distance
 }
 
-/// Those of `samples`, each with its distance, that are of one of the distances `alike`.
-pub fn of<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
+/// Returns those of `samples` whose distance is in the group `alike`.
+pub fn at_distance<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
     samples.iter().filter(|(distance, _)| alike.contains(distance)).map(|(_, sample)| sample)
 }
 
-/// The median of `figures`, if there are any.
+/// Returns the median of `figures`, if there are any.
 pub fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
@@ -86,21 +86,24 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     #[test]
-    fn distances_fall_apart_where_they_differ_by_half() {
-        assert_eq!(apart(vec![165.0, 30.0, 13.0, 44.0, 160.0]), [vec![13.0], vec![30.0, 44.0], vec![160.0, 165.0]]);
-        assert!(apart(Vec::new()).is_empty());
-        assert!(is_alike(30.0, 45.0) && is_alike(30.0, 20.0) && !is_alike(30.0, 46.0));
+    fn distances_are_grouped() {
+        assert_eq!(
+            group_by_distance(vec![165.0, 30.0, 13.0, 44.0, 160.0]),
+            [vec![13.0], vec![30.0, 44.0], vec![160.0, 165.0]]
+        );
+        assert!(group_by_distance(Vec::new()).is_empty());
+        assert!(is_comparable(30.0, 45.0) && is_comparable(30.0, 20.0) && !is_comparable(30.0, 46.0));
     }
 
     #[test]
-    fn what_was_measured_while_the_cores_moved_is_measured_again() {
+    fn measurement_is_repeated_if_cores_move() {
         let measured = |distances: &[f64]| {
             let (distances, times) = (RefCell::new(distances.iter().copied().cycle()), Cell::new(0));
             let measure = || {
                 times.set(times.get() + 1);
                 Ok(times.get())
             };
-            held(|| Ok(distances.borrow_mut().next().unwrap()), measure).unwrap()
+            measure_stable(|| Ok(distances.borrow_mut().next().unwrap()), measure).unwrap()
         };
         assert_eq!(measured(&[30.0, 31.0]), Some((31.0, 1)));
         assert_eq!(measured(&[30.0, 160.0, 161.0]), Some((161.0, 2)));
@@ -108,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_found_by_their_distance() {
+    fn samples_are_selected_by_distance() {
         let samples = [(30.0, 'a'), (160.0, 'b'), (31.0, 'c')];
-        assert_eq!(of(&[30.0, 31.0], &samples).collect::<String>(), "ac");
+        assert_eq!(at_distance(&[30.0, 31.0], &samples).collect::<String>(), "ac");
         assert_eq!((median([3.0, 1.0, 2.0].into_iter()), median([].into_iter())), (Some(2.0), None));
     }
 }

@@ -1,4 +1,4 @@
-//! An echo server and its load, two processes pinned to a core each, over one of the networks to be compared.
+//! Echo server and its load, two processes pinned to a core each, over one of the compared networks.
 
 use crate::external::process::{Error, Process};
 use serde::{Deserialize, Serialize};
@@ -7,24 +7,24 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What a load may need beside the time it measures: opening its port and connections, and closing them.
+/// Time of a load in addition to its measurement: opening its port and connections, and closing them.
 const AROUND: Duration = Duration::from_secs(30);
 
-/// What the two processes are joined by.
+/// Network between the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// A virtio-user port at the load, a vhost port at the server, the TCP stack at both by this engine.
+    /// A virtio-user port at the load and a vhost port at the server, with the TCP stack and this engine at both ends.
     Virtio(StackEngine),
-    /// Kernel sockets over loopback; both sleep until there is something to do.
+    /// Kernel sockets over loopback, sleeping in `epoll_wait`.
     Sleeping,
-    /// Kernel sockets over loopback; neither ever sleeps.
+    /// Kernel sockets over loopback, spinning.
     Spinning,
 }
 
-/// The stack's TCP.
+/// TCP engine of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackEngine {
-    /// The one that there is, of a `linerate` that offers no choice.
+    /// The only engine of a `linerate` without a choice.
     Only,
     /// `--engine native`.
     Native,
@@ -33,7 +33,7 @@ pub enum StackEngine {
 }
 
 impl StackEngine {
-    /// Those that a `linerate` offers, by the `help` of its `echo serve`; the one to be measured by first.
+    /// Returns the engines that the `help` of `echo serve` lists, the primary one first.
     pub fn offered(help: &str) -> Vec<StackEngine> {
         let Some((_, after)) = help.split_once("--engine") else { return vec![StackEngine::Only] };
         // Up to the next option.
@@ -42,7 +42,7 @@ impl StackEngine {
         [StackEngine::Native, StackEngine::Smoltcp].into_iter().filter(known).collect()
     }
 
-    /// What `--engine` is given.
+    /// Returns the value of `--engine`.
     pub fn value(self) -> Option<&'static str> {
         match self {
             StackEngine::Only => None,
@@ -53,13 +53,13 @@ impl StackEngine {
 }
 
 impl Network {
-    /// All of them, the stack by each of `engines`.
+    /// Returns all networks, with each of `engines` for the stack.
     pub fn all(engines: &[StackEngine]) -> Vec<Network> {
         let stack = engines.iter().map(|engine| Network::Virtio(*engine));
         stack.chain([Network::Sleeping, Network::Spinning]).collect()
     }
 
-    /// What to call it in a table.
+    /// Returns the name for tables.
     pub fn name(self) -> String {
         match self {
             Network::Virtio(engine) => match engine.value() {
@@ -71,7 +71,7 @@ impl Network {
         }
     }
 
-    /// The stack's engine, if it has any part in it.
+    /// Returns the stack's engine, if the network uses the stack.
     pub fn engine(self) -> Option<StackEngine> {
         match self {
             Network::Virtio(engine) => Some(engine),
@@ -80,29 +80,29 @@ impl Network {
     }
 }
 
-/// What stays the same in all measurements.
+/// Parameters common to all measurements.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The `linerate` to start.
+    /// `linerate` executable.
     pub linerate: PathBuf,
-    /// A directory of our own, for sockets.
+    /// Private directory for sockets.
     pub scratch: PathBuf,
-    /// The core that servers are pinned to.
+    /// Core of the servers.
     pub server_core: usize,
-    /// The core that loads are pinned to.
+    /// Core of the loads.
     pub load_core: usize,
-    /// Bytes of a request.
+    /// Size of a request in bytes.
     pub size: u32,
-    /// How long one load measures.
+    /// Duration of a measurement.
     pub duration: Duration,
 }
 
-/// What `linerate echo load --json` prints, as far as it is used here.
+/// Fields used from the output of `linerate echo load --json`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 pub struct Measured {
     /// Requests per second.
     pub rate: f64,
-    /// Errors of any kind.
+    /// Number of errors of any kind.
     pub errors: u64,
     /// Round-trip times in microseconds.
     pub rtt_us: Rtt,
@@ -111,16 +111,16 @@ pub struct Measured {
 /// Percentiles of round-trip times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 pub struct Rtt {
-    /// The median.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: f64,
-    /// 999 of 1000 are at most this.
+    /// 99.9th percentile.
     pub p999: f64,
 }
 
 impl Measured {
-    /// The medians of each figure.
+    /// Returns the median of each figure.
     ///
     /// # Panics
     /// If there are no measurements.
@@ -142,8 +142,7 @@ impl Measured {
     }
 }
 
-/// Starts a server on `network`, lets a load of each number of `connections` measure it one after the other, and
-/// stops the server.
+/// Starts a server on `network`, measures it with a load of each number of `connections`, and stops it.
 pub fn measure(
     setting: &Setting,
     network: Network,
@@ -154,7 +153,7 @@ pub fn measure(
     connections.iter().map(|n| load(setting, network, &address, *n, interrupted)).collect()
 }
 
-/// Starts a server on `network`. Returns it when it is ready, and its address.
+/// Starts a server on `network` and returns it, ready, with its address.
 pub(crate) fn start_server(
     setting: &Setting,
     network: Network,
@@ -166,7 +165,7 @@ pub(crate) fn start_server(
     Ok((server, address))
 }
 
-/// Where the two ends of a virtio link find each other.
+/// Returns the path of the virtio link's socket.
 fn socket(setting: &Setting) -> PathBuf {
     setting.scratch.join("link.sock")
 }
@@ -202,7 +201,7 @@ fn load(
     serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
 }
 
-/// A load of the server at `address`.
+/// Returns a load of the server at `address`.
 pub(crate) fn load_command(setting: &Setting, network: Network, address: &str, connections: u32) -> Command {
     let mut command = Command::new(&setting.linerate);
     command.args(["echo", "load", "--json", "--cores", &setting.load_core.to_string(), "--connect", address]);
@@ -227,7 +226,7 @@ fn choice(engine: StackEngine) -> impl Iterator<Item = &'static str> {
     engine.value().into_iter().flat_map(|value| ["--engine", value])
 }
 
-/// The engines that the `linerate` at `path` offers.
+/// Returns the engines that the `linerate` at `path` offers.
 pub fn engines_of(path: &Path, interrupted: &AtomicBool) -> Result<Vec<StackEngine>, Error> {
     let mut command = Command::new(path);
     command.args(["echo", "serve", "--help"]);
@@ -240,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_engines_offered_are_those_that_the_help_names() {
+    fn offered_engines_are_parsed_from_help() {
         let help = "Options:\n      --via <NET>\n          The network\n\n      --engine <ENGINE>\n          The TCP \
                     engine\n\n          Possible values:\n          - native:  ours\n          - smoltcp: sockets\n\n\
                     \x20     --force\n          smoltcp\n";
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_a_load_is_read() {
+    fn report_of_load_is_parsed() {
         let printed = r#"{"requests":10,"seconds":1.0,"rate":10.0,"bytes":640,"errors":0,
             "rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}}"#;
         let measured: Measured = serde_json::from_str(printed).unwrap();
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_taken_figure_by_figure_and_errors_add_up() {
+    fn medians_are_taken_per_figure_and_errors_summed() {
         let one = |rate, p50| Measured { rate, errors: 1, rtt_us: Rtt { p50, p99: 9.0, p999: 9.9 } };
         let median = Measured::median(&[one(3.0, 1.0), one(1.0, 3.0), one(2.0, 2.0)]);
         assert_eq!((median.rate, median.rtt_us.p50, median.errors), (2.0, 2.0, 3));

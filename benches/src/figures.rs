@@ -1,7 +1,7 @@
-//! Figures that the documentation shows: fragments of Markdown, which the book includes and the README repeats.
+//! Figures of the documentation: Markdown fragments, which the book includes and the README repeats.
 //!
-//! A fragment is what a program printed, between a comment that names the command and a line that names the machine. Nobody edits
-//! one: [`write()`] does, and has the README repeat it between `<!-- figures: NAME -->` and `<!-- end -->`.
+//! A fragment is the output of a program between a comment that names the command and a line that names the machine.
+//! [`write()`] generates it and copies it into the README between `<!-- figures: NAME -->` and `<!-- end -->`.
 
 use linerate_apps::doctor::{Machine, examine, facts};
 use linerate_compare::utc::Utc;
@@ -9,31 +9,31 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-/// What a fragment begins with.
+/// Beginning of a fragment.
 pub const MARK: &str = "<!-- Written by `./run bench`; do not edit. Printed by: ";
-/// What a region of the README begins with, before its fragment's name, and ends with.
+/// Beginning of a README region, before the fragment's name, and its end.
 const BEGIN: &str = "<!-- figures: ";
 const END: &str = "<!-- end -->";
-/// Programs whose versions count where a figure speaks of them.
+/// Programs whose versions are recorded if a figure mentions them.
 const PROGRAMS: [&str; 3] = ["redis-server", "memcached", "sockperf"];
 
-/// Why a figure was not written.
+/// Error that prevents the output of a figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// A region of the README does not end.
-    #[error("README.md: the region of the figures {0} has no {END}: add it")]
+    /// A region of the README has no end.
+    #[error("README.md: the region of the figures {0} has no end: add {END}")]
     Endless(String),
 }
 
-/// Where the project's files are: what this was built from.
+/// Returns the root of the source tree that this program was built from.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of a workspace").to_owned()
 }
@@ -46,8 +46,8 @@ fn file<T>(path: &Path, done: io::Result<T>) -> Result<T, Error> {
     done.map_err(|error| Error::File { path: path.to_owned(), error })
 }
 
-/// Writes the fragment `name` below `root`: what `command` `printed`, which was measured on `machine`. Then has the README repeat
-/// all of its fragments.
+/// Writes the fragment `name` below `root` with the output `printed` of `command`, measured on `machine`, and updates
+/// all fragments in the README.
 pub fn write(root: &Path, name: &str, command: &str, printed: &str, machine: &str) -> Result<(), Error> {
     let path = fragment_of(root, name);
     file(&path, fs::create_dir_all(path.parent().expect("a directory of fragments")))?;
@@ -61,7 +61,7 @@ pub fn write(root: &Path, name: &str, command: &str, printed: &str, machine: &st
     if repeated == text { Ok(()) } else { file(&readme, fs::write(&readme, repeated)) }
 }
 
-/// `text` with the fragment of its name in each region.
+/// Returns `text` with the named fragment in each region.
 pub fn repeat(text: &str, fragment: impl Fn(&str) -> Result<String, Error>) -> Result<String, Error> {
     let mut repeated = String::new();
     let mut lines = text.lines();
@@ -79,7 +79,7 @@ pub fn repeat(text: &str, fragment: impl Fn(&str) -> Result<String, Error>) -> R
     Ok(repeated)
 }
 
-/// What figures in `printed` were measured on, and when: processor, kernel, and the versions of what took part.
+/// Returns the machine, date and versions of the programs in `printed`.
 pub fn machine(printed: &str) -> String {
     let machine = Machine::local();
     let facts = facts(&machine, &examine(&machine));
@@ -93,13 +93,13 @@ pub fn machine(printed: &str) -> String {
     format!("{}; {}.", words.join("; "), day.split('T').next().unwrap_or_default())
 }
 
-/// What `program` says of its version.
+/// Returns the version that `program` prints.
 fn version(name: &str, program: &str) -> Option<String> {
     let said = Command::new(program).arg("--version").output().ok()?;
     number(&String::from_utf8_lossy(&said.stdout)).map(|number| format!("{name} {number}"))
 }
 
-/// The first number with a point in it: all programs say their version so, among different words.
+/// Returns the first number with a point, which is the version in the output of all programs.
 fn number(said: &str) -> Option<&str> {
     let numbers = said.split(|c: char| !c.is_ascii_digit() && c != '.');
     numbers.map(|number| number.trim_matches('.')).find(|number| number.contains('.'))
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_repeats_the_fragments_as_they_are() {
+    fn readme_repeats_fragments() {
         let text = read(&root().join("README.md"));
         let repeated = repeat(&text, |name| Ok(read(&fragment_of(&root(), name)))).unwrap();
         assert!(text.contains(BEGIN), "the README shows figures");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fragment_is_written_by_a_command_and_shown_and_what_is_shown_is_there() {
+    fn fragments_and_their_uses_are_complete() {
         let root = root();
         let pages: Vec<String> = fs::read_dir(root.join("docs/src"))
             .unwrap()
@@ -142,20 +142,20 @@ mod tests {
             let shown = format!("{{{{#include figures/{name}.md}}}}");
             assert!(
                 readme.contains(&format!("{BEGIN}{name} -->")) || pages.iter().any(|page| page.contains(&shown)),
-                "{} is shown nowhere",
+                "{} is not used",
                 path.display()
             );
-            assert!(read(&path).starts_with(MARK), "{} does not say which command wrote it", path.display());
+            assert!(read(&path).starts_with(MARK), "{} does not name the command that wrote it", path.display());
             fragments.push(name);
         }
         for shown in pages.iter().flat_map(|page| page.split("{{#include figures/").skip(1)) {
             let name = shown.split(".md}}").next().unwrap();
-            assert!(fragments.iter().any(|fragment| fragment == name), "figures/{name}.md is shown, but is not there");
+            assert!(fragments.iter().any(|fragment| fragment == name), "figures/{name}.md is used, but does not exist");
         }
     }
 
     #[test]
-    fn a_figure_that_is_written_is_in_its_fragment_and_in_the_readme() {
+    fn written_figure_is_in_fragment_and_readme() {
         let directory = tempfile::tempdir().unwrap();
         let readme = directory.path().join("README.md");
         fs::write(&readme, "before\n<!-- figures: echo -->\nold\n<!-- end -->\nafter\n").unwrap();
@@ -165,17 +165,17 @@ mod tests {
         let expected = format!("before\n<!-- figures: echo -->\n{fragment}<!-- end -->\nafter\n");
         assert_eq!(read(&readme), expected);
         write(directory.path(), "other", "kv store", "42", "a machine").unwrap();
-        assert_eq!(read(&readme), expected, "what it does not show changes nothing");
+        assert_eq!(read(&readme), expected, "a figure that the README does not use changes nothing");
     }
 
     #[test]
-    fn a_region_without_an_end_is_told() {
+    fn region_without_end_is_an_error() {
         let error = repeat("<!-- figures: echo -->\nold\n", |_| Ok(String::new())).unwrap_err();
         assert!(error.to_string().contains("figures echo"), "{error}");
     }
 
     #[test]
-    fn versions_are_found_among_what_programs_say() {
+    fn versions_are_found_in_program_output() {
         for (said, expected) in [
             ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1", Some("7.0.15")),
             ("memcached 1.6.18", Some("1.6.18")),

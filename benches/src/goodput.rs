@@ -1,8 +1,8 @@
-//! Bytes in a given time over an impaired path: the kernel's TCP at both ends, or Linerate's at one of them.
+//! Goodput over an impaired path: the kernel's TCP at both ends, or Linerate's at one of them.
 
 use crate::external::process::{Error, Process};
 use crate::hosts::Host;
-use crate::impair::path::{Crossing, Path, PathConfig};
+use crate::impair::path::{Path, PathConfig, PathStats};
 use rustix::net::sockopt::set_tcp_congestion;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,32 +14,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The port that senders listen on: chargen's (RFC 864).
+/// Listening port of senders: that of chargen (RFC 864).
 const PORT: u16 = 19;
-/// How long a connection may take to be opened, with handshakes lost and sent again.
+/// Maximum time to open a connection, including retransmissions of the handshake.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked whether to go on.
+/// Interval of checks for interruption.
 const TICK: Duration = Duration::from_millis(50);
-/// Bytes of one call of `read` or `write`.
+/// Bytes per call of `read` or `write`.
 const PIECE: usize = 1 << 16;
 
-/// Who sends to whom. The sender listens and is called near.
+/// Sender and receiver. The sender listens and is called near.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pair {
-    /// The kernel to the kernel: what the others are held against.
+    /// Kernel to kernel: the reference.
     LinuxToLinux,
     /// Linerate's chargen server to a kernel socket.
     LinerateToLinux,
-    /// A kernel socket to Linerate's chargen load, which discards what it counts.
+    /// A kernel socket to Linerate's chargen load, which counts and discards.
     LinuxToLinerate,
 }
 
 impl Pair {
-    /// All of them.
+    /// All pairs.
     pub const ALL: [Pair; 3] = [Pair::LinuxToLinux, Pair::LinerateToLinux, Pair::LinuxToLinerate];
 
-    /// What to call it in a table.
+    /// Returns the name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Pair::LinuxToLinux => "Linux to Linux",
@@ -49,44 +49,44 @@ impl Pair {
     }
 }
 
-/// What stays the same in all measurements.
+/// Parameters common to all measurements.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The `linerate` to start.
+    /// `linerate` executable.
     pub linerate: PathBuf,
-    /// The `--engine` to give it, if any.
+    /// Value of `--engine`, if any.
     pub engine: Option<String>,
-    /// Its `--buffer`.
+    /// Value of `--buffer`.
     pub buffer: String,
-    /// The core that it is pinned to.
+    /// Core of linerate.
     pub linerate_core: usize,
-    /// The congestion control of the kernel's sender.
+    /// Congestion control of the kernel's sender.
     pub congestion: String,
-    /// Over IPv6 instead of IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub v6: bool,
-    /// How long bytes are counted, from the first on.
+    /// Duration of the count, from the first byte.
     pub duration: Duration,
 }
 
-/// What one measurement gave.
+/// Result of one measurement.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Payload bytes that the receiver had read when the time was over.
+    /// Payload bytes read by the receiver.
     pub bytes: u64,
-    /// How long it counted.
+    /// Duration of the count.
     pub counted: Duration,
-    /// What happened on the way.
-    pub crossing: Crossing,
+    /// Statistics of the path.
+    pub crossing: PathStats,
 }
 
 impl Measured {
-    /// Payload in 10⁶ bits per second.
+    /// Returns the payload rate in 10⁶ bits per second.
     pub fn mbit_per_s(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.counted.as_secs_f64()
     }
 }
 
-/// Measures `pair` on a new path, with hosts that remember nothing of earlier ones.
+/// Measures `pair` on a new path with new hosts.
 pub fn measure(
     setting: &Setting,
     path: &PathConfig,
@@ -131,14 +131,14 @@ fn linerate(setting: &Setting, host: &Host, what: &str) -> Command {
     command
 }
 
-/// What `linerate chargen load --json` prints, as far as it is used here.
+/// Fields used from the output of `linerate chargen load --json`.
 #[derive(Deserialize)]
 struct Load {
     seconds: f64,
     bytes_down: u64,
 }
 
-/// Linerate receives.
+/// Runs Linerate as receiver.
 fn load(
     setting: &Setting,
     host: &Host,
@@ -157,7 +157,7 @@ fn load(
     }
 }
 
-/// A thread that sends to whoever connects, until this is dropped.
+/// Thread that sends to every client until it is dropped.
 struct Sending {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -169,7 +169,7 @@ impl Sending {
         let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), interrupted.clone());
         let stopped = stop.clone();
         let over = move || stopped.load(Ordering::Relaxed) || interrupted.load(Ordering::Relaxed);
-        // That the receiver closes in the midst of it is how a measurement ends.
+        // The receiver ends a measurement by closing.
         let thread = thread::spawn(move || _ = send(&listener, over));
         Ok(Sending { stop, thread: Some(thread) })
     }
@@ -186,7 +186,7 @@ impl Drop for Sending {
 
 fn listen(at: SocketAddr, congestion: &str) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(at)?;
-    // Connections that are accepted have it too. The system's default may be another.
+    // Accepted connections inherit the congestion control, which may differ from the system's default.
     set_tcp_congestion(&listener, congestion)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -213,7 +213,7 @@ fn send(listener: &TcpListener, over: impl Fn() -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// A kernel socket on `host` receives from `sender` and counts for `duration` from the first byte on.
+/// Receives from `sender` with a kernel socket on `host` and counts for `duration` from the first byte.
 fn receive(
     host: &Host,
     sender: SocketAddr,
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_receiver_counts_what_arrives_for_its_time_and_no_longer() {
+    fn receiver_counts_for_its_duration() {
         let listener = listen("127.0.0.1:0".parse().unwrap(), "reno").unwrap();
         let to = listener.local_addr().unwrap();
         let stop = AtomicBool::new(false);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_sends_nothing_is_an_error() {
+    fn silent_sender_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());

@@ -1,4 +1,4 @@
-//! What the benches share. Each published figure comes from one of the programs in `src/bin`.
+//! Shared parts of the benches. Each published figure comes from one of the programs in `src/bin`.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! The bridge between two kernels, each in a network namespace. Without root the tests say so and do nothing.
+//! Bridge between two kernels, each in a network namespace. Without root the tests are skipped.
 
 use linerate_benches::goodput::{Pair, Setting, measure};
 use linerate_benches::hosts::Host;
@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Nothing here takes longer, short of a hang.
+/// Maximum time of each step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One test at a time, if they can run at all.
+/// Serialises the tests. Returns `None` if they cannot run.
 fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {test} needs root, to make network namespaces");
+        eprintln!("skipped: {test} needs root for network namespaces");
         return None;
     }
     if Command::new("ethtool").arg("--version").output().is_err() {
@@ -33,7 +33,7 @@ fn config(forth: &str, back: &str) -> PathConfig {
     PathConfig { impair, forth: forth.to_owned(), back: back.to_owned(), seed: 1, core: None }
 }
 
-/// A path between two kernels.
+/// Returns a path between two kernels.
 fn path(forth: &str, back: &str) -> Path {
     let not = AtomicBool::new(false);
     let path = Path::new(&config(forth, back), &not).unwrap();
@@ -42,7 +42,7 @@ fn path(forth: &str, back: &str) -> Path {
     path
 }
 
-/// A socket of `host`.
+/// Opens a socket on `host`.
 fn on<T: Send>(host: &Host, open: impl FnOnce(IpAddr) -> T + Send) -> T {
     host.within(|| Ok(open(host.ip(true)))).unwrap()
 }
@@ -54,8 +54,8 @@ fn datagrams(host: &Host) -> UdpSocket {
 }
 
 #[test]
-fn a_datagram_and_its_answer_take_the_delays_of_both_directions() {
-    let Some(_turn) = turn("a_datagram_and_its_answer_take_the_delays_of_both_directions") else { return };
+fn round_trip_takes_the_delays_of_both_directions() {
+    let Some(_turn) = turn("round_trip_takes_the_delays_of_both_directions") else { return };
     let path = path("delay=10ms", "delay=4ms");
     let (near, far) = (datagrams(path.near()), datagrams(path.far()));
     near.connect(far.local_addr().unwrap()).unwrap();
@@ -75,8 +75,8 @@ fn a_datagram_and_its_answer_take_the_delays_of_both_directions() {
 }
 
 #[test]
-fn a_stream_arrives_whole_over_a_path_that_loses_repeats_and_reorders() {
-    let Some(_turn) = turn("a_stream_arrives_whole_over_a_path_that_loses_repeats_and_reorders") else { return };
+fn stream_over_impaired_path_is_complete() {
+    let Some(_turn) = turn("stream_over_impaired_path_is_complete") else { return };
     let bad = "delay=1ms,jitter=1ms,loss=1%,duplication=1%,reordering=1%,rate=100mbit";
     let path = path(bad, bad);
     let listener = on(path.far(), |ip| TcpListener::bind(SocketAddr::new(ip, 7)).unwrap());
@@ -100,8 +100,8 @@ fn a_stream_arrives_whole_over_a_path_that_loses_repeats_and_reorders() {
 }
 
 #[test]
-fn goodput_is_bounded_by_the_rate_and_nothing_is_left_behind() {
-    let Some(_turn) = turn("goodput_is_bounded_by_the_rate_and_nothing_is_left_behind") else { return };
+fn goodput_is_bounded_by_rate_and_cleanup_is_complete() {
+    let Some(_turn) = turn("goodput_is_bounded_by_rate_and_cleanup_is_complete") else { return };
     let setting = Setting {
         linerate: "/nonexistent".into(),
         engine: None,
@@ -114,7 +114,7 @@ fn goodput_is_bounded_by_the_rate_and_nothing_is_left_behind() {
     let config = config("delay=1ms,rate=20mbit,queue=64k", "delay=1ms");
     let not = Arc::new(AtomicBool::new(false));
     let measured = measure(&setting, &config, Pair::LinuxToLinux, &not).unwrap();
-    // Headers take 5 in 100, and what the queue holds comes at once.
+    // Headers take 5 %, and the contents of the queue arrive at once.
     let rate = measured.mbit_per_s();
     assert!((15.0..21.0).contains(&rate), "{rate} Mbit/s");
     let failed = measure(&setting, &config, Pair::LinerateToLinux, &not).unwrap_err();

@@ -1,4 +1,4 @@
-//! Counts the instructions of the hot paths, and holds them against those that were accepted.
+//! Counts the instructions of the hot paths and compares them with the accepted counts.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{fs, io};
 
-/// Fail where a hot path takes more than 5 % more instructions than was accepted in benches/baseline.json (needs valgrind; counts
-/// of another compiler are not compared)
+/// Fail if a hot path takes over 5 % more instructions than accepted in benches/baseline.json (needs valgrind; counts
+/// of different compilers are not compared)
 #[derive(Parser)]
 struct Args {
-    /// Count all paths, not only the few that stand for the others
+    /// Count all paths instead of a few representative ones
     #[arg(long)]
     all: bool,
 
-    /// Accept what all paths take now: write it to benches/baseline.json
+    /// Accept the current counts of all paths: write them to benches/baseline.json
     #[arg(long)]
     accept: bool,
 }
 
-/// Why nothing was told.
+/// Error that prevents a comparison.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{}: {error}", path.display())]
@@ -32,8 +32,8 @@ enum Error {
     #[error("{}: {error}", path.display())]
     Content { path: PathBuf, error: serde_json::Error },
     #[error(transparent)]
-    Count(#[from] linerate_benches::requirements::instructions::Failed),
-    #[error("rustc does not say what it is: see that rustc -V works")]
+    Count(#[from] linerate_benches::requirements::instructions::CommandError),
+    #[error("rustc -V does not print a version: check that it works")]
     Compiler,
 }
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<ExitCode, Error> {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("SKIPPED: instructions are not counted without valgrind: apt-get install valgrind");
+        eprintln!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(ExitCode::SUCCESS);
     }
     let path = root().join("benches/baseline.json");
@@ -61,10 +61,10 @@ fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let text = fs::read_to_string(&path).map_err(|error| Error::File { path: path.clone(), error })?;
     let baseline: Baseline = serde_json::from_str(&text).map_err(|error| Error::Content { path, error })?;
-    // The counts are figures even if they are not compared.
+    // The counts are printed as figures even if they are not compared.
     if compiler != baseline.compiler {
-        let said = |Compiler { rustc, target_cpu }: &Compiler| format!("{rustc} for {target_cpu}");
-        let (here, there) = (said(&compiler), said(&baseline.compiler));
+        let text = |Compiler { rustc, target_cpu }: &Compiler| format!("{rustc} for {target_cpu}");
+        let (here, there) = (text(&compiler), text(&baseline.compiler));
         eprintln!("SKIPPED: instructions by {here} are not compared with those by {there}");
         if args.all {
             println!("{}", table(&BTreeMap::new(), &counts(true)?));
@@ -88,7 +88,7 @@ fn write(path: &Path, baseline: &Baseline) -> Result<(), Error> {
     fs::write(path, text + "\n").map_err(|error| Error::File { path: path.to_owned(), error })
 }
 
-/// The counts for people, in the order in which they are counted.
+/// Formats the counts in the order of counting.
 fn table(accepted: &BTreeMap<String, u64>, counts: &BTreeMap<String, u64>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

@@ -1,4 +1,4 @@
-//! Writes a figure of the documentation: what a bench printed becomes a fragment that names its command and this machine.
+//! Writes a figure of the documentation: a fragment with the output of a bench, its command and this machine.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -6,13 +6,13 @@ use linerate_benches::figures::{machine, root, write};
 use std::io::{Read, stdin};
 use std::process::ExitCode;
 
-/// Write what comes from standard input to docs/src/figures/NAME.md, and to README.md where that shows it
+/// Write standard input to docs/src/figures/NAME.md, and to README.md if it includes the figure
 #[derive(Parser)]
 struct Args {
-    /// The fragment's name
+    /// Name of the fragment
     name: String,
 
-    /// The command that printed it
+    /// Command that printed the figure
     #[arg(long, value_name = "COMMAND")]
     by: String,
 }

@@ -1,4 +1,4 @@
-//! Goodput over a lossy path: Linerate's TCP held against the kernel's, through the same impairments.
+//! Goodput over a lossy path: Linerate's TCP compared with the kernel's over the same impairments.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -11,67 +11,67 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What is required of Linerate as sender, by the kernel's goodput at the same loss.
+/// Required goodput of Linerate as sender, relative to the kernel's at the same loss.
 const REQUIRED: f64 = 0.95;
-/// In microseconds: a bridge that sees or sends frames later than this is no longer the path that was asked for.
+/// Maximum lateness of the bridge in microseconds: beyond it the path differs from the requested one.
 const LATE: f64 = 200.0;
 
 /// Compare the goodput of Linerate with that of the kernel (CUBIC, SACK) over a path that loses frames
 ///
-/// Two hosts, each a network namespace, are joined through `impair`, which must lie beside this program, as linerate must.
-/// Each measurement has hosts and a path of its own. Those of one round have the same seed, so that the path treats their
-/// frames alike. Needs root, ethtool and ip.
+/// Two hosts, each a network namespace, are connected through `impair`, which must be beside this program, as must
+/// linerate. Each measurement has new hosts and a new path. The measurements of one round use the same seed, so that
+/// the path impairs their frames alike. Needs root, ethtool and ip.
 #[derive(Parser)]
 struct Args {
-    /// How often each measurement is made; the medians are compared
+    /// Number of rounds; the medians are compared
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// How long bytes are counted, in seconds
+    /// Duration of a measurement in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
 
-    /// Frames lost, in percent
+    /// Percentages of lost frames
     #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0.1,1,5")]
     loss: Vec<f64>,
 
-    /// Lose acknowledgements as well, not data only
+    /// Lose acknowledgements as well as data
     #[arg(long)]
     both_ways: bool,
 
-    /// What the path does besides, in each direction: as impair --both takes it
+    /// Other impairments of the path in each direction, in the syntax of impair --both
     #[arg(long, value_name = "SPEC", default_value = "delay=10ms,rate=100mbit,queue=250000")]
     path: String,
 
-    /// Where the randomness of the first round begins
+    /// Random seed of the first round
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Who sends to whom; without the first two there is nothing to compare
+    /// Sender and receiver; the comparison needs the first two
     #[arg(long, value_name = "PAIR,…", value_delimiter = ',', value_enum, default_values_t = Pair::ALL)]
     pairs: Vec<Pair>,
 
-    /// The TCP engine of linerate, if not its default
+    /// TCP engine of linerate [default: that of linerate]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
 
-    /// linerate's --buffer; the kernel's grow to 4 MB by default
+    /// Value of linerate's --buffer; the kernel's buffers grow to 4 MB by default
     #[arg(long, value_name = "BYTES", default_value = "4m")]
     buffer: String,
 
-    /// The congestion control of the kernel
+    /// Congestion control of the kernel
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: String,
 
-    /// Over IPv6 instead of IPv4
+    /// Use IPv6 instead of IPv4
     #[arg(long)]
     ipv6: bool,
 
-    /// The core of the bridge
+    /// Core of the bridge
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     bridge_core: usize,
 
-    /// The core of linerate
+    /// Core of linerate
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     linerate_core: usize,
 
@@ -97,11 +97,11 @@ struct Report {
 struct Row {
     loss_percent: f64,
     pair: Pair,
-    /// The median of the rounds.
+    /// Median of the rounds.
     mbit_per_s: f64,
-    /// Each round's.
+    /// Result of each round.
     rounds: Vec<f64>,
-    /// Frames lost by chance in all rounds, by those that came: what the path really did.
+    /// Frames lost by chance relative to received frames, in all rounds: the actual loss of the path.
     lost_percent: f64,
 }
 
@@ -115,7 +115,7 @@ struct Ratio {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(loss) = args.loss.iter().find(|loss| !(0.0..=100.0).contains(*loss)) {
-        eprintln!("goodput: --loss {loss}: write percents from 0 to 100");
+        eprintln!("goodput: --loss {loss}: percentages are from 0 to 100");
         return ExitCode::from(2);
     }
     let report = match run(&args) {
@@ -148,7 +148,7 @@ fn run(args: &Args) -> Result<Report, Error> {
     let _first = come_first();
     let mut runs: Vec<(f64, Pair, Vec<Measured>)> =
         args.loss.iter().flat_map(|loss| args.pairs.iter().map(|pair| (*loss, *pair, Vec::new()))).collect();
-    // Round by round, so that what disturbs the machine for a while disturbs all alike.
+    // Measurements are interleaved by round, so that a temporary disturbance affects all alike.
     for round in 1..=args.rounds {
         for (loss, pair, runs) in &mut runs {
             let lossy = format!("{},loss={loss}%", args.path);
@@ -183,11 +183,11 @@ fn run(args: &Args) -> Result<Report, Error> {
     })
 }
 
-/// Why a measurement may not be one of the path that was asked for.
+/// Returns the reason why the path of a measurement may differ from the requested one.
 fn doubt(measured: &Measured) -> Option<String> {
     let crossing = &measured.crossing;
     if crossing.stray > 0 {
-        return Some(format!("{} frames were lost besides what the path should lose", crossing.stray));
+        return Some(format!("{} frames were lost in addition to the requested loss", crossing.stray));
     }
     let late = [crossing.forth.late_us.p99, crossing.back.late_us.p99, crossing.pauses_us.p99];
     let late = late.into_iter().fold(0.0, f64::max);
@@ -208,7 +208,7 @@ fn median(figures: &[f64]) -> f64 {
     if figures.len() % 2 == 1 { figures[middle] } else { (figures[middle - 1] + figures[middle]) / 2.0 }
 }
 
-/// Linerate as sender by the kernel as sender.
+/// Returns the ratio of Linerate's goodput as sender to the kernel's.
 fn ratio(results: &[Row], loss: f64) -> Option<Ratio> {
     let of = |pair| {
         let row = results.iter().find(|row| row.loss_percent == loss && row.pair == pair);

@@ -1,12 +1,12 @@
-//! Joins two ports by a bridge that delays, loses and reorders the frames that cross it: a network emulator for machines
-//! whose kernel has none.
+//! Network emulator for machines whose kernel has none: connects two ports by a bridge that delays, loses and reorders
+//! frames.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
 use hdrhistogram::Histogram;
 use linerate_benches::external::process::interruption;
 use linerate_benches::impair::spec::{self, Spec};
-use linerate_benches::impair::{Bridge, BridgeConfig, Crossed};
+use linerate_benches::impair::{Bridge, BridgeConfig, BridgeStats};
 use linerate_benches::priority::come_first;
 use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
 use linerate_bypass::memory_nic::{ImpairmentStats, Impairments};
@@ -21,23 +21,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long the bridge sleeps when nothing arrives: what a frame may have to wait before it is seen.
+/// Sleep time of an idle bridge: the maximum delay before it sees a frame.
 const NAP: Duration = Duration::from_micros(50);
-/// By how much the kernel may lengthen a sleep. Its default is as long as the nap.
+/// Permitted extension of a sleep by the kernel. Its default equals the sleep time.
 const SLACK: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
-/// Join two ports by a bridge that impairs the frames that cross it, until a signal comes
+/// Connect two ports by a bridge that impairs the frames between them, until a signal arrives
 ///
-/// Kernel interfaces at its ends must send finished frames: turn checksum and segmentation offload off at the far end of
-/// each veth pair (ethtool -K IFACE tx off tso off gso off gro off).
+/// Kernel interfaces at its ends must send complete frames: turn off checksum and segmentation offload at the far end
+/// of each veth pair (ethtool -K IFACE tx off tso off gso off gro off).
 #[derive(Parser)]
 #[command(after_help = format!("An impairment SPEC is a list of {}.", spec::NAMES))]
 struct Args {
-    /// The first port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE or a socket's, as linerate --via takes them
+    /// First port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE or a socket, in the syntax of linerate --via
     #[arg(long, value_name = "NET")]
     a: Via,
 
-    /// The second port
+    /// Second port
     #[arg(long, value_name = "NET")]
     b: Via,
 
@@ -45,39 +45,39 @@ struct Args {
     #[arg(long, value_name = "SPEC", default_value = "")]
     both: Spec,
 
-    /// Impairments from the first port to the second, besides
+    /// Additional impairments from the first port to the second
     #[arg(long, value_name = "SPEC", default_value = "")]
     a_to_b: Spec,
 
-    /// Impairments from the second port to the first, besides
+    /// Additional impairments from the second port to the first
     #[arg(long, value_name = "SPEC", default_value = "")]
     b_to_a: Spec,
 
-    /// Where the randomness begins: the same frames meet the same fate
+    /// Random seed: equal seeds impair equal frames alike
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Frames under way in each direction at most
+    /// Maximum number of frames in flight in each direction
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     frames: u32,
 
-    /// Never sleep: the most exact times, for a whole core
+    /// Never sleep: exact times, at the cost of a whole core
     #[arg(long)]
     poll: bool,
 
-    /// The core to run on
+    /// Core of the bridge
     #[arg(long, value_name = "CORE", value_parser = clap::value_parser!(u32).range(..CpuSet::MAX_CPU as i64))]
     core: Option<u32>,
 
-    /// Take an interface over even if it carries this host's default route
+    /// Use an interface even if it carries this host's default route
     #[arg(long)]
     force: bool,
 
-    /// Print what was done as one JSON object
+    /// Print the statistics as one JSON object
     #[arg(long)]
     json: bool,
 
-    /// Arguments for EAL, after a lone --
+    /// Arguments for EAL, after --
     #[arg(last = true, value_name = "EAL ARGS")]
     eal: Vec<String>,
 }
@@ -86,7 +86,7 @@ struct Args {
 struct Report {
     a_to_b: Direction,
     b_to_a: Direction,
-    /// The time from one look at the ports to the next.
+    /// Intervals between two polls of the ports.
     pauses_us: Percentiles,
 }
 
@@ -101,11 +101,11 @@ struct Direction {
     reordered: u64,
     corrupted: u64,
     truncated: u64,
-    /// Dropped because as many frames were under way as may be.
+    /// Dropped because too many frames were in flight.
     no_room: u64,
-    /// Dropped because the port could not send it.
+    /// Dropped because the port could not send the frame.
     not_sendable: u64,
-    /// Dropped by the port that should have received it.
+    /// Dropped by the receiving port.
     not_received: u64,
     late_us: Percentiles,
 }
@@ -126,7 +126,7 @@ impl Percentiles {
 }
 
 impl Direction {
-    fn new(crossed: &Crossed, drops: Drops) -> Self {
+    fn new(crossed: &BridgeStats, drops: Drops) -> Self {
         let ImpairmentStats { lost, queue_full, too_long, duplicated, reordered, corrupted, truncated, .. } =
             crossed.impaired;
         Direction {
@@ -168,13 +168,13 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         && a_to_b.rate.is_none()
         && b_to_a.rate.is_none()
     {
-        return Err("a queue without a rate holds nothing: give rate= too".into());
+        return Err("a queue needs a rate: add rate=".into());
     }
     let _first = come_first();
     if let Some(core) = args.core {
         let mut only = CpuSet::new();
         only.set(core as usize);
-        sched_setaffinity(None, &only).map_err(|error| format!("it cannot run on core {core}: {error}"))?;
+        sched_setaffinity(None, &only).map_err(|error| format!("cannot run on core {core}: {error}"))?;
     }
     let eal = Eal::start(&eal_config(args))?;
     let open = |via: &Via| {
@@ -201,7 +201,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     )
 }
 
-/// What EAL needs for both ports.
+/// Returns the EAL configuration for both ports.
 fn eal_config(args: &Args) -> EalConfig {
     let mut config = EalConfig::for_via(&args.a, args.eal.clone());
     config.pci = match (config.pci, EalConfig::for_via(&args.b, Vec::new()).pci) {
@@ -213,10 +213,10 @@ fn eal_config(args: &Args) -> EalConfig {
     config
 }
 
-/// Carries frames until `stop`.
+/// Forwards frames until `stop`.
 fn forward<A: Nic, B: Nic>(bridge: &mut Bridge<A, B>, poll: bool, stop: &Arc<AtomicBool>) {
     if let Err(error) = set_current_timer_slack(Some(SLACK)) {
-        eprintln!("impair: sleeps will be longer than they should be ({error})");
+        eprintln!("impair: sleeps will be longer than intended ({error})");
     }
     let clock = Clock::start();
     while !stop.load(Ordering::Relaxed) {
@@ -249,6 +249,6 @@ fn print(report: &Report, json: bool) -> Result<(), Box<dyn Error>> {
         println!("{name}: {}; {late}", if counts.is_empty() { "no frames".to_owned() } else { counts.join(", ") });
     }
     let Percentiles { p50, p99, max } = report.pauses_us;
-    println!("looked at the ports every µs: p50 {p50:.0}, p99 {p99:.0}, max {max:.0}");
+    println!("interval between polls in µs: p50 {p50:.0}, p99 {p99:.0}, max {max:.0}");
     Ok(())
 }

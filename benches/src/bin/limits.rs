@@ -1,27 +1,27 @@
-//! What the native engine may cost, and what it does: the instructions, the curve and the memory, in one table.
+//! Limits of the native engine: instructions, cost of many connections, and memory, in one table.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use linerate_benches::requirements::instructions::{Failed, count, run};
+use linerate_benches::requirements::instructions::{CommandError, count, run};
 use linerate_benches::requirements::limit::{Limit, table};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Instructions of the server for one 64-byte echo on one of 1 000 connections, checksums offloaded.
+/// Server instructions per 64-byte echo on one of 1 000 connections, with checksum offload.
 const ECHO: f64 = 700.0;
-/// The same, as a part of what the smoltcp engine takes.
+/// Ratio to the instructions of the smoltcp engine.
 const ECHO_OF_SMOLTCP: f64 = 0.25;
-/// Instructions for a connection that is opened, used for one request and closed.
+/// Instructions per connection that is opened, used for one request and closed.
 const CONNECT: f64 = 4000.0;
-/// Instructions for a message of 16 KB, with TSO and LRO.
+/// Instructions per 16 KB message with TSO and LRO.
 const MESSAGE: f64 = 7000.0;
-/// Instructions for each segment of such a message without them, the checksum left out.
+/// Instructions per segment of such a message without TSO and LRO, checksum excluded.
 const SEGMENT: f64 = 900.0;
-/// Bytes of an idle connection, everything included, among so many.
+/// Total bytes per idle connection, among this many.
 const IDLE: f64 = 256.0;
 const IDLE_CONNECTIONS: &str = "500000";
 
-/// Hold the native engine to its limits: instructions per operation (needs valgrind), the cost of many connections,
+/// Compare the native engine with its limits: instructions per operation (needs valgrind), cost of many connections,
 /// bytes per idle connection
 #[derive(Parser)]
 struct Args {
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn measure() -> Result<Vec<Limit>, Failed> {
+fn measure() -> Result<Vec<Limit>, CommandError> {
     let first = |args: &str| Ok(count(args)?[0]);
     let echo = first("--engine native")?;
     let smoltcp = first("--engine smoltcp")?;
@@ -70,15 +70,15 @@ fn measure() -> Result<Vec<Limit>, Failed> {
     Ok(limits)
 }
 
-/// What `engine` reports in JSON, given these arguments.
-fn engine(args: &str) -> Result<String, Failed> {
-    let failed = |error: std::io::Error| Failed { command: "engine".to_owned(), what: error.to_string() };
+/// Runs `engine` with these arguments and returns its JSON output.
+fn engine(args: &str) -> Result<String, CommandError> {
+    let failed = |error: std::io::Error| CommandError { command: "engine".to_owned(), what: error.to_string() };
     let engine = std::env::current_exe().map_err(failed)?.with_file_name("engine");
     run(&engine, &format!("{args} --json"))
 }
 
-/// The ratios of a curve that have a limit.
-fn curve(printed: &str) -> Result<Vec<Limit>, Failed> {
+/// Returns the limited ratios of a curve.
+fn curve(printed: &str) -> Result<Vec<Limit>, CommandError> {
     #[derive(Deserialize)]
     struct Curve {
         points: Vec<Point>,
@@ -97,7 +97,7 @@ fn curve(printed: &str) -> Result<Vec<Limit>, Failed> {
     Ok(points.iter().filter_map(limit).collect())
 }
 
-fn idle(printed: &str) -> Result<Limit, Failed> {
+fn idle(printed: &str) -> Result<Limit, CommandError> {
     #[derive(Deserialize)]
     struct Report {
         idle: Idle,
@@ -111,8 +111,8 @@ fn idle(printed: &str) -> Result<Limit, Failed> {
     Ok(Limit::new(format!("bytes per idle connection, of {}", 2 * connections), bytes, IDLE))
 }
 
-fn parse<'a, T: Deserialize<'a>>(printed: &'a str) -> Result<T, Failed> {
-    let unexpected = |error| Failed { command: "engine".to_owned(), what: format!("printed {printed}: {error}") };
+fn parse<'a, T: Deserialize<'a>>(printed: &'a str) -> Result<T, CommandError> {
+    let unexpected = |error| CommandError { command: "engine".to_owned(), what: format!("printed {printed}: {error}") };
     serde_json::from_str(printed).map_err(unexpected)
 }
 
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_of_a_curve_and_of_idle_connections_are_read() {
+    fn limits_of_curve_and_idle_connections_are_parsed() {
         let printed = r#"{"engine":"native","points":[{"flows":1000,"ns":50.0,"ratio":1.0,"limit":null},
             {"flows":100000,"ns":150.0,"ratio":3.0,"limit":3.0},{"flows":1000000,"ns":300.0,"ratio":6.0,"limit":5.0}]}"#;
         let limits = curve(printed).unwrap();

@@ -1,64 +1,64 @@
-//! Connections that are opened for one request and closed again.
+//! Connections that are opened for one request and closed.
 
 use super::pattern::Pattern;
 use super::received::Header;
 use super::segment::{Control, Outgoing};
-use super::{SyntheticClient, Wrong};
+use super::{BenchError, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use std::ops::Range;
 
-/// How a connection goes.
+/// Course of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Course {
-    /// Bytes of the request.
+    /// Size of the request in bytes.
     pub size: usize,
-    /// The request comes on the segment that completes the handshake, and not on the one after it.
+    /// Whether the request is on the final segment of the handshake instead of the next one.
     pub request_with_ack: bool,
-    /// The server closes first, and so keeps the connection in TIME-WAIT; otherwise the client does.
+    /// Whether the server closes first, which keeps the connection in TIME-WAIT; otherwise the client does.
     pub server_closes: bool,
 }
 
-/// What a connection waits for.
+/// Segment that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The SYN-ACK.
+    /// SYN-ACK.
     Opening,
-    /// The echo.
-    Asked,
-    /// The server's FIN, which is to come first.
+    /// Echo.
+    Echo,
+    /// FIN of the server, which closes first.
     Answered,
-    /// The server's FIN, and the acknowledgement of ours.
+    /// FIN of the server, and the ACK of the client's.
     Closing,
-    /// The acknowledgement of our FIN, which answered the server's.
+    /// ACK of the client's FIN, which answered the server's.
     Last,
-    /// Nothing.
+    /// None.
     Over,
 }
 
-/// The connections of a client: their addresses and ports are used in turn, and again.
+/// Connections of a client, which reuse their addresses and ports in turn.
 #[derive(Debug)]
 pub struct Connections {
     tuples: Range<usize>,
     next: usize,
     course: Course,
-    /// The flow of the first connection that is under way; the others follow.
+    /// Flow of the first connection in progress; the others follow.
     first: usize,
     phases: Vec<Phase>,
     over: usize,
 }
 
 impl Connections {
-    /// Connections by way of the addresses and ports of `tuples`.
+    /// Creates connections from the addresses and ports of `tuples`.
     ///
     /// # Panics
-    /// If there are none, or no bytes in a request.
+    /// If `tuples` is empty or a request has no bytes.
     pub fn new(tuples: Range<usize>, course: Course) -> Self {
         assert!(!tuples.is_empty() && course.size > 0);
         Connections { next: tuples.start, first: tuples.start, tuples, course, phases: Vec::new(), over: 0 }
     }
 
-    /// Begins up to `n` connections, once those before are over, and returns how many.
-    pub fn begin(&mut self, client: &mut SyntheticClient, n: usize) -> Result<usize, Wrong> {
+    /// Opens up to `n` connections, once the earlier ones are closed. Returns their number.
+    pub fn begin(&mut self, client: &mut SyntheticClient, n: usize) -> Result<usize, BenchError> {
         if self.next == self.tuples.end {
             self.next = self.tuples.start;
         }
@@ -72,11 +72,11 @@ impl Connections {
         Ok(n)
     }
 
-    /// Takes in what the server has sent and goes on. Returns how many of the connections begun last are over.
-    pub fn go_on(&mut self, client: &mut SyntheticClient) -> Result<usize, Wrong> {
+    /// Processes the server's segments and continues. Returns the number of current connections that have closed.
+    pub fn advance(&mut self, client: &mut SyntheticClient) -> Result<usize, BenchError> {
         client.each(|client, header, frame| {
             let at = header.flow.wrapping_sub(self.first);
-            let phase = *self.phases.get(at).ok_or(Wrong::Frame("for a connection that is over"))?;
+            let phase = *self.phases.get(at).ok_or(BenchError::Frame("on a closed connection"))?;
             let next = self.course.next(client, phase, &header, frame)?;
             self.over += usize::from(next == Phase::Over);
             self.phases[at] = next;
@@ -93,29 +93,29 @@ impl Course {
         phase: Phase,
         header: &Header,
         frame: &MemoryPacket,
-    ) -> Result<Phase, Wrong> {
+    ) -> Result<Phase, BenchError> {
         let flow = header.flow;
         if phase == Phase::Opening {
             client.synchronized(header)?;
             self.ask(client, flow)?;
-            return Ok(Phase::Asked);
+            return Ok(Phase::Echo);
         }
         client.established(header)?;
         let unacknowledged = client.flows[flow].sequence.wrapping_sub(header.acknowledged);
         if header.payload_len > 0 || header.fin {
-            // It has all that we sent when it sends something, but for a FIN that crosses its own.
+            // Every segment of the server acknowledges all sent data, except a FIN that crosses the client's.
             if unacknowledged > 0 || header.sequence != client.flows[flow].expected {
-                return Err(Wrong::Frame("it does not acknowledge what it answers, or goes on at the wrong place"));
+                return Err(BenchError::Frame("it does not acknowledge the request, or has a wrong sequence number"));
             }
         } else if unacknowledged as usize > self.size {
-            return Err(Wrong::Frame("it acknowledges what was not sent"));
+            return Err(BenchError::Frame("it acknowledges unsent data"));
         }
         let mut next = phase;
         if header.payload_len > 0 {
             let sequence = client.flows[flow].sequence.wrapping_sub(self.size as u32);
-            let whole = phase == Phase::Asked && header.payload_len == self.size;
+            let whole = phase == Phase::Echo && header.payload_len == self.size;
             if !whole || !header.carries(frame, Pattern::new(flow, sequence), 0) {
-                return Err(Wrong::Frame("it is not the echo"));
+                return Err(BenchError::Frame("the echo is missing"));
             }
             client.flows[flow].expected = client.flows[flow].expected.wrapping_add(self.size as u32);
             next = Phase::Answered;
@@ -135,20 +135,20 @@ impl Course {
                     client.segment(Outgoing::control(flow, Control::Ack))?;
                     return Ok(Phase::Over);
                 }
-                _ => return Err(Wrong::Frame("it closes before its time")),
+                _ => return Err(BenchError::Frame("the server closes too early")),
             }
         }
         match next {
             Phase::Last if unacknowledged == 0 => Ok(Phase::Over),
-            Phase::Over => Err(Wrong::Frame("it says something on a connection that is over")),
+            Phase::Over => Err(BenchError::Frame("a segment on a closed connection")),
             next => Ok(next),
         }
     }
 
     /// Completes the handshake and sends the request.
-    fn ask(&self, client: &mut SyntheticClient, flow: usize) -> Result<(), Wrong> {
+    fn ask(&self, client: &mut SyntheticClient, flow: usize) -> Result<(), BenchError> {
         if self.size > client.segment_size() {
-            return Err(Wrong::TooLong { size: self.size, most: client.segment_size() });
+            return Err(BenchError::TooLong { size: self.size, most: client.segment_size() });
         }
         if !self.request_with_ack {
             client.segment(Outgoing::control(flow, Control::Ack))?;
@@ -159,8 +159,8 @@ impl Course {
         Ok(())
     }
 
-    /// Sends our FIN.
-    fn finish(&self, client: &mut SyntheticClient, flow: usize) -> Result<(), Wrong> {
+    /// Sends the client's FIN.
+    fn finish(&self, client: &mut SyntheticClient, flow: usize) -> Result<(), BenchError> {
         client.segment(Outgoing::control(flow, Control::Fin))?;
         client.flows[flow].sequence = client.flows[flow].sequence.wrapping_add(1);
         Ok(())

@@ -1,26 +1,25 @@
-//! Requests of one segment, one at a time on each connection, answered by one segment that acknowledges it.
+//! Requests of one segment, one at a time on each connection, each answered by one segment that acknowledges it.
 
 use super::pattern::Pattern;
 use super::segment::{Control, Outgoing};
-use super::{SyntheticClient, Wrong};
+use super::{BenchError, SyntheticClient};
 use std::ops::Range;
 
-/// How the client acknowledges an echo.
+/// Acknowledgement of an echo by the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Acks {
-    /// By the next request on its connection. Until then a server that sends what it received without a copy holds it,
-    /// so there must be a packet for every connection.
+    /// By the next request on its connection. Until then a zero-copy server holds the packet of the echo, so there must
+    /// be a packet per connection.
     WithRequest,
-    /// By a segment of its own, at once.
+    /// By a separate segment, immediately.
     Alone,
 }
 
-/// The requests of a client: the connections take turns.
+/// Requests of a client on connections in turn.
 #[derive(Debug)]
 pub struct Requests {
-    /// The connections in the order in which they are used: mixed, so that neither end profits from their lying in a
-    /// row.
+    /// Connections in the order of use, shuffled so that neither end profits from sequential memory access.
     order: Vec<u32>,
     next: usize,
     size: usize,
@@ -28,7 +27,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Requests of `size` bytes on `flows`, whose echoes are acknowledged so.
+    /// Creates requests of `size` bytes on `flows`, whose echoes are acknowledged by `acks`.
     ///
     /// # Panics
     /// If there are no flows or no bytes.
@@ -39,20 +38,20 @@ impl Requests {
         Requests { order, next: 0, size, acks }
     }
 
-    /// Connections that they are made on.
+    /// Returns the number of connections.
     pub fn flows(&self) -> usize {
         self.order.len()
     }
 
-    /// How the echoes are acknowledged.
+    /// Returns the acknowledgement mode.
     pub fn acks(&self) -> Acks {
         self.acks
     }
 
-    /// Sends the next `n` requests, on as many connections in turn.
-    pub fn send(&mut self, client: &mut SyntheticClient, n: usize) -> Result<(), Wrong> {
+    /// Sends the next `n` requests, on as many connections.
+    pub fn send(&mut self, client: &mut SyntheticClient, n: usize) -> Result<(), BenchError> {
         if self.size > client.segment_size() {
-            return Err(Wrong::TooLong { size: self.size, most: client.segment_size() });
+            return Err(BenchError::TooLong { size: self.size, most: client.segment_size() });
         }
         for _ in 0..n {
             let flow = self.order[self.next] as usize;
@@ -64,26 +63,25 @@ impl Requests {
         client.flush()
     }
 
-    /// Takes what has been answered in, checks it, acknowledges it if that is not for the next request, and returns how
-    /// many answers there were.
-    pub fn check(&mut self, client: &mut SyntheticClient) -> Result<usize, Wrong> {
+    /// Receives and checks answers, and acknowledges them unless the next request does. Returns the number of answers.
+    pub fn check(&mut self, client: &mut SyntheticClient) -> Result<usize, BenchError> {
         let mut answers = 0;
         client.each(|client, header, frame| {
             client.established(&header)?;
             let flow = &mut client.flows[header.flow];
             if header.fin || header.acknowledged != flow.sequence {
-                return Err(Wrong::Frame("it does not acknowledge the request"));
+                return Err(BenchError::Frame("it does not acknowledge the request"));
             }
-            // RFC 7323 §4.3: the request was the last segment in sequence, so it is its time stamp that comes back.
+            // RFC 7323 §4.3: the request was the last in-order segment, so its timestamp is echoed.
             if header.timestamps.is_some_and(|(_, echo)| echo != flow.stamp) {
-                return Err(Wrong::Frame("it echoes another time stamp than the request's"));
+                return Err(BenchError::Frame("it echoes another timestamp than the request's"));
             }
             if header.sequence != flow.expected || header.payload_len != self.size {
-                return Err(Wrong::Frame("it is not where or not as long as the echo should be"));
+                return Err(BenchError::Frame("it is not at the position or not as long as the echo should be"));
             }
             let sequence = flow.sequence.wrapping_sub(self.size as u32);
             if !header.carries(frame, Pattern::new(header.flow, sequence), 0) {
-                return Err(Wrong::Frame("other bytes came back than were sent"));
+                return Err(BenchError::Frame("other bytes came back than were sent"));
             }
             flow.expected = flow.expected.wrapping_add(self.size as u32);
             answers += 1;

@@ -1,51 +1,51 @@
-//! Messages of many segments, one at a time on each connection, echoed in as many as the server likes.
+//! Messages of many segments, one at a time on each connection, echoed in any number of segments.
 
 use super::pattern::Pattern;
 use super::segment::{Control, Outgoing};
-use super::{SyntheticClient, Wrong};
+use super::{BenchError, SyntheticClient};
 
-/// The longest message: with all headers it fits in one IP packet.
+/// Maximum message length: with all headers it fits into one IP packet.
 pub const MAX_MESSAGE: usize = 65_000;
 
-/// How many segments went which way.
+/// Segment counters by direction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Segments {
-    /// Segments with payload that the client sent. A frame that the port was to cut is one.
+    /// Segments with payload sent by the client. A TSO frame counts as one.
     pub data_sent: u64,
-    /// Segments with payload that the server sent.
+    /// Segments with payload sent by the server.
     pub data_received: u64,
-    /// Acknowledgements alone that the client sent.
+    /// Pure acknowledgements sent by the client.
     pub acks_sent: u64,
-    /// Acknowledgements alone that the server sent.
+    /// Pure acknowledgements sent by the server.
     pub acks_received: u64,
 }
 
-/// The message that is under way on a connection.
+/// Message in progress on a connection.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     flow: usize,
-    /// Where it begins in our stream.
+    /// Sequence number of its first byte.
     sequence: u32,
-    /// Bytes of it that came back.
+    /// Bytes echoed so far.
     received: usize,
-    /// Segments that came back and were not acknowledged.
+    /// Echoed segments that are not acknowledged yet.
     unacknowledged: usize,
 }
 
-/// The messages of a client: the connections take turns.
+/// Messages of a client on connections in turn.
 #[derive(Debug)]
 pub struct Messages {
     order: Vec<u32>,
     next: usize,
     size: usize,
-    /// Send a message as one frame, as a port that merges segments delivers it.
+    /// Whether a message is sent as one frame, as a port with LRO delivers it.
     merged: bool,
     under_way: Vec<Message>,
     segments: Segments,
 }
 
 impl Messages {
-    /// Messages of `size` bytes on `flows` connections.
+    /// Creates messages of `size` bytes on `flows` connections.
     ///
     /// # Panics
     /// If there are no connections, or `size` is not within 1 and [`MAX_MESSAGE`].
@@ -56,23 +56,23 @@ impl Messages {
         Messages { order, next: 0, size, merged, under_way: Vec::new(), segments: Segments::default() }
     }
 
-    /// Connections that they are sent on.
+    /// Returns the number of connections.
     pub fn flows(&self) -> usize {
         self.order.len()
     }
 
-    /// Frames that a message is sent in.
+    /// Returns the number of frames per message.
     pub fn frames(&self, client: &SyntheticClient) -> usize {
         if self.merged { 1 } else { self.size.div_ceil(client.segment_size()) }
     }
 
-    /// What has gone which way so far.
+    /// Returns the segment counters.
     pub fn segments(&self) -> Segments {
         self.segments
     }
 
-    /// Sends the next `n` messages, on as many connections in turn.
-    pub fn send(&mut self, client: &mut SyntheticClient, n: usize) -> Result<(), Wrong> {
+    /// Sends the next `n` messages, on as many connections.
+    pub fn send(&mut self, client: &mut SyntheticClient, n: usize) -> Result<(), BenchError> {
         for _ in 0..n {
             let flow = self.order[self.next] as usize;
             self.next = (self.next + 1) % self.order.len();
@@ -89,40 +89,41 @@ impl Messages {
         client.flush()
     }
 
-    /// Takes in what has come back, checks and acknowledges it, and returns how many messages are back as a whole.
-    pub fn check(&mut self, client: &mut SyntheticClient) -> Result<usize, Wrong> {
+    /// Receives, checks and acknowledges echoes. Returns the number of completed messages.
+    pub fn check(&mut self, client: &mut SyntheticClient) -> Result<usize, BenchError> {
         let mut complete = 0;
         let Messages { under_way, segments, size, .. } = self;
         client.each(|client, header, frame| {
             client.established(&header)?;
             let at = under_way.iter().position(|message| message.flow == header.flow);
-            let message = at.map(|at| &mut under_way[at]).ok_or(Wrong::Frame("no message is under way there"))?;
+            let message =
+                at.map(|at| &mut under_way[at]).ok_or(BenchError::Frame("no message is in progress there"))?;
             let flow = &mut client.flows[header.flow];
             if header.fin || flow.sequence.wrapping_sub(header.acknowledged) as usize > *size {
-                return Err(Wrong::Frame("it acknowledges what was not sent, or less than it did before"));
+                return Err(BenchError::Frame("it acknowledges unsent data, or less than before"));
             }
             if header.payload_len == 0 {
                 segments.acks_received += 1;
                 return Ok(());
             }
             if header.sequence != flow.expected || header.payload_len > *size - message.received {
-                return Err(Wrong::Frame("it is not where the echo should go on"));
+                return Err(BenchError::Frame("its sequence number does not continue the echo"));
             }
             if !header.carries(frame, Pattern::new(header.flow, message.sequence), message.received) {
-                return Err(Wrong::Frame("other bytes came back than were sent"));
+                return Err(BenchError::Frame("other bytes came back than were sent"));
             }
             flow.expected = flow.expected.wrapping_add(header.payload_len as u32);
             message.received += header.payload_len;
             segments.data_received += 1;
-            // RFC 5681 §4.2: every second full-sized segment, which a merged frame is worth.
+            // RFC 5681 §4.2: every second full-sized segment, which a merged frame counts as.
             message.unacknowledged += header.payload_len.div_ceil(super::MAX_SEGMENT);
             let whole = message.received == *size;
             if whole {
                 if header.acknowledged != flow.sequence {
-                    return Err(Wrong::Frame("it echoes what it does not acknowledge"));
+                    return Err(BenchError::Frame("it echoes data without acknowledging it"));
                 }
                 if client.window(header.window) < *size {
-                    return Err(Wrong::Frame("it has no window for the next message"));
+                    return Err(BenchError::Frame("its window has no space for the next message"));
                 }
                 complete += 1;
             }

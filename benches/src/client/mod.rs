@@ -1,10 +1,10 @@
-//! A client that costs little: it knows no TCP, only how a flow that loses nothing goes on.
+//! Synthetic client of low cost: it implements no TCP, only the course of a flow without loss.
 //!
-//! What one connection needs is 16 bytes, so that a million of them do not push the server's state out of the caches.
-//! Every header, every time stamp and every byte of the server's is checked, and anything unexpected ends the bench:
-//! over a link in memory nothing is lost, late or out of order unless the server is wrong.
+//! A connection takes 16 bytes, so that a million of them do not evict the server's state from the caches. The client
+//! checks every header, timestamp and byte of the server, and any deviation ends the bench: an in-memory link neither
+//! loses, delays nor reorders frames.
 //!
-//! The conversations are in modules of their own: [`echo`], [`messages`], [`connections`].
+//! Conversations: [`echo`], [`messages`], [`connections`].
 
 pub mod connections;
 pub mod echo;
@@ -21,7 +21,7 @@ mod tests;
 
 pub use options::Agreed;
 pub use tuples::Endpoints;
-pub use wrong::Wrong;
+pub use wrong::BenchError;
 
 use crate::client::received::Header;
 use crate::client::segment::{Control, Outgoing};
@@ -30,57 +30,57 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic};
 use std::ops::Range;
 
-/// What one segment carries at an MTU of 1500 bytes, without TCP options (RFC 9293 §3.7.1).
+/// Maximum payload of a segment at an MTU of 1500 bytes, without TCP options (RFC 9293 §3.7.1).
 pub const MAX_SEGMENT: usize = 1460;
-/// What the time stamps take of that, padded to a multiple of four (RFC 7323 appendix A).
+/// Size of the padded timestamps option (RFC 7323 appendix A).
 pub const TIMESTAMPS: usize = 12;
 
-/// What the client is to be like.
+/// Configuration of the client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Both ends' addresses.
+    /// Addresses of both ends.
     pub endpoints: Endpoints,
-    /// Connections that there can be.
+    /// Maximum number of connections.
     pub flows: usize,
-    /// Offer time stamps (RFC 7323). Window scaling and SACK are always offered.
+    /// Whether to offer timestamps (RFC 7323). Window scaling and SACK are always offered.
     pub timestamps: bool,
-    /// Compute and verify all checksums; otherwise the link claims to.
+    /// Whether to compute and verify checksums; otherwise the link reports them as good.
     pub software_checksum: bool,
 }
 
 /// One connection.
 #[derive(Debug, Clone, Copy)]
 struct Flow {
-    /// The next sequence number that we send.
+    /// Next sequence number to send.
     sequence: u32,
-    /// The next one that we expect.
+    /// Next expected sequence number.
     expected: u32,
-    /// The time stamp that we sent last.
+    /// Last TSval sent.
     stamp: u32,
-    /// The time stamp that we received last.
+    /// Last TSval received.
     peer_stamp: u32,
 }
 
-/// The client's end of the link.
+/// Client's end of the link.
 pub struct SyntheticClient {
     nic: MemoryNic,
     endpoints: Endpoints,
     timestamps: bool,
     software_checksum: bool,
     flows: Vec<Flow>,
-    /// What the server has agreed to, with every connection the same.
+    /// Options agreed by the server, the same for every connection.
     agreed: Option<Agreed>,
     now: Instant,
     outgoing: Vec<MemoryPacket>,
     received: Vec<MemoryPacket>,
-    /// A chain in one piece.
+    /// Buffer that linearises a chain.
     scratch: Vec<u8>,
 }
 
 impl SyntheticClient {
-    /// A client on `nic` with no connection open.
+    /// Creates a client on `nic` without connections.
     pub fn new(nic: MemoryNic, config: &ClientConfig) -> Self {
-        // Written, so that all of it is there before anybody looks at the memory that is in use.
+        // Written to, so that it is resident before memory is measured.
         let flow = |n: usize| Flow {
             sequence: (n as u32).wrapping_mul(0x9e37_79b9),
             expected: 0,
@@ -101,47 +101,47 @@ impl SyntheticClient {
         }
     }
 
-    /// How many connections there can be.
+    /// Returns the maximum number of connections.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// Frames sent so far.
+    /// Returns the number of frames sent.
     pub fn sent(&self) -> u64 {
         self.nic.stats().tx_frames
     }
 
-    /// Packets of our pool that are in use, by whomever.
+    /// Returns the number of packets of the client's pool that are in use at either end.
     pub fn packets_held(&self) -> usize {
         self.nic.pool_capacity() - self.nic.pool_available()
     }
 
-    /// What the server agreed to when the first connection was opened.
+    /// Returns the options that the server agreed to on the first connection.
     pub fn agreed(&self) -> Option<Agreed> {
         self.agreed
     }
 
-    /// The present, for the time stamps.
+    /// Sets the current time, for timestamps.
     pub fn set_time(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Payload bytes that one segment of ours carries.
+    /// Returns the maximum payload of a segment from the client.
     pub fn segment_size(&self) -> usize {
         let agreed = self.agreed.unwrap_or_default();
         MAX_SEGMENT.min(agreed.segment_size.into()) - if agreed.timestamps { TIMESTAMPS } else { 0 }
     }
 
     /// Sends a SYN on each of `flows`.
-    pub fn begin(&mut self, flows: Range<usize>) -> Result<(), Wrong> {
+    pub fn begin(&mut self, flows: Range<usize>) -> Result<(), BenchError> {
         for flow in flows {
             self.syn(flow)?;
         }
         self.flush()
     }
 
-    /// Takes the SYN-ACKs in and completes those connections. Returns how many there were.
-    pub fn complete(&mut self) -> Result<usize, Wrong> {
+    /// Receives SYN-ACKs and completes their handshakes. Returns their number.
+    pub fn complete(&mut self) -> Result<usize, BenchError> {
         let mut completed = 0;
         self.each(|client, header, _| {
             client.synchronized(&header)?;
@@ -151,9 +151,9 @@ impl SyntheticClient {
         Ok(completed)
     }
 
-    /// Puts a SYN of `flow` in line. A connection that was there before is followed by one further on in the sequence
-    /// space, by which a server in TIME-WAIT knows it (RFC 9293 §3.10.7.4, RFC 6191 §2).
-    fn syn(&mut self, flow: usize) -> Result<(), Wrong> {
+    /// Queues a SYN of `flow`. A new incarnation has a higher sequence number, which a server in TIME-WAIT accepts (RFC
+    /// 9293 §3.10.7.4, RFC 6191 §2).
+    fn syn(&mut self, flow: usize) -> Result<(), BenchError> {
         let state = &mut self.flows[flow];
         state.sequence = state.sequence.wrapping_add(1 << 17);
         (state.expected, state.peer_stamp) = (0, 0);
@@ -162,18 +162,18 @@ impl SyntheticClient {
         Ok(())
     }
 
-    /// Checks a SYN-ACK and notes what it says.
-    fn synchronized(&mut self, header: &Header) -> Result<(), Wrong> {
+    /// Checks a SYN-ACK and records its options.
+    fn synchronized(&mut self, header: &Header) -> Result<(), BenchError> {
         if !header.syn || header.fin || header.rst || header.payload_len > 0 {
-            return Err(Wrong::Frame("not a SYN-ACK"));
+            return Err(BenchError::Frame("not a SYN-ACK"));
         }
         let flow = &mut self.flows[header.flow];
         if header.acknowledged != flow.sequence {
-            return Err(Wrong::Frame("a SYN-ACK that does not acknowledge the SYN"));
+            return Err(BenchError::Frame("a SYN-ACK that does not acknowledge the SYN"));
         }
         let agreed = header.agreed.with_offer(self.timestamps);
         if *self.agreed.get_or_insert(agreed) != agreed {
-            return Err(Wrong::Frame("a SYN-ACK with other options than that of the first connection"));
+            return Err(BenchError::Frame("a SYN-ACK with options that differ from the first connection's"));
         }
         flow.expected = header.sequence.wrapping_add(1);
         if let Some((stamp, _)) = header.timestamps {
@@ -182,44 +182,45 @@ impl SyntheticClient {
         self.check_timestamps(header)
     }
 
-    /// Checks what holds for every segment of an established connection but its place and its payload.
-    fn established(&mut self, header: &Header) -> Result<(), Wrong> {
+    /// Checks a segment of an established connection, except its sequence number and payload.
+    fn established(&mut self, header: &Header) -> Result<(), BenchError> {
         if header.syn || header.rst {
-            return Err(Wrong::Frame("a SYN or RST on an established connection"));
+            return Err(BenchError::Frame("a SYN or RST on an established connection"));
         }
         self.check_timestamps(header)
     }
 
-    /// RFC 7323 §3.2: once agreed upon they are on every segment. Ours come back (§4.3), theirs never go back (§5.4).
-    fn check_timestamps(&mut self, header: &Header) -> Result<(), Wrong> {
+    /// Checks timestamps. RFC 7323 §3.2: once agreed they are on every segment. The server echoes ours (§4.3), and its
+    /// own never decrease (§5.4).
+    fn check_timestamps(&mut self, header: &Header) -> Result<(), BenchError> {
         let agreed = self.agreed.is_some_and(|agreed| agreed.timestamps);
         let Some((stamp, echo)) = header.timestamps else {
-            return if agreed { Err(Wrong::Frame("it lacks the time stamps agreed upon")) } else { Ok(()) };
+            return if agreed { Err(BenchError::Frame("it lacks the agreed timestamps")) } else { Ok(()) };
         };
         if !agreed {
-            return Err(Wrong::Frame("it has time stamps, which were not agreed upon"));
+            return Err(BenchError::Frame("it has timestamps without agreement"));
         }
         let flow = &mut self.flows[header.flow];
         if flow.stamp.wrapping_sub(echo) > options::STAMPS_PER_SECOND {
-            return Err(Wrong::Frame("it echoes a time stamp that we did not send of late"));
+            return Err(BenchError::Frame("it echoes a timestamp that was not sent recently"));
         }
         if (stamp.wrapping_sub(flow.peer_stamp) as i32) < 0 {
-            return Err(Wrong::Frame("its time stamp is older than the one before it"));
+            return Err(BenchError::Frame("its timestamp is older than the one before it"));
         }
         flow.peer_stamp = stamp;
         Ok(())
     }
 
-    /// Gives `heed` every segment that has arrived, in order, then sends what it put in line. ARP is answered.
+    /// Calls `handle` for every received segment in order, then sends the queued segments. ARP is answered.
     fn each(
         &mut self,
-        mut heed: impl FnMut(&mut Self, Header, &MemoryPacket) -> Result<(), Wrong>,
-    ) -> Result<(), Wrong> {
+        mut handle: impl FnMut(&mut Self, Header, &MemoryPacket) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
         let mut received = std::mem::take(&mut self.received);
         while self.nic.rx_burst(&mut received) > 0 {
             for frame in received.drain(..) {
                 if let Some(header) = self.header_of(&frame)? {
-                    heed(self, header, &frame)?;
+                    handle(self, header, &frame)?;
                 }
             }
         }
@@ -227,15 +228,15 @@ impl SyntheticClient {
         self.flush()
     }
 
-    /// Sends what is in line.
-    fn flush(&mut self) -> Result<(), Wrong> {
+    /// Sends the queued segments.
+    fn flush(&mut self) -> Result<(), BenchError> {
         while !self.outgoing.is_empty() {
             if self.nic.tx_burst(&mut self.outgoing) == 0 {
-                return Err(Wrong::Full);
+                return Err(BenchError::Full);
             }
         }
         if self.nic.stats().tx_dropped > 0 {
-            return Err(Wrong::Unsendable);
+            return Err(BenchError::Unsendable);
         }
         Ok(())
     }

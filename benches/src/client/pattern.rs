@@ -1,22 +1,22 @@
-//! What the client sends: bytes that tell which connection they are of, and where in its stream they belong.
+//! Payload of the client: bytes that identify their connection and position.
 
-/// The bytes of one message, which repeat nowhere within reach.
+/// Bytes of one message, without repetition within reach.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern(u64);
 
 impl Pattern {
-    /// The message of connection `flow` that begins at `sequence`.
+    /// Returns the message of connection `flow` that begins at `sequence`.
     pub fn new(flow: usize, sequence: u32) -> Self {
         Pattern((flow as u64) << 32 | u64::from(sequence))
     }
 
-    /// The `n`th eight bytes.
+    /// Returns the `n`th eight bytes.
     fn word(self, n: usize) -> [u8; 8] {
         let mixed = self.0.wrapping_add((n as u64).wrapping_mul(0xd6e8_feb8_6659_fd93));
         mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
     }
 
-    /// Writes the bytes from `offset` of the message on.
+    /// Writes the bytes from `offset` of the message.
     pub fn fill(self, offset: usize, bytes: &mut [u8]) {
         let begin = bytes.len().min(offset.wrapping_neg() % 8);
         let (first, rest) = bytes.split_at_mut(begin);
@@ -30,7 +30,7 @@ impl Pattern {
         }
     }
 
-    /// Whether `bytes` are those from `offset` of the message on.
+    /// Returns true if `bytes` are those from `offset` of the message.
     pub fn matches(self, offset: usize, bytes: &[u8]) -> bool {
         let (first, rest) = bytes.split_at(bytes.len().min(offset.wrapping_neg() % 8));
         let within = offset % 8;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_the_same_however_it_is_cut() {
+    fn message_is_the_same_for_any_segmentation() {
         let pattern = Pattern::new(7, 1000);
         let mut whole = [0; 100];
         pattern.fill(0, &mut whole);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_other_places_and_other_messages_do_not_match() {
+    fn other_bytes_positions_and_messages_do_not_match() {
         let pattern = Pattern::new(7, 1000);
         let mut bytes = [0; 64];
         pattern.fill(0, &mut bytes);

@@ -1,8 +1,8 @@
-//! From a frame of the server's to the segment in it, with all that can be checked without knowing what it should say.
+//! Parses and checks frames of the server, independent of the conversation.
 
 use super::options::{self, Agreed};
 use super::pattern::Pattern;
-use super::{SyntheticClient, Wrong};
+use super::{BenchError, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{Packet, RxChecksum};
 use smoltcp::wire::{
@@ -11,28 +11,28 @@ use smoltcp::wire::{
 
 const ETHERNET: usize = 14;
 
-/// A segment's header.
+/// Header of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub flow: usize,
     pub sequence: u32,
     pub acknowledged: u32,
-    /// The window offered, as it is in the header.
+    /// Window field.
     pub window: u16,
     pub syn: bool,
     pub fin: bool,
     pub rst: bool,
-    /// The sender's time stamp, and the one of ours that it echoes.
+    /// TSval, and TSecr.
     pub timestamps: Option<(u32, u32)>,
-    /// What the other options say, if this is a SYN.
+    /// Other options, if this is a SYN.
     pub agreed: Agreed,
-    /// Where in the frame the payload begins.
+    /// Offset of the payload in the frame.
     payload: usize,
     pub payload_len: usize,
 }
 
 impl Header {
-    /// Whether the payload, which may lie in several pieces, is that of the message from `offset` on.
+    /// Returns true if the payload, which may be a chain, is that of the message from `offset`.
     pub fn carries(&self, frame: &MemoryPacket, pattern: Pattern, offset: usize) -> bool {
         let (mut skip, mut at, end) = (self.payload, offset, offset + self.payload_len);
         for bytes in frame.segments() {
@@ -50,11 +50,11 @@ impl Header {
 }
 
 impl SyntheticClient {
-    /// The header of the segment in `frame`; `None` if that was ARP. A question for our address is answered.
-    pub(super) fn header_of(&mut self, frame: &MemoryPacket) -> Result<Option<Header>, Wrong> {
-        let ethernet = EthernetFrame::new_checked(frame.data()).map_err(|_| Wrong::Frame("truncated"))?;
+    /// Parses the header of the segment in `frame`; `None` for ARP, which is answered.
+    pub(super) fn header_of(&mut self, frame: &MemoryPacket) -> Result<Option<Header>, BenchError> {
+        let ethernet = EthernetFrame::new_checked(frame.data()).map_err(|_| BenchError::Frame("truncated"))?;
         if ethernet.ethertype() == EthernetProtocol::Arp {
-            let arp = ArpPacket::new_checked(ethernet.payload()).map_err(|_| Wrong::Frame("truncated ARP"))?;
+            let arp = ArpPacket::new_checked(ethernet.payload()).map_err(|_| BenchError::Frame("truncated ARP"))?;
             if arp.operation() == ArpOperation::Request {
                 self.announce()?;
             }
@@ -62,7 +62,7 @@ impl SyntheticClient {
         }
         if (ethernet.dst_addr().0, ethernet.src_addr().0) != (self.endpoints.client_mac.0, self.endpoints.server_mac.0)
         {
-            return Err(Wrong::Frame("from or to another Ethernet address"));
+            return Err(BenchError::Frame("from or to another Ethernet address"));
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         let header = self.segment_of(frame, &mut scratch);
@@ -70,33 +70,33 @@ impl SyntheticClient {
         header.map(Some)
     }
 
-    fn segment_of(&self, frame: &MemoryPacket, scratch: &mut Vec<u8>) -> Result<Header, Wrong> {
+    fn segment_of(&self, frame: &MemoryPacket, scratch: &mut Vec<u8>) -> Result<Header, BenchError> {
         let data = &frame.data()[ETHERNET..];
         let ip = Ipv4Packet::new_unchecked(data);
         if data.len() < 20 || ip.version() != 4 || ip.header_len() != 20 || ip.next_header() != IpProtocol::Tcp {
-            return Err(Wrong::Frame("not IPv4 and TCP"));
+            return Err(BenchError::Frame("not IPv4 and TCP"));
         }
         let (ip_header, len) = (usize::from(ip.header_len()), usize::from(ip.total_len()));
         if len > frame.len() - ETHERNET || len < ip_header {
-            return Err(Wrong::Frame("shorter than its IP header says"));
+            return Err(BenchError::Frame("shorter than its IP header states"));
         }
         let tcp = &data[ip_header..len.min(data.len())];
         let l4_len = len - ip_header;
         let tcp = TcpPacket::new_unchecked(tcp);
         let header = usize::from(tcp.as_ref().get(12).copied().unwrap_or_default() >> 4) * 4;
         if header < 20 || header > tcp.as_ref().len() {
-            return Err(Wrong::Frame("its TCP header is cut short"));
+            return Err(BenchError::Frame("its TCP header is truncated"));
         }
         self.check_sums(frame, &ip, &tcp, l4_len, scratch)?;
         if ip.src_addr() != *self.endpoints.server.ip() || tcp.src_port() != self.endpoints.server.port() {
-            return Err(Wrong::Frame("from another address"));
+            return Err(BenchError::Frame("from another address"));
         }
         let flow = self.endpoints.flow_of(ip.dst_addr(), tcp.dst_port()).filter(|flow| *flow < self.flows.len());
-        let flow = flow.ok_or(Wrong::Frame("for no connection"))?;
+        let flow = flow.ok_or(BenchError::Frame("of no connection"))?;
         if !tcp.ack() {
-            return Err(Wrong::Frame("it acknowledges nothing"));
+            return Err(BenchError::Frame("it acknowledges nothing"));
         }
-        let (agreed, timestamps) = options::read(&tcp).ok_or(Wrong::Frame("malformed options"))?;
+        let (agreed, timestamps) = options::read(&tcp).ok_or(BenchError::Frame("malformed options"))?;
         Ok(Header {
             flow,
             sequence: tcp.seq_number().0 as u32,
@@ -112,8 +112,8 @@ impl SyntheticClient {
         })
     }
 
-    /// Checks the checksums: those that the port was to compute by what it was given to begin with, which is the
-    /// pseudo-header's sum, with or without the length (as `rte_mbuf_core.h` wants it), others as they are.
+    /// Checks the checksums. With offload the frame carries the pseudo-header sum, with or without the length
+    /// (`rte_mbuf_core.h`).
     fn check_sums(
         &self,
         frame: &MemoryPacket,
@@ -121,15 +121,15 @@ impl SyntheticClient {
         tcp: &TcpPacket<&[u8]>,
         l4_len: usize,
         scratch: &mut Vec<u8>,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), BenchError> {
         if frame.rx_info().ipv4_checksum != RxChecksum::Good && !ip.verify_checksum() {
-            return Err(Wrong::Frame("its IP checksum is wrong"));
+            return Err(BenchError::Frame("its IP checksum is wrong"));
         }
         let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
         if frame.rx_info().l4_checksum == RxChecksum::Good {
             let partial = |len| checksum::pseudo_header(&source, &destination, IpProtocol::Tcp, len);
             if tcp.checksum() != partial(l4_len as u32) && tcp.checksum() != partial(0) {
-                return Err(Wrong::Frame("its TCP checksum is not the pseudo-header's sum, which the port wants"));
+                return Err(BenchError::Frame("its TCP checksum is not the pseudo-header sum that the port needs"));
             }
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl SyntheticClient {
         let begin = ETHERNET + usize::from(ip.header_len());
         let whole = TcpPacket::new_unchecked(&scratch[begin..begin + l4_len]);
         if !whole.verify_checksum(&source, &destination) {
-            return Err(Wrong::Frame("its TCP checksum is wrong"));
+            return Err(BenchError::Frame("its TCP checksum is wrong"));
         }
         Ok(())
     }

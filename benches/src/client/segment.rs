@@ -1,8 +1,8 @@
-//! The frames that the client sends.
+//! Frames of the client.
 
 use super::options::{self, WINDOW_SCALE};
 use super::pattern::Pattern;
-use super::{SyntheticClient, Wrong};
+use super::{BenchError, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use smoltcp::phy::ChecksumCapabilities;
@@ -15,42 +15,41 @@ const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TCP: usize = 20;
 
-/// The flags of a segment.
+/// Flags of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Control {
-    /// Begins a connection.
+    /// SYN.
     Syn,
-    /// Acknowledges, and carries data if there is any.
+    /// ACK, with or without data.
     Ack,
-    /// Ends our half of the connection.
+    /// FIN and ACK.
     Fin,
 }
 
-/// A segment to be sent.
+/// Segment to send.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {
     pub flow: usize,
     pub control: Control,
-    /// The message that its payload is of, where in it that begins, and how many bytes it is. More than fit in one
-    /// segment make a frame that the port is to cut.
+    /// Payload: message, offset and length. More than one segment's worth makes a TSO frame.
     pub payload: Option<(Pattern, usize, usize)>,
 }
 
 impl Outgoing {
-    /// A segment without payload.
+    /// Returns a segment without payload.
     pub fn control(flow: usize, control: Control) -> Self {
         Outgoing { flow, control, payload: None }
     }
 
-    /// `len` bytes of the message from `offset` on.
+    /// Returns a segment with `len` bytes of the message from `offset`.
     pub fn data(flow: usize, pattern: Pattern, offset: usize, len: usize) -> Self {
         Outgoing { flow, control: Control::Ack, payload: Some((pattern, offset, len)) }
     }
 }
 
 impl SyntheticClient {
-    /// Tells the server the Ethernet address of all our IP addresses.
-    pub fn announce(&mut self) -> Result<(), Wrong> {
+    /// Announces the Ethernet address of all the client's IP addresses to the server.
+    pub fn announce(&mut self) -> Result<(), BenchError> {
         for address in self.endpoints.addresses(self.flows.len()) {
             let request = ArpRepr::EthernetIpv4 {
                 operation: ArpOperation::Request,
@@ -59,8 +58,8 @@ impl SyntheticClient {
                 target_hardware_addr: EthernetAddress([0; 6]),
                 target_protocol_addr: *self.endpoints.server.ip(),
             };
-            let mut packet = self.nic.allocate().ok_or(Wrong::Full)?;
-            let bytes = packet.append(ETHERNET + request.buffer_len()).ok_or(Wrong::Full)?;
+            let mut packet = self.nic.allocate().ok_or(BenchError::Full)?;
+            let bytes = packet.append(ETHERNET + request.buffer_len()).ok_or(BenchError::Full)?;
             self.ethernet(bytes, EthernetProtocol::Arp);
             request.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
             self.outgoing.push(packet);
@@ -75,8 +74,8 @@ impl SyntheticClient {
         ethernet.set_ethertype(protocol);
     }
 
-    /// Puts a segment in line, at the flow's sequence number, which the caller moves on.
-    pub(super) fn segment(&mut self, outgoing: Outgoing) -> Result<(), Wrong> {
+    /// Queues a segment at the flow's sequence number, which the caller advances.
+    pub(super) fn segment(&mut self, outgoing: Outgoing) -> Result<(), BenchError> {
         let Outgoing { flow, control, payload } = outgoing;
         let syn = control == Control::Syn;
         let timestamps = if syn { self.timestamps } else { self.agreed.is_some_and(|agreed| agreed.timestamps) };
@@ -88,11 +87,11 @@ impl SyntheticClient {
         let (client, port) = self.endpoints.client_of(flow);
         let (server, server_port) = (*self.endpoints.server.ip(), self.endpoints.server.port());
 
-        let mut packet = self.nic.allocate().ok_or(Wrong::Full)?;
-        // What does not fit behind the headers goes into further packets, as a port that merges segments delivers it.
+        let mut packet = self.nic.allocate().ok_or(BenchError::Full)?;
+        // The payload after the first packet is chained, as a port with LRO delivers it.
         let room = self.nic.capabilities().data_room - ETHERNET - IP - header;
         let first = length.min(room);
-        let bytes = packet.append(ETHERNET + IP + header + first).ok_or(Wrong::Full)?;
+        let bytes = packet.append(ETHERNET + IP + header + first).ok_or(BenchError::Full)?;
         self.ethernet(bytes, EthernetProtocol::Ipv4);
         let ip = Ipv4Repr {
             src_addr: client,
@@ -136,7 +135,7 @@ impl SyntheticClient {
         Ok(())
     }
 
-    /// Computes the TCP checksum, or asks the port to, and to cut the frame if it is too long for one segment.
+    /// Computes the TCP checksum or requests offload, with TSO if the payload exceeds one segment.
     fn finish(
         &self,
         packet: &mut MemoryPacket,
@@ -144,8 +143,8 @@ impl SyntheticClient {
         length: usize,
         cut: bool,
         (source, destination): (IpAddress, IpAddress),
-    ) -> Result<(), Wrong> {
-        let bytes = packet.data_mut().ok_or(Wrong::Full)?;
+    ) -> Result<(), BenchError> {
+        let bytes = packet.data_mut().ok_or(BenchError::Full)?;
         let mut tcp = TcpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
         if self.software_checksum {
             tcp.fill_checksum(&source, &destination);
@@ -165,26 +164,26 @@ impl SyntheticClient {
         Ok(())
     }
 
-    /// Chains packets with `len` further bytes behind `packet`.
+    /// Chains packets with `len` further bytes after `packet`.
     fn chain_rest(
         &mut self,
         packet: &mut MemoryPacket,
         pattern: Pattern,
         mut offset: usize,
         len: usize,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), BenchError> {
         let (room, end) = (self.nic.capabilities().data_room, offset + len);
         while offset < end {
             let n = room.min(end - offset);
-            let mut next = self.nic.allocate().ok_or(Wrong::Full)?;
-            pattern.fill(offset, next.append(n).ok_or(Wrong::Full)?);
-            packet.chain(next).map_err(|_| Wrong::Unsendable)?;
+            let mut next = self.nic.allocate().ok_or(BenchError::Full)?;
+            pattern.fill(offset, next.append(n).ok_or(BenchError::Full)?);
+            packet.chain(next).map_err(|_| BenchError::Unsendable)?;
             offset += n;
         }
         Ok(())
     }
 
-    /// The window that a header of the server's offers, in bytes.
+    /// Returns the window of the server in bytes, from a header's window field.
     pub(super) fn window(&self, window: u16) -> usize {
         let scale = self.agreed.and_then(|agreed| agreed.window_scale).unwrap_or(0);
         usize::from(window) << scale.min(14)

@@ -1,9 +1,9 @@
-//! The client against a peer whose every segment the test writes.
+//! Tests of the client with a scripted peer.
 
 use super::echo::{Acks, Requests};
 use super::messages::Messages;
 use super::options;
-use super::{Agreed, ClientConfig, Endpoints, SyntheticClient, Wrong};
+use super::{Agreed, BenchError, ClientConfig, Endpoints, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{MacAddr, Nic, Packet};
@@ -21,14 +21,14 @@ const ENDPOINTS: Endpoints = Endpoints {
 };
 const HEADERS: usize = 14 + 20 + 20 + 12;
 
-/// What the peer knows of connection 0, and says on it.
+/// Peer's view of connection 0, and its next segment.
 #[derive(Debug, Clone)]
 struct Segment {
     sequence: u32,
     acknowledged: u32,
     stamps: Option<(u32, u32)>,
     payload: Vec<u8>,
-    /// Payload in the first packet of the frame; the rest follows in others of as many bytes.
+    /// Payload bytes per packet of the frame.
     piece: usize,
     rst: bool,
     checksum: bool,
@@ -37,12 +37,12 @@ struct Segment {
 struct Peer {
     nic: MemoryNic,
     client: SyntheticClient,
-    /// What an answer as it should be looks like, its payload aside.
+    /// Correct answer, except its payload.
     proper: Segment,
 }
 
 impl Peer {
-    /// A client with connection 0 established, with time stamps.
+    /// Creates a client with connection 0 established, with timestamps.
     fn new(tso: Option<usize>) -> Self {
         let (nic, other) = Link::pair(LinkConfig { checksum_offload: true, tso, ..LinkConfig::default() });
         let config = ClientConfig { endpoints: ENDPOINTS, flows: 1, timestamps: true, software_checksum: false };
@@ -67,7 +67,7 @@ impl Peer {
         peer
     }
 
-    /// Takes in what the client has sent, which is expected to be in order, and returns the payload of each frame.
+    /// Receives the client's segments, which must be in order, and returns the payload of each frame.
     fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut frames: Vec<MemoryPacket> = Vec::with_capacity(32);
         while self.nic.rx_burst(&mut frames) > 0 && frames.len() < frames.capacity() {}
@@ -77,7 +77,7 @@ impl Peer {
             let (agreed, stamps) = options::read(&tcp).unwrap();
             if tcp.syn() {
                 let all = Agreed { segment_size: 1460, timestamps: true, window_scale: Some(7), sack: true };
-                assert_eq!(agreed, all, "the SYN offers what a connection of today has");
+                assert_eq!(agreed, all, "the SYN offers all usual options");
             }
             self.proper.acknowledged = (tcp.seq_number() + tcp.segment_len()).0 as u32;
             self.proper.stamps = stamps.map(|(ours, _)| (1000, ours));
@@ -92,7 +92,7 @@ impl Peer {
         let mut tcp = headers(&mut bytes, 20, sequence, acknowledged);
         tcp.set_syn(true);
         options::write_syn(tcp.options_mut(), Some(0));
-        // The same options, but for the echo, which is the last four bytes of the time stamps.
+        // The same options, except TSecr in the last four bytes.
         tcp.options_mut()[12..16].copy_from_slice(&stamps.unwrap().1.to_be_bytes());
         tcp.fill_checksum(&(*ENDPOINTS.server.ip()).into(), &ENDPOINTS.client.into());
         self.transmit(&bytes, bytes.len());
@@ -129,7 +129,7 @@ fn frame_bytes(l4_len: usize) -> Vec<u8> {
     vec![0; 34 + l4_len]
 }
 
-/// Writes everything up to the options.
+/// Writes the headers before the options.
 fn headers(bytes: &mut [u8], options: usize, sequence: u32, acknowledged: u32) -> TcpPacket<&mut [u8]> {
     let mut ethernet = EthernetFrame::new_unchecked(&mut *bytes);
     ethernet.set_src_addr(EthernetAddress(ENDPOINTS.server_mac.0));
@@ -154,8 +154,8 @@ fn headers(bytes: &mut [u8], options: usize, sequence: u32, acknowledged: u32) -
     tcp
 }
 
-/// What the client says of an echo of 64 bytes that `change` was done to.
-fn check(change: impl FnOnce(&mut Segment)) -> Result<usize, Wrong> {
+/// Returns the client's result for an echo of 64 bytes modified by `change`.
+fn check(change: impl FnOnce(&mut Segment)) -> Result<usize, BenchError> {
     let mut peer = Peer::new(None);
     let mut requests = Requests::new(0..1, 64, Acks::WithRequest);
     peer.client.set_time(Instant::from_nanos(6_000_000));
@@ -172,14 +172,14 @@ fn complaint(change: impl FnOnce(&mut Segment)) -> String {
 }
 
 #[test]
-fn an_echo_is_taken_in_one_piece_or_several() {
+fn echo_is_accepted_in_one_piece_or_several() {
     assert_eq!(check(|_| {}).unwrap(), 1);
     assert_eq!(check(|echo| echo.piece = 13).unwrap(), 1);
     assert_eq!(check(|echo| echo.piece = 0).unwrap(), 1);
 }
 
 #[test]
-fn every_byte_of_an_echo_is_checked() {
+fn every_byte_of_echo_is_checked() {
     for at in 0..64 {
         assert!(complaint(|echo| echo.payload[at] ^= 0x10).contains("other bytes"));
         assert!(
@@ -194,30 +194,30 @@ fn every_byte_of_an_echo_is_checked() {
 }
 
 #[test]
-fn an_echo_has_its_place_and_acknowledges_the_request() {
-    assert!(complaint(|echo| echo.sequence += 1).contains("not where"));
+fn position_and_ack_of_echo_are_checked() {
+    assert!(complaint(|echo| echo.sequence += 1).contains("not at"));
     assert!(complaint(|echo| echo.acknowledged -= 1).contains("does not acknowledge"));
     assert!(complaint(|echo| echo.rst = true).contains("RST"));
 }
 
 #[test]
-fn time_stamps_are_there_and_come_back_and_never_go_back() {
-    assert!(complaint(|echo| echo.stamps = None).contains("lacks the time stamps"));
-    // The time stamp of the handshake's last segment, a millisecond before the request's.
+fn timestamps_of_echo_are_checked() {
+    assert!(complaint(|echo| echo.stamps = None).contains("lacks the agreed timestamps"));
+    // TSval of the final handshake segment, a millisecond before the request's.
     assert!(
         complaint(|echo| echo.stamps = echo.stamps.map(|(own, echoed)| (own, echoed - 1000))).contains("request's")
     );
-    assert!(complaint(|echo| echo.stamps = echo.stamps.map(|(own, echoed)| (own, echoed + 1))).contains("not send"));
+    assert!(complaint(|echo| echo.stamps = echo.stamps.map(|(own, echoed)| (own, echoed + 1))).contains("not sent"));
     assert!(complaint(|echo| echo.stamps = echo.stamps.map(|(_, echoed)| (u32::MAX, echoed))).contains("older than"));
 }
 
 #[test]
-fn a_wrong_checksum_is_found() {
+fn wrong_checksum_is_detected() {
     assert!(complaint(|echo| echo.checksum = false).contains("checksum"));
 }
 
 #[test]
-fn a_merged_message_is_one_frame_of_several_packets() {
+fn merged_message_is_one_frame_of_several_packets() {
     let mut peer = Peer::new(Some(65_535));
     let mut messages = Messages::new(1, 16 << 10, true);
     messages.send(&mut peer.client, 1).unwrap();
@@ -230,7 +230,7 @@ fn a_merged_message_is_one_frame_of_several_packets() {
 }
 
 #[test]
-fn every_second_segment_of_a_message_is_acknowledged_and_the_last() {
+fn every_second_segment_of_message_is_acknowledged_and_the_last() {
     let mut peer = Peer::new(None);
     let mut messages = Messages::new(1, 5000, false);
     messages.send(&mut peer.client, 1).unwrap();

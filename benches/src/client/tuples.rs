@@ -1,40 +1,40 @@
-//! Which address and port each connection has.
+//! Addresses and ports of the connections.
 
 use linerate_bypass::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Where each client address's ports begin, and how many of each address are used.
+/// First port of each client address, and number of ports per address.
 const FIRST_PORT: u16 = 1024;
 const PORTS: usize = 50_000;
 
-/// The addresses of both ends.
+/// Addresses of both ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoints {
-    /// The client's Ethernet address.
+    /// Client's Ethernet address.
     pub client_mac: MacAddr,
-    /// Its first IP address; 50 000 connections later, the next one is used.
+    /// Client's first IP address; each address serves 50 000 connections.
     pub client: Ipv4Addr,
-    /// The server's Ethernet address.
+    /// Server's Ethernet address.
     pub server_mac: MacAddr,
-    /// Where the server listens.
+    /// Server's listening address.
     pub server: SocketAddrV4,
 }
 
 impl Endpoints {
-    /// The client's address and port of connection `flow`.
+    /// Returns the client's address and port of connection `flow`.
     pub(super) fn client_of(&self, flow: usize) -> (Ipv4Addr, u16) {
         let address = u32::from(self.client) + (flow / PORTS) as u32;
         (address.into(), FIRST_PORT + (flow % PORTS) as u16)
     }
 
-    /// The connection with this address and port of the client's.
+    /// Returns the connection with this client address and port.
     pub(super) fn flow_of(&self, address: Ipv4Addr, port: u16) -> Option<usize> {
         let block = u32::from(address).checked_sub(self.client.into())? as usize;
         let port = usize::from(port.checked_sub(FIRST_PORT)?);
         (port < PORTS).then_some(block * PORTS + port)
     }
 
-    /// The client's addresses, when it has `flows` connections.
+    /// Returns the client's addresses for `flows` connections.
     pub(super) fn addresses(&self, flows: usize) -> impl Iterator<Item = Ipv4Addr> {
         let endpoints = *self;
         (0..flows.div_ceil(PORTS)).map(move |block| endpoints.client_of(block * PORTS).0)
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_connection_has_an_address_and_port_of_its_own() {
+    fn every_connection_has_its_own_address_and_port() {
         let endpoints = Endpoints {
             client_mac: MacAddr([2, 0, 0, 0, 0, 1]),
             client: Ipv4Addr::new(10, 1, 0, 1),

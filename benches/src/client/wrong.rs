@@ -1,40 +1,39 @@
-//! What can be wrong with a server.
-
-/// What the server did that it should not have.
+//! Errors of a bench.
+/// Deviation of the server from the expected behaviour, or failure of the bench.
 #[derive(Debug, thiserror::Error)]
-pub enum Wrong {
-    /// It sent something that is not the expected segment of any flow.
-    #[error("the server sent a frame that is not the answer expected of any connection: {0}")]
+pub enum BenchError {
+    /// The server sent an unexpected segment.
+    #[error("the server sent an unexpected frame: {0}")]
     Frame(&'static str),
-    /// Fewer answers came than were asked for.
-    #[error("the server left {0} requests without an answer")]
+    /// Answers are missing.
+    #[error("the server left {0} requests unanswered")]
     Missing(usize),
-    /// Its answers are other than what was asked for.
-    #[error("the server's answers are {0} bytes more or less than they should be")]
+    /// The answers have a wrong total length.
+    #[error("the server's answers are {0} bytes too long or too short")]
     Answers(u64),
-    /// Connections are not over that should be.
-    #[error("the server counts {finished} connections as finished of {closed} that were closed")]
+    /// Closed connections remain open at the server.
+    #[error("the server counts {finished} of {closed} closed connections as finished")]
     Unfinished {
-        /// Connections that both ends have closed.
+        /// Connections closed by both ends.
         closed: u64,
-        /// Those that the server is done with.
+        /// Connections that the server has finished.
         finished: u64,
     },
-    /// The link or its packet pool was full, which a bench never fills by itself.
-    #[error("the link took no more frames: the server does not give packets back")]
+    /// The link or its packet pool is full, which a bench avoids.
+    #[error("the link accepts no more frames: the server does not release packets")]
     Full,
-    /// A request does not fit in a segment.
-    #[error("a request of {size} bytes does not fit in one segment, which carries {most}")]
+    /// A request exceeds a segment.
+    #[error("a request of {size} bytes does not fit into one segment, which carries {most}")]
     TooLong {
-        /// Its bytes.
+        /// Size of the request.
         size: usize,
-        /// What fits, beside the options that were agreed upon.
+        /// Maximum size, with the agreed options.
         most: usize,
     },
-    /// The link cannot send what the client wants it to.
+    /// The link does not support the client's frames.
     #[error("the link cannot send frames of this kind")]
     Unsendable,
-    /// What the system says of this process' memory could not be read.
-    #[error("the memory in use is not known: /proc/self/status: {0}")]
+    /// The memory of this process is unknown.
+    #[error("the memory in use is unknown: /proc/self/status: {0}")]
     Memory(std::io::Error),
 }

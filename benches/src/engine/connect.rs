@@ -2,18 +2,18 @@
 
 use super::{Bench, Pair, PairConfig};
 use crate::client::connections::{Connections, Course};
-use crate::client::{Agreed, Wrong};
+use crate::client::{Agreed, BenchError};
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
 use linerate_stack::Engine;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Addresses and ports that new connections take in turn. Where the server keeps connections in TIME-WAIT, it has
-/// this many once all were used, and each further SYN meets one of them (RFC 6191).
+/// Addresses and ports that new connections use in turn. With TIME-WAIT at the server, it has this many records after
+/// one cycle, and each further SYN matches one of them (RFC 6191).
 const TUPLES: usize = 200_000;
 
-/// Echoes, and closes at once if it is to be the first to.
+/// Service that echoes, and closes immediately if it closes first.
 struct Answer {
     closes: bool,
 }
@@ -36,7 +36,7 @@ impl Service for Answer {
     }
 }
 
-/// A server with some connections open, and a client that opens and closes others.
+/// Server with some open connections, and a client that opens and closes others.
 pub struct Connect<E: Engine<MemoryNic>> {
     pair: Pair<E, Answer>,
     connections: Connections,
@@ -44,9 +44,8 @@ pub struct Connect<E: Engine<MemoryNic>> {
 }
 
 impl<E: Engine<MemoryNic>> Connect<E> {
-    /// Opens the `flows` connections that stay open, then some of the others once, so that what is allocated on first
-    /// use is.
-    pub fn new(flows: usize, course: Course, timestamps: bool, software_checksum: bool) -> Result<Self, Wrong> {
+    /// Opens the `flows` lasting connections, then some of the others, so that first-use allocations are done.
+    pub fn new(flows: usize, course: Course, timestamps: bool, software_checksum: bool) -> Result<Self, BenchError> {
         let tuples = flows + TUPLES;
         let connections = flows + 4 * BURST;
         let config =
@@ -58,12 +57,12 @@ impl<E: Engine<MemoryNic>> Connect<E> {
         Ok(bench)
     }
 
-    /// What the server agreed to.
+    /// Returns the options that the server agreed to.
     pub fn agreed(&mut self) -> Option<Agreed> {
         self.pair.client().agreed()
     }
 
-    /// Frames that the server has received and sent.
+    /// Returns the numbers of frames that the server has received and sent.
     pub fn frames(&mut self) -> (u64, u64) {
         let summary = self.pair.summary();
         (summary.rx_frames, summary.tx_frames)
@@ -71,7 +70,7 @@ impl<E: Engine<MemoryNic>> Connect<E> {
 }
 
 impl<E: Engine<MemoryNic>> Bench for Connect<E> {
-    fn run(&mut self, connections: usize) -> Result<Duration, Wrong> {
+    fn run(&mut self, connections: usize) -> Result<Duration, BenchError> {
         let before = self.pair.summary().finished;
         let mut spent = Duration::ZERO;
         let mut left = connections;
@@ -80,17 +79,17 @@ impl<E: Engine<MemoryNic>> Bench for Connect<E> {
             let mut over = 0;
             spent += self.pair.converse(burst, |client| {
                 let before = over;
-                over = self.connections.go_on(client)?;
+                over = self.connections.advance(client)?;
                 Ok(over - before)
             })?;
             left -= burst;
         }
-        // The last acknowledgements, and the turn after them.
+        // The final acknowledgements, and one more turn.
         spent += self.pair.settle() + self.pair.settle();
         let finished = self.pair.summary().finished - before;
-        // When a connection in TIME-WAIT counts as finished is for the engine to say.
+        // The engine decides when a connection in TIME-WAIT counts as finished.
         if !self.course.server_closes && finished != connections as u64 {
-            return Err(Wrong::Unfinished { closed: connections as u64, finished });
+            return Err(BenchError::Unfinished { closed: connections as u64, finished });
         }
         Ok(spent)
     }
@@ -110,7 +109,7 @@ mod tests {
         (after.0 - before.0, after.1 - before.1)
     }
 
-    fn a_connection_takes_five_frames_or_four<E: Engine<MemoryNic>>() {
+    fn connection_takes_four_or_five_frames<E: Engine<MemoryNic>>() {
         let course = Course { size: 64, request_with_ack: false, server_closes: false };
         let (received, sent) = run::<E>(10, course, 1000);
         assert_eq!(received, 5000, "SYN, ACK, request, FIN, ACK");
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(run::<E>(1, Course { request_with_ack: true, ..course }, 500).0, 2000);
     }
 
-    fn a_server_may_close_first<E: Engine<MemoryNic>>() {
+    fn server_closes_first<E: Engine<MemoryNic>>() {
         let course = Course { size: 64, request_with_ack: true, server_closes: true };
         let (received, sent) = run::<E>(1, course, 1000);
         assert!((3000..=4000).contains(&received), "SYN, request, FIN with or after ACK: {received}");
@@ -126,22 +125,22 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_takes_five_frames_of_the_clients_or_four_smoltcp() {
-        a_connection_takes_five_frames_or_four::<SmoltcpEngine>();
+    fn connection_takes_four_or_five_frames_smoltcp() {
+        connection_takes_four_or_five_frames::<SmoltcpEngine>();
     }
 
     #[test]
-    fn a_connection_takes_five_frames_of_the_clients_or_four_native() {
-        a_connection_takes_five_frames_or_four::<NativeEngine<MemoryPacket>>();
+    fn connection_takes_four_or_five_frames_native() {
+        connection_takes_four_or_five_frames::<NativeEngine<MemoryPacket>>();
     }
 
     #[test]
-    fn a_server_that_closes_first_is_answered_smoltcp() {
-        a_server_may_close_first::<SmoltcpEngine>();
+    fn server_closes_first_smoltcp() {
+        server_closes_first::<SmoltcpEngine>();
     }
 
     #[test]
-    fn a_server_that_closes_first_is_answered_native() {
-        a_server_may_close_first::<NativeEngine<MemoryPacket>>();
+    fn server_closes_first_native() {
+        server_closes_first::<NativeEngine<MemoryPacket>>();
     }
 }

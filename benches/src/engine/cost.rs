@@ -1,31 +1,31 @@
-//! Time per operation, measured so that what disturbs the machine for a while disturbs all alike.
+//! Time per operation, with interleaved rounds so that a temporary disturbance affects all alike.
 
-use crate::client::Wrong;
+use crate::client::BenchError;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Work that can be done in parts and timed.
+/// Work that can be divided and timed.
 pub trait Bench {
-    /// Does `operations` and returns the time that the server spent on them.
-    fn run(&mut self, operations: usize) -> Result<Duration, Wrong>;
+    /// Performs `operations` and returns the time that the server spent on them.
+    fn run(&mut self, operations: usize) -> Result<Duration, BenchError>;
 }
 
-/// What one operation costs.
+/// Cost of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {
     /// Operations measured, in all rounds.
     pub operations: usize,
-    /// Nanoseconds per operation: the median of the rounds.
+    /// Median of the rounds in nanoseconds per operation.
     pub ns: f64,
-    /// The fastest round.
+    /// Fastest round in nanoseconds per operation.
     pub best_ns: f64,
 }
 
-/// Measures `operations` of each bench in `rounds` parts, the benches taking turns.
+/// Measures `operations` of each bench in `rounds` parts, interleaved between the benches.
 ///
 /// # Panics
 /// If there are no operations or no rounds.
-pub fn measure(benches: &mut [impl Bench], operations: usize, rounds: usize) -> Result<Vec<Cost>, Wrong> {
+pub fn measure(benches: &mut [impl Bench], operations: usize, rounds: usize) -> Result<Vec<Cost>, BenchError> {
     let rounds = rounds.min(operations);
     let part = operations / rounds;
     let mut all = vec![Vec::with_capacity(rounds); benches.len()];
@@ -48,13 +48,13 @@ mod tests {
     struct Costing(Vec<u64>);
 
     impl Bench for Costing {
-        fn run(&mut self, operations: usize) -> Result<Duration, Wrong> {
+        fn run(&mut self, operations: usize) -> Result<Duration, BenchError> {
             Ok(Duration::from_nanos(self.0.remove(0) * operations as u64))
         }
     }
 
     #[test]
-    fn the_median_and_the_fastest_of_the_rounds_are_told() {
+    fn median_and_fastest_round_are_reported() {
         let mut benches = [Costing(vec![3, 9, 1]), Costing(vec![30, 10, 20])];
         let costs = measure(&mut benches, 12, 3).unwrap();
         assert_eq!(costs[0], Cost { operations: 12, ns: 3.0, best_ns: 1.0 });
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_rounds_than_operations() {
+    fn rounds_do_not_exceed_operations() {
         let costs = measure(&mut [Costing(vec![5])], 1, 9).unwrap();
         assert_eq!(costs[0], Cost { operations: 1, ns: 5.0, best_ns: 5.0 });
     }

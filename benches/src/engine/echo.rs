@@ -1,8 +1,8 @@
-//! Echoes of one segment on connections that stay open.
+//! Echoes of one segment on open connections.
 
 use super::{Bench, Pair, PairConfig};
 use crate::client::echo::{Acks, Requests};
-use crate::client::{Agreed, MAX_SEGMENT, Wrong};
+use crate::client::{Agreed, BenchError, MAX_SEGMENT};
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
 use linerate_load::services;
@@ -10,8 +10,8 @@ use linerate_stack::Engine;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Reads a request and writes the same back, as services do that have answers of their own; [`services::Echo`] sends back the
-/// packets that have come.
+/// Service that reads a request and writes the same bytes, like services with their own answers. [`services::Echo`]
+/// forwards received packets instead.
 pub struct Write {
     place: [u8; MAX_SEGMENT],
 }
@@ -41,22 +41,21 @@ impl Service for Write {
     }
 }
 
-/// An echo server with all its connections open, and their next requests.
+/// Echo server with open connections, and their next requests.
 pub struct Echo<E: Engine<MemoryNic>, S: Service = services::Echo> {
     pair: Pair<E, S>,
     requests: Requests,
 }
 
 impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
-    /// Opens `flows` connections and sends one request of `size` bytes on each, so that what is allocated on first use
-    /// is.
+    /// Opens `flows` connections and sends one request of `size` bytes on each, so that first-use allocations are done.
     pub fn new(
         flows: usize,
         size: usize,
         acks: Acks,
         timestamps: bool,
         software_checksum: bool,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, BenchError> {
         let config = PairConfig {
             connections: flows,
             tuples: flows,
@@ -72,14 +71,14 @@ impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
         Ok(bench)
     }
 
-    /// What the server agreed to.
+    /// Returns the options that the server agreed to.
     pub fn agreed(&mut self) -> Option<Agreed> {
         self.pair.client().agreed()
     }
 }
 
 impl<E: Engine<MemoryNic>, S: Service + Default> Bench for Echo<E, S> {
-    fn run(&mut self, echoes: usize) -> Result<Duration, Wrong> {
+    fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
         let mut spent = Duration::ZERO;
         let mut left = echoes;
         while left > 0 {
@@ -89,7 +88,7 @@ impl<E: Engine<MemoryNic>, S: Service + Default> Bench for Echo<E, S> {
             left -= burst;
         }
         if self.requests.acks() == Acks::Alone {
-            // The last acknowledgements.
+            // The final acknowledgements.
             spent += self.pair.settle();
         }
         Ok(spent)
@@ -119,7 +118,7 @@ mod tests {
         assert_eq!(
             (after.rx_frames - before.rx_frames, after.tx_frames - before.tx_frames),
             (received, 1000),
-            "a frame for each request, one for each acknowledgement, one for each echo"
+            "one frame per request, per acknowledgement and per echo"
         );
     }
 
@@ -138,18 +137,18 @@ mod tests {
     }
 
     #[test]
-    fn checksums_in_software_are_right_at_both_ends() {
+    fn software_checksums_are_correct_at_both_ends() {
         echoes_of_both(100, 64, Acks::WithRequest, true, true);
         echoes_of_both(33, 1447, Acks::Alone, true, true);
     }
 
     #[test]
-    fn there_are_packets_for_all_connections_whose_echoes_wait_for_the_next_request() {
+    fn pool_suffices_for_echoes_acknowledged_by_next_request() {
         echoes::<NativeEngine<MemoryPacket>>(9_000, 64, Acks::WithRequest, true, false);
     }
 
     #[test]
-    fn connections_beyond_the_ports_of_one_address_are_those_of_the_next() {
+    fn connections_beyond_ports_of_one_address_use_the_next() {
         let config = PairConfig {
             connections: 64,
             tuples: 50_064,
@@ -165,7 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_does_not_fit_in_a_segment_is_refused() {
-        assert!(matches!(Echo::<SmoltcpEngine>::new(1, 1461, Acks::Alone, true, false), Err(Wrong::TooLong { .. })));
+    fn request_above_segment_size_is_refused() {
+        assert!(matches!(
+            Echo::<SmoltcpEngine>::new(1, 1461, Acks::Alone, true, false),
+            Err(BenchError::TooLong { .. })
+        ));
     }
 }

@@ -1,9 +1,9 @@
-//! Memory of connections that are established and silent.
+//! Memory of established, idle connections.
 
 use super::memory::resident;
 use super::{Pair, PairConfig};
 use crate::client::echo::{Acks, Requests};
-use crate::client::{Agreed, Wrong};
+use crate::client::{Agreed, BenchError};
 use linerate_bypass::BURST;
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_load::services;
@@ -12,35 +12,34 @@ use serde::Serialize;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Virtual time that passes before connections count as idle, in how many turns: longer than a delayed
-/// acknowledgement, a probe or a retransmission of the last echo could wait.
+/// Virtual time before connections count as idle, and its number of turns: longer than a delayed ACK, probe or
+/// retransmission of the last echo.
 const SILENCE: (Duration, u32) = (Duration::from_secs(2), 2000);
 
-/// What connections need.
+/// Memory of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Idle {
-    /// Half of them; there are as many again when the second measurement is made.
+    /// Half of the connections; the second measurement has twice as many.
     pub connections: usize,
-    /// Growth of the process' anonymous resident memory from no connection to `connections`, for each of them, in
-    /// bytes.
+    /// Growth of the process's anonymous resident memory per connection in bytes, from none to `connections`.
     pub first_half: f64,
     /// The same from `connections` to twice as many.
     pub second_half: f64,
-    /// The same from no connection to twice as many: the figure. Tables that double at some moment do so within it.
+    /// The same from none to twice as many: the published figure. Doublings of tables average out.
     pub bytes: f64,
-    /// Packets that the connections hold, in all.
+    /// Packets held by the connections in total.
     pub packets_held: usize,
 }
 
-/// Opens `connections`, then as many again. On each a request of `size` bytes is echoed, and the echo acknowledged, so
-/// that what was needed for that is included if it is kept.
+/// Opens `connections`, then as many again. One request of `size` bytes is echoed and acknowledged on each, so that
+/// retained memory of that is included.
 ///
-/// The client's own memory is not in the figures: it is there, written to, before.
+/// The client's memory is excluded: it is resident before.
 pub fn measure<E: Engine<MemoryNic>>(
     connections: usize,
     size: usize,
     timestamps: bool,
-) -> Result<(Idle, Option<Agreed>), Wrong> {
+) -> Result<(Idle, Option<Agreed>), BenchError> {
     let all = 2 * connections;
     let config = PairConfig {
         connections: all,
@@ -75,7 +74,7 @@ fn use_once<E: Engine<MemoryNic>>(
     pair: &mut Pair<E, services::Echo>,
     flows: Range<usize>,
     mut requests: Requests,
-) -> Result<(), Wrong> {
+) -> Result<(), BenchError> {
     let mut left = flows.len();
     pair.open(flows)?;
     while left > 0 {
@@ -84,7 +83,7 @@ fn use_once<E: Engine<MemoryNic>>(
         pair.converse(n, |client| requests.check(client))?;
         left -= n;
     }
-    // The last acknowledgements.
+    // The final acknowledgements.
     pair.settle();
     Ok(())
 }

@@ -1,12 +1,11 @@
-//! Memory that this process has.
+//! Memory of this process.
 
-use crate::client::Wrong;
+use crate::client::BenchError;
 
-/// Bytes of anonymous memory that the process has written to and still has: the heap and the stacks, with all that the
-/// allocator needs for itself.
-pub fn resident() -> Result<u64, Wrong> {
-    let status = std::fs::read_to_string("/proc/self/status").map_err(Wrong::Memory)?;
-    parse(&status).ok_or_else(|| Wrong::Memory(std::io::Error::other("there is no RssAnon in it")))
+/// Returns the anonymous resident memory in bytes: heap and stacks, with allocator overhead.
+pub fn resident() -> Result<u64, BenchError> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(BenchError::Memory)?;
+    parse(&status).ok_or_else(|| BenchError::Memory(std::io::Error::other("RssAnon is missing")))
 }
 
 fn parse(status: &str) -> Option<u64> {
@@ -19,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kilobytes_of_anonymous_memory_are_read() {
+    fn rss_anon_is_parsed() {
         assert_eq!(parse("VmRSS:\t   1234 kB\nRssAnon:\t     567 kB\nRssFile:\t     9 kB\n"), Some(567 * 1024));
         assert_eq!(parse("VmRSS:\t   1234 kB\n"), None);
     }

@@ -1,6 +1,6 @@
-//! What the stack costs by itself: a server on the memory NIC whose turns are timed, and nothing else is.
+//! Cost of the stack alone: a server on the memory NIC whose turns are timed.
 //!
-//! Each kind of work is a bench of its own, for whichever TCP engine: [`Echo`], [`Connect`], [`Stream`], [`idle`].
+//! Each kind of work is a separate bench, for any TCP engine: [`Echo`], [`Connect`], [`Stream`], [`idle`].
 
 mod connect;
 mod cost;

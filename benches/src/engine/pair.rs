@@ -1,6 +1,6 @@
-//! A server of the stack and the synthetic client, on the two ends of a link in memory.
+//! Server of the stack and synthetic client, on the two ends of an in-memory link.
 
-use crate::client::{ClientConfig, Endpoints, SyntheticClient, Wrong};
+use crate::client::{BenchError, ClientConfig, Endpoints, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary};
@@ -15,41 +15,41 @@ const ENDPOINTS: Endpoints = Endpoints {
     server_mac: MacAddr([2, 0, 0, 0, 0, 2]),
     server: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 7),
 };
-/// Virtual time that one turn takes: the engine's timers go by it, so that two runs do exactly the same. About what a
-/// turn of 32 echoes does take, and so little that a million connections are all used within 100 ms: an echo is
-/// acknowledged by the next request, and must not be taken for lost before.
+/// Virtual time per turn, which drives the engine's timers, so that two runs are identical. It is about the real
+/// duration of a turn of 32 echoes, and so short that a million connections are all used within 100 ms: the next
+/// request acknowledges an echo, which must not be retransmitted before.
 const TURN: Duration = Duration::from_micros(2);
-/// Turns after which a server that has not answered will not.
+/// Turns without an answer after which the server counts as hanging.
 pub(super) const PATIENCE: usize = 8;
 
-/// What the link and the two ends are like.
+/// Configuration of the link and the two ends.
 #[derive(Debug, Clone)]
 pub struct PairConfig {
-    /// Connections that there can be at once.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Tuples of addresses and ports that the client has for them.
+    /// Tuples of addresses and ports of the client.
     pub tuples: usize,
-    /// Packets that connections may hold for long, for which there is room beside what a link has anyhow.
+    /// Packets that connections may hold for long, in addition to the usual pool.
     pub packets_held: usize,
-    /// The client offers time stamps.
+    /// Whether the client offers timestamps.
     pub timestamps: bool,
-    /// The server verifies and computes checksums itself.
+    /// Whether the server computes and verifies checksums.
     pub software_checksum: bool,
-    /// The ports cut what is sent and merge what is received, up to 64 KB (TSO and LRO).
+    /// Whether the ports have TSO and LRO, up to 64 KB.
     pub segmentation: bool,
 }
 
-/// The two ends.
+/// Both ends.
 pub struct Pair<E: Engine<MemoryNic>, S: Service> {
-    /// On the heap: the buffers of its slow path are too large to be handed about on a thread's stack.
+    /// Boxed: the buffers of its slow path are too large for a thread's stack.
     server: Box<Worker<MemoryNic, S, E>>,
     client: SyntheticClient,
     now: Instant,
 }
 
 impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
-    /// Two ends that know each other's Ethernet address, and have no connection.
-    pub fn new(config: &PairConfig, service: S) -> Result<Self, Wrong> {
+    /// Creates two ends that know each other's Ethernet address and have no connection.
+    pub fn new(config: &PairConfig, service: S) -> Result<Self, BenchError> {
         let usual = LinkConfig::default();
         let link = LinkConfig {
             pool: usual.pool + 2 * config.packets_held,
@@ -81,24 +81,24 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         Ok(pair)
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn client(&mut self) -> &mut SyntheticClient {
         &mut self.client
     }
 
-    /// What the server has counted.
+    /// Returns the server's counters.
     pub fn summary(&mut self) -> Summary {
         self.server.summary()
     }
 
-    /// Packets of both ends' pools that are in use, by whomever.
+    /// Returns the number of used packets of both pools.
     pub fn packets_held(&mut self) -> usize {
         let nic = self.server.nic();
         nic.pool_capacity() - nic.pool_available() + self.client.packets_held()
     }
 
-    /// Opens connections `flows`.
-    pub fn open(&mut self, flows: Range<usize>) -> Result<(), Wrong> {
+    /// Opens the connections `flows`.
+    pub fn open(&mut self, flows: Range<usize>) -> Result<(), BenchError> {
         for first in flows.clone().step_by(BURST) {
             let burst = first..(first + BURST).min(flows.end);
             let n = burst.len();
@@ -109,13 +109,12 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         Ok(())
     }
 
-    /// Lets the server have turns until the client, which is given what came back by `take` after each, has taken `n`
-    /// answers. Returns the time that the server spent.
+    /// Runs the server until `take` has accepted `n` answers from the client. Returns the time that the server spent.
     pub fn converse(
         &mut self,
         n: usize,
-        mut take: impl FnMut(&mut SyntheticClient) -> Result<usize, Wrong>,
-    ) -> Result<Duration, Wrong> {
+        mut take: impl FnMut(&mut SyntheticClient) -> Result<usize, BenchError>,
+    ) -> Result<Duration, BenchError> {
         let mut spent = Duration::ZERO;
         let mut left = n;
         for _ in 0..PATIENCE {
@@ -125,11 +124,11 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
                 return Ok(spent);
             }
         }
-        Err(Wrong::Missing(left))
+        Err(BenchError::Missing(left))
     }
 
-    /// Lets the server have a turn, and further ones until it has received all that the client sent. Returns the time
-    /// that it spent, from the frames in its receive ring to the frames in its transmit ring.
+    /// Runs the server until it has received all frames of the client. Returns the time that it spent, from receive
+    /// ring to transmit ring.
     pub fn settle(&mut self) -> Duration {
         let mut spent = self.turn(TURN);
         while self.server.nic().stats().rx_frames < self.client.sent() {
@@ -138,7 +137,7 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         spent
     }
 
-    /// Lets `duration` pass, in so many turns.
+    /// Lets `duration` pass in `turns` turns.
     pub fn wait(&mut self, duration: Duration, turns: u32) {
         for _ in 0..turns {
             self.turn(duration / turns);
@@ -155,7 +154,7 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
     }
 }
 
-/// Under a name of its own, by which a profiler can tell the server's work from the client's.
+/// Separate function, so that a profiler can attribute the server's work.
 #[inline(never)]
 fn server_turn<E: Engine<MemoryNic>, S: Service>(server: &mut Worker<MemoryNic, S, E>, now: Instant) {
     server.turn(now);

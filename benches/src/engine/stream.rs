@@ -1,15 +1,15 @@
-//! Messages of many segments, echoed.
+//! Echoed messages of many segments.
 
 use super::{Bench, Pair, PairConfig};
 use crate::client::messages::{Messages, Segments};
-use crate::client::{Agreed, Wrong};
+use crate::client::{Agreed, BenchError};
 use linerate_bypass::BURST;
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_load::services;
 use linerate_stack::Engine;
 use std::time::Duration;
 
-/// An echo server with all its connections open, and their next messages.
+/// Echo server with open connections, and their next messages.
 pub struct Stream<E: Engine<MemoryNic>> {
     pair: Pair<E, services::Echo>,
     messages: Messages,
@@ -18,16 +18,15 @@ pub struct Stream<E: Engine<MemoryNic>> {
 }
 
 impl<E: Engine<MemoryNic>> Stream<E> {
-    /// Opens `flows` connections and sends a message of `size` bytes on each. With `segmentation` the ports cut and
-    /// merge (TSO and LRO), and a message is one frame in each direction if the server wants it so; without, it comes
-    /// in segments.
+    /// Opens `flows` connections and sends a message of `size` bytes on each. With `segmentation` the ports have TSO
+    /// and LRO, so a message can be one frame in each direction.
     pub fn new(
         flows: usize,
         size: usize,
         timestamps: bool,
         software_checksum: bool,
         segmentation: bool,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, BenchError> {
         let config = PairConfig {
             connections: flows,
             tuples: flows,
@@ -45,24 +44,24 @@ impl<E: Engine<MemoryNic>> Stream<E> {
         Ok(bench)
     }
 
-    /// What the server agreed to.
+    /// Returns the options that the server agreed to.
     pub fn agreed(&mut self) -> Option<Agreed> {
         self.pair.client().agreed()
     }
 
-    /// What has gone which way so far.
+    /// Returns the segment counters.
     pub fn segments(&self) -> Segments {
         self.messages.segments()
     }
 
-    /// Payload bytes that the server has copied so far.
+    /// Returns the payload bytes that the server has copied.
     pub fn copied_bytes(&mut self) -> u64 {
         self.pair.summary().copied_bytes
     }
 }
 
 impl<E: Engine<MemoryNic>> Bench for Stream<E> {
-    fn run(&mut self, messages: usize) -> Result<Duration, Wrong> {
+    fn run(&mut self, messages: usize) -> Result<Duration, BenchError> {
         let mut spent = Duration::ZERO;
         let mut left = messages;
         while left > 0 {
@@ -71,7 +70,7 @@ impl<E: Engine<MemoryNic>> Bench for Stream<E> {
             spent += self.pair.converse(n, |client| self.messages.check(client))?;
             left -= n;
         }
-        // The last acknowledgements.
+        // The final acknowledgements.
         Ok(spent + self.pair.settle())
     }
 }
@@ -103,7 +102,7 @@ mod tests {
         }
     }
 
-    fn a_message_comes_in_segments<E: Engine<MemoryNic>>() {
+    fn message_is_echoed_in_segments<E: Engine<MemoryNic>>() {
         for software_checksum in [false, true] {
             let segments = run::<E>(5, SIZE, software_checksum, false, 100);
             assert_eq!(segments.data_sent, 1200);
@@ -112,13 +111,13 @@ mod tests {
         }
     }
 
-    fn a_merged_message_comes_as_one_frame<E: Engine<MemoryNic>>() {
+    fn merged_message_is_echoed_as_one_frame<E: Engine<MemoryNic>>() {
         let segments = run::<E>(40, SIZE, false, true, 100);
         assert_eq!(segments.data_sent, 100);
         assert!(segments.data_received >= 100, "{segments:?}");
     }
 
-    fn messages_of_any_size_come_back<E: Engine<MemoryNic>>() {
+    fn messages_of_any_size_are_echoed<E: Engine<MemoryNic>>() {
         for size in [1, 1448, 1449, 60_000] {
             run::<E>(3, size, false, false, 10);
             run::<E>(3, size, false, true, 10);
@@ -126,16 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn messages_by_smoltcp() {
-        a_message_comes_in_segments::<SmoltcpEngine>();
-        a_merged_message_comes_as_one_frame::<SmoltcpEngine>();
-        messages_of_any_size_come_back::<SmoltcpEngine>();
+    fn messages_smoltcp() {
+        message_is_echoed_in_segments::<SmoltcpEngine>();
+        merged_message_is_echoed_as_one_frame::<SmoltcpEngine>();
+        messages_of_any_size_are_echoed::<SmoltcpEngine>();
     }
 
     #[test]
-    fn messages_by_the_native_engine() {
-        a_message_comes_in_segments::<NativeEngine<MemoryPacket>>();
-        a_merged_message_comes_as_one_frame::<NativeEngine<MemoryPacket>>();
-        messages_of_any_size_come_back::<NativeEngine<MemoryPacket>>();
+    fn messages_native() {
+        message_is_echoed_in_segments::<NativeEngine<MemoryPacket>>();
+        merged_message_is_echoed_as_one_frame::<NativeEngine<MemoryPacket>>();
+        messages_of_any_size_are_echoed::<NativeEngine<MemoryPacket>>();
     }
 }

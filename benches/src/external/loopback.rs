@@ -1,4 +1,4 @@
-//! Servers on the loopback interface that do not choose a port by themselves, nor say when they are ready.
+//! Servers on the loopback interface that neither choose a port nor report readiness.
 
 use crate::external::process::Error;
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to listen.
+/// Maximum time until a server listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits until `program` listens at `address`.

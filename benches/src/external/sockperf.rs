@@ -1,4 +1,4 @@
-//! `sockperf`, against which the kernel-socket baseline is held: a weak baseline would flatter everything else.
+//! `sockperf`, the reference of the kernel-socket baseline: a weak baseline would flatter the other figures.
 
 use crate::external::loopback;
 use crate::external::process::{Error, Process, pinned};
@@ -7,25 +7,25 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Its warm-up and the rest around the time it measures.
+/// Warm-up and other time in addition to the measurement.
 const AROUND: Duration = Duration::from_secs(10);
 
-/// What `sockperf ping-pong --full-rtt` measured over one TCP connection.
+/// Result of `sockperf ping-pong --full-rtt` over one TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PingPong {
     /// Round trips per second.
     pub rate: f64,
-    /// The median round-trip time in microseconds.
+    /// Median round-trip time in microseconds.
     pub rtt_p50_us: f64,
 }
 
-/// Whether it is installed.
+/// Returns true if sockperf is installed.
 pub fn is_installed() -> bool {
     Command::new("sockperf").arg("--version").output().is_ok()
 }
 
-/// Runs a server on `server_core` and a client on `client_core`, over loopback and sockets that block, with messages of
-/// `size` bytes for `duration`, in whole seconds.
+/// Runs a server on `server_core` and a client on `client_core`, over loopback with blocking sockets and messages of
+/// `size` bytes, for `duration` in whole seconds.
 pub fn ping_pong(
     server_core: usize,
     client_core: usize,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_that_of_the_valid_duration() {
+    fn rate_is_taken_from_valid_duration() {
         let printed = "sockperf: [Total Run] RunTime=2.002 sec; SentMessages=3; ReceivedMessages=2\n\
                        sockperf: \u{1b}[2;35m[Valid Duration] RunTime=1.600 sec; SentMessages=9; ReceivedMessages=8\n\
                        sockperf: ---> percentile 75.000 =   22.403\n\

@@ -1,7 +1,7 @@
-//! `dpdk-testpmd`, which bounces frames over the same link with no protocol at all: what the link itself can do.
+//! `dpdk-testpmd`, which bounces frames over the same link without a protocol: the capacity of the link.
 //!
-//! One process sends frames of 64 bytes as fast as the link takes them (`flowgen`), the other gives each back with the
-//! Ethernet addresses swapped (`macswap`). A bounce is a frame that came back to the first.
+//! One process sends 64-byte frames at the maximum rate (`flowgen`); the other returns each with swapped Ethernet
+//! addresses (`macswap`). A bounce is a frame that returned to the first.
 
 use crate::external::process::{Error, Process};
 use std::path::Path;
@@ -9,20 +9,20 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How long it may take to open its port and print its first report, and a report may take that is due each second.
+/// Maximum time until its port is open and its first report is printed, and per later report, which is due each second.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PER_REPORT: Duration = Duration::from_secs(3);
-/// Reports at the beginning that are left out: the link comes up, the rings fill.
+/// Initial reports to skip, while the link comes up and the rings fill.
 const WARM_UP: usize = 2;
 
-/// Whether it is installed.
+/// Returns true if testpmd is installed.
 pub fn is_installed() -> bool {
-    // Any argument that it does not know: it says so and ends.
+    // Any unknown argument makes it exit.
     Command::new("dpdk-testpmd").arg("--is-it-there").output().is_ok()
 }
 
 /// Bounces frames between a vhost port on `server_core` and a virtio-user port on `load_core` for `duration`, in whole
-/// seconds, and returns how many came back in a second: the median of the seconds.
+/// seconds. Returns the median number of bounces per second.
 pub fn bounces(
     scratch: &Path,
     server_core: usize,
@@ -34,19 +34,19 @@ pub fn bounces(
     let seconds = duration.as_secs().max(1) as usize;
     let wanted = WARM_UP + seconds;
     let reporting = PATIENCE + PER_REPORT * wanted as u32;
-    // The first process starts, then the second does.
+    // Start of both processes.
     let limit = PATIENCE + reporting;
-    // The devices are those that `linerate` makes of `vhost:` and `virtio-user:`.
+    // The same devices as `linerate` creates for `vhost:` and `virtio-user:`.
     let vhost = format!("net_vhost0,iface={},queues=1,tso=1", socket.display());
     let virtio = format!("net_virtio_user0,path={},queues=1,queue_size=512", socket.display());
     let start = |mode, device: &str, core, other| {
         let mut command = testpmd(mode, device, core, other, limit);
-        // EAL leaves files behind: with ours they go.
+        // EAL leaves files in this directory.
         command.env("RUNTIME_DIRECTORY", scratch);
         Process::start(command)
     };
     let mut server = start("macswap", &vhost, server_core, load_core)?;
-    // Its first report: the port is open and being served.
+    // Its first report shows that the port is open and served.
     server.read_until(PATIENCE, interrupted, |line| Reports::default().read(line))?;
     let mut load = start("flowgen", &virtio, load_core, server_core)?;
     let mut reports = Reports::default();
@@ -56,8 +56,8 @@ pub fn bounces(
     reports.median().ok_or_else(|| Error::Unexpected { command: load.command().to_owned(), printed })
 }
 
-/// A process whose forwarding thread is pinned to `core`; its first thread, which prints and else sleeps, is on the
-/// `other`. It is ended from outside after `limit` at the latest, should this process be gone by then.
+/// Returns a process whose forwarding thread is pinned to `core` and whose main thread, which prints and otherwise
+/// sleeps, to `other`. `timeout` ends it after `limit`, in case this process dies.
 fn testpmd(mode: &str, device: &str, core: usize, other: usize, limit: Duration) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &limit.as_secs().to_string(), "dpdk-testpmd"]);
@@ -70,14 +70,14 @@ fn testpmd(mode: &str, device: &str, core: usize, other: usize, limit: Duration)
     command
 }
 
-/// The rates that it has printed.
+/// Rates printed so far.
 #[derive(Debug, Default)]
 struct Reports {
     received: Vec<f64>,
 }
 
 impl Reports {
-    /// Takes a line of its output, and says whether it was one of these: `Rx-pps:   3619437   Rx-bps:   1737329936`.
+    /// Parses a line of its output. Returns true if it is a report: `Rx-pps:   3619437   Rx-bps:   1737329936`.
     fn read(&mut self, line: &str) -> bool {
         let rest = line.trim().strip_prefix("Rx-pps:");
         let rate: Option<f64> = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
@@ -85,7 +85,7 @@ impl Reports {
         rate.is_some()
     }
 
-    /// The median of the reports after the first few, if frames came back in them.
+    /// Returns the median of the reports after the first few, if frames returned.
     fn median(&self) -> Option<f64> {
         let mut measured = self.received.get(WARM_UP..)?.to_vec();
         measured.sort_by(f64::total_cmp);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_the_seconds_after_the_first_is_the_rate() {
+    fn rate_is_median_after_warm_up() {
         let printed = "  RX-packets: 17448608   RX-missed: 0          RX-bytes:  1046916480\n\
                        \x20 Rx-pps:            0          Rx-bps:            0\n\
                        \x20 Rx-pps:      1000000          Rx-bps:   1569630704\n\
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_over_which_nothing_came_back_has_no_rate() {
+    fn link_without_bounces_has_no_rate() {
         assert_eq!(reports("").median(), None);
         assert_eq!(reports("Rx-pps: 5\nRx-pps: 5\n").median(), None);
         assert_eq!(reports("Rx-pps: 5\nRx-pps: 5\nRx-pps: 0\n").median(), None);

@@ -1,9 +1,8 @@
-//! A bridge between two ports that delays, loses, reorders, repeats and holds up the frames that cross it.
+//! Bridge between two ports that delays, loses, reorders, duplicates and rate-limits frames.
 //!
-//! What happens to the frames is the business of the memory link ([`Link`]), whose clock here shows the real time: a
-//! frame that one port received is copied into the pool of the link's end, crosses the link, and is copied into a
-//! packet of the other port. So no packet of a port is held while a frame is under way, and the link's pools bound the
-//! memory.
+//! The impairments are those of the memory link ([`Link`]), whose clock shows the real time: a received frame is copied
+//! into the pool of the link's end, crosses the link, and is copied into a packet of the other port. Frames in flight
+//! hold no packet of a port, and the link's pools bound the memory.
 
 pub mod path;
 pub mod spec;
@@ -14,55 +13,55 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet};
 use std::fmt;
 
-/// Bytes of a frame beside its IP packet: the Ethernet header and two VLAN tags.
+/// Bytes of a frame in addition to its IP packet: the Ethernet header and two VLAN tags.
 const AROUND: usize = 22;
 
-/// What a [`Bridge`] is to do with the frames that come in by its first port, and with those that come in by its second.
+/// Impairments of a [`Bridge`] in each direction.
 #[derive(Debug, Clone)]
 pub struct BridgeConfig {
     /// From the first port to the second.
     pub a_to_b: Impairments,
     /// From the second port to the first.
     pub b_to_a: Impairments,
-    /// Frames under way in one direction at most; further ones are dropped and counted.
+    /// Maximum number of frames in flight per direction; further ones are dropped and counted.
     pub frames: usize,
 }
 
-/// What a [`Bridge`] did with the frames that came in by one of its ports.
+/// Statistics of a [`Bridge`] for the frames received by one of its ports.
 #[derive(Debug, Clone)]
-pub struct Crossed {
-    /// Frames that the port received.
+pub struct BridgeStats {
+    /// Frames received by the port.
     pub received: u64,
-    /// Frames that the other port took for sending.
+    /// Frames sent by the other port.
     pub sent: u64,
-    /// Frames dropped because as many were under way as there may be.
+    /// Frames dropped because too many were in flight.
     pub no_room: u64,
-    /// Frames dropped because the other port cannot send one so long, or had no packet for one.
+    /// Frames dropped because the other port cannot send that length, or had no packet.
     pub not_sendable: u64,
-    /// What the impairments did.
+    /// Statistics of the impairments.
     pub impaired: ImpairmentStats,
-    /// By how many nanoseconds a burst was sent too late.
+    /// Lateness of sent bursts in nanoseconds.
     pub late_nanos: Histogram<u64>,
 }
 
-/// The bridge. It belongs to one thread, which calls [`turn`](Self::turn) over and over.
+/// Bridge. One thread calls [`turn`](Self::turn) continuously.
 pub struct Bridge<A: Nic, B: Nic> {
     link: Link,
     a: Side<A>,
     b: Side<B>,
-    /// When the turn before this one was.
+    /// Time of the previous turn.
     last_turn: Option<Instant>,
     pauses_nanos: Histogram<u64>,
 }
 
-/// One of the two ports, and the end of the link behind it.
+/// One port, and the end of the link behind it.
 struct Side<N: Nic> {
     port: N,
     end: MemoryNic,
     received: Vec<N::Packet>,
     entering: Vec<MemoryPacket>,
     leaving: Vec<MemoryPacket>,
-    /// What the port has no room for yet; nothing more leaves the link before it is gone.
+    /// Frames that await space in the port, before any other frame leaves the link.
     outgoing: Vec<N::Packet>,
     no_room: u64,
     not_sendable: u64,
@@ -71,13 +70,13 @@ struct Side<N: Nic> {
     late_nanos: Histogram<u64>,
 }
 
-/// A histogram of nanoseconds up to a minute.
+/// Returns a histogram of nanoseconds up to a minute.
 fn nanoseconds() -> Histogram<u64> {
     Histogram::new_with_max(60_000_000_000, 3).expect("the bounds are valid")
 }
 
 impl<A: Nic, B: Nic> Bridge<A, B> {
-    /// A bridge between `a` and `b`.
+    /// Creates a bridge between `a` and `b`.
     pub fn new(a: A, b: B, config: BridgeConfig) -> Self {
         let mtu = a.capabilities().mtu.max(b.capabilities().mtu);
         let (end_a, end_b) = Link::pair(LinkConfig {
@@ -94,8 +93,8 @@ impl<A: Nic, B: Nic> Bridge<A, B> {
         Bridge { link, a, b, last_turn: None, pauses_nanos: nanoseconds() }
     }
 
-    /// Takes in what the ports have received and sends what is due at `now`, which is no earlier than at the last call.
-    /// Whether there was anything to do.
+    /// Receives frames from the ports and sends the frames due at `now`, which must not decrease. Returns true if there
+    /// was any work.
     pub fn turn(&mut self, now: Instant) -> bool {
         if let Some(before) = self.last_turn.replace(now) {
             self.pauses_nanos.saturating_record(nanos_between(before, now));
@@ -106,16 +105,16 @@ impl<A: Nic, B: Nic> Bridge<A, B> {
         taken + given > 0
     }
 
-    /// When the next frame is due, of those that have come in.
+    /// Returns the due time of the next frame in flight.
     pub fn next_due(&mut self) -> Option<Instant> {
         [self.a.end.next_arrival(), self.b.end.next_arrival()].into_iter().flatten().min()
     }
 
-    /// What was done with the frames that came in by the first port, and by the second.
-    pub fn crossed(&self) -> (Crossed, Crossed) {
+    /// Returns the statistics of the frames received by the first port, and by the second.
+    pub fn crossed(&self) -> (BridgeStats, BridgeStats) {
         let crossed = |from: End, received, no_room, (sent, not_sendable, late_nanos): (u64, u64, &Histogram<u64>)| {
             let late_nanos = late_nanos.clone();
-            Crossed { received, sent, no_room, not_sendable, impaired: self.link.impaired(from), late_nanos }
+            BridgeStats { received, sent, no_room, not_sendable, impaired: self.link.impaired(from), late_nanos }
         };
         let (a, b) = (&self.a, &self.b);
         (
@@ -124,7 +123,7 @@ impl<A: Nic, B: Nic> Bridge<A, B> {
         )
     }
 
-    /// How many nanoseconds passed from one turn to the next: a frame waits that long before the bridge sees it.
+    /// Returns the intervals between turns in nanoseconds, which bound the time until the bridge sees a frame.
     pub fn pauses_nanos(&self) -> &Histogram<u64> {
         &self.pauses_nanos
     }
@@ -151,7 +150,7 @@ impl<N: Nic> Side<N> {
         }
     }
 
-    /// Puts what the port has received onto the link. Returns how many frames that were.
+    /// Moves received frames of the port onto the link. Returns their number.
     fn take_in(&mut self) -> usize {
         let received = self.port.rx_burst(&mut self.received);
         self.received_frames += received as u64;
@@ -166,7 +165,7 @@ impl<N: Nic> Side<N> {
         received
     }
 
-    /// Sends what has arrived over the link. Returns how many frames the port took.
+    /// Sends frames that have arrived over the link. Returns the number that the port accepted.
     fn give_out(&mut self, now: Instant) -> usize {
         if self.outgoing.is_empty() {
             if let Some(due) = self.end.next_arrival().filter(|due| *due <= now) {
@@ -192,7 +191,7 @@ impl<N: Nic> Side<N> {
     }
 }
 
-/// `into`, with the bytes of `frame`; `None` if they do not fit.
+/// Copies `frame` to `into`; `None` if it does not fit.
 fn copied<P: Packet>(frame: &impl Packet, mut into: P) -> Option<P> {
     for segment in frame.segments() {
         into.append(segment.len())?.copy_from_slice(segment);

@@ -1,4 +1,4 @@
-//! A path between two hosts, each a network namespace, that leads through a bridge in a third.
+//! Path between two hosts, each a network namespace, through a bridge in a third.
 //!
 //! ```text
 //! near: lr0 ── lra ┐
@@ -6,8 +6,8 @@
 //! far:  lr1 ── lrb ┘
 //! ```
 //!
-//! A host can be the kernel of its namespace ([`Host::address`]) or a program that takes the interface over. Both need
-//! root. What was set up goes when the [`Path`] does, and what an interrupted run left goes when the next one is made.
+//! A host is the kernel of its namespace ([`Host::address`]) or a program that takes over the interface. Both need
+//! root. Dropping the [`Path`] removes the namespaces, and creating the next one removes those of an interrupted run.
 
 use crate::external::process::{Error, Process};
 use crate::hosts::{Host, Namespace, PATIENCE};
@@ -17,83 +17,83 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::{fs, io};
 
-/// How to make a [`Path`].
+/// Configuration of a [`Path`].
 #[derive(Debug, Clone)]
 pub struct PathConfig {
-    /// The `impair` to start.
+    /// `impair` executable.
     pub impair: PathBuf,
-    /// Impairments from near to far, as `impair` takes them.
+    /// Impairments from near to far, in the syntax of `impair`.
     pub forth: String,
     /// Impairments from far to near.
     pub back: String,
-    /// Where the randomness begins.
+    /// Random seed.
     pub seed: u64,
-    /// The core that the bridge is to run on.
+    /// Core of the bridge.
     pub core: Option<usize>,
 }
 
-/// Two hosts, and what is between them.
+/// Two hosts and the bridge between them.
 #[derive(Debug)]
 pub struct Path {
-    // Dropped before its namespace is.
+    // Dropped before its namespace.
     bridge: Option<Process>,
     near: Host,
     far: Host,
     middle: Namespace,
-    /// Frames that the interfaces had dropped before the bridge was ready.
+    /// Frames dropped by the interfaces before the bridge was ready.
     dropped_before: u64,
 }
 
-/// What the bridge of a path did, as `impair --json` prints it.
+/// Statistics of the bridge, from `impair --json`.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Crossing {
+pub struct PathStats {
     /// From near to far.
     #[serde(rename = "a_to_b")]
     pub forth: Direction,
     /// From far to near.
     #[serde(rename = "b_to_a")]
     pub back: Direction,
-    /// The time from one look at the ports to the next: what a frame may wait before the bridge sees it.
+    /// Intervals between two polls of the ports, which bound the time until the bridge sees a frame.
     pub pauses_us: Percentiles,
-    /// Frames that were lost without any intent: by interfaces, rings and pools.
+    /// Frames lost unintentionally by interfaces, rings and pools.
     #[serde(default)]
     pub stray: u64,
 }
 
-/// What it did in one direction, in frames.
+/// Statistics of one direction, in frames.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Direction {
-    /// Came in.
+    /// Received.
     pub received: u64,
-    /// Went out.
+    /// Sent.
     pub sent: u64,
     /// Lost by chance.
     pub lost: u64,
-    /// Lost to the queue in front of the rate limit.
+    /// Dropped by the queue of the rate limit.
     pub queue_full: u64,
     no_room: u64,
     not_sendable: u64,
     not_received: u64,
-    /// By how much they went out too late.
+    /// Lateness of sent frames.
     pub late_us: Percentiles,
 }
 
 /// Percentiles in microseconds.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Percentiles {
-    /// The median.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Path {
-    /// Sets the namespaces up, and starts the bridge between them. The hosts have no addresses yet.
+    /// Creates the namespaces and starts the bridge between them. The hosts have no addresses yet.
     pub fn new(config: &PathConfig, interrupted: &AtomicBool) -> Result<Path, Error> {
         let [near, middle, far] = Namespace::all(["near", "middle", "far"], interrupted)?;
-        // It has no address, and would ask for one.
+        // The middle has no address and must not solicit one.
         middle.run(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"], interrupted)?;
         for (host, outer, inner) in [(&near, "lr0", "lra"), (&far, "lr1", "lrb")] {
             host.cable(outer, &middle, inner, interrupted)?;
@@ -108,8 +108,8 @@ impl Path {
         bridge.args(config.core.map(|core| format!("--core={core}")));
         let mut bridge = Process::start(bridge)?;
         bridge.wait_for_line("ready", interrupted)?;
-        // From now on before everything that is not real-time: what else ran on its core would lengthen the path.
-        // Not before: DPDK's start spins for threads that would never run.
+        // From here with real-time priority: other work on its core would lengthen the path. Not earlier, because
+        // DPDK's start spins for threads that would not run.
         let mut first = Command::new("chrt");
         first.args(["--fifo", "--pid", "1", &bridge.id().to_string()]);
         Process::start(first)?.output(PATIENCE, interrupted)?;
@@ -118,30 +118,30 @@ impl Path {
         Ok(path)
     }
 
-    /// The host that is called near.
+    /// Returns the near host.
     pub fn near(&self) -> &Host {
         &self.near
     }
 
-    /// The host that is called far.
+    /// Returns the far host.
     pub fn far(&self) -> &Host {
         &self.far
     }
 
-    /// Stops the bridge, and tells what it did.
-    pub fn stop(mut self, interrupted: &AtomicBool) -> Result<Crossing, Error> {
+    /// Stops the bridge and returns its statistics.
+    pub fn stop(mut self, interrupted: &AtomicBool) -> Result<PathStats, Error> {
         let dropped = self.dropped(interrupted)? - self.dropped_before;
         let Some(bridge) = self.bridge.take() else { return Err(Error::Interrupted) };
         let command = bridge.command().to_owned();
         let printed = bridge.stop()?;
-        let mut crossing: Crossing =
+        let mut crossing: PathStats =
             serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command, printed })?;
         let by_bridge = |direction: &Direction| direction.no_room + direction.not_sendable + direction.not_received;
         crossing.stray = dropped + by_bridge(&crossing.forth) + by_bridge(&crossing.back);
         Ok(crossing)
     }
 
-    /// Frames that the four interfaces have dropped.
+    /// Returns the frames that the four interfaces have dropped.
     fn dropped(&self, interrupted: &AtomicBool) -> Result<u64, Error> {
         let mut all = 0;
         for (namespace, interface) in [
@@ -160,14 +160,14 @@ impl Path {
     }
 }
 
-/// The `impair` that was built beside this program.
+/// Returns the path of the `impair` beside this program.
 pub fn impair() -> Result<PathBuf, Error> {
     let missing = |error| Error::Start { program: "impair".to_owned(), error };
     let path = std::env::current_exe().map_err(missing)?.with_file_name("impair");
     match fs::metadata(&path) {
         Ok(_) => Ok(path),
         Err(_) => Err(missing(io::Error::other(format!(
-            "{} is not there: cargo build --release -p linerate-benches --features linerate-bypass/dpdk",
+            "{} is missing: cargo build --release -p linerate-benches --features linerate-bypass/dpdk",
             path.display()
         )))),
     }

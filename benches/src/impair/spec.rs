@@ -1,22 +1,22 @@
-//! Impairments as they are written on a command line: `delay=10ms,loss=1%,rate=100mbit,queue=256k`.
+//! Impairments in command-line syntax: `delay=10ms,loss=1%,rate=100mbit,queue=256k`.
 
 use linerate_bypass::memory_nic::{Impairments, Rate};
 use linerate_bypass::time::Duration;
 use std::fmt;
 use std::str::FromStr;
 
-/// The names that a [`Spec`] knows, for a usage text.
+/// Names that a [`Spec`] accepts, for usage texts.
 pub const NAMES: &str = "delay=TIME, jitter=TIME, loss=CHANCE, duplication=CHANCE, corruption=CHANCE, \
     truncation=CHANCE, reordering=CHANCE, reordering-frames=N, reordering-within=TIME, rate=BITS, queue=BYTES, \
     mtu=BYTES; with TIME such as 200us, 10ms or 1s, CHANCE such as 1% or 0.01, BITS a second such as 100mbit, \
     BYTES such as 256k";
 
-/// A rate that came without a queue has one that holds what it sends in this time.
+/// Default queue of a rate without one: the data sent in this time.
 const QUEUE_TIME: Duration = Duration::from_millis(20);
-/// But so many bytes at least.
+/// Minimum default queue in bytes.
 const LEAST_QUEUE: usize = 16 << 10;
 
-/// Some impairments of a link; what is not named stays as it is.
+/// Set of impairments of a link; unnamed ones stay unchanged.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Spec(Vec<Setting>);
 
@@ -36,7 +36,7 @@ enum Setting {
     Mtu(usize),
 }
 
-/// Text that is no [`Spec`].
+/// Error for text that is no [`Spec`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{part}': {why}")]
 pub struct InvalidSpec {
@@ -45,7 +45,7 @@ pub struct InvalidSpec {
 }
 
 impl Spec {
-    /// `before`, changed as this says.
+    /// Returns `before` with these impairments changed.
     pub fn onto(&self, before: &Impairments) -> Impairments {
         let mut after = before.clone();
         let mut queue = after.rate.map(|rate| rate.queue_bytes);
@@ -73,7 +73,7 @@ impl Spec {
         after
     }
 
-    /// Whether it names a queue, which holds nothing up without a rate.
+    /// Returns true if it names a queue, which has no effect without a rate.
     pub fn names_queue(&self) -> bool {
         self.0.iter().any(|setting| matches!(setting, Setting::Queue(_)))
     }
@@ -119,7 +119,7 @@ fn setting(part: &str) -> Result<Setting, InvalidSpec> {
     setting.map_err(invalid)
 }
 
-/// A number and its unit, of which `units` says how much each is.
+/// Parses a number with one of `units`, given as name and factor.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let count: u64 = text[..text.len() - unit.len()].parse().ok()?;
@@ -130,7 +130,7 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 fn time(text: &str) -> Result<Duration, &'static str> {
     let units = [("us", 1), ("ms", 1_000), ("s", 1_000_000)];
     let micros = with_unit(text, &units).ok_or("write a number and us, ms or s, such as 200us or 10ms")?;
-    // Longer than any test, and short enough for every sum.
+    // Longer than any test, and short enough for sums without overflow.
     if micros > 3_600_000_000 { Err("it must be an hour at most") } else { Ok(Duration::from_micros(micros)) }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_sets_what_it_says() {
+    fn every_name_sets_its_impairment() {
         let all = impairments(
             "delay=10ms,jitter=200us,loss=1%,duplication=0.5,corruption=100%,truncation=0,reordering=2%,\
              reordering-frames=20,reordering-within=1s,rate=100mbit,queue=256k,mtu=1400",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_stays() {
+    fn unnamed_impairments_are_unchanged() {
         let both = impairments("delay=10ms,loss=1%,rate=10mbit,queue=64k");
         let one: Spec = "loss=5%,rate=1gbit".parse().unwrap();
         let one = one.onto(&both);
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_without_a_queue_has_one_of_20_milliseconds() {
+    fn rate_without_queue_gets_20_milliseconds() {
         assert_eq!(impairments("rate=100mbit").rate.map(|rate| rate.queue_bytes), Some(250_000));
         assert_eq!(impairments("rate=1kbit").rate.map(|rate| rate.queue_bytes), Some(LEAST_QUEUE));
         assert!("queue=1m".parse::<Spec>().unwrap().names_queue());
     }
 
     #[test]
-    fn what_is_none_is_refused_with_the_part_that_is_not() {
+    fn invalid_part_is_named_in_error() {
         for part in [
             "loss",
             "loss=",

@@ -2,7 +2,7 @@ use super::*;
 use linerate_bypass::memory_nic::Rate;
 use linerate_bypass::time::Duration;
 
-/// A bridge between two memory ports, and the peers of both.
+/// Bridge between two memory ports, and the peers of both.
 struct Lab {
     bridge: Bridge<MemoryNic, MemoryNic>,
     peer_a: MemoryNic,
@@ -19,12 +19,12 @@ impl Lab {
         Lab { bridge, peer_a, peer_b, now: Instant::ZERO }
     }
 
-    /// A frame of `len` bytes, each of which is `fill`, from the first peer.
+    /// Sends a frame of `len` bytes of value `fill` from the first peer.
     fn send(&mut self, fill: u8, len: usize) {
         send(&mut self.peer_a, fill, len);
     }
 
-    /// Turns at `now + after`; what the second peer has received then: of each frame its first byte and its length.
+    /// Runs a turn at `now + after`. Returns the first byte and length of each frame that the second peer has received.
     fn turn(&mut self, after: Duration) -> Vec<(u8, usize)> {
         self.now += after;
         self.bridge.turn(self.now);
@@ -55,7 +55,7 @@ fn delay(delay: Duration) -> Impairments {
 }
 
 #[test]
-fn frames_cross_unchanged_after_the_delay_of_their_direction() {
+fn frames_arrive_unchanged_after_the_delay_of_their_direction() {
     let mut lab = Lab::new(delay(10 * MS), delay(3 * MS), 64);
     lab.send(1, 60);
     lab.send(2, 1514);
@@ -73,14 +73,14 @@ fn frames_cross_unchanged_after_the_delay_of_their_direction() {
 }
 
 #[test]
-fn a_bridge_without_impairments_sends_in_the_same_turn() {
+fn bridge_without_impairments_sends_in_the_same_turn() {
     let mut lab = Lab::new(Impairments::default(), Impairments::default(), 64);
     lab.send(1, 60);
     assert_eq!(lab.turn(MS), [(1, 60)]);
 }
 
 #[test]
-fn loss_has_its_rate_and_the_same_seed_loses_the_same_frames() {
+fn loss_has_its_rate_and_is_reproducible_from_seed() {
     let cross = |seed| {
         let loss = Impairments { seed, loss: 0.2, ..Impairments::default() };
         let mut lab = Lab::new(loss, Impairments::default(), 64);
@@ -100,8 +100,8 @@ fn loss_has_its_rate_and_the_same_seed_loses_the_same_frames() {
 }
 
 #[test]
-fn a_rate_spaces_frames_and_its_full_queue_drops() {
-    // 1000 bytes a millisecond.
+fn rate_limit_spaces_frames_and_full_queue_drops() {
+    // 1000 bytes per millisecond.
     let rate = Rate { bits_per_second: 8_000_000, queue_bytes: 3_000 };
     let mut lab = Lab::new(Impairments { rate: Some(rate), ..Impairments::default() }, Impairments::default(), 64);
     (1..=5).for_each(|fill| lab.send(fill, 1000));
@@ -114,7 +114,7 @@ fn a_rate_spaces_frames_and_its_full_queue_drops() {
 }
 
 #[test]
-fn lateness_is_how_much_later_than_due_a_frame_was_sent() {
+fn lateness_is_measured_from_due_time() {
     let mut lab = Lab::new(delay(MS), Impairments::default(), 64);
     lab.send(1, 60);
     lab.turn(Duration::ZERO);
@@ -125,21 +125,21 @@ fn lateness_is_how_much_later_than_due_a_frame_was_sent() {
 }
 
 #[test]
-fn no_more_frames_are_under_way_than_allowed_and_the_rest_is_counted() {
+fn frames_in_flight_are_bounded_and_drops_counted() {
     let mut lab = Lab::new(delay(10 * MS), Impairments::default(), 8);
     (1..=12).for_each(|fill| lab.send(fill, 60));
     lab.turn(MS);
     assert_eq!(lab.turn(10 * MS).len(), 8);
     let (crossed, _) = lab.bridge.crossed();
     assert_eq!((crossed.received, crossed.no_room, crossed.sent), (12, 4, 8));
-    // The room is there again.
+    // Capacity is available again.
     lab.send(1, 60);
     lab.turn(MS);
     assert_eq!(lab.turn(10 * MS), [(1, 60)]);
 }
 
 #[test]
-fn frames_that_the_port_has_no_room_for_wait_in_order() {
+fn frames_wait_for_space_in_port_in_order() {
     let narrow = LinkConfig { ring: 4, ..LinkConfig::default() };
     let ((mut peer_a, a), (mut peer_b, b)) = (Link::pair(LinkConfig::default()), Link::pair(narrow));
     let none = Impairments::default();
@@ -155,7 +155,7 @@ fn frames_that_the_port_has_no_room_for_wait_in_order() {
 }
 
 #[test]
-fn a_frame_too_long_for_the_other_port_is_dropped_and_counted() {
+fn frame_too_long_for_other_port_is_dropped_and_counted() {
     let small = LinkConfig { mtu: 600, ..LinkConfig::default() };
     let ((mut peer_a, a), (mut peer_b, b)) = (Link::pair(LinkConfig::default()), Link::pair(small));
     let none = Impairments::default();

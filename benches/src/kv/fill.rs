@@ -1,4 +1,4 @@
-//! Sets the keys that redis-benchmark asks for, by itself: it sets keys by chance only.
+//! Sets the keys for redis-benchmark, which itself sets only random keys.
 
 use crate::external::process::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,14 +6,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// SETs of which the answers are awaited together.
+/// SETs per batch of awaited replies.
 const BATCH: u64 = 500;
 const OK: &[u8] = b"+OK\r\n";
-/// How long an answer may take, and how often it is looked whether to go on.
+/// Maximum time of a reply, and interval of checks for interruption.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
 
-/// Sets `key:000000000000` and those that follow, each with a value of `size` bytes.
+/// Sets the keys from `key:000000000000`, each with a value of `size` bytes.
 pub(super) fn fill(address: SocketAddr, keys: u64, size: usize, interrupted: &AtomicBool) -> io::Result<()> {
     let mut server = TcpStream::connect_timeout(&address, PATIENCE)?;
     server.set_nodelay(true)?;
@@ -59,12 +59,12 @@ fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> i
     Err(io::Error::other(format!("the server answered a SET with {wrong}")))
 }
 
-/// Why filling failed.
+/// Returns the error for failed filling.
 pub(super) fn failed(error: io::Error, interrupted: &AtomicBool) -> Error {
     if interrupted.load(Ordering::Relaxed) {
         return Error::Interrupted;
     }
-    Error::Start { program: "redis-benchmark, for which keys are set before,".to_owned(), error }
+    Error::Start { program: "redis-benchmark (setting its keys)".to_owned(), error }
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// A server that answers what it got with `answer`, once it is `len` bytes.
+    /// Runs a server that replies `answer` after receiving `len` bytes.
     fn answering(
         len: usize,
         answer: &[u8],
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_for_an_answer_is_told() {
+    fn error_reply_is_reported() {
         let not = AtomicBool::new(false);
         let (_, filled) = answering(TWO.len(), b"-OOM no\r\n\r\n", |address| fill(address, 2, 3, &not));
         assert!(filled.unwrap_err().to_string().contains("-OOM"));
     }
 
     #[test]
-    fn an_interruption_ends_the_wait_for_answers() {
+    fn interruption_ends_wait_for_replies() {
         let interrupted = AtomicBool::new(true);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = fill(listener.local_addr().unwrap(), 2, 3, &interrupted).unwrap_err();

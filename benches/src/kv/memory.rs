@@ -1,4 +1,4 @@
-//! A transport that is nothing but memory, and what clients of the key-value service send over it.
+//! In-memory transport, and the requests of key-value clients over it.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::{Bytes, ConnId, Datagram, Origin, Service, Transport};
@@ -8,17 +8,17 @@ use linerate_kv::service::{Config, Hub, Kv};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Connections of a worker: as many as a burst has frames.
+/// Connections of a worker: one per frame of a burst.
 pub const CONNECTIONS: usize = 32;
-/// Bytes that the service may write at a time.
+/// Maximum bytes per write of the service.
 const PLACE: usize = 4096;
-/// Beside the values, for each key.
+/// Memory per key in addition to its value.
 const BESIDE: usize = 256;
 
-/// The middle of a service with room for so many keys, with `export` bytes for peers to read, if any.
+/// Creates the hub of a service for `keys` keys, with an export of `export` bytes for peers, if any.
 ///
 /// # Panics
-/// If the system does not give the memory, or the export is too small.
+/// If memory is unavailable, or the export is too small.
 pub fn hub(workers: usize, keys: u64, value: usize, export: usize) -> Arc<Hub> {
     let memory = (keys as usize * (value + BESIDE)).max(64 << 20) as u64;
     let settings = Settings { memory, ..Settings::default() };
@@ -27,22 +27,22 @@ pub fn hub(workers: usize, keys: u64, value: usize, export: usize) -> Arc<Hub> {
         let layout = Layout::fitting(export, workers, 1).expect("room for an export");
         (Arc::new(Export::new(layout, false).expect("memory")), Arc::default())
     });
-    // How many keys share a place of the index is the key's doing, and two runs are to do the same.
+    // A fixed hash secret gives two runs the same index collisions.
     Hub::with_key(Config { settings, workers, memcached: None, arena, export, counters: None }, [7; 16])
 }
 
-/// Bytes of the answer to a GET of a value of so many.
+/// Returns the length of the reply to a GET of a value of `value` bytes.
 pub fn answer_to_get(value: usize) -> u64 {
     (format!("${value}\r\n").len() + value + "\r\n".len()) as u64
 }
 
-/// Appends a request, and returns how many bytes its answer has.
+/// Appends a GET and returns the length of its reply.
 pub fn get(requests: &mut Vec<u8>, key: u64, value: usize) -> u64 {
     requests.extend(format!("*2\r\n$3\r\nGET\r\n$16\r\nkey:{key:012}\r\n").bytes());
     answer_to_get(value)
 }
 
-/// Appends a request for several keys at once, likewise.
+/// Appends an MGET and returns the length of its reply.
 pub fn mget(requests: &mut Vec<u8>, keys: impl ExactSizeIterator<Item = u64>, value: usize) -> u64 {
     let count = keys.len();
     requests.extend(format!("*{}\r\n$4\r\nMGET\r\n", count + 1).bytes());
@@ -50,33 +50,33 @@ pub fn mget(requests: &mut Vec<u8>, keys: impl ExactSizeIterator<Item = u64>, va
     format!("*{count}\r\n").len() as u64 + count as u64 * answer_to_get(value)
 }
 
-/// Appends a request that sets a key, likewise.
+/// Appends a SET and returns the length of its reply.
 pub fn set(requests: &mut Vec<u8>, key: u64, value: &str) -> u64 {
     let len = value.len();
     requests.extend(format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${len}\r\n{value}\r\n").bytes());
     "+OK\r\n".len() as u64
 }
 
-/// A client's end: what it sends, how much of that has come, and how much has been read.
+/// Client's end of a connection.
 #[derive(Debug, Default, Clone)]
 pub struct End {
-    /// All that it will send.
+    /// All bytes to send.
     pub requests: Vec<u8>,
-    /// What of it has come.
+    /// Number of bytes that have arrived.
     pub come: usize,
     read: usize,
-    /// Bytes that it was sent.
+    /// Number of bytes received from the service.
     pub answered: u64,
 }
 
 impl End {
-    /// Forgets what was sent and read.
+    /// Clears both directions.
     pub fn clear(&mut self) {
         self.requests.clear();
         (self.come, self.read) = (0, 0);
     }
 
-    /// Sends what `append` appends, all of it at once. Returns what that does.
+    /// Sends the output of `append` at once and returns its result.
     pub fn send(&mut self, append: impl FnOnce(&mut Vec<u8>) -> u64) -> u64 {
         let answer = append(&mut self.requests);
         self.come = self.requests.len();
@@ -84,22 +84,22 @@ impl End {
     }
 }
 
-/// The transport: requests come from memory, answers are counted.
+/// Transport with requests from memory, which counts reply bytes.
 pub struct Memory {
     worker: usize,
-    /// By slot.
+    /// Ends by connection slot.
     pub ends: Vec<End>,
-    /// The slots of those that were sent something since this was last 0, a bit for each.
+    /// Bit mask of slots with new replies.
     pub news: u32,
     place: Vec<u8>,
-    /// Bytes that the service wrote.
+    /// Bytes written by the service.
     pub written: u64,
-    /// Bytes that it sent from where they lay.
+    /// Bytes sent by the service without a copy.
     pub sent: u64,
 }
 
 impl Memory {
-    /// The transport of `worker`, which `kv` is the service of, and the clients that have connected.
+    /// Creates the transport of `worker` with service `kv`, and connected clients.
     pub fn with_clients(kv: &mut Kv, worker: usize) -> (Self, Vec<ConnId>) {
         let ends = vec![End::default(); CONNECTIONS];
         let mut net = Memory { worker, ends, news: 0, place: vec![0; PLACE], written: 0, sent: 0 };

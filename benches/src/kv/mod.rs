@@ -1,12 +1,12 @@
-//! Key-value servers under load, two processes pinned to a core each: this project's over a link of its own and on an
-//! interface of the kernel, and those that it is held against.
+//! Key-value servers under load, two processes pinned to a core each: Linerate over its own link and on a kernel
+//! interface, and the servers that it is compared with.
 
-pub mod by_turns;
 mod fill;
+pub mod interleaved;
 mod memory;
 mod redis_benchmark;
 mod servers;
-pub mod turns;
+pub mod service;
 pub mod workers;
 
 pub use memory::answer_to_get;
@@ -24,75 +24,81 @@ use std::time::Duration;
 
 /// Connections of each load.
 pub const CONNECTIONS: u32 = 64;
-/// Requests on the way on each: one, or a pipeline full of them.
+/// Requests in flight per connection: one.
 pub const ALONE: u32 = 1;
-/// The same with a pipeline.
+/// Requests in flight per connection with a pipeline.
 pub const PIPELINED: u32 = 16;
-/// How many of the requests are GETs.
+/// Fraction of GETs.
 pub const GETS: f64 = 0.9;
-/// Bytes of a long value, and how many of them there are.
+/// Size of a long value in bytes, and number of long values.
 pub const LONG: u32 = 64 << 10;
 const LONG_KEYS: u32 = 1000;
-/// Bytes that a server of ours is given beside each value: for the key, and for all that is kept of it; and beside all. What it
-/// leaves of the hugepages the ports need.
+/// Memory of a linerate server per key in addition to its value, and in total. The ports need the remaining hugepages.
 const BESIDE: u32 = 96;
 const MEMORY: u64 = 96 << 20;
-/// How much more popular some keys are than others; redis-benchmark knows no such thing.
+/// Zipf exponent of key popularity; redis-benchmark has a uniform distribution.
 const ZIPF: &str = "0.99";
-/// What a load may need beside the time it measures: opening its port and connections, and closing them; and for each
-/// million keys to be set before.
+/// Time of a load in addition to its measurement: opening its port and connections and closing them; and per million
+/// keys to set.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
 
-/// Who is asked, over what, and by whom.
+/// Server, transport and client of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// `linerate echo` over virtio-user and vhost: what the link and the stack do without keys and values.
+pub enum Contender {
+    /// `linerate echo` over virtio-user and vhost: the link and the stack without keys and values.
     Echo,
     /// `linerate kv` over the same link.
     Virtio,
-    /// redis-server over loopback, by `linerate kv load`.
+    /// redis-server over loopback, with `linerate kv load`.
     Redis,
-    /// The same by redis-benchmark.
+    /// redis-server over loopback, with redis-benchmark.
     RedisByBenchmark,
-    /// memcached over loopback, by `linerate kv load`.
+    /// memcached over loopback, with `linerate kv load`.
     Memcached,
-    /// `linerate kv serve` at the far end of a veth pair through AF_XDP, by redis-benchmark at the near end.
+    /// `linerate kv serve` at the far end of a veth pair through AF_XDP, with redis-benchmark at the near end.
     AfXdp,
-    /// The same at the other end of a TAP device, where there is no AF_XDP.
+    /// The same over a TAP device, if AF_XDP is unavailable.
     Tap,
-    /// redis-server at the far end of such a veth pair, by redis-benchmark.
+    /// redis-server at the far end of such a veth pair, with redis-benchmark.
     RedisOverVeth,
 }
 
-impl Way {
-    /// All of them but the one that stands in for another.
-    pub const ALL: [Way; 7] =
-        [Way::Echo, Way::Virtio, Way::Redis, Way::RedisByBenchmark, Way::Memcached, Way::AfXdp, Way::RedisOverVeth];
+impl Contender {
+    /// All contenders except the replacement.
+    pub const ALL: [Contender; 7] = [
+        Contender::Echo,
+        Contender::Virtio,
+        Contender::Redis,
+        Contender::RedisByBenchmark,
+        Contender::Memcached,
+        Contender::AfXdp,
+        Contender::RedisOverVeth,
+    ];
 
-    /// What to call it in a table.
+    /// Returns the name for tables.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Echo => "echo over virtio",
-            Way::Virtio => "kv over virtio",
-            Way::Redis => "redis-server, kv load",
-            Way::RedisByBenchmark => "redis-server, redis-benchmark",
-            Way::Memcached => "memcached, kv load",
-            Way::AfXdp => "kv over AF_XDP on veth, redis-benchmark",
-            Way::Tap => "kv over TAP, redis-benchmark",
-            Way::RedisOverVeth => "redis-server over veth, redis-benchmark",
+            Contender::Echo => "echo over virtio",
+            Contender::Virtio => "kv over virtio",
+            Contender::Redis => "redis-server, kv load",
+            Contender::RedisByBenchmark => "redis-server, redis-benchmark",
+            Contender::Memcached => "memcached, kv load",
+            Contender::AfXdp => "kv over AF_XDP on veth, redis-benchmark",
+            Contender::Tap => "kv over TAP, redis-benchmark",
+            Contender::RedisOverVeth => "redis-server over veth, redis-benchmark",
         }
     }
 }
 
-/// What is asked for.
+/// Kind of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Asked {
-    /// Bytes, to be sent back.
+pub enum RequestKind {
+    /// Echoes.
     Echoes,
-    /// GETs and SETs as [`GETS`] says.
+    /// GETs and SETs in the ratio of [`GETS`].
     Both,
     /// GETs only.
     Gets,
@@ -100,47 +106,47 @@ pub enum Asked {
     Sets,
 }
 
-impl Asked {
-    /// What to call it in a table.
+impl RequestKind {
+    /// Returns the name for tables.
     pub fn name(self) -> &'static str {
         match self {
-            Asked::Echoes => "echoes",
-            Asked::Both => "90 % GET",
-            Asked::Gets => "GET",
-            Asked::Sets => "SET",
+            RequestKind::Echoes => "echoes",
+            RequestKind::Both => "90 % GET",
+            RequestKind::Gets => "GET",
+            RequestKind::Sets => "SET",
         }
     }
 }
 
-/// What stays the same in all measurements.
+/// Parameters common to all measurements.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// What the echo has, too: the cores, and the bytes of a value.
+    /// Parameters shared with the echo pair: the cores, and the size of a value.
     pub pair: echo_pair::Setting,
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
 }
 
-/// What one load measured.
+/// Result of one load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Row {
-    /// Who was asked, over what, and by whom.
-    pub way: Way,
-    /// What for.
-    pub asked: Asked,
-    /// Requests on the way on each connection.
+    /// Server, transport and client.
+    pub way: Contender,
+    /// Kind of requests.
+    pub asked: RequestKind,
+    /// Requests in flight per connection.
     pub depth: u32,
     /// Requests per second.
     pub rate: f64,
-    /// Errors of any kind, and keys that were not there.
+    /// Errors of any kind, and missing keys.
     pub errors: u64,
-    /// The median round trip in microseconds; of a pipeline, by redis-benchmark, that of all of it.
+    /// Median round trip in microseconds; of a whole pipeline with redis-benchmark.
     pub p50_us: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99_us: f64,
 }
 
-/// What `linerate kv load --json` prints, as far as it is used here.
+/// Fields used from the output of `linerate kv load --json`.
 #[derive(Deserialize)]
 struct Loaded {
     rate: f64,
@@ -150,21 +156,21 @@ struct Loaded {
     get: Side,
 }
 
-/// The GETs.
+/// GETs.
 #[derive(Deserialize)]
 struct Side {
     requests: u64,
 }
 
-/// Starts a server, fills it, lets loads measure it one after the other, and stops it.
-pub fn measure(setting: &Setting, way: Way, interrupted: &AtomicBool) -> Result<Vec<Row>, Error> {
+/// Starts a server, fills it, measures it with successive loads, and stops it.
+pub fn measure(setting: &Setting, way: Contender, interrupted: &AtomicBool) -> Result<Vec<Row>, Error> {
     match way {
-        Way::Echo => {
+        Contender::Echo => {
             let network = Network::Virtio(StackEngine::Native);
             let measured = echo_pair::measure(&setting.pair, network, &[CONNECTIONS], interrupted)?;
             let row = |one: &echo_pair::Measured| Row {
                 way,
-                asked: Asked::Echoes,
+                asked: RequestKind::Echoes,
                 depth: ALONE,
                 rate: one.rate,
                 errors: one.errors,
@@ -173,42 +179,42 @@ pub fn measure(setting: &Setting, way: Way, interrupted: &AtomicBool) -> Result<
             };
             Ok(measured.iter().map(row).collect())
         }
-        Way::Virtio => {
+        Contender::Virtio => {
             let link = setting.link();
             let server = Server::linerate(setting.serve(&link.server), interrupted)?;
             setting.loads(way, &link.load, server.address, &[ALONE, PIPELINED], interrupted)
         }
-        Way::Redis => {
+        Contender::Redis => {
             let server = Server::redis(setting, interrupted)?;
             let kernel = ["--via", "kernel"].map(str::to_owned);
             setting.loads(way, &kernel, server.address, &[ALONE, PIPELINED], interrupted)
         }
-        Way::Memcached => {
+        Contender::Memcached => {
             let server = Server::memcached(setting, interrupted)?;
             let kernel = ["--via", "kernel", "--protocol", "memcached"].map(str::to_owned);
             setting.loads(way, &kernel, server.address, &[ALONE], interrupted)
         }
-        Way::RedisByBenchmark => {
+        Contender::RedisByBenchmark => {
             let server = Server::redis(setting, interrupted)?;
             setting.benchmarks(way, None, server.address, interrupted)
         }
-        Way::AfXdp | Way::Tap | Way::RedisOverVeth => {
+        Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth => {
             let (hosts, server) = Server::on_a_host(setting, way, interrupted)?;
             setting.benchmarks(way, hosts.first(), server.address, interrupted)
         }
     }
 }
 
-/// What a server copied while it sent long values.
+/// Bytes copied by a server that sent long values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Copied {
-    /// GETs of [`LONG`] bytes that were answered while measuring.
+    /// GETs of [`LONG`] bytes answered during the measurement.
     pub gets: u64,
-    /// Payload bytes that the server's stack and port copied meanwhile and before, when the values were set.
+    /// Payload bytes copied by the server's stack and port, including the setting of the values.
     pub bytes: u64,
 }
 
-/// Has long values fetched over virtio-user and vhost, and tells what was copied for that.
+/// Fetches long values over virtio-user and vhost and returns the copied bytes.
 pub fn copied(setting: &Setting, interrupted: &AtomicBool) -> Result<Copied, Error> {
     #[derive(Deserialize)]
     struct Summary {
@@ -228,7 +234,7 @@ pub fn copied(setting: &Setting, interrupted: &AtomicBool) -> Result<Copied, Err
     }
 }
 
-/// The two ends of a link: what each is told of it.
+/// Arguments for the two ends of a link.
 struct Link {
     server: [String; 6],
     load: [String; 4],
@@ -247,7 +253,7 @@ impl Setting {
         self.served_by(Command::new(&self.pair.linerate), words)
     }
 
-    /// `command`, which runs linerate, as one that serves keys and values.
+    /// Completes `command`, which runs linerate, to a key-value server.
     fn served_by(&self, mut command: Command, words: &[String]) -> Command {
         let memory = self.keys * u64::from(self.pair.size + BESIDE) + MEMORY;
         command.args(["kv", "serve", "--memory", &memory.to_string()]);
@@ -264,7 +270,7 @@ impl Setting {
         command
     }
 
-    /// One that asks for all keys, GETs and SETs, and sets them first.
+    /// Returns a load of GETs and SETs on all keys, which sets them first.
     fn load_both(&self, words: &[String], address: SocketAddr, depth: u32) -> Command {
         let mut load = self.load(words, address, depth);
         load.args(["--keys", &self.keys.to_string(), "--value-size", &self.pair.size.to_string()]);
@@ -280,10 +286,10 @@ impl Setting {
         serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command, printed })
     }
 
-    /// What `linerate kv load` measures at each of these depths; it sets all keys first.
+    /// Measures `linerate kv load` at each depth; the first one sets all keys.
     fn loads(
         &self,
-        way: Way,
+        way: Contender,
         words: &[String],
         address: SocketAddr,
         depths: &[u32],
@@ -292,19 +298,27 @@ impl Setting {
         let mut rows = Vec::new();
         for depth in depths {
             let mut load = self.load_both(words, address, *depth);
-            // What is there for the first is there for the others.
+            // Later loads reuse the keys.
             load.args((!rows.is_empty()).then_some("--no-fill"));
             let Loaded { rate, errors, misses, rtt_us, .. } = self.loaded(load, interrupted)?;
             let (p50_us, p99_us) = (rtt_us.p50, rtt_us.p99);
-            rows.push(Row { way, asked: Asked::Both, depth: *depth, rate, errors: errors + misses, p50_us, p99_us });
+            rows.push(Row {
+                way,
+                asked: RequestKind::Both,
+                depth: *depth,
+                rate,
+                errors: errors + misses,
+                p50_us,
+                p99_us,
+            });
         }
         Ok(rows)
     }
 
-    /// What redis-benchmark measures on `client`, or on this host; all its keys are set first.
+    /// Measures redis-benchmark on `client` or on this host, after setting all its keys.
     fn benchmarks(
         &self,
-        way: Way,
+        way: Contender,
         client: Option<&Host>,
         address: SocketAddr,
         interrupted: &AtomicBool,
@@ -325,20 +339,20 @@ impl Setting {
     }
 }
 
-/// Why `way` cannot be measured on this machine, if it cannot.
-pub fn obstacle(setting: &Setting, way: Way, interrupted: &AtomicBool) -> Result<Option<String>, Error> {
+/// Returns the reason why this machine cannot measure `way`, if any.
+pub fn obstacle(setting: &Setting, way: Contender, interrupted: &AtomicBool) -> Result<Option<String>, Error> {
     let redis = [(REDIS, "redis-server"), (redis_benchmark::PROGRAM, "redis-tools")];
     let needed = match way {
-        Way::Echo | Way::Virtio => &[][..],
-        Way::Redis => &redis[..1],
-        Way::Memcached => &[(MEMCACHED, "memcached")],
-        Way::AfXdp | Way::Tap => &redis[1..],
-        Way::RedisByBenchmark | Way::RedisOverVeth => &redis,
+        Contender::Echo | Contender::Virtio => &[][..],
+        Contender::Redis => &redis[..1],
+        Contender::Memcached => &[(MEMCACHED, "memcached")],
+        Contender::AfXdp | Contender::Tap => &redis[1..],
+        Contender::RedisByBenchmark | Contender::RedisOverVeth => &redis,
     };
     if let Some(lacking) = needed.iter().copied().find_map(lacking) {
         return Ok(Some(lacking));
     }
-    if !matches!(way, Way::AfXdp | Way::Tap | Way::RedisOverVeth) {
+    if !matches!(way, Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth) {
         return Ok(None);
     }
     match Server::on_a_host(setting, way, interrupted) {
@@ -358,14 +372,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_installed_is_told_with_its_package() {
+    fn missing_program_is_reported_with_its_package() {
         let told = lacking(("linerate-no-such-program", "some-package")).unwrap();
         assert_eq!(told, "linerate-no-such-program is not installed: apt-get install some-package");
         assert_eq!(lacking(("sh", "dash")), None);
     }
 
     #[test]
-    fn the_report_of_a_load_is_read() {
+    fn report_of_load_is_parsed() {
         let printed = r#"{"requests":10,"seconds":1.0,"rate":10.0,"bytes":640,"errors":1,
             "rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0},
             "get":{"requests":9,"rate":9.0,"bytes":576,"rtt_us":{}},"set":{},"misses":2,"filled":7}"#;

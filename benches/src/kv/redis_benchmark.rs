@@ -1,6 +1,6 @@
-//! `redis-benchmark`, as anybody would run it.
+//! `redis-benchmark` with its usual options.
 
-use super::{Asked, CONNECTIONS};
+use super::{CONNECTIONS, RequestKind};
 use crate::external::process::{Error, Process, pinned};
 use crate::hosts::Host;
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Its name.
+/// Program name.
 pub(super) const PROGRAM: &str = "redis-benchmark";
-/// What it may need beside the time that it is to measure, should the server become slower meanwhile.
+/// Maximum time in addition to the measurement, in case the server slows down.
 const AROUND: Duration = Duration::from_secs(30);
-/// Requests of the run that shows how many there must be for the time that is to be measured, for each on the way.
+/// Requests per pipeline slot in the trial run, which determines the number of requests of the measurement.
 const TRIAL: u32 = 20_000;
 
 /// One run.
 pub(super) struct Benchmark<'a> {
-    /// Where it runs, if not on this host.
+    /// Host of the client; `None` is this host.
     pub client: Option<&'a Host>,
     pub core: usize,
     pub address: SocketAddr,
     pub depth: u32,
 }
 
-/// What it prints of one kind of requests.
+/// Parsed output for one kind of request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Measured {
     pub rate: f64,
@@ -34,14 +34,14 @@ pub(super) struct Measured {
 }
 
 impl Benchmark<'_> {
-    /// GETs and SETs of so many keys and of values of so many bytes, each for about `duration`.
+    /// Measures GETs and SETs, each for about `duration`.
     pub fn measure(
         &self,
         sizes: (u64, u32),
         duration: Duration,
         interrupted: &AtomicBool,
-    ) -> Result<Vec<(Asked, Measured)>, Error> {
-        // It takes a number of requests, not a time.
+    ) -> Result<Vec<(RequestKind, Measured)>, Error> {
+        // redis-benchmark takes a number of requests instead of a duration.
         let trial = self.run(sizes, "get", u64::from(TRIAL * self.depth), AROUND, interrupted)?;
         let rate = trial.first().map_or(0.0, |(_, measured)| measured.rate);
         let requests = (rate * duration.as_secs_f64()).max(f64::from(TRIAL)) as u64;
@@ -55,7 +55,7 @@ impl Benchmark<'_> {
         requests: u64,
         limit: Duration,
         interrupted: &AtomicBool,
-    ) -> Result<Vec<(Asked, Measured)>, Error> {
+    ) -> Result<Vec<(RequestKind, Measured)>, Error> {
         let mut command = match self.client {
             None => pinned(self.core, PROGRAM),
             Some(host) => {
@@ -80,8 +80,8 @@ impl Benchmark<'_> {
     }
 }
 
-/// The lines of its table, by the names at the top of it.
-fn parse(printed: &str) -> Option<Vec<(Asked, Measured)>> {
+/// Parses the lines of its CSV table by the header.
+fn parse(printed: &str) -> Option<Vec<(RequestKind, Measured)>> {
     let words =
         |line: &'_ str| -> Vec<String> { line.split(',').map(|word| word.trim_matches('"').to_owned()).collect() };
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("\"test\"")).map(words);
@@ -91,8 +91,8 @@ fn parse(printed: &str) -> Option<Vec<(Asked, Measured)>> {
     let row = |words: Vec<String>| {
         let number = |at: usize| words.get(at)?.parse::<f64>().ok();
         let asked = match words.first()?.as_str() {
-            "GET" => Asked::Gets,
-            "SET" => Asked::Sets,
+            "GET" => RequestKind::Gets,
+            "SET" => RequestKind::Sets,
             _ => return None,
         };
         Some((asked, Measured { rate: number(rps)?, p50_us: number(p50)? * 1e3, p99_us: number(p99)? * 1e3 }))
@@ -105,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_table_is_read_by_the_names_at_the_top() {
+    fn csv_table_is_parsed_by_header() {
         let printed = "WARNING: some\n\"test\",\"rps\",\"avg_latency_ms\",\"p50_latency_ms\",\"p99_latency_ms\"\n\
                        \"SET\",\"100.50\",\"9\",\"0.250\",\"0.500\"\n\"GET\",\"200.00\",\"9\",\"0.125\",\"0.375\"\n";
         let sets = Measured { rate: 100.5, p50_us: 250.0, p99_us: 500.0 };
         let gets = Measured { rate: 200.0, p50_us: 125.0, p99_us: 375.0 };
-        assert_eq!(parse(printed), Some(vec![(Asked::Sets, sets), (Asked::Gets, gets)]));
+        assert_eq!(parse(printed), Some(vec![(RequestKind::Sets, sets), (RequestKind::Gets, gets)]));
         assert_eq!(parse("Error: Connection refused\n"), None);
         assert_eq!(parse("\"test\",\"rps\",\"p50_latency_ms\",\"p99_latency_ms\"\n\"GET\",\"x\",\"1\",\"1\"\n"), None);
     }

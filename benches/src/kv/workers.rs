@@ -1,9 +1,9 @@
-//! Workers of the key-value service beside each other, each with clients of its own on a transport that is nothing but memory:
-//! what it costs that a key belongs to another worker than the client.
+//! Parallel workers of the key-value service, each with its own clients on an in-memory transport: the cost of a key
+//! that belongs to another worker than the client.
 
 use super::memory::{CONNECTIONS, End, Memory, get, hub, mget, set};
-use super::turns::server_turn;
-use crate::client::Wrong;
+use super::service::server_turn;
+use crate::client::BenchError;
 use crate::engine::Bench;
 use crate::transfer::pin;
 use linerate_bypass::mailbox::{Receiver, mailbox};
@@ -19,69 +19,69 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Messages that wait for a worker at most, as with the stack's workers.
+/// Capacity of a worker's mailbox, as in the stack.
 const MESSAGES: usize = 4096;
-/// How long a worker waits for an answer.
+/// Maximum time that a worker waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Turns without work after which it looks at the time again.
+/// Idle turns between checks of that time.
 const IDLE_TURNS: u32 = 4096;
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 pub fn cores() -> io::Result<Vec<usize>> {
     let usable = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| usable.is_set(*core)).collect())
 }
 
-/// Whose keys a worker's clients ask for.
+/// Owner of the keys that a worker's clients request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Whose {
-    /// All keys, each as likely as the others.
+pub enum KeyOwner {
+    /// All keys, uniformly distributed.
     Any,
-    /// The worker's own.
+    /// The client's worker.
     Own,
-    /// Those of the next worker.
+    /// The next worker.
     Others,
 }
 
-/// How clients ask.
+/// Access pattern of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asking {
-    /// Keys that a client asks for before it waits for the answer.
+pub struct AccessPattern {
+    /// Keys per batch of a client.
     pub at_once: usize,
-    /// By one MGET, not by so many GETs.
+    /// Whether a batch is one MGET instead of GETs.
     pub by_mget: bool,
-    /// Out of which keys.
-    pub whose: Whose,
+    /// Owner of the keys.
+    pub whose: KeyOwner,
 }
 
-/// The workers of a service whose keys are all set.
+/// Workers of a service with all keys set.
 pub struct Workers {
     workers: Vec<Worker>,
     keys: u64,
     value: usize,
-    /// The keys of each.
+    /// Keys of each worker.
     owned: Vec<Vec<u64>>,
 }
 
-/// A worker, and its clients.
+/// Worker, and its clients.
 struct Worker {
     core: usize,
     kv: Kv,
     mail: Receiver<AppMsg<Message>>,
     net: Memory,
     conns: Vec<ConnId>,
-    /// Those that have requests in this turn.
+    /// Connections with requests in this turn.
     readable: Vec<ConnId>,
     random: fastrand::Rng,
 }
 
 impl Workers {
-    /// Workers on `cores`, with `keys` keys.
+    /// Creates workers on `cores`, with `keys` keys.
     ///
     /// # Panics
-    /// If the system does not give the memory.
-    pub fn new(cores: &[usize], keys: u64, value: usize) -> Result<Self, Wrong> {
+    /// If memory is unavailable.
+    pub fn new(cores: &[usize], keys: u64, value: usize) -> Result<Self, BenchError> {
         let workers = cores.len();
         let hub = hub(workers, keys, value, 0);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
@@ -103,8 +103,8 @@ impl Workers {
         Ok(all)
     }
 
-    /// Sets a key, and returns whose it is: who answers without having asked another.
-    fn set_by_owner(&mut self, key: u64, value: &str) -> Result<usize, Wrong> {
+    /// Sets a key and returns its owner: the worker that answers without asking another.
+    fn set_by_owner(&mut self, key: u64, value: &str) -> Result<usize, BenchError> {
         for asked in 0..self.workers.len() {
             let Worker { net, conns, readable, .. } = &mut self.workers[asked];
             net.ends[0].clear();
@@ -114,37 +114,37 @@ impl Workers {
             if self.workers[asked].net.ends[0].answered == due {
                 return Ok(asked);
             }
-            // There and back.
+            // Request and reply.
             (0..2).for_each(|_| self.workers.iter_mut().for_each(|worker| _ = worker.turn()));
             if self.workers[asked].net.ends[0].answered != due {
-                return Err(Wrong::Missing(1));
+                return Err(BenchError::Missing(1));
             }
         }
-        Err(Wrong::Missing(1))
+        Err(BenchError::Missing(1))
     }
 
-    /// Each worker's clients ask for `keys` keys together, or as many as there must be for whole turns. Returns how long that took.
-    pub fn ask(&mut self, asking: Asking, keys: usize) -> Result<Duration, Wrong> {
+    /// Has each worker's clients request `keys` keys, rounded up to whole turns. Returns the duration.
+    pub fn ask(&mut self, asking: AccessPattern, keys: usize) -> Result<Duration, BenchError> {
         let times = keys.div_ceil(CONNECTIONS * asking.at_once).max(1);
         let Workers { workers, keys, value, owned } = self;
         run(workers, PATIENCE, times, |number, random, requests| match asking.whose {
-            Whose::Any => append(asking, requests, *value, || random.u64(..*keys)),
-            Whose::Own | Whose::Others => {
-                let whose = (number + usize::from(asking.whose == Whose::Others)) % owned.len();
+            KeyOwner::Any => append(asking, requests, *value, || random.u64(..*keys)),
+            KeyOwner::Own | KeyOwner::Others => {
+                let whose = (number + usize::from(asking.whose == KeyOwner::Others)) % owned.len();
                 append(asking, requests, *value, || owned[whose][random.usize(..owned[whose].len())])
             }
         })
     }
 }
 
-/// The clients of each of `workers` ask for what `append` appends for the worker of that number, so many times on each connection.
-/// All of these are of one length, and so are the answers, whose length it returns. Returns how long the slowest worker took.
+/// Has the clients of each worker send the output of `append` a number of times on each connection. All requests have
+/// one length, and all replies have the length that `append` returns. Returns the duration of the slowest worker.
 fn run(
     workers: &mut [Worker],
     patience: Duration,
     times: usize,
     append: impl Fn(usize, &mut fastrand::Rng, &mut Vec<u8>) -> u64 + Sync,
-) -> Result<Duration, Wrong> {
+) -> Result<Duration, BenchError> {
     let count = workers.len();
     let round = Round { begins: Barrier::new(count), done: AtomicUsize::new(0), count, patience };
     let (round, append) = (&round, &append);
@@ -158,37 +158,37 @@ fn run(
     took.into_iter().try_fold(Duration::ZERO, |longest, took| Ok(longest.max(took?)))
 }
 
-/// Appends what `asking` asks for at once. Returns how many bytes the answer has.
-fn append(asking: Asking, requests: &mut Vec<u8>, value: usize, mut key: impl FnMut() -> u64) -> u64 {
+/// Appends one batch of `asking` and returns the length of its reply.
+fn append(asking: AccessPattern, requests: &mut Vec<u8>, value: usize, mut key: impl FnMut() -> u64) -> u64 {
     let keys = (0..asking.at_once).map(|_| key());
     if asking.by_mget { mget(requests, keys, value) } else { keys.map(|key| get(requests, key, value)).sum() }
 }
 
-/// What the workers of one measurement have in common.
+/// State shared by the workers of one measurement.
 struct Round {
-    /// When all have put together what their clients will send.
+    /// Barrier after the requests have been prepared.
     begins: Barrier,
-    /// How many have answered all of their own clients, or given up.
+    /// Number of workers that have answered all of their clients, or failed.
     done: AtomicUsize,
-    /// Of so many.
+    /// Number of workers.
     count: usize,
     patience: Duration,
 }
 
-/// What a worker's clients have asked for.
+/// Progress of a worker's clients.
 struct Clients {
-    /// Bytes of what is asked at once, and of its answer.
+    /// Length of a batch and of its reply in bytes.
     asked: usize,
     answer: u64,
-    /// Bytes that each should have been answered by now.
+    /// Expected reply bytes per connection.
     due: [u64; CONNECTIONS],
-    /// The slots of those that wait for answers, a bit for each.
+    /// Bit mask of the slots that wait for replies.
     waiting: u32,
 }
 
 impl Clients {
-    /// The client at `slot`, which has all answers, asks for what is next. Returns whether there is anything.
-    fn go_on(&mut self, slot: usize, end: &mut End) -> bool {
+    /// Sends the next batch of the client at `slot`, which has all replies. Returns false if there is none.
+    fn advance(&mut self, slot: usize, end: &mut End) -> bool {
         if end.come == end.requests.len() {
             self.waiting &= !(1 << slot);
             return false;
@@ -201,13 +201,14 @@ impl Clients {
 }
 
 impl Worker {
-    /// Answers this worker's clients, in closed loop, and others until these are answered, too. Returns how long the former took.
+    /// Answers this worker's clients in a closed loop, and other workers until theirs are done. Returns the duration of
+    /// the former.
     fn run(
         &mut self,
         round: &Round,
         times: usize,
         append: impl Fn(&mut fastrand::Rng, &mut Vec<u8>) -> u64,
-    ) -> Result<Duration, Wrong> {
+    ) -> Result<Duration, BenchError> {
         if let Err(error) = pin(self.core) {
             eprintln!("a worker is not pinned to core {}: {error}", self.core);
         }
@@ -221,13 +222,13 @@ impl Worker {
         round.begins.wait();
         let begun = Instant::now();
         for (slot, end) in self.net.ends.iter_mut().enumerate() {
-            clients.go_on(slot, end);
+            clients.advance(slot, end);
         }
         self.readable.extend(&self.conns);
         let (mut took, mut idle_turns, mut idle_since) = (None, 0, begun);
         while round.done.load(Ordering::Acquire) < round.count {
             let has_worked = self.turn();
-            self.hear(&mut clients);
+            self.send_next(&mut clients);
             if clients.waiting == 0 && took.is_none() {
                 took = Some(begun.elapsed());
                 round.done.fetch_add(1, Ordering::Release);
@@ -246,26 +247,26 @@ impl Worker {
         }
         let Some(took) = took else {
             round.done.fetch_add(1, Ordering::Release);
-            return Err(Wrong::Missing(clients.waiting.count_ones() as usize));
+            return Err(BenchError::Missing(clients.waiting.count_ones() as usize));
         };
         let wrong = self.net.ends.iter().zip(clients.due).map(|(end, due)| end.answered.abs_diff(due)).sum();
-        if wrong == 0 { Ok(took) } else { Err(Wrong::Answers(wrong)) }
+        if wrong == 0 { Ok(took) } else { Err(BenchError::Answers(wrong)) }
     }
 
-    /// Clients whose requests have all been answered ask for what is next.
-    fn hear(&mut self, clients: &mut Clients) {
+    /// Sends the next batch of each client whose replies are complete.
+    fn send_next(&mut self, clients: &mut Clients) {
         let mut news = std::mem::take(&mut self.net.news);
         while news > 0 {
             let slot = news.trailing_zeros() as usize;
             news &= news - 1;
             let end = &mut self.net.ends[slot];
-            if end.answered >= clients.due[slot] && clients.go_on(slot, end) {
+            if end.answered >= clients.due[slot] && clients.advance(slot, end) {
                 self.readable.push(self.conns[slot]);
             }
         }
     }
 
-    /// A turn, as the stack's workers have them. Returns whether there was anything to do.
+    /// Runs one turn, as the stack's workers do. Returns true if there was any work.
     fn turn(&mut self) -> bool {
         let Worker { kv, mail, net, readable, .. } = self;
         let mut has_worked = !readable.is_empty();
@@ -282,17 +283,17 @@ impl Worker {
     }
 }
 
-/// One way to ask, of workers that are measured in several ways.
+/// One access pattern as a bench.
 pub struct Measured<'a> {
-    /// These.
+    /// Workers.
     pub workers: &'a RefCell<Workers>,
-    /// That way.
-    pub asking: Asking,
+    /// Access pattern.
+    pub asking: AccessPattern,
 }
 
 impl Bench for Measured<'_> {
-    /// For so many keys of each worker's clients.
-    fn run(&mut self, operations: usize) -> Result<Duration, Wrong> {
+    /// Requests `operations` keys per worker.
+    fn run(&mut self, operations: usize) -> Result<Duration, BenchError> {
         self.workers.borrow_mut().ask(self.asking, operations)
     }
 }
@@ -302,37 +303,38 @@ mod tests {
     use super::*;
     use crate::kv::answer_to_get;
 
-    /// Workers that have to share a core go on more slowly, and in the same way.
+    /// Creates workers; those that share a core are slower but behave the same.
     fn workers(count: usize) -> Workers {
         let cores: Vec<usize> = cores().unwrap().into_iter().cycle().take(count).collect();
         Workers::new(&cores, 100, 64).unwrap()
     }
 
-    fn letters(workers: &Workers) -> u64 {
+    fn messages_sent(workers: &Workers) -> u64 {
         workers.workers.iter().map(|worker| worker.mail.sent()).sum()
     }
 
     #[test]
-    fn all_is_answered_by_one_worker_and_by_two() {
+    fn requests_are_answered_by_one_and_two_workers() {
         for count in [1, 2] {
             let mut workers = workers(count);
             let owned: Vec<usize> = workers.owned.iter().map(Vec::len).collect();
             assert!(owned.iter().sum::<usize>() == 100 && owned.iter().all(|keys| *keys > 20), "{owned:?}");
             for (at_once, by_mget) in [(1, false), (8, false), (8, true)] {
-                for whose in [Whose::Any, Whose::Own, Whose::Others] {
-                    let asking = Asking { at_once, by_mget, whose };
+                for whose in [KeyOwner::Any, KeyOwner::Own, KeyOwner::Others] {
+                    let asking = AccessPattern { at_once, by_mget, whose };
                     let before: Vec<u64> = workers.workers.iter().map(|worker| worker.net.written).collect();
-                    let sent = letters(&workers);
+                    let sent = messages_sent(&workers);
                     workers.ask(asking, 3 * CONNECTIONS * at_once).unwrap();
-                    // For another's keys there and back, for all connections together or for as many as have some in a turn.
+                    // A request and reply per remote key, either for all connections together or for those with keys in
+                    // a turn.
                     let turns = (2 * count * 3) as u64;
                     let there_and_back = turns..=turns * CONNECTIONS as u64;
                     match (count, whose) {
-                        (1, _) | (_, Whose::Own) => assert_eq!(letters(&workers) - sent, 0, "{asking:?}"),
-                        (_, Whose::Others) => {
-                            assert!(there_and_back.contains(&(letters(&workers) - sent)), "{asking:?}")
+                        (1, _) | (_, KeyOwner::Own) => assert_eq!(messages_sent(&workers) - sent, 0, "{asking:?}"),
+                        (_, KeyOwner::Others) => {
+                            assert!(there_and_back.contains(&(messages_sent(&workers) - sent)), "{asking:?}")
                         }
-                        (_, Whose::Any) => assert!(letters(&workers) > sent, "{asking:?}"),
+                        (_, KeyOwner::Any) => assert!(messages_sent(&workers) > sent, "{asking:?}"),
                     }
                     for (worker, before) in workers.workers.iter().zip(before) {
                         let around = if by_mget { 3 * CONNECTIONS * "*8\r\n".len() } else { 0 };
@@ -345,23 +347,23 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_too_long_are_told() {
-        let asking = Asking { at_once: 2, by_mget: false, whose: Whose::Any };
+    fn replies_that_are_too_long_are_reported() {
+        let asking = AccessPattern { at_once: 2, by_mget: false, whose: KeyOwner::Any };
         let run = run(&mut workers(2).workers, PATIENCE, 3, |_, _, requests| append(asking, requests, 64, || 1) - 1);
-        assert!(matches!(run, Err(Wrong::Answers(96))), "{run:?}");
+        assert!(matches!(run, Err(BenchError::Answers(96))), "{run:?}");
     }
 
     #[test]
-    fn an_answer_that_is_missing_is_told_and_everybody_ends() {
-        let asking = Asking { at_once: 2, by_mget: false, whose: Whose::Any };
+    fn missing_reply_is_reported_and_ends_all_workers() {
+        let asking = AccessPattern { at_once: 2, by_mget: false, whose: KeyOwner::Any };
         let run = run(&mut workers(2).workers, Duration::from_millis(500), 3, |number, _, requests| {
             append(asking, requests, 64, || 1) + number as u64
         });
-        assert!(matches!(run, Err(Wrong::Missing(32))), "{run:?}");
+        assert!(matches!(run, Err(BenchError::Missing(32))), "{run:?}");
     }
 
     #[test]
-    fn keys_are_known_by_their_owners() {
+    fn owners_of_keys_are_known() {
         let mut workers = workers(2);
         for (number, owned) in workers.owned.clone().into_iter().enumerate() {
             for key in owned {

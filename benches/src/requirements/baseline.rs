@@ -1,37 +1,38 @@
-//! Instruction counts that were accepted, and whether those of now are no more.
+//! Accepted instruction counts, and their comparison with the current ones.
 //!
-//! Times differ from hour to hour on a machine that is shared; counts of one compiler do not. So they show what a change costs.
+//! On a shared machine times vary from hour to hour, while the counts of one compiler do not, so they show the cost of
+//! a change.
 
 use crate::requirements::instructions::OPERATIONS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Percent that a path may take more than was accepted.
-const LET_PASS: f64 = 5.0;
-/// What accepts the counts of now.
+/// Tolerance in percent.
+const TOLERANCE: f64 = 5.0;
+/// Command that accepts the current counts.
 const ACCEPT: &str = "cargo run --release -p linerate-benches --bin baseline -- --accept";
 
-/// What was accepted.
+/// Accepted counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// What it was compiled by and for.
+    /// Compiler and target of the counts.
     pub compiler: Compiler,
-    /// Instructions per operation, by its name.
+    /// Instructions per operation, by name.
     pub counts: BTreeMap<String, u64>,
 }
 
-/// What decides which instructions there are: counts of different compilers are not compared.
+/// Compiler and target, which determine the instructions. Counts of different compilers are not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiler {
-    /// As `rustc -V` says it.
+    /// Output of `rustc -V`.
     pub rustc: String,
-    /// The processor that all of it is compiled for: the level of x86-64, elsewhere the architecture.
+    /// Target CPU: the x86-64 level, or the architecture.
     pub target_cpu: String,
 }
 
 impl Compiler {
-    /// The one that this was compiled by, if it is still here and says what it is.
+    /// Returns the compiler of this program, if it is available.
     pub fn here() -> Option<Self> {
         let output = Command::new("rustc").arg("-V").output().ok().filter(|output| output.status.success())?;
         let rustc = String::from_utf8(output.stdout).ok()?.trim().to_owned();
@@ -45,47 +46,47 @@ impl Compiler {
     }
 }
 
-/// What is wrong with a count.
+/// Deviation of a count.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Complaint {
-    /// It is too large.
+    /// The count exceeds the tolerance.
     #[error(
-        "{path}: {count} instructions, {percent:.1} % more than the {accepted} that were accepted ({LET_PASS} % are let pass). \
-         Where that is right, accept it: {ACCEPT}"
+        "{path}: {count} instructions, {percent:.1} % more than the accepted {accepted} (tolerance {TOLERANCE} %). \
+         If this is intended, accept it: {ACCEPT}"
     )]
     More {
-        /// Of which path.
+        /// Name of the path.
         path: String,
-        /// Instructions of now.
+        /// Current count.
         count: u64,
-        /// Those that were accepted.
+        /// Accepted count.
         accepted: u64,
-        /// By how much it is more.
+        /// Excess in percent.
         percent: f64,
     },
-    /// No count of the path was accepted.
-    #[error("{path}: {count} instructions, and no count was accepted. Accept it: {ACCEPT}")]
+    /// The path has no accepted count.
+    #[error("{path}: {count} instructions, without an accepted count. Accept it: {ACCEPT}")]
     Unknown {
-        /// Which path.
+        /// Name of the path.
         path: String,
-        /// Instructions of now.
+        /// Current count.
         count: u64,
     },
-    /// A count was accepted of a path that is not counted.
-    #[error("{path}: a count was accepted, but there is no such path. Accept what there is: {ACCEPT}")]
+    /// An accepted count belongs to no path.
+    #[error("{path}: an accepted count without such a path. Accept the current counts: {ACCEPT}")]
     Gone {
-        /// Which path.
+        /// Name of the path.
         path: String,
     },
 }
 
-/// What is wrong with these counts: nothing, if none is more than 5 % above what was accepted, and all were.
+/// Returns the deviations: counts over 5 % above the accepted ones, and differences in the set of paths.
 pub fn complaints(accepted: &BTreeMap<String, u64>, counts: &BTreeMap<String, u64>) -> Vec<Complaint> {
     let more = counts.iter().filter_map(|(path, &count)| {
         let path = path.clone();
         let Some(&accepted) = accepted.get(&path) else { return Some(Complaint::Unknown { path, count }) };
         let percent = (count as f64 / accepted as f64 - 1.0) * 100.0;
-        (percent > LET_PASS).then_some(Complaint::More { path, count, accepted, percent })
+        (percent > TOLERANCE).then_some(Complaint::More { path, count, accepted, percent })
     });
     let is_counted = |path: &str| OPERATIONS.iter().any(|operation| operation.name == path);
     let gone = accepted.keys().filter(|path| !is_counted(path) && !counts.contains_key(*path));
@@ -101,21 +102,21 @@ mod tests {
     }
 
     #[test]
-    fn four_percent_more_are_let_pass_and_six_are_not() {
+    fn counts_within_five_percent_are_accepted() {
         let echo = OPERATIONS[0].name;
         let accepted = counts(&[(echo, 1000)]);
         assert_eq!(complaints(&accepted, &counts(&[(echo, 1040)])), []);
         assert_eq!(complaints(&accepted, &counts(&[(echo, 600)])), []);
         let told = complaints(&accepted, &counts(&[(echo, 1060)]));
         let expected = format!(
-            "{echo}: 1060 instructions, 6.0 % more than the 1000 that were accepted (5 % are let pass). \
-             Where that is right, accept it: {ACCEPT}"
+            "{echo}: 1060 instructions, 6.0 % more than the accepted 1000 (tolerance 5 %). \
+             If this is intended, accept it: {ACCEPT}"
         );
         assert_eq!(told.iter().map(Complaint::to_string).collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
-    fn a_path_of_which_no_count_was_accepted_is_told_and_so_is_one_that_is_gone() {
+    fn added_and_removed_paths_are_reported() {
         let [echo, other] = [OPERATIONS[0].name, OPERATIONS[1].name];
         let told = complaints(&counts(&[(other, 1), ("an old path", 1)]), &counts(&[(echo, 9)]));
         let unknown = Complaint::Unknown { path: echo.to_owned(), count: 9 };
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_accepted_counts_are_those_of_all_paths() {
+    fn baseline_covers_all_paths() {
         let baseline: Baseline = serde_json::from_str(include_str!("../../baseline.json")).unwrap();
         let accepted: Vec<&String> = baseline.counts.keys().collect();
         let mut all = OPERATIONS.map(|operation| operation.name);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compiler_says_what_it_is() {
+    fn compiler_is_identified() {
         let compiler = Compiler::here().expect("rustc");
         assert!(compiler.rustc.starts_with("rustc 1."), "{compiler:?}");
         assert!(!compiler.target_cpu.is_empty(), "{compiler:?}");

@@ -1,20 +1,20 @@
-//! Instructions per operation, as `instructions.sh` counts them, of all paths of which they are counted.
+//! Instructions per operation, as counted by `instructions.sh`, of all measured paths.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A path through the stack or the key-value service.
+/// Path through the stack or the key-value service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// By which it is known in `baseline.json`.
+    /// Name in `baseline.json`.
     pub name: &'static str,
-    /// What `instructions.sh` is asked for.
+    /// Arguments of `instructions.sh`.
     pub args: &'static str,
-    /// Whether it is among the few that every `./run test` counts.
+    /// Whether every `./run test` counts this path.
     pub quick: bool,
 }
 
-/// All of them; of 1 000 connections, with time stamps, checksums offloaded unless it says otherwise.
+/// All paths; with 1 000 connections, timestamps and checksum offload unless stated otherwise.
 pub const OPERATIONS: [Operation; 13] = [
     rarely("64-byte echo", "--engine native").always(),
     rarely("64-byte echo, read and written by the service", "--engine native --write"),
@@ -41,22 +41,22 @@ impl Operation {
     }
 }
 
-/// Why there is no count.
+/// Error that prevents a count.
 #[derive(Debug, thiserror::Error)]
 #[error("{command} {what}")]
-pub struct Failed {
-    /// What was run.
+pub struct CommandError {
+    /// Command.
     pub command: String,
-    /// What it did.
+    /// Failure.
     pub what: String,
 }
 
-/// What `instructions.sh` prints, given these arguments: the numbers in it, those per operation first.
-pub fn count(args: &str) -> Result<Vec<f64>, Failed> {
+/// Runs `instructions.sh` with these arguments and returns the numbers it prints, those per operation first.
+pub fn count(args: &str) -> Result<Vec<f64>, CommandError> {
     let printed = run(&Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.sh"), args)?;
     let numbers: Vec<f64> = printed.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     if numbers.is_empty() {
-        return Err(Failed {
+        return Err(CommandError {
             command: format!("instructions.sh {args}"),
             what: format!("printed no number: {printed}"),
         });
@@ -64,14 +64,15 @@ pub fn count(args: &str) -> Result<Vec<f64>, Failed> {
     Ok(numbers)
 }
 
-/// What the program prints. Its status is not asked: it may fail because of a limit, which is for the caller to say.
-pub fn run(program: &Path, args: &str) -> Result<String, Failed> {
+/// Runs a program and returns its output. The exit status is ignored: the program may fail because of a limit, which
+/// the caller reports.
+pub fn run(program: &Path, args: &str) -> Result<String, CommandError> {
     let command = format!("{} {args}", program.file_name().unwrap_or_default().display());
     eprintln!("{command}");
     let output = Command::new(program).args(args.split(' ')).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| Failed { command: command.clone(), what: error.to_string() })?;
+    let output = output.map_err(|error| CommandError { command: command.clone(), what: error.to_string() })?;
     match String::from_utf8(output.stdout) {
         Ok(printed) if !printed.is_empty() => Ok(printed),
-        _ => Err(Failed { command, what: format!("failed ({})", output.status) }),
+        _ => Err(CommandError { command, what: format!("failed ({})", output.status) }),
     }
 }

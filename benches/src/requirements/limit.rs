@@ -1,29 +1,29 @@
-//! What the project requires of figures that are good for themselves.
+//! Absolute requirements on figures.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// A figure, and the most that it may be.
+/// Figure with its upper limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// Of what.
+    /// Name.
     pub what: String,
-    /// What was measured.
+    /// Measured figure.
     pub figure: f64,
-    /// The most that it may be.
+    /// Maximum.
     pub limit: f64,
-    /// Whether it is no more.
+    /// Whether the figure is within the limit.
     pub met: bool,
 }
 
 impl Limit {
-    /// What `figure` is that of, with the most that it may be.
+    /// Creates a limit for the measured `figure`.
     pub fn new(what: impl Into<String>, figure: f64, limit: f64) -> Self {
         Limit { what: what.into(), figure, limit, met: figure <= limit }
     }
 }
 
-/// The limits for people, all of them of `name`.
+/// Formats the limits of `name`.
 pub fn table(name: &str, limits: &[Limit]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

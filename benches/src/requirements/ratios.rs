@@ -1,58 +1,58 @@
-//! What the project requires of figures, as ratios of figures of the same run.
+//! Relative requirements: ratios of figures of the same run.
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-/// What was measured with the cores at one distance.
+/// Results with the cores at one distance.
 pub trait AtDistance {
-    /// Nanoseconds that a cache line took from one core to the other.
+    /// Returns the transfer time of a cache line between the cores in nanoseconds.
     fn transfer_ns(&self) -> f64;
 }
 
-/// A kind of ratio, and which two figures of a distance it is of.
+/// Kind of ratio, computed from two figures of a distance.
 pub struct Kind<D> {
-    /// The engine, if it is about one and there is a choice.
+    /// TCP engine, if the ratio depends on it.
     pub engine: Option<&'static str>,
-    /// Of what.
+    /// Name.
     pub what: String,
-    /// At least this much is required.
+    /// Required minimum.
     pub required: f64,
-    /// The figures.
+    /// Figures.
     pub figures: Box<Figures<D>>,
-    /// What is not there, without which there are no figures.
+    /// Missing precondition of the figures.
     pub lacking: Option<String>,
 }
 
 impl<D> Kind<D> {
-    /// One for which nothing is lacking, of no engine.
+    /// Creates a kind without an engine or a missing precondition.
     pub fn new(what: impl Into<String>, required: f64, figures: Box<Figures<D>>) -> Self {
         Kind { engine: None, what: what.into(), required, figures, lacking: None }
     }
 }
 
-/// Two figures of a distance, if there are both.
+/// Returns two figures of a distance, if both exist.
 pub type Figures<D> = dyn Fn(&D) -> Option<(f64, f64)>;
 
-/// One ratio of two figures, with the cores so far from each other.
+/// Ratio of two figures, with the cores at one distance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The engine, if it is about one and there is a choice.
+    /// TCP engine, if the ratio depends on it.
     pub engine: Option<&'static str>,
-    /// Of what.
+    /// Name.
     pub what: String,
-    /// Nanoseconds that a cache line took from one core to the other; `None` if no distance was met with for both figures.
+    /// Transfer time of a cache line between the cores in nanoseconds; `None` if no distance has both figures.
     pub transfer_ns: Option<f64>,
-    /// The figures' ratio, if there is one.
+    /// Ratio, if both figures exist.
     pub ratio: Option<f64>,
-    /// At least this much is required.
+    /// Required minimum.
     pub required: f64,
-    /// Whether it is.
+    /// Whether the requirement is met.
     pub met: bool,
-    /// What was not there, without which there are no figures.
+    /// Missing precondition of the figures.
     pub lacking: Option<String>,
 }
 
-/// All ratios of these `kinds`, at each distance at which there are both figures. One that there is at no distance is not met.
+/// Returns the ratios of `kinds` at each distance with both figures. A kind without such a distance is not met.
 pub fn all<D: AtDistance>(kinds: Vec<Kind<D>>, distances: &[D]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
     for Kind { engine, what, required, figures, lacking } in kinds {
@@ -77,7 +77,7 @@ pub fn all<D: AtDistance>(kinds: Vec<Kind<D>>, distances: &[D]) -> Vec<Ratio> {
     ratios
 }
 
-/// The ratios for people.
+/// Formats the ratios.
 pub fn table(ratios: &[Ratio]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -116,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_compared_with_those_of_the_same_distance() {
+    fn figures_of_the_same_distance_are_compared() {
         let near_and_far = [Two(30.0, Some(4.0), Some(2.0)), Two(160.0, Some(3.0), Some(2.0))];
         let verdicts: Vec<_> =
             { ratios(&near_and_far, None) }.iter().map(|ratio| (ratio.transfer_ns, ratio.ratio, ratio.met)).collect();
         assert_eq!(verdicts, [(Some(30.0), Some(2.0), true), (Some(160.0), Some(1.5), false)]);
-        // Both figures, but at no distance both.
+        // Each figure at another distance.
         let never = ratios(&[Two(30.0, Some(4.0), None), Two(160.0, None, Some(2.0))], None);
         assert_eq!((never.len(), never[0].ratio, never[0].met), (1, None, false));
         assert!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_is_told_and_not_met() {
+    fn missing_measurement_is_reported_and_not_met() {
         let lacking = ratios(&[Two(30.0, Some(4.0), None)], Some("redis-server is not installed"));
         assert_eq!((lacking.len(), lacking[0].ratio, lacking[0].met), (1, None, false));
         assert!(table(&lacking).to_string().contains("not measured: redis-server is not installed"));

@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line.
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -7,22 +7,22 @@ use linerate_benches::client::messages::MAX_MESSAGE;
 use linerate_benches::client::{MAX_SEGMENT, TIMESTAMPS};
 use serde::Serialize;
 
-/// What the TCP stack costs by itself: on the memory NIC, one thread, the server's side only
+/// Measure the server side of the TCP stack alone: on the memory NIC, with one thread
 #[derive(Parser)]
 pub struct Args {
-    /// The TCP engine
+    /// TCP engine
     #[arg(long, value_enum, default_value_t = EngineName::Native)]
     pub engine: EngineName,
 
-    /// What is done
+    /// Kind of work
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     pub mode: Mode,
 
-    /// Connections, all open; used in turn (echo, stream), left alone (connect), or half of those measured (idle)
+    /// Open connections: used in turn (echo, stream), idle (connect), or half of those measured (idle)
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
 
-    /// Bytes of a request [default: 64] or message [default: 16384]
+    /// Size of a request [default: 64] or message [default: 16384]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=MAX_MESSAGE as i64))]
     size: Option<u32>,
 
@@ -30,45 +30,44 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     echoes: Option<u32>,
 
-    /// Whether the client offers TCP timestamps
+    /// Offer TCP timestamps
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     timestamps: Switch,
 
-    /// Let the server verify and compute checksums itself; otherwise the port claims to
+    /// Compute and verify checksums in the server; by default the port does
     #[arg(long)]
     pub software_checksum: bool,
 
-    /// Echo: whether an echo is acknowledged by the next request on its connection or by a segment of its own [default:
-    /// with-request, but alone if the engine holds more packets that way than there usually are]
+    /// Echo: acknowledge an echo with the next request on its connection, or with a separate segment [default:
+    /// with-request, but alone if the engine would hold more packets than usual]
     #[arg(long, value_enum)]
     acks: Option<Acks>,
 
-    /// Echo: the server reads requests and writes its answers, as services do that have answers of their own; otherwise it
-    /// sends back the packets that have come
+    /// Echo: read requests and write answers; by default the server forwards the received packets
     #[arg(long)]
     pub write: bool,
 
-    /// Stream without TSO and LRO: messages come and go in segments
+    /// Stream without TSO and LRO: messages consist of separate segments
     #[arg(long)]
     pub no_offload: bool,
 
-    /// Connect: the server closes first, and so keeps its connections in TIME-WAIT; otherwise the client does
+    /// Connect: close on the server first, which keeps its connections in TIME-WAIT; by default the client does
     #[arg(long)]
     pub server_closes: bool,
 
-    /// Connect: the request comes on the segment that completes the handshake, not on one after it
+    /// Connect: send the request on the final segment of the handshake instead of the next one
     #[arg(long)]
     pub request_with_ack: bool,
 
-    /// Echo: measure several numbers of connections in one run, and fail when more of them cost too much more
+    /// Echo: measure several numbers of connections in one run, and fail if the cost grows too much
     #[arg(long, conflicts_with = "flows")]
     curve: bool,
 
-    /// Let the curve go on to this many connections
+    /// Extend the curve to this many connections
     #[arg(long, value_name = "N", requires = "curve", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     up_to: Option<u32>,
 
-    /// Measure in so many parts, and print the median of them
+    /// Number of rounds; the median is printed
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
@@ -77,27 +76,27 @@ pub struct Args {
     pub json: bool,
 }
 
-/// A TCP engine.
+/// TCP engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
-    /// Zero-copy TCP of this project's own
+    /// Zero-copy TCP of this project
     Native,
-    /// smoltcp's sockets
+    /// Sockets of smoltcp
     Smoltcp,
 }
 
-/// A kind of work.
+/// Kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Requests of one segment on connections that stay open
+    /// Requests of one segment on open connections
     Echo,
     /// Connections opened for one request and closed
     Connect,
     /// Messages of many segments
     Stream,
-    /// Memory of connections that are silent
+    /// Memory of idle connections
     Idle,
 }
 
@@ -107,25 +106,25 @@ enum Switch {
     Off,
 }
 
-/// A number of connections, and how much more an operation may cost there than at the first such number.
+/// Number of connections, and the permitted cost ratio to the first such number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Flows {
     /// Connections.
     pub flows: usize,
-    /// The largest ratio, if there is one.
+    /// Maximum ratio, if limited.
     pub limit: Option<f64>,
 }
 
-/// Connections that may all hold a packet without the pools being any larger for it.
+/// Connections that may each hold a packet with pools of the usual size.
 const HOLDING: usize = 4096;
 
 impl EngineName {
-    /// Whether it holds the packet that an echo was received in until the echo is acknowledged.
+    /// Returns true if the engine holds the packet of an echo until it is acknowledged.
     fn holds_packets(self) -> bool {
         self == EngineName::Native
     }
 
-    /// The points of the curve, with the limits that the project has set.
+    /// Returns the points of the curve with the project's limits.
     fn curve(self) -> [Flows; 3] {
         let points = match self {
             EngineName::Native => [(1_000, None), (100_000, Some(3.0)), (1_000_000, Some(5.0))],
@@ -136,7 +135,7 @@ impl EngineName {
 }
 
 impl Args {
-    /// The command line. What does not go together ends the program as any other wrong argument does.
+    /// Parses the command line. Invalid combinations exit as other invalid arguments do.
     pub fn parse_checked() -> Self {
         let args = Args::parse();
         if let Err(message) = args.check() {
@@ -148,12 +147,10 @@ impl Args {
     fn check(&self) -> Result<(), String> {
         let most = MAX_SEGMENT - if self.timestamps() { TIMESTAMPS } else { 0 };
         if self.mode != Mode::Stream && self.size() > most {
-            return Err(format!("a request has to fit in one segment: --size is {most} at most"));
+            return Err(format!("a request must fit into one segment: --size is {most} at most"));
         }
         if !self.no_offload && self.software_checksum && self.mode == Mode::Stream {
-            return Err(
-                "no port cuts segments that computes no checksums: --software-checksum needs --no-offload".into()
-            );
+            return Err("TSO requires checksum offload: --software-checksum needs --no-offload".into());
         }
         let only = [
             (self.curve, Mode::Echo, "--curve"),
@@ -166,19 +163,19 @@ impl Args {
         match only.iter().find(|(given, mode, _)| *given && *mode != self.mode) {
             Some((_, mode, option)) => Err(format!("{option} is for --mode {}", format!("{mode:?}").to_lowercase())),
             None if self.software_checksum && self.mode == Mode::Idle => {
-                Err("--software-checksum makes no difference to --mode idle".into())
+                Err("--software-checksum has no effect with --mode idle".into())
             }
             None => Ok(()),
         }
     }
 
-    /// Bytes of a request or message.
+    /// Returns the size of a request or message in bytes.
     pub fn size(&self) -> usize {
         let usual = if self.mode == Mode::Stream { 16 << 10 } else { 64 };
         self.size.unwrap_or(usual) as usize
     }
 
-    /// Operations to measure.
+    /// Returns the number of operations to measure.
     pub fn operations(&self) -> usize {
         let usual = match self.mode {
             Mode::Echo | Mode::Idle => 1_000_000,
@@ -188,12 +185,12 @@ impl Args {
         self.echoes.unwrap_or(usual) as usize
     }
 
-    /// Whether the client offers time stamps.
+    /// Returns true if the client offers timestamps.
     pub fn timestamps(&self) -> bool {
         self.timestamps == Switch::On
     }
 
-    /// How echoes are acknowledged; the same for all numbers of connections.
+    /// Returns the acknowledgement mode of echoes, the same for all numbers of connections.
     pub fn acks(&self) -> Acks {
         let most = self.points().iter().map(|point| point.flows).max();
         let usual = match self.engine.holds_packets() && most > Some(HOLDING) {
@@ -203,7 +200,7 @@ impl Args {
         self.acks.unwrap_or(usual)
     }
 
-    /// The numbers of connections to measure.
+    /// Returns the numbers of connections to measure.
     pub fn points(&self) -> Vec<Flows> {
         if !self.curve {
             return vec![Flows { flows: self.flows as usize, limit: None }];
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn echoes_that_wait_for_the_next_request_do_not_outnumber_the_packets() {
+    fn default_acks_do_not_exceed_the_packets() {
         let acks = |line: &str| Args::try_parse_from(line.split(' ')).unwrap().acks();
         assert_eq!(acks("engine --engine native"), Acks::WithRequest);
         assert_eq!(acks("engine --engine native --flows 4097"), Acks::Alone);
@@ -232,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_together_is_refused() {
+    fn contradictory_options_are_refused() {
         check("engine").unwrap();
         check("engine --mode stream --size 65000 --no-offload --software-checksum").unwrap();
         check("engine --size 1460 --timestamps off").unwrap();

@@ -1,4 +1,4 @@
-//! What one operation costs the server, from receive ring to transmit ring: on the memory NIC, on one thread.
+//! Cost of one operation on the server, from receive ring to transmit ring: on the memory NIC, with one thread.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -6,7 +6,7 @@ mod report;
 
 use args::{Args, EngineName, Mode};
 use linerate_benches::client::connections::Course;
-use linerate_benches::client::{Agreed, Wrong};
+use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
 use linerate_benches::priority::come_first;
 use linerate_bypass::Service;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, Wrong> {
+fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
     let (size, timestamps, software) = (args.size(), args.timestamps(), args.software_checksum);
     let first = args.points()[0].flows;
     match args.mode {
@@ -72,7 +72,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, Wrong> {
     }
 }
 
-fn echo<E: Engine<MemoryNic>, S: Service + Default>(args: &Args) -> Result<Report, Wrong> {
+fn echo<E: Engine<MemoryNic>, S: Service + Default>(args: &Args) -> Result<Report, BenchError> {
     let points = args.points();
     let bench = |point: &args::Flows| {
         Echo::<E, S>::new(point.flows, args.size(), args.acks(), args.timestamps(), args.software_checksum)
@@ -83,7 +83,7 @@ fn echo<E: Engine<MemoryNic>, S: Service + Default>(args: &Args) -> Result<Repor
     Ok(report(args, benches[0].agreed(), points.collect()))
 }
 
-fn timed(args: &Args, benches: &mut [impl Bench]) -> Result<Vec<Cost>, Wrong> {
+fn timed(args: &Args, benches: &mut [impl Bench]) -> Result<Vec<Cost>, BenchError> {
     measure(benches, args.operations(), args.rounds as usize)
 }
 

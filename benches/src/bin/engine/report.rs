@@ -1,4 +1,4 @@
-//! What is printed.
+//! Printed report.
 
 use crate::args::{EngineName, Flows, Mode};
 use comfy_table::{CellAlignment, Table, presets};
@@ -10,7 +10,7 @@ use linerate_benches::engine::idle::Idle;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Everything about one run.
+/// Results of one run.
 #[derive(Serialize)]
 pub struct Report {
     pub engine: EngineName,
@@ -26,31 +26,31 @@ pub struct Report {
     pub idle: Option<Idle>,
 }
 
-/// What an operation costs at one number of connections.
+/// Cost of an operation at one number of connections.
 #[derive(Serialize)]
 pub struct Point {
     flows: usize,
     #[serde(flatten)]
     cost: Cost,
-    /// The cost by that of the first point.
+    /// Ratio to the cost at the first point.
     ratio: f64,
-    /// The most that the ratio may be.
+    /// Maximum ratio.
     limit: Option<f64>,
     per_operation: Option<PerOperation>,
 }
 
-/// What the server received and sent for one operation, by name.
+/// Frames or segments that the server received and sent per operation, by name.
 #[derive(Debug, Clone)]
 pub struct PerOperation(Vec<(&'static str, f64)>);
 
 impl PerOperation {
-    /// Frames that the server received and sent during what `cost` is of.
+    /// Returns the frames that the server received and sent during the measurement of `cost`.
     pub fn frames([received, sent]: [u64; 2], cost: Cost) -> Self {
         let each = |n: u64| n as f64 / cost.operations as f64;
         PerOperation(vec![("frames in", each(received)), ("frames out", each(sent))])
     }
 
-    /// From the client's counts before and after; what it sent, the server received.
+    /// Returns the segments from the client's counters before and after the measurement.
     pub fn segments(before: Segments, after: Segments, copied_bytes: u64, cost: Cost) -> Self {
         let each = |n: u64| n as f64 / cost.operations as f64;
         let received = each(after.data_sent - before.data_sent);
@@ -73,7 +73,7 @@ impl Serialize for PerOperation {
 }
 
 impl Point {
-    /// What an operation costs at `flows`, and `first` at the first such number of the run.
+    /// Returns the cost of an operation at `flows`; `first` is the cost at the first number of connections.
     pub fn new(flows: Flows, cost: Cost, first: f64) -> Self {
         Point { flows: flows.flows, cost, ratio: cost.ns / first, limit: flows.limit, per_operation: None }
     }
@@ -84,12 +84,12 @@ impl Point {
 }
 
 impl Report {
-    /// What costs more than it may.
+    /// Returns a message for each exceeded limit.
     pub fn excesses(&self) -> Vec<String> {
         let excess = |point: &Point| {
             let limit = point.limit.filter(|limit| point.ratio > *limit)?;
             let (flows, first, ratio) = (point.flows, self.points[0].flows, point.ratio);
-            Some(format!("{flows} connections cost {ratio:.2} times what {first} cost per echo: more than {limit}"))
+            Some(format!("{flows} connections cost {ratio:.2} times as much as {first} per echo: limit {limit}"))
         };
         self.points.iter().filter_map(excess).collect()
     }
@@ -165,7 +165,7 @@ fn table() -> Table {
     table
 }
 
-/// Numbers stand below each other once all are there.
+/// Right-aligns numeric columns.
 fn align(table: &mut Table) {
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
 }

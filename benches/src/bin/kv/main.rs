@@ -1,5 +1,5 @@
-//! The key-value service: held against others over links, what its keys take in memory and its longest calls, and what a
-//! request costs it by itself, on one worker or on two.
+//! Key-value service: compared with other servers over links; memory per key and longest calls; cost of a request on
+//! one worker or two.
 #![forbid(unsafe_code)]
 
 mod links;
@@ -10,7 +10,7 @@ mod store;
 mod workers;
 
 use clap::Parser;
-use linerate_benches::client::Wrong;
+use linerate_benches::client::BenchError;
 use linerate_benches::external::process;
 use serde::Serialize;
 use std::fmt::Display;
@@ -19,33 +19,33 @@ use std::process::ExitCode;
 /// Measure the key-value service
 #[derive(Parser)]
 enum Args {
-    /// Hold `linerate kv` against echo, redis-server and memcached, on the same two cores
+    /// Compare `linerate kv` with echo, redis-server and memcached, on the same two cores
     Links(links::Args),
-    /// Bytes that keys and values take, and the longest single calls
+    /// Measure the memory of keys and values, and the longest single calls
     Store(store::Args),
-    /// What requests cost the service alone, without any network
+    /// Measure the cost of requests in the service alone, without a network
     Service(service::Args),
-    /// What it costs that a key belongs to another worker than the client
+    /// Measure the cost of a key that belongs to another worker than the client
     Workers(workers::Args),
 }
 
-/// Why there is no report.
+/// Error that prevents a report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A program did not do what it was started for.
+    /// A started program failed.
     #[error(transparent)]
     Process(#[from] process::Error),
-    /// The service did not.
+    /// The service failed.
     #[error(transparent)]
-    Wrong(#[from] Wrong),
+    BenchError(#[from] BenchError),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse() {
-        Args::Links(args) => links::run(&args).map(|report| tell(&report, args.json, report.is_met())),
-        Args::Store(args) => store::run(&args).map(|report| tell(&report, args.json, report.is_met())),
-        Args::Service(args) => service::run(&args).map(|report| tell(&report, args.json, true)),
-        Args::Workers(args) => workers::run(&args).map(|report| tell(&report, args.json, true)),
+        Args::Links(args) => links::run(&args).map(|report| print_report(&report, args.json, report.is_met())),
+        Args::Store(args) => store::run(&args).map(|report| print_report(&report, args.json, report.is_met())),
+        Args::Service(args) => service::run(&args).map(|report| print_report(&report, args.json, true)),
+        Args::Workers(args) => workers::run(&args).map(|report| print_report(&report, args.json, true)),
     };
     done.unwrap_or_else(|error| {
         eprintln!("kv: {error}");
@@ -53,8 +53,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints a report. Whether all that is required is met decides how the program ends.
-fn tell(report: &(impl Display + Serialize), json: bool, is_met: bool) -> ExitCode {
+/// Prints a report. Returns failure unless all requirements are met.
+fn print_report(report: &(impl Display + Serialize), json: bool, is_met: bool) -> ExitCode {
     if json {
         println!("{}", serde_json::to_string(report).expect("a report is made of plain values"));
     } else {

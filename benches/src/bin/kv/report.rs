@@ -1,15 +1,15 @@
-//! What is printed about the links.
+//! Printed report of the measurements over links.
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::distance::median;
-use linerate_benches::kv::by_turns::{ByTurns, Rates, TURN};
-use linerate_benches::kv::{Asked, Row, Way};
+use linerate_benches::kv::interleaved::{Interleaved, Rates, TURN};
+use linerate_benches::kv::{Contender, RequestKind, Row};
 use linerate_benches::requirements::limit::{self, Limit};
 use linerate_benches::requirements::ratios::{self, AtDistance, Ratio};
 use serde::Serialize;
 use std::fmt;
 
-/// Everything about one run.
+/// Results of one run.
 #[derive(Serialize)]
 pub struct Report {
     pub connections: u32,
@@ -17,18 +17,18 @@ pub struct Report {
     pub seconds: u32,
     pub keys: u64,
     pub size: u32,
-    /// The nearest first.
+    /// Results by distance, nearest first.
     pub distances: Vec<Distance>,
-    /// The service and echo over virtio; the nearest first.
-    pub by_turns: Vec<ByTurns>,
+    /// Interleaved results of the service and echo over virtio, nearest first.
+    pub by_turns: Vec<Interleaved>,
     pub ratios: Vec<Ratio>,
     pub limits: Vec<Limit>,
 }
 
-/// What was measured with the cores so far from each other.
+/// Results with the cores at one distance.
 #[derive(Serialize)]
 pub struct Distance {
-    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after: the median.
+    /// Median transfer time of a cache line between the two cores, before and after, in nanoseconds.
     pub transfer_ns: f64,
     pub results: Vec<Row>,
 }
@@ -40,17 +40,17 @@ impl AtDistance for Distance {
 }
 
 impl Distance {
-    /// The medians of the rows that are alike, figure by figure.
+    /// Returns the medians of comparable rows, figure by figure.
     pub fn new<'a>(transfer_ns: f64, all: impl Iterator<Item = &'a Row>) -> Self {
-        let is_alike =
+        let is_comparable =
             |one: &Row, other: &Row| (one.way, one.asked, one.depth) == (other.way, other.asked, other.depth);
         let all: Vec<&Row> = all.collect();
         let mut results: Vec<Row> = Vec::new();
         for row in &all {
-            if results.iter().any(|other| is_alike(row, other)) {
+            if results.iter().any(|other| is_comparable(row, other)) {
                 continue;
             }
-            let alike = || all.iter().copied().filter(|other| is_alike(row, other));
+            let alike = || all.iter().copied().filter(|other| is_comparable(row, other));
             let middle = |figure: fn(&Row) -> f64| median(alike().map(figure)).unwrap_or_default();
             results.push(Row {
                 rate: middle(|row| row.rate),
@@ -63,15 +63,15 @@ impl Distance {
         Distance { transfer_ns, results }
     }
 
-    /// Requests per second.
-    pub fn rate(&self, way: Way, asked: Asked, depth: u32) -> Option<f64> {
+    /// Returns the requests per second.
+    pub fn rate(&self, way: Contender, asked: RequestKind, depth: u32) -> Option<f64> {
         let row = self.results.iter().find(|row| (row.way, row.asked, row.depth) == (way, asked, depth));
         row.map(|row| row.rate)
     }
 }
 
 impl Report {
-    /// Whether all that is required is there.
+    /// Returns true if all requirements are met.
     pub fn is_met(&self) -> bool {
         self.ratios.iter().all(|ratio| ratio.met) && self.limits.iter().all(|limit| limit.met)
     }
@@ -121,13 +121,13 @@ impl fmt::Display for Report {
     }
 }
 
-/// The turns for people.
-fn by_turns(all: &[ByTurns]) -> Table {
+/// Formats the interleaved results.
+fn by_turns(all: &[Interleaved]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     let turns = format!("turns of {} s", TURN.as_secs());
     table.set_header(["line ns", &turns, "kv over virtio, requests/s", "echo", "ratio", "its quartiles"]);
-    for ByTurns { transfer_ns, turns, rates: Rates { kv, echo }, ratio: [low, middle, high] } in all {
+    for Interleaved { transfer_ns, turns, rates: Rates { kv, echo }, ratio: [low, middle, high] } in all {
         table.add_row([
             format!("{transfer_ns:.0}"),
             turns.to_string(),
@@ -146,13 +146,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rounds_of_a_row_become_their_median_and_errors_add_up() {
-        let row = |asked, rate| Row { way: Way::Virtio, asked, depth: 1, rate, errors: 1, p50_us: rate, p99_us: 9.0 };
-        let rows = [(Asked::Gets, 3.0), (Asked::Sets, 7.0), (Asked::Gets, 1.0), (Asked::Gets, 2.0)];
+    fn rows_are_reduced_to_medians_with_summed_errors() {
+        let row =
+            |asked, rate| Row { way: Contender::Virtio, asked, depth: 1, rate, errors: 1, p50_us: rate, p99_us: 9.0 };
+        let rows =
+            [(RequestKind::Gets, 3.0), (RequestKind::Sets, 7.0), (RequestKind::Gets, 1.0), (RequestKind::Gets, 2.0)];
         let distance = Distance::new(30.0, rows.map(|(asked, rate)| row(asked, rate)).iter());
         assert_eq!(distance.results.len(), 2);
         assert_eq!((distance.results[0].rate, distance.results[0].errors), (2.0, 3));
-        assert_eq!(distance.rate(Way::Virtio, Asked::Sets, 1), Some(7.0));
-        assert_eq!(distance.rate(Way::Virtio, Asked::Sets, 16), None);
+        assert_eq!(distance.rate(Contender::Virtio, RequestKind::Sets, 1), Some(7.0));
+        assert_eq!(distance.rate(Contender::Virtio, RequestKind::Sets, 16), None);
     }
 }

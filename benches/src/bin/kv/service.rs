@@ -1,42 +1,42 @@
-//! What requests cost the service alone.
+//! Cost of requests in the service alone.
 
 use linerate_benches::engine::{Cost, measure};
-use linerate_benches::kv::turns::{Plan, Turns};
+use linerate_benches::kv::service::{ServiceBench, Workload};
 use linerate_benches::priority::come_first;
 use serde::Serialize;
 use std::fmt;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Requests of a connection that come together
+    /// Requests per burst of a connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     depth: u16,
 
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     keys: u64,
 
-    /// Bytes of a value
+    /// Size of a value in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     size: u32,
 
-    /// GETs of a hundred requests; the others are SETs
+    /// Percentage of GETs; the others are SETs
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=100))]
     gets: u32,
 
-    /// Ask for a connection's keys by one MGET, of which each key counts as a request
+    /// Request the keys of a burst with one MGET; each key counts as a request
     #[arg(long, conflicts_with = "gets")]
     mget: bool,
 
-    /// Write short strings to so many megabytes that peers may read, too
+    /// Export short strings in this many megabytes that peers may read
     #[arg(long, value_name = "MB", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
     export: u32,
 
-    /// How many requests are measured
+    /// Number of requests to measure
     #[arg(long, value_name = "N", default_value_t = 4_000_000)]
     requests: u32,
 
-    /// In so many parts; the median is printed
+    /// Number of rounds; the median is printed
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
@@ -61,9 +61,9 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let Args { depth, keys, size, gets, mget, export, requests, rounds, .. } = *args;
     let _first = come_first();
     let export_bytes = (export as usize) << 20;
-    let plan = Plan { depth: depth.into(), keys, value: size as usize, gets, together: mget, export: export_bytes };
-    let turns = Turns::new(plan);
-    let cost = measure(&mut [turns], (requests as usize).max(1), rounds as usize)?[0];
+    let plan = Workload { depth: depth.into(), keys, value: size as usize, gets, together: mget, export: export_bytes };
+    let bench = ServiceBench::new(plan);
+    let cost = measure(&mut [bench], (requests as usize).max(1), rounds as usize)?[0];
     Ok(Report { depth, keys, size, gets, mget, export, cost })
 }
 

@@ -1,7 +1,7 @@
-//! What a store's keys take in memory, and its longest single calls.
+//! Memory of a store's keys, and its longest single calls.
 
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::client::Wrong;
+use linerate_benches::client::BenchError;
 use linerate_benches::engine::memory::resident;
 use linerate_benches::priority::come_first;
 use linerate_benches::requirements::limit::{self, Limit};
@@ -13,17 +13,17 @@ use std::fmt;
 
 /// Bytes of a key and its value.
 const ITEM: f64 = 32.0;
-/// Bytes beside them, at most: of those that never expire, and of those that do.
+/// Maximum overhead per item in bytes: without expiry, and with expiry.
 const BESIDE: f64 = 32.0;
 const BESIDE_EXPIRING: f64 = 40.0;
-/// What a store with room for so many keys is given for each.
+/// Memory per key that a store of a given number of keys gets.
 const ROOM: usize = 96;
-/// Nanoseconds of a call, at most.
+/// Maximum duration of a call in nanoseconds.
 const LONGEST: u32 = 100_000;
-/// The memory that is to be filled to the last key, and what must be free beside it.
+/// Memory filled to the last key, and the free memory required beside it.
 const ALL: usize = 8 << 30;
 const SPARE: usize = 1 << 30;
-/// Of a store that evicts.
+/// Memory of the store that evicts.
 const SMALL: usize = 256 << 20;
 
 #[derive(clap::Args)]
@@ -32,16 +32,15 @@ pub struct Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10")]
     millions: Vec<usize>,
 
-    /// Fill 8 GB, too, to the last key
+    /// Also fill 8 GB to the last key
     #[arg(long)]
     all: bool,
 
-    /// Millions of keys among which the longest calls are looked for; 0 leaves that out
+    /// Millions of keys for the search of the longest calls; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 10)]
     calls: usize,
 
-    /// How often each of the calls is made: what it takes is the least of these, since what disturbs the machine does not
-    /// come back to the same call
+    /// Repetitions of each call; the minimum counts, since a disturbance rarely hits the same call twice
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -54,26 +53,26 @@ pub struct Args {
 pub struct Report {
     memory: Vec<Memory>,
     calls: Vec<Calls>,
-    /// What the calls' store lies in.
+    /// Memory backing of the store.
     backing: Option<String>,
     rounds: u32,
     limits: Vec<Limit>,
-    /// What was asked for and could not be measured.
+    /// Requested measurements that were not possible.
     missing: Vec<String>,
 }
 
-/// What keys take.
+/// Memory of keys.
 #[derive(Debug, Serialize)]
 struct Memory {
     keys: usize,
     expire: bool,
-    /// Bytes for each, beside key and value: by the store's count.
+    /// Overhead per item in bytes, by the store's counters.
     beside: f64,
-    /// The same by the growth of the process.
+    /// Overhead per item in bytes, by the growth of the process.
     resident_beside: f64,
 }
 
-/// What single calls take.
+/// Durations of single calls.
 #[derive(Debug, Serialize)]
 struct Calls {
     what: &'static str,
@@ -81,7 +80,7 @@ struct Calls {
     p50_ns: u32,
     p999_ns: u32,
     worst_ns: u32,
-    /// More than is allowed.
+    /// Number of calls above the limit.
     over: usize,
 }
 
@@ -105,9 +104,9 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
     }
     for (most, memory) in fills {
         if available().is_some_and(|available| available < memory + SPARE) {
-            let said = format!("keys in {} MB: {} MB must be free", memory >> 20, (memory + SPARE) >> 20);
-            eprintln!("not measured: {said}");
-            report.missing.push(said);
+            let skipped = format!("keys in {} MB: {} MB must be free", memory >> 20, (memory + SPARE) >> 20);
+            eprintln!("not measured: {skipped}");
+            report.missing.push(skipped);
             continue;
         }
         for (expire, expiry, limit) in [(false, Expiry::Never, BESIDE), (true, Expiry::At(1 << 40), BESIDE_EXPIRING)] {
@@ -139,12 +138,12 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
 fn store(memory: usize, evict: EvictionPolicy, hugepages: bool) -> (Store, String) {
     let arena = Arena::new(ArenaConfig { bytes: memory + (2 << 20), hugepages }).expect("memory");
     let backing = arena.backing().to_string();
-    // The same secret each time, so that each time the same calls do the same.
+    // A fixed hash secret makes equal calls do equal work.
     (Store::new(&Config { memory, evict, arena, key: [7; 16], ..Config::new(1 << 20) }, 0), backing)
 }
 
-/// What `most` keys take, or as many as there is room for.
-fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<Memory, Wrong> {
+/// Measures the memory of `most` keys, or of as many as fit.
+fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<Memory, BenchError> {
     let before = resident()?;
     let (mut store, _) = store(memory, EvictionPolicy::None, false);
     let mut keys = 0;
@@ -162,24 +161,24 @@ fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<M
     Ok(Memory { keys, expire, beside: each(store.used()), resident_beside: each(grown) })
 }
 
-/// Bytes that a program may still have, as the kernel estimates it.
+/// Returns the available memory in bytes, as estimated by the kernel.
 fn available() -> Option<usize> {
     let said = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()? << 10)
 }
 
-/// Of the processor's time, without what it does for others meanwhile.
+/// Returns the CPU time of this thread.
 fn nanoseconds() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Times of calls, in their order, each the least of what it took in the rounds so far.
+/// Durations of calls in order, each the minimum of the rounds so far.
 #[derive(Debug, Default)]
 struct Times {
     least: Vec<u32>,
-    /// Where this round is.
+    /// Position in the current round.
     at: usize,
 }
 
@@ -208,7 +207,7 @@ impl Times {
     }
 }
 
-/// What is measured: the calls, in the order of [`round`], and whether they may take no longer than [`LONGEST`].
+/// Kinds of calls in the order of [`round`], and whether [`LONGEST`] applies.
 const KINDS: [(&str, bool); 8] = [
     ("nothing: what the machine does to any call", false),
     ("sets of new keys, and ticks meanwhile", true),
@@ -220,7 +219,7 @@ const KINDS: [(&str, bool); 8] = [
     ("ticks among these", false),
 ];
 
-/// The longest single calls while a store is filled with so many keys, and emptied, and filled; and of a store that evicts.
+/// Finds the longest single calls while a store is filled, emptied and filled again, and those of a store that evicts.
 fn calls(count: usize, rounds: u32) -> (Vec<Calls>, String) {
     let mut times: [Times; KINDS.len()] = Default::default();
     let mut backing = String::new();
@@ -260,7 +259,7 @@ fn round(
     let (mut full, _) = store(SMALL, EvictionPolicy::Lru(Evictable::AllKeys), true);
     let mut random = fastrand::Rng::with_seed(1);
     let value = [7; 40_000];
-    // What sizes there are changes from one phase to another.
+    // Value sizes change from one phase to another.
     for n in 0..count as u128 {
         let key = n.to_le_bytes();
         let len = match n * 5 / count as u128 {
@@ -282,7 +281,7 @@ fn round(
 }
 
 impl Report {
-    /// Whether all that was asked for was measured and is no more than it may be.
+    /// Returns true if all requested measurements were made and are within their limits.
     pub fn is_met(&self) -> bool {
         self.missing.is_empty() && self.limits.iter().all(|limit| limit.met)
     }
@@ -331,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_takes_the_least_of_its_rounds() {
+    fn call_takes_minimum_of_rounds() {
         let mut times = Times::default();
         for round in [[5, 900_000, 7, 8], [900_000, 200_000, 6, 9]] {
             times.at = 0;
@@ -342,14 +341,14 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_filled_to_the_last_key() {
+    fn store_is_filled_to_the_last_key() {
         let memory = keys_in(4 << 20, usize::MAX, false, Expiry::Never).unwrap();
         assert!((10_000..131_072).contains(&memory.keys) && memory.beside > 0.0, "{memory:?}");
         assert_eq!(keys_in(4 << 20, 1000, true, Expiry::At(1 << 40)).unwrap().keys, 1000);
     }
 
     #[test]
-    fn calls_of_every_kind_are_measured() {
+    fn every_kind_of_call_is_measured() {
         let (calls, _) = calls(10_000, 2);
         assert!(calls.iter().all(|calls| calls.calls > 0 && calls.p50_ns <= calls.worst_ns), "{calls:?}");
     }

@@ -1,9 +1,9 @@
-//! What it costs that a key belongs to another worker than the client.
+//! Cost of a key that belongs to another worker than the client.
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::engine::{Cost, measure};
 use linerate_benches::external::process;
-use linerate_benches::kv::workers::{Asking, Measured, Whose, Workers, cores};
+use linerate_benches::kv::workers::{AccessPattern, KeyOwner, Measured, Workers, cores};
 use linerate_benches::priority::come_first;
 use linerate_benches::transfer;
 use serde::Serialize;
@@ -12,23 +12,23 @@ use std::{fmt, io};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Keys that a client asks for at once, where it asks for several
+    /// Keys per request of several keys
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=64))]
     at_once: u16,
 
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     keys: u64,
 
-    /// Bytes of a value
+    /// Size of a value in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     size: u32,
 
-    /// How many keys each worker's clients ask for in each way
+    /// Number of keys that each worker's clients request per access pattern
     #[arg(long, value_name = "N", default_value_t = 4_000_000)]
     requests: u32,
 
-    /// In so many parts, the ways taking turns; the medians are printed
+    /// Number of rounds, interleaved between the patterns; the medians are printed
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
@@ -43,7 +43,7 @@ pub struct Report {
     keys: u64,
     size: u32,
     rows: Vec<Row>,
-    /// What a cache line took from one worker's core to the other's, before and afterwards: if it differs, the cores moved.
+    /// Transfer time of a cache line between the two cores, before and after. If they differ, the cores moved.
     apart_ns: Option<[f64; 2]>,
 }
 
@@ -51,46 +51,47 @@ pub struct Report {
 struct Row {
     way: String,
     workers: usize,
-    whose: Whose,
+    whose: KeyOwner,
     keys_per_second: f64,
     keys_per_second_and_worker: f64,
-    /// Of a worker's time, for each key that its clients ask for.
+    /// Time of a worker per key that its clients request.
     #[serde(flatten)]
     cost: Cost,
-    /// To the time by the same way with one worker.
+    /// Ratio to the time of the same pattern with one worker.
     to_one: f64,
 }
 
-/// The ways to ask of one worker, all of whose keys are its own, and of two.
-fn ways(at_once: usize) -> impl Iterator<Item = (usize, Asking)> {
+/// Returns the numbers of workers and access patterns: one worker, which owns all keys, and two.
+fn ways(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
     let kinds = [(1, false), (at_once, false), (at_once, true)];
     kinds.into_iter().flat_map(|(at_once, by_mget)| {
-        let asked = [(1, Whose::Any), (2, Whose::Any), (2, Whose::Own), (2, Whose::Others)];
-        asked.map(|(workers, whose)| (workers, Asking { at_once, by_mget, whose }))
+        let asked = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
+        asked.map(|(workers, whose)| (workers, AccessPattern { at_once, by_mget, whose }))
     })
 }
 
 pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let Args { at_once, keys, size, requests, rounds, .. } = *args;
-    let failed = |error: io::Error| process::Error::Start { program: "the workers' threads".to_owned(), error };
+    let failed = |error: io::Error| process::Error::Start { program: "worker threads".to_owned(), error };
     let _first = come_first();
     let mut cores = cores().map_err(failed)?;
     cores.truncate(2);
     if cores.len() < 2 {
-        eprintln!("not measured: two workers, which need two cores");
+        eprintln!("not measured: two workers need two cores");
     }
-    let apart = || match cores[..] {
+    let group_by_distance = || match cores[..] {
         [one, other] => transfer::nanoseconds(one, other).map(Some),
         _ => Ok(None),
     };
-    let before = apart().map_err(failed)?;
+    let before = group_by_distance().map_err(failed)?;
     let workers = (1..=cores.len()).map(|count| Workers::new(&cores[..count], keys, size as usize).map(RefCell::new));
     let workers = workers.collect::<Result<Vec<_>, _>>()?;
-    let ways: Vec<(usize, Asking)> = ways(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
-    let measured = |(count, asking): &(usize, Asking)| Measured { workers: &workers[count - 1], asking: *asking };
+    let ways: Vec<(usize, AccessPattern)> = ways(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
+    let measured =
+        |(count, asking): &(usize, AccessPattern)| Measured { workers: &workers[count - 1], asking: *asking };
     let mut measured: Vec<Measured<'_>> = ways.iter().map(measured).collect();
     let costs = measure(&mut measured, (requests as usize).max(1), rounds as usize)?;
-    let after = apart().map_err(failed)?;
+    let after = group_by_distance().map_err(failed)?;
 
     let mut rows: Vec<Row> = Vec::new();
     let mut one = costs[0].ns;
@@ -99,9 +100,9 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
             one = cost.ns;
         }
         let way = match asking {
-            Asking { at_once: 1, .. } => "a GET".to_owned(),
-            Asking { at_once, by_mget: false, .. } => format!("{at_once} GETs"),
-            Asking { at_once, by_mget: true, .. } => format!("MGET of {at_once}"),
+            AccessPattern { at_once: 1, .. } => "a GET".to_owned(),
+            AccessPattern { at_once, by_mget: false, .. } => format!("{at_once} GETs"),
+            AccessPattern { at_once, by_mget: true, .. } => format!("MGET of {at_once}"),
         };
         let each = 1e9 / cost.ns;
         rows.push(Row {
@@ -132,9 +133,9 @@ impl fmt::Display for Report {
         ]);
         for Row { way, workers, whose, keys_per_second, keys_per_second_and_worker, cost, to_one } in &self.rows {
             let whose = match whose {
-                Whose::Any => "any",
-                Whose::Own => "its own",
-                Whose::Others => "the other's",
+                KeyOwner::Any => "any",
+                KeyOwner::Own => "its own",
+                KeyOwner::Others => "the other's",
             };
             table.add_row([
                 way.clone(),

@@ -1,22 +1,22 @@
-//! What the project requires of the figures, as ratios of figures of the same run.
+//! Required ratios of figures of the same run.
 
 use crate::report::Distance;
 use crate::{MANY, ONE};
 use linerate_benches::echo_pair::{Network, StackEngine};
 use linerate_benches::requirements::ratios::{self, Figures, Kind, Ratio};
 
-/// The sleeping baseline's rate by that of sockperf: a weak baseline would flatter everything else.
+/// Minimum rate of the sleeping baseline relative to sockperf: a weak baseline would flatter the other figures.
 const OF_SOCKPERF: f64 = 0.9;
 
-/// What is required of an engine.
+/// Required ratios of an engine.
 struct Required {
-    /// Many connections' rate by that of the faster kernel baseline.
+    /// Rate of many connections to that of the faster kernel baseline.
     rate: f64,
-    /// One connection's median round trip, by which the sleeping baseline's is divided.
+    /// Median round trip of the sleeping baseline to that of one connection.
     sleeping_rtt: f64,
-    /// The same with the spinning baseline's.
+    /// Median round trip of the spinning baseline to that of one connection.
     spinning_rtt: f64,
-    /// Many connections' rate by the frames that `testpmd` bounces.
+    /// Rate of many connections to the frames that `testpmd` bounces.
     bounces: Option<f64>,
 }
 
@@ -33,20 +33,20 @@ impl Required {
     }
 }
 
-/// What is measured beside the networks, whether or not it was at any distance.
+/// Measurements other than the networks, requested in this run.
 #[derive(Debug, Clone, Copy)]
-pub struct Beside {
+pub struct Extras {
     pub testpmd: bool,
     pub sockperf: bool,
 }
 
-/// All ratios that something is required of, at each distance at which there are both figures.
-pub fn all(networks: &[Network], beside: Beside, distances: &[Distance]) -> Vec<Ratio> {
+/// Returns all required ratios, at each distance with both figures.
+pub fn all(networks: &[Network], beside: Extras, distances: &[Distance]) -> Vec<Ratio> {
     ratios::all(kinds(networks, beside), distances)
 }
 
-/// The kinds of ratios that there are with these networks and what is measured beside.
-fn kinds(networks: &[Network], beside: Beside) -> Vec<Kind<Distance>> {
+/// Returns the kinds of ratios for these networks and extras.
+fn kinds(networks: &[Network], beside: Extras) -> Vec<Kind<Distance>> {
     let rate = |distance: &Distance, network, connections| Some(distance.row(network, connections)?.measured.rate);
     let rtt = |distance: &Distance, network| Some(distance.row(network, ONE)?.measured.rtt_us.p50);
     let mut kinds = Vec::new();
@@ -99,8 +99,8 @@ mod tests {
     use crate::report::{Row, Sockperf};
     use linerate_benches::echo_pair::{Measured, Rtt};
 
-    const TESTPMD: Beside = Beside { testpmd: true, sockperf: false };
-    const SOCKPERF: Beside = Beside { testpmd: false, sockperf: true };
+    const TESTPMD: Extras = Extras { testpmd: true, sockperf: false };
+    const SOCKPERF: Extras = Extras { testpmd: false, sockperf: true };
 
     fn distance(transfer_ns: f64, figures: &[(Network, f64, f64)], bounces: Option<f64>) -> Distance {
         let row = |connections, rate, p50| {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_native_engine_is_held_to_more_than_the_other() {
+    fn native_engine_has_stricter_requirements() {
         let engines = [StackEngine::Native, StackEngine::Smoltcp];
         let networks = Network::all(&engines);
         let figures = [
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_compared_with_those_of_the_same_distance() {
+    fn figures_of_the_same_distance_are_compared() {
         let networks = Network::all(&[StackEngine::Native]);
         let native = networks[0];
         let near = [(native, 3000.0, 1.0), (Network::Sleeping, 9.0, 90.0), (Network::Spinning, 9.0, 90.0)];
@@ -153,10 +153,10 @@ mod tests {
         assert!(verdicts[..3].iter().all(|(transfer_ns, _, met)| *transfer_ns == Some(30.0) && *met));
         let ratios = all(&networks, TESTPMD, &[distance(30.0, &near, None), distance(160.0, &[], Some(4500.0))]);
         assert_eq!((ratios[3].transfer_ns, ratios[3].ratio, ratios[3].met), (None, None, false));
-        // What was asked for and never had cores that held still is missing, and not met.
+        // A requested network without a stable distance is missing, and not met.
         let ratios = all(&networks, TESTPMD, &[distance(30.0, &near, None)]);
         assert_eq!((ratios.len(), ratios[3].ratio, ratios[3].met), (4, None, false));
-        // Where there are both at two distances, both count.
+        // Both distances with both figures count.
         let far = [(native, 1000.0, 1.0)];
         let ratios =
             all(&networks, TESTPMD, &[distance(30.0, &near, Some(4500.0)), distance(160.0, &far, Some(4500.0))]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_baseline_slower_than_sockperf_is_told() {
+    fn sleeping_baseline_slower_than_sockperf_fails() {
         let networks = Network::all(&[]);
         let figures = [(Network::Sleeping, 1.0, 1.0), (Network::Spinning, 1.0, 1.0)];
         let sockperf = Some(Sockperf { rate: 2.0, rtt_p50_us: 1.0 });

@@ -1,4 +1,4 @@
-//! What is printed.
+//! Printed report.
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::echo_pair::{Measured, Network};
@@ -6,24 +6,24 @@ use linerate_benches::requirements::ratios::{self, AtDistance, Ratio};
 use serde::Serialize;
 use std::fmt;
 
-/// Everything about one run.
+/// Results of one run.
 #[derive(Serialize)]
 pub struct Report {
     pub rounds: u32,
     pub seconds: u32,
     pub size: u32,
-    /// The nearest first.
+    /// Results by distance, nearest first.
     pub distances: Vec<Distance>,
     pub ratios: Vec<Ratio>,
 }
 
-/// What was measured with the cores so far from each other.
+/// Results with the cores at one distance.
 #[derive(Serialize)]
 pub struct Distance {
-    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after: the median.
+    /// Median transfer time of a cache line between the two cores, before and after, in nanoseconds.
     pub transfer_ns: f64,
     pub results: Vec<Row>,
-    /// Frames that came back in a second from one `dpdk-testpmd` to the other.
+    /// Frames per second that returned from one `dpdk-testpmd` to the other.
     pub bounces: Option<f64>,
     pub sockperf: Option<Sockperf>,
 }
@@ -35,13 +35,13 @@ impl AtDistance for Distance {
 }
 
 impl Distance {
-    /// What this number of connections measured over `network`, if anything was.
+    /// Returns the result of this number of connections over `network`.
     pub fn row(&self, network: Network, connections: u32) -> Option<&Row> {
         self.results.iter().find(|row| row.network == network && row.connections == connections)
     }
 }
 
-/// What one load measured over one network.
+/// Result of one load over one network.
 #[derive(Serialize)]
 pub struct Row {
     #[serde(serialize_with = "name")]
@@ -52,7 +52,7 @@ pub struct Row {
     pub measured: Measured,
 }
 
-/// What sockperf measured over one connection.
+/// Result of sockperf over one connection.
 #[derive(Serialize)]
 pub struct Sockperf {
     pub rate: f64,

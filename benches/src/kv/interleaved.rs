@@ -1,9 +1,10 @@
-//! The service and echo by turns: each has its two processes, and while those of one run, those of the other are stopped. So what
-//! else happens on a shared machine happens to both alike, and their ratio says more than that of two loads one after the other.
+//! Interleaved measurement of the service and echo: both pairs of processes exist, and while one pair runs, the other
+//! is stopped. Disturbances of a shared machine then affect both alike, so their ratio is more precise than that of two
+//! successive loads.
 
 use super::servers::Server;
 use super::{ALONE, CONNECTIONS, PER_MILLION, Setting};
-use crate::distance::{Cores, apart, is_alike, of};
+use crate::distance::{Cores, at_distance, group_by_distance, is_comparable};
 use crate::echo_pair::{self, Network, StackEngine};
 use crate::external::process::{Error, Process};
 use crate::requirements::ratios::AtDistance;
@@ -16,55 +17,54 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long one turn is measured.
+/// Duration of one measured slot.
 pub const TURN: Duration = Duration::from_secs(1);
-/// What passes after both processes go on until they are measured: by then what they use most is in the caches again.
+/// Time between resuming a pair and its measurement, until its caches are warm.
 const SETTLING: Duration = Duration::from_millis(250);
-/// How long a load may take to begin, beside what it sets first.
+/// Maximum time until a load begins, in addition to setting its keys.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a load counts.
+/// Metric that a load counts.
 const REQUESTS: &str = "linerate_requests_total";
 
-/// Requests per second in two turns, one after the other.
+/// Requests per second in two successive slots.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rates {
-    /// Of the service.
+    /// Rate of the service.
     pub kv: f64,
-    /// Of echo.
+    /// Rate of echo.
     pub echo: f64,
 }
 
-/// What came of all turns with the cores at one distance.
+/// Results of all slots with the cores at one distance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct ByTurns {
-    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after: the median.
+pub struct Interleaved {
+    /// Median transfer time of a cache line between the two cores, before and after, in nanoseconds.
     pub transfer_ns: f64,
-    /// How many each had.
+    /// Number of slots of each.
     pub turns: usize,
-    /// The medians of the rates.
+    /// Median rates.
     pub rates: Rates,
-    /// The quartiles of the ratios of each turn of the service to its neighbour of echo.
+    /// Quartiles of the ratios of each slot of the service to its neighbour of echo.
     pub ratio: [f64; 3],
 }
 
-/// Turns after which all processes are begun anew: how fast one is depends on where its memory happens to lie, too, for as long as
-/// it runs.
+/// Slots after which all processes are restarted, because their speed depends on their memory placement.
 const TOGETHER: usize = 4;
-/// Fewer turns at one distance say nothing.
+/// Minimum number of slots per distance.
 const FEWEST: usize = 3;
 
-impl ByTurns {
-    /// What `turns` say, each with its distance, for each distance at which there were enough; the nearest first.
-    pub fn of(turns: &[(f64, Rates)]) -> Vec<ByTurns> {
-        let alike = apart(turns.iter().map(|(distance, _)| *distance).collect());
+impl Interleaved {
+    /// Returns the results of `turns`, each with its distance, for each distance with enough slots, nearest first.
+    pub fn of(turns: &[(f64, Rates)]) -> Vec<Interleaved> {
+        let alike = group_by_distance(turns.iter().map(|(distance, _)| *distance).collect());
         let enough = alike.iter().filter(|alike| alike.len() >= FEWEST);
         let at_one = |alike: &Vec<f64>| {
             let quartiles = |figure: fn(&Rates) -> f64| {
-                let mut figures: Vec<f64> = of(alike, turns).map(figure).collect();
+                let mut figures: Vec<f64> = at_distance(alike, turns).map(figure).collect();
                 figures.sort_by(f64::total_cmp);
                 [1, 2, 3].map(|quarter| figures[(figures.len() - 1) * quarter / 4])
             };
-            ByTurns {
+            Interleaved {
                 transfer_ns: alike[alike.len() / 2],
                 turns: alike.len(),
                 rates: Rates { kv: quartiles(|rates| rates.kv)[1], echo: quartiles(|rates| rates.echo)[1] },
@@ -75,14 +75,14 @@ impl ByTurns {
     }
 }
 
-impl AtDistance for ByTurns {
+impl AtDistance for Interleaved {
     fn transfer_ns(&self) -> f64 {
         self.transfer_ns
     }
 }
 
-/// Has `turns` of the service and of echo measured, or a few more, over a link each, one request on the way on each connection.
-/// Returns them with the distance of the cores, but for those during which that changed.
+/// Measures about `turns` slots of the service and of echo, over a separate link each, with one request in flight per
+/// connection. Returns them with the distance of the cores, except slots during which it changed.
 pub fn measure(
     setting: &Setting,
     cores: Cores,
@@ -96,7 +96,7 @@ pub fn measure(
     Ok(rates)
 }
 
-/// As [`measure`], by the same processes.
+/// Measures as [`measure`] does, with the same processes.
 fn measure_together(
     setting: &Setting,
     cores: Cores,
@@ -105,7 +105,7 @@ fn measure_together(
 ) -> Result<Vec<(f64, Rates)>, Error> {
     let mut setting = setting.clone();
     let filling = PATIENCE + PER_MILLION.mul_f64(setting.keys as f64 / 1e6);
-    // The loads end by themselves when nobody ends them: after twice what both begin and have their turns in.
+    // The loads end after twice the expected time, in case this process dies.
     setting.pair.duration = 2 * (filling + PATIENCE + 2 * (SETTLING + TURN) * turns.try_into().unwrap_or(u32::MAX));
     let mut kv = Pair::kv(&setting, filling, interrupted)?;
     let mut echo = Pair::echo(&setting.pair, interrupted)?;
@@ -115,14 +115,14 @@ fn measure_together(
         if interrupted.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        // What gets better or worse all the time is for nobody's good.
+        // Alternate the order, so that a steady drift favours neither.
         let both = if turn % 2 == 0 {
             Rates { kv: kv.rate()?, echo: echo.rate()? }
         } else {
             Rates { echo: echo.rate()?, kv: kv.rate()? }
         };
         let after = cores.distance()?;
-        if is_alike(before, after) {
+        if is_comparable(before, after) {
             rates.push((before.max(after), both));
         }
         before = after;
@@ -132,7 +132,7 @@ fn measure_together(
     Ok(rates)
 }
 
-/// A server and its load, stopped but for their turns.
+/// Server and its load, stopped except in their slots.
 struct Pair {
     load: Process,
     server: Process,
@@ -148,7 +148,7 @@ impl Pair {
     }
 
     fn echo(setting: &echo_pair::Setting, interrupted: &AtomicBool) -> Result<Pair, Error> {
-        // Its link is another.
+        // A separate link.
         let setting = echo_pair::Setting { scratch: setting.scratch.join("echo"), ..setting.clone() };
         let failed = |error| Error::Start { program: setting.scratch.display().to_string(), error };
         fs::create_dir_all(&setting.scratch).map_err(failed)?;
@@ -158,7 +158,7 @@ impl Pair {
         Pair::begun(load, server, PATIENCE, interrupted)
     }
 
-    /// Starts `load`, waits until it measures, and stops both.
+    /// Starts `load`, waits until it measures, and stops both processes.
     fn begun(mut load: Command, server: Process, limit: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
         load.arg("--verbose").env_remove("RUST_LOG");
         let mut load = Process::start(load)?;
@@ -166,13 +166,13 @@ impl Pair {
             return Err(load.failed("ended before it measured"));
         }
         let counters = inspect::with_pid(load.id());
-        let counters = counters.map_err(|error| load.failed(&format!("cannot be looked into ({error})")))?;
+        let counters = counters.map_err(|error| load.failed(&format!("cannot be inspected ({error})")))?;
         let pair = Pair { load, server, counters };
         pair.pause();
         Ok(pair)
     }
 
-    /// Has its turn. Returns requests per second.
+    /// Runs one slot. Returns requests per second.
     fn rate(&mut self) -> Result<f64, Error> {
         self.server.resume();
         self.load.resume();
@@ -189,16 +189,16 @@ impl Pair {
         self.server.pause();
     }
 
-    /// Microseconds of the load's clock, and how many of its requests had been answered by then.
+    /// Returns the load's clock in microseconds and its number of answered requests.
     fn requests(&mut self) -> Result<(u64, u64), Error> {
         let counters = self.counters.counters();
-        let counters = counters.map_err(|error| self.load.failed(&format!("cannot be looked into ({error})")))?;
+        let counters = counters.map_err(|error| self.load.failed(&format!("cannot be inspected ({error})")))?;
         let requests =
-            requests(&counters).ok_or_else(|| self.load.failed("did not tell its requests within a second"))?;
+            requests(&counters).ok_or_else(|| self.load.failed("did not report its requests within a second"))?;
         Ok((counters.at_us, requests))
     }
 
-    /// Ends both; a load with errors has failed.
+    /// Ends both processes; a load with errors is an error.
     fn end(self) -> Result<(), Error> {
         self.server.resume();
         self.load.stop()?;
@@ -206,7 +206,7 @@ impl Pair {
     }
 }
 
-/// The requests of all workers, if all have told them.
+/// Returns the requests of all workers, if all have reported them.
 fn requests(counters: &Counters) -> Option<u64> {
     let of_one = |worker: &Option<BTreeMap<String, Value>>| match worker.as_ref()?.get(REQUESTS)? {
         Value::One(requests) => Some(*requests),
@@ -220,22 +220,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ratio_is_that_of_neighbours_with_the_cores_at_one_distance_and_quartiles_are_told() {
-        // What is slow for a while is slow for both.
+    fn ratio_is_that_of_neighbouring_slots_at_one_distance() {
+        // A slow period affects both.
         let near = [(30.0, 40.0), (3.0, 4.0), (30.0, 60.0), (30.0, 30.0), (15.0, 20.0)];
         let mut turns: Vec<_> = near.into_iter().map(|(kv, echo)| (35.0, Rates { kv, echo })).collect();
         turns.extend([(160.0, Rates { kv: 9.0, echo: 10.0 }); FEWEST]);
         turns.extend([(900.0, Rates { kv: 1.0, echo: 10.0 }); FEWEST - 1]);
-        let [near, far] = ByTurns::of(&turns)[..] else { panic!("too few at 900 ns") };
+        let [near, far] = Interleaved::of(&turns)[..] else { panic!("too few at 900 ns") };
         assert_eq!((near.transfer_ns, near.turns, near.ratio), (35.0, 5, [0.75, 0.75, 0.75]));
         assert_eq!(near.rates, Rates { kv: 30.0, echo: 30.0 });
         assert_eq!((far.transfer_ns, far.turns, far.ratio), (160.0, 3, [0.9, 0.9, 0.9]));
-        assert_eq!(ByTurns::of(&turns[2..5])[0].ratio, [0.5, 0.75, 0.75]);
-        assert_eq!(ByTurns::of(&[]), []);
+        assert_eq!(Interleaved::of(&turns[2..5])[0].ratio, [0.5, 0.75, 0.75]);
+        assert_eq!(Interleaved::of(&[]), []);
     }
 
     #[test]
-    fn requests_are_known_when_all_workers_have_told_them() {
+    fn requests_are_known_once_all_workers_have_reported() {
         let told = |requests| Some(BTreeMap::from([(REQUESTS.to_owned(), Value::One(requests))]));
         let counters = |workers| requests(&Counters { at_us: 1, workers });
         assert_eq!(counters(vec![told(2), told(3)]), Some(5));
