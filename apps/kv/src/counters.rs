@@ -1,77 +1,77 @@
-//! Counters that clients count with by themselves, over RDMA: which number is whose.
+//! Names of the counters that clients change with RDMA atomics.
 //!
-//! The numbers are a device's, which changes them for its peers; here they are given names, and looked at. A name that has a number
-//! keeps it until the server ends.
+//! The RDMA device changes the counters on behalf of the clients. This module assigns names to them and reads them. A
+//! name keeps its counter until the server ends.
 
 use linerate_bypass::RemoteCounters;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Numbers, and what they are called.
+/// Counters and their names.
 #[derive(Debug)]
-pub struct Names {
+pub struct CounterNames {
     numbers: Arc<RemoteCounters>,
-    /// Asked by the commands that find a counter once, and not by who counts.
+    /// Locked by the commands that look up a counter, not by increments.
     names: Mutex<HashMap<Box<[u8]>, usize>>,
 }
 
-/// Why a name has no number.
+/// Reason why a name has no counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCounter {
     /// The name is empty or too long.
-    #[error("names of counters have 1 to {} bytes", Names::LONGEST)]
+    #[error("counter names have 1 to {} bytes", CounterNames::LONGEST)]
     Name,
-    /// All numbers have names.
+    /// All counters have names.
     #[error("all {0} counters have names: start the server with a larger kv serve --counters N")]
     Full(usize),
 }
 
-impl Names {
-    /// Bytes of the longest name.
+impl CounterNames {
+    /// Length limit of a name.
     pub const LONGEST: usize = 250;
 
-    /// Names for so many numbers, one at least, which are all 0.
+    /// Creates `count` counters, at least one, all 0.
     pub fn new(count: usize) -> io::Result<Self> {
-        Ok(Names { numbers: Arc::new(RemoteCounters::new(count)?), names: Mutex::default() })
+        Ok(CounterNames { numbers: Arc::new(RemoteCounters::new(count)?), names: Mutex::default() })
     }
 
-    /// The numbers, to be opened to peers who may count with them and do nothing else.
+    /// Returns the counters, to be registered for remote atomics and nothing else.
     pub fn numbers(&self) -> &Arc<RemoteCounters> {
         &self.numbers
     }
 
-    /// How many numbers have names.
+    /// Returns the number of named counters.
     pub fn len(&self) -> usize {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether none has.
+    /// Returns true if no counter has a name.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many may have.
-    pub fn most(&self) -> usize {
+    /// Returns the number of counters.
+    pub fn capacity(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Bytes from the first number to the one called `name`, which one is called from now on.
+    /// Returns the offset in bytes of the counter `name`. The first request for a name assigns a counter to it.
     pub fn offset(&self, name: &[u8]) -> Result<u64, NoCounter> {
-        if !(1..=Names::LONGEST).contains(&name.len()) {
+        if !(1..=CounterNames::LONGEST).contains(&name.len()) {
             return Err(NoCounter::Name);
         }
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let next = names.len();
         let at = match names.get(name) {
             Some(at) => *at,
-            None if next == self.most() => return Err(NoCounter::Full(next)),
+            None if next == self.capacity() => return Err(NoCounter::Full(next)),
             None => *names.entry(name.into()).or_insert(next),
         };
         Ok((at * size_of::<u64>()) as u64)
     }
 
-    /// The number called `name` as this machine's processor sees it, if one is.
+    /// Returns the counter `name` as the processor sees it, if it exists.
     pub fn value(&self, name: &[u8]) -> Option<u64> {
         let at = *self.names.lock().unwrap_or_else(PoisonError::into_inner).get(name)?;
         Some(self.numbers.load(at))
@@ -83,8 +83,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_its_number_and_no_two_share_one() {
-        let names = Names::new(3).unwrap();
+    fn name_keeps_its_own_counter() {
+        let names = CounterNames::new(3).unwrap();
         assert!(names.is_empty());
         for _ in 0..2 {
             for (at, name) in [&b"a"[..], b"A", b"a\0"].into_iter().enumerate() {
@@ -92,16 +92,16 @@ mod tests {
                 assert_eq!(names.value(name), Some(0));
             }
         }
-        assert_eq!((names.len(), names.most()), (3, 3));
+        assert_eq!((names.len(), names.capacity()), (3, 3));
         assert_eq!(names.offset(b"b"), Err(NoCounter::Full(3)));
         assert_eq!((names.value(b"b"), names.len()), (None, 3));
     }
 
     #[test]
-    fn names_have_bounds() {
-        let names = Names::new(2).unwrap();
+    fn name_length_is_limited() {
+        let names = CounterNames::new(2).unwrap();
         assert_eq!(names.offset(b""), Err(NoCounter::Name));
-        assert_eq!(names.offset(&[b'x'; Names::LONGEST + 1]), Err(NoCounter::Name));
-        assert_eq!(names.offset(&[0xff; Names::LONGEST]), Ok(0));
+        assert_eq!(names.offset(&[b'x'; CounterNames::LONGEST + 1]), Err(NoCounter::Name));
+        assert_eq!(names.offset(&[0xff; CounterNames::LONGEST]), Ok(0));
     }
 }

@@ -1,4 +1,4 @@
-//! A key-value cache: storage, and the protocols of its clients.
+//! Key-value cache: storage and client protocols.
 #![forbid(unsafe_code)]
 
 pub mod commands;

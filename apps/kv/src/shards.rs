@@ -1,41 +1,42 @@
-//! The shards that a command touches.
+//! Shards available to a command.
 
 use crate::store::{Key, Store};
 
-/// The shards that a command may touch: all of its keys', by number.
+/// Shards available to a command, by number: at least those of all its keys.
 ///
-/// Which shard a key is in follows from its hash alone, so that every worker knows.
+/// The shard of a key depends only on its hash, so every worker can compute it.
 pub struct Shards<'a> {
     stores: &'a mut [Option<Box<Store>>],
 }
 
-/// The number of the shard, of `count`, that what has the hash `hash` is in.
+/// Returns the shard, of `count`, of keys with the hash `hash`.
 #[inline]
 pub fn shard_of(hash: u64, count: usize) -> usize {
-    // Mixed, for a shard's index goes by the upper half and by the lower one, and wants all of each (Knuth, TAOCP 3, §6.4).
+    // The hash is mixed, because the index of a shard uses both halves and needs all values of each (Knuth, TAOCP 3,
+    // §6.4).
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     ((mixed * count as u64) >> 32) as usize
 }
 
 impl<'a> Shards<'a> {
-    /// Those of all shards that are there.
+    /// Creates the set of the shards present in `stores`.
     pub fn new(stores: &'a mut [Option<Box<Store>>]) -> Self {
         Shards { stores }
     }
 
-    /// `bytes` as a key of the keyspace `space`, whichever shard it is in.
+    /// Returns `bytes` as a key of the keyspace `space`.
     ///
     /// # Panics
-    /// If no shard is there.
+    /// Panics if no shard is present.
     #[inline]
     pub fn key<'k>(&self, space: u8, bytes: &'k [u8]) -> Key<'k> {
         self.stores.iter().flatten().next().expect("the shards of a request's keys are there").key(space, bytes)
     }
 
-    /// The shard of `key`.
+    /// Returns the shard of `key`.
     ///
     /// # Panics
-    /// If it is not there.
+    /// Panics if it is absent.
     #[inline]
     pub fn of(&mut self, key: &Key) -> &mut Store {
         let at = shard_of(key.hash(), self.stores.len());
@@ -43,13 +44,13 @@ impl<'a> Shards<'a> {
     }
 
     /// Returns true if both keys are in the same shard.
-    pub fn are_together(&self, one: &Key, other: &Key) -> bool {
+    pub fn are_in_same_shard(&self, one: &Key, other: &Key) -> bool {
         shard_of(one.hash(), self.stores.len()) == shard_of(other.hash(), self.stores.len())
     }
 
-    /// Asks for what is under keys of these hashes, several of which are about to be looked for: first for all parts of the
-    /// index, then for all items. What is there behind the first few hundred is not asked for; it would push those out again.
-    pub fn fetch_ahead(&self, hashes: impl Iterator<Item = u64>) {
+    /// Prefetches the items of keys with these hashes: first all index lines, then all items. Keys beyond the first few
+    /// hundred are skipped, because their items would evict the first ones from the cache.
+    pub fn prefetch_items(&self, hashes: impl Iterator<Item = u64>) {
         const MOST: usize = 256;
         let shard_of = |hash| self.stores[shard_of(hash, self.stores.len())].as_ref();
         let mut fetched = [0; MOST];
@@ -63,65 +64,65 @@ impl<'a> Shards<'a> {
         }
     }
 
-    /// The shard of this number.
+    /// Returns the shard `number` if it is present.
     pub fn at(&mut self, number: usize) -> Option<&mut Store> {
         self.stores.get_mut(number)?.as_deref_mut()
     }
 
-    /// All that are there.
+    /// Returns all shards present.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Store> {
         self.stores.iter_mut().flatten().map(|store| &mut **store)
     }
 
-    /// How many shards there are, those counted that are not there.
+    /// Returns the number of shards, present or not.
     pub fn count(&self) -> usize {
         self.stores.len()
     }
 }
 
-/// Which shards a command needs, of 256 at most.
+/// Set of up to 256 shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardSet([u64; 4]);
 
 impl ShardSet {
-    /// None.
+    /// Empty set.
     pub const NONE: Self = ShardSet([0; 4]);
 
-    /// All of `count`.
+    /// Returns the set of `count` shards.
     pub fn all(count: usize) -> Self {
         (0..count).collect()
     }
 
-    /// The shard `number`, too.
+    /// Adds the shard `number`.
     #[inline]
     pub fn add(&mut self, number: usize) {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// The shards of `other`, too.
+    /// Adds the shards of `other`.
     pub fn extend(&mut self, other: ShardSet) {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
     }
 
-    /// Whether the shard `number` is one of them.
+    /// Returns true if the set contains the shard `number`.
     #[inline]
     pub fn has(&self, number: usize) -> bool {
         self.0.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// How many they are.
+    /// Returns the number of shards.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether they are none.
+    /// Returns true if the set is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         *self == ShardSet::NONE
     }
 
-    /// Their numbers, from the lowest on: the order in which several are to be asked for.
+    /// Returns the shard numbers in ascending order, the order in which shards are borrowed.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         let mut words = self.0;
         let mut at = 0;
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_added() {
+    fn set_contains_added_shards() {
         assert!(ShardSet::NONE.is_empty());
         let set: ShardSet = [255, 3, 64, 3].into_iter().collect();
         assert_eq!((set.iter().collect::<Vec<_>>(), set.len()), (vec![3, 64, 255], 3));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_lie_in_all_shards_alike() {
+    fn keys_are_spread_evenly_over_shards() {
         let mut found = [0; 5];
         (0..5000u64).for_each(|n| found[shard_of(n.wrapping_mul(0x2545_f491_4f6c_dd1d), 5)] += 1);
         assert!(found.iter().all(|count| (800..1200).contains(count)), "{found:?}");

@@ -1,13 +1,13 @@
-//! Where a reply goes.
+//! Destination of replies.
 
 use linerate_bypass::Bytes;
 
-/// Takes the bytes of replies, in order.
+/// Destination of reply bytes, in order.
 pub trait Sink {
-    /// Copies `bytes`, which are short.
+    /// Appends a copy of `bytes`, which should be short.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Sends `bytes` from where they lie.
+    /// Appends `bytes` without a copy, if the destination supports that.
     fn attach(&mut self, bytes: Bytes);
 }
 

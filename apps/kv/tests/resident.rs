@@ -19,7 +19,7 @@ fn resident() -> usize {
     kilobytes.expect("a number of kilobytes") << 10
 }
 
-/// From 1 to `most`, as many of each order of magnitude.
+/// From 1 to `capacity`, as many of each order of magnitude.
 fn size(random: &mut fastrand::Rng, most: usize) -> usize {
     (most as f64).powf(random.f64()) as usize
 }

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::inspect::InspectArgs;
 use linerate_bypass::{RemoteAddrCell, Service, Via};
 use linerate_kv::commands::Settings;
-use linerate_kv::counters::Names;
+use linerate_kv::counters::CounterNames;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::EvictionPolicy;
@@ -145,8 +145,8 @@ fn export<M: Send + 'static>(
 }
 
 /// Allocates and publishes `count` counters.
-fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<Names>, RemoteAddrCell), Error> {
-    let names = Names::new(count as usize).map_err(|error| Error::Counters { count, error })?;
+fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<CounterNames>, RemoteAddrCell), Error> {
+    let names = CounterNames::new(count as usize).map_err(|error| Error::Counters { count, error })?;
     let place = network.count(names.numbers().clone(), "--counters")?;
     Ok((Arc::new(names), place))
 }

@@ -87,13 +87,13 @@ impl CommandError {
 
     /// Returns the error for an unknown command.
     pub fn unknown(args: Args<'_>) -> Self {
-        let name = args.beginning(0, MAX_SHOWN);
+        let name = args.prefix(0, MAX_SHOWN);
         let mut text = [&b"ERR unknown command '"[..], until_nul(&name), b"', with args beginning with: "].concat();
         let start = text.len();
         for at in 1..args.len() {
             let Some(left) = MAX_SHOWN.checked_sub(text.len() - start).filter(|left| *left > 0) else { break };
             text.push(b'\'');
-            text.extend_from_slice(until_nul(&args.beginning(at, left)));
+            text.extend_from_slice(until_nul(&args.prefix(at, left)));
             text.extend_from_slice(b"' ");
         }
         CommandError::of(&[&text])

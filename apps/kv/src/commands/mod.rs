@@ -228,7 +228,7 @@ impl<'a> Request<'a> {
         if command.last != command.first as i8 && command.shard_use == ShardUse::Keys {
             let places = table::key_positions(command, self.args.len());
             let hash = |at| cx.hasher.key(cx.session.space, self.args.at(at)).hash();
-            cx.shards.fetch_ahead(places.map(hash));
+            cx.shards.prefetch_items(places.map(hash));
         }
         if let Err(refused) = (command.run)(cx, self, reply) {
             cx.reply_error(&refused, reply);

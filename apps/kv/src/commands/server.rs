@@ -3,7 +3,7 @@
 use crate::commands::DATABASES;
 use crate::commands::admin::slowlog::SlowRequest;
 use crate::commands::session::ClientInfo;
-use crate::counters::Names;
+use crate::counters::CounterNames;
 use crate::export::Layout;
 use crate::store::EvictionPolicy;
 use linerate_bypass::RemoteAddr;
@@ -49,7 +49,7 @@ pub trait Server {
     fn export(&self) -> Option<(RemoteAddr, Layout)>;
 
     /// Returns the counters exported for RDMA atomics and the place of the first one, if there are any.
-    fn counters(&self) -> Option<(&Names, RemoteAddr)>;
+    fn counters(&self) -> Option<(&CounterNames, RemoteAddr)>;
 }
 
 /// Change of the settings.

@@ -4,7 +4,7 @@ use crate::commands::session::ClientInfo;
 use crate::commands::{
     Change, Context, DATABASES, RejectedSetting, Request, Server, Session, Settings, SlowRequest, Stats, Totals,
 };
-use crate::counters::Names;
+use crate::counters::CounterNames;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
@@ -23,7 +23,7 @@ pub(super) struct TestServer {
     pub settings: Settings,
     pub killed: Vec<u64>,
     pub totals: Totals,
-    pub counters: Option<Names>,
+    pub counters: Option<CounterNames>,
     pub slow: Vec<SlowRequest>,
     shards: Vec<Arc<ShardStats>>,
     /// Counters at the last reset.
@@ -35,7 +35,7 @@ impl Server for TestServer {
         None
     }
 
-    fn counters(&self) -> Option<(&Names, RemoteAddr)> {
+    fn counters(&self) -> Option<(&CounterNames, RemoteAddr)> {
         self.counters.as_ref().map(|names| (names, RemoteAddr { address: 4096, key: 7 }))
     }
 
@@ -147,7 +147,7 @@ impl TestClient {
 
     /// Provides `counters` RDMA counters.
     pub fn count(&mut self, counters: usize) {
-        self.server.counters = Some(Names::new(counters).unwrap());
+        self.server.counters = Some(CounterNames::new(counters).unwrap());
     }
 
     /// Advances the clock.

@@ -1,91 +1,91 @@
-//! How an export lies in memory.
+//! Memory format of an export.
 //!
-//! Numbers have the lowest byte first. Hashes are XXH3, 64 bits of it, as its specification says with a seed.
+//! Numbers are little-endian. Hashes are 64-bit XXH3 with a seed, as in its specification.
 //!
-//! First come rows of buckets, then a log for each shard, and last the logs' floors:
+//! The memory holds rows of buckets, a log for each shard, and the floors of the logs:
 //!
-//! | at | bytes | what |
-//! |----|-------|------|
-//! | (row · shards + shard) · 64 | 64 | the bucket of `shard` in `row` |
-//! | (rows · shards) · 64 + shard · log · 16 | log · 16 | the log of `shard`, in units of 16 bytes |
-//! | (rows · shards) · 64 + (shards · log + shard) · 16 | 16 | the floor of `shard` |
+//! | offset | bytes | contents |
+//! |--------|-------|----------|
+//! | (row · shards + shard) · 64 | 64 | bucket of `shard` in `row` |
+//! | (rows · shards) · 64 + shard · log · 16 | log · 16 | log of `shard`, in units of 16 bytes |
+//! | (rows · shards) · 64 + (shards · log + shard) · 16 | 16 | floor of `shard` |
 //!
-//! A key's hash, with the seed that the server chose, leads to its row: hash · rows / 2⁶⁴. Which shard a key is in only the server can
-//! tell, who has a secret for that; so the buckets of all shards lie beside each other, and come by one READ. A bucket has
-//! places for seven keys, in any order:
+//! The hash of a key, with a seed chosen by the server, selects its row: hash · rows / 2⁶⁴. Only the server can compute
+//! the shard of a key, which depends on a secret. The buckets of all shards are therefore adjacent and are fetched by
+//! one READ. A bucket has entries for seven keys, in any order:
 //!
-//! | bytes of a bucket | what |
-//! |-------------------|------|
-//! | 0..8   | the hash of what follows, with the seed XOR (row · shards + shard) |
-//! | 8..64  | seven entries of 8 bytes; those that are 0 are empty |
+//! | bytes of a bucket | contents |
+//! |-------------------|----------|
+//! | 0..8   | hash of the rest, with the seed XOR (row · shards + shard) |
+//! | 8..64  | seven entries of 8 bytes; an entry of 0 is empty |
 //!
-//! | bits of an entry | what |
-//! |------------------|------|
-//! | 0..30  | the unit of the shard's log at which the record begins |
-//! | 30..40 | how often the log had gone round, as far as that goes into ten bits |
-//! | 40..48 | units of the record |
-//! | 48..64 | the tag: the lowest 16 bits of the key's hash |
+//! | bits of an entry | contents |
+//! |------------------|----------|
+//! | 0..30  | unit of the shard's log at which the record starts |
+//! | 30..40 | lap of the log, modulo 2¹⁰ |
+//! | 40..48 | length of the record in units |
+//! | 48..64 | tag: the lowest 16 bits of the key's hash |
 //!
-//! In a bucket there is one entry of a tag, at most: keys that have it in common come instead of each other.
+//! A bucket has at most one entry with a tag. Keys with the same tag replace each other.
 //!
-//! | bytes of a record | what |
-//! |-------------------|------|
-//! | 0..8   | the hash of what follows, with the seed XOR the entry |
-//! | 8..16  | the key's hash |
-//! | 16..24 | when it expires, in milliseconds since 1970; 0 if it does not |
-//! | 24..26 | bytes of the key |
-//! | 26..28 | bytes of the value |
-//! | 28..32 | how often the log had gone round, as far as that goes into 32 bits |
-//! | 32..   | the key, the value, and zeros up to a whole unit |
+//! | bytes of a record | contents |
+//! |-------------------|----------|
+//! | 0..8   | hash of the rest, with the seed XOR the entry |
+//! | 8..16  | hash of the key |
+//! | 16..24 | expiry time in milliseconds since 1970, or 0 |
+//! | 24..26 | length of the key |
+//! | 26..28 | length of the value |
+//! | 28..32 | lap of the log, modulo 2³² |
+//! | 32..   | key, value, and zeros up to a whole unit |
 //!
-//! No record goes beyond the end of its log. Records do not change but for being overwritten, the oldest first.
+//! A record does not cross the end of its log. It stays unchanged until it is overwritten, the oldest first.
 //!
-//! | bytes of a floor | what |
-//! |------------------|------|
-//! | 0..8   | the hash of what follows, with the seed XOR the shard's number from the other end: 2⁶⁴ - 1 - shard |
-//! | 8..12  | the unit of the shard's log at which the first record that counts begins, or will |
-//! | 12..16 | how often the log will have gone round by then, as records say it |
+//! | bytes of a floor | contents |
+//! |------------------|----------|
+//! | 0..8   | hash of the rest, with the seed XOR 2⁶⁴ - 1 - shard |
+//! | 8..12  | unit of the log at which the first valid record starts, or will start |
+//! | 12..16 | lap of the log at that record, as in records |
 //!
-//! Records below their log's floor were flushed: they are not there, though an entry leads to them. A record is below it if its times
-//! round and unit, as a number of 64 bits, less the floor's is below 0 as a signed number. A search that wants to find what there is
-//! while it goes on reads the floors any time after it began; they are best read with the row. One word is written for a flush
-//! however many keys there were.
+//! Records below the floor of their log were flushed and are invalid, even if an entry refers to them. A record is
+//! below the floor if its lap and unit, as a 64-bit number, minus those of the floor is negative as a signed number. A
+//! search that must see every flush made before it began reads the floors after it began, preferably together with the
+//! row. A flush writes one word, whatever the number of keys.
 //!
-//! A READ promises no order of what it reads, and what is written meanwhile may be seen in part, byte by byte. The hashes tell:
-//! who finds another one reads again. That of a bucket vouches for its being, whole, what the bucket was at some time during the READ: an
-//! entry of which some bytes are older than others could be that of a still older record. That of a record has the entry in it, and so the
-//! place in the log and the time round: what lay there a round before, or comes to lie there a round later, is not taken for it,
-//! though it be a record.
+//! A READ has no defined order, and may see parts of concurrent writes, byte by byte. The hashes detect this; the
+//! reader then reads again. The hash of a bucket proves that the bucket was in this state at some time during the READ:
+//! an entry mixed from old and new bytes could refer to a still older record. The hash of a record includes the entry,
+//! and so the position and lap: a record of another lap at the same place does not match.
 //!
-//! The hashes are against accidents. They hold no secret from those who may read, so one of these who may also write keys might make up
-//! a value in which a record seems to lie for a moment; but what it would have others read it may as well write under the key.
+//! The hashes protect against accidents only. They are no secret from the readers, so a reader that may also write keys
+//! could construct a value that looks like a record for a moment. It gains nothing: it could store the same bytes under
+//! the key.
 
 use twox_hash::XxHash3_64;
 
-/// Bytes of a bucket, and its entries.
+/// Bytes of a bucket, and its number of entries.
 pub(super) const BUCKET: usize = 64;
 pub(super) const ENTRIES: usize = 7;
-/// Bytes of a unit of a log.
+/// Bytes of a log unit.
 pub(super) const UNIT: usize = 16;
-/// Bytes of a record in front of the key.
+/// Bytes of a record before the key.
 pub(super) const HEAD: usize = 32;
-/// Units of the longest record.
+/// Length limit of a record in units.
 const LONGEST: usize = 255;
-/// Bytes of the longest record.
+/// Length limit of a record in bytes.
 pub(super) const LONGEST_BYTES: usize = LONGEST * UNIT;
-/// Records have this part of a log, at most: what is longer would push out too many.
+/// A record takes at most this fraction of a log, because a longer one would displace too many others.
 const PART: usize = 8;
-/// Bits of a unit's number, and of a place with the times round.
+/// Bits of a unit number, and of a unit number with its lap.
 const UNIT_BITS: u32 = 30;
 /// Bytes of a floor.
 pub(super) const FLOOR: usize = 16;
 pub(super) const PLACE_BITS: u32 = 40;
-/// The part of an export that buckets have: with usual records, half of their entries are taken.
+/// Fraction of the export used for buckets. With records of usual length, half of the entries are in use.
 const INDEX_PART: usize = 6;
 const SHARDS: std::ops::RangeInclusive<u32> = 1..=256;
 const LOG: std::ops::RangeInclusive<u32> = 64..=1 << UNIT_BITS;
 
-/// Where everything is. It comes from the server, whom its clients need not believe.
+/// Layout of an export. Clients get it from the server, which they need not trust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     seed: u64,
@@ -95,7 +95,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of `shards` shards in `bytes` bytes, or somewhat fewer; `None` if that is too little, or there are too many shards.
+    /// Returns the layout of `shards` shards in at most `bytes` bytes. Returns `None` if that is too small or there are
+    /// too many shards.
     pub fn fitting(bytes: usize, shards: usize, seed: u64) -> Option<Self> {
         let count = u32::try_from(shards).ok().filter(|count| SHARDS.contains(count))?;
         let row = shards * BUCKET;
@@ -104,52 +105,52 @@ impl Layout {
         Layout::new(seed, count, rows as u32, log.min(*LOG.end() as usize) as u32)
     }
 
-    /// That of `shards` shards with `rows` rows of buckets and logs of `log` units; `None` if there is none.
+    /// Returns the layout of `shards` shards with `rows` rows of buckets and logs of `log` units, if it is valid.
     pub fn new(seed: u64, shards: u32, rows: u32, log: u32) -> Option<Self> {
         (SHARDS.contains(&shards) && rows > 0 && LOG.contains(&log)).then_some(Layout { seed, shards, rows, log })
     }
 
-    /// What hashes begin with.
+    /// Returns the seed of the hashes.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// Rows of buckets.
+    /// Returns the number of rows.
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// Units of each shard's log.
+    /// Returns the length of each log in units.
     pub fn log(&self) -> u32 {
         self.log
     }
 
-    /// Bytes in all.
+    /// Returns the total length in bytes.
     pub fn bytes(&self) -> u64 {
         self.floor_at(self.shards)
     }
 
-    /// Where the floor of `shard` is, in bytes.
+    /// Returns the offset of the floor of `shard`.
     pub(super) fn floor_at(&self, shard: u32) -> u64 {
         self.log_at(self.shards) + u64::from(shard) * FLOOR as u64
     }
 
-    /// Bytes of the longest key and value together that have a place.
+    /// Returns the length limit of key and value together.
     pub fn longest(&self) -> usize {
         LONGEST.min(self.log as usize / PART) * UNIT - HEAD
     }
 
-    /// Bytes of a row.
+    /// Returns the length of a row in bytes.
     pub(super) fn row(&self) -> usize {
         self.shards as usize * BUCKET
     }
 
-    /// Where the log of `shard` begins, in bytes.
+    /// Returns the offset of the log of `shard`.
     pub(super) fn log_at(&self, shard: u32) -> u64 {
         let index = u64::from(self.rows) * self.row() as u64;
         index + u64::from(shard) * u64::from(self.log) * UNIT as u64
@@ -160,78 +161,78 @@ impl Layout {
         XxHash3_64::oneshot_with_seed(self.seed, key)
     }
 
-    /// The row of keys of this hash.
+    /// Returns the row of keys with this hash.
     #[inline]
     pub(super) fn row_of(&self, hash: u64) -> u64 {
         ((u128::from(hash) * u128::from(self.rows)) >> 64) as u64
     }
 
-    /// The number of the bucket of `shard` in `row`.
+    /// Returns the number of the bucket of `shard` in `row`.
     #[inline]
     pub(super) fn bucket(&self, row: u64, shard: u32) -> u64 {
         row * u64::from(self.shards) + u64::from(shard)
     }
 
-    /// What the bucket of this number begins with that has these entries.
+    /// Returns the hash of a bucket with this number and these entries.
     #[inline]
     pub(super) fn check_bucket(&self, number: u64, entries: &[u8; ENTRIES * 8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed ^ number, entries)
     }
 
-    /// What the record of `entry` begins with that has these bytes behind that.
+    /// Returns the hash of the record of `entry`, whose bytes behind the hash are `rest`.
     #[inline]
     pub(super) fn check_record(&self, entry: Entry, rest: &[u8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed ^ entry.0, rest)
     }
 
-    /// What the floor of `shard` begins with that has these bytes behind that.
+    /// Returns the hash of the floor of `shard`.
     #[inline]
     pub(super) fn check_floor(&self, shard: u32, floor: &[u8; 8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed ^ !u64::from(shard), floor)
     }
 
-    /// Units of the record of a key and a value of so many bytes, if they are not too long.
+    /// Returns the length in units of a record with a key and value of these lengths, if it is within the limit.
     #[inline]
     pub(super) fn units(&self, key: usize, value: usize) -> Option<u32> {
         (key + value <= self.longest()).then(|| (HEAD + key + value).div_ceil(UNIT) as u32)
     }
 }
 
-/// Where a record begins: at a unit of the log, which has gone round so often. In the order in which they come.
+/// Position of a record: lap and unit of the log, ordered by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct LogPosition {
     pub lap: u64,
     pub at: u32,
 }
 
-impl Place {
-    /// As entries say it.
+impl LogPosition {
+    /// Returns the position as in entries.
     #[inline]
     pub fn bits(self) -> u64 {
         (self.lap << UNIT_BITS | u64::from(self.at)) & ((1 << PLACE_BITS) - 1)
     }
 
-    /// As floors say it.
+    /// Returns the position as in floors.
     #[inline]
     pub fn number(self) -> u64 {
         self.lap << 32 | u64::from(self.at)
     }
 }
 
-/// What a bucket says of a key's record.
+/// Bucket entry that refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry(pub u64);
 
 impl Entry {
     pub const EMPTY: Entry = Entry(0);
 
-    /// That of a key of this hash.
+    /// Creates the entry of a key with this hash.
     #[inline]
-    pub fn new(hash: u64, units: u32, place: Place) -> Self {
+    pub fn new(hash: u64, units: u32, place: LogPosition) -> Self {
         Entry(hash << 48 | u64::from(units) << PLACE_BITS | place.bits())
     }
 
-    /// Whether it is that of a key of this hash, as far as it can tell.
+    /// Returns true if the entry has the tag of this hash.
     #[inline]
     pub fn is_of(self, hash: u64) -> bool {
         self.units() > 0 && self.0 >> 48 == hash & 0xffff
@@ -247,7 +248,7 @@ impl Entry {
         self.0 as u32 & ((1 << UNIT_BITS) - 1)
     }
 
-    /// Its place's [`bits`](Place::bits).
+    /// Returns the [`bits`](Place::bits) of the record's position.
     #[inline]
     pub fn place(self) -> u64 {
         self.0 & ((1 << PLACE_BITS) - 1)

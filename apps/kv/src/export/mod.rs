@@ -1,13 +1,13 @@
-//! Strings that peers read by themselves, with READs of RDMA: an index and a log in memory that is theirs to read.
+//! RDMA-readable copy of short strings: an index and a log in memory that clients read with RDMA READ.
+//! | file | contents |
+//! |------|----------|
+//! | `format.rs` | memory format |
+//! | `writer.rs` | part of one shard, updated with the shard |
+//! | `reader.rs` | client side: evaluation of the bytes read |
 //!
-//! | file | what is in it |
-//! |------|---------------|
-//! | `format.rs` | how it lies in memory, byte by byte |
-//! | `writer.rs` | a shard's part, kept in step with the shard |
-//! | `reader.rs` | what a peer makes of the bytes that it has read |
-//!
-//! It is a cache of the store, and forgets: what was written long ago, what is long, and what has no place in its bucket. Who does
-//! not find a key there asks for it as ever. What is found is what the key had when its bucket was read.
+//! The export is a cache of the store. It omits old and long strings, and strings without room in their bucket. A
+//! client that does not find a key sends a request for it. A value found is the one that the key had when its bucket
+//! was read.
 
 mod format;
 mod reader;
@@ -24,37 +24,37 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The memory that peers may read, and how what they look for lies in it.
+/// Exported memory and its layout.
 #[derive(Debug)]
 pub struct Export {
     memory: Arc<Published>,
     layout: Layout,
-    /// The shards that have a writer.
+    /// Shards that have a writer.
     written: Box<[AtomicBool]>,
 }
 
 impl Export {
-    /// Nothing yet, laid out as `layout` says, in hugepages if there are.
+    /// Creates an empty export with this layout, in hugepages if available.
     pub fn new(layout: Layout, hugepages: bool) -> io::Result<Self> {
         let bytes = usize::try_from(layout.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Arc::new(Published::new(bytes, hugepages)?);
         Ok(Export { memory, layout, written: (0..layout.shards()).map(|_| AtomicBool::new(false)).collect() })
     }
 
-    /// The memory, to be opened to peers who may read it and do nothing else with it.
+    /// Returns the memory, to be registered for remote reads and nothing else.
     pub fn memory(&self) -> &Arc<Published> {
         &self.memory
     }
 
-    /// What peers must be told beside where the memory is.
+    /// Returns the layout, which clients need in addition to the address.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The one who writes the part of `shard`.
+    /// Returns the writer of the part of `shard`.
     ///
     /// # Panics
-    /// If there is one, or no such shard.
+    /// Panics if the shard has a writer already, or does not exist.
     pub fn writer(&self, shard: usize) -> Writer {
         assert!(!self.written[shard].swap(true, Ordering::Relaxed), "shard {shard} has two writers");
         Writer::new(self.memory.clone(), self.layout, shard)

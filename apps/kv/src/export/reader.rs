@@ -1,48 +1,48 @@
-//! What a peer makes of the bytes that it has read. Whatever they are, it ends; what is found is a part of them.
+//! Client side of an export. For any input the search terminates, and a value found is a part of the record read.
 
 use super::format::{BUCKET, ENTRIES, Entry, FLOOR, HEAD, Layout, UNIT};
 use std::ops::Range;
 
-/// What is to be READ, in bytes from the export's beginning.
+/// Bytes to be READ, relative to the start of the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// From where on.
+    /// Offset.
     pub at: u64,
-    /// How many.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl Layout {
-    /// Where the floors are, which tell what has been flushed.
+    /// Returns the extent of the floors, which reveal flushes.
     pub fn floors(&self) -> Extent {
         Extent { at: self.floor_at(0), len: self.shards() as usize * FLOOR }
     }
 }
 
-/// A record that may be the key's.
+/// Record that may belong to the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     shard: u32,
     pub(super) entry: Entry,
-    /// Where it is.
+    /// Extent of the record.
     pub extent: Extent,
 }
 
-/// What comes next.
+/// Next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// This is to be read, and [looked at](Search::in_record).
+    /// Read this record and [evaluate it](Search::in_record).
     Read(Candidate),
     /// The value is this part of the record.
     Found(Range<usize>),
-    /// It is not there, or has expired by the reader's clock: the server is to be asked.
+    /// The key is absent, or expired by the reader's clock. Send a request to the server.
     Absent,
-    /// What was read was being changed: all is to be read again, the floors as well, from the row on. However often that happens, there may be no
-    /// end to it: the server may be asked any time.
+    /// A concurrent write was seen: repeat the search from the row, including the floors. There is no limit to
+    /// repetitions. A request to the server is possible at any time.
     Retry,
 }
 
-/// A look for a key.
+/// Search for a key.
 ///
 /// ```
 /// # use linerate_kv::export::{Export, Layout, Next, Search};
@@ -77,30 +77,30 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// For `key`, in an export laid out like that.
+    /// Creates a search for `key` in an export with this layout.
     pub fn new(layout: &Layout, key: &'a [u8]) -> Self {
         Search { layout: *layout, key, hash: layout.hash(key) }
     }
 
-    /// What is to be read first.
+    /// Returns the extent to read first.
     pub fn row(&self) -> Extent {
         let len = self.layout.row();
         Extent { at: self.layout.row_of(self.hash) * len as u64, len }
     }
 
-    /// What is to be read as well, after the search has begun and before a record is [looked at](Self::in_record): at the same time
-    /// as the row is best. Searches that have begun may share it.
+    /// Returns the extent of the floors. They are read after the search began and before a record is
+    /// [evaluated](Self::in_record), preferably together with the row. Searches that have begun may share them.
     pub fn floors(&self) -> Extent {
         self.layout.floors()
     }
 
-    /// What to do when `row` has been read there.
+    /// Evaluates the `row`.
     pub fn in_row(&self, row: &[u8]) -> Next {
-        self.from(row, 0)
+        self.search_buckets(row, 0)
     }
 
-    /// What to do when `record` has been read, at `now` milliseconds since 1970; and before it `row`, which led to `candidate`, and any
-    /// time `floors`.
+    /// Evaluates the `record` of `candidate` at `now` milliseconds since 1970. `row` led to the candidate. `floors`
+    /// were read at any time during the search.
     pub fn in_record(&self, candidate: Candidate, record: &[u8], (row, floors): (&[u8], &[u8]), now: u64) -> Next {
         let Candidate { shard, entry, extent } = candidate;
         let Some((check, rest)) = record.split_first_chunk().filter(|_| record.len() == extent.len) else {
@@ -115,7 +115,7 @@ impl<'a> Search<'a> {
         let value_at = HEAD.saturating_add(key);
         let value = value_at..value_at.saturating_add(value);
         if record.get(HEAD..value_at) != Some(self.key) {
-            return self.from(row, shard + 1);
+            return self.search_buckets(row, shard + 1);
         }
         let Some(floor) = self.floor(shard, floors) else { return Next::Retry };
         let place = lens >> 32 << 32 | u64::from(entry.at());
@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
         if is_flushed || has_expired || value.end > record.len() { Next::Absent } else { Next::Found(value) }
     }
 
-    /// The floor of `shard`, if it is whole.
+    /// Returns the floor of `shard` if its hash matches.
     fn floor(&self, shard: u32, floors: &[u8]) -> Option<u64> {
         let (floors, _) = floors.as_chunks::<FLOOR>();
         let (check, floor) = floors.get(shard as usize)?.split_first_chunk()?;
@@ -133,8 +133,8 @@ impl<'a> Search<'a> {
         is_whole.then(|| u64::from_le_bytes(*floor))
     }
 
-    /// What the buckets of `row` say, those of the shards before `first` left out.
-    fn from(&self, row: &[u8], first: u32) -> Next {
+    /// Evaluates the buckets of `row` from the shard `first` on.
+    fn search_buckets(&self, row: &[u8], first: u32) -> Next {
         let (buckets, _) = row.as_chunks::<BUCKET>();
         let number = self.layout.row_of(self.hash);
         let mut is_whole = row.len() == self.layout.row();
@@ -146,25 +146,25 @@ impl<'a> Search<'a> {
                     return Next::Read(Candidate { shard, entry, extent });
                 }
                 Ok(_) => {}
-                Err(Torn) => is_whole = false,
+                Err(HashMismatch) => is_whole = false,
             }
         }
         if is_whole { Next::Absent } else { Next::Retry }
     }
 
-    fn in_bucket(&self, number: u64, bucket: &[u8; BUCKET]) -> Result<Option<Entry>, Torn> {
-        let (check, entries) = bucket.split_first_chunk().ok_or(Torn)?;
-        let entries: &[u8; ENTRIES * 8] = entries.first_chunk().ok_or(Torn)?;
+    fn in_bucket(&self, number: u64, bucket: &[u8; BUCKET]) -> Result<Option<Entry>, HashMismatch> {
+        let (check, entries) = bucket.split_first_chunk().ok_or(HashMismatch)?;
+        let entries: &[u8; ENTRIES * 8] = entries.first_chunk().ok_or(HashMismatch)?;
         if u64::from_le_bytes(*check) != self.layout.check_bucket(number, entries) {
-            return Err(Torn);
+            return Err(HashMismatch);
         }
         let (entries, _) = entries.as_chunks();
         let found = entries.iter().map(|bytes| Entry(u64::from_le_bytes(*bytes))).find(|entry| entry.is_of(self.hash));
-        // No READ goes to where no log is, whatever the server says.
+        // An extent outside the log is never READ, whatever the server writes.
         let is_there = |entry: &Entry| entry.at() + entry.units() <= self.layout.log();
-        if found.as_ref().is_none_or(is_there) { Ok(found) } else { Err(Torn) }
+        if found.as_ref().is_none_or(is_there) { Ok(found) } else { Err(HashMismatch) }
     }
 }
 
-/// What is not whole.
-struct Torn;
+/// Hash mismatch.
+struct HashMismatch;

@@ -1,4 +1,4 @@
-//! What is written is what is read: one after the other, at the same time, and whatever the bytes are.
+//! Tests of writer and reader: sequential, concurrent, and with arbitrary bytes.
 
 mod concurrent;
 mod hostile;
@@ -21,7 +21,7 @@ fn read(export: &Export, extent: Extent) -> Vec<u8> {
     bytes
 }
 
-/// The value of `key` at `now`, if it is found; nobody writes meanwhile, so nothing is read twice.
+/// Returns the value of `key` at `now`. Nothing is written meanwhile, so no read is repeated.
 pub(crate) fn find(export: &Export, key: &[u8], now: u64) -> Option<Vec<u8>> {
     let search = Search::new(export.layout(), key);
     let (row, floors) = (read(export, search.row()), read(export, search.floors()));
@@ -60,7 +60,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Which shard a key is in is any.
+/// The shard of a key is arbitrary.
 fn shard_of(key: u8, layout: &Layout) -> usize {
     usize::from(key / 3) % layout.shards() as usize
 }
@@ -69,7 +69,8 @@ fn name(key: u8) -> Vec<u8> {
     vec![key; 1 + usize::from(key % 41)]
 }
 
-/// Does `steps` and compares all keys after each: what is found is what was set last, and if there is `room`, it is found.
+/// Runs `steps` and compares all keys after each one: a value found is the last one set, and with enough `room` it is
+/// found.
 fn compare(layout: Layout, steps: Vec<Step>, room: bool) -> Result<(), TestCaseError> {
     let (export, mut writers) = export(layout);
     let mut model: HashMap<u8, Vec<u8>> = HashMap::new();
@@ -109,9 +110,9 @@ fn compare(layout: Layout, steps: Vec<Step>, room: bool) -> Result<(), TestCaseE
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Small ones forget and are right: the least log of all goes round every few steps.
+    /// In small exports keys are lost but values are right: the smallest log wraps around every few steps.
     #[test]
-    fn what_is_found_is_what_was_set(
+    fn found_value_is_the_last_one_set(
         steps in prop::collection::vec(steps(), 1..200),
         shards in 1..4u32,
         rows in 1..9u32,
@@ -121,20 +122,20 @@ proptest! {
     }
 
     #[test]
-    fn with_room_all_that_is_not_too_long_is_found(steps in prop::collection::vec(steps(), 1..200), shards in 1..4u32) {
+    fn short_values_are_found_in_large_export(steps in prop::collection::vec(steps(), 1..200), shards in 1..4u32) {
         compare(Layout::new(SEED, shards, 1000, 40_000).unwrap(), steps, true)?;
     }
 }
 
-/// Where records end at the very end of the log, and where the rest of a round is too short for the next.
+/// Records that end exactly at the end of the log, and records that leave a rest too short for the next one.
 #[test]
-fn a_log_goes_round_wherever_its_records_end() {
+fn log_wraps_around_at_any_record_end() {
     for lens in [&[92][..], &[92, 76], &[0, 1, 12, 13, 76], &[33]] {
         let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
         for n in 0..10_000u32 {
             let value = vec![n as u8; lens[n as usize % lens.len()]];
             writers[0].set(&n.to_le_bytes(), &value, None);
-            // Five records of eight units at most, and what is left at the end of a round.
+            // At most five records of eight units fit, plus the rest at the end of a lap.
             for recent in n.saturating_sub(4)..=n {
                 let value = vec![recent as u8; lens[recent as usize % lens.len()]];
                 assert_eq!(find(&export, &recent.to_le_bytes(), 0), Some(value), "{n} {recent}");
@@ -144,7 +145,7 @@ fn a_log_goes_round_wherever_its_records_end() {
 }
 
 #[test]
-fn in_a_full_bucket_what_was_written_last_stays() {
+fn full_bucket_keeps_last_written_keys() {
     let (export, mut writers) = export(Layout::new(SEED, 1, 1, 4096).unwrap());
     for n in 0..1000u32 {
         writers[0].set(&n.to_le_bytes(), b"value", None);
@@ -156,7 +157,7 @@ fn in_a_full_bucket_what_was_written_last_stays() {
 }
 
 #[test]
-fn what_has_expired_by_the_readers_clock_is_asked_for() {
+fn key_expired_by_readers_clock_is_absent() {
     let (export, mut writers) = export(Layout::new(SEED, 1, 10, 100).unwrap());
     writers[0].set(b"key", b"value", Some(1000));
     assert_eq!(find(&export, b"key", 999).as_deref(), Some(&b"value"[..]));
@@ -166,7 +167,7 @@ fn what_has_expired_by_the_readers_clock_is_asked_for() {
 }
 
 #[test]
-fn the_longest_record_is_a_part_of_the_log() {
+fn record_length_is_limited_to_fraction_of_log() {
     for (log, longest) in [(64, 8 * 16 - 32 - 3), (1 << 20, 255 * 16 - 32 - 3)] {
         assert_eq!(Layout::new(SEED, 1, 10, log).unwrap().longest(), longest + 3);
         let (export, mut writers) = export(Layout::new(SEED, 1, 10, log).unwrap());
@@ -177,13 +178,13 @@ fn the_longest_record_is_a_part_of_the_log() {
     }
 }
 
-/// As `format.rs` says it, with hashes that the reference implementation of XXH3 finds.
+/// The hashes come from the reference implementation of XXH3.
 #[test]
-fn it_lies_in_memory_as_it_is_written_down() {
+fn memory_matches_documented_format() {
     let layout = Layout::new(SEED, 2, 3, 64).unwrap();
     assert_eq!(layout.bytes(), 2 * 3 * 64 + 2 * 64 * 16 + 2 * 16);
     let (export, mut writers) = export(layout);
-    // So that it is not the first.
+    // This entry makes the next one not the first of its log.
     writers[1].set(b"another", b"", None);
     writers[1].set(b"key", b"some value", Some(0x0102_0304_0506));
     let hash = 0x9016_9e50_fc3f_b66fu64;
@@ -207,9 +208,9 @@ fn it_lies_in_memory_as_it_is_written_down() {
     assert_eq!(floor[8..], [6, 0, 0, 0, 0, 0, 0, 0]);
 }
 
-/// However much there is, and wherever the log is in its round.
+/// For any number of keys and any position in the log.
 #[test]
-fn a_flush_writes_two_words() {
+fn flush_writes_two_words() {
     let (export, mut writers) = export(Layout::new(SEED, 2, 200, 640).unwrap());
     let memory = export.memory();
     for round in 0..30u32 {
@@ -225,13 +226,13 @@ fn a_flush_writes_two_words() {
     }
 }
 
-/// Places are told apart by fewer bits in entries than in floors.
+/// Entries store fewer bits of a position than floors do.
 #[test]
-fn what_was_flushed_long_ago_does_not_come_back_and_what_came_since_stays() {
+fn flushed_key_stays_absent_and_new_keys_are_found_over_many_laps() {
     let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
     writers[0].set(b"flushed", b"value", None);
     writers[0].clear();
-    // The log goes round some 3000 times, which entries count modulo 1024.
+    // The log wraps around some 3000 times, which entries count modulo 1024.
     for n in 0..40_000u32 {
         writers[0].set(&n.to_le_bytes(), b"value", None);
         assert_eq!(find(&export, b"flushed", 0), None);
@@ -239,9 +240,9 @@ fn what_was_flushed_long_ago_does_not_come_back_and_what_came_since_stays() {
     }
 }
 
-/// The search began before the flush, and read the row then.
+/// The search began, and read the row, before the flush.
 #[test]
-fn what_is_flushed_behind_the_row_is_as_the_floors_say() {
+fn flush_after_reading_row_is_seen_in_floors() {
     let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
     writers[0].set(b"key", b"value", None);
     let search = Search::new(export.layout(), b"key");
@@ -254,7 +255,7 @@ fn what_is_flushed_behind_the_row_is_as_the_floors_say() {
 }
 
 #[test]
-fn a_layout_fits_and_leaves_little() {
+fn layout_fits_and_leaves_little_unused() {
     for (bytes, shards) in [(64 << 20, 1), (64 << 20, 7), (100_000, 3), (5000, 1)] {
         let layout = Layout::fitting(bytes, shards, SEED).unwrap();
         let taken = layout.bytes() as usize;
@@ -265,13 +266,13 @@ fn a_layout_fits_and_leaves_little() {
     for (bytes, shards) in [(0, 1), (1000, 1), (64 << 20, 0), (64 << 20, 257), (usize::MAX, usize::MAX)] {
         assert_eq!(Layout::fitting(bytes, shards, SEED), None);
     }
-    // The logs are as long as they may be.
+    // The log has its maximum length.
     assert_eq!(Layout::fitting(1 << 40, 1, SEED).unwrap().log(), 1 << 30);
 }
 
 #[test]
 #[should_panic(expected = "shard 0 has two writers")]
-fn a_shard_has_one_writer() {
+fn shard_has_one_writer() {
     let (export, _writers) = export(Layout::new(SEED, 1, 1, 64).unwrap());
     let _ = export.writer(0);
 }

@@ -1,37 +1,37 @@
-//! A shard's part of an export.
+//! Writer of the part of one shard.
 
-use super::format::{ENTRIES, Entry, HEAD, LONGEST_BYTES, Layout, PLACE_BITS, Place, UNIT};
+use super::format::{ENTRIES, Entry, HEAD, LONGEST_BYTES, Layout, LogPosition, PLACE_BITS, UNIT};
 use linerate_bypass::Published;
 use std::sync::Arc;
 
-/// Words of a unit.
+/// Words per unit.
 const UNIT_WORDS: usize = UNIT / 8;
-/// Words of a bucket.
+/// Words per bucket.
 const BUCKET_WORDS: usize = 1 + ENTRIES;
 
-/// Who writes a shard's buckets and log.
+/// Writer of the buckets and the log of one shard.
 ///
-/// Whoever reads meanwhile finds a key with what it had before a call or with what it has behind it, or not at all; behind it, not with what
-/// it had before.
+/// A concurrent reader finds a key with its value before or after a call, or not at all. After the call it does not
+/// find the old value.
 #[derive(Debug)]
 pub struct Writer {
     memory: Arc<Published>,
     layout: Layout,
     shard: u32,
-    /// The first word of the log.
+    /// First word of the log.
     log: usize,
-    /// Where the next record comes, and where the oldest is. All that entries lead to lies between.
-    head: Place,
-    tail: Place,
-    /// Where the records of the round before end.
+    /// Positions of the next record and of the oldest one. All records that entries refer to are between them.
+    head: LogPosition,
+    tail: LogPosition,
+    /// End of the records of the preceding lap.
     end: u32,
-    /// Where the first record is that was not flushed.
-    floor: Place,
-    /// A record before it is in the log.
+    /// Position of the first record that was not flushed.
+    floor: LogPosition,
+    /// Buffer in which a record is assembled.
     record: Box<[u8; LONGEST_BYTES]>,
 }
 
-/// A bucket as it was found.
+/// Entries of a bucket.
 struct Bucket {
     number: u64,
     entries: [Entry; ENTRIES],
@@ -40,7 +40,7 @@ struct Bucket {
 impl Writer {
     pub(super) fn new(memory: Arc<Published>, layout: Layout, shard: usize) -> Self {
         let shard = shard as u32;
-        let start = Place { lap: 0, at: 0 };
+        let start = LogPosition { lap: 0, at: 0 };
         let log = (layout.log_at(shard) / 8) as usize;
         let record = Box::new([0; LONGEST_BYTES]);
         let mut writer = Writer { memory, layout, shard, log, head: start, tail: start, end: 0, floor: start, record };
@@ -49,11 +49,12 @@ impl Writer {
         writer
     }
 
-    /// `key` has `value` from now on, until `expires_at` milliseconds since 1970. It is not found if it is too long.
+    /// Stores `value` under `key` until `expires_at` milliseconds since 1970. A pair that is too long is removed
+    /// instead.
     pub fn set(&mut self, key: &[u8], value: &[u8], expires_at: Option<u64>) {
         let Some(units) = self.layout.units(key.len(), value.len()) else { return self.remove(key) };
         let hash = self.layout.hash(key);
-        self.ask_for_bucket(hash);
+        self.prefetch_bucket(hash);
         let place = self.make_room(units);
         let entry = Entry::new(hash, units, place);
         let record = &mut self.record[..units as usize * UNIT];
@@ -72,19 +73,19 @@ impl Writer {
         self.memory.write(self.word_of(place.at), &self.record[..units as usize * UNIT]);
 
         let bucket = self.bucket(hash);
-        // What goes if there is no room is what would go next.
+        // If the bucket is full, the oldest record's entry is replaced, which would be overwritten next anyway.
         let slot = bucket.find(|its| its.is_of(hash)).or_else(|| bucket.find(|its| its == Entry::EMPTY));
         let slot = slot.unwrap_or_else(|| bucket.oldest(place));
         self.put(bucket, slot, entry);
     }
 
-    /// Asks for the bucket of `key`, so that it is here when the key is set.
+    /// Prefetches the bucket of `key` for a later [`set`](Self::set).
     #[inline]
     pub fn prefetch(&self, key: &[u8]) {
-        self.ask_for_bucket(self.layout.hash(key));
+        self.prefetch_bucket(self.layout.hash(key));
     }
 
-    /// `key` is not found any more.
+    /// Removes `key`.
     pub fn remove(&mut self, key: &[u8]) {
         let hash = self.layout.hash(key);
         let bucket = self.bucket(hash);
@@ -93,14 +94,14 @@ impl Writer {
         }
     }
 
-    /// Nothing is found any more. It takes the same short time however much there was: entries stay, and lead to what does not count
-    /// until its place in the log is needed.
+    /// Removes all keys in constant time: the entries remain, and refer to records below the floor until those are
+    /// overwritten.
     pub fn clear(&mut self) {
         self.raise_floor(self.head);
     }
 
-    /// Records before `place` do not count any more.
-    fn raise_floor(&mut self, place: Place) {
+    /// Invalidates the records before `place`.
+    fn raise_floor(&mut self, place: LogPosition) {
         self.floor = place;
         let (word, number) = ((self.layout.floor_at(self.shard) / 8) as usize, place.number());
         self.memory.store(word + 1, number);
@@ -118,29 +119,29 @@ impl Writer {
         }
     }
 
-    /// The place of a record of so many units, which nothing leads to any more.
-    fn make_room(&mut self, units: u32) -> Place {
+    /// Returns the position for a record of `units` units, after removing all entries that refer there.
+    fn make_room(&mut self, units: u32) -> LogPosition {
         if self.head.at + units > self.layout.log() {
             while self.tail.lap < self.head.lap {
-                self.drop_oldest();
+                self.remove_oldest();
             }
             self.end = self.head.at;
-            self.head = Place { lap: self.head.lap + 1, at: 0 };
-            // So that it does not stay so far behind that it would be taken for one to come.
+            self.head = LogPosition { lap: self.head.lap + 1, at: 0 };
+            // A floor far behind would later compare as ahead.
             self.raise_floor(self.floor.max(self.tail));
         }
         while self.tail.lap < self.head.lap && self.tail.at < self.head.at + units {
-            self.drop_oldest();
+            self.remove_oldest();
         }
         let place = self.head;
         self.head.at += units;
         place
     }
 
-    /// The oldest record, of the round before, is not found any more.
-    fn drop_oldest(&mut self) {
+    /// Removes the entry of the oldest record, which is from the preceding lap.
+    fn remove_oldest(&mut self) {
         if self.tail.at == self.end {
-            self.tail = Place { lap: self.tail.lap + 1, at: 0 };
+            self.tail = LogPosition { lap: self.tail.lap + 1, at: 0 };
             return;
         }
         let word = self.word_of(self.tail.at);
@@ -153,22 +154,22 @@ impl Writer {
         let units = self.layout.units(lens as u16 as usize, (lens >> 16) as u16 as usize);
         self.tail.at += units.expect("what is in the log went into it");
         if self.tail.at != self.end {
-            // When its turn comes, its bucket will have come.
-            self.ask_for_bucket(self.memory.load(self.word_of(self.tail.at) + 1));
+            // Prefetch the bucket for the next call.
+            self.prefetch_bucket(self.memory.load(self.word_of(self.tail.at) + 1));
         }
     }
 
-    /// The word of the log's unit `at`.
+    /// Returns the word of the log unit `at`.
     fn word_of(&self, at: u32) -> usize {
         self.log + at as usize * UNIT_WORDS
     }
 
-    /// The number of the bucket of keys of this hash.
+    /// Returns the number of the bucket for keys with this hash.
     fn number_of(&self, hash: u64) -> u64 {
         self.layout.bucket(self.layout.row_of(hash), self.shard)
     }
 
-    fn ask_for_bucket(&self, hash: u64) {
+    fn prefetch_bucket(&self, hash: u64) {
         self.memory.prefetch(self.number_of(hash) as usize * BUCKET_WORDS);
     }
 
@@ -178,7 +179,7 @@ impl Writer {
         Bucket { number, entries: std::array::from_fn(|slot| Entry(self.memory.load(first + slot))) }
     }
 
-    /// `entry` takes the place of the one in `slot`.
+    /// Replaces the entry in `slot`.
     fn put(&self, mut bucket: Bucket, slot: usize, entry: Entry) {
         bucket.entries[slot] = entry;
         let mut bytes = [0; ENTRIES * 8];
@@ -199,8 +200,8 @@ impl Bucket {
         self.entries.iter().position(|entry| is_it(*entry))
     }
 
-    /// The slot of the entry whose record is the oldest at the time of `now`.
-    fn oldest(&self, now: Place) -> usize {
+    /// Returns the slot whose record is the oldest at the position `now`.
+    fn oldest(&self, now: LogPosition) -> usize {
         let age = |entry: &Entry| now.bits().wrapping_sub(entry.place()) << (64 - PLACE_BITS);
         let ages = self.entries.iter().map(age);
         ages.enumerate().max_by_key(|(_, age)| *age).map_or(0, |(slot, _)| slot)

@@ -1,8 +1,8 @@
-//! Keys of any bytes, as they are sent in a line: in base64 (RFC 4648 §4).
+//! Base64 (RFC 4648 §4), which carries binary keys in meta commands.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The value of each digit, and of what is none.
+/// Value of each digit, or [`NONE`].
 const VALUES: [u8; 256] = {
     let mut values = [NONE; 256];
     let mut n = 0;
@@ -14,7 +14,8 @@ const VALUES: [u8; 256] = {
 };
 const NONE: u8 = 0xff;
 
-/// The bytes that `text` stands for, in `out`, which has room for three of four; `None` if it does for none.
+/// Decodes `text` into `out`, which must have three bytes for every four characters. Returns `None` if `text` is not
+/// valid base64.
 pub(super) fn decode<'o>(text: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     let (quads, []) = text.as_chunks::<4>() else { return None };
     let (last, whole) = quads.split_last()?;
@@ -31,7 +32,7 @@ pub(super) fn decode<'o>(text: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
         Some(())
     };
     whole.iter().try_for_each(|quad| group(*quad))?;
-    // What the bits are that are left over, memcached does not ask.
+    // Like memcached, ignore the unused bits.
     let missing = match last {
         [a, b, b'=', b'='] => group([*a, *b, b'A', b'A']).map(|()| 2),
         [a, b, c, b'='] => group([*a, *b, *c, b'A']).map(|()| 1),
@@ -40,7 +41,7 @@ pub(super) fn decode<'o>(text: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     Some(&out[..len - missing])
 }
 
-/// Gives `put` the text that stands for `bytes`, piece by piece.
+/// Encodes `bytes` and passes the text to `put` in pieces.
 pub(super) fn encode(bytes: &[u8], mut put: impl FnMut(&[u8])) {
     for group in bytes.chunks(3) {
         let [a, b, c] = [0, 1, 2].map(|n| u32::from(*group.get(n).unwrap_or(&0)));
@@ -64,14 +65,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(bytes in prop::collection::vec(any::<u8>(), 1..60)) {
+        fn encoded_bytes_are_decoded(bytes in prop::collection::vec(any::<u8>(), 1..60)) {
             let mut out = [0; 64];
             prop_assert_eq!(decode(&encoded(&bytes), &mut out), Some(&bytes[..]));
         }
     }
 
     #[test]
-    fn the_rfc_has_these_examples() {
+    fn examples_of_rfc_4648_match() {
         for (bytes, text) in
             [("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")]
         {
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_base64_is_no_key() {
+    fn invalid_base64_is_rejected() {
         for wrong in ["", "Zg", "Zg=", "Z===", "====", "Zg==Zg==", "Zm9!", "Zm=v", "Zm9v\0"] {
             assert_eq!(decode(wrong.as_bytes(), &mut [0; 16]), None, "{wrong:?}");
         }

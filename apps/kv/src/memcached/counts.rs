@@ -1,10 +1,10 @@
-//! What a worker counts while it runs requests.
+//! Counters of the memcached protocol.
 
 use std::ops::{AddAssign, Index, IndexMut, SubAssign};
 
-/// Something that is counted.
+/// Counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "memcached's names, which its documentation explains; the others are explained")]
+#[expect(missing_docs, reason = "names of memcached, explained in its documentation; the others are documented here")]
 pub enum Count {
     CmdGet,
     CmdSet,
@@ -27,15 +27,15 @@ pub enum Count {
     StoreTooLarge,
     StoreNoMemory,
     TotalItems,
-    /// Datagrams with requests that were run.
+    /// Datagrams whose requests were run.
     UdpRequests,
-    /// Datagrams that were no requests, and were not answered.
+    /// Datagrams without valid requests, which get no reply.
     UdpIgnored,
-    /// Datagrams that there was no room for: requests that were not run, and parts of answers that were not sent.
+    /// Datagrams for which there was no room: requests not run, and parts of replies not sent.
     UdpDropped,
 }
 
-/// How `stats` calls them, in their order.
+/// Names in the reply to `stats`, in the order of [`Count`].
 const NAMES: [&str; Count::UdpDropped as usize + 1] = [
     "cmd_get",
     "cmd_set",
@@ -63,18 +63,18 @@ const NAMES: [&str; Count::UdpDropped as usize + 1] = [
     "udp_dropped",
 ];
 
-/// How often each happened.
+/// Counter values.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts([u64; NAMES.len()]);
 
 impl Counts {
-    /// It happened once more.
+    /// Increments the counter `what`.
     #[inline]
     pub fn add(&mut self, what: Count) {
         self[what] += 1;
     }
 
-    /// Keys that were fetched, stored, deleted and counted up or down, found or not.
+    /// Returns the number of keys fetched, stored, deleted, incremented or decremented, found or not.
     pub fn keys(&self) -> u64 {
         let each = [
             Count::CmdGet,
@@ -89,7 +89,7 @@ impl Counts {
         each.into_iter().map(|what| self[what]).sum()
     }
 
-    /// All of them, by their names.
+    /// Returns the counters with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.0)
     }
@@ -110,7 +110,7 @@ impl IndexMut<Count> for Counts {
 }
 
 impl SubAssign for Counts {
-    /// Nothing becomes less than 0.
+    /// Saturates at 0.
     fn sub_assign(&mut self, other: Counts) {
         self.0.iter_mut().zip(other.0).for_each(|(count, less)| *count = count.saturating_sub(less));
     }

@@ -1,8 +1,8 @@
-//! What requests do, and what is answered.
+//! Execution of requests.
 
 use super::line::{DIGITS, Line, digits};
-use super::put::{self, Counted, Done, Put};
-use super::request::{Command, How, Request};
+use super::put::{self, CountResult, Put, StoreResult};
+use super::request::{Command, Request, StoreMode};
 use super::words::{Words, expires_at, expiry};
 use super::{Count, Counts, Data, Limits, SPACE, Server, meta, stats};
 use crate::shards::Shards;
@@ -12,46 +12,46 @@ use crate::store::{Error, Key};
 pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 pub(super) const NO_MEMORY_TO_STORE: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-pub(super) const UNENDED: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+pub(super) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 pub(super) const NO_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 
-/// What a request is run with.
+/// Environment of a request.
 pub struct Context<'c, 's> {
-    /// The shards of its keys, or all if it [needs all](Request::needs_all).
+    /// Shards of its keys, or all shards if it [needs all](Request::needs_all).
     pub shards: &'c mut Shards<'s>,
-    /// The server as a whole.
+    /// Interface to the server.
     pub server: &'c mut dyn Server,
-    /// What this worker counts.
+    /// Counters of the worker.
     pub counts: &'c mut Counts,
-    /// What a request may be.
+    /// Limits of requests.
     pub limits: Limits,
     /// Milliseconds since 1970.
     pub now: u64,
 }
 
 impl Context<'_, '_> {
-    /// `bytes` as a key of memcached clients.
+    /// Returns `bytes` as a key of memcached clients.
     #[inline]
     pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         self.shards.key(SPACE, bytes)
     }
 }
 
-/// What becomes of the connection.
+/// Outcome of a request for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// It goes on.
+    /// It continues.
     On,
-    /// It is closed.
+    /// It closes.
     Close,
-    /// It is reset, and replies that are not sent yet are dropped: the client sent an HTTP request.
+    /// It is reset and unsent replies are dropped, because the client sent an HTTP request.
     Reset,
 }
 
-/// Runs `request` with its `data`, and answers.
+/// Runs `request` with its `data` and writes the reply.
 pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) -> Flow {
     let answer: &[u8] = match request.command {
-        Command::Say(what) => {
+        Command::Reply(what) => {
             sink.put(what.as_bytes());
             return Flow::On;
         }
@@ -66,16 +66,16 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
         Command::Count { key, up, by } => {
             let key = cx.key(key);
             match put::count(cx, &key, up, by, None) {
-                Counted::To(number, _) if !request.quiet => {
+                CountResult::To(number, _) if !request.quiet => {
                     let mut room = [0; DIGITS];
                     sink.put(Line::new(digits(number, &mut room)).put(b"\r\n").bytes());
                     return Flow::On;
                 }
-                Counted::To(..) => b"",
-                Counted::NotFound => b"NOT_FOUND\r\n",
-                Counted::Exists => b"EXISTS\r\n",
-                Counted::NoNumber => NO_NUMBER,
-                Counted::Full => NO_MEMORY,
+                CountResult::To(..) => b"",
+                CountResult::NotFound => b"NOT_FOUND\r\n",
+                CountResult::Exists => b"EXISTS\r\n",
+                CountResult::NoNumber => NO_NUMBER,
+                CountResult::Full => NO_MEMORY,
             }
         }
         Command::Delete(key) => {
@@ -94,7 +94,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
             b"OK\r\n"
         }
         Command::Stats(words) => {
-            stats::answer(words, cx, sink);
+            stats::stats(words, cx, sink);
             return Flow::On;
         }
         Command::Quit => return Flow::Close,
@@ -128,12 +128,12 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
 
 fn get(keys: Words<'_>, cas: bool, expires: Option<i32>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
     if keys.count() > 1 {
-        cx.shards.fetch_ahead(keys.map(|name| cx.key(name).hash()));
+        cx.shards.prefetch_items(keys.map(|name| cx.key(name).hash()));
     }
     for name in keys {
         let key = cx.key(name);
         if let Some(seconds) = expires {
-            // What expires at once is shown once more.
+            // A value that expires at once is returned a last time.
             let goes = expires_at(seconds, cx.now).is_some_and(|at| at <= cx.now);
             if goes {
                 get_one(&key, cas, cx, sink);
@@ -174,17 +174,17 @@ fn get_one(key: &Key, cas: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink)
 fn store(key: &[u8], put: &Put, data: Data<'_>, cx: &mut Context<'_, '_>) -> &'static [u8] {
     let key = cx.key(key);
     match put::put(cx, &key, put, data) {
-        Done::Stored(_) => b"STORED\r\n",
-        Done::NotStored => b"NOT_STORED\r\n",
-        Done::Exists => b"EXISTS\r\n",
-        Done::NotFound => b"NOT_FOUND\r\n",
-        Done::Unended => UNENDED,
-        done @ (Done::TooLarge | Done::Full) => {
-            // What was to be replaced is not what the client wants to find.
-            if put.how == How::Set && put.cas.is_none() {
+        StoreResult::Stored(_) => b"STORED\r\n",
+        StoreResult::NotStored => b"NOT_STORED\r\n",
+        StoreResult::Exists => b"EXISTS\r\n",
+        StoreResult::NotFound => b"NOT_FOUND\r\n",
+        StoreResult::Unended => BAD_CHUNK,
+        done @ (StoreResult::TooLarge | StoreResult::Full) => {
+            // The client must not find the value it wanted to replace.
+            if put.how == StoreMode::Set && put.cas.is_none() {
                 cx.shards.of(&key).remove(&key, cx.now);
             }
-            if done == Done::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE }
+            if done == StoreResult::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE }
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Meta commands: a line of a key and of flags, each a letter that may have a token behind it.
+//! Parsing of meta commands: a key and flags, each a letter with an optional token.
 
-use super::request::{BAD_LINE, Body, Command, ERROR, How, Request, body};
+use super::request::{BAD_LINE, Body, Command, ERROR, Request, StoreMode, body};
 use super::words::{Words, length, signed, unsigned};
 use super::{KEY, Limits, base64};
 
-/// Words that a line may have.
+/// Limit of words in a line.
 const WORDS: usize = 19;
-/// Bytes of the longest opaque token, and of the letter in front of it.
+/// Limit of the `O` flag, letter and opaque token.
 const OPAQUE: usize = 32;
 
 const DUPLICATE: &str = "CLIENT_ERROR duplicate flag\r\n";
 const INVALID: &str = "CLIENT_ERROR invalid flag\r\n";
-const NEITHER: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
+const INVALID_OR_DUPLICATE: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format\r\n";
 const BAD_KEY: &str = "CLIENT_ERROR error decoding key\r\n";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta value\r\n";
@@ -23,18 +23,18 @@ const LONG_OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";
 const TOO_MANY: &str = "CLIENT_ERROR options flags too long\r\n";
 const TOO_MANY_TO_GET: &str = "CLIENT_ERROR options flags are too long\r\n";
 
-/// What a meta command says.
+/// Key and flags of a meta command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meta<'a> {
-    /// The key as it was sent.
+    /// Key as sent.
     name: &'a [u8],
-    /// Its flags, in order.
+    /// Flags in order.
     pub flags: Words<'a>,
-    /// `b`: the key is sent in base64.
+    /// `b`: the key is encoded in base64.
     pub binary: bool,
     /// `v`
     pub value: bool,
-    /// `u`: it is no use of the item.
+    /// `u`: do not record a use.
     pub unused: bool,
     /// `I`
     pub invalidate: bool,
@@ -76,7 +76,7 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// Its key, in `room` if it is sent in base64.
+    /// Returns the key, decoded into `room` if it is encoded.
     pub fn key<'k>(&self, room: &'k mut [u8; KEY]) -> &'k [u8]
     where
         'a: 'k,
@@ -84,7 +84,7 @@ impl<'a> Meta<'a> {
         if self.binary { base64::decode(self.name, room).unwrap_or_default() } else { self.name }
     }
 
-    /// Reads the flags. Returns whether replies are to be few.
+    /// Parses the flags. Returns true for quiet mode.
     fn read(&mut self) -> Result<bool, &'static str> {
         let mut seen = [false; 127];
         let mut wrong = None;
@@ -95,7 +95,7 @@ impl<'a> Meta<'a> {
                 Some(seen) if !*seen => *seen = true,
                 _ => return Err(DUPLICATE),
             }
-            // The last that is wrong is what is said.
+            // The last error is reported.
             let time = |place: &mut Option<i32>| {
                 *place = signed(token);
                 place.is_none().then_some(BAD_TOKEN)
@@ -157,9 +157,9 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// The request that the words behind `verb` are, and what follows.
+/// Parses the `words` behind `verb`. Returns the request and the kind of its body.
 pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
-    let said = |what| (Request { command: Command::Say(what), quiet: false }, Body::None);
+    let said = |what| (Request { command: Command::Reply(what), quiet: false }, Body::None);
     let all = words;
     let Some(name) = words.next() else {
         return said(if verb == b"me" { BAD_LINE } else { ERROR });
@@ -170,7 +170,7 @@ pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (R
     if verb == b"me" {
         return debug(name, words);
     }
-    // Words are counted only where there are flags.
+    // Counting is needed only if there are flags.
     if !words.0.is_empty() && all.count() >= WORDS {
         return said(if verb == b"mg" { TOO_MANY_TO_GET } else { TOO_MANY });
     }
@@ -180,7 +180,7 @@ pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (R
     let mut meta = Meta::new(name, words);
     let (quiet, command) = match (verb, meta.read(), meta.mode) {
         (b"mg", Err(why), _) => return said(why),
-        (_, Err(_), _) => return said(NEITHER),
+        (_, Err(_), _) => return said(INVALID_OR_DUPLICATE),
         (b"mg", Ok(quiet), _) => (quiet, Command::MetaGet(meta)),
         (b"md", Ok(quiet), _) => (quiet, Command::MetaDelete(meta)),
         (_, Ok(quiet), None | Some(b'I' | b'+')) => (quiet, Command::MetaCount(meta, true)),
@@ -194,22 +194,22 @@ pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (R
 }
 
 fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
-    let said = |what, body| (Request { command: Command::Say(what), quiet: false }, body);
+    let said = |what, body| (Request { command: Command::Reply(what), quiet: false }, body);
     let Some(len) = words.next().and_then(length) else { return said(BAD_LINE, Body::None) };
     let mut meta = Meta::new(name, words);
     let read = meta.read();
     let how = match meta.mode {
-        None | Some(b'S') => Some(How::Set),
-        Some(b'E') => Some(How::Add),
-        Some(b'R') => Some(How::Replace),
-        Some(b'A') => Some(How::Append),
-        Some(b'P') => Some(How::Prepend),
+        None | Some(b'S') => Some(StoreMode::Set),
+        Some(b'E') => Some(StoreMode::Add),
+        Some(b'R') => Some(StoreMode::Replace),
+        Some(b'A') => Some(StoreMode::Append),
+        Some(b'P') => Some(StoreMode::Prepend),
         Some(_) => None,
     };
     match (read, how) {
-        (Err(why), _) => said(why, Body::Refused(len)),
-        (_, None) => said(NO_SET_MODE, Body::Refused(len)),
-        _ if meta.has_long_opaque() => said(LONG_OPAQUE, Body::Refused(len)),
+        (Err(why), _) => said(why, Body::Skip(len)),
+        (_, None) => said(NO_SET_MODE, Body::Skip(len)),
+        _ if meta.has_long_opaque() => said(LONG_OPAQUE, Body::Skip(len)),
         (Ok(quiet), Some(how)) => {
             let body = body(meta.key(&mut [0; KEY]).len(), meta.client_flags, len, limits);
             (Request { command: Command::MetaSet(meta, how), quiet }, body)
@@ -217,11 +217,11 @@ fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a
     }
 }
 
-/// `me`, of whose words only a `b` behind the key says anything.
+/// Parses `me`, whose only flag is a `b` behind the key.
 fn debug<'a>(name: &'a [u8], mut words: Words<'a>) -> (Request<'a>, Body) {
     let mut meta = Meta::new(name, words);
     meta.binary = words.next() == Some(b"b");
     let is_key = !meta.binary || base64::decode(name, &mut [0; KEY]).is_some();
-    let command = if is_key { Command::MetaDebug(meta) } else { Command::Say(BAD_LINE) };
+    let command = if is_key { Command::MetaDebug(meta) } else { Command::Reply(BAD_LINE) };
     (Request { command, quiet: false }, Body::None)
 }

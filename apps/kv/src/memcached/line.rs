@@ -1,16 +1,16 @@
-//! Lines of replies.
+//! Reply lines.
 
-/// Bytes of the longest: a key of 250 bytes, an opaque token of 31, and a number behind each of the other flags.
+/// Limit of a line: a key of 250 bytes, an opaque token of 31, and a number for each of the other flags.
 const LONGEST: usize = 512;
 
-/// A line that is put together, so that it goes out in one piece.
+/// Buffer that assembles a line, so that it is written in one piece.
 pub(super) struct Line {
     bytes: [u8; LONGEST],
     len: usize,
 }
 
 impl Line {
-    /// One that begins so.
+    /// Creates a line that starts with `start`.
     #[inline]
     pub fn new(start: &[u8]) -> Self {
         let mut line = Line { bytes: [0; LONGEST], len: 0 };
@@ -18,7 +18,7 @@ impl Line {
         line
     }
 
-    /// Adds `bytes`, as many as there is room for.
+    /// Appends `bytes` as far as there is room.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
         let room = &mut self.bytes[self.len..];
@@ -29,7 +29,7 @@ impl Line {
         self
     }
 
-    /// Adds a number.
+    /// Appends a number.
     #[inline]
     pub fn number(&mut self, number: u64) -> &mut Self {
         self.put(digits(number, &mut [0; DIGITS]))
@@ -41,10 +41,10 @@ impl Line {
     }
 }
 
-/// Digits of the longest number.
+/// Digits of the largest number.
 pub(super) const DIGITS: usize = 20;
 
-/// The digits of `number`, in `room`.
+/// Formats `number` into `room`.
 #[inline]
 pub(super) fn digits(mut number: u64, room: &mut [u8; DIGITS]) -> &[u8] {
     let mut from = DIGITS;
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_in_full() {
+    fn numbers_are_written_in_decimal() {
         for number in [0, 9, 10, 12_345, u64::MAX] {
             assert_eq!(Line::new(b"").number(number).bytes(), number.to_string().as_bytes());
         }

@@ -1,10 +1,10 @@
-//! What meta commands do, and what is answered.
+//! Execution of meta commands.
 
-use super::execute::{NO_MEMORY, NO_MEMORY_TO_STORE, NO_NUMBER, TOO_LARGE, UNENDED};
+use super::execute::{BAD_CHUNK, NO_MEMORY, NO_MEMORY_TO_STORE, NO_NUMBER, TOO_LARGE};
 use super::flags::Meta;
 use super::line::{DIGITS, Line, digits};
-use super::put::{self, BINARY, Counted, Done, FETCHED, Put, STALE, WON};
-use super::request::{How, size};
+use super::put::{self, BINARY, CountResult, FETCHED, Put, STALE, StoreResult, WON};
+use super::request::{StoreMode, size};
 use super::words::{expires_at, expiry, seconds_left};
 use super::{Context, Count, Data, KEY, base64};
 use crate::sink::Sink;
@@ -12,15 +12,15 @@ use crate::store::{Expiry, ItemMeta, Key, Store, Str};
 
 const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
 
-/// An item as `mg` finds it, and what it changes.
+/// Item of an `mg`.
 struct Item {
     meta: ItemMeta,
     len: usize,
     idle: u64,
     expires_at: Option<u64>,
-    /// Whether it is there for this request only.
+    /// The request created the item.
     is_new: bool,
-    /// Whether the client is to replace it.
+    /// The client is to recache the item.
     won: bool,
 }
 
@@ -85,7 +85,7 @@ fn answer(meta: &Meta<'_>, line: &Line, value: Str<'_>, sink: &mut impl Sink) {
     }
 }
 
-/// Adds to `line` what the flags ask for, which do in their order what they do, and the end of the line.
+/// Evaluates the flags in order and appends their results and the line end to `line`.
 fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Line) {
     let had_won = !item.is_new && item.meta.marks & WON != 0;
     let is_stale = item.meta.marks & STALE != 0;
@@ -116,7 +116,7 @@ fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Li
     line.put(b"\r\n");
 }
 
-/// Adds what `flag` asks to be sent back.
+/// Appends the flags that are returned unchanged.
 fn echo(flag: &[u8], key: &Key, binary: bool, line: &mut Line) {
     match flag[0] {
         b'O' => _ = line.put(b" ").put(flag),
@@ -137,8 +137,8 @@ fn put_expiry(at: Option<u64>, now: u64, line: &mut Line) {
     };
 }
 
-/// Answers `code`, and what is asked to be sent back.
-fn say(code: &[u8], meta: &Meta<'_>, key: &Key, sink: &mut impl Sink) {
+/// Replies with `code` and the returned flags.
+fn reply_code(code: &[u8], meta: &Meta<'_>, key: &Key, sink: &mut impl Sink) {
     let mut line = Line::new(code);
     meta.flags.for_each(|flag| echo(flag, key, meta.binary, &mut line));
     sink.put(line.put(b"\r\n").bytes());
@@ -146,13 +146,13 @@ fn say(code: &[u8], meta: &Meta<'_>, key: &Key, sink: &mut impl Sink) {
 
 fn missed(meta: &Meta<'_>, quiet: bool, key: &Key, sink: &mut impl Sink) {
     if !quiet {
-        say(b"EN", meta, key, sink);
+        reply_code(b"EN", meta, key, sink);
     }
 }
 
 pub(super) fn set(
     meta: &Meta<'_>,
-    how: How,
+    how: StoreMode,
     quiet: bool,
     data: Data<'_>,
     cx: &mut Context<'_, '_>,
@@ -170,16 +170,16 @@ pub(super) fn set(
         may_be_stale: meta.invalidate,
     };
     let (code, cas) = match put::put(cx, &key, &put, data) {
-        Done::Stored(_) if quiet => return,
-        Done::Stored(cas) => (b"HD", cas),
-        Done::NotStored => (b"NS", 0),
-        Done::Exists => (b"EX", 0),
-        Done::NotFound => (b"NF", 0),
-        Done::Unended => return sink.put(UNENDED),
-        done @ (Done::TooLarge | Done::Full) => {
-            // What was to be replaced is not what the client wants to find.
+        StoreResult::Stored(_) if quiet => return,
+        StoreResult::Stored(cas) => (b"HD", cas),
+        StoreResult::NotStored => (b"NS", 0),
+        StoreResult::Exists => (b"EX", 0),
+        StoreResult::NotFound => (b"NF", 0),
+        StoreResult::Unended => return sink.put(BAD_CHUNK),
+        done @ (StoreResult::TooLarge | StoreResult::Full) => {
+            // The client must not find the value it wanted to replace.
             cx.shards.of(&key).remove(&key, cx.now);
-            return sink.put(if done == Done::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE });
+            return sink.put(if done == StoreResult::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE });
         }
     };
     let mut line = Line::new(code);
@@ -223,7 +223,7 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
             b"HD"
         }
     };
-    say(code, meta, &key, sink);
+    reply_code(code, meta, &key, sink);
 }
 
 pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
@@ -235,18 +235,18 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     let store = cx.shards.of(&key);
     let mut digits_room = [0; DIGITS];
     let (number, cas, is_new) = match counted {
-        Counted::To(number, cas) => (number, cas, false),
-        Counted::NotFound if meta.vivify.is_none() => return say(b"NF", meta, &key, sink),
-        Counted::NotFound => {
+        CountResult::To(number, cas) => (number, cas, false),
+        CountResult::NotFound if meta.vivify.is_none() => return reply_code(b"NF", meta, &key, sink),
+        CountResult::NotFound => {
             let initial = digits(meta.initial, &mut digits_room);
             let Ok(cas) = store.set_with_meta(&key, initial, 0, 0, Expiry::Never, now) else {
                 return sink.put(NO_MEMORY_TO_COUNT);
             };
             (meta.initial, cas, true)
         }
-        Counted::Exists => return say(b"EX", meta, &key, sink),
-        Counted::NoNumber => return sink.put(NO_NUMBER),
-        Counted::Full => return sink.put(NO_MEMORY),
+        CountResult::Exists => return reply_code(b"EX", meta, &key, sink),
+        CountResult::NoNumber => return sink.put(NO_NUMBER),
+        CountResult::Full => return sink.put(NO_MEMORY),
     };
     let digits = digits(number, &mut digits_room);
     let mut line = Line::new(b"");
@@ -292,7 +292,7 @@ pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl S
     } else {
         line.put(key.bytes);
     }
-    // Seconds are counted towards the end.
+    // Expiry times are shown as negative seconds left.
     let left = found.expires_at.map_or(1, |at| seconds_left(at, now));
     line.put(b" exp=-").number(left).put(b" la=").number(found.idle);
     line.put(b" cas=").number(found.meta.cas).put(b" fetch=");

@@ -1,40 +1,40 @@
-//! Changes of what is stored, which text commands and meta commands have in common.
+//! Storage operations common to text commands and meta commands.
 
 use super::line::{DIGITS, digits};
-use super::request::{How, size};
+use super::request::{StoreMode, size};
 use super::words::unsigned;
 use super::{Context, Count, Data};
 use crate::store::{Error, Expiry, ItemMeta, Key, Store, Str, Value};
 
-/// A client has fetched it.
+/// A client has fetched the item.
 pub(super) const FETCHED: u8 = 1;
-/// It is to be replaced, and may be used until then.
+/// The item is stale: usable until a client recaches it.
 pub(super) const STALE: u8 = 2;
-/// A client has been told to replace it.
+/// A client was told to recache the item.
 pub(super) const WON: u8 = 4;
-/// Its key is sent in base64.
+/// The key was sent in base64.
 pub(super) const BINARY: u8 = 8;
 
-/// Spaces behind a number that has become shorter.
+/// Number of spaces written at a time behind a number that became shorter.
 const PADDING: usize = 32;
 
-/// What is to be put under a key.
+/// Parameters of a store operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Put {
-    pub how: How,
+    pub how: StoreMode,
     pub flags: u32,
     pub marks: u8,
     pub expiry: Expiry,
-    /// It is put there only if this is the number of what is there,
+    /// Required CAS value of the present item.
     pub cas: Option<u64>,
-    /// or if a later one is, and it is stale then and expires when what was there would have.
+    /// Also store if the present item is newer, marked as stale and with the present expiry time.
     pub may_be_stale: bool,
 }
 
-/// What came of it.
+/// Result of a store operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Done {
-    /// It is there, and has this number.
+pub(super) enum StoreResult {
+    /// Stored with this CAS value.
     Stored(u64),
     NotStored,
     Exists,
@@ -44,70 +44,72 @@ pub(super) enum Done {
     Full,
 }
 
-/// Puts `data` under `key`.
-pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>) -> Done {
+/// Stores `data` under `key`.
+pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>) -> StoreResult {
     let now = cx.now;
     let largest = cx.limits.item;
     let store = cx.shards.of(key);
     let value = match data {
         Data::Short(bytes) => Value::Short(bytes),
         Data::Long(long) => Value::Long(long),
-        Data::Unended => return Done::Unended,
+        Data::Unended => return StoreResult::Unended,
         Data::TooLarge => {
             cx.counts.add(Count::StoreTooLarge);
-            return Done::TooLarge;
+            return StoreResult::TooLarge;
         }
         Data::Full => {
             cx.counts.add(Count::StoreNoMemory);
-            return Done::Full;
+            return StoreResult::Full;
         }
     };
     cx.counts.add(Count::CmdSet);
     let old = store.meta(key, now);
     let done = match (put.how, old) {
-        (How::Set, None) | (How::Replace, None) if put.cas.is_some() => Ok(Done::NotFound),
-        (How::Set | How::Add, None) => set(store, key, put, value, now),
-        (How::Set | How::Replace, Some(old)) => match put.cas {
+        (StoreMode::Set, None) | (StoreMode::Replace, None) if put.cas.is_some() => Ok(StoreResult::NotFound),
+        (StoreMode::Set | StoreMode::Add, None) => set(store, key, put, value, now),
+        (StoreMode::Set | StoreMode::Replace, Some(old)) => match put.cas {
             Some(cas) if (1..old.cas).contains(&cas) && put.may_be_stale => {
                 let put = Put { expiry: Expiry::Keep, marks: put.marks | STALE | old.marks & WON, ..*put };
                 set(store, key, &put, value, now)
             }
-            Some(cas) if cas != old.cas => Ok(Done::Exists),
+            Some(cas) if cas != old.cas => Ok(StoreResult::Exists),
             _ => set(store, key, put, value, now),
         },
-        (How::Add, Some(_)) => {
+        (StoreMode::Add, Some(_)) => {
             store.touch(key, now);
-            Ok(Done::NotStored)
+            Ok(StoreResult::NotStored)
         }
-        (How::Replace | How::Append | How::Prepend, None) => Ok(Done::NotStored),
-        (How::Append | How::Prepend, Some(old)) if put.cas.is_some_and(|cas| ![0, old.cas].contains(&cas)) => {
-            Ok(Done::Exists)
+        (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend, None) => Ok(StoreResult::NotStored),
+        (StoreMode::Append | StoreMode::Prepend, Some(old))
+            if put.cas.is_some_and(|cas| ![0, old.cas].contains(&cas)) =>
+        {
+            Ok(StoreResult::Exists)
         }
-        (How::Append, Some(old)) => append(store, key, old, &value, largest, now),
-        (How::Prepend, Some(old)) => prepend(store, key, old, &value, largest, now),
+        (StoreMode::Append, Some(old)) => append(store, key, old, &value, largest, now),
+        (StoreMode::Prepend, Some(old)) => prepend(store, key, old, &value, largest, now),
     };
-    let done = done.unwrap_or(Done::Full);
+    let done = done.unwrap_or(StoreResult::Full);
     match done {
-        Done::Stored(_) => cx.counts.add(Count::TotalItems),
-        Done::Full => cx.counts.add(Count::StoreNoMemory),
+        StoreResult::Stored(_) => cx.counts.add(Count::TotalItems),
+        StoreResult::Full => cx.counts.add(Count::StoreNoMemory),
         _ => {}
     }
     if put.cas.is_some() {
         match done {
-            Done::Stored(_) => cx.counts.add(Count::CasHits),
-            Done::Exists => cx.counts.add(Count::CasBadval),
-            Done::NotFound => cx.counts.add(Count::CasMisses),
+            StoreResult::Stored(_) => cx.counts.add(Count::CasHits),
+            StoreResult::Exists => cx.counts.add(Count::CasBadval),
+            StoreResult::NotFound => cx.counts.add(Count::CasMisses),
             _ => {}
         }
     }
     done
 }
 
-fn set(store: &mut Store, key: &Key, put: &Put, value: Value<'_>, now: u64) -> Result<Done, Error> {
-    store.set_with_meta(key, value, put.flags, put.marks, put.expiry, now).map(Done::Stored)
+fn set(store: &mut Store, key: &Key, put: &Put, value: Value<'_>, now: u64) -> Result<StoreResult, Error> {
+    store.set_with_meta(key, value, put.flags, put.marks, put.expiry, now).map(StoreResult::Stored)
 }
 
-/// The length of what is under `key`, if that of an item is no more than `largest` with `more` bytes added.
+/// Returns the length of the value under `key` if the item with `more` bytes added does not exceed `largest`.
 fn has_room(
     store: &mut Store,
     key: &Key,
@@ -127,10 +129,10 @@ fn append(
     value: &Value<'_>,
     largest: usize,
     now: u64,
-) -> Result<Done, Error> {
+) -> Result<StoreResult, Error> {
     let value = as_str(value);
     if has_room(store, key, old, value.len(), largest, now)?.is_none() {
-        return Ok(Done::NotStored);
+        return Ok(StoreResult::NotStored);
     }
     match value {
         Str::Short(bytes) => store.append(key, bytes, now)?,
@@ -138,7 +140,7 @@ fn append(
     };
     let cas = store.next_cas();
     store.set_meta(key, ItemMeta { cas, marks: 0, ..old }, now);
-    Ok(Done::Stored(cas))
+    Ok(StoreResult::Stored(cas))
 }
 
 fn prepend(
@@ -148,15 +150,15 @@ fn prepend(
     value: &Value<'_>,
     largest: usize,
     now: u64,
-) -> Result<Done, Error> {
+) -> Result<StoreResult, Error> {
     let value = as_str(value);
-    let Some(len) = has_room(store, key, old, value.len(), largest, now)? else { return Ok(Done::NotStored) };
+    let Some(len) = has_room(store, key, old, value.len(), largest, now)? else { return Ok(StoreResult::NotStored) };
     let mut whole = Vec::with_capacity(len + value.len());
     value.copy_to(&mut whole);
     if let Some(behind) = store.peek(key, now)? {
         behind.copy_to(&mut whole);
     }
-    store.set_with_meta(key, &whole[..], old.flags, 0, Expiry::Keep, now).map(Done::Stored)
+    store.set_with_meta(key, &whole[..], old.flags, 0, Expiry::Keep, now).map(StoreResult::Stored)
 }
 
 fn as_str<'a>(value: &'a Value<'_>) -> Str<'a> {
@@ -166,10 +168,10 @@ fn as_str<'a>(value: &'a Value<'_>) -> Str<'a> {
     }
 }
 
-/// What came of counting.
+/// Result of an increment or decrement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
-    /// The number there is now, and the unique one.
+pub(super) enum CountResult {
+    /// New number and CAS value.
     To(u64, u64),
     NotFound,
     Exists,
@@ -177,33 +179,33 @@ pub(super) enum Counted {
     Full,
 }
 
-/// Counts the number under `key` up or down, if what is there has the unique number `cas`.
-pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, cas: Option<u64>) -> Counted {
+/// Increments or decrements the number under `key`, if its CAS value is `cas`.
+pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, cas: Option<u64>) -> CountResult {
     let (hits, misses) = if up { (Count::IncrHits, Count::IncrMisses) } else { (Count::DecrHits, Count::DecrMisses) };
     let now = cx.now;
     let store = cx.shards.of(key);
-    let Ok(found) = store.fetch(key, true, now) else { return Counted::NoNumber };
+    let Ok(found) = store.fetch(key, true, now) else { return CountResult::NoNumber };
     let Some(found) = found else {
         cx.counts.add(misses);
-        return Counted::NotFound;
+        return CountResult::NotFound;
     };
     let meta = found.meta;
-    // What cannot be a number is not compared.
-    let Some(bytes) = found.value.short().filter(|bytes| !bytes.is_empty()) else { return Counted::NoNumber };
+    // A value that cannot be a number is rejected before the CAS check.
+    let Some(bytes) = found.value.short().filter(|bytes| !bytes.is_empty()) else { return CountResult::NoNumber };
     if cas.is_some_and(|cas| ![0, meta.cas].contains(&cas)) {
-        return Counted::Exists;
+        return CountResult::Exists;
     }
     let (number, len) = (unsigned(bytes), bytes.len());
-    let Some(number) = number else { return Counted::NoNumber };
+    let Some(number) = number else { return CountResult::NoNumber };
     cx.counts.add(hits);
     let number = if up { number.wrapping_add(by) } else { number.saturating_sub(by) };
     match write_number(store, key, number, len, meta, now) {
-        Ok(cas) => Counted::To(number, cas),
-        Err(_) => Counted::Full,
+        Ok(cas) => CountResult::To(number, cas),
+        Err(_) => CountResult::Full,
     }
 }
 
-/// Puts `number` under `key`, where a value of `len` bytes is: it stays as long as it is, if it is long enough.
+/// Stores `number` under `key`, where a value of `len` bytes is. The length stays the same if it suffices.
 fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, meta: ItemMeta, now: u64) -> Result<u64, Error> {
     let mut room = [0; DIGITS];
     let digits = digits(number, &mut room);
@@ -222,7 +224,7 @@ fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, meta: Ite
     Ok(cas)
 }
 
-/// What is under `key` expires as a client says in `seconds`. Returns whether anything is.
+/// Sets the expiry time of `key` as given by a client in `seconds`. Returns false if it does not exist.
 pub(super) fn touch(cx: &mut Context<'_, '_>, key: &Key, seconds: i32) -> Result<bool, Error> {
     let now = cx.now;
     let store = cx.shards.of(key);
@@ -235,7 +237,7 @@ pub(super) fn touch(cx: &mut Context<'_, '_>, key: &Key, seconds: i32) -> Result
     Ok(true)
 }
 
-/// Notes that what is under `key`, which has `meta`, has been fetched.
+/// Marks the item under `key`, whose metadata is `meta`, as fetched.
 #[inline]
 pub(super) fn note_fetched(store: &mut Store, key: &Key, meta: ItemMeta, now: u64) {
     if meta.marks & FETCHED == 0 {

@@ -1,4 +1,4 @@
-//! What a line asks for.
+//! Parsing of request lines.
 
 use super::flags::{self, Meta};
 use super::words::{Words, length, signed, unsigned};
@@ -10,31 +10,31 @@ const BAD_TIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
 const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
-/// Bytes that an item has for memcached beside its key, its flags and its value: they count for the largest.
+/// Item header of memcached, which counts towards the item limit.
 pub(super) const HEADER: usize = 59;
 
-/// A request, but for its data.
+/// Request without its data block.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     pub(super) command: Command<'a>,
-    /// Only what the client must know is said.
+    /// `noreply`, or quiet mode of a meta command.
     pub(super) quiet: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command<'a> {
-    /// What is answered is clear without a look at what is stored.
-    Say(&'static str),
+    /// Constant reply, independent of the stored data.
+    Reply(&'static str),
     Get {
         keys: Words<'a>,
-        /// Whether the unique numbers are asked for.
+        /// Return CAS values (`gets`).
         cas: bool,
-        /// When what is there is to expire.
+        /// New expiry time (`gat`).
         expires: Option<i32>,
     },
     Put {
         key: &'a [u8],
-        how: How,
+        how: StoreMode,
         flags: u32,
         expires: i32,
         cas: Option<u64>,
@@ -52,18 +52,18 @@ pub(super) enum Command<'a> {
     Flush(i32),
     Stats(Words<'a>),
     Quit,
-    /// Request line of HTTP.
+    /// HTTP request line.
     Http,
     MetaGet(Meta<'a>),
-    MetaSet(Meta<'a>, How),
+    MetaSet(Meta<'a>, StoreMode),
     MetaDelete(Meta<'a>),
     MetaCount(Meta<'a>, bool),
     MetaDebug(Meta<'a>),
 }
 
-/// When a value is put where, and what it is put to.
+/// Storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum StoreMode {
     Set,
     Add,
     Replace,
@@ -71,19 +71,19 @@ pub(super) enum How {
     Prepend,
 }
 
-/// What follows a line.
+/// Body that follows a request line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// The next line.
+    /// None.
     None,
-    /// So many bytes of data, and the end of a line.
+    /// Data block of this length, and its end.
     Data(usize),
-    /// The same, which nobody wants.
-    Refused(usize),
+    /// Data block of this length to be skipped.
+    Skip(usize),
 }
 
 impl<'a> Request<'a> {
-    /// Calls `visit` with each of its keys.
+    /// Calls `visit` with each key.
     pub fn each_key(&self, mut visit: impl FnMut(&[u8])) {
         match self.command {
             Command::Get { keys, .. } => keys.for_each(visit),
@@ -96,31 +96,31 @@ impl<'a> Request<'a> {
             | Command::MetaDelete(meta)
             | Command::MetaCount(meta, _)
             | Command::MetaDebug(meta) => visit(meta.key(&mut [0; KEY])),
-            Command::Say(_) | Command::Flush(_) | Command::Stats(_) | Command::Quit | Command::Http => {}
+            Command::Reply(_) | Command::Flush(_) | Command::Stats(_) | Command::Quit | Command::Http => {}
         }
     }
 
-    /// Whether it needs all shards, and not only those of its keys.
+    /// Returns true if the request needs all shards, not only those of its keys.
     pub fn needs_all(&self) -> bool {
         matches!(self.command, Command::Flush(_))
     }
 
-    /// Returns true if it names many keys.
+    /// Returns true if the request has many keys.
     #[inline]
     pub fn may_take_long(&self) -> bool {
-        /// Bytes of keys that take far less than a millisecond.
+        /// Bytes of keys whose lookup takes far less than a millisecond.
         const SHORT: usize = 4096;
         matches!(&self.command, Command::Get { keys, .. } if keys.0.len() > SHORT)
     }
 
-    /// Returns true for an unknown command, which is answered with `ERROR`, and for an HTTP request.
+    /// Returns true for an unknown command, which gets the reply `ERROR`, and for an HTTP request.
     pub fn is_unknown(&self) -> bool {
-        matches!(self.command, Command::Say(ERROR) | Command::Http)
+        matches!(self.command, Command::Reply(ERROR) | Command::Http)
     }
 
-    /// The request that `line` is, which has no end of a line, and what follows.
+    /// Parses `line`, which has no line end. Returns the request and its kind of body.
     pub(super) fn read(line: &'a [u8], limits: &Limits) -> (Self, Body) {
-        // A string ends there for memcached.
+        // A NUL byte ends a string in memcached.
         let line = memchr::memchr(0, line).map_or(line, |end| &line[..end]);
         let mut words = Words(line);
         let verb = words.next().unwrap_or_default();
@@ -131,63 +131,63 @@ impl<'a> Request<'a> {
             b"gat" => plain(get_and_touch(words, false)),
             b"gats" => plain(get_and_touch(words, true)),
             b"mg" | b"ms" | b"md" | b"ma" | b"me" => flags::read(verb, words, limits),
-            b"mn" => plain(Command::Say("MN\r\n")),
-            b"version" => plain(Command::Say(super::VERSION)),
+            b"mn" => plain(Command::Reply("MN\r\n")),
+            b"version" => plain(Command::Reply(super::VERSION)),
             b"stats" => plain(Command::Stats(words)),
             b"quit" => plain(Command::Quit),
-            b"set" => put(How::Set, false, words, limits),
-            b"add" => put(How::Add, false, words, limits),
-            b"replace" => put(How::Replace, false, words, limits),
-            b"append" => put(How::Append, false, words, limits),
-            b"prepend" => put(How::Prepend, false, words, limits),
-            b"cas" => put(How::Set, true, words, limits),
-            b"incr" => few(words, |args, _| count(args, true)),
-            b"decr" => few(words, |args, _| count(args, false)),
-            b"delete" => few(words, delete),
-            b"touch" => few(words, |args, _| touch(args)),
-            b"flush_all" => few(words, flush),
-            b"verbosity" => few(words, |args, _| verbosity(args)),
+            b"set" => put(StoreMode::Set, false, words, limits),
+            b"add" => put(StoreMode::Add, false, words, limits),
+            b"replace" => put(StoreMode::Replace, false, words, limits),
+            b"append" => put(StoreMode::Append, false, words, limits),
+            b"prepend" => put(StoreMode::Prepend, false, words, limits),
+            b"cas" => put(StoreMode::Set, true, words, limits),
+            b"incr" => parse_few_words(words, |args, _| count(args, true)),
+            b"decr" => parse_few_words(words, |args, _| count(args, false)),
+            b"delete" => parse_few_words(words, delete),
+            b"touch" => parse_few_words(words, |args, _| touch(args)),
+            b"flush_all" => parse_few_words(words, flush),
+            b"verbosity" => parse_few_words(words, |args, _| verbosity(args)),
             _ if is_http(line) => plain(Command::Http),
-            _ => plain(Command::Say(ERROR)),
+            _ => plain(Command::Reply(ERROR)),
         }
     }
 }
 
-/// Words of a line that memcached tells apart; the rest of the line belongs to none.
+/// Number of words that memcached splits a line into. The rest of the line is ignored.
 const TOKENS: usize = 23;
 
 /// Returns true if `line`, which is not a command, is an HTTP request line, which ends with the version (RFC 9112 §3).
 ///
-/// A web page can have a browser send an HTTP request to any port. Its lines are unknown commands up to the body, whose commands
-/// would be run.
+/// A web page can make a browser send an HTTP request to any port. Its lines are unknown commands up to the body, whose
+/// commands would run.
 fn is_http(line: &[u8]) -> bool {
     Words(line).take(TOKENS).last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-/// Words of a line behind its first at most, where they are not any number of keys.
+/// Limit of words behind the command, except in lists of keys.
 const MOST: usize = 6;
 
-/// A request that is a line of few words, the last of which may be `noreply`.
-fn few<'a>(
+/// Parses a command with few words, the last of which may be `noreply`.
+fn parse_few_words<'a>(
     words: Words<'a>,
-    read: impl FnOnce(&[&'a [u8]], bool) -> Result<Command<'a>, Wrong>,
+    read: impl FnOnce(&[&'a [u8]], bool) -> Result<Command<'a>, LineError>,
 ) -> (Request<'a>, Body) {
-    let (args, len) = collected(words);
+    let (args, len) = first_words(words);
     let Some(args) = args.get(..len) else { return no_such_command() };
     let quiet = args.last().is_some_and(|word| *word == b"noreply");
     match read(args, quiet) {
-        Err(Wrong::Usage) => no_such_command(),
-        // A key may have the name.
+        Err(LineError::Usage) => no_such_command(),
+        // The key may be `noreply`.
         Ok(command @ Command::Delete(b"noreply")) if len == 1 => (Request { command, quiet: false }, Body::None),
-        Ok(Command::Say(what)) | Err(Wrong::Argument(what)) => {
+        Ok(Command::Reply(what)) | Err(LineError::Argument(what)) => {
             (Request { command: said(what, quiet), quiet }, Body::None)
         }
         Ok(command) => (Request { command, quiet }, Body::None),
     }
 }
 
-/// The first [`MOST`] words, and how many there are; one too many stands for any.
-fn collected(mut words: Words<'_>) -> ([&[u8]; MOST], usize) {
+/// Returns the first [`MOST`] words and their number, or [`MOST`] + 1 if there are more.
+fn first_words(mut words: Words<'_>) -> ([&[u8]; MOST], usize) {
     let mut args: [&[u8]; MOST] = [b""; MOST];
     let mut len = 0;
     for arg in &mut args {
@@ -198,36 +198,36 @@ fn collected(mut words: Words<'_>) -> ([&[u8]; MOST], usize) {
     (args, len + usize::from(words.next().is_some()))
 }
 
-/// What is wrong with a line.
-enum Wrong {
-    /// Its words are too few or too many: nobody knows whether it wants a reply.
+/// Error in a line.
+enum LineError {
+    /// Wrong number of words. Whether `noreply` was meant is unclear.
     Usage,
     Argument(&'static str),
 }
 
 fn no_such_command<'a>() -> (Request<'a>, Body) {
-    (Request { command: Command::Say(ERROR), quiet: false }, Body::None)
+    (Request { command: Command::Reply(ERROR), quiet: false }, Body::None)
 }
 
 fn said<'a>(what: &'static str, quiet: bool) -> Command<'a> {
-    Command::Say(if quiet { "" } else { what })
+    Command::Reply(if quiet { "" } else { what })
 }
 
-fn key(word: &[u8]) -> Result<&[u8], Wrong> {
-    if word.len() <= KEY { Ok(word) } else { Err(Wrong::Argument(BAD_LINE)) }
+fn key(word: &[u8]) -> Result<&[u8], LineError> {
+    if word.len() <= KEY { Ok(word) } else { Err(LineError::Argument(BAD_LINE)) }
 }
 
 fn get<'a>(keys: Words<'a>, cas: bool) -> Command<'a> {
     if { keys }.next().is_none() {
-        return Command::Say(ERROR);
+        return Command::Reply(ERROR);
     }
     keys_of(keys, cas, None)
 }
 
 fn get_and_touch<'a>(mut words: Words<'a>, cas: bool) -> Command<'a> {
     match words.next().map(signed) {
-        None => Command::Say(ERROR),
-        Some(None) => Command::Say(BAD_TIME),
+        None => Command::Reply(ERROR),
+        Some(None) => Command::Reply(BAD_TIME),
         Some(expires) => keys_of(words, cas, expires),
     }
 }
@@ -235,13 +235,13 @@ fn get_and_touch<'a>(mut words: Words<'a>, cas: bool) -> Command<'a> {
 fn keys_of<'a>(keys: Words<'a>, cas: bool, expires: Option<i32>) -> Command<'a> {
     // Most lines are shorter than the longest key.
     if keys.0.len() > KEY && { keys }.any(|key| key.len() > KEY) {
-        return Command::Say(BAD_LINE);
+        return Command::Reply(BAD_LINE);
     }
     Command::Get { keys, cas, expires }
 }
 
-fn put<'a>(how: How, compares: bool, words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
-    let (args, len) = collected(words);
+fn put<'a>(how: StoreMode, compares: bool, words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
+    let (args, len) = first_words(words);
     let needed = if compares { 5 } else { 4 };
     if len != needed && len != needed + 1 {
         return no_such_command();
@@ -259,51 +259,51 @@ fn put<'a>(how: How, compares: bool, words: Words<'a>, limits: &Limits) -> (Requ
     (Request { command, quiet }, body(args[0].len(), flags, len, limits))
 }
 
-/// What follows the line of an item whose value has `len` bytes.
+/// Returns the kind of body of an item whose value has `len` bytes.
 pub(super) fn body(key: usize, flags: u32, len: usize, limits: &Limits) -> Body {
-    if size(key, flags, len) <= limits.item { Body::Data(len) } else { Body::Refused(len) }
+    if size(key, flags, len) <= limits.item { Body::Data(len) } else { Body::Skip(len) }
 }
 
-/// Bytes of an item as memcached counts them.
+/// Returns the size of an item as memcached counts it.
 pub(super) fn size(key: usize, flags: u32, len: usize) -> usize {
     HEADER + key + if flags == 0 { 0 } else { size_of::<u32>() } + len
 }
 
-fn count<'a>(args: &[&'a [u8]], up: bool) -> Result<Command<'a>, Wrong> {
-    let ([name, by] | [name, by, _]) = args else { return Err(Wrong::Usage) };
+fn count<'a>(args: &[&'a [u8]], up: bool) -> Result<Command<'a>, LineError> {
+    let ([name, by] | [name, by, _]) = args else { return Err(LineError::Usage) };
     let key = key(name)?;
-    let by = unsigned(by).ok_or(Wrong::Argument(BAD_DELTA))?;
+    let by = unsigned(by).ok_or(LineError::Argument(BAD_DELTA))?;
     Ok(Command::Count { key, up, by })
 }
 
-fn delete<'a>(args: &[&'a [u8]], quiet: bool) -> Result<Command<'a>, Wrong> {
-    // Clients of old say when.
+fn delete<'a>(args: &[&'a [u8]], quiet: bool) -> Result<Command<'a>, LineError> {
+    // Old clients send a time.
     match args {
         [name] | [name, b"0"] | [name, b"0", b"noreply"] => Ok(Command::Delete(key(name)?)),
         [name, _] if quiet => Ok(Command::Delete(key(name)?)),
-        [_, _] | [_, _, _] => Err(Wrong::Argument(BAD_DELETE)),
-        _ => Err(Wrong::Usage),
+        [_, _] | [_, _, _] => Err(LineError::Argument(BAD_DELETE)),
+        _ => Err(LineError::Usage),
     }
 }
 
-fn touch<'a>(args: &[&'a [u8]]) -> Result<Command<'a>, Wrong> {
-    let ([name, expires] | [name, expires, _]) = args else { return Err(Wrong::Usage) };
+fn touch<'a>(args: &[&'a [u8]]) -> Result<Command<'a>, LineError> {
+    let ([name, expires] | [name, expires, _]) = args else { return Err(LineError::Usage) };
     let key = key(name)?;
-    let expires = signed(expires).ok_or(Wrong::Argument(BAD_TIME))?;
+    let expires = signed(expires).ok_or(LineError::Argument(BAD_TIME))?;
     Ok(Command::Touch { key, expires })
 }
 
-fn flush<'a>(args: &[&'a [u8]], quiet: bool) -> Result<Command<'a>, Wrong> {
+fn flush<'a>(args: &[&'a [u8]], quiet: bool) -> Result<Command<'a>, LineError> {
     match args {
         [] => Ok(Command::Flush(0)),
         [_] if quiet => Ok(Command::Flush(0)),
-        [delay] | [delay, _] => signed(delay).map(Command::Flush).ok_or(Wrong::Argument(BAD_TIME)),
-        _ => Err(Wrong::Usage),
+        [delay] | [delay, _] => signed(delay).map(Command::Flush).ok_or(LineError::Argument(BAD_TIME)),
+        _ => Err(LineError::Usage),
     }
 }
 
-/// There is nothing to be more or less verbose about.
-fn verbosity<'a>(args: &[&'a [u8]]) -> Result<Command<'a>, Wrong> {
-    let ([level] | [level, _]) = args else { return Err(Wrong::Usage) };
-    unsigned(level).map(|_| Command::Say("OK\r\n")).ok_or(Wrong::Argument(BAD_LINE))
+/// Accepts `verbosity` without effect.
+fn verbosity<'a>(args: &[&'a [u8]]) -> Result<Command<'a>, LineError> {
+    let ([level] | [level, _]) = args else { return Err(LineError::Usage) };
+    unsigned(level).map(|_| Command::Reply("OK\r\n")).ok_or(LineError::Argument(BAD_LINE))
 }

@@ -1,37 +1,38 @@
-//! The frame header of memcached's UDP protocol, eight bytes in front of what each datagram carries ("UDP protocol" in
+//! Frame header of memcached's UDP protocol: eight bytes at the start of each datagram ("UDP protocol" in
 //! <https://github.com/memcached/memcached/blob/1.6.18/doc/protocol.txt>).
 //!
-//! A request is one datagram, and its answer as many as it takes. Where this differs from memcached 1.6.18:
-//! - All answers to the requests in one datagram are one message, as the protocol says: memcached numbers the answer to each by
-//!   itself, and each value of a `get` of several keys.
-//! - An answer that takes more than [`MOST`] datagrams is an error instead. memcached sends any number.
-//! - A datagram whose first line would be answered with `ERROR` is not answered. No answer begins with a line that is a request, so
-//!   two servers can never be made to answer each other for ever.
+//! A request is one datagram. Its reply is as many as necessary. Differences from memcached 1.6.18:
+//! - All replies to the requests of a datagram form one message, as the protocol document says. memcached numbers the
+//!   replies to each request separately, and each value of a `get` of several keys.
+//! - A reply that takes more than [`MOST`] datagrams is replaced by an error. memcached sends any number.
+//! - A datagram whose first line would get the reply `ERROR` gets no reply. No reply starts with a line that is a
+//!   request, so two servers cannot be made to reply to each other for ever.
 
-/// Bytes of the header.
+/// Length of the header.
 pub const HEADER: usize = 8;
-/// Bytes of a datagram of an answer at most, its header among them, as many as memcached's: they fit into a frame of 1500 bytes.
+/// Length limit of a reply datagram including its header, the same as in memcached: it fits into an Ethernet frame of
+/// 1500 bytes.
 pub const DATAGRAM: usize = 1400;
-/// Datagrams of an answer at most. So no request, whoever sent it and from whatever address it seems to come, is answered with
-/// more than `MOST * DATAGRAM` bytes.
+/// Limit of datagrams per reply. A request, possibly with a forged source address, causes at most `MOST * DATAGRAM`
+/// bytes.
 pub const MOST: usize = 8;
-/// Bytes of an answer at most.
+/// Limit of reply bytes.
 pub const ANSWER: usize = MOST * (DATAGRAM - HEADER);
 
-/// What the header says.
+/// Frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The request's name, which its answer has too; the client chooses it.
+    /// Request id, chosen by the client and repeated in the reply.
     pub id: u16,
-    /// The number of this datagram in its message, from 0 on.
+    /// Sequence number of the datagram in its message, from 0.
     pub sequence: u16,
-    /// Datagrams of the message.
+    /// Number of datagrams in the message.
     pub total: u16,
 }
 
 impl Frame {
-    /// The header that `datagram` begins with, and what follows it; `None` if there is not that much. What is reserved is not
-    /// looked at, as memcached does not.
+    /// Parses the header of `datagram`. Returns it with the rest, or `None` if the datagram is too short. The reserved
+    /// field is ignored, as in memcached.
     #[inline]
     pub fn read(datagram: &[u8]) -> Option<(Frame, &[u8])> {
         let (header, rest) = datagram.split_first_chunk::<HEADER>()?;
@@ -39,7 +40,7 @@ impl Frame {
         Some((Frame { id: number(0), sequence: number(2), total: number(4) }, rest))
     }
 
-    /// Its bytes.
+    /// Returns the encoded header.
     #[inline]
     pub fn bytes(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -49,7 +50,7 @@ impl Frame {
         bytes
     }
 
-    /// That of the request `id`, which is one datagram.
+    /// Returns the header of the request `id`, which is one datagram.
     #[inline]
     pub fn request(id: u16) -> Frame {
         Frame { id, sequence: 0, total: 1 }
@@ -62,7 +63,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_header_is_three_numbers_with_the_high_byte_first() {
+    fn header_is_three_big_endian_numbers() {
         let frame = Frame { id: 0x0102, sequence: 3, total: 0x0405 };
         assert_eq!(frame.bytes(), [1, 2, 0, 3, 4, 5, 0, 0]);
         assert_eq!(Frame::read(&[1, 2, 0, 3, 4, 5, 9, 9, b'x']), Some((frame, &b"x"[..])));
@@ -71,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_harm_and_mean_what_they_say(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn any_datagram_is_parsed_safely(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             match Frame::read(&bytes) {
                 None => prop_assert!(bytes.len() < HEADER),
                 Some((frame, rest)) => {
@@ -82,7 +83,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(id: u16, sequence: u16, total: u16, rest in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn encoded_header_is_parsed(id: u16, sequence: u16, total: u16, rest in proptest::collection::vec(any::<u8>(), 0..40)) {
             let frame = Frame { id, sequence, total };
             let datagram = [&frame.bytes()[..], &rest].concat();
             prop_assert_eq!(Frame::read(&datagram), Some((frame, &rest[..])));

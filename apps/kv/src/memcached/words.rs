@@ -1,11 +1,11 @@
-//! Words of a line, and the numbers among them.
+//! Words of a line, and numbers in them.
 
 use crate::store::Expiry;
 
-/// Seconds up to which a time is counted from now; beyond, since 1970.
+/// Limit of relative times in seconds. Larger values count from 1970.
 const MONTH: i32 = 60 * 60 * 24 * 30;
 
-/// The words of a line that are left: what lies between spaces.
+/// Iterator over the space-separated words of a line.
 #[derive(Debug, Clone, Copy)]
 pub struct Words<'a>(pub(super) &'a [u8]);
 
@@ -23,8 +23,8 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// A number as C reads it from the beginning of `text`: whether a minus is before it, and its digits' value. `None` if it is
-/// larger than 64 bits, or followed by anything but white space.
+/// Parses the number at the start of `text` as C does. Returns its sign and magnitude, or `None` if it exceeds 64 bits
+/// or is followed by anything but white space.
 fn number(text: &[u8]) -> Option<(bool, u64)> {
     let is_space = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0b;
     let start = text.iter().position(|byte| !is_space(*byte)).unwrap_or(text.len());
@@ -45,7 +45,8 @@ fn number(text: &[u8]) -> Option<(bool, u64)> {
     follows.then_some((negative, value))
 }
 
-/// A number of 64 bits without a sign. One with a minus goes round, if it does not come to one that seems negative.
+/// Parses an unsigned 64-bit number. A negative one wraps around, unless the result would be negative as a signed
+/// number.
 pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     match number(text)? {
         (false, value) => Some(value),
@@ -53,7 +54,7 @@ pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number of 64 bits with a sign, of which memcached keeps the lower 32.
+/// Parses a signed 64-bit number, of which memcached keeps the lower 32 bits.
 pub(super) fn signed(text: &[u8]) -> Option<i32> {
     let value = match number(text)? {
         (false, value) => i64::try_from(value).ok()?,
@@ -62,13 +63,13 @@ pub(super) fn signed(text: &[u8]) -> Option<i32> {
     Some(value as i32)
 }
 
-/// How many bytes of data a line says are to come. memcached has no room for as many as 31 bits say, and two.
+/// Parses the length of a data block. memcached accepts values up to 2³¹ - 3.
 pub(super) fn length(text: &[u8]) -> Option<usize> {
     let value = signed(text)?;
     (0..=i32::MAX - 2).contains(&value).then_some(value as usize)
 }
 
-/// When something expires for which a client says `seconds`, now being `now`.
+/// Returns the expiry for the `seconds` given by a client at `now`.
 #[inline]
 pub(super) fn expiry(seconds: i32, now: u64) -> Expiry {
     match expires_at(seconds, now) {
@@ -77,7 +78,7 @@ pub(super) fn expiry(seconds: i32, now: u64) -> Expiry {
     }
 }
 
-/// As [`expiry`]; `None` is never.
+/// Returns the expiry time for the `seconds` given by a client at `now`, or `None` for never.
 #[inline]
 pub(super) fn expires_at(seconds: i32, now: u64) -> Option<u64> {
     match seconds {
@@ -88,7 +89,7 @@ pub(super) fn expires_at(seconds: i32, now: u64) -> Option<u64> {
     }
 }
 
-/// Seconds from `now` to `at`, a part of one counted as one.
+/// Returns the seconds from `now` to `at`, rounded up.
 pub(super) fn seconds_left(at: u64, now: u64) -> u64 {
     at.saturating_sub(now).div_ceil(1000)
 }
@@ -98,14 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_lie_between_spaces() {
+    fn words_are_separated_by_spaces() {
         let words = |line: &'static str| Words(line.as_bytes()).map(|word| str::from_utf8(word).unwrap());
         assert_eq!(words(" a  b\tc d ").collect::<Vec<_>>(), ["a", "b\tc", "d"]);
         assert_eq!(words("   ").count(), 0);
     }
 
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
+    fn numbers_are_parsed_as_in_c() {
         let cases = [
             ("0", Some(0)),
             ("+7", Some(7)),
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn times_up_to_a_month_are_from_now_on() {
+    fn times_up_to_a_month_are_relative() {
         let now = 1_000_000_000_000;
         assert_eq!(expires_at(0, now), None);
         assert_eq!(expires_at(-1, now), Some(now));

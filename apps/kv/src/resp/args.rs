@@ -1,91 +1,91 @@
-//! The arguments of a request.
+//! Arguments of a request.
 
 use crate::store::{Long, Str, Value};
 use std::fmt;
 use std::ops::{Index, Range};
 
-/// The arguments of a request: the command, and what follows it.
+/// Arguments of a request: the command name and its arguments.
 ///
-/// An argument that is long may have been received apart, into where values are stored. Such a one reads as empty, but for
-/// [`value`](Self::value): whoever may meet one makes the request [whole](Self::to_whole) first.
+/// A long argument may be stored in the arena. It reads as empty except through [`value`](Self::value). A command that
+/// cannot handle that copies the arguments [whole](Self::to_whole) first.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     pub(super) data: &'a [u8],
     pub(super) ranges: &'a [Range<usize>],
-    /// Those received apart, by their number.
+    /// Long arguments, by position.
     pub(super) longs: &'a [(usize, Long)],
 }
 
 impl<'a> Args<'a> {
-    /// How many there are, the command among them.
+    /// Returns the number of arguments including the name.
     #[inline]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Returns the number of bytes from the first to the last one, without those received apart.
+    /// Returns the number of bytes from the first to the last argument, without long values.
     #[inline]
     pub fn len_of_text(&self) -> usize {
         self.ranges.last().map_or(0, |last| last.end)
     }
 
-    /// The one at `at`, the command's being 0.
+    /// Returns the argument at `at`, where 0 is the name.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'a [u8]> {
         Some(&self.data[self.ranges.get(at)?.clone()])
     }
 
-    /// The one at `at`, for as long as the request lasts.
+    /// Returns the argument at `at` with the lifetime of the request.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is none.
     #[inline]
     pub fn at(&self, at: usize) -> &'a [u8] {
         &self.data[self.ranges[at].clone()]
     }
 
-    /// The one at `at`, as a value to be stored.
+    /// Returns the argument at `at` as a value to be stored.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is none.
     #[inline]
     pub fn value(&self, at: usize) -> Value<'a> {
-        // They are in the order of their numbers; most requests have none.
+        // Sorted by position. Most requests have none.
         match self.longs.binary_search_by_key(&at, |(number, _)| *number) {
             Err(_) => Value::Short(self.at(at)),
             Ok(found) => Value::Long(self.longs[found].1.clone()),
         }
     }
 
-    /// A copy of the first bytes, `most` at most, of the one at `at`, wherever they lie.
+    /// Returns a copy of the first `most` bytes of the argument at `at`, long or not.
     ///
     /// # Panics
-    /// If there is none.
-    pub fn beginning(&self, at: usize, most: usize) -> Vec<u8> {
+    /// Panics if there is none.
+    pub fn prefix(&self, at: usize, most: usize) -> Vec<u8> {
         match self.value(at) {
             Value::Short(bytes) => bytes[..bytes.len().min(most)].to_vec(),
             Value::Long(long) => long.range(0..long.len().min(most)).flat_map(|piece| piece.to_vec()).collect(),
         }
     }
 
-    /// All of them.
+    /// Returns all arguments.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let data = self.data;
         self.ranges.iter().map(move |range| &data[range.clone()])
     }
 
-    /// The numbers of those that were received apart.
+    /// Returns the positions of the long arguments.
     pub fn longs(&self) -> impl ExactSizeIterator<Item = usize> {
         self.longs.iter().map(|(number, _)| *number)
     }
 
-    /// A copy that outlives the bytes of the request. Long arguments are shared.
+    /// Returns an owned copy. Long arguments are shared.
     pub fn to_owned(&self) -> OwnedArgs {
         let mut owned = OwnedArgs { longs: self.longs.to_vec(), ..OwnedArgs::default() };
         owned.data.reserve_exact(self.iter().map(<[u8]>::len).sum());
@@ -94,7 +94,7 @@ impl<'a> Args<'a> {
         owned
     }
 
-    /// A copy in which every argument reads as it is.
+    /// Returns an owned copy in which long arguments are contiguous.
     pub fn to_whole(&self) -> OwnedArgs {
         let mut whole = OwnedArgs::default();
         for number in 0..self.len() {
@@ -122,7 +122,7 @@ impl fmt::Debug for Args<'_> {
     }
 }
 
-/// Arguments that are kept.
+/// Owned arguments.
 #[derive(Clone, Default)]
 pub struct OwnedArgs {
     data: Vec<u8>,
@@ -131,17 +131,17 @@ pub struct OwnedArgs {
 }
 
 impl OwnedArgs {
-    /// The arguments.
+    /// Returns the arguments.
     pub fn args(&self) -> Args<'_> {
         Args { data: &self.data, ranges: &self.ranges, longs: &self.longs }
     }
 
-    /// Those that lie apart.
+    /// Returns the long arguments.
     pub fn longs_mut(&mut self) -> impl Iterator<Item = &mut Long> {
         self.longs.iter_mut().map(|(_, long)| long)
     }
 
-    /// Bytes that they take, with those of long ones.
+    /// Returns the bytes in use, including long arguments.
     pub fn bytes(&self) -> usize {
         let longs = self.longs.iter().map(|(_, long)| size_of::<(usize, Long)>() + long.len());
         self.data.len() + size_of_val(&self.ranges[..]) + longs.sum::<usize>()
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!((args.len(), args.is_empty()), (3, false));
         assert_eq!((args.get(0), args.get(1), args.get(3)), (Some(&b"set"[..]), Some(&b""[..]), None));
         assert_eq!((&args[2], args.at(2)), (&b"value"[..], &b"value"[..]));
-        assert_eq!(args.beginning(2, 3), b"val");
-        assert_eq!(args.beginning(2, 9), b"value");
+        assert_eq!(args.prefix(2, 3), b"val");
+        assert_eq!(args.prefix(2, 9), b"value");
         assert!(OwnedArgs::default().args().is_empty());
     }
 
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(writer.fill(&[b'x'; 5000]), 5000);
         owned.longs.push((2, writer.finish()));
         assert_eq!(owned.bytes(), short + size_of::<(usize, Long)>() + 5000);
-        assert_eq!(owned.args().beginning(2, 4), b"xxxx");
+        assert_eq!(owned.args().prefix(2, 4), b"xxxx");
         assert_eq!(owned.args().longs().collect::<Vec<_>>(), [2]);
         assert_eq!(owned.args().to_whole().args()[2].len(), 5000);
     }

@@ -1,9 +1,10 @@
-//! Requests as a person types them: one line of words.
+//! Inline commands: a line of words, as typed in telnet.
 
-/// The words of `line`, which has no line end; `None` if a quote is not closed, or a closing one is followed by more.
+/// Splits `parse_inline`, which has no line end, into words. Returns `None` if a quote is not closed, or a closing quote is not
+/// followed by a space.
 ///
-/// In double quotes `\xHH`, `\n`, `\r`, `\t`, `\b` and `\a` stand for the byte, and a backslash for whatever else it is before;
-/// in single quotes only `\'` is special.
+/// In double quotes `\xHH`, `\n`, `\r`, `\t`, `\b` and `\a` stand for a byte, and a backslash before another character
+/// for that character. In single quotes only `\'` is special.
 pub(super) fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -33,13 +34,13 @@ pub(super) fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
         }
         words.push(word);
         if rest.first() == Some(&0) {
-            // A string ends there for Redis.
+            // A NUL byte ends a string in Redis.
             return Some(words);
         }
     }
 }
 
-/// Puts what is quoted into `word`; returns what follows the closing quote.
+/// Appends the quoted text to `word`. Returns the text behind the closing quote.
 fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {
@@ -69,7 +70,7 @@ fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]>
     }
 }
 
-/// As [`double_quoted`].
+/// [`double_quoted`] for single quotes.
 fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_what_lies_between_spaces() {
+    fn words_are_separated_by_spaces() {
         assert_eq!(split("  set  a\tb "), Some(vec!["set".into(), "a".into(), "b".into()]));
         assert_eq!(split("   "), Some(vec![]));
         assert_eq!(split(""), Some(vec![]));
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_that_is_not_closed_or_runs_on_is_no_line() {
+    fn unbalanced_quotes_are_rejected() {
         for line in ["\"abc", "'abc", "\"abc\\", "\"a\"b", "'a'b", "\"a\"\"b\""] {
             assert_eq!(split(line), None, "{line}");
         }

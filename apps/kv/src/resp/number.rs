@@ -1,9 +1,8 @@
-//! Numbers as Redis reads and writes them.
+//! Integers in the format of Redis.
 
 use std::ops::Deref;
 
-/// The number that `digits` are, in the one way in which Redis would write it: no sign but a minus, no zeros in front, nothing
-/// around it.
+/// Parses an integer in the canonical format of Redis: no plus sign, no leading zeros, no spaces.
 ///
 /// ```
 /// use linerate_kv::resp::number::parse;
@@ -22,7 +21,7 @@ pub fn parse(digits: &[u8]) -> Option<i64> {
         [b'0', ..] => return None,
         _ => {}
     }
-    // Downwards, where there is one number more.
+    // Accumulate negative numbers, of which there is one more.
     let number = magnitude.iter().try_fold(0i64, |number, digit| {
         let digit = digit.wrapping_sub(b'0');
         (digit <= 9).then_some(())?;
@@ -31,7 +30,7 @@ pub fn parse(digits: &[u8]) -> Option<i64> {
     if negative { Some(number) } else { number.checked_neg() }
 }
 
-/// How Redis writes a number.
+/// Decimal digits of an integer.
 ///
 /// ```
 /// use linerate_kv::resp::number::Digits;
@@ -43,11 +42,11 @@ pub struct Digits {
     from: u8,
 }
 
-/// Digits of the longest number, and a sign.
+/// Length of the longest number with its sign.
 pub(super) const LONGEST: usize = 20;
 
 impl Digits {
-    /// Those of `number`.
+    /// Formats `number`.
     #[inline]
     pub fn of(number: i64) -> Self {
         let mut bytes = [0; LONGEST];
@@ -65,7 +64,7 @@ impl Deref for Digits {
     }
 }
 
-/// Writes `number` so that it ends where `bytes` do. Returns where it begins.
+/// Writes `number` to the end of `bytes`. Returns its start.
 #[inline]
 pub(super) fn write(number: i64, bytes: &mut [u8]) -> usize {
     let mut left = number.unsigned_abs();
@@ -92,18 +91,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn digits_are_those_of_the_standard_library(number in any::<i64>(), shift in 0..64u32) {
+        fn digits_equal_those_of_the_standard_library(number in any::<i64>(), shift in 0..64u32) {
             let number = number >> shift;
             prop_assert_eq!(Digits::of(number).to_vec(), number.to_string().into_bytes());
         }
 
         #[test]
-        fn what_is_written_is_read(number in any::<i64>()) {
+        fn formatted_number_is_parsed(number in any::<i64>()) {
             prop_assert_eq!(parse(number.to_string().as_bytes()), Some(number));
         }
 
         #[test]
-        fn what_is_read_is_how_it_is_written(bytes in "[-+ 0-9a]{0,22}") {
+        fn only_canonical_format_is_parsed(bytes in "[-+ 0-9a]{0,22}") {
             if let Some(number) = parse(bytes.as_bytes()) {
                 prop_assert_eq!(number.to_string(), bytes);
             }
@@ -111,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_are_written() {
+    fn extreme_numbers_are_formatted() {
         for number in [0, i64::MAX, i64::MIN] {
             assert_eq!(&*Digits::of(number), number.to_string().as_bytes());
         }
     }
 
     #[test]
-    fn the_ends_of_the_range_are_numbers_and_what_lies_beyond_is_not() {
+    fn extreme_numbers_are_parsed_and_larger_ones_are_rejected() {
         assert_eq!(parse(b"9223372036854775807"), Some(i64::MAX));
         assert_eq!(parse(b"9223372036854775808"), None);
         assert_eq!(parse(b"-9223372036854775808"), Some(i64::MIN));

@@ -1,148 +1,147 @@
-//! Requests, from bytes that come in pieces.
+//! Incremental parser of requests.
 
 use super::{Args, inline, number};
 use crate::store::Long;
 use std::ops::Range;
 use thiserror::Error;
 
-/// The longest line, of a request or in front of what is counted: 64 KB.
+/// Length limit of an inline command, and of a line with a count: 64 KB.
 const LINE: usize = 64 << 10;
-/// Arguments, and bytes of one, of whoever has not said the password.
-const UNKNOWN_ARGS: i64 = 10;
-const UNKNOWN_BULK: i64 = 16 << 10;
-/// Places for arguments that are kept from one request to the next.
+/// Limits of arguments, and of the bytes of one, without authentication.
+const UNAUTHENTICATED_ARGS: i64 = 10;
+const UNAUTHENTICATED_BULK: i64 = 16 << 10;
+/// Capacity for arguments kept between requests.
 const KEPT: usize = 64;
 
-/// What a request may be.
+/// Limits of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of an argument at most: 512 MB for Redis.
+    /// Limit of an argument in bytes: 512 MB in Redis.
     pub bulk: usize,
-    /// Arguments of so many bytes are received [apart](Parsed::Long), if they have not come as a whole, and only from whoever
+    /// Arguments from this length on are received as [long values](Parsed::Long), if they are incomplete and the client
     /// is authenticated.
     pub long: usize,
-    /// Whether they are even if they have come as a whole.
+    /// Also receive complete arguments of this length as long values.
     pub apart: bool,
-    /// Whether the client has said the password, or there is none.
+    /// The client is authenticated, or there is no password.
     pub authenticated: bool,
 }
 
-/// Why a client is not understood any more: it is told so, as Redis would, and the connection is closed.
+/// Protocol error. The connection closes after this error reply, as in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A line of words has no end.
+    /// The line of an inline command is too long.
     #[error("Protocol error: too big inline request")]
     LongInline,
-    /// A quote in it is not closed.
+    /// A quote is not closed.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// The number of arguments has no end.
+    /// The line with the number of arguments is too long.
     #[error("Protocol error: too big mbulk count string")]
     LongCount,
-    /// The number of arguments is none, or too large.
+    /// The number of arguments is invalid or too large.
     #[error("Protocol error: invalid multibulk length")]
     Count,
-    /// There are more arguments than the password has.
+    /// There are too many arguments without authentication.
     #[error("Protocol error: unauthenticated multibulk length")]
-    UnknownCount,
-    /// The length of an argument has no end.
+    UnauthenticatedCount,
+    /// The line with the length of an argument is too long.
     #[error("Protocol error: too big bulk count string")]
     LongLength,
-    /// An argument does not begin as one.
+    /// An argument does not start with `$`.
     #[error("Protocol error: expected '$', got '{}'", *.0 as char)]
     NoBulk(u8),
-    /// The length of an argument is none, or too large.
+    /// The length of an argument is invalid or too large.
     #[error("Protocol error: invalid bulk length")]
     Length,
-    /// An argument is longer than a password.
+    /// An argument is too long without authentication.
     #[error("Protocol error: unauthenticated bulk length")]
-    UnknownLength,
+    UnauthenticatedLength,
 }
 
-/// What came of an attempt.
+/// Result of a parse attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
-    /// A request, which ends after so many bytes; none of them may be an argument (an empty line).
+    /// Complete request of this length. An empty line has no arguments.
     Request(usize),
-    /// It goes on beyond the bytes there are: not before there are so many can it end.
+    /// Incomplete request. It cannot end before this many bytes.
     Partial(usize),
-    /// It goes on with an argument that is long, and beyond the bytes there are or to be received [apart](Limits::apart) anyway.
-    /// Its bytes, and two for the end of the line, may be taken out of the request as they come, and [given](Parser::give) as a
-    /// whole; or else it is read like any other.
+    /// Request with a long argument that is incomplete, or to be received as a [long value](Limits::apart) in any case.
+    /// The caller may take its bytes and the two behind it out of the input and [give](Parser::give) the value as a
+    /// whole. Otherwise it is parsed like any other.
     Long {
-        /// Where in the request it begins.
+        /// Offset of the argument in the request.
         at: usize,
-        /// Its bytes.
+        /// Length of the argument.
         len: usize,
     },
 }
 
-/// Reads one request after the other.
+/// Incremental parser.
 ///
-/// A request may come in any number of pieces; each attempt is given all of it that has come, from its first byte on, and goes
-/// on where the last one stopped.
+/// A request may arrive in any number of pieces. Each attempt gets all bytes received so far, from the first byte of
+/// the request on, and continues where the last one stopped.
 #[derive(Debug, Default)]
 pub struct Parser {
     args: Vec<Range<usize>>,
-    /// Whether the request is a line, and its words, which are not as they came.
-    is_line: bool,
+    /// The request is an inline command, whose unquoted words are in `words`.
+    is_inline: bool,
     words: Vec<u8>,
-    /// Arguments that are still to come, if their number is known.
+    /// Number of missing arguments, if known.
     left: Option<usize>,
-    /// The length of the argument that comes next, if that is known.
+    /// Length of the next argument, if known.
     bulk: Option<usize>,
-    /// Arguments that were received apart, by their number.
+    /// Long arguments, by position.
     longs: Vec<(usize, Long)>,
-    /// Up to where the request has been understood, and looked through for the end of a line.
+    /// Number of bytes parsed, and number searched for a line end.
     at: usize,
-    looked: usize,
+    searched: usize,
 }
 
 impl Parser {
-    /// Whether a request has begun, but not come to its end.
+    /// Returns true if an incomplete request has been seen.
     pub fn is_within(&self) -> bool {
-        self.at > 0 || self.looked > 0
+        self.at > 0 || self.searched > 0
     }
 
-    /// Tries to read the request at the beginning of `data`.
+    /// Parses the request at the start of `data`.
     pub fn parse(&mut self, data: &[u8], limits: Limits) -> Result<Parsed, ProtocolError> {
         if self.at == 0 {
             self.longs.clear();
             self.args.clear();
             self.args.shrink_to(KEPT);
-            self.is_line = false;
+            self.is_inline = false;
             if *data.first().unwrap_or(&b'*') != b'*' {
-                return self.line(data);
+                return self.parse_inline(data);
             }
         }
         let left = match self.left {
             Some(left) => left,
             None => {
-                let Some(line) = self.counted(data, ProtocolError::LongCount)? else {
+                let Some(line) = self.count_line(data, ProtocolError::LongCount)? else {
                     return Ok(Parsed::Partial(data.len() + 1));
                 };
                 let count = number::parse(&data[1..line.end]).filter(|count| *count <= i32::MAX.into());
                 let count = count.ok_or(ProtocolError::Count)?;
-                if count > UNKNOWN_ARGS && !limits.authenticated {
-                    return Err(ProtocolError::UnknownCount);
+                if count > UNAUTHENTICATED_ARGS && !limits.authenticated {
+                    return Err(ProtocolError::UnauthenticatedCount);
                 }
-                // Less than none is none, too.
+                // A negative number counts as 0.
                 usize::try_from(count).unwrap_or(0)
             }
         };
         self.left = Some(left);
-        self.bulks(data, left, limits)
+        self.parse_args(data, left, limits)
     }
 
-    /// The arguments of the request that was read from `data`.
+    /// Returns the arguments of the request parsed from `data`.
     pub fn args<'a>(&'a self, data: &'a [u8]) -> Args<'a> {
-        let data = if self.is_line { &self.words } else { data };
+        let data = if self.is_inline { &self.words } else { data };
         Args { data, ranges: &self.args, longs: &self.longs }
     }
 
-    /// The [long argument](Parsed::Long) that comes next: all of its bytes, and the end of its line, have been taken out of the
-    /// request.
+    /// Supplies the next [long argument](Parsed::Long), whose bytes and line end the caller took out of the input.
     pub fn give(&mut self, long: Long) {
         self.longs.push((self.args.len(), long));
         self.args.push(self.at..self.at);
@@ -150,20 +149,20 @@ impl Parser {
         self.left = self.left.map(|left| left.saturating_sub(1));
     }
 
-    /// The request that was read has been answered: its long arguments are let go.
+    /// Releases the long arguments after the request has run.
     pub fn forget(&mut self) {
         self.longs.clear();
     }
 
-    /// The arguments that are still to come, `left` of them.
-    fn bulks(&mut self, data: &[u8], mut left: usize, limits: Limits) -> Result<Parsed, ProtocolError> {
+    /// Parses the missing arguments, `left` of them.
+    fn parse_args(&mut self, data: &[u8], mut left: usize, limits: Limits) -> Result<Parsed, ProtocolError> {
         while left > 0 {
             let mut is_new = false;
             let bulk = match self.bulk {
                 Some(bulk) => bulk,
                 None => {
                     let start = self.at;
-                    let Some(line) = self.counted(data, ProtocolError::LongLength)? else {
+                    let Some(line) = self.count_line(data, ProtocolError::LongLength)? else {
                         return Ok(Parsed::Partial(data.len() + 1));
                     };
                     if data[start] != b'$' {
@@ -174,64 +173,63 @@ impl Parser {
                     if usize::try_from(len).is_ok_and(|len| len > limits.bulk) {
                         return Err(ProtocolError::Length);
                     }
-                    if len > UNKNOWN_BULK && !limits.authenticated {
-                        return Err(ProtocolError::UnknownLength);
+                    if len > UNAUTHENTICATED_BULK && !limits.authenticated {
+                        return Err(ProtocolError::UnauthenticatedLength);
                     }
                     is_new = true;
                     len as usize
                 }
             };
             let end = self.at + bulk + 2;
-            // What is done is said in a few bytes.
+            // The name of a command is short.
             let is_long = is_new && bulk >= limits.long && limits.authenticated && !self.args.is_empty();
             if data.len() < end || is_long && limits.apart {
                 self.bulk = Some(bulk);
                 return Ok(if is_long { Parsed::Long { at: self.at, len: bulk } } else { Parsed::Partial(end) });
             }
-            // What the two bytes behind it are, Redis does not ask either.
+            // Like Redis, ignore the two bytes behind it.
             self.args.push(self.at..self.at + bulk);
             self.bulk = None;
             self.at = end;
-            self.looked = end;
+            self.searched = end;
             left -= 1;
             self.left = Some(left);
         }
         Ok(self.end(self.at))
     }
 
-    /// The line from where the request has been understood on, if all of it has come: it is understood then. `too_long` is what
-    /// is wrong if it has not and should have.
-    fn counted(&mut self, data: &[u8], too_long: ProtocolError) -> Result<Option<Range<usize>>, ProtocolError> {
-        let (start, from) = (self.at, self.looked.max(self.at).min(data.len()));
+    /// Parses the next line with a count, if it is complete. Returns `too_long` if it exceeds the limit.
+    fn count_line(&mut self, data: &[u8], too_long: ProtocolError) -> Result<Option<Range<usize>>, ProtocolError> {
+        let (start, from) = (self.at, self.searched.max(self.at).min(data.len()));
         match data[from..].iter().position(|byte| *byte == b'\r') {
-            // Too long is too long, in however few pieces it comes.
+            // The limit applies to complete lines as well, so the result does not depend on how the input is divided.
             at if at.map_or(data.len(), |at| from + at) - start > LINE => Err(too_long),
             None => {
-                self.looked = data.len();
+                self.searched = data.len();
                 Ok(None)
             }
             Some(at) if from + at + 1 < data.len() => {
                 let end = from + at;
                 self.at = end + 2;
-                self.looked = self.at;
+                self.searched = self.at;
                 Ok(Some(start..end))
             }
             Some(at) => {
-                self.looked = from + at;
+                self.searched = from + at;
                 Ok(None)
             }
         }
     }
 
-    /// A request that is a line of words.
-    fn line(&mut self, data: &[u8]) -> Result<Parsed, ProtocolError> {
-        let from = self.looked.min(data.len());
+    /// Parses an inline command.
+    fn parse_inline(&mut self, data: &[u8]) -> Result<Parsed, ProtocolError> {
+        let from = self.searched.min(data.len());
         let found = data[from..].iter().position(|byte| *byte == b'\n').map(|at| from + at);
         if found.unwrap_or(data.len()) > LINE {
             return Err(ProtocolError::LongInline);
         }
         let Some(end) = found else {
-            self.looked = data.len();
+            self.searched = data.len();
             return Ok(Parsed::Partial(data.len() + 1));
         };
         let line = data[..end].strip_suffix(b"\r").unwrap_or(&data[..end]);
@@ -241,7 +239,7 @@ impl Parser {
             self.words.extend(word);
             self.args.push(start..self.words.len());
         }
-        self.is_line = true;
+        self.is_inline = true;
         Ok(self.end(end + 1))
     }
 
@@ -249,7 +247,7 @@ impl Parser {
         self.left = None;
         self.bulk = None;
         self.at = 0;
-        self.looked = 0;
+        self.searched = 0;
         Parsed::Request(at)
     }
 }

@@ -5,68 +5,68 @@ use crate::sink::Sink;
 use crate::store::Str;
 use linerate_bypass::Bytes;
 
-/// Which of the two protocols a client speaks.
+/// Version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// What every client speaks at first.
+    /// RESP2, the initial protocol of every client.
     #[default]
     Resp2,
-    /// What a client chooses by `HELLO 3`: it has maps, sets, doubles, and one null.
+    /// RESP3, selected by `HELLO 3`, with maps, sets, doubles and one null.
     Resp3,
 }
 
-/// What is done without an answer of its own is answered with this.
+/// Reply `OK`.
 pub const OK: &[u8] = b"+OK\r\n";
 
-/// Writes replies to a client, in its protocol.
+/// Writer of replies in a client's protocol.
 pub struct Reply<'a> {
     sink: &'a mut dyn Sink,
-    /// The protocol.
+    /// Protocol version.
     pub protocol: Protocol,
 }
 
 impl<'a> Reply<'a> {
-    /// Replies that go to `sink`.
+    /// Creates a writer to `sink`.
     #[inline]
     pub fn new(sink: &'a mut dyn Sink, protocol: Protocol) -> Self {
         Reply { sink, protocol }
     }
 
-    /// `OK`.
+    /// Writes `OK`.
     #[inline]
     pub fn ok(&mut self) {
         self.sink.put(OK);
     }
 
-    /// A short text without line ends.
+    /// Writes a simple string without line ends.
     pub fn simple(&mut self, text: &str) {
-        self.line(b'+', text.as_bytes());
+        self.parse_inline(b'+', text.as_bytes());
     }
 
-    /// An error without line ends.
+    /// Writes an error without line ends.
     pub fn error(&mut self, text: &[u8]) {
-        self.line(b'-', text);
+        self.parse_inline(b'-', text);
     }
 
-    /// A whole number.
+    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, number: i64) {
         self.head(b':', number);
     }
 
-    /// How many there are of something.
+    /// Writes a count.
     #[inline]
     pub fn count(&mut self, count: usize) {
         self.integer(count as i64);
     }
 
-    /// 1 or 0, which most commands say instead of true and false in either protocol.
+    /// Writes 1 or 0, which most commands use for true and false in both protocols.
     #[inline]
     pub fn flag(&mut self, flag: bool) {
         self.sink.put(if flag { b":1\r\n" } else { b":0\r\n" });
     }
 
-    /// A string of bytes.
+    /// Writes a bulk string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.head(b'$', bytes.len() as i64);
@@ -74,12 +74,12 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
-    /// A whole number as a string of bytes.
+    /// Writes an integer as a bulk string.
     pub fn bulk_number(&mut self, number: i64) {
         self.bulk(&number::Digits::of(number));
     }
 
-    /// A stored string, which is not copied if it is long.
+    /// Writes a stored string, without a copy if it is long.
     #[inline]
     pub fn value(&mut self, value: &Str<'_>) {
         self.head(b'$', value.len() as i64);
@@ -87,14 +87,14 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
-    /// A part of a stored string, which lies within it.
+    /// Writes a part of a stored string.
     pub fn part(&mut self, value: &Str<'_>, range: std::ops::Range<usize>) {
         self.head(b'$', range.len() as i64);
         value.write_range_to(range, self);
         self.sink.put(b"\r\n");
     }
 
-    /// No value.
+    /// Writes a null.
     #[inline]
     pub fn null(&mut self) {
         self.sink.put(match self.protocol {
@@ -103,7 +103,7 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// No array.
+    /// Writes a null array.
     pub fn null_array(&mut self) {
         self.sink.put(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -111,13 +111,13 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// An array of `len` replies, which follow.
+    /// Writes the header of an array of `len` replies.
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.head(b'*', len as i64);
     }
 
-    /// A map of `len` pairs of replies, which follow.
+    /// Writes the header of a map of `len` pairs of replies.
     pub fn map(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.head(b'*', 2 * len as i64),
@@ -125,13 +125,13 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A set of `len` replies, which follow.
+    /// Writes the header of a set of `len` replies.
     pub fn set(&mut self, len: usize) {
         let kind = if self.protocol == Protocol::Resp2 { b'*' } else { b'~' };
         self.head(kind, len as i64);
     }
 
-    /// A text to be shown as it is.
+    /// Writes a verbatim string.
     pub fn verbatim(&mut self, text: &[u8]) {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);
@@ -142,13 +142,13 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
-    fn line(&mut self, kind: u8, text: &[u8]) {
+    fn parse_inline(&mut self, kind: u8, text: &[u8]) {
         self.sink.put(&[kind]);
         self.sink.put(text);
         self.sink.put(b"\r\n");
     }
 
-    /// A line of a number.
+    /// Writes a line with a type byte and a number.
     #[inline]
     fn head(&mut self, kind: u8, number: i64) {
         let mut line = [0; number::LONGEST + 3];
@@ -176,7 +176,7 @@ impl Sink for Reply<'_> {
 mod tests {
     use super::*;
 
-    /// What `write` writes, in both protocols.
+    /// Returns the output of `write` in both protocols.
     fn written(write: impl Fn(&mut Reply<'_>)) -> [String; 2] {
         [Protocol::Resp2, Protocol::Resp3].map(|protocol| {
             let mut out = Vec::new();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_protocols_have_is_alike() {
+    fn replies_common_to_both_protocols_are_equal() {
         let alike = |text: &str| [text.to_owned(), text.to_owned()];
         assert_eq!(written(|reply| reply.ok()), alike(r"+OK\r\n"));
         assert_eq!(written(|reply| reply.simple("PONG")), alike(r"+PONG\r\n"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_has_is_written_as_the_other_can() {
+    fn replies_of_one_protocol_are_expressed_in_the_other() {
         let each = |two: &str, three: &str| [two.to_owned(), three.to_owned()];
         assert_eq!(written(|reply| reply.null()), each(r"$-1\r\n", r"_\r\n"));
         assert_eq!(written(|reply| reply.null_array()), each(r"*-1\r\n", r"_\r\n"));

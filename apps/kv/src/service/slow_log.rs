@@ -31,7 +31,7 @@ impl SlowLog {
         SlowLog { workers: (0..workers).map(|_| Mutex::default()).collect(), ..SlowLog::default() }
     }
 
-    /// Adds a request that `worker` ran. Each worker keeps its last `most` requests.
+    /// Adds a request that `worker` ran. Each worker keeps its last `capacity` requests.
     fn add(&self, worker: usize, mut request: SlowRequest, most: usize) {
         let mut requests = lock(&self.workers[worker]);
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl SlowLog {
         requests.truncate(most);
     }
 
-    /// Returns the last `most` requests of all workers, the newest first.
+    /// Returns the last `capacity` requests of all workers, the newest first.
     pub fn list(&self, most: usize) -> Vec<SlowRequest> {
         let mut requests: Vec<SlowRequest> = self.workers.iter().flat_map(|list| lock(list).clone()).collect();
         requests.sort_by_key(|request| std::cmp::Reverse(request.id));

@@ -1,6 +1,8 @@
 //! A connection to shards in this process, as a service would hold it.
 
-use linerate_kv::memcached::{Context, Counts, Data, Facts, Flow, Limits, Parsed, Parser, SPACE, Server, execute};
+use linerate_kv::memcached::{
+    Context, Counts, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, execute,
+};
 use linerate_kv::shards::{Shards, shard_of};
 use linerate_kv::store::{Config, LongWriter, ShardStats, Store};
 use std::sync::Arc;
@@ -25,16 +27,16 @@ pub struct Client {
 
 #[derive(Default)]
 struct Host {
-    facts: Facts,
+    facts: ServerState,
     was_reset: bool,
     flush_at: Option<u64>,
     shards: Vec<Arc<ShardStats>>,
 }
 
 impl Server for Host {
-    fn facts(&mut self, counts: &Counts) -> Facts {
+    fn state(&mut self, counts: &Counts) -> ServerState {
         let items = self.shards.iter().map(|shard| shard.keys(SPACE)).sum();
-        Facts { counts: *counts, items, ..self.facts }
+        ServerState { counts: *counts, items, ..self.facts }
     }
 
     fn reset(&mut self, _: &Counts) {
@@ -60,7 +62,7 @@ impl Client {
             stores,
             parser: Parser::default(),
             host: Host {
-                facts: Facts { since: NOW, workers: shards as u64, ..Facts::default() },
+                facts: ServerState { since: NOW, workers: shards as u64, ..ServerState::default() },
                 shards: stats,
                 ..Host::default()
             },

@@ -48,7 +48,7 @@ impl Server for Host {
         None
     }
 
-    fn counters(&self) -> Option<(&linerate_kv::counters::Names, linerate_bypass::RemoteAddr)> {
+    fn counters(&self) -> Option<(&linerate_kv::counters::CounterNames, linerate_bypass::RemoteAddr)> {
         None
     }
 

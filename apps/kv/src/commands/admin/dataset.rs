@@ -102,7 +102,7 @@ pub(in crate::commands) fn counter(
 ) -> CommandResult {
     let (names, RemoteAddr { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
     let numbers = match (request.args.get(1), request.args.get(2)) {
-        (None, _) => [names.len() as u64, names.most() as u64],
+        (None, _) => [names.len() as u64, names.capacity() as u64],
         (Some(name), None) => {
             let offset = names.offset(name).map_err(|no| CommandError::of(&[b"ERR ", no.to_string().as_bytes()]))?;
             [address + offset, key.into()]
@@ -166,9 +166,8 @@ mod tests {
             client.expect("linerate.counter", "*2 $1 2 $1 2");
             let full = "-ERR all 2 counters have names: start the server with a larger kv serve --counters N";
             client.expect("linerate.counter c", full);
-            client.expect("linerate.counter \"\"", "-ERR names of counters have 1 to 250 bytes");
-            client
-                .expect(&format!("linerate.counter {}", "n".repeat(251)), "-ERR names of counters have 1 to 250 bytes");
+            client.expect("linerate.counter \"\"", "-ERR counter names have 1 to 250 bytes");
+            client.expect(&format!("linerate.counter {}", "n".repeat(251)), "-ERR counter names have 1 to 250 bytes");
             client.expect("linerate.counter a foo", "-ERR syntax error");
             client.expect("linerate.counter a value b", "-ERR syntax error");
             // Counters are not keys.

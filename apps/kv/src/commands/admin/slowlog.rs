@@ -68,7 +68,7 @@ fn shortened(args: Args<'_>, is_secret: bool) -> Vec<Vec<u8>> {
                 Value::Short(bytes) => bytes.len(),
                 Value::Long(long) => long.len(),
             };
-            let mut arg = args.beginning(at, BYTES);
+            let mut arg = args.prefix(at, BYTES);
             if len > BYTES {
                 arg.extend(format!("... ({} more bytes)", len - BYTES).bytes());
             }

@@ -98,7 +98,7 @@ fn move_to(cx: &mut Context<'_, '_>, request: &Request<'_>, replace: bool) -> Re
     if !replace && cx.shards.of(&to).exists(&to, cx.now) {
         return Ok(false);
     }
-    if cx.shards.are_together(&from, &to) {
+    if cx.shards.are_in_same_shard(&from, &to) {
         cx.shards.of(&from).rename(&from, &to, cx.now)?;
     } else {
         transfer(cx, &from, &to)?;

@@ -1,5 +1,5 @@
-//! The server may be anybody: whatever is read, the reader does not panic, reads nothing that is not of the export, and finds nothing that is
-//! not of the record.
+//! Hostile server: whatever bytes are read, the reader does not panic, reads nothing outside the export, and finds
+//! nothing outside the record.
 
 use super::super::format::{BUCKET, ENTRIES, Entry, FLOOR, LONGEST_BYTES};
 use super::*;
@@ -10,53 +10,53 @@ fn layouts() -> impl Strategy<Value = Layout> {
         .prop_filter_map("a layout", |(seed, shards, rows, log)| Layout::new(seed, shards, rows, log))
 }
 
-/// The hashes of a record's bytes are right.
-fn vouch_for_record(layout: &Layout, entry: Entry, record: &mut [u8]) {
+/// Corrects the hash of a record.
+fn correct_record_hash(layout: &Layout, entry: Entry, record: &mut [u8]) {
     if let Some((check, rest)) = record.split_first_chunk_mut() {
         *check = layout.check_record(entry, rest).to_le_bytes();
     }
 }
 
-/// A change of an image.
+/// Corruption of an image.
 #[derive(Debug, Clone)]
-enum Spoilt {
+enum Corruption {
     Byte(usize, u8),
-    /// So many units from one place to another.
+    /// Copies units from one place to another.
     Copy(usize, usize, usize),
-    /// An entry of a bucket is this one, with the tag that it has, and the bucket is whole.
+    /// Replaces an entry of a bucket except for its tag, and corrects the hash.
     Entry(usize, usize, u64),
-    /// A floor is this one, and is whole.
+    /// Replaces a floor, and corrects the hash.
     Floor(usize, u64),
-    /// Of the record that a bucket leads to first, a byte is another, and it is whole.
+    /// Changes a byte of the record that the first entry of a bucket refers to, and corrects the hash.
     Record(usize, usize, u8),
 }
 
-fn spoilt() -> impl Strategy<Value = Spoilt> {
+fn corruptions() -> impl Strategy<Value = Corruption> {
     let any = any::<usize>;
     prop_oneof![
-        (any(), 1u8..).prop_map(|(at, by)| Spoilt::Byte(at, by)),
-        (any(), any(), 1..40usize).prop_map(|(from, to, units)| Spoilt::Copy(from, to, units)),
-        (any(), any(), 0..1u64 << 48).prop_map(|(bucket, slot, bits)| Spoilt::Entry(bucket, slot, bits)),
-        (any(), any(), (0..256u64, 1..256u64)).prop_map(|(bucket, slot, (at, units))| Spoilt::Entry(
+        (any(), 1u8..).prop_map(|(at, by)| Corruption::Byte(at, by)),
+        (any(), any(), 1..40usize).prop_map(|(from, to, units)| Corruption::Copy(from, to, units)),
+        (any(), any(), 0..1u64 << 48).prop_map(|(bucket, slot, bits)| Corruption::Entry(bucket, slot, bits)),
+        (any(), any(), (0..256u64, 1..256u64)).prop_map(|(bucket, slot, (at, units))| Corruption::Entry(
             bucket,
             slot,
             units << 40 | at
         )),
-        (any(), 0..=u64::MAX).prop_map(|(shard, place)| Spoilt::Floor(shard, place)),
-        (any(), 8..64usize, 1u8..).prop_map(|(bucket, at, by)| Spoilt::Record(bucket, at, by)),
+        (any(), 0..=u64::MAX).prop_map(|(shard, place)| Corruption::Floor(shard, place)),
+        (any(), 8..64usize, 1u8..).prop_map(|(bucket, at, by)| Corruption::Record(bucket, at, by)),
     ]
 }
 
-/// Spoils `image`. Returns whether a hash was made right again.
-fn spoil(layout: &Layout, image: &mut [u8], how: &Spoilt) -> bool {
+/// Corrupts `image`. Returns true if a hash was corrected.
+fn corrupt(layout: &Layout, image: &mut [u8], how: &Corruption) -> bool {
     let buckets = (layout.rows() * layout.shards()) as usize;
     match *how {
-        Spoilt::Byte(at, by) => image[at % layout.bytes() as usize] ^= by,
-        Spoilt::Copy(from, to, units) => {
+        Corruption::Byte(at, by) => image[at % layout.bytes() as usize] ^= by,
+        Corruption::Copy(from, to, units) => {
             let last = image.len() / 16 - units;
             image.copy_within(from % last * 16..(from % last + units) * 16, to % last * 16);
         }
-        Spoilt::Entry(bucket, slot, bits) => {
+        Corruption::Entry(bucket, slot, bits) => {
             let number = bucket % buckets;
             let bucket = &mut image[number * BUCKET..][..BUCKET];
             let place: &mut [u8] = &mut bucket[8 + slot % ENTRIES * 8..][..6];
@@ -65,14 +65,14 @@ fn spoil(layout: &Layout, image: &mut [u8], how: &Spoilt) -> bool {
             bucket[..8].copy_from_slice(&check.to_le_bytes());
             return true;
         }
-        Spoilt::Floor(shard, place) => {
+        Corruption::Floor(shard, place) => {
             let shard = (shard % layout.shards() as usize) as u32;
             let floor = &mut image[layout.floor_at(shard) as usize..][..FLOOR];
             floor[8..].copy_from_slice(&place.to_le_bytes());
             floor[..8].copy_from_slice(&layout.check_floor(shard, &place.to_le_bytes()).to_le_bytes());
             return true;
         }
-        Spoilt::Record(bucket, at, by) => {
+        Corruption::Record(bucket, at, by) => {
             let number = bucket % buckets;
             let entry = Entry(u64::from_le_bytes(*image[number * BUCKET + 8..].first_chunk().unwrap()));
             let shard = (number % layout.shards() as usize) as u32;
@@ -81,7 +81,7 @@ fn spoil(layout: &Layout, image: &mut [u8], how: &Spoilt) -> bool {
                 && at < record.len()
             {
                 record[at] ^= by;
-                vouch_for_record(layout, entry, record);
+                correct_record_hash(layout, entry, record);
                 return true;
             }
         }
@@ -89,7 +89,7 @@ fn spoil(layout: &Layout, image: &mut [u8], how: &Spoilt) -> bool {
     false
 }
 
-/// As a reader looks for `key` in `image`: what it reads is of the image, and is read a few times at most.
+/// Searches for `key` in `image`. Fails if a read is outside the image, or if there are too many.
 fn find_in(image: &[u8], layout: &Layout, key: &[u8]) -> Result<Option<Vec<u8>>, TestCaseError> {
     let bytes = |Extent { at, len }| {
         let bytes = image.get(at as usize..).and_then(|rest| rest.get(..len));
@@ -114,31 +114,31 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_read_it_ends(
+    fn search_of_arbitrary_bytes_terminates(
         layout in layouts(),
         key in prop::collection::vec(any::<u8>(), 0..20),
         mut row in prop::collection::vec(any::<u8>(), 0..400),
         mut record in prop::collection::vec(any::<u8>(), 0..200),
         header in (prop_oneof![Just(0u64), any::<u64>()], prop_oneof![0..30u16, any::<u16>()], prop_oneof![0..30u16, any::<u16>()]),
         mut floors in prop::collection::vec(any::<u8>(), 0..100),
-        // Which of the hashes are right, and whether there is an entry of the key.
-        vouched in any::<[bool; 5]>(),
+        // Hashes that are correct, and presence of an entry for the key.
+        is_correct in any::<[bool; 5]>(),
         slot in 0..ENTRIES,
         now in any::<u64>(),
     ) {
         let search = Search::new(&layout, &key);
         let extent = search.row();
         prop_assert!(extent.at + extent.len as u64 <= layout.bytes());
-        if vouched[3] {
+        if is_correct[3] {
             row.resize(extent.len.min(BUCKET * 256), 0);
         }
         let number = layout.row_of(layout.hash(&key));
         for (shard, bucket) in (0..layout.shards()).zip(row.as_chunks_mut::<BUCKET>().0) {
-            if vouched[0] {
+            if is_correct[0] {
                 let tag = (layout.hash(&key) as u16).to_le_bytes();
                 bucket[8 + slot * 8 + 6..][..2].copy_from_slice(&tag);
             }
-            if vouched[1] {
+            if is_correct[1] {
                 let entries: &[u8; ENTRIES * 8] = bucket[8..].first_chunk().unwrap();
                 let check = layout.check_bucket(layout.bucket(number, shard), entries);
                 bucket[..8].copy_from_slice(&check.to_le_bytes());
@@ -146,7 +146,7 @@ proptest! {
         }
         let Extent { at, len } = search.floors();
         prop_assert!(at >= layout.log_at(0) && at + len as u64 == layout.bytes());
-        if vouched[4] {
+        if is_correct[4] {
             floors.resize(len, 0);
             for (shard, floor) in (0..layout.shards()).zip(floors.as_chunks_mut::<FLOOR>().0) {
                 let check = layout.check_floor(shard, floor[8..].first_chunk().unwrap());
@@ -161,7 +161,7 @@ proptest! {
             let Extent { at, len } = candidate.extent;
             prop_assert!(at >= layout.log_at(0) && at + len as u64 <= layout.floor_at(0));
             prop_assert!((1..=LONGEST_BYTES).contains(&len));
-            if vouched[3] {
+            if is_correct[3] {
                 record.resize(len, 7);
             }
             if record.len() > 31 {
@@ -172,22 +172,22 @@ proptest! {
             if let Some(place) = record.get_mut(32..32 + key.len()) {
                 place.copy_from_slice(&key);
             }
-            if vouched[2] {
-                vouch_for_record(&layout, candidate.entry, &mut record);
+            if is_correct[2] {
+                correct_record_hash(&layout, candidate.entry, &mut record);
             }
             next = search.in_record(candidate, &record, (&row, &floors), now);
             if let Next::Found(range) = &next {
                 prop_assert!(record.get(range.clone()).is_some());
-                prop_assert!(vouched[4] && vouched[2] && vouched[1]);
+                prop_assert!(is_correct[4] && is_correct[2] && is_correct[1]);
                 prop_assert!(range.start == 32 + key.len() && record[32..range.start] == key);
             }
         }
     }
 
-    /// Of a server's memory, parts are other bytes, or bytes of elsewhere; hashes are right again, or not.
+    /// Parts of the memory are changed or moved, with or without correct hashes.
     #[test]
-    fn what_is_found_in_a_spoilt_image_is_the_keys_own(
-        spoilt in prop::collection::vec(spoilt(), 0..12),
+    fn value_in_corrupted_image_belongs_to_key(
+        corruptions in prop::collection::vec(corruptions(), 0..12),
         shards in 1..4u32,
         rows in 1..4u32,
     ) {
@@ -197,15 +197,15 @@ proptest! {
             writers[usize::from(n) % shards as usize].set(&[n % 20], &[n % 20, n, 7].repeat(usize::from(n % 9)), None);
         }
         let mut image = read(&export, Extent { at: 0, len: layout.bytes() as usize });
-        let mut is_vouched = false;
-        for how in &spoilt {
-            is_vouched |= spoil(&layout, &mut image, how);
+        let mut is_hash_corrected = false;
+        for how in &corruptions {
+            is_hash_corrected |= corrupt(&layout, &mut image, how);
         }
         for n in 0..30u8 {
             let key = [n];
             let found = find_in(&image, &layout, &key)?;
-            // Who makes hashes right may have any value found, in a record of this key.
-            if let Some(value) = found.filter(|_| !is_vouched) {
+            // With corrected hashes any value may be found, in a record of this key.
+            if let Some(value) = found.filter(|_| !is_hash_corrected) {
                 let versions = (n..60).step_by(20).map(|v| [n, v, 7].repeat(usize::from(v % 9)));
                 prop_assert!(n < 20 && versions.into_iter().any(|version| version == value), "{} of {}", value.escape_ascii(), n);
             }
@@ -213,16 +213,16 @@ proptest! {
     }
 
     #[test]
-    fn no_layout_is_beyond_numbers(seed: u64, shards: u32, rows: u32, log: u32, bytes: usize, some: usize) {
+    fn layout_arithmetic_does_not_overflow(seed: u64, shards: u32, rows: u32, log: u32, bytes: usize, some: usize) {
         for layout in [Layout::new(seed, shards, rows, log), Layout::fitting(bytes, some, seed)].into_iter().flatten() {
             prop_assert!(layout.bytes() >= 64 + 1024);
         }
     }
 }
 
-/// Of a record and its bucket, any byte that is another one is noticed.
+/// Every changed byte of a record, a floor or a bucket is detected.
 #[test]
-fn no_byte_can_change_unnoticed() {
+fn every_changed_byte_is_detected() {
     let (export, mut writers) = export(Layout::new(SEED, 2, 3, 64).unwrap());
     writers[0].set(b"key", b"value", Some(77));
     let search = Search::new(export.layout(), b"key");
@@ -263,9 +263,9 @@ fn no_byte_can_change_unnoticed() {
     }
 }
 
-/// Of two keys of which the reader can tell nothing apart before it has read the record.
+/// Two keys that the reader can distinguish only by their records.
 #[test]
-fn a_record_of_another_key_leads_to_the_next_shard() {
+fn record_of_another_key_leads_to_next_shard() {
     let layout = Layout::new(SEED, 3, 1, 100).unwrap();
     let tag = |n: u32| layout.hash(&n.to_le_bytes()) as u16;
     let other = (1..).find(|n| tag(*n) == tag(0)).unwrap();
@@ -275,7 +275,7 @@ fn a_record_of_another_key_leads_to_the_next_shard() {
     writers[2].set(&other.to_le_bytes(), b"second", None);
     assert_eq!(find(&export, &0u32.to_le_bytes(), 0).as_deref(), Some(&b"first"[..]));
     assert_eq!(find(&export, &other.to_le_bytes(), 0).as_deref(), Some(&b"second"[..]));
-    // In one shard, one of them is there.
+    // In one shard, only one of them is present.
     writers[2].set(&0u32.to_le_bytes(), b"third", None);
     assert_eq!(find(&export, &other.to_le_bytes(), 0), None);
 }

@@ -3,7 +3,7 @@ use crate::store::{Config, Store};
 
 const LIMITS: Limits = Limits { item: 1 << 20, long: 4096 };
 
-/// What all requests in `bytes` come to, and whether the rest is no request.
+/// Returns the data of all requests in `bytes`, and whether the parser fails at the rest.
 fn parsed(bytes: &[u8]) -> (Vec<String>, bool) {
     let mut parser = Parser::default();
     let mut all = Vec::new();
@@ -27,7 +27,7 @@ fn parsed(bytes: &[u8]) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn data_are_as_long_as_the_line_says() {
+fn data_block_has_length_of_its_line() {
     assert_eq!(parsed(b"set a 0 0 4\r\nab\r\n\r\nget a\r\n").0, ["ab\\r\\n", ""]);
     assert_eq!(parsed(b"set a 0 0 0\n\r\nms a 1\r\nx\r\n").0, ["", "x"]);
     assert_eq!(parsed(b"set a 0 0 1\r\nxyzget a\r\n").0, ["Unended", ""]);
@@ -35,7 +35,7 @@ fn data_are_as_long_as_the_line_says() {
 }
 
 #[test]
-fn what_is_too_large_is_skipped_and_what_has_no_length_is_not() {
+fn too_large_data_is_skipped_and_data_without_length_is_not() {
     let data = vec![b'x'; 1 << 20];
     let bytes = [b"set a 0 0 1048576\r\n", &data[..], b"\r\nget a\r\n"].concat();
     assert_eq!(parsed(&bytes).0, ["TooLarge", ""]);
@@ -44,7 +44,7 @@ fn what_is_too_large_is_skipped_and_what_has_no_length_is_not() {
 }
 
 #[test]
-fn a_line_ends_within_what_is_usual_if_it_is_not_of_keys() {
+fn line_length_is_limited_unless_it_lists_keys() {
     let long = |start: &str, len: usize| [start.as_bytes(), &b" ".repeat(len - start.len()), b"\r\n"].concat();
     for (start, len, is_long) in [
         ("mn", 2047, false),
@@ -57,7 +57,7 @@ fn a_line_ends_within_what_is_usual_if_it_is_not_of_keys() {
         ("gets a", (1 << 20) + 1, true),
     ] {
         assert_eq!(parsed(&long(start, len)).1, is_long, "{start} of {len}");
-        // Without its end, it is the same.
+        // The result is the same without the line end.
         let bytes = long(start, len);
         assert_eq!(parsed(&bytes[..len + 1]).1, is_long, "{start} of {len} and no end");
     }
@@ -66,7 +66,7 @@ fn a_line_ends_within_what_is_usual_if_it_is_not_of_keys() {
 }
 
 #[test]
-fn how_much_is_missing_is_known() {
+fn partial_result_states_needed_bytes() {
     let mut parser = Parser::default();
     let partial = |parser: &mut Parser, bytes: &[u8]| match parser.parse(bytes, &LIMITS) {
         Ok(Parsed::Partial(needed)) => needed,
@@ -80,7 +80,7 @@ fn how_much_is_missing_is_known() {
 }
 
 #[test]
-fn long_data_are_received_apart_or_not_at_all() {
+fn long_data_is_taken_out_or_refused() {
     let mut store = Store::new(&Config::new(4 << 20), 0);
     let line = b"set a 0 0 5000\r\n";
     let said = |parser: &mut Parser| match parser.parse(line, &LIMITS) {
@@ -94,7 +94,7 @@ fn long_data_are_received_apart_or_not_at_all() {
     for (end, is_whole) in [(*b"\r\n", true), (*b"\n\n", false)] {
         let mut parser = Parser::default();
         assert_eq!(said(&mut parser), (line.len(), 5000));
-        // It is said once.
+        // [`Parsed::Long`] is returned once.
         assert!(matches!(parser.parse(line, &LIMITS), Ok(Parsed::Partial(5018))));
         let mut writer = store.long(5000, 0).unwrap();
         writer.fill(&[b'x'; 5000]);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
 
-/// All requests in `bytes`, given in pieces that end at `cuts`.
+/// Returns all requests in `bytes`, received in pieces that end at `cuts`.
 fn requests(bytes: &[u8], cuts: &[usize], limits: Limits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
     let mut parser = Parser::default();
     let mut requests = Vec::new();
@@ -36,7 +36,7 @@ fn whole(bytes: &[u8]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
     requests(bytes, &[], KNOWN)
 }
 
-/// `args` as a client sends them.
+/// Returns the encoding of `args`.
 fn encoded(args: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
@@ -53,9 +53,9 @@ fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    /// Wherever the bytes are cut, the requests are the same.
+    /// The requests do not depend on the cuts.
     #[test]
-    fn requests_are_read_however_they_are_cut(
+    fn requests_do_not_depend_on_cuts(
         all in prop::collection::vec(request(), 1..5),
         mut cuts in prop::collection::vec(0..300usize, 0..12),
     ) {
@@ -67,9 +67,9 @@ proptest! {
         prop_assert_eq!(requests(&bytes, &each, KNOWN), Ok(all));
     }
 
-    /// Whatever comes, in one piece or byte by byte, comes to the same.
+    /// The result does not depend on the cuts.
     #[test]
-    fn hostile_bytes_mean_the_same_however_they_are_cut(
+    fn result_for_hostile_bytes_does_not_depend_on_cuts(
         bytes in prop::collection::vec(prop_oneof![
             Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), Just(b'-'), Just(b'"'), Just(b'\''), Just(b'\\'), b'0'..=b'9',
             any::<u8>(),
@@ -81,7 +81,7 @@ proptest! {
 }
 
 #[test]
-fn lines_of_words_are_requests() {
+fn inline_commands_are_parsed() {
     let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     assert_eq!(whole(b"PING\r\nset a b\n"), Ok(vec![words("PING"), words("set a b")]));
     assert_eq!(whole(b"set \"\" ''\r\n"), Ok(vec![vec![b"set".to_vec(), vec![], vec![]]]));
@@ -90,7 +90,7 @@ fn lines_of_words_are_requests() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_redis_words() {
+fn protocol_errors_have_the_words_of_redis() {
     let said = |bytes: &[u8]| whole(bytes).unwrap_err().to_string();
     assert_eq!(said(b"*abc\r\n"), "Protocol error: invalid multibulk length");
     assert_eq!(said(b"*2147483648\r\n"), "Protocol error: invalid multibulk length");
@@ -105,7 +105,7 @@ fn what_is_wrong_is_said_in_redis_words() {
 }
 
 #[test]
-fn a_line_is_too_long_in_however_few_pieces_it_comes() {
+fn line_limit_does_not_depend_on_cuts() {
     let is_too_long = |before: &str, len: usize, behind: &str| {
         let bytes = [before.as_bytes(), &vec![b'1'; len - 1], behind.as_bytes()].concat();
         let cut = bytes.len() - behind.len();
@@ -120,12 +120,12 @@ fn a_line_is_too_long_in_however_few_pieces_it_comes() {
 }
 
 #[test]
-fn whoever_has_not_said_the_password_may_say_little() {
+fn unauthenticated_client_has_lower_limits() {
     let limits = Limits { authenticated: false, ..KNOWN };
-    assert_eq!(requests(b"*11\r\n", &[], limits), Err(ProtocolError::UnknownCount));
-    assert_eq!(requests(b"*1\r\n$16385\r\n", &[], limits), Err(ProtocolError::UnknownLength));
+    assert_eq!(requests(b"*11\r\n", &[], limits), Err(ProtocolError::UnauthenticatedCount));
+    assert_eq!(requests(b"*1\r\n$16385\r\n", &[], limits), Err(ProtocolError::UnauthenticatedLength));
     assert_eq!(requests(b"*2\r\n$4\r\nAUTH\r\n$3\r\nabc\r\n", &[], limits).map(|all| all.len()), Ok(1));
-    // The limits themselves are permitted.
+    // The limits themselves are allowed.
     assert_eq!(requests(b"*10\r\n$16384\r\n", &[], limits), Ok(vec![]));
 }
 
@@ -137,26 +137,26 @@ fn argument_of_the_maximum_length_is_accepted() {
 }
 
 #[test]
-fn how_much_is_missing_of_a_long_argument_is_known() {
+fn partial_result_states_missing_bytes_of_argument() {
     let mut parser = Parser::default();
     let data = b"*2\r\n$3\r\nGET\r\n$1000\r\nabc";
     assert_eq!(parser.parse(data, KNOWN), Ok(Parsed::Partial(data.len() - 3 + 1000 + 2)));
 }
 
 #[test]
-fn an_endless_count_keeps_no_memory() {
+fn huge_count_allocates_nothing() {
     let mut parser = Parser::default();
     assert_eq!(parser.parse(b"*2147483647\r\n", KNOWN), Ok(Parsed::Partial(14)));
     assert!(parser.args.capacity() <= KEPT);
 }
 
-/// The arguments of `bytes`, which come in pieces that end at `cuts`, and how many were received apart: all that may be.
+/// Returns the arguments of `bytes`, received in pieces that end at `cuts`, and the number of long arguments taken out.
 fn received(bytes: &[u8], cuts: &[usize], limits: Limits, store: &mut Store) -> (Vec<Vec<u8>>, usize) {
     let mut parser = Parser::default();
     let mut apart = 0;
     let mut data = Vec::new();
     let mut rest = bytes;
-    // What is being received, and bytes that are missing of it and of its line's end.
+    // Long value being received, and its missing bytes including the line end.
     let mut writer: Option<(LongWriter, usize)> = None;
     let mut at = 0;
     for end in cuts.iter().copied().chain([bytes.len()]) {
@@ -205,9 +205,9 @@ fn received(bytes: &[u8], cuts: &[usize], limits: Limits, store: &mut Store) -> 
 }
 
 proptest! {
-    /// What is received apart is the same.
+    /// Arguments are the same when taken out.
     #[test]
-    fn long_arguments_are_received_apart_however_they_are_cut(
+    fn long_arguments_are_taken_out_independent_of_cuts(
         args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 1..6),
         mut cuts in prop::collection::vec(0..300usize, 0..12),
     ) {
@@ -219,7 +219,7 @@ proptest! {
         prop_assert_eq!(received(&bytes, &cuts, limits, &mut store).0, args.clone());
         let each: Vec<usize> = (0..bytes.len()).collect();
         prop_assert_eq!(received(&bytes, &each, limits, &mut store), (args.clone(), long));
-        // Those, too, that have come as a whole.
+        // Complete arguments as well.
         let limits = Limits { apart: true, ..limits };
         for cuts in [&cuts[..], &[], &each] {
             prop_assert_eq!(received(&bytes, cuts, limits, &mut store), (args.clone(), long));
@@ -228,7 +228,7 @@ proptest! {
 }
 
 #[test]
-fn a_long_argument_that_nobody_takes_apart_is_read_like_any_other() {
+fn long_argument_not_taken_out_is_parsed_like_others() {
     let mut parser = Parser::default();
     let limits = Limits { long: 10, ..KNOWN };
     let data = encoded(&[b"SET".to_vec(), b"a".to_vec(), vec![b'x'; 100]]);
@@ -237,13 +237,13 @@ fn a_long_argument_that_nobody_takes_apart_is_read_like_any_other() {
     assert_eq!(parser.parse(&data[..at + 60], limits), Ok(Parsed::Partial(data.len())));
     assert_eq!(parser.parse(&data, limits), Ok(Parsed::Request(data.len())));
     assert_eq!(parser.args(&data).longs().count(), 0);
-    // Memory is taken only for whoever has said the password.
+    // Memory is only allocated for authenticated clients.
     let limits = Limits { authenticated: false, ..limits };
     assert_eq!(Parser::default().parse(&data[..at + 50], limits), Ok(Parsed::Partial(data.len())));
 }
 
 #[test]
-fn a_long_argument_is_let_go_with_its_request() {
+fn long_argument_is_released_with_its_request() {
     let mut store = Store::new(&Config::new(4 << 20), 0);
     let mut parser = Parser::default();
     let limits = Limits { long: 10, ..KNOWN };
@@ -255,7 +255,7 @@ fn a_long_argument_is_let_go_with_its_request() {
     assert_eq!(parser.parse(data, limits), Ok(Parsed::Request(data.len())));
     let args = parser.args(data);
     assert_eq!((args.len(), args.longs().collect::<Vec<_>>(), &args[1]), (2, vec![1], &b""[..]));
-    assert_eq!(args.beginning(1, 4), b"0123");
+    assert_eq!(args.prefix(1, 4), b"0123");
     assert_eq!(args.to_owned().args().to_whole().args().at(1), b"0123456789");
     parser.forget();
     assert_eq!(parser.args(data).longs().count(), 0);

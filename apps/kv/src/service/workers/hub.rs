@@ -1,7 +1,7 @@
 //! State shared by all workers of a service.
 
 use crate::commands::{Change, RejectedSetting, Settings, Stats, Totals};
-use crate::counters::Names;
+use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
 use crate::memcached::Counts;
 use crate::service::slow_log::SlowLog;
@@ -36,7 +36,7 @@ pub struct Config {
     /// is known.
     pub export: Option<(Arc<Export>, RemoteAddrCell)>,
     /// Counters for RDMA atomics, and their remote address once that is known.
-    pub counters: Option<(Arc<Names>, RemoteAddrCell)>,
+    pub counters: Option<(Arc<CounterNames>, RemoteAddrCell)>,
 }
 
 /// State shared by all workers. Workers copy the values that every request needs, and refresh the copies periodically.
@@ -47,9 +47,9 @@ pub struct Hub {
     datagrams: AtomicBool,
     store: store::Config,
     export: Option<(Arc<Export>, RemoteAddrCell)>,
-    counters: Option<(Arc<Names>, RemoteAddrCell)>,
+    counters: Option<(Arc<CounterNames>, RemoteAddrCell)>,
     /// Upper bound of the memory limit: the mapped bytes.
-    most: u64,
+    max_memory: u64,
     since: u64,
     settings: Mutex<Arc<Settings>>,
     /// Number of changes of the settings.
@@ -144,7 +144,7 @@ impl Hub {
             store,
             export,
             counters,
-            most: settings.memory,
+            max_memory: settings.memory,
             since: wall_millis(),
             settings: Mutex::new(Arc::new(settings)),
             version: AtomicU64::new(0),
@@ -170,7 +170,7 @@ impl Hub {
     }
 
     /// Returns the RDMA counters and the remote address of the first one.
-    pub(in crate::service) fn counters(&self) -> Option<(&Names, RemoteAddr)> {
+    pub(in crate::service) fn counters(&self) -> Option<(&CounterNames, RemoteAddr)> {
         let (names, place) = self.counters.as_ref()?;
         Some((names, *place.get()?))
     }
@@ -243,7 +243,7 @@ impl Hub {
     /// Checks the change from `current` to `settings`.
     fn check(&self, settings: &Settings, current: &Settings) -> Result<(), RejectedSetting> {
         let rejected = |parameter, reason| Err(RejectedSetting { parameter, reason });
-        let range = LEAST_MEMORY..=self.most;
+        let range = LEAST_MEMORY..=self.max_memory;
         if settings.memory != current.memory && !range.contains(&settings.memory) {
             let reason = format!("argument must be between {} and {} inclusive", range.start(), range.end());
             return rejected("maxmemory", reason);
@@ -257,7 +257,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Counts a new client. Returns false if there are `most` already.
+    /// Counts a new client. Returns false if there are `capacity` already.
     pub(in crate::service) fn admit(&self, most: u32) -> bool {
         let is_admitted = self.clients.fetch_add(1, Ordering::Relaxed) < most;
         if !is_admitted {
@@ -450,7 +450,7 @@ mod tests {
         udp.answer_datagrams();
         let (exported, _) = export(Layout::new(SEED, 1, 100, 1 << 12).unwrap());
         let export = Hub::new(Config { export: Some((Arc::new(exported), RemoteAddrCell::default())), ..config() });
-        let names = Arc::new(Names::new(1).unwrap());
+        let names = Arc::new(CounterNames::new(1).unwrap());
         let counters = Hub::new(Config { counters: Some((names, RemoteAddrCell::default())), ..config() });
         for (hub, option) in [(udp, "--udp: "), (export, "--export: "), (counters, "--counters: ")] {
             let RejectedSetting { parameter, reason } = set_password(&hub, Some(b"secret")).unwrap_err();

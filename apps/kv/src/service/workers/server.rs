@@ -1,7 +1,7 @@
 //! Server interface of the commands, and the counters of a worker.
 
 use crate::commands::{Change, ClientInfo, RejectedSetting, Server, Settings, SlowRequest, Stats, Totals};
-use crate::counters::Names;
+use crate::counters::CounterNames;
 use crate::export::Layout;
 use crate::memcached;
 use crate::service::Kv;
@@ -158,7 +158,7 @@ impl Server for ServerView {
         self.hub.export()
     }
 
-    fn counters(&self) -> Option<(&Names, RemoteAddr)> {
+    fn counters(&self) -> Option<(&CounterNames, RemoteAddr)> {
         self.hub.counters()
     }
 
@@ -191,11 +191,11 @@ impl Server for ServerView {
 }
 
 impl memcached::Server for ServerView {
-    fn facts(&mut self, counts: &memcached::Counts) -> memcached::Facts {
+    fn state(&mut self, counts: &memcached::Counts) -> memcached::ServerState {
         self.tally.counts = *counts;
         self.hub.count(self.worker, self.tally);
         let (totals, counts) = self.hub.totals();
-        memcached::Facts {
+        memcached::ServerState {
             since: totals.since,
             workers: totals.workers as u64,
             most_connections: self.settings.clients.into(),
