@@ -384,7 +384,7 @@ impl<N: Nic> Egress<N> {
 
     /// Marks all neighbours for confirmation on next use. Their addresses stay in use meanwhile.
     pub(crate) fn reconfirm_neighbors(&mut self) {
-        self.neighbors.doubt();
+        self.neighbors.require_confirmation();
         self.invalidate_headers();
     }
 
@@ -393,7 +393,7 @@ impl<N: Nic> Egress<N> {
         let mut solicitations = Vec::new();
         let lost_before = self.lost.len();
         let (drops, lost) = (&mut self.drops, &mut self.lost);
-        self.neighbors.tend(
+        self.neighbors.poll(
             now,
             |solicitation| solicitations.push(solicitation),
             |ip, parked| {

@@ -1,19 +1,18 @@
-//! The neighbour table: Ethernet addresses of the hosts on the link, learnt from ARP (RFC 826) and NDP (RFC 4861).
+//! Neighbour table: Ethernet addresses of on-link hosts, learnt from ARP (RFC 826) and NDP (RFC 4861).
 //!
-//! Ours rather than smoltcp's, which holds a handful and limits resolution for all neighbours together. Packets for a
-//! neighbour that is being resolved wait here; both are bounded.
+//! smoltcp's table is not used: it has few entries and limits resolution for all neighbours together. Packets for a
+//! neighbour that is being resolved wait here; entries and packets are bounded.
 //!
-//! Any station on the link can send ARP requests and neighbour solicitations from addresses that it makes up (RFC 6583 §4).
-//! The table resists exhaustion by such stations as follows:
+//! Any station on the link can send ARP requests and neighbour solicitations from forged addresses (RFC 6583 §4). The
+//! table resists exhaustion as follows:
 //!
 //! - Each address family has its own limits.
-//! - A token bucket limits the entries that unsolicited messages create. A message beyond the rate is counted and creates no
-//!   entry; the host is resolved when the first packet is sent to it.
-//! - An entry that an unsolicited message created has no protection until a packet is sent to the neighbour. Such entries have
-//!   a small quota, and the oldest of them is replaced first.
-//! - An entry to which packets are sent is replaced only after a [scan](Neighbors::scan) of the connections has found that no
-//!   connection needs it. The scan runs only while a family's share of the table is nearly full, so connections need not be
-//!   counted when they begin and end.
+//! - A token bucket limits the entries that unsolicited messages create. A message beyond the rate is counted and
+//!   creates no entry; the host is resolved when the first packet is sent to it.
+//! - An entry that an unsolicited message created is unprotected until a packet is sent to the neighbour. Such entries
+//!   have a small quota, and the oldest of them is replaced first.
+//! - An entry to which packets are sent is replaced only after a [scan](Neighbors::scan) has found that no connection
+//!   needs it. The scan runs only while a family's share of the table is nearly full, which saves reference counts.
 //! - The entry of a gateway is never replaced.
 
 mod rate_limit;
@@ -28,108 +27,109 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-/// Entries of one address family at most.
+/// Maximum entries of one address family.
 const MAX_NEIGHBORS: usize = 1 << 14;
-/// Entries of one family that unsolicited messages created and that no packet was sent to yet, at most.
+/// Maximum entries of one family that unsolicited messages created and no packet has used.
 const MAX_UNUSED: usize = 1 << 10;
-/// Unsolicited messages of one family that create entries at once after a quiet time: as many hosts may look for a server that
-/// was started again.
+/// Burst of unsolicited messages of one family that create entries after a quiet period: as many hosts may resolve a
+/// restarted server.
 const UNSOLICITED_BURST: u32 = 1024;
-/// Entries of one family from which on a scan looks for those that can be replaced, so that it ends before the last is taken.
+/// Entries of one family from which on a scan looks for replaceable ones, so that it ends before the table is full.
 const NEARLY_FULL: usize = MAX_NEIGHBORS - MAX_NEIGHBORS / 8;
-/// The time between the beginnings of two scans, which bounds their share of the worker's time.
+/// Minimum time between the starts of two scans, which bounds their cost.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
-/// Neighbours of one family being asked at once; more are not asked, and packets for them are dropped.
-const MAX_ASKED: usize = 1 << 10;
-/// Packets that wait for one neighbour: the first segments of a burst of new connections, which would otherwise be
-/// sent again only after a second.
+/// Maximum neighbours of one family in resolution. Packets for further ones are dropped.
+const MAX_PENDING: usize = 1 << 10;
+/// Maximum packets that wait for one neighbour: the first segments of a burst of new connections. A dropped one is
+/// retransmitted only after a second.
 const MAX_PARKED: usize = 256;
-/// Packets that wait for all neighbours of one family together; beyond, one for each still may (RFC 4861 §7.2.2: at least
-/// one).
+/// Maximum packets that wait for all neighbours of one family. Beyond it, one packet per neighbour may wait (RFC 4861
+/// §7.2.2: at least one).
 const MAX_PARKED_IN_ALL: usize = 1024;
-/// Between solicitations, unless routers say otherwise, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
+/// Interval between solicitations, unless routers advertise another, and their number (RFC 4861 §10: RETRANS_TIMER,
+/// MAX_MULTICAST_SOLICIT).
 const RETRY: Duration = Duration::from_secs(1);
 const TRIES: u8 = 3;
-/// How long a confirmed neighbour is believed before it is asked again, unless routers say otherwise (RFC 4861 §10: REACHABLE_TIME).
+/// Time for which a confirmed neighbour is reachable, unless routers advertise another (RFC 4861 §10: REACHABLE_TIME).
 const REACHABLE: Duration = Duration::from_secs(30);
 
-/// What to do to reach a neighbour.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// Its address is known.
+    /// The address is known.
     Known(MacAddr),
-    /// Its address is known; put the solicitation whether it still is.
+    /// The address is known but needs confirmation: send the solicitation.
     Confirm(MacAddr, Solicitation),
-    /// Park the packet, and ask who has it.
+    /// Park the packet and send a solicitation.
     Solicit,
-    /// Park the packet; it has been asked.
+    /// Park the packet; a solicitation is outstanding.
     Pending,
-    /// Too many are being asked, or no entry can be replaced: drop the packet.
+    /// Drop the packet: too many neighbours in resolution, or no replaceable entry.
     Refused,
 }
 
-/// A solicitation to be put on the link.
+/// ARP request or neighbour solicitation to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Solicitation {
-    /// Whose address is wanted.
+    /// IP address to resolve.
     pub ip: IpAddr,
-    /// Where to send it: the neighbour's last known address, or to all.
+    /// Destination: the last known address of the neighbour, or all stations.
     pub to: Option<MacAddr>,
 }
 
-/// The outcome of [`Neighbors::learn`].
+/// Result of [`Neighbors::learn`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Update<P> {
-    /// The entry exists. `parked` are the packets that waited for it. `changed` is true if frames were or may have been sent
-    /// to another Ethernet address.
+    /// The entry exists. `parked` are the packets that waited for it. `changed` is true if frames were or may have been
+    /// sent to another Ethernet address.
     Known { parked: Vec<P>, changed: bool },
     /// An entry was created.
     Created,
-    /// There is no entry, and the message does not create one.
+    /// There is no entry, and the message creates none.
     Ignored,
-    /// There is no entry, and unsolicited messages have created as many as they may.
+    /// There is no entry, and the rate of unsolicited messages is exceeded.
     Limited,
 }
 
 struct Entry<P> {
     mac: Option<MacAddr>,
     created: Instant,
-    /// When it was last heard of; when it was first asked if never.
+    /// Time of the last message, or of the first solicitation before any.
     heard: Instant,
-    /// Last lookup of the entry for a packet or for a link header; `None` if there was none.
+    /// Time of the last lookup for a packet or a link header.
     used: Option<Instant>,
-    /// The running scan has found a connection that needs the entry.
+    /// Whether the running scan has found a connection that needs the entry.
     in_use: bool,
-    /// Another may have its IP address by now: it is asked for among all.
-    doubted: bool,
-    asked: Option<Asked>,
+    /// Whether another station may have the IP address, so that confirmation is multicast.
+    multicast_confirm: bool,
+    asked: Option<PendingSolicitation>,
     parked: Vec<P>,
 }
 
 #[derive(Clone, Copy)]
-struct Asked {
+struct PendingSolicitation {
     tries: u8,
     again: Instant,
 }
 
 impl<P> Entry<P> {
-    /// Returns true if the entry was created at `at` and no packet was sent to it.
+    /// Returns whether the entry was created at `at` and no packet has used it.
     fn is_unused_since(&self, at: Instant) -> bool {
         self.used.is_none() && self.created == at
     }
 
     fn solicitation(&self, ip: IpAddr) -> Solicitation {
-        Solicitation { ip, to: self.mac.filter(|_| !self.doubted) }
+        Solicitation { ip, to: self.mac.filter(|_| !self.multicast_confirm) }
     }
 }
 
-/// An address to be looked up.
+/// Key of the table: an IP address.
 #[derive(PartialEq, Eq)]
 struct Key(IpAddr);
 
 impl Hash for Key {
-    /// Each half of the address, which whoever is on the link may choose, goes in as a lower half of what foldhash takes at
-    /// a time, as in a [`Tuple`](crate::tcp::tuple::Tuple)'s hash: the upper is hidden only behind a constant that everybody knows.
+    /// Hashes each half of the address, which stations choose, as the lower half of a foldhash word pair, as
+    /// [`Tuple`](crate::tcp::tuple::Tuple) does: foldhash protects the upper half only by a public constant.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let bits = match self.0 {
@@ -143,22 +143,22 @@ impl Hash for Key {
 
 /// Limits and times of one address family.
 struct Family {
-    /// Entries in the table.
+    /// Number of entries.
     entries: usize,
-    /// Entries with `used: None`.
+    /// Number of entries with `used: None`.
     unused: usize,
-    /// Unused entries in the order of their creation, with the time of it. One that was used or removed since stays until it
-    /// is at the front, or until the queue is compacted.
+    /// Unused entries with their creation time, oldest first. A used or removed one stays until it reaches the front or
+    /// the queue is compacted.
     oldest: VecDeque<(IpAddr, Instant)>,
-    /// Entries that can be replaced by the last scan, the least recently used one last.
+    /// Entries that the last scan found replaceable, least recently used last.
     replaceable: Vec<IpAddr>,
-    /// Beginning of the last scan.
+    /// Start of the last scan.
     scanned: Instant,
-    /// Rate at which unsolicited messages may create entries.
+    /// Rate limit of entries that unsolicited messages create.
     unsolicited: RateLimit,
-    /// Those with `asked`: what [`Neighbors::tend`] looks at.
+    /// Entries with `asked`, which [`Neighbors::poll`] visits.
     asked: Vec<IpAddr>,
-    /// Packets that wait.
+    /// Number of waiting packets.
     parked: usize,
     reachable: Duration,
     retry: Duration,
@@ -181,26 +181,26 @@ impl Family {
     }
 }
 
-/// A pass over all connections, which marks the neighbours that they need.
+/// Pass over all connections that marks the neighbours in use.
 #[derive(Clone, Copy)]
 struct Scan {
     began: Instant,
-    /// Number of connection slots that have been looked at.
+    /// Number of connection slots covered.
     slots: usize,
 }
 
-/// Neighbours by IP address, with packets of type `P` waiting for them.
+/// Neighbours by IP address, with waiting packets of type `P`.
 pub(crate) struct Neighbors<P> {
     entries: HashMap<Key, Entry<P>, foldhash::fast::FixedState>,
     v4: Family,
     v6: Family,
     gateways: Vec<IpAddr>,
     scan: Option<Scan>,
-    /// When [`tend`](Self::tend) has something to do next, or earlier.
+    /// Time of the next [`poll`](Self::poll) or earlier.
     due: Option<Instant>,
 }
 
-/// Limits and times of the family of `$ip`. A macro, so that other fields of the table can be borrowed beside them.
+/// Accesses the family of `$ip`. A macro keeps the borrows of other fields separate.
 macro_rules! family {
     ($table:expr, $ip:expr) => {
         if $ip.is_ipv4() { &mut $table.v4 } else { &mut $table.v6 }
@@ -208,7 +208,7 @@ macro_rules! family {
 }
 
 impl<P> Neighbors<P> {
-    /// An empty table whose hash is keyed by `seed`.
+    /// Creates an empty table. `seed` keys the hash.
     pub fn new(seed: u64) -> Self {
         Neighbors {
             entries: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)),
@@ -220,24 +220,24 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Goes by these times over IPv6 from now on: how long a neighbour is believed, and the time between solicitations.
+    /// Sets the reachable time and the solicitation interval of IPv6.
     pub fn set_times(&mut self, reachable: Option<Duration>, retry: Option<Duration>) {
         self.v6.reachable = reachable.unwrap_or(REACHABLE);
         self.v6.retry = retry.unwrap_or(RETRY);
     }
 
-    /// Protects the entries of `gateways` from now on, and no longer those of earlier ones.
+    /// Sets the gateways, whose entries are never replaced.
     pub fn set_gateways(&mut self, gateways: &[IpAddr]) {
         self.gateways.clear();
         self.gateways.extend_from_slice(gateways);
     }
 
-    /// The address of `ip`, if it is known.
+    /// Returns the address of `ip`, if it is known.
     pub fn known(&self, ip: IpAddr) -> Option<MacAddr> {
         self.entries.get(&Key(ip)).and_then(|entry| entry.mac)
     }
 
-    /// The way to `ip`.
+    /// Looks up `ip` for a packet.
     #[inline]
     pub fn look_up(&mut self, ip: IpAddr, now: Instant) -> Lookup {
         let family = family!(self, ip);
@@ -246,14 +246,14 @@ impl<P> Neighbors<P> {
                 family.unused -= 1;
             }
             match (entry.mac, entry.asked) {
-                (Some(mac), None) if now.since(entry.heard) < family.reachable && !entry.doubted => {
+                (Some(mac), None) if now.since(entry.heard) < family.reachable && !entry.multicast_confirm => {
                     return Lookup::Known(mac);
                 }
                 (Some(mac), Some(_)) => return Lookup::Known(mac),
-                (Some(mac), None) if family.asked.len() >= MAX_ASKED => return Lookup::Known(mac),
+                (Some(mac), None) if family.asked.len() >= MAX_PENDING => return Lookup::Known(mac),
                 (Some(mac), None) => {
                     let again = now + family.retry;
-                    entry.asked = Some(Asked { tries: 1, again });
+                    entry.asked = Some(PendingSolicitation { tries: 1, again });
                     family.asked.push(ip);
                     let solicitation = entry.solicitation(ip);
                     self.is_due_by(again);
@@ -262,14 +262,14 @@ impl<P> Neighbors<P> {
                 (None, _) => return Lookup::Pending,
             }
         }
-        if family.asked.len() >= MAX_ASKED || !self.make_room(ip, now) {
+        if family.asked.len() >= MAX_PENDING || !self.make_room(ip, now) {
             return Lookup::Refused;
         }
         let family = family!(self, ip);
         let again = now + family.retry;
         family.asked.push(ip);
         family.entries += 1;
-        let asked = Some(Asked { tries: 1, again });
+        let asked = Some(PendingSolicitation { tries: 1, again });
         let used = Some(now);
         let entry = Entry {
             mac: None,
@@ -277,7 +277,7 @@ impl<P> Neighbors<P> {
             heard: now,
             used,
             in_use: false,
-            doubted: false,
+            multicast_confirm: false,
             asked,
             parked: Vec::new(),
         };
@@ -286,8 +286,8 @@ impl<P> Neighbors<P> {
         Lookup::Solicit
     }
 
-    /// Lets `packet` wait for `ip`; the oldest that waits gives way when there are too many. Returns what will not be
-    /// sent.
+    /// Parks `packet` until `ip` is resolved. Returns a packet that gives way if there are too many: the oldest, or
+    /// this one.
     pub fn park(&mut self, ip: IpAddr, packet: P) -> Option<P> {
         let Some(entry) = self.entries.get_mut(&Key(ip)) else { return Some(packet) };
         let family = family!(self, ip);
@@ -300,15 +300,15 @@ impl<P> Neighbors<P> {
         Some(entry.parked.remove(0))
     }
 
-    /// Notes that `ip` has `mac`. A neighbour that was not asked for gets an entry only if `new` (RFC 826: it asked for an
-    /// address of ours) and within the rate for unsolicited messages, which gateways are exempt from.
+    /// Records that `ip` has `mac`. Without an entry, one is created only if `new` (RFC 826: the message solicits a
+    /// local address) and within the rate of unsolicited messages, which does not apply to gateways.
     pub fn learn(&mut self, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) -> Update<P> {
         let family = family!(self, ip);
         if let Some(entry) = self.entries.get_mut(&Key(ip)) {
             let changed = entry.mac.is_some_and(|old| old != mac);
             entry.mac = Some(mac);
             entry.heard = now;
-            entry.doubted = false;
+            entry.multicast_confirm = false;
             let was_asked = entry.asked.take().is_some();
             if was_asked {
                 family.asked.retain(|asked| *asked != ip);
@@ -339,14 +339,15 @@ impl<P> Neighbors<P> {
         }
         let used = is_gateway.then_some(now);
         let (mac, parked) = (Some(mac), Vec::new());
-        let entry = Entry { mac, created: now, heard: now, used, in_use: false, doubted: false, asked: None, parked };
+        let entry =
+            Entry { mac, created: now, heard: now, used, in_use: false, multicast_confirm: false, asked: None, parked };
         self.entries.insert(Key(ip), entry);
         Update::Created
     }
 
-    /// Repeats solicitations that have not been answered and gives up those asked often enough: `ask` gets what to put on
-    /// the link, `lost` each neighbour that did not answer with the packets that waited for it.
-    pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {
+    /// Repeats unanswered solicitations and gives up after the last. Calls `ask` for each solicitation to send, and
+    /// `lost` for each unreachable neighbour with its waiting packets.
+    pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {
         let entries = &mut self.entries;
         for family in [&mut self.v4, &mut self.v6] {
             let Family { asked, parked, retry, entries: count, .. } = family;
@@ -358,14 +359,14 @@ impl<P> Neighbors<P> {
                 }
                 if asked.tries >= TRIES {
                     if let Some(entry) = entries.remove(&Key(*ip)) {
-                        // It was asked for by a lookup, so it is not unused.
+                        // A lookup created it, so it is not an unused entry.
                         *count -= 1;
                         *parked -= entry.parked.len();
                         lost(*ip, entry.parked);
                     }
                     return false;
                 }
-                *asked = Asked { tries: asked.tries + 1, again: now + *retry };
+                *asked = PendingSolicitation { tries: asked.tries + 1, again: now + *retry };
                 ask(entry.solicitation(*ip));
                 true
             });
@@ -373,11 +374,11 @@ impl<P> Neighbors<P> {
         self.renew_due();
     }
 
-    /// Whoever is on the link now may be another: each address is used until there is an answer, and asked for anew when it is
-    /// (RFC 4861 §7.3.3, but of all, since nobody may have the old one any more).
-    pub fn doubt(&mut self) {
+    /// Requires confirmation of all entries on next use (RFC 4861 §7.3.3, but multicast, since the station may have
+    /// changed). Their addresses stay in use meanwhile.
+    pub fn require_confirmation(&mut self) {
         for entry in self.entries.values_mut().filter(|entry| entry.mac.is_some()) {
-            entry.doubted = true;
+            entry.multicast_confirm = true;
             entry.asked = None;
         }
         let entries = &self.entries;
@@ -387,7 +388,7 @@ impl<P> Neighbors<P> {
         self.renew_due();
     }
 
-    /// When [`tend`](Self::tend) has something to do next; at once while a [scan](Self::scan) runs.
+    /// Returns the time of the next [`poll`](Self::poll); at once while a [scan](Self::scan) runs.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due
@@ -404,7 +405,7 @@ impl<P> Neighbors<P> {
         self.due = self.v4.asked.iter().chain(&self.v6.asked).filter_map(again).chain(scan).min();
     }
 
-    /// Number of connection slots that the running scan has looked at; `None` if no scan runs.
+    /// Returns the number of connection slots that the running scan has covered; `None` without a scan.
     #[inline]
     pub fn scan(&self) -> Option<usize> {
         self.scan.map(|scan| scan.slots)
@@ -417,9 +418,9 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Notes that the scan has looked at the first `slots` connection slots, which are `all` of them or not. When they are,
-    /// each entry can be replaced that no connection needs and that was not used since the scan began: a connection that is
-    /// newer than its slot's turn looks its neighbour up when it begins.
+    /// Records that the scan has covered the first `slots` connection slots, and whether these are `all`. At the end,
+    /// each entry becomes replaceable that no connection needs and no lookup has used since the scan began. A
+    /// connection opened behind the scan has looked its neighbour up.
     pub fn scanned(&mut self, slots: usize, all: bool) {
         let Some(Scan { began, .. }) = self.scan else { return };
         if !all {
@@ -445,14 +446,14 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Makes room for an entry of the family of `ip` that a packet is to be sent to; returns false if every entry is needed.
+    /// Makes room for an entry of the family of `ip` for a packet. Returns whether it succeeded.
     fn make_room(&mut self, ip: IpAddr, now: Instant) -> bool {
         self.scan_if_nearly_full(ip, now);
         family!(self, ip).entries < MAX_NEIGHBORS || self.replace_unused(ip) || self.replace_idle(ip)
     }
 
-    /// Makes room for an unused entry of the family of `ip`; returns false if every entry is needed. Where there are as many
-    /// unused entries as there may be, one of them is replaced, so a flood of unsolicited messages replaces no others.
+    /// Makes room for an unused entry of the family of `ip`. Returns whether it succeeded. At the quota of unused
+    /// entries one of them is replaced, so a flood of unsolicited messages replaces no others.
     fn make_room_unused(&mut self, ip: IpAddr, now: Instant) -> bool {
         self.scan_if_nearly_full(ip, now);
         let family = family!(self, ip);
@@ -464,7 +465,7 @@ impl<P> Neighbors<P> {
         has_room || self.replace_unused(ip) || self.replace_idle(ip)
     }
 
-    /// Begins a scan if the share of the family of `ip` is nearly full and the last scan left no entry to replace.
+    /// Starts a scan if the share of the family of `ip` is nearly full and the last scan left no replaceable entry.
     fn scan_if_nearly_full(&mut self, ip: IpAddr, now: Instant) {
         let family = family!(self, ip);
         let is_wanted = family.entries >= NEARLY_FULL && family.replaceable.is_empty();
@@ -474,7 +475,7 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Removes the oldest unused entry of the family of `ip`; returns false if there is none.
+    /// Removes the oldest unused entry of the family of `ip`. Returns whether there was one.
     fn replace_unused(&mut self, ip: IpAddr) -> bool {
         let family = family!(self, ip);
         while let Some((ip, at)) = family.oldest.pop_front() {
@@ -495,8 +496,8 @@ impl<P> Neighbors<P> {
         false
     }
 
-    /// Removes the least recently used entry of the family of `ip` among those that the last scan found replaceable and that
-    /// were not used since; returns false if there is none.
+    /// Removes the least recently used entry of the family of `ip` that the last scan found replaceable and no lookup
+    /// has used since. Returns whether there was one.
     fn replace_idle(&mut self, ip: IpAddr) -> bool {
         let family = family!(self, ip);
         while let Some(ip) = family.replaceable.pop() {

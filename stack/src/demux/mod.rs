@@ -1,6 +1,6 @@
-//! What a received frame is, and for whom: the first look at hostile bytes.
+//! Demultiplexing and validation of received frames.
 //!
-//! Everything is checked here once, so that what is handed on has the headers that it claims.
+//! All header fields that later code relies on are checked here.
 
 pub(crate) mod demux_fast;
 pub(crate) mod steering;
@@ -11,7 +11,7 @@ use crate::checksum::{self, ChecksumStatus};
 use crate::drop_stats::DropCause;
 use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
-use crate::ipv6::LISTENER_QUERY;
+use crate::ipv6::MLD_QUERY;
 use crate::tcp::tuple::Tuple;
 use crate::udp;
 use linerate_bypass::{MacAddr, Packet, RxChecksum};
@@ -21,59 +21,59 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// What becomes of a frame.
+/// Kind of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
-    /// A TCP segment whose headers and checksum are right.
+    /// TCP segment with valid headers and checksum.
     Tcp(Tcp),
-    /// ARP, for the host's own table and for replies.
+    /// ARP.
     Arp,
-    /// Neighbour discovery and what else ICMPv6 does on the link.
+    /// NDP and other link-local ICMPv6.
     Ndp,
-    /// A question which groups this host listens to (RFC 3810).
-    ListenerQuery,
-    /// DHCP, from a server.
+    /// MLD query (RFC 3810).
+    MldQuery,
+    /// DHCP reply.
     Dhcp,
-    /// An ICMP error about a TCP segment that this host has sent, or is said to have.
+    /// ICMP error that quotes a TCP segment, which this host may have sent.
     IcmpError {
-        /// The connection that the quoted segment is of, seen from here.
+        /// Connection of the quoted segment, from this host's perspective.
         tuple: Tuple,
-        /// The quoted segment's sequence number.
+        /// Sequence number of the quoted segment.
         sequence: u32,
-        /// What is wrong with it.
+        /// Reported error.
         error: IcmpError,
     },
-    /// A UDP datagram that lies in one piece, between two hosts, with a right checksum.
+    /// Contiguous unicast UDP datagram with a valid checksum.
     Udp(UdpDatagram),
-    /// Other IP: ICMP, other UDP, unknown protocols.
+    /// Other IP packet: ICMP, other UDP, unknown protocols.
     Ip,
 }
 
-/// Where in a frame a TCP segment lies.
+/// Position of a TCP segment in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tcp {
-    /// The connection, seen from here.
+    /// Connection, from this host's perspective.
     pub tuple: Tuple,
-    /// Where its TCP header begins.
+    /// Offset of the TCP header.
     pub start: usize,
-    /// Where it ends; what follows is Ethernet's padding.
+    /// End offset. Ethernet padding may follow.
     pub end: usize,
 }
 
-/// A UDP datagram, and where in the first segment of a frame its payload lies.
+/// UDP datagram, and the position of its payload in the first mbuf of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UdpDatagram {
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The peer.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub start: usize,
-    /// Where it ends.
+    /// End offset of the payload.
     pub end: usize,
 }
 
-/// The host's side of the question.
+/// Properties of this host that classification depends on.
 pub(crate) struct Host<'a> {
     pub mac: MacAddr,
     pub addresses: &'a Addresses,
@@ -84,13 +84,13 @@ pub(crate) struct Host<'a> {
     pub partial_checksums: bool,
 }
 
-/// TCP's protocol number.
+/// IP protocol number of TCP.
 pub(crate) const TCP: u8 = 6;
-/// UDP's.
+/// IP protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
 
 impl Host<'_> {
-    /// What `frame` is, or why it is to be dropped.
+    /// Returns the kind of `frame`, or the cause for dropping it.
     pub fn classify(&self, frame: &impl Packet) -> Result<FrameKind, DropCause> {
         let data = frame.data();
         let ethernet = EthernetFrame::new_checked(data).map_err(|_| DropCause::Truncated)?;
@@ -107,7 +107,7 @@ impl Host<'_> {
     }
 
     fn ipv4(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<FrameKind, DropCause> {
-        // smoltcp's check compares with what is in the first segment; a chain holds more.
+        // smoltcp's checked constructor sees only the first mbuf of a chain.
         let ip = Ipv4Packet::new_unchecked(data);
         if data.len() < 20 || ip.version() != 4 || ip.header_len() < 20 {
             return Err(DropCause::Truncated);
@@ -125,7 +125,7 @@ impl Host<'_> {
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
         let protocol = u8::from(ip.next_header());
         let l4 = &data[header..len.min(data.len())];
-        // RFC 791 §3.1: "more fragments", or an offset.
+        // RFC 791 §3.1: the "more fragments" flag, or an offset.
         let fragment = ip.more_frags() || ip.frag_offset() != 0;
         let is_martian = self.addresses.is_martian_v4(source.to_bits());
         if self.dhcp && protocol == UDP && !fragment && l4.get(..4) == Some(&[0, 67, 0, 68]) {
@@ -182,12 +182,12 @@ impl Host<'_> {
         let l4 = &data[HEADER..len.min(data.len())];
         let l4_len = len - HEADER;
         let next = u8::from(ip.next_header());
-        // A host that has no address yet asks whether anyone has the one it wants (RFC 4862 §5.4.2), and says which
-        // groups it listens to, behind a hop-by-hop header (RFC 2710 §3).
+        // A host without an address sends DAD probes (RFC 4862 §5.4.2), and MLD reports behind a hop-by-hop header (RFC
+        // 2710 §3).
         if source.is_unspecified() && !matches!(ip.next_header(), IpProtocol::Icmpv6 | IpProtocol::HopByHop) {
             return Err(DropCause::BadSource);
         }
-        // Another station that has an address of ours advertises it from there (RFC 4862 §5.4.4), which is to be known.
+        // A station with a duplicate of a local address advertises it (RFC 4862 §5.4.4), which DAD needs.
         let advertises = ip.next_header() == IpProtocol::Icmpv6 && l4.first() == Some(&NEIGHBOR_ADVERTISEMENT);
         if self.addresses.is_local_v6(source.to_bits()) && !advertises {
             return Err(DropCause::BadSource);
@@ -204,9 +204,9 @@ impl Host<'_> {
                 _ if source.is_unspecified() => Err(DropCause::BadSource),
                 kind => Ok(kind),
             },
-            _ => match refused_behind(next, l4) {
+            _ => match extension_header_drop(next, l4) {
                 Some(cause) => Err(cause),
-                None if is_listener_query(next, l4) => Ok(FrameKind::ListenerQuery),
+                None if is_mld_query(next, l4) => Ok(FrameKind::MldQuery),
                 None => Ok(FrameKind::Ip),
             },
         }
@@ -246,14 +246,14 @@ impl Host<'_> {
             return Err(DropCause::Truncated);
         }
         match stored {
-            // The sender computed none (RFC 768). Over IPv6 there has to be one (RFC 8200 §8.1).
+            // No checksum (RFC 768); IPv6 requires one (RFC 8200 §8.1).
             0 if source.is_ipv4() => {}
             0 => return Err(DropCause::L4Checksum),
             _ => self.checksum(frame, source, destination, UDP, stored, ip_header, len.into())?,
         }
         let start = ETHERNET + ip_header + udp::HEADER;
         let end = ETHERNET + ip_header + usize::from(len);
-        // Who sent it from no port wants no answer, and no service is at port 0.
+        // A source port of zero expects no reply, and no service is bound to port 0.
         if from == 0 || to == 0 || end > frame.data().len() {
             return Ok(FrameKind::Ip);
         }
@@ -261,7 +261,7 @@ impl Host<'_> {
         Ok(FrameKind::Udp(UdpDatagram { local, remote, start, end }))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the pseudo-header's fields and where the rest lies")]
+    #[expect(clippy::too_many_arguments, reason = "fields of the pseudo-header and positions")]
     fn checksum(
         &self,
         frame: &impl Packet,
@@ -276,7 +276,7 @@ impl Host<'_> {
         if reported == RxChecksum::Good {
             return Ok(());
         }
-        // A port that found it wrong may have met a partial one.
+        // The port reports a partial checksum as bad.
         if reported == RxChecksum::Bad && !self.partial_checksums {
             return Err(DropCause::L4Checksum);
         }
@@ -295,12 +295,12 @@ impl Host<'_> {
             if icmp.msg_type() != Icmpv4Message::DstUnreachable || !icmp.verify_checksum() {
                 return None;
             }
-            // RFC 1191 §4: the MTU is in what was an unused field.
+            // RFC 1191 §4: the MTU is in a formerly unused field.
             let error = match icmp.msg_code() {
                 FRAGMENTATION_NEEDED => IcmpError::TooBig { mtu: u16::from_be_bytes([l4[6], l4[7]]) },
                 _ => IcmpError::Unreachable,
             };
-            // The quoted packet is cut short: its lengths speak of more than is there.
+            // The quoted packet is truncated, so its length fields exceed the data.
             let quoted = l4.get(8..)?;
             let ip = Ipv4Packet::new_unchecked(quoted);
             if quoted.len() < 20 || ip.version() != 4 || u8::from(ip.next_header()) != TCP {
@@ -326,7 +326,7 @@ impl Host<'_> {
                 if unicast && icmp.verify_checksum(&source, &destination) =>
             {
                 let error = || {
-                    // RFC 4443 §3.2. What no IP packet can be as long as is no restriction.
+                    // RFC 4443 §3.2. A value above 65 535 does not limit IP packets.
                     let error = match kind {
                         Icmpv6Message::PktTooBig => {
                             let mtu = u32::from_be_bytes(*l4.get(4..)?.first_chunk()?);
@@ -348,13 +348,13 @@ impl Host<'_> {
     }
 }
 
-/// ICMPv6's type of a neighbour advertisement (RFC 4861 §4.4).
+/// ICMPv6 type of a neighbour advertisement (RFC 4861 §4.4).
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
-/// ICMP's code for a packet that is too long and must not be fragmented (RFC 792).
+/// ICMP code "fragmentation needed and DF set" (RFC 792).
 const FRAGMENTATION_NEEDED: u8 = 4;
 
-/// `error` about the segment from `source` to `destination` that begins with `tcp`.
+/// Returns `error` for the segment from `source` to `destination` that begins with `tcp`.
 fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpError) -> Option<FrameKind> {
     let &[a, b, c, d, e, f, g, h, ..] = tcp else { return None };
     let local = SocketAddr::new(source, u16::from_be_bytes([a, b]));
@@ -363,18 +363,17 @@ fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpEr
     Some(FrameKind::IcmpError { tuple, sequence: u32::from_be_bytes([e, f, g, h]), error })
 }
 
-/// Whether hop-by-hop options, which a header of the kind `next` is, and which `l4` begins with, are followed by a question of multicast
-/// listener discovery.
-fn is_listener_query(next: u8, l4: &[u8]) -> bool {
+/// Returns whether hop-by-hop options (header type `next`, at the start of `l4`) precede an MLD query.
+fn is_mld_query(next: u8, l4: &[u8]) -> bool {
     const HOP_BY_HOP: u8 = 0;
     let [after, units, ..] = *l4 else { return false };
     let behind = l4.get(8 * (usize::from(units) + 1));
-    next == HOP_BY_HOP && after == u8::from(IpProtocol::Icmpv6) && behind == Some(&LISTENER_QUERY)
+    next == HOP_BY_HOP && after == u8::from(IpProtocol::Icmpv6) && behind == Some(&MLD_QUERY)
 }
 
-/// Why a packet is not taken whose IPv6 header is followed by `rest`, which begins with a header of the kind `next`: the chain of
-/// extension headers (RFC 8200 §4) has a fragment's among them, ends in TCP, or cannot be followed to its end.
-fn refused_behind(mut next: u8, mut rest: &[u8]) -> Option<DropCause> {
+/// Returns the cause for dropping a packet whose extension headers (RFC 8200 §4) begin at `rest` with the type `next`:
+/// a fragment header, TCP behind extension headers, or a malformed chain.
+fn extension_header_drop(mut next: u8, mut rest: &[u8]) -> Option<DropCause> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
@@ -382,7 +381,7 @@ fn refused_behind(mut next: u8, mut rest: &[u8]) -> Option<DropCause> {
     const DESTINATION: u8 = 60;
     loop {
         let units = match next {
-            // What is said to be the only fragment (RFC 6946), too: nobody is to send it (RFC 8021).
+            // Includes atomic fragments (RFC 6946), which hosts must not send (RFC 8021).
             FRAGMENT => return Some(DropCause::Fragment),
             TCP => return Some(DropCause::ExtensionHeader),
             HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION => rest.get(1),

@@ -1,12 +1,12 @@
-//! Which worker owns a flow: a symmetric Toeplitz hash of the 4-tuple, and a table over it.
+//! Flow steering: a symmetric Toeplitz hash of the 4-tuple and a table from hashes to workers.
 //!
-//! Both ends of a link compute the same owner for a connection, whichever of them is "local", so that between two
-//! stacks with equally many workers, each sending on its own queue, every frame arrives at its owner. Where a port
-//! has RSS it is programmed with [`RSS_KEY`] and the same table.
+//! Both ends of a link compute the same owner for a connection. Between two stacks with equally many workers, each of
+//! which sends on its own queue, every frame therefore arrives at its owner. A port with RSS is programmed with
+//! [`RSS_KEY`] and the same table.
 
 use crate::tcp::tuple::Tuple;
 
-/// The key of the hash: `6d 5a` repeated, as long as the longest key that ports take (52 bytes).
+/// RSS key: `6d 5a` repeated, as long as the longest key of any port (52 bytes).
 ///
 /// A key of period 16 bits makes the hash depend only on the exclusive or of the tuple's 16-bit words, hence
 /// symmetric (Woo and Park, "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012).
@@ -20,14 +20,13 @@ pub const RSS_KEY: [u8; 52] = {
     key
 };
 
-/// Entries of the table that maps hashes to workers: entry `i` is worker `i % workers`. A port with a longer table is programmed with
-/// this one repeated.
+/// Entries of the redirection table: entry `i` is worker `i % workers`. A port with a longer table repeats it.
 pub const TABLE_ENTRIES: usize = 128;
 
-/// The Toeplitz hash of each byte in front of a byte of zero, under the first 16 bits of [`RSS_KEY`] repeated.
+/// Toeplitz hash of each byte followed by a zero byte, under the first 16 bits of [`RSS_KEY`] repeated.
 ///
-/// The key's window at bit `i` is the key rotated left by `i`, so that a byte eight bits further back has the same hash,
-/// rotated by eight.
+/// The key at bit `i` is the key rotated left by `i`. A byte eight bits later therefore has the same hash, rotated by
+/// eight.
 static BYTE_HASHES: [u16; 256] = {
     let key = (RSS_KEY[0] as u16) << 8 | RSS_KEY[1] as u16;
     let mut hashes = [0; 256];
@@ -45,20 +44,21 @@ static BYTE_HASHES: [u16; 256] = {
     hashes
 };
 
-/// The Toeplitz hash of `tuple` under [`RSS_KEY`], as a port computes it (Microsoft, "RSS hashing types": source
-/// address, destination address, source port, destination port, in network order; the order does not matter here).
+/// Returns the Toeplitz hash of `tuple` under [`RSS_KEY`], as a port computes it (Microsoft, "RSS hashing types":
+/// source address, destination address, source port, destination port in network order; this key makes the order
+/// irrelevant).
 #[inline]
 pub fn toeplitz(tuple: &Tuple) -> u32 {
     let [high, low] = tuple.fold().to_be_bytes();
     let hash = BYTE_HASHES[usize::from(high)] ^ BYTE_HASHES[usize::from(low)].rotate_left(8);
-    // The window is 32 bits wide, and its halves are alike.
+    // The key window has 32 bits with equal halves.
     u32::from(hash) << 16 | u32::from(hash)
 }
 
-/// The worker among `workers` that owns the flow with this hash.
+/// Returns the worker among `workers` that owns the flow with this hash.
 #[inline]
 pub fn owner(hash: u32, workers: usize) -> usize {
-    // There are no more owners than entries; a division of 32 bits is much faster than one of 64.
+    // There are at most as many owners as entries. A 32-bit division is much faster than a 64-bit one.
     let workers = workers.min(TABLE_ENTRIES) as u32;
     (hash % TABLE_ENTRIES as u32 % workers) as usize
 }
@@ -69,7 +69,8 @@ mod tests {
     use proptest::prelude::*;
     use std::net::{IpAddr, SocketAddr};
 
-    /// The definition, bit by bit: for each set bit of the input, the 32 bits of the key that begin there.
+    /// Computes the hash by definition: for each set bit of the input, exclusive or with the 32 key bits from that
+    /// position.
     fn toeplitz_by_definition(key: &[u8], input: &[u8]) -> u32 {
         let mut hash = 0;
         for bit in 0..input.len() * 8 {
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_agrees_with_the_published_examples() {
+    fn definition_agrees_with_published_examples() {
         // "Verifying the RSS hash calculation", Microsoft: the 40-byte example key, 66.9.149.187:2794 to
         // 161.142.100.80:1766.
         let key = [
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owners_of_many_flows_are_spread_evenly() {
+    fn flows_are_spread_evenly_over_workers() {
         for workers in 2..=8 {
             let mut flows = vec![0u32; workers];
             for port in 1024..=65535 {

@@ -23,7 +23,7 @@ fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<FrameKind, DropC
     Host { mac: OURS, addresses: &addresses, dhcp: false, fragments: false, partial_checksums }.classify(&packet(bytes))
 }
 
-/// A segment with `len` bytes of payload from `from` to `to`, as a frame.
+/// Returns a frame with a TCP segment with `len` bytes of payload.
 fn tcp(from: &str, to: &str, len: usize) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let payload: Vec<u8> = (0..len).map(|n| n as u8).collect();
@@ -46,7 +46,7 @@ fn tcp(from: &str, to: &str, len: usize) -> Vec<u8> {
     })
 }
 
-/// A frame to us with `len` bytes of `protocol`, which `emit` writes.
+/// Returns a frame with `len` bytes of `protocol`, which `emit` writes.
 fn frame_of(
     (from, to): (SocketAddr, SocketAddr),
     protocol: IpProtocol,
@@ -70,7 +70,7 @@ const FOUR: (&str, &str) = ("10.0.0.1:5000", "10.0.0.2:7");
 const SIX: (&str, &str) = ("[fd00::1]:5000", "[fd00::2]:7");
 
 #[test]
-fn a_segment_is_told_from_the_padding_behind_it() {
+fn segment_excludes_padding() {
     for ((from, to), header) in [(FOUR, 20), (SIX, 40)] {
         let mut frame = tcp(from, to, 3);
         frame.extend([0xaa; 20]);
@@ -80,7 +80,7 @@ fn a_segment_is_told_from_the_padding_behind_it() {
 }
 
 #[test]
-fn every_truncation_is_noticed() {
+fn truncated_segments_are_dropped() {
     for (from, to) in [FOUR, SIX] {
         let frame = tcp(from, to, 3);
         for len in 1..frame.len() {
@@ -90,14 +90,14 @@ fn every_truncation_is_noticed() {
 }
 
 #[test]
-fn a_flipped_bit_is_noticed_wherever_it_is() {
+fn any_flipped_bit_is_detected() {
     for (from, to) in [FOUR, SIX] {
         let frame = tcp(from, to, 20);
         let right = classify(&frame);
         for bit in ETHERNET * 8..frame.len() * 8 {
             let mut wrong = frame.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
-            // IPv6 has no checksum over its traffic class, flow label and hop limit, and they mean nothing here.
+            // IPv6 has no checksum over traffic class, flow label and hop limit, which have no effect here.
             let unprotected = from.starts_with('[') && matches!(bit / 8, 14..=17 | 21);
             if !(unprotected && classify(&wrong) == right) {
                 assert!(!matches!(classify(&wrong), Ok(FrameKind::Tcp(_))), "bit {bit}");
@@ -107,7 +107,7 @@ fn a_flipped_bit_is_noticed_wherever_it_is() {
 }
 
 #[test]
-fn a_partial_checksum_is_taken_only_from_a_kernel_on_this_host() {
+fn partial_checksum_is_accepted_only_from_a_local_kernel() {
     for (from, to) in [FOUR, SIX] {
         let mut frame = tcp(from, to, 20);
         let header = if from.starts_with('[') { 40 } else { 20 };
@@ -122,7 +122,7 @@ fn a_partial_checksum_is_taken_only_from_a_kernel_on_this_host() {
 }
 
 #[test]
-fn what_is_not_for_us_is_left_alone() {
+fn frames_for_other_destinations_are_dropped() {
     let elsewhere = [("10.0.0.1:1", "10.0.0.3:7"), ("[fd00::1]:1", "[fd00::3]:7")];
     let groups = [("10.0.0.1:1", "10.0.0.255:7"), ("10.0.0.1:1", "224.0.0.1:7"), ("[fd00::1]:1", "[ff02::1]:7")];
     for (from, to) in elsewhere.into_iter().chain(groups) {
@@ -131,13 +131,13 @@ fn what_is_not_for_us_is_left_alone() {
     let mut frame = tcp(FOUR.0, FOUR.1, 0);
     frame[5] ^= 1;
     assert_eq!(classify(&frame), Err(DropCause::NotOurs));
-    // Broadcast at the Ethernet level with our IP address inside: no TCP by that way (RFC 1122 §4.2.3.10).
+    // A broadcast frame with a local IP address is not valid for TCP (RFC 1122 §4.2.3.10).
     frame[..6].fill(0xff);
     assert_eq!(classify(&frame), Err(DropCause::NotOurs));
 }
 
 #[test]
-fn no_host_sends_from_a_group_or_from_nowhere() {
+fn multicast_and_unspecified_sources_are_dropped() {
     for from in ["224.0.0.1:1", "10.0.0.255:1", "255.255.255.255:1", "0.0.0.0:1"] {
         assert_eq!(classify(&tcp(from, FOUR.1, 0)), Err(DropCause::BadSource), "{from}");
     }
@@ -146,7 +146,7 @@ fn no_host_sends_from_a_group_or_from_nowhere() {
     }
 }
 
-/// `frame`, over IPv4, as one of several fragments: the first, one in the middle, the last.
+/// Returns the IPv4 `frame` as a first, a middle and a last fragment.
 fn fragments(frame: &[u8]) -> [Vec<u8>; 3] {
     [(true, 0), (true, 1480), (false, 2960)].map(|(more, offset)| {
         let mut fragment = frame.to_vec();
@@ -158,7 +158,7 @@ fn fragments(frame: &[u8]) -> [Vec<u8>; 3] {
     })
 }
 
-/// `frame`, over IPv6, with extension headers of these kinds and eight bytes each behind the first.
+/// Returns the IPv6 `frame` with eight-byte extension headers of these types.
 fn behind(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
     let mut extended = frame[..54].to_vec();
     let mut next = frame[20];
@@ -176,7 +176,7 @@ fn behind(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn fragments_are_refused_whatever_they_carry() {
+fn fragments_of_any_protocol_are_dropped() {
     for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)).iter().chain(&fragments(&udp(FOUR.0, FOUR.1, b"hello"))) {
         assert_eq!(classify(fragment), Err(DropCause::Fragment));
     }
@@ -185,7 +185,7 @@ fn fragments_are_refused_whatever_they_carry() {
     for fragment in fragments(&echo) {
         assert_eq!(classify(&fragment), Err(DropCause::Fragment));
     }
-    // Those for others are not ours to count.
+    // Fragments for other hosts are not counted as fragments.
     assert_eq!(classify(&fragments(&tcp(FOUR.0, "10.0.0.3:7", 0))[0]), Err(DropCause::NotOurs));
 
     for plain in [tcp(SIX.0, SIX.1, 0), udp(SIX.0, SIX.1, b"hello")] {
@@ -196,7 +196,7 @@ fn fragments_are_refused_whatever_they_carry() {
 }
 
 #[test]
-fn fragments_of_datagrams_are_taken_where_that_is_wanted() {
+fn udp_fragments_are_accepted_when_enabled() {
     let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()], &[], OURS);
     let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: true, partial_checksums: false };
     for fragment in fragments(&udp(FOUR.0, FOUR.1, b"hello")) {
@@ -208,16 +208,16 @@ fn fragments_of_datagrams_are_taken_where_that_is_wanted() {
     assert_eq!(host.classify(&packet(&behind(&udp(SIX.0, SIX.1, b"hello"), &[44]))), Err(DropCause::Fragment));
 }
 
-/// RFC 6980: neighbour discovery in fragments is not to be heeded.
+/// RFC 6980: fragmented NDP messages must be ignored.
 #[test]
-fn a_neighbour_s_word_in_a_fragment_is_refused() {
+fn fragmented_ndp_is_dropped() {
     let mut plain = udp(SIX.0, SIX.1, b"hello");
     plain[20] = 58;
     assert_eq!(classify(&behind(&plain, &[44])), Err(DropCause::Fragment));
 }
 
 #[test]
-fn dhcp_in_a_fragment_is_refused() {
+fn fragmented_dhcp_is_dropped() {
     let frame = udp("10.0.0.1:67", "255.255.255.255:68", b"hello");
     let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap()], &[], OURS);
     let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: false, partial_checksums: false };
@@ -234,15 +234,15 @@ fn tcp_behind_extension_headers_is_dropped() {
         let frame = behind(&plain, kinds);
         assert_eq!(classify(&frame), Err(DropCause::ExtensionHeader), "extension headers {kinds:?}");
     }
-    // What cannot be followed to its end may lead there.
+    // A malformed chain may hide TCP.
     let mut endless = behind(&plain, &[60, 60]);
     endless[54 + 1] = 200;
     assert_eq!(classify(&endless), Err(DropCause::ExtensionHeader));
-    // UDP behind one is smoltcp's business.
+    // smoltcp handles UDP behind extension headers.
     assert_eq!(classify(&behind(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(FrameKind::Ip));
 }
 
-/// A datagram with `payload` from `from` to `to`, as a frame.
+/// Returns a frame with a UDP datagram.
 fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let repr = smoltcp::wire::UdpRepr { src_port: from.port(), dst_port: to.port() };
@@ -252,7 +252,7 @@ fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Changes the UDP header of `frame`, and puts its checksum right again.
+/// Applies `change` to the UDP header of `frame` and updates the checksum.
 fn with_udp(mut frame: Vec<u8>, (from, to): (&str, &str), change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let at = ETHERNET + if from.starts_with('[') { 40 } else { 20 };
     change(&mut frame[at..]);
@@ -265,7 +265,7 @@ fn with_udp(mut frame: Vec<u8>, (from, to): (&str, &str), change: impl FnOnce(&m
 }
 
 #[test]
-fn a_datagram_is_told_from_what_is_behind_it() {
+fn datagram_excludes_padding() {
     for (ends, header) in [(FOUR, 20), (SIX, 40)] {
         let start = ETHERNET + header + 8;
         let found = |len| {
@@ -276,14 +276,14 @@ fn a_datagram_is_told_from_what_is_behind_it() {
         frame.extend([0xaa; 20]);
         assert_eq!(classify(&frame), found(5));
         assert_eq!(classify(&udp(ends.0, ends.1, b"")), found(0));
-        // The UDP length ends it before the IP packet does; the checksum is of that part.
+        // The UDP length may be shorter than the IP payload; the checksum covers the UDP length.
         let shorter = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[4..6].copy_from_slice(&[0, 11]));
         assert_eq!(classify(&shorter), found(3));
     }
 }
 
 #[test]
-fn datagrams_with_lengths_that_lie_are_dropped() {
+fn datagrams_with_invalid_lengths_are_dropped() {
     for ends in [FOUR, SIX] {
         for len in [0_u16, 1, 7, 14, 1000, 65535] {
             let frame =
@@ -298,7 +298,7 @@ fn datagrams_with_lengths_that_lie_are_dropped() {
 }
 
 #[test]
-fn a_datagram_without_a_checksum_is_taken_over_ipv4_only() {
+fn datagram_without_checksum_is_accepted_over_ipv4_only() {
     for (ends, taken) in [(FOUR, true), (SIX, false)] {
         let at = ETHERNET + if taken { 20 } else { 40 } + 6;
         let mut frame = udp(ends.0, ends.1, b"hello");
@@ -312,14 +312,14 @@ fn a_datagram_without_a_checksum_is_taken_over_ipv4_only() {
 }
 
 #[test]
-fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
+fn unusual_datagrams_take_the_slow_path() {
     for ends in [FOUR, SIX] {
         for port in [0, 2] {
             let frame = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[port..port + 2].fill(0));
             assert_eq!(classify(&frame), Ok(FrameKind::Ip));
         }
     }
-    // To our address by a broadcast frame, and to groups.
+    // Broadcast frame with a local IP address, and multicast.
     let mut broadcast = udp(FOUR.0, FOUR.1, b"hello");
     broadcast[..6].fill(0xff);
     assert_eq!(classify(&broadcast), Ok(FrameKind::Ip));
@@ -332,7 +332,7 @@ fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
 }
 
 #[test]
-fn other_protocols_go_their_ways() {
+fn other_protocols_are_classified() {
     let mut arp = tcp(FOUR.0, FOUR.1, 0);
     arp[12..14].copy_from_slice(&[8, 6]);
     assert_eq!(classify(&arp), Ok(FrameKind::Arp));

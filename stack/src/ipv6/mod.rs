@@ -8,7 +8,7 @@ mod router_advert;
 mod router_info;
 mod router_solicit;
 
-pub(crate) use mld::QUERY as LISTENER_QUERY;
+pub(crate) use mld::QUERY as MLD_QUERY;
 pub(crate) use router_info::RouterInfo;
 
 use crate::addresses::Addresses;

@@ -1,4 +1,4 @@
-//! A worker's port as smoltcp sees one: at most one received packet, and packets sent through [`Egress`].
+//! Worker's port as a smoltcp device: at most one received packet, and transmission through [`Egress`].
 
 use crate::checksum;
 use crate::drop_stats::DropCause;
@@ -9,37 +9,37 @@ use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Med
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
 use std::net::IpAddr;
 
-/// What to tell smoltcp of the time.
-pub(crate) fn smoltcp_time(now: Instant) -> smoltcp::time::Instant {
+/// Converts to smoltcp's time.
+pub(crate) fn to_smoltcp_time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// And back.
-pub(crate) fn our_time(at: smoltcp::time::Instant) -> Instant {
+/// Converts from smoltcp's time.
+pub(crate) fn from_smoltcp_time(at: smoltcp::time::Instant) -> Instant {
     Instant::from_nanos(u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1_000))
 }
 
-/// What a flow has sent through its device.
+/// Furthest values that a flow has sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
-    /// The sequence number after all of it.
+    /// Sequence number after all sent data.
     pub next_sequence: u32,
-    /// What the last segment acknowledged.
+    /// Acknowledgement number of the last segment.
     pub acknowledged: u32,
-    /// The window it offered, unscaled.
+    /// Window of the last segment, unscaled.
     pub window: u16,
 }
 
-/// A device for one call of smoltcp.
+/// Device for one smoltcp call.
 pub(crate) struct Device<'a, N: Nic> {
-    /// What `receive` gives, once.
+    /// Packet that `receive` returns, once.
     pub received: Option<&'a [u8]>,
     pub egress: &'a mut Egress<N>,
     pub medium: Medium,
     pub now: Instant,
-    /// Set when there was no room to send.
+    /// Whether transmission lacked room.
     pub exhausted: bool,
-    /// What the flow has sent; its past to be put in for a flow that has one.
+    /// State of the flow's transmission, which the caller presets for an existing flow.
     pub sent: Option<Sent>,
 }
 
@@ -85,7 +85,7 @@ impl<N: Nic> phy::Device for Device<'_, N> {
 
     fn capabilities(&self) -> DeviceCapabilities {
         let offload = self.egress.capabilities().tx_checksum;
-        // Everything but ICMP has been verified when it gets here.
+        // Demultiplexing has verified everything except ICMP.
         let mut checksum = ChecksumCapabilities::default();
         checksum.ipv4 = Checksum::Tx;
         checksum.udp = Checksum::Tx;
@@ -121,7 +121,7 @@ impl<N: Nic> phy::TxToken for Transmit<'_, N> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut packet = self.packet.or_else(|| self.egress.allocate());
         let Some(place) = packet.as_mut().and_then(|packet| packet.append(len)) else {
-            // A reply that cannot go out: it is written somewhere all the same.
+            // A reply without a packet is written to scratch memory and dropped.
             self.egress.count_drop(DropCause::NoPacket);
             return f(&mut vec![0; len]);
         };
@@ -129,8 +129,8 @@ impl<N: Nic> phy::TxToken for Transmit<'_, N> {
         let Some(mut packet) = packet else { return result };
         if self.medium == Medium::Ethernet {
             self.egress.send_frame(packet);
-        } else if packet.len() > self.egress.mtu_v6() && is_untold_v6(packet.data()) {
-            // smoltcp goes by the port's MTU.
+        } else if packet.len() > self.egress.mtu_v6() && is_non_tcp_v6(packet.data()) {
+            // smoltcp uses the port's MTU.
             self.egress.count_drop(DropCause::TooLong);
         } else if let Some(destination) = finish(&mut packet, self.egress, self.sent) {
             self.egress.send_ip(packet, destination, self.now);
@@ -139,12 +139,13 @@ impl<N: Nic> phy::TxToken for Transmit<'_, N> {
     }
 }
 
-/// Whether an IP packet is of IPv6, and not of TCP, whose peers have been told how much they may send.
-fn is_untold_v6(data: &[u8]) -> bool {
+/// Returns whether an IP packet is IPv6 but not TCP. TCP peers know the MTU through the MSS.
+fn is_non_tcp_v6(data: &[u8]) -> bool {
     data.first().is_some_and(|byte| byte >> 4 == 6) && data.get(6) != Some(&IpProtocol::Tcp.into())
 }
 
-/// Looks at an IP packet that smoltcp wrote: where it goes, and whether the port is to compute its TCP checksum.
+/// Inspects an IP packet that smoltcp wrote. Returns its destination, and requests checksum offload from the port for
+/// TCP.
 fn finish<N: Nic>(packet: &mut N::Packet, egress: &mut Egress<N>, sent: &mut Option<Sent>) -> Option<IpAddr> {
     let data = packet.data_mut()?;
     let ipv4 = data.first()? >> 4 == 4;
@@ -170,9 +171,8 @@ fn finish<N: Nic>(packet: &mut N::Packet, egress: &mut Egress<N>, sent: &mut Opt
     {
         next_sequence = furthest;
         if tcp.segment_len() == 0 && !tcp.rst() {
-            // After a time-out smoltcp's acknowledgements go back with its data to an old sequence number, at which
-            // the peer must ignore them; two such ends would never hear each other again. RFC 9293 §3.10.7.4 wants
-            // them at SND.NXT.
+            // After an RTO smoltcp's acknowledgements use an old sequence number, together with its data, and the peer
+            // ignores them. Two such ends would deadlock. RFC 9293 §3.10.7.4 requires SND.NXT.
             tcp.set_seq_number(TcpSeqNumber(furthest as i32));
             if !offload {
                 tcp.fill_checksum(&source.into(), &destination.into());

@@ -15,7 +15,7 @@ use crate::ipv6::dad::DuplicateAddress;
 use crate::ipv6::{Ipv6Changes, Ipv6Control};
 use crate::rng;
 use crate::slow_path::copy_pool::CopyPool;
-use crate::slow_path::device::{Device, our_time, smoltcp_time};
+use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use crate::udp::UdpFastPath;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic};
@@ -77,7 +77,7 @@ impl SlowPath {
         let mut interface = |address, medium, n| {
             let mut settings = smoltcp::iface::Config::new(address);
             settings.random_seed = rng::draw(config.seed, "slow path", n);
-            Interface::new(settings, &mut Device::new(medium, egress, now), smoltcp_time(now))
+            Interface::new(settings, &mut Device::new(medium, egress, now), to_smoltcp_time(now))
         };
         let ethernet = interface(mac, Medium::Ethernet, 1);
         let ip = interface(HardwareAddress::Ip, Medium::Ip, 2);
@@ -139,7 +139,7 @@ impl SlowPath {
     /// Processes an ARP, NDP or DHCP frame.
     pub fn ethernet_frame<N: Nic>(&mut self, frame: &[u8], egress: &mut Egress<N>, now: Instant) {
         let mut device = Device::new(Medium::Ethernet, egress, now).receiving(frame);
-        self.ethernet.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.ethernet_sockets);
+        self.ethernet.poll_ingress_single(to_smoltcp_time(now), &mut device, &mut self.ethernet_sockets);
         (self.ethernet_deadline, self.due) = (Some(now), AT_ONCE);
     }
 
@@ -152,7 +152,7 @@ impl SlowPath {
         now: Instant,
     ) {
         let mut device = Device::new(Medium::Ip, egress, now).receiving(packet);
-        self.ip.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.udp_sockets);
+        self.ip.poll_ingress_single(to_smoltcp_time(now), &mut device, &mut self.udp_sockets);
         (self.ip_deadline, self.due) = (Some(now), AT_ONCE);
         for UdpSocket { bound, handle } in &self.bound_udp {
             let socket = self.udp_sockets.get_mut::<udp::Socket>(*handle);
@@ -232,18 +232,18 @@ impl SlowPath {
 
     /// Polls the smoltcp interfaces. Returns a change of the DHCP lease.
     fn poll_interfaces<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<DhcpLease>> {
-        let at = smoltcp_time(now);
+        let at = to_smoltcp_time(now);
         if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
             let mut device = Device::new(Medium::Ip, egress, now);
             self.ip.poll(at, &mut device, &mut self.udp_sockets);
-            self.ip_deadline = self.ip.poll_at(at, &self.udp_sockets).map(our_time);
+            self.ip_deadline = self.ip.poll_at(at, &self.udp_sockets).map(from_smoltcp_time);
         }
         if self.ethernet_deadline.is_none_or(|deadline| deadline > now) {
             return None;
         }
         let mut device = Device::new(Medium::Ethernet, egress, now);
         self.ethernet.poll(at, &mut device, &mut self.ethernet_sockets);
-        self.ethernet_deadline = self.ethernet.poll_at(at, &self.ethernet_sockets).map(our_time);
+        self.ethernet_deadline = self.ethernet.poll_at(at, &self.ethernet_sockets).map(from_smoltcp_time);
         match self.ethernet_sockets.get_mut::<dhcpv4::Socket>(self.dhcp?).poll()? {
             dhcpv4::Event::Configured(lease) => {
                 let address = IpCidr::new(lease.address.address().into(), lease.address.prefix_len());

@@ -7,7 +7,7 @@ use super::time_wait::Answer;
 use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::SegmentMeta;
-use crate::slow_path::device::{Device, smoltcp_time};
+use crate::slow_path::device::{Device, to_smoltcp_time};
 use crate::tcp::per_source_limits::SynVerdict;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
@@ -73,7 +73,7 @@ impl SmoltcpEngine {
             let before = flow.socket().state();
             let queued = flow.socket().recv_queue();
             let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(&data[ETHERNET..]);
-            self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
+            self.interface.poll_ingress_single(to_smoltcp_time(now), &mut device, &mut flow.sockets);
             flow.sent = device.sent;
             flow.note_end(before, tcp.rst());
             if tcp.fin() && flow.socket().state() != before {

@@ -22,7 +22,7 @@ use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 use crate::rng;
 use crate::slow_path::copy_pool::CopyPool;
-use crate::slow_path::device::{Device, smoltcp_time};
+use crate::slow_path::device::{Device, to_smoltcp_time};
 use crate::tcp::ephemeral_ports::EphemeralPorts;
 use crate::tcp::per_source_limits::PerSourceLimits;
 use crate::tcp::tuple::Tuple;
@@ -165,7 +165,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         let mut random = fastrand::Rng::with_seed(rng::draw(config.seed, "smoltcp", worker));
         let mut settings = smoltcp::iface::Config::new(HardwareAddress::Ip);
         settings.random_seed = random.u64(..);
-        let mut interface = Interface::new(settings, &mut Device::new(Medium::Ip, egress, now), smoltcp_time(now));
+        let mut interface = Interface::new(settings, &mut Device::new(Medium::Ip, egress, now), to_smoltcp_time(now));
         // The demultiplexer has seen to it that what gets here is for us.
         interface.set_any_ip(true);
         let smoltcp_duration = |d: Duration| smoltcp::time::Duration::from_micros(d.as_micros() as u64);

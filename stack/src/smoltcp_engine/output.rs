@@ -2,7 +2,7 @@
 
 use super::SmoltcpEngine;
 use crate::egress::Egress;
-use crate::slow_path::device::{Device, our_time, smoltcp_time};
+use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use linerate_bypass::Nic;
 use linerate_bypass::time::{Duration, Instant};
 use smoltcp::iface::PollResult;
@@ -25,7 +25,7 @@ impl SmoltcpEngine {
         if before == State::TimeWait && flow.waits_to_be_read() {
             return false;
         }
-        let at = smoltcp_time(now);
+        let at = to_smoltcp_time(now);
         let mut more = true;
         let mut deadline = None;
         for _ in 0..SEGMENTS_PER_TURN {
@@ -50,7 +50,7 @@ impl SmoltcpEngine {
             }
             flow.fin_again = Some(now + FIN_AGAIN);
         }
-        match [deadline.map(our_time), flow.fin_again].into_iter().flatten().min() {
+        match [deadline.map(from_smoltcp_time), flow.fin_again].into_iter().flatten().min() {
             _ if more => {}
             Some(deadline) => self.wheel.arm(2 * slot, deadline.max(now + SOON)),
             None => self.wheel.disarm(2 * slot),

@@ -1,14 +1,13 @@
-//! The 4-tuple that names a TCP connection.
+//! 4-tuple that identifies a TCP connection.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Our address and port and the peer's: the name of a connection (RFC 9293 §3.3.1).
+/// Local and remote address and port: the identity of a connection (RFC 9293 §3.3.1).
 ///
-/// IPv4 addresses are held in IPv4-mapped form, so that equality and hashing are a few words of arithmetic. An IPv6
-/// packet from or to such an address must therefore never get here; none is legitimate on a link, and the
-/// demultiplexer drops them.
+/// IPv4 addresses are stored in IPv4-mapped form, so that comparison and hashing take a few instructions. The
+/// demultiplexer drops IPv6 packets with IPv4-mapped addresses, which are never valid on a link.
 #[derive(Clone, Copy)]
 pub struct Tuple {
     local: Address,
@@ -16,18 +15,18 @@ pub struct Tuple {
     ports: u32,
 }
 
-/// An IPv6 address as two numbers. A `u128` would align the tuple to 16 bytes, and make it 48 long instead of 40.
+/// IPv6 address as two numbers. A `u128` would align the tuple to 16 bytes and enlarge it from 40 to 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     high: u64,
     low: u64,
 }
 
-/// What precedes the IPv4 address in the low half of a mapped one (RFC 4291 §2.5.5.2).
+/// Prefix of the IPv4 address in the low half of an IPv4-mapped one (RFC 4291 §2.5.5.2).
 const MAPPED: u64 = 0xffff << 32;
 
 impl Tuple {
-    /// The connection between our `local` and the peer's `remote`.
+    /// Creates the tuple of a connection between the local address `local` and the peer's `remote`.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Tuple {
             local: Address::new(local.ip()),
@@ -36,15 +35,15 @@ impl Tuple {
         }
     }
 
-    /// The connection that a received IPv4 segment from `source` to `destination` is of; `ports` are the first four bytes of
-    /// its TCP header.
+    /// Creates the tuple of an IPv4 segment received from `source` for `destination`. `ports` are the first four bytes
+    /// of its TCP header.
     #[inline]
     pub fn received_v4(source: u32, destination: u32, ports: u32) -> Self {
         Tuple { local: Address::v4(destination), remote: Address::v4(source), ports: ports.rotate_left(16) }
     }
 
-    /// The connection that a received IPv6 segment is of. `addresses` are those of its IP header, source and destination
-    /// (bytes 8 to 39, RFC 8200 §3); `ports` are the first four bytes of its TCP header.
+    /// Creates the tuple of a received IPv6 segment. `addresses` are the source and destination in its IP header (bytes
+    /// 8 to 39, RFC 8200 §3); `ports` are the first four bytes of its TCP header.
     #[inline]
     pub fn received_v6(addresses: &[u8; 32], ports: [u8; 4]) -> Self {
         let (words, _) = addresses.as_chunks::<8>();
@@ -56,73 +55,73 @@ impl Tuple {
         }
     }
 
-    /// The same connection seen from the other end. A segment that we have sent, read as if it had been received, is of
-    /// the reverse: what an ICMP error quotes, for one.
+    /// Returns the tuple from the peer's perspective. An ICMP error, for example, quotes a sent segment, which read as
+    /// a received one has the reversed tuple.
     #[inline]
     pub fn reversed(&self) -> Self {
         Tuple { local: self.remote, remote: self.local, ports: self.ports.rotate_left(16) }
     }
 
-    /// Our address and port.
+    /// Returns the local address and port.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(self.local.ip(), self.local_port())
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn remote(&self) -> SocketAddr {
         SocketAddr::new(self.remote.ip(), self.remote_port())
     }
 
-    /// Our port.
+    /// Returns the local port.
     #[inline]
     pub fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }
 
-    /// The peer's port.
+    /// Returns the peer's port.
     #[inline]
     pub fn remote_port(&self) -> u16 {
         self.ports as u16
     }
 
-    /// Whether the addresses are IPv4's. Both ends of a connection are of one family.
+    /// Returns whether both addresses are IPv4. Both ends have the same family.
     #[inline]
     pub fn is_ipv4(&self) -> bool {
         self.remote.is_ipv4()
     }
 
-    /// Our address, if it is IPv4's.
+    /// Returns the local IPv4 address.
     #[inline]
     pub fn local_v4(&self) -> Option<Ipv4Addr> {
         self.local.is_ipv4().then_some(Ipv4Addr::from_bits(self.local.low as u32))
     }
 
-    /// The peer's address, if it is IPv4's.
+    /// Returns the peer's IPv4 address.
     #[inline]
     pub fn remote_v4(&self) -> Option<Ipv4Addr> {
         self.remote.is_ipv4().then_some(Ipv4Addr::from_bits(self.remote.low as u32))
     }
 
-    /// Our address as an IPv6 one: the mapped form of an IPv4 address.
+    /// Returns the local address as IPv6, with IPv4 in mapped form.
     #[inline]
     pub fn local_v6(&self) -> Ipv6Addr {
         self.local.mapped()
     }
 
-    /// The peer's address as an IPv6 one: the mapped form of an IPv4 address.
+    /// Returns the peer's address as IPv6, with IPv4 in mapped form.
     #[inline]
     pub fn remote_v6(&self) -> Ipv6Addr {
         self.remote.mapped()
     }
 
-    /// The addresses of the IPv4 header of a segment that we send, source and destination: bytes 12 to 19. Without
-    /// meaning unless [`is_ipv4`](Self::is_ipv4).
+    /// Returns source and destination for the IPv4 header of a sent segment (bytes 12 to 19). Meaningless unless
+    /// [`is_ipv4`](Self::is_ipv4).
     #[inline]
     pub fn sent_v4(&self) -> [u8; 8] {
         (self.local.low << 32 | self.remote.low & 0xffff_ffff).to_be_bytes()
     }
 
-    /// The addresses of the IPv6 header of a segment that we send, source and destination: bytes 8 to 39.
+    /// Returns source and destination for the IPv6 header of a sent segment (bytes 8 to 39).
     #[inline]
     pub fn sent_v6(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
@@ -133,21 +132,23 @@ impl Tuple {
         bytes
     }
 
-    /// The first four bytes of the TCP header of a segment that we send: source and destination port.
+    /// Returns the first four bytes of the TCP header of a sent segment: source and destination port.
     #[inline]
     pub fn sent_ports(&self) -> [u8; 4] {
         self.ports.to_be_bytes()
     }
 
-    /// The keyed hash that the native engine's tables go by.
+    /// Returns the keyed hash for the native engine's tables.
     ///
-    /// NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, "UMAC: Fast and Secure Message Authentication", 1999) over the lower
-    /// halves of the addresses with the ports, and the upper halves, which are zero in IPv4, each times a number of its own:
-    /// for whoever does not know the key, two tuples agree in the 128 bits of the sum with a probability of 2⁻⁶³ at most,
-    /// however they were chosen. A last folded multiplication spreads the sum over 64 bits.
+    /// The hash is NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, "UMAC: Fast and Secure Message Authentication",
+    /// 1999) over the lower halves of the addresses with the ports, and the upper halves (zero in IPv4), each
+    /// multiplied with its own key number. Without knowledge of the key, two tuples collide in the 128-bit sum with a
+    /// probability of at most 2⁻⁶³, however they were chosen. A final folded multiplication spreads the sum over 64
+    /// bits.
     ///
-    /// The ports share a word with *our* address, which the remote party cannot choose freely; IPv4's does not reach where
-    /// they are. With the peer's address there would be two freely chosen numbers in one word, and countless tuples alike.
+    /// The ports share a word with the *local* address, which the peer cannot choose freely; an IPv4 address does not
+    /// overlap them. With the peer's address instead, a word would combine two freely chosen numbers, which makes
+    /// collisions easy.
     #[inline]
     pub fn hash_with(&self, key: &HashKey) -> u64 {
         let [a, b, c, d, e, f] = key.0;
@@ -160,26 +161,26 @@ impl Tuple {
         (folded >> 64) as u64 ^ folded as u64
     }
 
-    /// Our address, the peer's, and the ports, ours in the upper half.
+    /// Returns the local address, the peer's address, and the ports with the local one in the upper half.
     #[inline]
     pub(crate) fn parts(&self) -> (Address, Address, u32) {
         (self.local, self.remote, self.ports)
     }
 
-    /// The pair of addresses, with ports of zero.
+    /// Returns the tuple with both ports zero.
     #[inline]
     pub(crate) fn without_ports(&self) -> Self {
         Tuple { ports: 0, ..*self }
     }
 
-    /// The tuple of these [`parts`](Self::parts).
+    /// Creates the tuple from its [`parts`](Self::parts).
     #[inline]
     pub(crate) fn from_parts(local: Address, remote: Address, ports: u32) -> Self {
         Tuple { local, remote, ports }
     }
 
-    /// All 16-bit words of the tuple combined by exclusive or: what a hash that treats every word alike depends on.
-    /// IPv4's mapping prefix is the same at both ends and cancels out.
+    /// Returns the exclusive or of all 16-bit words of the tuple, on which a hash that treats all words alike depends.
+    /// The IPv4-mapped prefix occurs at both ends and cancels out.
     #[inline]
     pub(crate) fn fold(&self) -> u16 {
         let x = self.local.high ^ self.local.low ^ self.remote.high ^ self.remote.low;
@@ -216,7 +217,7 @@ impl Address {
     }
 }
 
-/// Without a branch: the tuples that are compared are nearly always equal, or differ somewhere unpredictable.
+/// Compares without branches: tuples are mostly equal, or differ at an unpredictable position.
 impl PartialEq for Tuple {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -232,9 +233,9 @@ impl PartialEq for Tuple {
 impl Eq for Tuple {}
 
 impl Hash for Tuple {
-    /// Each word that the remote party chooses goes in beside one of ours, in the lower half. foldhash multiplies what it was
-    /// given before, which is secret, with the upper half, which it only hides behind a constant that everybody knows:
-    /// whoever could choose that could make the product nothing.
+    /// Combines each word of the peer's choice, as the lower half, with a local word. foldhash multiplies its secret
+    /// state with the upper half, which it protects only by a public constant: a peer that chose that half could make
+    /// the product zero.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(u128::from(self.local.high) << 64 | u128::from(self.remote.high));
@@ -249,13 +250,13 @@ impl fmt::Debug for Tuple {
     }
 }
 
-/// The secret of [`Tuple::hash_with`]. Remote parties choose tuples; without a secret they could choose many that meet
-/// in one place of a table.
+/// Secret key of [`Tuple::hash_with`]. Peers choose tuples; without a secret they could choose many with the same table
+/// position.
 #[derive(Clone, Copy)]
 pub struct HashKey([u64; 6]);
 
 impl HashKey {
-    /// A key of words that `random` gives, which must be uniform and unknown to remote parties.
+    /// Creates a key from `random`, which must be uniform and unknown to peers.
     pub fn new(mut random: impl FnMut() -> u64) -> Self {
         HashKey(std::array::from_fn(|_| random()))
     }
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tuple_is_forty_bytes() {
+    fn tuple_is_forty_bytes() {
         assert_eq!(size_of::<Tuple>(), 40);
     }
 
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_that_only_begins_like_a_mapped_one_is_not_ipv4() {
+    fn ipv6_address_similar_to_a_mapped_one_is_not_ipv4() {
         let tuple = |ip: &str| Tuple::new(format!("[{ip}]:1").parse().unwrap(), format!("[{ip}]:2").parse().unwrap());
         for ip in ["::10.0.0.1", "::1:ffff:10.0.0.1", "::fffe:10.0.0.1", "1::ffff:10.0.0.1"] {
             assert!(!tuple(ip).is_ipv4(), "{ip}");
@@ -350,10 +351,10 @@ mod tests {
         }
     }
 
-    /// What a table of 2¹⁷ places sees of a hash, its upper bits, must be as good as random for tuples that count upwards,
-    /// be it in the ports or the addresses, and under every key.
+    /// The upper hash bits, which index a table of 2¹⁷ entries, must be as good as random for consecutive ports or
+    /// addresses, with every key.
     #[test]
-    fn tuples_in_a_row_are_spread_like_random_ones() {
+    fn consecutive_tuples_are_spread_like_random_ones() {
         const TUPLES: u32 = 1 << 16;
         let ports = |i: u32| v4(0x0a00_0001, 7, 0x0a00_0002, i as u16);
         let own_ports = |i: u32| v4(0x0a00_0001, i as u16, 0x0a00_0002, 80);
@@ -373,19 +374,19 @@ mod tests {
         }
     }
 
-    /// A port and the peer's address are both free to choose: no change to one makes up for one to the other.
+    /// Peers choose port and address freely: no change of one may compensate a change of the other.
     #[test]
-    fn addresses_and_ports_that_differ_alike_do_not_meet() {
+    fn equal_changes_of_address_and_port_do_not_collide() {
         let key = key(3);
         let hashes: HashSet<u64> =
             (0..1u32 << 16).map(|i| v4(1, 7, 0x0a00_0000 ^ i, i as u16).hash_with(&key)).collect();
         assert_eq!(hashes.len(), 1 << 16);
     }
 
-    /// The smoltcp engine's table is hashbrown's with foldhash, of which only the seed is secret: each second word is hidden
-    /// behind a constant of the crate. A peer whose address holds that constant must not be hashed to nothing.
+    /// The smoltcp engine's table is hashbrown's with foldhash, whose only secret is the seed; every second word is
+    /// combined with a public constant. A peer whose address equals that constant must not make the hash zero.
     #[test]
-    fn no_address_of_a_peer_makes_foldhash_forget_the_rest() {
+    fn peer_address_cannot_cancel_the_foldhash_state() {
         use std::hash::BuildHasher;
         const PUBLIC: u64 = 0xc0ac_29b7_c97c_50dd;
         let state = foldhash::fast::FixedState::with_seed(5);

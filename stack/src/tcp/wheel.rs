@@ -1,8 +1,8 @@
-//! A hierarchical timing wheel: O(1) to arm, lazily re-armed, and no scan.
+//! Hierarchical timing wheel: O(1) to arm, lazily re-armed, without scans.
 //!
 //! After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987). A timer is a small dense token. Most
-//! network timers are moved much more often than they fire, and mostly to later: moving to later only notes the new
-//! deadline, and the entry in the wheel is put where it belongs when it comes up.
+//! network timers are moved much more often than they fire, and mostly to a later time. Such a move only stores the new
+//! deadline; the wheel moves the entry when its old slot expires.
 
 use linerate_bypass::time::Instant;
 
@@ -11,23 +11,24 @@ pub(crate) const TICK_SHIFT: u32 = 16;
 /// Slots per level, as a power of two: one word of occupancy bits a level.
 const SLOT_SHIFT: u32 = 6;
 const SLOTS: usize = 1 << SLOT_SHIFT;
-/// Five levels of 64 slots reach 19 hours; what is later waits in the last level and is looked at again.
+/// Number of levels: five levels of 64 slots span 19 hours. Later deadlines wait in the last level and are
+/// re-evaluated.
 const LEVELS: usize = 5;
-/// The furthest ahead that the last level, used as a ring, can hold.
+/// Furthest tick ahead that the last level, used as a ring, can hold.
 const HORIZON: u64 = (SLOTS as u64 - 1) << (SLOT_SHIFT * (LEVELS as u32 - 1));
-/// The furthest ahead that 32 bits tell from the past.
+/// Furthest tick ahead that 32 bits distinguish from the past.
 const REACH: u64 = i32::MAX as u64;
-/// Nothing: the end of a slot's list, and what comes before a timer that is in none.
+/// Null link: the end of a slot's list, and the predecessor of an unarmed timer.
 const NONE: u32 = u32::MAX;
-/// The bit of what comes before a timer that says that it is the first in its slot, which the others number.
+/// Bit of `previous` that marks the first timer in a slot; the other bits are the slot number.
 const FIRST: u32 = 1 << 31;
 
-/// A timer. There is one for each connection, asleep or not, so that it is as small as it can be.
+/// Timer of a connection. Every connection has one, so it is as small as possible.
 #[derive(Clone, Copy)]
 struct Timer {
-    /// The tick at which it is to fire, its lower half: never further from the present than [`REACH`].
+    /// Lower half of the tick at which it fires, at most [`REACH`] from the present.
     deadline: u32,
-    /// The timer before it in its slot, its slot (level × 64 + slot) if it is the first there, or `NONE` if it is not armed.
+    /// Previous timer in its slot, or its slot (level × 64 + slot) if it is the first, or `NONE` if it is not armed.
     previous: u32,
     next: u32,
 }
@@ -36,9 +37,9 @@ const _: () = assert!(size_of::<Timer>() == 12);
 
 const IDLE: Timer = Timer { deadline: 0, previous: NONE, next: NONE };
 
-/// Timers named by small dense tokens, below 2³¹.
+/// Timers identified by small dense tokens below 2³¹.
 pub struct Wheel {
-    /// All ticks before this one have been dealt with.
+    /// All ticks before this one have been processed.
     elapsed: u64,
     occupied: [u64; LEVELS],
     heads: Box<[u32; LEVELS * SLOTS]>,
@@ -46,10 +47,10 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// What each timer takes in bytes.
+    /// Size of a timer in bytes.
     pub const TIMER: usize = size_of::<Timer>();
 
-    /// A wheel without timers whose time starts at `now`.
+    /// Creates a wheel without timers whose time starts at `now`.
     pub fn new(now: Instant) -> Self {
         Wheel {
             elapsed: now.as_nanos() >> TICK_SHIFT,
@@ -59,8 +60,8 @@ impl Wheel {
         }
     }
 
-    /// Lets the timer `token` fire at `at`, in place of any time it had. One that is more than 39 hours ahead fires then,
-    /// for whoever armed it to arm it again.
+    /// Arms the timer `token` for `at`, in place of any earlier time. A timer more than 39 hours ahead fires at that
+    /// limit, and the caller arms it again.
     pub fn arm(&mut self, token: u32, at: Instant) {
         // Rounded up, so that it never fires early.
         let at = at.as_nanos().div_ceil(1 << TICK_SHIFT);
@@ -80,7 +81,7 @@ impl Wheel {
         self.link(token, deadline);
     }
 
-    /// Asks for the timer `token`, which is about to be armed.
+    /// Prefetches the timer `token`, which is about to be armed.
     #[inline]
     pub fn prefetch(&self, token: u32) {
         if let Some(timer) = self.timers.get(token as usize) {
@@ -88,14 +89,14 @@ impl Wheel {
         }
     }
 
-    /// Lets the timer `token` not fire.
+    /// Disarms the timer `token`.
     pub fn disarm(&mut self, token: u32) {
         if self.timers.get(token as usize).is_some_and(|timer| timer.previous != NONE) {
             self.unlink(token);
         }
     }
 
-    /// Appends to `fired` the tokens of all timers that are due at `now`; they are disarmed.
+    /// Appends the tokens of all timers that are due at `now` to `fired` and disarms them.
     pub fn expire(&mut self, now: Instant, fired: &mut Vec<u32>) {
         let now = now.as_nanos() >> TICK_SHIFT;
         while let Some((level, slot, at)) = self.next_slot().filter(|&(.., at)| at <= now) {
@@ -120,17 +121,17 @@ impl Wheel {
         self.elapsed = self.elapsed.max(now);
     }
 
-    /// When [`expire`](Self::expire) should be called next: no timer is due before it, though none need be due then.
+    /// Returns the time of the next [`expire`](Self::expire). No timer is due earlier; none may be due then.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.next_slot().map(|(.., at)| Instant::from_nanos(at << TICK_SHIFT))
     }
 
-    /// The tick near the present whose lower half `deadline` is.
+    /// Returns the tick near the present with the lower half `deadline`.
     fn full(&self, deadline: u32) -> u64 {
         self.elapsed.saturating_add_signed(i64::from(deadline.wrapping_sub(self.elapsed as u32) as i32))
     }
 
-    /// The occupied slot that comes first, and the tick at which it begins.
+    /// Returns the first occupied slot and its starting tick.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         for level in 0..LEVELS {
             if self.occupied[level] == 0 {
@@ -146,10 +147,10 @@ impl Wheel {
         None
     }
 
-    /// Puts a timer into the slot of its deadline: the lowest level at which the deadline and the present differ only
-    /// in that level's digit and those below it.
+    /// Inserts a timer into the slot of its deadline, at the lowest level at which deadline and present differ only in
+    /// the digits up to that level.
     fn link(&mut self, token: u32, deadline: u64) {
-        // Due already: the next tick is the soonest there is. Beyond the horizon: as late as there is.
+        // An overdue timer gets the next tick; a timer beyond the horizon gets the latest one.
         let at = deadline.clamp(self.elapsed + 1, self.elapsed + HORIZON);
         let differ = (self.elapsed ^ at) | (SLOTS as u64 - 1);
         let level = ((63 - differ.leading_zeros()) / SLOT_SHIFT).min(LEVELS as u32 - 1) as usize;
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_fires_once_at_its_time_and_never_before() {
+    fn timer_fires_once_and_never_early() {
         let mut wheel = Wheel::new(Instant::ZERO);
         let at = Instant::ZERO + Duration::from_millis(200);
         wheel.arm(3, at);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_a_timer_counts_both_ways() {
+    fn timer_moves_to_earlier_and_later_times() {
         let mut wheel = Wheel::new(Instant::ZERO);
         let second = |n| Instant::ZERO + Duration::from_secs(n);
         wheel.arm(0, second(10));
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disarmed_timer_does_not_fire_and_can_be_armed_again() {
+    fn disarmed_timer_does_not_fire_and_can_be_rearmed() {
         let mut wheel = Wheel::new(Instant::ZERO);
         wheel.arm(0, Instant::ZERO + TICK * 5);
         wheel.disarm(0);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_beyond_the_horizon_is_not_lost() {
+    fn timer_beyond_the_horizon_fires() {
         let mut wheel = Wheel::new(Instant::ZERO);
         let far = Instant::ZERO + Duration::from_secs(39 * 3600);
         wheel.arm(0, far);
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn one_beyond_the_reach_comes_up_to_be_armed_again() {
+    fn timer_beyond_the_reach_fires_at_the_limit() {
         let start = Instant::ZERO + Duration::from_secs(1_000_000);
         let mut wheel = Wheel::new(start);
         wheel.arm(0, Instant::from_nanos(u64::MAX));

@@ -129,13 +129,13 @@ impl<P: Packet> Ingress<P> {
             return received.drain(..).for_each(|frame| self.rx_frame(frame, false, egress, engine, slow, now));
         }
         let alone = self.others.len() == 1;
-        let shortcut = FastDemux::new(egress.mac(), egress.addresses());
+        let fast_demux = FastDemux::new(egress.mac(), egress.addresses());
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
-            match shortcut.v4(&frame, egress.addresses()) {
+            match fast_demux.v4(&frame, egress.addresses()) {
                 Some(tcp) if alone => self.deliver_segment(frame, tcp, egress, engine, now),
                 Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
-                None => self.rx_other(frame, &shortcut, egress, engine, slow, now),
+                None => self.rx_other(frame, &fast_demux, egress, engine, slow, now),
             }
         }
     }
@@ -145,13 +145,13 @@ impl<P: Packet> Ingress<P> {
     fn rx_other<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         frame: P,
-        shortcut: &FastDemux,
+        fast_demux: &FastDemux,
         egress: &mut Egress<N>,
         engine: &mut E,
         slow: &mut SlowPath,
         now: Instant,
     ) {
-        match shortcut.v6(&frame, egress.addresses()) {
+        match fast_demux.v6(&frame, egress.addresses()) {
             Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
             None => self.rx_frame(frame, false, egress, engine, slow, now),
         }
@@ -238,7 +238,7 @@ impl<P: Packet> Ingress<P> {
             _ if forwarded || self.others.len() == 1 => self.worker,
             FrameKind::Tcp(tcp) => self.owner_of(&tcp.tuple, &frame),
             FrameKind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
-            FrameKind::Dhcp | FrameKind::ListenerQuery => 0,
+            FrameKind::Dhcp | FrameKind::MldQuery => 0,
             FrameKind::Ndp if self.dad_running || self.slaac => 0,
             FrameKind::Arp | FrameKind::Ndp | FrameKind::Ip | FrameKind::Udp(_) => self.worker,
         };
@@ -261,7 +261,7 @@ impl<P: Packet> Ingress<P> {
             }
             // Unbound port: the slow path replies with ICMP.
             FrameKind::Udp(_) => self.rx_slow_path(&frame, FrameKind::Ip, egress, slow, now),
-            FrameKind::Arp | FrameKind::Ndp | FrameKind::ListenerQuery | FrameKind::Dhcp | FrameKind::Ip => {
+            FrameKind::Arp | FrameKind::Ndp | FrameKind::MldQuery | FrameKind::Dhcp | FrameKind::Ip => {
                 self.rx_slow_path(&frame, kind, egress, slow, now);
             }
         }
@@ -350,7 +350,7 @@ impl<P: Packet> Ingress<P> {
                     None => receive::parse_ndp(data, |ip| egress.addresses().is_local(ip), egress.mac()),
                 }
             }
-            FrameKind::ListenerQuery => {
+            FrameKind::MldQuery => {
                 if let Some(ipv6) = slow.ipv6() {
                     ipv6.on_mld_query(data, now);
                 }
@@ -377,7 +377,7 @@ impl<P: Packet> Ingress<P> {
             event,
             ArpNdpEvent::OwnMessage | ArpNdpEvent::Dropped | ArpNdpEvent::Claim(..) | ArpNdpEvent::Probe(..)
         );
-        if kind == FrameKind::ListenerQuery {
+        if kind == FrameKind::MldQuery {
             // smoltcp does not implement MLD queries for these groups.
         } else if kind == FrameKind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);

@@ -1,27 +1,27 @@
-//! A token bucket for messages that any station on the link can send at will.
+//! Token bucket for messages that any station on the link can send.
 
 use linerate_bypass::time::{Duration, Instant};
 
 /// Messages per second.
 const RATE: u64 = 1024;
-/// The time in which one token is added.
+/// Time in which one token is added.
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / RATE);
 
-/// Token bucket that is full at first, and to which [`RATE`] tokens are added per second.
+/// Token bucket that starts full and gains [`RATE`] tokens per second.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RateLimit {
     burst: u32,
-    /// When the bucket will be full again. An empty bucket is full after `burst` intervals.
+    /// Time at which the bucket is full. An empty bucket is full after `burst` intervals.
     full_at: Instant,
 }
 
 impl RateLimit {
-    /// A bucket for `burst` tokens: the messages that pass at once after a quiet time.
+    /// Creates a bucket of `burst` tokens: the messages that pass at once after a quiet period.
     pub const fn new(burst: u32) -> Self {
         RateLimit { burst, full_at: Instant::ZERO }
     }
 
-    /// Takes a token; returns false if there is none.
+    /// Takes a token. Returns whether there was one.
     pub fn allows(&mut self, now: Instant) -> bool {
         let full_at = self.full_at.max(now);
         if full_at.since(now) > INTERVAL * (self.burst - 1) {

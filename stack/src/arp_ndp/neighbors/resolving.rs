@@ -1,7 +1,7 @@
-//! Neighbours that other workers are asking for, and the limit on what is forwarded to them beside the answers.
+//! Neighbours that other workers are resolving, and the rate limit of other forwarded messages.
 //!
-//! A port delivers ARP and neighbour discovery to whichever worker its steering chooses, so an answer may arrive at a worker
-//! that did not ask. A flood of such messages must fill neither the mailboxes of the workers nor keep answers from them.
+//! A port delivers ARP and NDP to whichever worker its steering selects, so a reply may arrive at a worker that did not
+//! solicit it. A flood of such messages must neither fill the workers' mailboxes nor keep replies out of them.
 
 use super::Key;
 use super::rate_limit::RateLimit;
@@ -9,28 +9,28 @@ use hashbrown::HashMap;
 use linerate_bypass::time::{Duration, Instant};
 use std::net::IpAddr;
 
-/// Neighbours at most.
+/// Maximum neighbours.
 const MAX: usize = 4096;
-/// Other messages that are forwarded at once after a quiet time: a part of what the mailbox of a worker that is busy can hold.
+/// Burst of other messages that are forwarded after a quiet period: a fraction of the mailbox of a busy worker.
 const BURST: u32 = 256;
-/// How long an answer is waited for: until the last solicitation has been given up.
+/// Lifetime of an entry: the duration of a resolution.
 const WAIT: Duration = Duration::from_secs(4);
 
-/// Neighbours that other workers are asking for.
+/// Neighbours that other workers are resolving.
 pub(crate) struct PendingResolutions {
-    /// By address, with the time of the last solicitation that this worker was told of.
+    /// Time of the last reported solicitation, by address.
     asked: HashMap<Key, Instant, foldhash::fast::FixedState>,
     others: RateLimit,
 }
 
 impl PendingResolutions {
-    /// None yet; the hash is keyed by `seed`.
+    /// Creates an empty set. `seed` keys the hash.
     pub fn new(seed: u64) -> Self {
         let asked = HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed));
         PendingResolutions { asked, others: RateLimit::new(BURST) }
     }
 
-    /// Notes that another worker is asking for `ip`.
+    /// Records that another worker resolves `ip`.
     pub fn insert(&mut self, ip: IpAddr, now: Instant) {
         if self.asked.len() >= MAX {
             self.asked.retain(|_, at| now.since(*at) < WAIT);
@@ -40,8 +40,8 @@ impl PendingResolutions {
         }
     }
 
-    /// Returns true if a message about `ip` is to be forwarded to the other workers: it answers a solicitation of theirs, or is
-    /// within the rate for other messages.
+    /// Returns whether to forward a message about `ip` to the other workers: it replies to a solicitation of theirs, or
+    /// is within the rate of other messages.
     pub fn forwards(&mut self, ip: IpAddr, now: Instant) -> bool {
         let is_answer = self.asked.remove(&Key(ip)).is_some_and(|at| now.since(at) < WAIT);
         is_answer || self.others.allows(now)

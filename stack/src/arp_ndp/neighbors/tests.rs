@@ -10,7 +10,7 @@ fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-/// Learns, and returns the packets that waited.
+/// Learns a neighbour and returns the packets that waited.
 fn learn(table: &mut Neighbors<u32>, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) -> Vec<u32> {
     match table.learn(ip, mac, new, now) {
         Update::Known { parked, .. } => parked,
@@ -18,14 +18,14 @@ fn learn(table: &mut Neighbors<u32>, ip: IpAddr, mac: MacAddr, new: bool, now: I
     }
 }
 
-fn tend(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Solicitation>, Vec<(IpAddr, Vec<u32>)>) {
+fn poll(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Solicitation>, Vec<(IpAddr, Vec<u32>)>) {
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
-    table.tend(now, |solicitation| asked.push(solicitation), |ip, parked| lost.push((ip, parked)));
+    table.poll(now, |solicitation| asked.push(solicitation), |ip, parked| lost.push((ip, parked)));
     (asked, lost)
 }
 
 #[test]
-fn packets_wait_for_the_answer_and_the_oldest_give_way() {
+fn packets_wait_for_resolution_and_the_oldest_give_way() {
     let mut table = Neighbors::new(0);
     assert_eq!(table.look_up(ip(1), at(0)), Lookup::Solicit);
     assert_eq!(table.park(ip(1), 0), None);
@@ -38,7 +38,7 @@ fn packets_wait_for_the_answer_and_the_oldest_give_way() {
 }
 
 #[test]
-fn packets_that_wait_are_bounded_in_all_and_one_may_always_wait() {
+fn waiting_packets_are_bounded_but_one_per_neighbour_may_wait() {
     let mut table = Neighbors::new(0);
     let wait = |table: &mut Neighbors<u32>, neighbor, packet| {
         table.look_up(ip(neighbor), at(0));
@@ -49,44 +49,44 @@ fn packets_that_wait_are_bounded_in_all_and_one_may_always_wait() {
     }
     assert_eq!(wait(&mut table, 100, 0), None);
     assert_eq!(wait(&mut table, 100, 1), Some(0));
-    // Whether they are sent or given up, their places are free again.
+    // Sent and dropped packets free their places.
     assert_eq!(learn(&mut table, ip(0), MAC, false, at(0)).len(), MAX_PARKED);
     assert_eq!(wait(&mut table, 100, 2), None);
     for seconds in 1..=3 {
-        tend(&mut table, at(seconds));
+        poll(&mut table, at(seconds));
     }
     assert_eq!(table.v4.parked, 0);
 }
 
 #[test]
-fn an_unanswered_question_is_repeated_and_given_up() {
+fn unanswered_solicitation_is_repeated_and_given_up() {
     let mut table = Neighbors::new(0);
     table.look_up(ip(1), at(0));
     table.park(ip(1), 7);
-    assert_eq!(tend(&mut table, at(0)), (vec![], vec![]));
+    assert_eq!(poll(&mut table, at(0)), (vec![], vec![]));
     let solicitation = vec![Solicitation { ip: ip(1), to: None }];
-    assert_eq!(tend(&mut table, at(1)), (solicitation.clone(), vec![]));
-    assert_eq!(tend(&mut table, at(2)), (solicitation, vec![]));
-    assert_eq!(tend(&mut table, at(3)), (vec![], vec![(ip(1), vec![7])]));
+    assert_eq!(poll(&mut table, at(1)), (solicitation.clone(), vec![]));
+    assert_eq!(poll(&mut table, at(2)), (solicitation, vec![]));
+    assert_eq!(poll(&mut table, at(3)), (vec![], vec![(ip(1), vec![7])]));
     assert_eq!(table.next_deadline(), None);
     assert_eq!(table.look_up(ip(1), at(4)), Lookup::Solicit);
 }
 
 #[test]
-fn an_old_neighbour_is_used_while_it_is_asked_again() {
+fn stale_neighbour_is_used_during_confirmation() {
     let mut table = Neighbors::<u32>::new(0);
     learn(&mut table, ip(1), MAC, true, at(0));
     assert_eq!(table.look_up(ip(1), at(29)), Lookup::Known(MAC));
     let solicitation = Solicitation { ip: ip(1), to: Some(MAC) };
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, solicitation));
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
-    assert_eq!(tend(&mut table, at(31)).0, [solicitation]);
+    assert_eq!(poll(&mut table, at(31)).0, [solicitation]);
     learn(&mut table, ip(1), MAC, false, at(31));
     assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
 }
 
 #[test]
-fn times_that_routers_say_are_of_ipv6() {
+fn advertised_times_apply_to_ipv6() {
     let mut table = Neighbors::<u32>::new(0);
     let six = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1]);
     for ip in [ip(1), six] {
@@ -102,34 +102,34 @@ fn times_that_routers_say_are_of_ipv6() {
 }
 
 #[test]
-fn who_is_doubted_is_asked_for_among_all_and_sent_to_meanwhile() {
+fn reconfirmation_is_multicast_and_keeps_addresses_in_use() {
     let other = MacAddr([2, 0, 0, 0, 0, 8]);
     let [first, second] = [1, 2].map(|n| Solicitation { ip: ip(n), to: None });
     let mut table = Neighbors::new(0);
     learn(&mut table, ip(1), MAC, true, at(0));
     learn(&mut table, ip(2), MAC, true, at(0));
-    // One of them is being asked where it was.
+    // One of them is under unicast confirmation.
     assert!(matches!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, Solicitation { to: Some(MAC), .. })));
     assert_eq!(table.look_up(ip(3), at(30)), Lookup::Solicit);
     table.park(ip(3), 7);
-    table.doubt();
+    table.require_confirmation();
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, first));
     assert_eq!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, second));
     assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
     assert_eq!(table.look_up(ip(3), at(30)), Lookup::Pending);
-    let mut solicitations = tend(&mut table, at(31)).0;
+    let mut solicitations = poll(&mut table, at(31)).0;
     solicitations.sort_by_key(|solicitation| solicitation.ip);
     assert_eq!(solicitations, [first, second, Solicitation { ip: ip(3), to: None }]);
     learn(&mut table, ip(1), other, false, at(31));
     assert_eq!(table.look_up(ip(1), at(31)), Lookup::Known(other));
     assert_eq!(learn(&mut table, ip(3), MAC, false, at(31)), [7]);
-    // Whoever does not answer is gone.
-    (32..=33).for_each(|second| _ = tend(&mut table, at(second)));
+    // A neighbour without a reply is removed.
+    (32..=33).for_each(|second| _ = poll(&mut table, at(second)));
     assert_eq!(table.look_up(ip(2), at(34)), Lookup::Solicit);
 }
 
 #[test]
-fn what_nobody_asked_for_is_learnt_only_on_request() {
+fn unsolicited_neighbour_is_learnt_only_if_it_solicits() {
     let mut table = Neighbors::<u32>::new(0);
     learn(&mut table, ip(1), MAC, false, at(0));
     assert_eq!(table.look_up(ip(1), at(0)), Lookup::Solicit);
@@ -137,12 +137,12 @@ fn what_nobody_asked_for_is_learnt_only_on_request() {
     assert_eq!(table.look_up(ip(2), at(0)), Lookup::Known(MAC));
 }
 
-/// An IPv6 address on the link.
+/// Returns an IPv6 address on the link.
 fn ip6(n: u32) -> IpAddr {
     IpAddr::from([0xfe80, 0, 0, 0, 0, 0, (n >> 16) as u16, n as u16])
 }
 
-/// A table full of entries that were looked up, the first at `at(0)`, the others at `at(10)`.
+/// Returns a table full of entries with lookups, the first at `at(0)`, the others at `at(10)`.
 fn full() -> Neighbors<u32> {
     let mut table = Neighbors::new(0);
     for n in 0..MAX_NEIGHBORS as u32 {
@@ -163,7 +163,7 @@ fn unsolicited_messages_are_limited_by_rate_and_replace_only_unused_entries() {
     assert_eq!(table.look_up(ip(0), at(0)), Lookup::Known(MAC));
     let (mut limited, mut last) = (0, 0);
     for n in 1..100_000 {
-        // 2000 per second.
+        // 2000 messages per second.
         let now = at(0) + Duration::from_micros(500) * n;
         match table.learn(ip(n), MAC, true, now) {
             Update::Created => last = n,
@@ -173,17 +173,17 @@ fn unsolicited_messages_are_limited_by_rate_and_replace_only_unused_entries() {
     assert!((47_000..48_000).contains(&limited), "{limited}");
     assert_eq!((table.entries.len(), table.v4.entries, table.v4.unused), (MAX_UNUSED + 1, MAX_UNUSED + 1, MAX_UNUSED));
     assert!(table.v4.oldest.len() < 2 * MAX_UNUSED);
-    assert_eq!(table.known(ip(0)), Some(MAC), "it was looked up");
+    assert_eq!(table.known(ip(0)), Some(MAC), "a used entry stays");
     assert_eq!((table.known(ip(1)), table.known(ip(last))), (None, Some(MAC)), "the oldest go first");
 }
 
 #[test]
-fn families_have_limits_of_their_own() {
+fn limits_apply_per_family() {
     let mut table = Neighbors::<u32>::new(0);
     for n in 0..40_000 {
         table.learn(ip6(n), MAC, true, at(0));
     }
-    for n in 0..MAX_ASKED as u32 {
+    for n in 0..MAX_PENDING as u32 {
         assert_eq!(table.look_up(ip6(1 << 20 | n), at(0)), Lookup::Solicit);
     }
     assert_eq!(table.look_up(ip6(1 << 21), at(0)), Lookup::Refused);
@@ -194,18 +194,18 @@ fn families_have_limits_of_their_own() {
 #[test]
 fn used_entry_is_replaced_only_after_scan_and_if_no_connection_needs_it() {
     let mut table = full();
-    assert_eq!(table.scan(), Some(0), "it began when the table was nearly full");
+    assert_eq!(table.scan(), Some(0), "starts when the table is nearly full");
     table.mark_in_use(ip(1));
     table.scanned(100, false);
     assert_eq!((table.scan(), table.next_deadline()), (Some(100), Some(Instant::ZERO)));
-    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Refused, "the scan has not ended");
+    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Refused, "scan not ended");
     table.scanned(200, true);
     assert_eq!(table.scan(), None);
-    // Entries that were used when the scan began may belong to connections that it did not see.
-    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Solicit, "the entry not used since then is replaced");
+    // Entries used after the scan began may belong to connections that it missed.
+    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Solicit, "entry not used since then is replaced");
     assert_eq!(table.known(ip(0)), None);
-    assert_eq!(table.look_up(ip(2 << 20), at(11)), Lookup::Refused, "and no other");
-    assert_eq!(table.scan(), Some(0), "so another scan begins");
+    assert_eq!(table.look_up(ip(2 << 20), at(11)), Lookup::Refused, "no other is");
+    assert_eq!(table.scan(), Some(0), "another scan starts");
     table.mark_in_use(ip(1));
     assert_eq!(table.look_up(ip(2), at(12)), Lookup::Known(MAC));
     table.scanned(200, true);
@@ -247,7 +247,7 @@ fn scans_do_not_follow_each_other_closely() {
 fn gateway_is_learnt_beyond_rate_and_never_replaced() {
     let mut table = Neighbors::<u32>::new(0);
     let gateway = ip(1 << 22);
-    // It becomes one when it is known already, and another is known to be one before.
+    // One entry exists before it becomes a gateway, another is a gateway before it is learnt.
     table.learn(ip(0), MAC, true, at(0));
     table.set_gateways(&[gateway, ip(0)]);
     (1..5000).for_each(|n| _ = table.learn(ip(n), MAC, true, at(0)));
@@ -267,12 +267,12 @@ fn gateway_is_learnt_beyond_rate_and_never_replaced() {
     assert_eq!((table.known(gateway), table.known(ip(0))), (Some(MAC), Some(MAC)));
 }
 
-/// Half of an address may be free to choose: the prefix on the link is as short as the user has it.
+/// Stations may choose half of an address or more, depending on the configured prefix.
 #[test]
-fn no_address_of_a_neighbour_makes_the_hash_forget_the_rest() {
+fn neighbour_address_cannot_cancel_the_hash_state() {
     use std::collections::HashSet;
     use std::hash::BuildHasher;
-    // What foldhash hides the upper of two words behind, of an integer and of bytes.
+    // Public constants that foldhash combines with the upper of two words, for integers and for bytes.
     const PUBLIC: [u64; 2] = [0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
     let state = foldhash::fast::FixedState::with_seed(5);
     let hash = |high: u64, low: u64| {
@@ -285,9 +285,9 @@ fn no_address_of_a_neighbour_makes_the_hash_forget_the_rest() {
 }
 
 #[test]
-fn questions_are_bounded() {
+fn pending_resolutions_are_bounded() {
     let mut table = Neighbors::<u32>::new(0);
-    for n in 0..MAX_ASKED as u32 {
+    for n in 0..MAX_PENDING as u32 {
         assert_eq!(table.look_up(ip(n), at(0)), Lookup::Solicit);
     }
     assert_eq!(table.look_up(ip(1 << 20), at(0)), Lookup::Refused);

@@ -13,13 +13,13 @@ fn addresses(own: &[&str]) -> Addresses {
     Addresses::new(&own, &[], OURS)
 }
 
-/// The two ends of a link whose ports compute and verify checksums.
+/// Returns a link whose ports compute and verify checksums.
 fn link() -> (MemoryNic, MemoryNic) {
     Link::pair(LinkConfig { pool: 8, checksum_offload: true, ..LinkConfig::default() })
 }
 
-/// `bytes` as they are received, in a chain if they are `cut`; of `vouched` the port says that the IPv4 header's and TCP's
-/// checksums are good.
+/// Returns `bytes` as a received packet, chained if `cut`. `vouched` says whether the port reports good IPv4 and TCP
+/// checksums.
 fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPacket {
     let (mut sender, mut receiver) = link();
     let mut part = |bytes: &[u8]| {
@@ -47,14 +47,14 @@ fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPa
     into.remove(0)
 }
 
-fn shortcut(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
-    let shortcut = FastDemux::new(OURS, addresses);
-    let found = [shortcut.v4(frame, addresses), shortcut.v6(frame, addresses)];
+fn fast_demux(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
+    let fast_demux = FastDemux::new(OURS, addresses);
+    let found = [fast_demux.v4(frame, addresses), fast_demux.v6(frame, addresses)];
     assert!(found[0].is_none() || found[1].is_none());
     found[0].or(found[1])
 }
 
-fn long_way(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
+fn general_path(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
     let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
     match host.classify(frame) {
         Ok(FrameKind::Tcp(tcp)) => Some(tcp),
@@ -62,7 +62,8 @@ fn long_way(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
     }
 }
 
-/// A segment with `payload` bytes of payload, time stamps, and `padding` bytes behind it. Its TCP checksum is wrong.
+/// Returns a segment with timestamps, `payload` bytes of payload and `padding` bytes of padding. Its TCP checksum is
+/// wrong.
 fn segment(six: bool, payload: usize, padding: usize) -> Vec<u8> {
     let tcp_len = 32 + payload;
     let mut frame = [&OURS.0[..], &[2, 0, 0, 0, 0, 1]].concat();
@@ -79,7 +80,7 @@ fn segment(six: bool, payload: usize, padding: usize) -> Vec<u8> {
         frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         set_ipv4_checksum(&mut frame);
     }
-    // EphemeralPorts 5000 and 7.
+    // Ports 5000 and 7.
     frame.extend([0x13, 0x88, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 0x80, 0x10, 4, 0, 0x12, 0x34, 0, 0]);
     frame.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
     frame.extend((0..payload + padding).map(|n| n as u8));
@@ -96,19 +97,19 @@ const OWN: [&str; 2] = ["10.0.0.2/24", "fd00::2/64"];
 const MORE: [&str; 4] = ["192.0.2.1/31", "10.0.0.2/24", "fd01::2/64", "fd00::2/64"];
 
 #[test]
-fn ordinary_segments_take_the_short_cut() {
+fn ordinary_segments_take_the_fast_path() {
     for own in [&OWN[..], &MORE] {
         let addresses = addresses(own);
         for six in [false, true] {
             let header = if six { 40 } else { 20 };
             for (payload, padding) in [(0, 0), (0, 6), (64, 0), (1000, 3)] {
-                // An IPv4 header's checksum is cheap to verify: many ports leave it.
+                // The engine verifies the cheap IPv4 header checksum, which many ports leave to software.
                 for ipv4 in [false, true] {
                     let frame = received(&segment(six, payload, padding), None, (ipv4, true));
-                    let tcp = shortcut(&frame, &addresses).unwrap();
+                    let tcp = fast_demux(&frame, &addresses).unwrap();
                     assert_eq!((tcp.start, tcp.end), (14 + header, 14 + header + 32 + payload));
                     assert_eq!((tcp.tuple.local_port(), tcp.tuple.remote_port()), (7, 5000));
-                    assert_eq!(Some(tcp), long_way(&frame, &addresses));
+                    assert_eq!(Some(tcp), general_path(&frame, &addresses));
                 }
             }
         }
@@ -116,40 +117,40 @@ fn ordinary_segments_take_the_short_cut() {
 }
 
 #[test]
-fn a_chain_takes_the_short_cut_when_its_first_segment_holds_the_headers() {
+fn chain_takes_the_fast_path_if_its_first_mbuf_has_the_headers() {
     let addresses = addresses(&OWN);
     for (six, headers) in [(false, 66), (true, 86)] {
         for cut in headers - 20..headers + 20 {
             let frame = received(&segment(six, 100, 0), Some(cut), (true, true));
-            assert_eq!(shortcut(&frame, &addresses).is_some(), cut >= headers, "{cut}");
-            assert_eq!(shortcut(&frame, &addresses), long_way(&frame, &addresses), "{cut}");
+            assert_eq!(fast_demux(&frame, &addresses).is_some(), cut >= headers, "{cut}");
+            assert_eq!(fast_demux(&frame, &addresses), general_path(&frame, &addresses), "{cut}");
         }
     }
 }
 
 #[test]
-fn what_no_port_has_verified_goes_the_long_way() {
+fn unverified_checksums_take_the_general_path() {
     let addresses = addresses(&OWN);
     for six in [false, true] {
-        assert_eq!(shortcut(&received(&segment(six, 10, 0), None, (true, false)), &addresses), None);
+        assert_eq!(fast_demux(&received(&segment(six, 10, 0), None, (true, false)), &addresses), None);
     }
     let mut frame = segment(false, 10, 0);
     frame[24] ^= 1;
-    assert_eq!(shortcut(&received(&frame, None, (false, true)), &addresses), None);
-    assert!(shortcut(&received(&frame, None, (true, true)), &addresses).is_some());
+    assert_eq!(fast_demux(&received(&frame, None, (false, true)), &addresses), None);
+    assert!(fast_demux(&received(&frame, None, (true, true)), &addresses).is_some());
 }
 
-/// Values that are one too many somewhere.
+/// Boundary values of header bytes.
 fn edge() -> impl Strategy<Value = u8> {
     prop_oneof![any::<u8>(), prop::sample::select(&[0, 1, 2, 6, 0x40, 0x45, 0x4f, 0x50, 0x60, 0xdf, 0xe0, 0xff][..])]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-
+/// For any damage, a frame that the fast path accepts has the same result on the general path.
     /// Damaged in any way, a frame that the short-cut takes is one that the long way takes, for the same.
     #[test]
-    fn the_short_cut_finds_what_the_long_way_finds(
+    fn fast_path_agrees_with_general_path(
         six: bool, payload in 0usize..40, padding in 0usize..4, cut in prop::option::of(1usize..120),
         damage in prop::collection::vec((0usize..100, edge()), 0..3), shorter in prop::option::of(0usize..100),
         right_checksum: bool, vouched: (bool, bool), several: bool,
@@ -169,14 +170,14 @@ proptest! {
         let cut = cut.filter(|cut| *cut < bytes.len());
         let frame = received(&bytes, cut, vouched);
         let addresses = addresses(if several { &MORE } else { &OWN });
-        if let Some(tcp) = shortcut(&frame, &addresses).filter(|tcp| !addresses.is_martian_peer(&tcp.tuple)) {
-            prop_assert_eq!(long_way(&frame, &addresses), Some(tcp));
+        if let Some(tcp) = fast_demux(&frame, &addresses).filter(|tcp| !addresses.is_martian_peer(&tcp.tuple)) {
+            prop_assert_eq!(general_path(&frame, &addresses), Some(tcp));
         }
     }
 
-    /// Whatever the addresses are, IPv4's and IPv6's.
+    /// For any IPv4 and IPv6 addresses.
     #[test]
-    fn the_short_cut_takes_no_address_that_the_long_way_refuses(
+    fn fast_path_accepts_no_address_that_the_general_path_drops(
         source in prop::sample::select(&[
             0u32, 1, 0x00ff_ffff, 0x0100_0000, 0x0a00_0001, 0x0a00_0002, 0x0a00_00ff, 0x0aff_ffff, 0x7f00_0001, 0x7fff_ffff, 0xc000_0200, 0xc000_0201, 0xdfff_ffff, 0xe000_0000,
             0xe000_0001, 0xf000_0000, 0xffff_ffff,
@@ -203,15 +204,15 @@ proptest! {
         }
         let frame = received(&bytes, None, (true, true));
         let addresses = addresses(if several { &MORE } else { &OWN });
-        let found = shortcut(&frame, &addresses);
+        let found = fast_demux(&frame, &addresses);
         if let Some(tcp) = found.filter(|tcp| addresses.is_martian_peer(&tcp.tuple)) {
-            // The engine refuses it.
-            prop_assert_eq!(long_way(&frame, &addresses), None);
+            // The engine drops it.
+            prop_assert_eq!(general_path(&frame, &addresses), None);
             prop_assert!(tcp.tuple.remote_v4().is_none_or(|ip| ip.is_loopback() || addresses.is_local(ip.into())));
         } else if found.is_some() {
-            prop_assert_eq!(long_way(&frame, &addresses), found);
-        } else if let Some(tcp) = long_way(&frame, &addresses) {
-            // Addresses that are not in use: below ::1:0:0:0:0.
+            prop_assert_eq!(general_path(&frame, &addresses), found);
+        } else if let Some(tcp) = general_path(&frame, &addresses) {
+            // Unassigned addresses: below ::1:0:0:0:0.
             prop_assert!(!tcp.tuple.is_ipv4() && tcp.tuple.remote_v6().to_bits() >> 64 == 0);
         }
     }
