@@ -1,4 +1,4 @@
-//! One block of an arena: first written by one owner, then read by many.
+//! Arena block: written by one owner, then shared by readers.
 
 use super::Shared;
 use super::class::HEADER;
@@ -10,27 +10,26 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What lies in front of each block. Only its atomics change once it has been carved.
+/// Header in front of each block. Only its atomics change after carving.
 #[repr(C, align(16))]
 pub(super) struct Header {
-    holders: RefCount,
-    /// The next free block while this one is free, the block's class while it is not. A thread that reads the one
-    /// for the other, because it came too late to pop this block, is told so by the free list's tag.
+    refs: RefCount,
+    /// Next free block while the block is free, size class while it is allocated. A thread that pops too late may read
+    /// the class as a link; the changed tag of the free list then fails its pop.
     pub(super) link: AtomicU32,
-    /// Whose block it is. While the block is taken, it has one hold on it.
+    /// Arena of the block. An allocated block holds a reference.
     shared: *const Shared,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER);
 
 impl Header {
-    /// The header of a free block of `shared`, a pointer that came from an `Arc`; the block `next` follows in the
-    /// free list.
+    /// Creates the header of a free block of `shared`, a pointer from an `Arc`. Block `next` follows in the free list.
     pub(super) fn new(shared: *const Shared, next: u32) -> Self {
-        Header { holders: RefCount::one(), link: AtomicU32::new(next), shared }
+        Header { refs: RefCount::one(), link: AtomicU32::new(next), shared }
     }
 
-    /// The first byte behind the header.
+    /// Returns the first byte behind the header.
     ///
     /// # Safety
     /// `this` is the header of a block.
@@ -39,17 +38,17 @@ impl Header {
         unsafe { this.add(1).cast() }
     }
 
-    /// Gives up one hold on the block; it goes back to its arena if it was the last.
+    /// Releases a reference to the block. The last one returns the block to its arena.
     ///
     /// # Safety
-    /// The caller has that hold.
+    /// The caller gives up a reference.
     unsafe fn release(this: NonNull<Header>) {
-        // SAFETY: the block is taken as long as the caller holds it, and keeps its arena.
+        // SAFETY: the caller's reference keeps the block allocated, which keeps its arena.
         let header = unsafe { this.as_ref() };
-        if header.holders.release() {
+        if header.refs.release() {
             let shared = header.shared;
             let class = header.link.load(Ordering::Relaxed) as usize;
-            // SAFETY: the block's hold on `shared`, taken in `ArenaMut::take`, is given back behind its last use.
+            // SAFETY: the block's reference to `shared`, added in `ArenaMut::take`, is released after its last use.
             unsafe {
                 (*shared).free(this, class);
                 Arc::decrement_strong_count(shared);
@@ -58,51 +57,49 @@ impl Header {
     }
 }
 
-/// A block that has one owner, to be written. [`freeze`](Self::freeze) makes it [`Bytes`]; dropping it gives it back.
-///
-/// A fresh one holds whatever was there.
+/// Exclusively owned, writable block. [`freeze`](Self::freeze) converts it to [`Bytes`]; dropping it frees it. A new
+/// block has unspecified contents.
 pub struct ArenaMut {
     header: NonNull<Header>,
     len: usize,
 }
 
-// SAFETY: the owner of the block, alone; everything behind `header` that others reach is atomic.
+// SAFETY: the block is exclusively owned, and other threads access atomics behind `header` only.
 unsafe impl Send for ArenaMut {}
 // SAFETY: `&ArenaMut` only reads.
 unsafe impl Sync for ArenaMut {}
 
 impl ArenaMut {
-    /// The owner of a free block of `class`, from now on.
+    /// Allocates a free block of `class`.
     ///
     /// # Safety
-    /// The caller has just taken the block out of the free list, or carved it; it is one of `shared`'s and has
-    /// room for `len` bytes.
+    /// The caller has just popped or carved the block. It belongs to `shared` and has room for `len` bytes.
     pub(super) unsafe fn take(header: NonNull<Header>, shared: &Arc<Shared>, class: usize, len: usize) -> Self {
-        // The block's hold on its arena. It is given back in `Header::release`.
+        // The block's reference to its arena, released in `Header::release`.
         std::mem::forget(Arc::clone(shared));
-        // SAFETY: a block's header is valid as long as its arena.
+        // SAFETY: the header of a block is valid as long as its arena.
         let block = unsafe { header.as_ref() };
-        block.holders.restart();
+        block.refs.restart();
         block.link.store(class as u32, Ordering::Relaxed);
         ArenaMut { header, len }
     }
 
-    /// Keeps the first `len` bytes; nothing happens when there are no more than that.
+    /// Keeps the first `len` bytes, or all if there are fewer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// No more writing: the bytes as they are now, to be shared.
+    /// Converts the block to shared, immutable bytes.
     pub fn freeze(self) -> Bytes {
         let (header, len) = (self.header, self.len);
         std::mem::forget(self);
-        // SAFETY: taken, so it keeps its arena alive.
+        // SAFETY: the block is allocated, so its arena is alive.
         let table = match unsafe { (*header.as_ref().shared).memory } {
             Memory::Process => &PROCESS,
             Memory::Device => &DEVICE,
         };
-        // SAFETY: the block has room for `len` bytes, and the bytes take over this owner's hold: nobody is left
-        // who could write. Device memory is what the maker of the arena vouched for.
+        // SAFETY: the block has room for `len` bytes. The bytes take over the owner's reference, so no one can write
+        // them. The creator of the arena has guaranteed that device memory is EAL's.
         unsafe { Bytes::from_owner(Header::data(header), len, header.as_ptr().cast(), table) }
     }
 }
@@ -118,14 +115,14 @@ impl Deref for ArenaMut {
 
 impl DerefMut for ArenaMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: as above, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(Header::data(self.header).as_ptr(), self.len) }
     }
 }
 
 impl Drop for ArenaMut {
     fn drop(&mut self) {
-        // SAFETY: this owner's hold.
+        // SAFETY: releases the owner's reference.
         unsafe { Header::release(self.header) }
     }
 }
@@ -137,14 +134,14 @@ impl fmt::Debug for ArenaMut {
 }
 
 /// # Safety
-/// As [`OwnerVtable::share`].
+/// As for [`OwnerVtable::share`].
 unsafe fn share(owner: *const ()) {
-    // SAFETY: the owner is the header of a block that the caller has a hold on.
-    unsafe { (*owner.cast::<Header>()).holders.share() }
+    // SAFETY: the owner is the header of a block to which the caller holds a reference.
+    unsafe { (*owner.cast::<Header>()).refs.share() }
 }
 
 /// # Safety
-/// As [`OwnerVtable::release`].
+/// As for [`OwnerVtable::release`].
 unsafe fn release(owner: *const ()) {
     // SAFETY: as above, and the owner came from a `NonNull`.
     unsafe { Header::release(NonNull::new_unchecked(owner.cast_mut().cast())) }

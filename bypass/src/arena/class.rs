@@ -1,16 +1,16 @@
-//! The sizes that blocks come in.
+//! Size classes of blocks.
 
-/// Bytes in front of each block that say whose it is.
+/// Length of a block's header.
 pub(super) const HEADER: usize = 16;
-/// How many sizes there are.
+/// Number of size classes.
 pub(super) const CLASSES: usize = 4 + 13 * 8 + 1;
 
-/// Up to here sizes grow in steps of 16 bytes; from here on in eight steps to the double.
+/// Size up to which classes are 16 bytes apart. Above, there are eight classes per doubling.
 const FINE: usize = 128;
 const SMALLEST: usize = 64 + HEADER;
 
-/// The class of the smallest blocks that have room for `len` bytes beside their header. At or above [`CLASSES`]
-/// when there are none so large.
+/// Returns the smallest class whose blocks have room for `len` bytes behind their header, or a number of at least
+/// [`CLASSES`] if there is none.
 pub(super) fn class_of(len: usize) -> usize {
     let stride = len.saturating_add(HEADER).max(SMALLEST);
     if stride <= FINE {
@@ -22,7 +22,7 @@ pub(super) fn class_of(len: usize) -> usize {
     4 + doubling * 8 + step
 }
 
-/// How far the blocks of a class lie apart: their size with the header.
+/// Returns the distance between blocks of a class: their length with the header.
 pub(super) const fn stride_of(class: usize) -> usize {
     if class < 4 {
         return SMALLEST + class * 16;
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "too many lengths for Miri, and no unsafe code")]
-    fn every_length_gets_the_smallest_block_that_holds_it() {
+    fn class_of_returns_the_smallest_class_that_fits() {
         for len in (0..5_000).chain((5_000..=1 << 20).step_by(7)).chain([1 << 20]) {
             let class = class_of(len);
             assert!(class < CLASSES, "{len}");
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_grow_by_an_eighth_at_most_above_the_finest() {
+    fn classes_grow_by_an_eighth_at_most() {
         for class in 4..CLASSES {
             let (smaller, larger) = (stride_of(class - 1), stride_of(class));
             assert!(smaller < larger && (larger - smaller) * 8 <= smaller && larger % 16 == 0, "{class}");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_block_holds_has_no_class() {
+    fn class_of_an_excessive_length_is_out_of_range() {
         assert!(class_of(stride_of(CLASSES - 1) - HEADER + 1) >= CLASSES);
         assert!(class_of(usize::MAX) >= CLASSES);
     }

@@ -1,11 +1,10 @@
-//! The memory that devices and applications share: one bounded piece of it, cut into blocks.
+//! Arena: bounded memory shared by devices and applications, allocated in blocks.
 //!
-//! A block is written by one owner ([`ArenaMut`]) and then shared as [`Bytes`](crate::Bytes), which a port sends
-//! from where they lie. Blocks come in sizes an eighth apart; each size has a list of free blocks that any thread
-//! takes from and gives back to without a lock. When a list is empty, more blocks of its size are carved from what
-//! is left of the memory. What was carved keeps its size: memory does not move from one size to another, except
-//! that a block up to twice as large is given out when there is no other. Whoever needs memory that does is the owner
-//! of [`Pieces`], which have all that is not in blocks.
+//! A block is written by one owner ([`ArenaMut`]) and then shared as [`Bytes`](crate::Bytes), which a port sends in
+//! place. Block sizes are an eighth apart. Each size class has a lock-free list of free blocks for all threads. If a
+//! list is empty, more blocks of its size are carved from the remaining memory. Carved memory keeps its size class; if
+//! a class has no block, a block up to twice as large is allocated instead. A [`BuddyArena`] serves owners whose memory
+//! must move between sizes; it takes chunks of memory that is not carved.
 //!
 //! ```
 //! use linerate_bypass::arena::{Arena, ArenaConfig};
@@ -26,7 +25,7 @@ mod class;
 mod region;
 
 pub use block::ArenaMut;
-pub use buddy::{Clearing, Piece, Pieces};
+pub use buddy::{BuddyArena, BuddyMut, Evacuation};
 pub use region::Backing;
 pub(crate) use region::Region;
 
@@ -42,21 +41,21 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Blocks are numbered by how many of these lie before them.
+/// Granularity of block numbers in bytes.
 const UNIT: usize = 16;
-/// The most memory whose blocks have numbers of 32 bits, one of which means none.
+/// Maximum size of an arena, whose blocks have 32-bit numbers; one number means none.
 const MAX_BYTES: usize = (u32::MAX as usize) * UNIT;
-/// Small blocks are carved together, as many as fit into this many bytes.
+/// Bytes that are carved into small blocks at once.
 const SPAN: usize = 64 << 10;
-/// A class gives out blocks of this many classes above it when it has none: up to twice the size.
+/// Number of larger classes from which a class without blocks allocates: up to twice the size.
 const LARGER: usize = 8;
 
-/// What an arena is made of.
+/// Configuration of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArenaConfig {
-    /// How much memory it has, the blocks' headers of 16 bytes included.
+    /// Size in bytes, including 16 bytes of header per block.
     pub bytes: usize,
-    /// Take hugepages if there are enough; else ordinary pages, and a warning says so.
+    /// Whether to use hugepages if enough are free. Otherwise ordinary pages are used, with a warning.
     pub hugepages: bool,
 }
 
@@ -66,25 +65,25 @@ impl Default for ArenaConfig {
     }
 }
 
-/// Why there is no arena.
+/// Reason why an arena could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// It would have no room for a block, or more memory than its blocks can be numbered in.
-    #[error("an arena cannot have {0} bytes: give it 4096 at least and 64 GiB at most")]
+    /// The size has no room for a block, or exceeds the range of block numbers.
+    #[error("invalid arena size {0}: use 4096 bytes to 64 GiB")]
     Size(usize),
-    /// The system did not give the memory.
-    #[error("cannot map {bytes} bytes for an arena ({error}): give it less, or the machine more")]
+    /// The kernel did not map the memory.
+    #[error("cannot map {bytes} bytes for an arena ({error}): use a smaller arena, or add memory")]
     Map {
-        /// How much was asked for.
+        /// Requested size.
         bytes: usize,
-        /// What the system said.
+        /// Error of mmap(2).
         error: io::Error,
     },
 }
 
-/// The owner of the memory that devices and applications share. Clones are handles on the same arena; the memory
-/// stays until the last handle and the last block are gone.
+/// Handle to an arena. Clones refer to the same arena. The memory exists until the last handle and the last block have
+/// been dropped.
 #[derive(Clone)]
 pub struct Arena {
     shared: Arc<Shared>,
@@ -93,17 +92,17 @@ pub struct Arena {
 struct Shared {
     region: Region,
     memory: Memory,
-    /// The part of the region that blocks lie in: from the first address that is a multiple of 64.
+    /// Start of the blocks in the region, aligned to 64 bytes.
     base: NonNull<u8>,
     len: usize,
     taken: Taken,
-    /// Chunks that have been taken, and are not.
+    /// Chunks that were taken and returned.
     free_chunks: FreeList,
     chunk_links: Box<[AtomicU32]>,
     classes: [Class; CLASSES],
 }
 
-/// The blocks of one size. Aligned, so that threads that use different sizes do not disturb each other.
+/// Size class, aligned to a cache line, so that threads that use different classes share none.
 #[repr(align(64))]
 struct Class {
     free: FreeList,
@@ -111,17 +110,17 @@ struct Class {
     used: AtomicUsize,
 }
 
-// SAFETY: what changes in `Shared` is atomic, except the function that releases the region: that is called once, by
-// whichever thread drops it, and may be (`Send`). The memory belongs to the owners of the blocks.
+// SAFETY: mutable state of `Shared` is atomic, except the region's release function, which is `Send` and is called
+// once, by the thread that drops the region. The memory belongs to the owners of the blocks.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Arena {
-    /// The longest block that can be asked for: 1 MiB.
+    /// Maximum length of a block: 1 MiB.
     pub const MAX_LEN: usize = 1 << 20;
 
-    /// An arena in memory of this process, which no DPDK port reaches.
+    /// Creates an arena in memory of this process, which DPDK ports cannot access.
     pub fn new(config: ArenaConfig) -> Result<Arena, ArenaError> {
         let ArenaConfig { bytes, hugepages } = config;
         if !(4096..=MAX_BYTES).contains(&bytes) {
@@ -132,15 +131,14 @@ impl Arena {
         Arena::in_region(region, Memory::Process)
     }
 
-    /// An arena in memory that the caller has: EAL's, for one that ports send from. `release` gives the memory back
-    /// when the last handle and the last block are gone, on whichever thread that happens; it is called also when
-    /// this fails.
+    /// Creates an arena in memory provided by the caller, such as EAL's for an arena from which ports send. `release`
+    /// frees the memory when the last handle and the last block have been dropped, on any thread. It is also called if
+    /// this function fails.
     ///
     /// # Safety
-    /// - `start` must be valid for reads and writes of `len` bytes, which are initialised and which nobody else uses
-    ///   until `release` is called.
-    /// - With [`Memory::Device`] they must lie in memory that EAL allocated. Blocks lie anywhere in it: across the
-    ///   border of two pages, too.
+    /// - `start` must be valid for reads and writes of `len` initialised bytes, which no one else uses until `release`
+    ///   is called.
+    /// - With [`Memory::Device`], the bytes must lie in memory that EAL allocated. Blocks may cross page boundaries.
     pub unsafe fn from_region(
         start: NonNull<u8>,
         len: usize,
@@ -153,7 +151,7 @@ impl Arena {
     fn in_region(region: Region, memory: Memory) -> Result<Arena, ArenaError> {
         let skip = region.start.align_offset(64);
         let len = region.len.saturating_sub(skip);
-        // A region may be somewhat longer than what was asked for, as pages are.
+        // A region may exceed the requested size, because it consists of whole pages.
         if len < stride_of(0) || len > MAX_BYTES {
             return Err(ArenaError::Size(region.len));
         }
@@ -174,8 +172,8 @@ impl Arena {
         Ok(Arena { shared: Arc::new(shared) })
     }
 
-    /// A block of `len` bytes, which hold whatever was there; `None` when no memory is left for it, or it is
-    /// longer than [`MAX_LEN`](Self::MAX_LEN).
+    /// Allocates a block of `len` bytes with unspecified contents. Returns `None` if there is no memory, or `len`
+    /// exceeds [`MAX_LEN`](Self::MAX_LEN).
     pub fn alloc(&self, len: usize) -> Option<ArenaMut> {
         if len > Arena::MAX_LEN {
             return None;
@@ -187,27 +185,27 @@ impl Arena {
         let own = || Some((shared.pop(wanted).or_else(|| Shared::carve(&self.shared, wanted))?, wanted));
         let (header, class) = own().or_else(larger)?;
         shared.classes[class].used.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: popped or carved just now, from this arena, in a class whose blocks have room for `len` bytes.
+        // SAFETY: just popped or carved from this arena, in a class whose blocks have room for `len` bytes.
         Some(unsafe { ArenaMut::take(header, &self.shared, class, len) })
     }
 
-    /// Where its memory is from.
+    /// Returns the kind of pages.
     pub fn backing(&self) -> Backing {
         self.shared.region.backing
     }
 
-    /// Who reaches its memory.
+    /// Returns whether devices can access the memory.
     pub fn memory(&self) -> Memory {
         self.shared.memory
     }
 
-    /// The addresses of its memory, for a device that must be told before it may reach it.
+    /// Returns the address ranges of the memory, for registration with a device.
     pub fn regions(&self) -> impl Iterator<Item = Range<usize>> {
         let Region { start, len, .. } = self.shared.region;
         std::iter::once(start.addr().get()..start.addr().get() + len)
     }
 
-    /// How much of it is in use. While other threads allocate and free, the numbers need not add up.
+    /// Returns the memory in use. The numbers are inconsistent while other threads allocate and free.
     pub fn stats(&self) -> ArenaStats {
         let shared = &*self.shared;
         let classes = shared.classes.iter().enumerate().map(|(class, counts)| ClassStats {
@@ -227,10 +225,10 @@ impl Arena {
 }
 
 impl Shared {
-    /// The header of the block with this number.
+    /// Returns the header of a block.
     ///
     /// # Safety
-    /// There is such a block.
+    /// The block with this number exists.
     unsafe fn header(&self, number: u32) -> NonNull<Header> {
         // SAFETY: the block lies within the region.
         unsafe { self.base.add(number as usize * UNIT).cast() }
@@ -241,18 +239,18 @@ impl Shared {
     }
 
     fn link(&self, number: u32) -> &AtomicU32 {
-        // SAFETY: only numbers of blocks that were carved are in the free lists. A header stays where it is, and
-        // its link is an atomic at all times.
+        // SAFETY: the free lists contain numbers of carved blocks only. A header never moves, and its link is always an
+        // atomic.
         unsafe { &self.header(number).as_ref().link }
     }
 
     fn pop(&self, class: usize) -> Option<NonNull<Header>> {
         let number = self.classes[class].free.pop(|number| self.link(number))?;
-        // SAFETY: it was in the free list.
+        // SAFETY: the number was in the free list.
         Some(unsafe { self.header(number) })
     }
 
-    /// Makes blocks of `class` from memory that is none yet, and returns the first; the others are free.
+    /// Carves blocks of `class`. Returns the first, and adds the others to the free list.
     fn carve(this: &Arc<Shared>, class: usize) -> Option<NonNull<Header>> {
         let stride = stride_of(class);
         let blocks = |carved: usize, chunks: usize| {
@@ -266,8 +264,8 @@ impl Shared {
         let blocks = blocks(carved, chunks);
         let number = |block: usize| ((carved + block * stride) / UNIT) as u32;
         for block in 0..blocks {
-            // SAFETY: the block lies within the region and nobody else carves there. Strides are multiples of 16,
-            // so it is aligned. The last one's link is set when it is pushed.
+            // SAFETY: the block lies within the region, and no other thread carves there. Strides are multiples of 16,
+            // so it is aligned. The link of the last block is set when the list is pushed.
             unsafe { this.header(number(block)).write(Header::new(Arc::as_ptr(this), number(block + 1))) };
         }
         let counts = &this.classes[class];
@@ -279,7 +277,7 @@ impl Shared {
         Some(unsafe { this.header(number(0)) })
     }
 
-    /// Takes a block back that nobody holds any more.
+    /// Adds a block without references to its free list.
     fn free(&self, header: NonNull<Header>, class: usize) {
         let counts = &self.classes[class];
         counts.used.fetch_sub(1, Ordering::Relaxed);
@@ -293,28 +291,27 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// How much of an arena is in use.
+/// Memory in use of an arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArenaStats {
-    /// Bytes that there are.
+    /// Total bytes.
     pub capacity: usize,
-    /// Bytes that blocks have been made of, used or free, and that owners of pieces have had; of the rest, blocks of
-    /// any size can be made.
+    /// Bytes carved into blocks, used or free, or taken as chunks. Blocks of any size can be carved from the rest.
     pub carved: usize,
-    /// Bytes in blocks that are in use, with their headers and what their users left of them.
+    /// Bytes in used blocks, headers and unused tails included.
     pub used: usize,
-    /// The sizes of which there are blocks, the smallest first.
+    /// Size classes with blocks, smallest first.
     pub classes: Vec<ClassStats>,
 }
 
-/// The blocks of one size.
+/// Blocks of one size class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassStats {
-    /// Bytes that a block has room for.
+    /// Maximum length of a block in bytes.
     pub block: usize,
-    /// Blocks of this size, free or not.
+    /// Number of blocks, used or free.
     pub blocks: usize,
-    /// Blocks that are in use.
+    /// Number of used blocks.
     pub used: usize,
 }
 

@@ -1,34 +1,34 @@
-//! Memory from the system or from elsewhere, and how it goes back to where it came from.
+//! Memory regions, mapped or provided by the caller.
 
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
-/// The size of the hugepages asked for. Explicit, because the system's default may be 1 GB.
+/// Size of hugepages. Explicit, because the system's default may be 1 GB.
 const HUGEPAGE: usize = 2 << 20;
 
-/// Where memory is from.
+/// Kind of pages of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
-    /// Hugepages of 2 MB, all of them present.
+    /// Hugepages of 2 MB, all populated.
     Hugepages,
-    /// The system's ordinary pages, present once they are touched.
+    /// Ordinary pages, populated on first access.
     Pages,
-    /// Memory that was handed over to [`Arena::from_region`](super::Arena::from_region).
+    /// Memory provided to [`Arena::from_region`](super::Arena::from_region).
     Region,
 }
 
-/// A piece of memory of this process; dropping it gives it back.
+/// Memory region, released on drop.
 pub(crate) struct Region {
     pub(crate) start: NonNull<u8>,
     pub(crate) len: usize,
     pub(crate) backing: Backing,
-    /// Gives back memory that is not from `mmap`.
+    /// Release function of memory that is not from `mmap`.
     release: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Region {
-    /// Maps `len` bytes for `what`, of hugepages if `hugepages` says so and there are enough.
+    /// Maps `len` bytes for `what`. With `hugepages`, uses hugepages if enough are free.
     pub(crate) fn new(len: usize, hugepages: bool, what: &str) -> io::Result<Region> {
         match hugepages.then(|| Region::hugepages(len)) {
             Some(Ok(region)) => Ok(region),
@@ -51,12 +51,12 @@ impl Region {
 
     fn pages(len: usize) -> io::Result<Region> {
         let start = map(len, 0)?;
-        // Nothing depends on whether the kernel follows it.
+        // Optional: the kernel may ignore the advice.
         advise(start, len, libc::MADV_HUGEPAGE);
         Ok(Region { start, len, backing: Backing::Pages, release: None })
     }
 
-    /// Takes over memory that `release` gives back.
+    /// Takes over memory that `release` frees.
     pub(super) fn external(start: NonNull<u8>, len: usize, release: Box<dyn FnOnce() + Send>) -> Region {
         Region { start, len, backing: Backing::Region, release: Some(release) }
     }
@@ -65,21 +65,21 @@ impl Region {
 fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: an anonymous mapping at an address of the kernel's choice changes no memory that exists.
+    // SAFETY: an anonymous mapping at an address chosen by the kernel affects no existing memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-    // A page that a device reads or writes must not move to the child of a fork while this process gets a copy.
+    // After a fork, a page that a device accesses must stay with this process and not become a copy.
     advise(start, len, libc::MADV_DONTFORK);
     Ok(start)
 }
 
-/// Advises the kernel on the use of a mapping that [`map`] made. Miri has no `madvise`.
+/// Advises the kernel on a mapping of [`map`]. Miri has no `madvise`.
 fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) {
     if !cfg!(miri) {
-        // SAFETY: the mapping is `len` bytes long and exists; neither advice that is given changes its contents.
+        // SAFETY: the mapping exists and is `len` bytes long. Both kinds of advice leave its contents unchanged.
         unsafe { libc::madvise(start.as_ptr().cast(), len, advice) };
     }
 }
@@ -88,7 +88,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         match self.release.take() {
             Some(release) => release(),
-            // SAFETY: mapped with this length by `map`; whoever owns the region uses none of it any more.
+            // SAFETY: mapped with this length by `map`, and not used afterwards.
             None => unsafe {
                 libc::munmap(self.start.as_ptr().cast(), self.len);
             },

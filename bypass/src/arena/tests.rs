@@ -1,4 +1,4 @@
-//! The arena: no two blocks overlap, every block comes back, and the memory outlives whoever made it.
+//! Tests of the arena: blocks do not overlap, all blocks return, and the memory outlives the handles.
 
 use super::*;
 use crate::Bytes;
@@ -17,7 +17,7 @@ fn fill(arena: &Arena, len: usize) -> Vec<ArenaMut> {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
-fn a_full_arena_gives_nothing_until_a_block_comes_back() {
+fn full_arena_allocates_after_a_block_is_freed() {
     let arena = arena(1 << 20);
     let mut blocks = fill(&arena, 1_000);
     // 1 000 bytes and a header are 1 016, in blocks of 1 024.
@@ -35,7 +35,7 @@ fn a_full_arena_gives_nothing_until_a_block_comes_back() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
-fn a_block_up_to_twice_as_large_stands_in() {
+fn block_up_to_twice_as_large_substitutes() {
     let arena = arena(1 << 20);
     drop(fill(&arena, 1_008));
     assert_eq!(arena.alloc(600).unwrap().len(), 600);
@@ -43,7 +43,7 @@ fn a_block_up_to_twice_as_large_stands_in() {
 }
 
 #[test]
-fn every_length_up_to_the_longest_fits_and_is_writable() {
+fn every_length_up_to_the_maximum_is_allocated_and_writable() {
     let arena = arena(64 << 20);
     for len in [0, 1, 63, 64, 65, 1_000, 1_024, 65_536, 1_000_000, Arena::MAX_LEN] {
         let mut block = arena.alloc(len).unwrap();
@@ -56,7 +56,7 @@ fn every_length_up_to_the_longest_fits_and_is_writable() {
 }
 
 #[test]
-fn frozen_bytes_stay_where_they_were_written_and_are_freed_with_the_last_handle() {
+fn frozen_bytes_stay_in_place_and_are_freed_with_the_last_handle() {
     let arena = arena(1 << 20);
     let mut block = arena.alloc(100).unwrap();
     block.fill(1);
@@ -84,12 +84,12 @@ fn blocks_lie_within_the_regions() {
 }
 
 #[test]
-fn memory_from_elsewhere_is_released_once_when_the_last_bytes_are_gone() {
+fn external_memory_is_released_once_after_the_last_bytes() {
     let memory = vec![0u8; 10_000].leak();
     let (start, len) = (NonNull::from(&mut *memory).cast::<u8>(), memory.len());
     let (released, was_released) = channel();
-    // An odd address, and a region that is no multiple of anything.
-    // SAFETY: leaked, so it is valid for good, and used by the arena alone.
+    // The address is odd, and the length is arbitrary.
+    // SAFETY: leaked, so it is always valid, and used by the arena only.
     let arena =
         unsafe { Arena::from_region(start.add(1), len - 1, Memory::Device, move || released.send(()).unwrap()) };
     let arena = arena.unwrap();
@@ -105,20 +105,20 @@ fn memory_from_elsewhere_is_released_once_when_the_last_bytes_are_gone() {
 }
 
 #[test]
-fn an_arena_of_an_impossible_size_is_refused() {
+fn arena_of_an_invalid_size_is_an_error() {
     for bytes in [0, 4_095, MAX_BYTES + 1, usize::MAX] {
         let error = Arena::new(ArenaConfig { bytes, hugepages: true }).unwrap_err();
         assert!(matches!(error, ArenaError::Size(size) if size == bytes), "{error}");
     }
     let (released, was_released) = channel();
-    // SAFETY: a region of no bytes is never touched.
+    // SAFETY: a region without bytes is never accessed.
     let none =
         unsafe { Arena::from_region(NonNull::dangling(), 0, Memory::Process, move || released.send(()).unwrap()) };
     assert!(matches!(none, Err(ArenaError::Size(0))));
     assert!(was_released.try_recv().is_ok());
 }
 
-/// A line of `/proc` that begins with `name`, as a number.
+/// Parses the number in the line of `/proc` that starts with `name`.
 fn number_after(name: &str, text: &str) -> usize {
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
@@ -126,7 +126,7 @@ fn number_after(name: &str, text: &str) -> usize {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no hugepages")]
-fn an_arena_says_truly_whether_it_got_hugepages() {
+fn backing_reports_whether_hugepages_were_used() {
     let reserved = number_after("HugePages_Total:", &std::fs::read_to_string("/proc/meminfo").unwrap());
     for bytes in [2 << 20, (reserved + 1) * (2 << 20)] {
         let arena = Arena::new(ArenaConfig { bytes, hugepages: true }).unwrap();
@@ -177,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn threads_that_allocate_and_free_each_others_blocks_never_share_one() {
+fn threads_never_share_a_block() {
     const THREADS: usize = 4;
     const ROUNDS: usize = if cfg!(miri) { 30 } else { 20_000 };
     const LONGEST: usize = if cfg!(miri) { 200 } else { 2_000 };

@@ -1,4 +1,4 @@
-//! One piece: first written by one owner, then read by many, and then on its way back.
+//! Buddy block: written by one owner, shared by readers, then returned.
 
 use super::Inner;
 use super::return_list::ReturnList;
@@ -11,15 +11,15 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where pieces come back to.
+/// Destination of returned blocks.
 pub(super) struct Home {
-    /// Pieces that have come back, by their numbers.
+    /// Numbers of the returned blocks.
     pub(super) returned: ReturnList,
-    /// What the owner left while there were pieces elsewhere.
+    /// Memory of a dropped allocator with allocated blocks.
     pub(super) left: std::sync::Mutex<Option<Box<Inner>>>,
 }
 
-/// What lies apart from a chunk's pieces, so that they are whole.
+/// Metadata of the blocks of a chunk, outside of the chunk, so that blocks are powers of two.
 #[repr(C)]
 pub(super) struct Entries {
     pub(super) entries: [Entry; UNITS],
@@ -28,38 +28,38 @@ pub(super) struct Entries {
 }
 
 pub(super) struct Entry {
-    pub(super) holders: RefCount,
-    /// Its unit while it is taken, the next that has come back when it has.
+    pub(super) refs: RefCount,
+    /// Unit of the block while it is allocated, next returned block afterwards.
     pub(super) link: AtomicU32,
 }
 
 impl Entry {
-    /// The entries that this is one of, and its unit.
+    /// Returns the table of an entry, and its unit.
     ///
     /// # Safety
-    /// `this` is the entry of a piece that is taken.
-    pub(super) unsafe fn place(this: NonNull<Entry>) -> (NonNull<Entries>, usize) {
-        // SAFETY: the entry is there as long as the piece is; while it is taken, its link is its unit, by which it lies
-        // behind the first of them, where they all begin.
+    /// `this` is the entry of an allocated block.
+    pub(super) unsafe fn table_and_unit(this: NonNull<Entry>) -> (NonNull<Entries>, usize) {
+        // SAFETY: the entry lives as long as the block. While the block is allocated, the link is the unit, by which the
+        // entry follows the first entry, where the table starts.
         unsafe {
             let unit = this.as_ref().link.load(Ordering::Relaxed) as usize;
             (this.sub(unit).cast(), unit)
         }
     }
 
-    /// Gives up one hold on the piece; it goes back if it was the last.
+    /// Releases a reference to the block. The last one returns the block.
     ///
     /// # Safety
-    /// The caller has that hold.
+    /// The caller gives up a reference.
     unsafe fn release(this: NonNull<Entry>) {
-        // SAFETY: the entry is there as long as the piece is held.
+        // SAFETY: the caller's reference keeps the entry alive.
         let entry = unsafe { this.as_ref() };
-        if !entry.holders.release() {
+        if !entry.refs.release() {
             return;
         }
-        // SAFETY: the piece is not back yet.
-        let (entries, unit) = unsafe { Entry::place(this) };
-        // SAFETY: as above; and the hold on the home was taken for this piece in `Pieces::take`.
+        // SAFETY: the block has not been returned yet.
+        let (entries, unit) = unsafe { Entry::table_and_unit(this) };
+        // SAFETY: as above. The reference to `home` was added for this block in `BuddyArena::alloc_within`.
         let (number, home) = unsafe {
             let entries = entries.as_ptr();
             ((*entries).number as usize * UNITS + unit, Arc::from_raw((*entries).home))
@@ -68,78 +68,77 @@ impl Entry {
     }
 }
 
-/// A piece that has one owner, to be written. [`freeze`](Self::freeze) makes it [`Bytes`]; dropping it gives it back.
-///
-/// A fresh one holds whatever was there.
-pub struct Piece {
+/// Exclusively owned, writable block. [`freeze`](Self::freeze) converts it to [`Bytes`]; dropping it frees it. A new
+/// block has unspecified contents.
+pub struct BuddyMut {
     pub(super) entry: NonNull<Entry>,
     pub(super) start: NonNull<u8>,
     pub(super) len: usize,
     pub(super) memory: Memory,
 }
 
-// SAFETY: the owner of the piece, alone; what others reach of its entry is atomic.
-unsafe impl Send for Piece {}
-// SAFETY: `&Piece` only reads.
-unsafe impl Sync for Piece {}
+// SAFETY: the block is exclusively owned, and other threads access atomics of its entry only.
+unsafe impl Send for BuddyMut {}
+// SAFETY: `&BuddyMut` only reads.
+unsafe impl Sync for BuddyMut {}
 
-impl Piece {
-    /// Keeps the first `len` bytes; nothing happens when there are no more than that.
+impl BuddyMut {
+    /// Keeps the first `len` bytes, or all if there are fewer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// No more writing: the bytes as they are now, to be shared.
+    /// Converts the block to shared, immutable bytes.
     pub fn freeze(self) -> Bytes {
-        let piece = std::mem::ManuallyDrop::new(self);
-        let table = match piece.memory {
+        let block = std::mem::ManuallyDrop::new(self);
+        let table = match block.memory {
             Memory::Process => &PROCESS,
             Memory::Device => &DEVICE,
         };
-        // SAFETY: the piece has room for `len` bytes, and the bytes take over this owner's hold: nobody is left who
-        // could write. Device memory is what the maker of the arena vouched for.
-        unsafe { Bytes::from_owner(piece.start, piece.len, piece.entry.as_ptr().cast(), table) }
+        // SAFETY: the block has room for `len` bytes. The bytes take over the owner's reference, so no one can write
+        // them. The creator of the arena has guaranteed that device memory is EAL's.
+        unsafe { Bytes::from_owner(block.start, block.len, block.entry.as_ptr().cast(), table) }
     }
 }
 
-impl Deref for Piece {
+impl Deref for BuddyMut {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the piece has room for `len` bytes and no other owner. All memory of an arena is initialised.
+        // SAFETY: the block has room for `len` bytes and no other owner. All memory of an arena is initialised.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl DerefMut for Piece {
+impl DerefMut for BuddyMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: as above, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Piece {
+impl Drop for BuddyMut {
     fn drop(&mut self) {
-        // SAFETY: this owner's hold.
+        // SAFETY: releases the owner's reference.
         unsafe { Entry::release(self.entry) }
     }
 }
 
-impl fmt::Debug for Piece {
+impl fmt::Debug for BuddyMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Piece({} bytes)", self.len)
+        write!(f, "BuddyMut({} bytes)", self.len)
     }
 }
 
 /// # Safety
-/// As [`OwnerVtable::share`].
+/// As for [`OwnerVtable::share`].
 unsafe fn share(owner: *const ()) {
-    // SAFETY: the owner is the entry of a piece that the caller has a hold on.
-    unsafe { (*owner.cast::<Entry>()).holders.share() }
+    // SAFETY: the owner is the entry of a block to which the caller holds a reference.
+    unsafe { (*owner.cast::<Entry>()).refs.share() }
 }
 
 /// # Safety
-/// As [`OwnerVtable::release`].
+/// As for [`OwnerVtable::release`].
 unsafe fn release(owner: *const ()) {
     // SAFETY: as above, and the owner came from a `NonNull`.
     unsafe { Entry::release(NonNull::new_unchecked(owner.cast_mut().cast())) }

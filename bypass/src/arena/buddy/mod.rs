@@ -1,14 +1,14 @@
-//! One owner's part of an arena, in pieces that become larger ones again.
+//! Buddy allocator for one owner, on chunks of an arena.
 
 mod block;
-mod clearing;
+mod evacuation;
 mod return_list;
 #[cfg(test)]
 mod tests;
 mod tree;
 
-pub use block::Piece;
-pub use clearing::Clearing;
+pub use block::BuddyMut;
+pub use evacuation::Evacuation;
 
 use crate::Bytes;
 use crate::arena::Arena;
@@ -21,200 +21,199 @@ use return_list::ReturnList;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use tree::{Buddies, ORDERS, UNIT, UNITS};
+use tree::{BuddyTree, ORDERS, UNIT, UNITS};
 
-/// Bytes of a page.
+/// Length of a page.
 const PAGE: usize = 64 << 10;
 const PAGE_ORDER: usize = (PAGE / UNIT).ilog2() as usize;
-/// Pages of a chunk.
+/// Pages per chunk.
 const PAGES: usize = CHUNK / PAGE;
 
-/// The label of what is lent.
-const LENT: u32 = u32::MAX;
+/// Label of an excluded block.
+const EXCLUDED: u32 = u32::MAX;
 
-/// A part of an arena that one thread at a time cuts into pieces of any power of two from 512 bytes to 1 MiB. Freed
-/// ones become larger ones again, so that memory serves any size.
+/// Buddy allocator in an arena, for one thread at a time. Blocks are any power of two from 512 bytes to 1 MiB. Free
+/// blocks merge with their tree, so memory moves between sizes.
 ///
-/// What it gives out is a [`Piece`], to be written, sent and dropped on any thread: it comes back through a list that
-/// any thread adds to without a lock, and that the owner empties. What the owner keeps for itself is in pages, which it
-/// reads and writes by their number.
+/// A block is a [`BuddyMut`], which may be written, sent and dropped on any thread. It returns through a lock-free
+/// list, which the owner collects. Memory for the owner's own use is allocated in pages, which are accessed by number.
 ///
-/// It takes memory from the arena in chunks of 1 MiB, and gives those back that are all free.
-pub struct Pieces {
-    /// There until it is dropped.
+/// The allocator takes chunks of 1 MiB from the arena, and returns a chunk that is entirely free.
+pub struct BuddyArena {
+    /// Present until dropped.
     inner: Option<Box<Inner>>,
-    /// For each chunk, where it is and which of its pages are kept.
-    rows: Vec<Row>,
-    /// What was in the list and has not been looked at yet.
+    /// Start and allocated pages of each chunk.
+    pages: Vec<ChunkPages>,
+    /// Head of a returned list that has not been collected completely.
     returned: u32,
     home: Arc<Home>,
-    most: usize,
+    max_chunks: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Row {
+struct ChunkPages {
     start: NonNull<u8>,
-    /// A bit for each page.
-    kept: u16,
+    /// Bit set of allocated pages.
+    allocated: u16,
 }
 
-/// What the memory of pieces is in.
+/// Memory of the allocator.
 pub(super) struct Inner {
     arena: Arena,
-    chunks: Vec<Option<Part>>,
+    chunks: Vec<Option<UsedChunk>>,
     vacant: Vec<u32>,
-    /// For each order, a bit for each chunk that has a free part of it.
-    roomy: [Vec<u64>; ORDERS],
+    /// For each order, the bit set of chunks that have a free block of it.
+    with_free: [Vec<u64>; ORDERS],
     held: usize,
     used: usize,
-    /// Bytes of it in pieces that were [lent](Pieces::lend).
-    lent: usize,
-    details: usize,
-    /// Where the search for a sparse page goes on.
+    /// Bytes in [excluded](BuddyArena::exclude) blocks.
+    excluded: usize,
+    table: usize,
+    /// Chunk at which the next search for a sparse page starts.
     next_sparse: usize,
-    /// The page that is being cleared, by its number, and what is free of it: unit and order.
-    cleared: Option<usize>,
-    hidden: Vec<(usize, usize)>,
+    /// Page being evacuated, and the free blocks withheld in it (unit and order).
+    evacuated: Option<usize>,
+    withheld: Vec<(usize, usize)>,
 }
 
-/// A chunk that the owner has.
-struct Part {
+/// Chunk in use.
+struct UsedChunk {
     chunk: Chunk,
-    buddies: Buddies,
-    /// Units of each page that are in use.
+    tree: BuddyTree,
+    /// Used units of each page.
     used: [u8; PAGES],
-    /// What is to be known of pieces, once there have been any.
-    details: Option<Box<Details>>,
+    /// Block table, from the first block of the chunk on.
+    table: Option<Box<BlockTable>>,
 }
 
-struct Details {
-    /// From a box, and reached by others, so never borrowed alone.
+struct BlockTable {
+    /// From a box. Other threads access the table, so it is never borrowed exclusively.
     entries: NonNull<Entries>,
     orders: [u8; UNITS],
-    /// What the owner said of the piece that begins there.
+    /// Label of the block that starts at each unit.
     labels: [u32; UNITS],
 }
 
-// SAFETY: the owner's memory and what is to be known of it belong to no thread; what others reach of it is atomic.
-unsafe impl Send for Pieces {}
-// SAFETY: `&Pieces` only reads what the owner keeps.
-unsafe impl Sync for Pieces {}
-// SAFETY: as for `Pieces`, a part of which it was; nobody does anything with it but drop it.
+// SAFETY: the owner's state belongs to no thread, and other threads access atomics only.
+unsafe impl Send for BuddyArena {}
+// SAFETY: `&BuddyArena` only reads the owner's state.
+unsafe impl Sync for BuddyArena {}
+// SAFETY: as for `BuddyArena`, from which it remains; it is only dropped.
 unsafe impl Send for Inner {}
 
-impl Pieces {
-    /// Bytes of a page.
+impl BuddyArena {
+    /// Length of a page.
     pub const PAGE: usize = PAGE;
-    /// Bytes of the smallest piece.
+    /// Length of the smallest block.
     pub const SMALLEST: usize = UNIT;
-    /// Bytes of the largest piece.
+    /// Length of the largest block.
     pub const LARGEST: usize = CHUNK;
 
-    /// Pages of a chunk.
+    /// Pages per chunk.
     pub const PAGES: usize = PAGES;
 
-    /// Nothing yet of `arena`.
+    /// Creates an allocator without memory.
     pub fn new(arena: Arena) -> Self {
-        // As many as there may ever be: moving them all when there are more would take a hundred microseconds.
+        // The maximum: a reallocation at run time would take about 100 µs.
         let most = arena.stats().capacity / CHUNK;
         let inner = Inner {
             arena,
             chunks: Vec::with_capacity(most),
             vacant: Vec::new(),
-            roomy: std::array::from_fn(|_| Vec::new()),
+            with_free: std::array::from_fn(|_| Vec::new()),
             held: 0,
             used: 0,
-            lent: 0,
-            details: 0,
+            excluded: 0,
+            table: 0,
             next_sparse: 0,
-            cleared: None,
-            hidden: Vec::new(),
+            evacuated: None,
+            withheld: Vec::new(),
         };
-        Pieces {
+        BuddyArena {
             inner: Some(Box::new(inner)),
-            rows: Vec::with_capacity(most),
+            pages: Vec::with_capacity(most),
             returned: 0,
             home: Arc::new(Home { returned: ReturnList::new(), left: std::sync::Mutex::new(None) }),
-            most: usize::MAX,
+            max_chunks: usize::MAX,
         }
     }
 
-    /// It takes no chunk more once it has `bytes` in chunks, without what is lent.
+    /// Limits the memory in chunks to `bytes`, excluded blocks not counted.
     pub fn set_limit(&mut self, bytes: usize) {
-        self.most = (bytes + self.inner().lent).div_ceil(CHUNK);
+        self.max_chunks = (bytes + self.inner().excluded).div_ceil(CHUNK);
     }
 
-    /// Bytes in pages and pieces that are neither free nor lent, and what is to be known of them.
+    /// Returns the bytes in pages and blocks in use, excluded blocks not counted, and in block tables.
     #[inline]
     pub fn used(&self) -> usize {
         let inner = self.inner();
-        inner.used - inner.lent + inner.details
+        inner.used - inner.excluded + inner.table
     }
 
-    /// Lends the piece that `bytes` lie in, if it is this owner's: until it comes back it is counted by somebody else.
-    pub fn lend(&mut self, bytes: &Bytes) {
-        let Some((chunk, unit)) = self.place_of(bytes) else { return };
+    /// Excludes the block of `bytes` from [`used`](Self::used) until it returns, if it belongs to this allocator.
+    pub fn exclude(&mut self, bytes: &Bytes) {
+        let Some((chunk, unit)) = self.block_of(bytes) else { return };
         let inner = self.inner_mut();
-        let Some(details) = inner.chunks[chunk].as_mut().and_then(|part| part.details.as_mut()) else { return };
-        if details.labels[unit] != LENT {
-            details.labels[unit] = LENT;
-            inner.lent += UNIT << details.orders[unit];
+        let Some(table) = inner.chunks[chunk].as_mut().and_then(|part| part.table.as_mut()) else { return };
+        if table.labels[unit] != EXCLUDED {
+            table.labels[unit] = EXCLUDED;
+            inner.excluded += UNIT << table.orders[unit];
         }
     }
 
-    /// Chunks that it has had at once: pages have numbers below this times [`PAGES`](Self::PAGES).
+    /// Returns the maximum of chunks so far. Page numbers are below this times [`PAGES`](Self::PAGES).
     pub fn chunks(&self) -> usize {
-        self.rows.len()
+        self.pages.len()
     }
 
-    /// Bytes in chunks.
-    pub fn held(&self) -> usize {
+    /// Returns the bytes in chunks.
+    pub fn chunk_bytes(&self) -> usize {
         self.inner().held * CHUNK
     }
 
-    /// Whether there is a piece of `len` bytes without another chunk.
+    /// Returns whether a block of `len` bytes can be allocated without another chunk.
     pub fn has_free(&self, len: usize) -> bool {
-        (order_of(len)..ORDERS).any(|order| self.inner().roomy[order].iter().any(|word| *word != 0))
+        (order_of(len)..ORDERS).any(|order| self.inner().with_free[order].iter().any(|word| *word != 0))
     }
 
-    /// A piece with room for `len` bytes, [`LARGEST`](Self::LARGEST) at most, if there is one.
-    pub fn take(&mut self, len: usize) -> Option<Piece> {
-        self.take_within(len, usize::MAX)
+    /// Allocates a block for `len` bytes, at most [`LARGEST`](Self::LARGEST).
+    pub fn alloc(&mut self, len: usize) -> Option<BuddyMut> {
+        self.alloc_within(len, usize::MAX)
     }
 
-    /// As [`take`](Self::take), if what is [used](Self::used) grows by no more than `most` bytes: by the piece, and by
-    /// what is to be known of a chunk's pieces if it is the chunk's first.
-    pub fn take_within(&mut self, len: usize, most: usize) -> Option<Piece> {
+    /// Allocates a block as [`alloc`](Self::alloc) does, if [`used`](Self::used) grows by at most `most` bytes: the
+    /// block, and the block table if the block is the first of its chunk.
+    pub fn alloc_within(&mut self, len: usize, most: usize) -> Option<BuddyMut> {
         if len > CHUNK {
             return None;
         }
         let order = order_of(len);
-        let details = most.checked_sub(UNIT << order)?;
-        let (chunk, unit) = self.take_part(order, details)?;
+        let table = most.checked_sub(UNIT << order)?;
+        let (chunk, unit) = self.alloc_block(order, table)?;
         let home = Arc::as_ptr(&self.home);
         let inner = self.inner_mut();
         let part = inner.chunks[chunk].as_mut()?;
         let memory = inner.arena.memory();
-        if part.details.is_none() {
-            part.details = Some(Details::new(home, chunk as u32));
-            inner.details += DETAILS;
+        if part.table.is_none() {
+            part.table = Some(BlockTable::new(home, chunk as u32));
+            inner.table += TABLE_SIZE;
         }
-        let details = part.details.as_mut()?;
-        details.orders[unit] = order as u8;
-        details.labels[unit] = 0;
-        let first: NonNull<Entry> = details.entries.cast();
-        // SAFETY: `unit` is one of the chunk's.
+        let table = part.table.as_mut()?;
+        table.orders[unit] = order as u8;
+        table.labels[unit] = 0;
+        let first: NonNull<Entry> = table.entries.cast();
+        // SAFETY: `unit` is a unit of the chunk.
         let (entry, start) = unsafe { (first.add(unit), part.chunk.start().add(unit * UNIT)) };
-        // SAFETY: the entry is there as long as its chunk is, and nobody else has anything to do with a free piece's.
+        // SAFETY: the entry lives as long as its chunk, and no one else accesses the entry of a free block.
         let it = unsafe { entry.as_ref() };
-        it.holders.restart();
+        it.refs.restart();
         it.link.store(unit as u32, Ordering::Relaxed);
-        // The piece's hold on its home, given back in `Entry::release`.
+        // The block's reference to `home`, released in `Entry::release`.
         std::mem::forget(Arc::clone(&self.home));
-        Some(Piece { entry, start, len, memory })
+        Some(BuddyMut { entry, start, len, memory })
     }
 
-    /// Looks at up to `most` pieces that have come back. Returns whether there were any.
+    /// Collects up to `most` returned blocks. Returns whether there were any.
     #[inline]
     pub fn collect(&mut self, most: usize) -> bool {
         if self.returned == 0 {
@@ -231,149 +230,148 @@ impl Pieces {
         for _ in 0..most {
             let Some(number) = self.returned.checked_sub(1) else { return };
             let (chunk, unit) = (number as usize / UNITS, number as usize % UNITS);
-            let Some(details) = self.inner().chunks[chunk].as_ref().and_then(|part| part.details.as_ref()) else {
-                unreachable!("a piece came back to a chunk that is not there")
+            let Some(table) = self.inner().chunks[chunk].as_ref().and_then(|part| part.table.as_ref()) else {
+                unreachable!("a block returned to a chunk that does not exist")
             };
-            let (order, is_lent) = (details.orders[unit].into(), details.labels[unit] == LENT);
-            // SAFETY: the entries exist as long as the details. Only the link is borrowed.
-            let link = unsafe { &(*details.entries.as_ptr()).entries[unit].link };
+            let (order, is_excluded) = (table.orders[unit].into(), table.labels[unit] == EXCLUDED);
+            // SAFETY: the entries live as long as the table. Only the link is borrowed.
+            let link = unsafe { &(*table.entries.as_ptr()).entries[unit].link };
             self.returned = link.load(Ordering::Relaxed);
-            if is_lent {
-                self.inner_mut().lent -= UNIT << order;
+            if is_excluded {
+                self.inner_mut().excluded -= UNIT << order;
             }
-            self.give_part(chunk, unit, order);
+            self.free_block(chunk, unit, order);
         }
     }
 
-    /// Keeps a page. Returns its number.
-    pub fn open_page(&mut self) -> Option<u32> {
-        // A page has no details.
-        let (chunk, unit) = self.take_part(PAGE_ORDER, DETAILS)?;
+    /// Allocates a page. Returns its number.
+    pub fn alloc_page(&mut self) -> Option<u32> {
+        // A page needs no block table.
+        let (chunk, unit) = self.alloc_block(PAGE_ORDER, TABLE_SIZE)?;
         let page = unit * UNIT / PAGE;
-        self.rows[chunk].kept |= 1 << page;
+        self.pages[chunk].allocated |= 1 << page;
         Some((chunk * PAGES + page) as u32)
     }
 
-    /// Keeps the page with this number no more.
+    /// Frees a page.
     ///
     /// # Panics
-    /// If it is none that is kept.
-    pub fn close_page(&mut self, page: u32) {
-        let (chunk, bit) = self.kept(page);
-        self.rows[chunk].kept &= !bit;
-        self.give_part(chunk, page as usize % PAGES * (PAGE / UNIT), PAGE_ORDER);
+    /// If the page is not allocated.
+    pub fn free_page(&mut self, page: u32) {
+        let (chunk, bit) = self.allocated(page);
+        self.pages[chunk].allocated &= !bit;
+        self.free_block(chunk, page as usize % PAGES * (PAGE / UNIT), PAGE_ORDER);
     }
 
-    /// The bytes of a page that is kept.
+    /// Returns the bytes of an allocated page.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the page is not allocated.
     #[inline]
     pub fn page(&self, page: u32) -> &[u8] {
-        // SAFETY: it is kept, so it is this owner's alone, and all memory of an arena is initialised.
+        // SAFETY: the page is allocated, so it is exclusive to this owner. All memory of an arena is initialised.
         unsafe { std::slice::from_raw_parts(self.page_start(page).as_ptr(), PAGE) }
     }
 
-    /// As [`page`](Self::page), to be written.
+    /// Returns the bytes of an allocated page for modification.
     ///
     /// # Panics
-    /// If it is none that is kept.
+    /// If the page is not allocated.
     #[inline]
     pub fn page_mut(&mut self, page: u32) -> &mut [u8] {
-        // SAFETY: as above, and the owner is borrowed alone.
+        // SAFETY: as above, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.page_start(page).as_ptr(), PAGE) }
     }
 
-    /// Begins to load `len` bytes of a page, as the bytes of all pages are counted one after the other from `at` on. It
-    /// only ever costs or saves time.
+    /// Prefetches `len` bytes at offset `at`, counted over all pages in order. Affects performance only.
     #[inline(always)]
     pub fn prefetch(&self, at: usize, len: usize) {
-        if let Some(row) = self.rows.get(at / CHUNK) {
-            prefetch_range(row.start.as_ptr().wrapping_add(at % CHUNK), len);
+        if let Some(pages_of_chunk) = self.pages.get(at / CHUNK) {
+            prefetch_range(pages_of_chunk.start.as_ptr().wrapping_add(at % CHUNK), len);
         }
     }
 
     #[inline(always)]
     fn page_start(&self, page: u32) -> NonNull<u8> {
-        let (chunk, _) = self.kept(page);
+        let (chunk, _) = self.allocated(page);
         // SAFETY: the page lies within its chunk.
-        unsafe { self.rows[chunk].start.add(page as usize % PAGES * PAGE) }
+        unsafe { self.pages[chunk].start.add(page as usize % PAGES * PAGE) }
     }
 
-    /// The chunk of a page, and the page's bit.
+    /// Returns the chunk of an allocated page, and the page's bit.
     #[inline(always)]
-    fn kept(&self, page: u32) -> (usize, u16) {
+    fn allocated(&self, page: u32) -> (usize, u16) {
         let (chunk, bit) = (page as usize / PAGES, 1 << (page as usize % PAGES));
-        assert!(self.rows[chunk].kept & bit != 0, "page {page} is not kept");
+        assert!(self.pages[chunk].allocated & bit != 0, "page {page} is not allocated");
         (chunk, bit)
     }
 
-    /// Whether `bytes` lie in a piece of this owner's.
+    /// Returns whether `bytes` lie in a block of this allocator.
     pub fn owns(&self, bytes: &Bytes) -> bool {
-        self.place_of(bytes).is_some()
+        self.block_of(bytes).is_some()
     }
 
-    /// Notes `label` for the piece that `bytes` lie in, if it is this owner's and not lent; 0 is none.
+    /// Sets the label of the block of `bytes`, if it belongs to this allocator and is not excluded; 0 is none.
     pub fn set_label(&mut self, bytes: &Bytes, label: u32) {
-        if let Some((chunk, unit)) = self.place_of(bytes)
-            && let Some(details) = self.inner_mut().chunks[chunk].as_mut().and_then(|part| part.details.as_mut())
-            && details.labels[unit] != LENT
+        if let Some((chunk, unit)) = self.block_of(bytes)
+            && let Some(table) = self.inner_mut().chunks[chunk].as_mut().and_then(|part| part.table.as_mut())
+            && table.labels[unit] != EXCLUDED
         {
-            details.labels[unit] = label;
+            table.labels[unit] = label;
         }
     }
 
-    /// The chunk and the unit of the piece that `bytes` lie in.
-    fn place_of(&self, bytes: &Bytes) -> Option<(usize, usize)> {
+    /// Returns the chunk and unit of the block of `bytes`.
+    fn block_of(&self, bytes: &Bytes) -> Option<(usize, usize)> {
         let entry = bytes.owner_of(&PROCESS).or_else(|| bytes.owner_of(&DEVICE))?;
-        // SAFETY: the owner of bytes with these tables is an entry, which is there as long as they are.
-        let (entries, unit) = unsafe { Entry::place(NonNull::new_unchecked(entry.cast_mut().cast())) };
-        // SAFETY: as above. Neither field changes once it has been written.
+        // SAFETY: the owner of bytes with these tables is an entry, which lives as long as they do.
+        let (entries, unit) = unsafe { Entry::table_and_unit(NonNull::new_unchecked(entry.cast_mut().cast())) };
+        // SAFETY: as above. Both fields are constant.
         let (home, number) = unsafe { ((*entries.as_ptr()).home, (*entries.as_ptr()).number) };
         (home == Arc::as_ptr(&self.home)).then_some((number as usize, unit))
     }
 
-    /// A part of a chunk: of one that has details if there are no `details` bytes for them.
-    fn take_part(&mut self, order: usize, details: usize) -> Option<(usize, usize)> {
-        self.collect(COLLECTED);
-        let found = self.inner().roomy_chunk(order);
-        let has_details = |chunk: usize| self.inner().chunks[chunk].as_ref().is_some_and(|part| part.details.is_some());
-        if details < DETAILS && !found.is_some_and(has_details) {
+    /// Allocates a block of `order`: in a chunk with a block table if `table` is less than the size of a table.
+    fn alloc_block(&mut self, order: usize, table: usize) -> Option<(usize, usize)> {
+        self.collect(MAX_COLLECTED);
+        let found = self.inner().chunk_with_free(order);
+        let has_details = |chunk: usize| self.inner().chunks[chunk].as_ref().is_some_and(|part| part.table.is_some());
+        if table < TABLE_SIZE && !found.is_some_and(has_details) {
             return None;
         }
         let chunk = found.or_else(|| self.take_chunk())?;
         let inner = self.inner_mut();
         let part = inner.chunks[chunk].as_mut()?;
-        let unit = part.buddies.take(order)?;
+        let unit = part.tree.alloc(order)?;
         part.note_used(unit, order, true);
         inner.used += UNIT << order;
-        inner.note_room(chunk);
+        inner.update_free(chunk);
         Some((chunk, unit))
     }
 
-    fn give_part(&mut self, chunk: usize, unit: usize, order: usize) {
+    fn free_block(&mut self, chunk: usize, unit: usize, order: usize) {
         let inner = self.inner_mut();
         let Some(part) = inner.chunks[chunk].as_mut() else { return };
         part.note_used(unit, order, false);
         inner.used -= UNIT << order;
-        if inner.cleared == Some(chunk * PAGES + unit * UNIT / PAGE) {
-            inner.hidden.push((unit, order));
+        if inner.evacuated == Some(chunk * PAGES + unit * UNIT / PAGE) {
+            inner.withheld.push((unit, order));
             return;
         }
-        part.buddies.give(unit, order);
-        inner.note_room(chunk);
+        part.tree.free(unit, order);
+        inner.update_free(chunk);
         self.release_if_free(chunk);
     }
 
     fn take_chunk(&mut self) -> Option<usize> {
-        let most = self.most;
+        let most = self.max_chunks;
         let inner = self.inner_mut();
         if inner.held >= most {
             return None;
         }
         let chunk = Chunk::take(&inner.arena.shared)?;
-        let row = Row { start: chunk.start(), kept: 0 };
-        let part = Part { chunk, buddies: Buddies::new(), used: [0; PAGES], details: None };
+        let pages_of_chunk = ChunkPages { start: chunk.start(), allocated: 0 };
+        let part = UsedChunk { chunk, tree: BuddyTree::new(), used: [0; PAGES], table: None };
         inner.held += 1;
         let number = match inner.vacant.pop() {
             Some(number) => number as usize,
@@ -383,26 +381,26 @@ impl Pieces {
             }
         };
         inner.chunks[number] = Some(part);
-        inner.note_room(number);
-        match self.rows.get_mut(number) {
-            Some(before) => *before = row,
-            None => self.rows.push(row),
+        inner.update_free(number);
+        match self.pages.get_mut(number) {
+            Some(before) => *before = pages_of_chunk,
+            None => self.pages.push(pages_of_chunk),
         }
         Some(number)
     }
 
-    /// Gives the chunk back to the arena if it is all free.
+    /// Returns the chunk to the arena if it is entirely free.
     fn release_if_free(&mut self, chunk: usize) {
         let inner = self.inner_mut();
         let Some(part) = &inner.chunks[chunk] else { return };
-        if part.buddies.counts[ORDERS - 1] == 0 {
+        if part.tree.counts[ORDERS - 1] == 0 {
             return;
         }
-        inner.details -= if part.details.is_some() { DETAILS } else { 0 };
+        inner.table -= if part.table.is_some() { TABLE_SIZE } else { 0 };
         inner.chunks[chunk] = None;
         inner.vacant.push(chunk as u32);
         inner.held -= 1;
-        inner.note_room(chunk);
+        inner.update_free(chunk);
     }
 
     #[inline(always)]
@@ -416,24 +414,24 @@ impl Pieces {
     }
 }
 
-/// Bytes of what is to be known of a chunk's pieces.
-const DETAILS: usize = size_of::<Details>() + size_of::<Entries>();
-/// Pieces that have come back and are looked at when one is taken.
-const COLLECTED: usize = 32;
+/// Size of a block table.
+const TABLE_SIZE: usize = size_of::<BlockTable>() + size_of::<Entries>();
+/// Maximum of returned blocks collected per allocation.
+const MAX_COLLECTED: usize = 32;
 
 impl Inner {
-    /// The first chunk with a free part of the smallest order from `order` on that there is.
-    fn roomy_chunk(&self, order: usize) -> Option<usize> {
-        self.roomy[order..].iter().find_map(|words| {
+    /// Returns the first chunk with a free block of the smallest available order from `order` on.
+    fn chunk_with_free(&self, order: usize) -> Option<usize> {
+        self.with_free[order..].iter().find_map(|words| {
             let word = words.iter().position(|word| *word != 0)?;
             Some(word * 64 + words[word].trailing_zeros() as usize)
         })
     }
 
-    /// What is free of `chunk` has changed.
-    fn note_room(&mut self, chunk: usize) {
-        let counts = self.chunks[chunk].as_ref().map_or([0; ORDERS], |part| part.buddies.counts);
-        for (words, count) in self.roomy.iter_mut().zip(counts) {
+    /// Updates the bit sets after a change of the free blocks of `chunk`.
+    fn update_free(&mut self, chunk: usize) {
+        let counts = self.chunks[chunk].as_ref().map_or([0; ORDERS], |part| part.tree.counts);
+        for (words, count) in self.with_free.iter_mut().zip(counts) {
             if words.len() <= chunk / 64 {
                 words.resize(chunk / 64 + 1, 0);
             }
@@ -443,7 +441,7 @@ impl Inner {
     }
 }
 
-impl Part {
+impl UsedChunk {
     fn note_used(&mut self, unit: usize, order: usize, is_used: bool) {
         const UNITS_OF_PAGE: usize = PAGE / UNIT;
         let each = (1 << order).min(UNITS_OF_PAGE) as u8;
@@ -453,38 +451,38 @@ impl Part {
     }
 }
 
-impl Details {
-    fn new(home: *const Home, number: u32) -> Box<Details> {
-        let entry = |_| Entry { holders: RefCount::one(), link: AtomicU32::new(0) };
+impl BlockTable {
+    fn new(home: *const Home, number: u32) -> Box<BlockTable> {
+        let entry = |_| Entry { refs: RefCount::one(), link: AtomicU32::new(0) };
         let entries = Entries { entries: std::array::from_fn(entry), home, number };
         let entries = NonNull::from(Box::leak(Box::new(entries)));
-        Box::new(Details { entries, orders: [0; UNITS], labels: [0; UNITS] })
+        Box::new(BlockTable { entries, orders: [0; UNITS], labels: [0; UNITS] })
     }
 }
 
-impl Drop for Details {
+impl Drop for BlockTable {
     fn drop(&mut self) {
-        // SAFETY: from a box, and no piece of the chunk is taken: the owner gives it back then, or has been left by the
-        // last.
+        // SAFETY: from a box. No block of the chunk is allocated: the owner then returns it, or the last block dropped
+        // it.
         drop(unsafe { Box::from_raw(self.entries.as_ptr()) });
     }
 }
 
-impl Drop for Pieces {
+impl Drop for BuddyArena {
     fn drop(&mut self) {
-        // What is elsewhere keeps its home, which keeps its memory.
+        // Allocated blocks keep `home` alive, and through it the memory.
         let mut left = self.home.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *left = self.inner.take();
     }
 }
 
-impl fmt::Debug for Pieces {
+impl fmt::Debug for BuddyArena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pieces({} bytes in use of {})", self.used(), self.held())
+        write!(f, "BuddyArena({} bytes in use of {})", self.used(), self.chunk_bytes())
     }
 }
 
-/// The order of the smallest part with room for `len` bytes.
+/// Returns the order of the smallest block for `len` bytes.
 fn order_of(len: usize) -> usize {
     len.div_ceil(UNIT).max(1).next_power_of_two().trailing_zeros() as usize
 }

@@ -1,35 +1,35 @@
-//! Which parts of a chunk are free.
+//! Buddy tree: free blocks of a chunk.
 
 use crate::arena::chunk::CHUNK;
 
-/// Bytes of the smallest piece.
+/// Length of the smallest block.
 pub(super) const UNIT: usize = 512;
-/// Units of a chunk.
+/// Units per chunk.
 pub(super) const UNITS: usize = CHUNK / UNIT;
-/// Pieces are of a unit times a power of two, up to a chunk.
+/// Number of block orders: a block is a unit times a power of two, up to a chunk.
 pub(super) const ORDERS: usize = UNITS.ilog2() as usize + 1;
 const LAST: usize = ORDERS - 1;
 
-/// A chunk as a buddy system (Knowlton, "A fast storage allocator", 1965): halves of what is larger, which become one
-/// again when both are free.
-pub(super) struct Buddies {
-    /// A bit for each node of the tree: 1 is the chunk, those below `n` are `2n` and `2n + 1`. It is set if the part is
-    /// free, and not one with its other half.
-    free: [u64; 2 * UNITS / 64],
-    /// How many are, of each order.
+/// Buddy system (Knowlton, "A fast storage allocator", 1965) of a chunk: a block splits into two halves, which merge
+/// when both are free.
+pub(super) struct BuddyTree {
+    /// Bit set of tree nodes: node 1 is the chunk, and the children of `n` are `2n` and `2n + 1`. A bit is set if the
+    /// block is free and not merged with its buddy.
+    free_bits: [u64; 2 * UNITS / 64],
+    /// Number of free blocks of each order.
     pub(super) counts: [u16; ORDERS],
 }
 
-impl Buddies {
-    /// All is free.
+impl BuddyTree {
+    /// Creates the tree of a free chunk.
     pub(super) fn new() -> Self {
-        let mut buddies = Buddies { free: [0; 2 * UNITS / 64], counts: [0; ORDERS] };
-        buddies.set(1, LAST);
-        buddies
+        let mut tree = BuddyTree { free_bits: [0; 2 * UNITS / 64], counts: [0; ORDERS] };
+        tree.set(1, LAST);
+        tree
     }
 
-    /// Takes a part of `order` away, if there is one of it or a larger one. Returns its first unit.
-    pub(super) fn take(&mut self, order: usize) -> Option<usize> {
+    /// Allocates a block of `order`, splitting a larger one if needed. Returns its first unit.
+    pub(super) fn alloc(&mut self, order: usize) -> Option<usize> {
         let from = (order..ORDERS).find(|order| self.counts[*order] > 0)?;
         let mut node = self.first(from)?;
         self.clear(node, from);
@@ -40,8 +40,8 @@ impl Buddies {
         Some((node << order) - UNITS)
     }
 
-    /// Gives the part of `order` back that begins with `unit`. Returns the order of what is free now.
-    pub(super) fn give(&mut self, unit: usize, order: usize) -> usize {
+    /// Frees the block of `order` at `unit`. Returns the order of the merged free block.
+    pub(super) fn free(&mut self, unit: usize, order: usize) -> usize {
         let (mut node, mut order) = ((UNITS + unit) >> order, order);
         while order < LAST && self.is_free(node ^ 1) {
             self.clear(node ^ 1, order);
@@ -52,8 +52,8 @@ impl Buddies {
         order
     }
 
-    /// Takes all free parts away that lie within that of `order` which begins with `unit`, and passes them to `each`.
-    pub(super) fn take_within(&mut self, unit: usize, order: usize, mut each: impl FnMut(usize, usize)) {
+    /// Allocates all free blocks within the block of `order` at `unit`, and passes them to `each`.
+    pub(super) fn alloc_within(&mut self, unit: usize, order: usize, mut each: impl FnMut(usize, usize)) {
         let node = (UNITS + unit) >> order;
         for below in (0..=order).rev() {
             let first = node << (order - below);
@@ -66,29 +66,29 @@ impl Buddies {
         }
     }
 
-    /// The first free node of `order`.
+    /// Returns the first free node of `order`.
     fn first(&self, order: usize) -> Option<usize> {
         let (start, end) = (UNITS >> order, (2 * UNITS) >> order);
         if end <= 64 {
-            let bits = self.free[0] & (u64::MAX >> (64 - end)) & (u64::MAX << start);
+            let bits = self.free_bits[0] & (u64::MAX >> (64 - end)) & (u64::MAX << start);
             return (bits != 0).then(|| bits.trailing_zeros() as usize);
         }
-        let words = &self.free[start / 64..end / 64];
+        let words = &self.free_bits[start / 64..end / 64];
         let word = words.iter().position(|word| *word != 0)?;
         Some(start + word * 64 + words[word].trailing_zeros() as usize)
     }
 
     fn is_free(&self, node: usize) -> bool {
-        self.free[node / 64] >> (node % 64) & 1 == 1
+        self.free_bits[node / 64] >> (node % 64) & 1 == 1
     }
 
     fn set(&mut self, node: usize, order: usize) {
-        self.free[node / 64] |= 1 << (node % 64);
+        self.free_bits[node / 64] |= 1 << (node % 64);
         self.counts[order] += 1;
     }
 
     fn clear(&mut self, node: usize, order: usize) {
-        self.free[node / 64] &= !(1 << (node % 64));
+        self.free_bits[node / 64] &= !(1 << (node % 64));
         self.counts[order] -= 1;
     }
 }
@@ -99,17 +99,17 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// No part overlaps another, and when all have been given back the chunk is one again.
+        /// Blocks never overlap, and the chunk is whole again after all have been freed.
         #[test]
         #[cfg_attr(miri, ignore = "too many steps for Miri, and no unsafe code")]
         fn parts_do_not_overlap(steps in prop::collection::vec((0..ORDERS, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
-            let mut buddies = Buddies::new();
+            let mut tree = BuddyTree::new();
             let mut taken: Vec<(usize, usize)> = Vec::new();
             let mut units = vec![false; UNITS];
             for (order, which, what) in steps {
                 let order = order.min(8);
                 match what {
-                    0..3 => match buddies.take(order) {
+                    0..3 => match tree.alloc(order) {
                         Some(unit) => {
                             prop_assert_eq!(unit % (1 << order), 0);
                             for unit in &mut units[unit..unit + (1 << order)] {
@@ -117,32 +117,32 @@ mod tests {
                             }
                             taken.push((unit, order));
                         }
-                        // There is none, truly.
+                        // There is no free block of the order.
                         None => prop_assert!(units.chunks(1 << order).all(|part| part.iter().any(|unit| *unit))),
                     },
                     3 if !taken.is_empty() => {
                         let (unit, order) = taken.swap_remove(which.index(taken.len()));
                         units[unit..unit + (1 << order)].fill(false);
-                        buddies.give(unit, order);
+                        tree.free(unit, order);
                     }
                     _ => {
                         let start = which.index(UNITS) >> order << order;
                         let mut found = Vec::new();
-                        buddies.take_within(start, order, |unit, order| found.push((unit, order)));
+                        tree.alloc_within(start, order, |unit, order| found.push((unit, order)));
                         let of_it = units[start..start + (1 << order)].iter().filter(|unit| !**unit).count();
                         let sum: usize = found.iter().map(|(_, order)| 1 << order).sum();
-                        // What is larger than the part is not within it.
+                        // A free block larger than the range is not within it.
                         prop_assert!(sum == of_it || sum == 0 && of_it == 1 << order);
-                        found.into_iter().for_each(|(unit, order)| _ = buddies.give(unit, order));
+                        found.into_iter().for_each(|(unit, order)| _ = tree.free(unit, order));
                     }
                 }
             }
-            let mut last = buddies.counts[LAST] as usize * LAST;
+            let mut last = tree.counts[LAST] as usize * LAST;
             for (unit, order) in taken {
-                last = buddies.give(unit, order);
+                last = tree.free(unit, order);
             }
             prop_assert_eq!(last, LAST);
-            prop_assert_eq!(buddies.take(LAST), Some(0));
+            prop_assert_eq!(tree.alloc(LAST), Some(0));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Heap of items: pages of the arena, cut into slots.
 
 use crate::store::index::Location;
-use linerate_bypass::arena::{Arena, Pieces};
+use linerate_bypass::arena::{Arena, BuddyArena};
 use std::num::NonZeroU32;
 
 /// Bytes of a page.
-pub(crate) const PAGE: usize = Pieces::PAGE;
+pub(crate) const PAGE: usize = BuddyArena::PAGE;
 /// Granularity of locations in bytes.
 const UNIT: usize = 8;
 /// Bytes of the smallest and of the largest slot.
@@ -29,7 +29,7 @@ const NONE: u16 = u16::MAX;
 /// The third byte of a slot marks it as taken. It is 0 in free slots, and items never store 0 there.
 pub(crate) struct Heap {
     /// Pages of the arena. Values too long for a slot allocate here directly.
-    pub pieces: Pieces,
+    pub pieces: BuddyArena,
     /// Pages by page number.
     pages: Vec<Page>,
     classes: [Class; CLASSES],
@@ -71,9 +71,9 @@ impl Heap {
     /// Creates a heap in the memory of `arena`.
     pub fn new(arena: Arena) -> Self {
         // Reserve the maximum, so that the vector never moves.
-        let most = arena.stats().capacity / Pieces::PAGE;
+        let most = arena.stats().capacity / BuddyArena::PAGE;
         Heap {
-            pieces: Pieces::new(arena),
+            pieces: BuddyArena::new(arena),
             pages: Vec::with_capacity(most),
             classes: std::array::from_fn(|_| Class::default()),
             evacuating: None,
@@ -96,7 +96,7 @@ impl Heap {
 
     /// Returns an upper bound of the bytes added by `count` pages.
     pub fn growth(&self, count: usize) -> usize {
-        let most = (self.pieces.chunks() + count.div_ceil(Pieces::PAGES)) * Pieces::PAGES;
+        let most = (self.pieces.chunks() + count.div_ceil(BuddyArena::PAGES)) * BuddyArena::PAGES;
         count * PAGE + most.saturating_sub(self.pages.len()) * size_of::<Page>()
     }
 
@@ -107,9 +107,9 @@ impl Heap {
 
     /// Returns true if the arena has `count` more pages.
     pub fn has_pages(&mut self, count: usize) -> bool {
-        self.opened.extend(std::iter::from_fn(|| self.pieces.open_page()).take(count));
+        self.opened.extend(std::iter::from_fn(|| self.pieces.alloc_page()).take(count));
         let has_all = self.opened.len() == count;
-        self.opened.drain(..).for_each(|page| self.pieces.close_page(page));
+        self.opened.drain(..).for_each(|page| self.pieces.free_page(page));
         has_all
     }
 
@@ -285,7 +285,7 @@ impl Heap {
     /// Takes a page of the arena and cuts it into slots of `class`.
     #[cold]
     fn open(&mut self, class: usize) -> Option<u32> {
-        let page = self.pieces.open_page()?;
+        let page = self.pieces.alloc_page()?;
         let partial = &mut self.classes[class].partial;
         if self.pages.len() <= page as usize {
             self.pages.resize(page as usize + 1, CLOSED);
@@ -303,7 +303,7 @@ impl Heap {
 
     fn close(&mut self, page: u32) {
         self.pages[page as usize] = CLOSED;
-        self.pieces.close_page(page);
+        self.pieces.free_page(page);
     }
 
     fn unlist(&mut self, page: u32) {

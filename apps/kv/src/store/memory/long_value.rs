@@ -4,7 +4,7 @@ use crate::sink::Sink;
 use crate::store::reclaim::memory_pressure::SLACK;
 use crate::store::{Error, Store};
 use linerate_bypass::Bytes;
-use linerate_bypass::arena::{Clearing, Piece, Pieces};
+use linerate_bypass::arena::{BuddyArena, BuddyMut, Evacuation};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,11 +74,17 @@ impl Long {
     }
 
     /// Moves the pieces in `clearing` to other memory, as long as `memory` stays within `most` bytes.
-    pub(in crate::store) fn evacuate(&mut self, clearing: &Clearing, label: u32, memory: &mut Pieces, most: usize) {
+    pub(in crate::store) fn evacuate(
+        &mut self,
+        clearing: &Evacuation,
+        label: u32,
+        memory: &mut BuddyArena,
+        most: usize,
+    ) {
         let mut pieces = self.pieces.to_vec();
         for piece in pieces.iter_mut().filter(|piece| clearing.contains(piece)) {
             let room = most.saturating_sub(memory.used());
-            let Some(mut moved) = memory.take_within(piece.len(), room) else { continue };
+            let Some(mut moved) = memory.alloc_within(piece.len(), room) else { continue };
             moved.copy_from_slice(piece);
             *piece = moved.freeze();
             memory.set_label(piece, label);
@@ -249,7 +255,7 @@ impl From<Long> for Value<'_> {
 /// [`Long`] that is being written.
 #[derive(Debug)]
 pub struct LongWriter {
-    pieces: Vec<Piece>,
+    pieces: Vec<BuddyMut>,
     /// Piece being written, and the position in it.
     piece: usize,
     at: usize,
@@ -317,7 +323,7 @@ impl LongWriter {
     /// Panics if bytes are missing.
     pub fn finish(self) -> Long {
         assert_eq!(self.left, 0, "bytes are missing from a value");
-        Long { pieces: self.pieces.into_iter().map(Piece::freeze).collect(), len: self.len, is_lent: false }
+        Long { pieces: self.pieces.into_iter().map(BuddyMut::freeze).collect(), len: self.len, is_lent: false }
     }
 }
 
@@ -345,7 +351,7 @@ impl Store {
     }
 
     /// Allocates pieces for `len` bytes of a value of `whole` bytes, evicting items if necessary.
-    fn allocate_long(&mut self, len: usize, whole: usize, now: u64) -> Result<Vec<Piece>, Error> {
+    fn allocate_long(&mut self, len: usize, whole: usize, now: u64) -> Result<Vec<BuddyMut>, Error> {
         /// Reclaim steps between two attempts.
         const WORK: usize = 8;
         // One step for each item of usual size that the value displaces, up to the limit.
@@ -364,20 +370,20 @@ impl Store {
 
     /// Allocates pieces for `len` bytes of a value of `whole` bytes: as few as waste little, or smaller ones if the
     /// arena has no large ones.
-    fn take_pieces(&mut self, len: usize, whole: usize) -> Option<Vec<Piece>> {
+    fn take_pieces(&mut self, len: usize, whole: usize) -> Option<Vec<BuddyMut>> {
         if self.used() + len + SLACK > self.memory {
             return None;
         }
         self.heap.pieces.set_limit(self.chunks());
-        let smallest = (whole / MAX_PIECES).next_power_of_two().clamp(Pieces::SMALLEST, Pieces::LARGEST);
-        let mut most = Pieces::LARGEST;
+        let smallest = (whole / MAX_PIECES).next_power_of_two().clamp(BuddyArena::SMALLEST, BuddyArena::LARGEST);
+        let mut most = BuddyArena::LARGEST;
         let mut pieces = Vec::new();
         let mut left = len;
         while left > 0 {
-            let whole = left.next_power_of_two().max(Pieces::SMALLEST);
+            let whole = left.next_power_of_two().max(BuddyArena::SMALLEST);
             let size = if whole - left <= len / WASTE_DIVISOR { whole } else { whole / 2 }.min(most);
             let room = self.memory.saturating_sub(self.used() + SLACK);
-            match self.heap.pieces.take_within(size.min(left), room) {
+            match self.heap.pieces.alloc_within(size.min(left), room) {
                 Some(piece) => pieces.push(piece),
                 None if size / 2 >= smallest => {
                     most = size / 2;
@@ -411,7 +417,7 @@ impl Store {
     /// Prepares `long` for another store, which counts its memory from then on.
     pub fn lend(&mut self, long: &mut Long) {
         if long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
-            long.pieces.iter().for_each(|piece| self.heap.pieces.lend(piece));
+            long.pieces.iter().for_each(|piece| self.heap.pieces.exclude(piece));
             long.is_lent = true;
         }
     }
@@ -484,12 +490,12 @@ mod tests {
         for len in [4096, 5000, 100_000, 1_000_000, 10_000_000] {
             let writer = store.long(len, 0).unwrap();
             assert_eq!((writer.left(), writer.room()), (len, len));
-            let taken = |piece: &Piece| piece.len().next_power_of_two().max(Pieces::SMALLEST);
+            let taken = |piece: &BuddyMut| piece.len().next_power_of_two().max(BuddyArena::SMALLEST);
             assert!(
-                writer.pieces.iter().map(taken).sum::<usize>() <= len + len / WASTE_DIVISOR + Pieces::SMALLEST,
+                writer.pieces.iter().map(taken).sum::<usize>() <= len + len / WASTE_DIVISOR + BuddyArena::SMALLEST,
                 "{len}"
             );
-            assert!(writer.pieces.len() <= 4 + len / Pieces::LARGEST, "{len}: {}", writer.pieces.len());
+            assert!(writer.pieces.len() <= 4 + len / BuddyArena::LARGEST, "{len}: {}", writer.pieces.len());
         }
     }
 

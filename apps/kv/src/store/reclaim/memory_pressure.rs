@@ -5,7 +5,7 @@ use crate::store::memory::heap;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item};
 use crate::store::{Error, Key, Store};
-use linerate_bypass::arena::Pieces;
+use linerate_bypass::arena::BuddyArena;
 
 /// Index places examined together for flushed items.
 const SWEPT: usize = 256;
@@ -49,7 +49,7 @@ impl Store {
             count += 1;
             short += Heap::slot_len((BESIDE + name + if is_long { 0 } else { value }).min(heap::LARGEST));
             // Up to an eighth of a piece may be unused.
-            long += if is_long { value + value / 8 + 2 * Pieces::SMALLEST } else { 0 };
+            long += if is_long { value + value / 8 + 2 * BuddyArena::SMALLEST } else { 0 };
             longs += usize::from(is_long);
         }
         let pages = short.div_ceil(heap::PAGE - heap::LARGEST) + (count + 1).min(SIZES);
@@ -124,7 +124,7 @@ impl Store {
 
     /// Returns the limit of arena chunks in bytes.
     pub(in crate::store) fn chunks(&self) -> usize {
-        self.memory.saturating_sub(self.index.bytes()) + Pieces::LARGEST
+        self.memory.saturating_sub(self.index.bytes()) + BuddyArena::LARGEST
     }
 
     /// Returns an upper bound of the index growth for an item of `key`.
@@ -266,14 +266,14 @@ impl Store {
     fn evacuate_page(&mut self) -> bool {
         let mut labels = std::mem::take(&mut self.scratch_labels);
         let most = self.memory.saturating_sub(self.used() - self.heap.pieces.used());
-        if let Some(clearing) = self.heap.pieces.begin_clearing(&mut labels) {
+        if let Some(clearing) = self.heap.pieces.begin_evacuation(&mut labels) {
             for label in labels.drain(..) {
                 if let Some(long) = label.checked_sub(1).and_then(|number| self.longs.get_mut(number)) {
                     long.evacuate(&clearing, label, &mut self.heap.pieces, most);
                 }
             }
             self.heap.pieces.collect(usize::MAX);
-            self.heap.pieces.end_clearing();
+            self.heap.pieces.end_evacuation();
         }
         self.scratch_labels = labels;
         self.heap.pieces.has_free(heap::PAGE)

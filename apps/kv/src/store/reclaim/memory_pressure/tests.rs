@@ -229,7 +229,7 @@ fn scattered(evict: EvictionPolicy) -> Store {
     store.set(&store.key(0, b"short"), b"value", Expiry::Never, 0).unwrap();
     let name = u32::to_le_bytes;
     let mut count = 0u32;
-    while store.heap.pieces.held() < HELD || store.heap.pieces.has_free(heap::PAGE) {
+    while store.heap.pieces.chunk_bytes() < HELD || store.heap.pieces.has_free(heap::PAGE) {
         store.set(&store.key(1, &name(count)), &[7; 8 << 10], Expiry::Never, 0).unwrap();
         count += 1;
     }
