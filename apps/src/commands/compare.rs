@@ -112,7 +112,13 @@ struct RunArgs {
     round_time: Option<Duration>,
 
     /// Fixed settings: connections x requests in flight per connection
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1x1,64x1,64x16", value_parser = parse_point)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1x1,64x1,64x16",
+        value_parser = parse_point,
+    )]
     points: Vec<Point>,
 
     /// Measure only the fixed settings

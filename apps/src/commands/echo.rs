@@ -43,16 +43,16 @@ pub struct EchoLoadArgs {
     open: OpenArgs,
 
     /// Request size in bytes
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size, help_heading = "Load")]
     size: usize,
 
     /// Open and close a connection for each request. --connections is the number of simultaneous connections; the RTT
     /// includes the handshake. A connection waits if no local port is free
-    #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"])]
+    #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"], help_heading = "Load")]
     reconnect: bool,
 
     /// Use UDP. Each connection is a local port; a request without a reply within 100 ms is lost (one worker only)
-    #[arg(long, conflicts_with_all = ["reconnect"])]
+    #[arg(long, conflicts_with_all = ["reconnect"], help_heading = "Load")]
     udp: bool,
 }
 

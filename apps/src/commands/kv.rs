@@ -48,51 +48,61 @@ pub struct KvLoadArgs {
     pub(super) open: OpenArgs,
 
     /// Protocol of the server
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    #[arg(long, value_enum, value_name = "NAME", default_value_t, help_heading = "Load")]
     pub(super) protocol: Protocol,
 
     /// Number of keys
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS),
+        help_heading = "Load",
+    )]
     keys: u64,
 
     /// Value size in bytes, or a range: 64, 64-4k
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes)]
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes, help_heading = "Load")]
     pub(super) value_size: RangeInclusive<u32>,
 
     /// Fraction of GETs among the requests; the rest are SETs
-    #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio)]
+    #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio, help_heading = "Load")]
     get_ratio: f64,
 
     /// Skew of key popularity: the k-th key is requested in proportion to 1/k^THETA; 0 is uniform
-    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta)]
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta, help_heading = "Load")]
     zipf: f64,
 
     /// Skip the initial SET of every key
-    #[arg(long)]
+    #[arg(long, help_heading = "Load")]
     no_fill: bool,
 
     /// Verify every byte of every value, that it was written to its key, and that it is current. Takes 32 bytes of
     /// memory per key
-    #[arg(long, conflicts_with = "no_fill")]
+    #[arg(long, conflicts_with = "no_fill", help_heading = "Load")]
     verify: bool,
 
     /// Read values one-sided from the memory exported by kv serve --export, and request only missing ones from the
     /// server (rdma)
-    #[arg(long)]
+    #[arg(long, help_heading = "Load")]
     one_sided: bool,
 
     /// Increment counters of kv serve --counters with one-sided atomics instead of GETs and SETs; --keys is the number
     /// of counters. Every 16th request is a compare-and-swap. Verifies the sum at the end (rdma)
-    #[arg(long, conflicts_with_all = ["one_sided", "verify", "no_fill", "fail_on_miss", "rate", "get_ratio", "value_size", "protocol"])]
+    #[arg(
+        long,
+        conflicts_with_all = ["one_sided", "verify", "no_fill", "fail_on_miss", "rate", "get_ratio", "value_size", "protocol"],
+        help_heading = "Load",
+    )]
     one_sided_incr: bool,
 
     /// Count a missing key as an error, for servers that do not evict
-    #[arg(long, alias = "no-miss", conflicts_with = "no_fill")]
+    #[arg(long, alias = "no-miss", conflicts_with = "no_fill", help_heading = "Load")]
     pub(super) fail_on_miss: bool,
 
     /// Use memcached's UDP protocol (with --protocol memcached). Each connection is a local port; a request without a
     /// reply within 100 ms is lost (one worker only)
-    #[arg(long, conflicts_with_all = ["one_sided", "one_sided_incr"])]
+    #[arg(long, conflicts_with_all = ["one_sided", "one_sided_incr"], help_heading = "Load")]
     pub(super) udp: bool,
 }
 

@@ -31,55 +31,76 @@ const MAX_PASSWORD: u64 = 4096;
 /// Arguments of `linerate kv serve`.
 #[derive(Debug, clap::Args)]
 pub struct KvServeArgs {
-    #[command(flatten)]
-    net: NetArgs,
-
     /// Listening address for Redis clients, such as 10.0.0.2 or [::]:6379; repeatable [default port: 6379]
-    #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "memcached", value_parser = parse_redis)]
+    #[arg(
+        long,
+        value_name = "ADDR[:PORT]",
+        required_unless_present = "memcached",
+        value_parser = parse_redis,
+        display_order = 1,
+    )]
     listen: Vec<SocketAddr>,
 
     /// Listening address for memcached clients, such as 10.0.0.2 or 10.0.0.2:11211 [default port: 11211]
-    #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached)]
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached, display_order = 2)]
     memcached: Option<SocketAddr>,
 
     /// Also serve memcached's UDP protocol on the address of --memcached. It has no authentication, and requests with
     /// forged source addresses direct replies to others: use it on trusted networks only
-    #[arg(long, requires = "memcached")]
+    #[arg(long, requires = "memcached", display_order = 3)]
     udp: bool,
 
     /// Memory for keys, values and metadata: 512m, 4g
-    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes, help_heading = "Key-value")]
     memory: u64,
 
     /// Eviction policy when --memory is full: none, random, lru, lfu or ttl for all keys; volatile-random, volatile-lru
     /// or volatile-lfu for keys with an expiry
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = parse_evict)]
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = parse_evict, help_heading = "Key-value")]
     evict: EvictionPolicy,
 
     /// Disconnect a client when this many bytes of replies wait for it; 0 disables the limit
-    #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_size_or_none)]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "64m",
+        value_parser = parse_size_or_none,
+        help_heading = "Key-value",
+    )]
     client_output_limit: usize,
 
     /// Disconnect clients that are silent for this many seconds; 0 disables the timeout
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = parse_seconds, help_heading = "Key-value")]
     timeout: u32,
 
     /// Maximum number of clients
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Key-value",
+    )]
     max_clients: u32,
 
     /// File whose first line is the password that Redis clients must send; memcached clients send none [default: no
     /// password]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Key-value")]
     password_file: Option<PathBuf>,
 
     /// Export short values in this much memory, in addition to --memory, for one-sided reads by RDMA clients (rdma)
     /// [default: off]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Key-value")]
     export: Option<u64>,
 
     /// Number of counters for one-sided atomics by RDMA clients; 0 disables them (rdma)
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MAX_COUNTERS))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=MAX_COUNTERS),
+        help_heading = "Key-value",
+    )]
     counters: u32,
 
     #[command(flatten)]
@@ -90,6 +111,9 @@ pub struct KvServeArgs {
 
     #[command(flatten)]
     end: EndArgs,
+
+    #[command(flatten)]
+    net: NetArgs,
 }
 
 /// Runs `linerate kv serve`.

@@ -32,29 +32,37 @@ const DRAINING_LIMIT: Duration = Duration::from_secs(3);
 /// Arguments of every load command.
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
-    /// Network options.
-    #[command(flatten)]
-    pub net: NetArgs,
-
     /// Address and port of the server
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, display_order = 1)]
     pub connect: SocketAddr,
 
     /// Number of consecutive server ports, beginning with that of --connect, used in turn. One local address allows
     /// 64512 connections to each port
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..),
+        help_heading = "Load",
+    )]
     ports: u16,
 
     /// Number of connections, distributed over the workers
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+        help_heading = "Load",
+    )]
     pub connections: u32,
 
     /// Time before the measurement in which traffic is sent but not counted: 500ms, 5s, 2m
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none, help_heading = "Load")]
     warm_up: Duration,
 
     /// Measurement time, after all connections are open: 500ms, 5s, 2m
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, help_heading = "Load")]
     duration: Duration,
 
     /// Print one JSON object
@@ -64,13 +72,17 @@ pub struct LoadArgs {
     /// Introspection options.
     #[command(flatten)]
     pub introspection: IntrospectionArgs,
+
+    /// Network options.
+    #[command(flatten)]
+    pub net: NetArgs,
 }
 
 /// Arguments of loads that measure request times.
 #[derive(Debug, clap::Args)]
 pub struct TimesArgs {
     /// Include the histogram of request times with --json: [[upper end of a bucket in µs, requests], …]
-    #[arg(long)]
+    #[arg(long, help_heading = "Load")]
     pub histogram: bool,
 }
 
@@ -92,15 +104,20 @@ const OPEN_DEPTH: u16 = 64;
 pub struct OpenArgs {
     /// Send at this total rate in requests per second, whether or not replies arrive, and measure from the intended
     /// send time [default: closed loop]
-    #[arg(long, value_name = "REQUESTS", value_parser = parse_rate)]
+    #[arg(long, value_name = "REQUESTS", value_parser = parse_rate, help_heading = "Load")]
     rate: Option<f64>,
 
     /// Arrival process of --rate: poisson (random, like many clients) or even (constant intervals) [default: poisson]
-    #[arg(long, value_enum, value_name = "HOW", requires = "rate", hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = "HOW", requires = "rate", hide_possible_values = true, help_heading = "Load")]
     arrivals: Option<Arrivals>,
 
     /// Requests in flight per connection; with --rate, the maximum [default: 1; with --rate 64]
-    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "REQUESTS",
+        value_parser = clap::value_parser!(u16).range(1..=4096),
+        help_heading = "Load",
+    )]
     depth: Option<u16>,
 }
 

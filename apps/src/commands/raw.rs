@@ -42,19 +42,31 @@ pub struct RawLoadArgs {
     port: PortArgs,
 
     /// Frame payload in bytes, without the 14-byte Ethernet header
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(SMALLEST as i64..))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(SMALLEST as i64..),
+        help_heading = "Load",
+    )]
     size: u16,
 
     /// Number of frames in flight
-    #[arg(long, value_name = "FRAMES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "FRAMES",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=4096),
+        help_heading = "Load",
+    )]
     depth: u16,
 
     /// Measurement time: 500ms, 5s, 2m
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, help_heading = "Load")]
     duration: Duration,
 
     /// Time before the measurement in which frames are sent but not counted: 500ms, 5s, or 0
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none, help_heading = "Load")]
     warm_up: Duration,
 
     /// Print one JSON object
@@ -62,7 +74,7 @@ pub struct RawLoadArgs {
     json: bool,
 
     /// Include the histogram of round-trip times: [µs, count] per bucket, with three significant digits
-    #[arg(long, requires = "json")]
+    #[arg(long, requires = "json", help_heading = "Load")]
     histogram: bool,
 }
 

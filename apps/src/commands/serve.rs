@@ -16,11 +16,8 @@ use std::time::Duration;
 /// Arguments of every serve command.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
-    #[command(flatten)]
-    net: NetArgs,
-
     /// Listening address, such as 10.0.0.2:7 or [::]:7; repeatable
-    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
+    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address, display_order = 1)]
     listen: Vec<SocketAddr>,
 
     #[command(flatten)]
@@ -28,6 +25,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     end: EndArgs,
+
+    #[command(flatten)]
+    net: NetArgs,
 }
 
 /// Shutdown arguments of every serve command.

@@ -1,4 +1,4 @@
-// What users of node-redis rely on: node_redis.js HOST PORT [PASSWORD]. Ends with status 1 where it does not hold.
+// Checks of features that users of node-redis rely on. Usage: node_redis.js HOST PORT [PASSWORD]. A failed check exits with 1.
 
 'use strict';
 
@@ -10,7 +10,7 @@ const PATIENCE = 20_000;
 
 async function connect(more = {}) {
     const client = createClient({ socket: { host, port: Number(port), connectTimeout: PATIENCE }, password, ...more });
-    // What matters fails in what was asked for.
+    // Errors are handled by the failing requests.
     client.on('error', () => {});
     await client.connect();
     return client;
@@ -63,7 +63,7 @@ async function scan(client) {
     assert.equal(await client.dbSize(), 2000);
 }
 
-// What is asked for in one turn of the event loop goes out in one go.
+// Requests of one iteration of the event loop are pipelined.
 async function pipelines(client) {
     const count = 10_000;
     const replies = [];

@@ -1,4 +1,4 @@
-"""What users of pymemcache rely on: pymemcache_py.py HOST PORT. Ends with a traceback where it does not hold."""
+"""Checks of features that users of pymemcache rely on. Usage: pymemcache_py.py HOST PORT. A failed check ends with a traceback."""
 
 import random
 import socket
@@ -49,7 +49,7 @@ def cas(c):
     assert value == b"1" and c.gets("absent") == (None, None)
     assert c.cas("c", "2", tag) is True and c.cas("c", "3", tag) is False and c.get("c") == b"2"
     assert c.cas("absent", "x", tag) is None
-    # Counting by reading and writing, with several at it, loses nothing.
+    # Concurrent read-modify-write cycles with cas lose no increment.
     c.set("counter", "0")
 
     def count():
@@ -111,7 +111,7 @@ def large_values(c):
         raise AssertionError("it was stored")
     except MemcacheServerError as error:
         assert error.args == (b"object too large for cache",), error.args
-    # What was refused was read over, and took the old value with it.
+    # The refused value is skipped, and the old value is deleted.
     assert c.get("large") is None and c.set("large", "x")
 
 
@@ -135,14 +135,14 @@ def wrong_input(c):
 
 
 def ask(request):
-    """The first line that is answered to a request."""
+    """Returns the first line of the reply to a request."""
     with socket.create_connection(SERVER, timeout=PATIENCE) as connection:
         connection.sendall(request + b"\r\n")
         return connection.makefile("rb").readline().rstrip()
 
 
-def told_nothing(c):
-    """Requests that want no reply are in order with those that do."""
+def noreply(c):
+    """Requests without reply are processed in order with the others."""
     quiet = Client(SERVER, timeout=PATIENCE, default_noreply=True)
     for n in range(1000):
         quiet.set("quiet", b"%d" % n)
@@ -179,7 +179,7 @@ def pools(c):
 def main():
     client = connect()
     client.flush_all()
-    for part in (storing, many, cas, counting, expiry, large_values, wrong_input, told_nothing, flags, server, pools):
+    for part in (storing, many, cas, counting, expiry, large_values, wrong_input, noreply, flags, server, pools):
         part(client)
     client.quit()
     print("all is well")

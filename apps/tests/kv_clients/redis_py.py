@@ -1,4 +1,4 @@
-"""What users of redis-py rely on: redis_py.py HOST PORT [PASSWORD]. Ends with a traceback where it does not hold."""
+"""Checks of features that users of redis-py rely on. Usage: redis_py.py HOST PORT [PASSWORD]. A failed check ends with a traceback."""
 
 import hashlib
 import inspect
@@ -27,7 +27,7 @@ def wait_for(done):
 
 
 def fails(what, said, kind=redis.ResponseError):
-    """What is said of an error, which is of exactly this kind."""
+    """Checks that `what` fails with an error of exactly this kind and message."""
     try:
         what()
     except redis.RedisError as error:
@@ -64,7 +64,7 @@ def expiry(r):
     r.set("shorter", "x", px=1)
     wait_for(lambda: r.exists("short", "shorter") == 0)
     assert r.get("short") is None and r.get("e") == b"x"
-    # What has expired leaves the count too, whether or not anybody asks for it.
+    # Expired keys leave the key count without being accessed.
     for key in range(100):
         r.set(f"soon:{key}", "x", px=20)
     wait_for(lambda: r.dbsize() == len(r.keys("*")) and not r.keys("soon:*"))
@@ -93,7 +93,7 @@ def hashes(r):
     assert r.hsetnx("h", "user", "x") == 0 and r.hdel("h", "user", "hits", "absent") == 2
     assert r.expire("h", 100) and r.type("h") == b"hash"
     assert r.hdel("h", "data", "empty") == 2 and not r.exists("h")
-    # Too many to be kept in sequence.
+    # Too many fields for the compact encoding.
     many = {b"field:%d" % n: b"%d" % n * 10 for n in range(5000)}
     assert r.hset("h", mapping=many) == 5000 and r.hgetall("h") == many
     assert dict(r.hscan_iter("h", count=100)) == many
@@ -108,7 +108,7 @@ def scan(r):
     assert set(r.scan_iter()) == names | {b"other"}
     assert set(r.scan_iter(match="k:1*", count=500)) == {name for name in names if name.startswith(b"k:1")}
     assert list(r.scan_iter(_type="hash")) == [b"other"]
-    # Keys that are there all the time are seen, whatever else comes and goes.
+    # SCAN returns all keys that exist throughout, despite concurrent changes.
     seen = set()
     for n, name in enumerate(r.scan_iter(match="k:*", count=50)):
         seen.add(name)
@@ -132,11 +132,11 @@ def pipelines(r):
 def transactions(r):
     with r.pipeline() as pipe:
         assert pipe.set("t", 1).incr("t").hset("th", "f", "v").mget("t", "absent").execute() == [True, 2, 1, [b"2", None]]
-    # One that fails does not take the others back.
+    # A failed command does not roll back the others.
     with r.pipeline() as pipe:
         replies = pipe.set("t", "x").incr("t").get("t").execute(raise_on_error=False)
     assert replies[0] and str(replies[1]).endswith("value is not an integer or out of range") and replies[2] == b"x"
-    # One that is no command takes all of them with it.
+    # An unknown command discards the whole transaction.
     with r.pipeline() as pipe:
         pipe.set("t", "y").execute_command("NOSUCH")
         try:
@@ -145,7 +145,7 @@ def transactions(r):
         except redis.ResponseError as error:
             assert "unknown command" in str(error), error
     assert r.get("t") == b"x"
-    # What is watched must not have changed.
+    # A change of a watched key aborts the transaction.
     with r.pipeline() as pipe:
         pipe.watch("t", "other")
         r.set("other", 1)
@@ -160,7 +160,7 @@ def transactions(r):
         pipe.unwatch()
         r.set("other", 2)
         assert pipe.multi() is None and pipe.set("t", "z").execute() == [True]
-    # Counting by reading and writing, with several at it, loses nothing.
+    # Concurrent read-modify-write cycles with WATCH lose no increment.
     r.set("counter", 0)
 
     def count(pipe):
@@ -196,7 +196,7 @@ def large_values(r):
         assert r.getrange("large", size - 10, size) == value[-10:]
         assert r.hset("large:h", "f", value) in (0, 1) and r.hget("large:h", "f") == value
         assert r.append("large", "tail") == size + 4 and r.get("large") == value + b"tail"
-    # Many of them in one go, one overwritten while it may still be on its way.
+    # Pipelined large values, one overwritten while it may still be in transmission.
     value = random.Random(0).randbytes(1 << 20)
     digest = hashlib.sha256(value).digest()
     with r.pipeline(transaction=False) as pipe:
@@ -245,7 +245,7 @@ def connections(r):
     assert r.command_count() > 50 and "get" in r.command()
     connect(decode_responses=True).set("text", "größe")
     assert connect(decode_responses=True).get("text") == "größe"
-    # A pool, with many at it.
+    # A connection pool with many users.
     r.delete("hits")
     at_once(20, lambda: [r.incr("hits") for _ in range(50)])
     assert r.get("hits") == b"1000"
@@ -256,7 +256,7 @@ def main():
     if "protocol" in inspect.signature(redis.Redis.__init__).parameters:
         kinds.append({"protocol": 3})
     parts = (strings, expiry, keys, hashes, transactions, errors, connections)
-    # What takes long, and is the same for all kinds.
+    # Slow checks that do not depend on the connection options.
     once = (scan, pipelines, large_values)
     for kind, part in itertools.chain(itertools.product(kinds, parts), itertools.product(kinds[-1:], once)):
         client = connect(**kind)

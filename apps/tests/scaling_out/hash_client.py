@@ -1,4 +1,4 @@
-"""Usage: hash_client.py IP:PORT IP:PORT. Spreads keys over two memcached servers. The first server drains after this program has
+"""Usage: hash_client.py IP:PORT IP:PORT. Distributes keys over two memcached servers. The first server drains after this program has
 printed `drain it` and before it receives a line. A failed check ends the program with a traceback."""
 
 import socket
@@ -12,7 +12,7 @@ KEYS = [f"key:{n}" for n in range(200)]
 
 
 def sharded():
-    # A server that refuses is left out at once, and its keys are the other's.
+    # A server that refuses connections is removed at once, and its keys move to the other.
     return HashClient(
         SERVERS,
         retry_attempts=0,
@@ -39,9 +39,9 @@ assert sum(shares) == len(KEYS) and min(shares) > len(KEYS) / 4, shares
 print("drain it", flush=True)
 sys.stdin.readline()
 
-# Who is connected notices nothing.
+# Open connections are unaffected.
 assert all(old.get(key) == key.encode() for key in KEYS)
-# Who connects is refused, finds what the other server has, and misses the rest, which then go there.
+# New connections are refused: keys of the other server are found, and the rest are missed and stored there.
 new = sharded()
 found = sum(new.get(key) is not None for key in KEYS)
 assert found == shares[1], (found, shares)

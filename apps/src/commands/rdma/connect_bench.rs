@@ -39,7 +39,13 @@ pub struct ConnectBenchArgs {
     device: String,
 
     /// Number of repetitions of each step and of connections by each method
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+    )]
     rounds: u32,
 
     /// Print one JSON object

@@ -41,7 +41,13 @@ pub struct ConnectionsBenchArgs {
     connections: Vec<u32>,
 
     /// Number of round trips on every connection
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+    )]
     rounds: u32,
 
     /// Print one JSON object
