@@ -2,29 +2,14 @@
 #![cfg(feature = "dpdk")]
 
 mod common;
+#[path = "common/hugepages.rs"]
+mod hugepages;
 #[path = "common/metrics.rs"]
 mod metrics;
 
 use common::{Program, Server, run, text};
 use metrics::await_metric;
 use std::io::{BufRead, BufReader};
-
-/// Hugepage memory of two processes in kB.
-const NEEDED: u64 = 512 << 10;
-
-/// Returns whether this machine permits the tests. Prints the reason if not.
-fn possible() -> bool {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let value = |name: &str| {
-        let line = meminfo.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let possible = rustix::process::geteuid().is_root() && value("HugePages_Free") * value("Hugepagesize") >= NEEDED;
-    if !possible {
-        eprintln!("skipped: needs root and {} MB of free hugepages", NEEDED >> 10);
-    }
-    possible
-}
 
 /// Returns the number of requests of a load without errors.
 fn answered(output: &std::process::Output) -> u64 {
@@ -43,7 +28,7 @@ fn load_until_answered(load: &str) -> usize {
 
 /// Serves at one end and loads from the other over IPv4 and IPv6. Checks that the socket is removed.
 fn echo_over(serve_via: &str, load_via: &str) {
-    if !possible() {
+    if !hugepages::available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -85,7 +70,7 @@ fn memif_link_carries_consecutive_loads() {
 
 #[test]
 fn load_started_first_waits_for_its_server() {
-    if !possible() {
+    if !hugepages::available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +102,7 @@ fn await_line(program: &mut Program, words: &'static str) {
 
 /// Stops a server during a load, which must complete without errors.
 fn load_outlasts_drain(engine: &str) {
-    if !possible() {
+    if !hugepages::available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! `linerate chargen`.
 
-use super::{LoadArgs, ServeArgs};
+use super::shared::{self, LoadArgs, ServeArgs};
 use crate::error::Error;
 use linerate_load::Direction;
 use linerate_load::services::Chargen;
@@ -17,7 +17,7 @@ pub enum Command {
 /// Runs `linerate chargen`.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
-        Command::Serve(args) => super::serve::serve("chargen", &args, false, |_| Chargen).map(|_| ()),
-        Command::Load(args) => super::load::run_bulk(&args, Direction::Down),
+        Command::Serve(args) => shared::serve::serve("chargen", &args, false, |_| Chargen).map(|_| ()),
+        Command::Load(args) => shared::load::run_bulk(&args, Direction::Down),
     }
 }

@@ -1,6 +1,6 @@
 //! `linerate discard`.
 
-use super::{LoadArgs, ServeArgs};
+use super::shared::{self, LoadArgs, ServeArgs};
 use crate::error::Error;
 use linerate_load::Direction;
 use linerate_load::services::Discard;
@@ -18,10 +18,10 @@ pub enum Command {
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(args) => {
-            let services = super::serve::serve("discard", &args, false, |_| Discard::default())?;
+            let services = shared::serve::serve("discard", &args, false, |_| Discard::default())?;
             tracing::info!("{} payload bytes discarded", services.iter().map(Discard::bytes).sum::<u64>());
             Ok(())
         }
-        Command::Load(args) => super::load::run_bulk(&args, Direction::Up),
+        Command::Load(args) => shared::load::run_bulk(&args, Direction::Up),
     }
 }

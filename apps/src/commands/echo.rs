@@ -1,6 +1,8 @@
 //! `linerate echo`.
 
-use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
+mod udp;
+
+use super::shared::{self, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
 use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
@@ -61,19 +63,19 @@ pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(EchoServeArgs { serve, work: WorkArgs { service_time } }) => {
             if service_time.is_zero() {
-                super::serve::serve("echo", &serve, true, |_| Echo).map(|_| ())
+                shared::serve::serve("echo", &serve, true, |_| Echo).map(|_| ())
             } else {
-                super::serve::serve("echo", &serve, true, move |_| Busy::new(Echo, service_time)).map(|_| ())
+                shared::serve::serve("echo", &serve, true, move |_| Busy::new(Echo, service_time)).map(|_| ())
             }
         }
-        Command::Load(args) if args.udp => super::echo_udp::run(&args.load, &args.times, args.size, &args.open),
+        Command::Load(args) if args.udp => udp::run(&args.load, &args.times, args.size, &args.open),
         Command::Load(args) => {
             args.times.check(&args.load)?;
             if args.reconnect {
                 return reconnect(&args);
             }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
-            let load = super::load::run(&args.load, "requests", move || EchoLoad::new(size, depth, open))?;
+            let load = shared::load::run(&args.load, "requests", move || EchoLoad::new(size, depth, open))?;
             let mut requests = 0;
             let mut rtt_nanos = Histogram::new(3).expect("3 digits are valid");
             for traffic in &load.traffic {
@@ -85,7 +87,7 @@ pub fn run(command: Command) -> Result<(), Error> {
                 .with_histogram(args.times.histogram, &rtt_nanos);
             let paces = load.traffic.iter().filter_map(EchoLoad::pace);
             let open = open.map(|open| OpenReport::new(open, requests, paces));
-            super::load::print(&args.load, EchoReport { all, open, datagrams: None }, load, None)
+            shared::load::print(&args.load, EchoReport { all, open, datagrams: None }, load, None)
         }
     }
 }
@@ -95,7 +97,7 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let each = Use { request: args.size, most: u64::MAX };
     // Closing connections also count.
     let opening = args.load.connections.max(CLOSING) * 2;
-    let load = super::load::run_parts(&args.load, opening, "connections", move |plan, board, worker, workers| {
+    let load = shared::load::run_parts(&args.load, opening, "connections", move |plan, board, worker, workers| {
         Connects::new(plan, board, worker, workers, each)
     })?;
     let mut requests = 0;
@@ -110,5 +112,5 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let first = load.why.map(|why| why.to_string());
     let port_waits = PortWaitsReport::new(load.traffic.iter().map(|traffic| traffic.port_waits));
     let report = ConnectsReport { connections: all.rate, all, port_waits };
-    super::load::print(&args.load, report, load, first)
+    shared::load::print(&args.load, report, load, first)
 }

@@ -1,7 +1,7 @@
 //! Clients over AF_XDP on a veth pair and over TAP, in namespaces.
 
 use super::clients::{Client, Server};
-use super::namespace::{in_namespaces, ip};
+use super::namespace::{in_namespaces, ip, named_tests};
 use super::wire::{Wire, servers};
 
 const MEMCACHED: &str = "10.9.0.2:11211";
@@ -32,52 +32,15 @@ fn serves(name: &str, wire: Wire, client: Client) {
     });
 }
 
-#[test]
-fn redis_cli_works_over_af_xdp() {
-    serves("links::redis_cli_works_over_af_xdp", Wire::AfXdp, Client::RedisCli);
-}
-
-#[test]
-fn redis_benchmark_works_over_af_xdp() {
-    serves("links::redis_benchmark_works_over_af_xdp", Wire::AfXdp, Client::RedisBenchmark);
-}
-
-#[test]
-fn redis_py_works_over_af_xdp() {
-    serves("links::redis_py_works_over_af_xdp", Wire::AfXdp, Client::RedisPy);
-}
-
-#[test]
-fn node_redis_works_over_af_xdp() {
-    serves("links::node_redis_works_over_af_xdp", Wire::AfXdp, Client::NodeRedis);
-}
-
-#[test]
-fn pymemcache_works_over_af_xdp() {
-    serves("links::pymemcache_works_over_af_xdp", Wire::AfXdp, Client::Pymemcache);
-}
-
-#[test]
-fn redis_cli_works_over_tap() {
-    serves("links::redis_cli_works_over_tap", Wire::Tap, Client::RedisCli);
-}
-
-#[test]
-fn redis_benchmark_works_over_tap() {
-    serves("links::redis_benchmark_works_over_tap", Wire::Tap, Client::RedisBenchmark);
-}
-
-#[test]
-fn redis_py_works_over_tap() {
-    serves("links::redis_py_works_over_tap", Wire::Tap, Client::RedisPy);
-}
-
-#[test]
-fn node_redis_works_over_tap() {
-    serves("links::node_redis_works_over_tap", Wire::Tap, Client::NodeRedis);
-}
-
-#[test]
-fn pymemcache_works_over_tap() {
-    serves("links::pymemcache_works_over_tap", Wire::Tap, Client::Pymemcache);
+named_tests! {
+    redis_cli_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisCli);
+    redis_benchmark_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisBenchmark);
+    redis_py_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisPy);
+    node_redis_works_over_af_xdp => serves(Wire::AfXdp, Client::NodeRedis);
+    pymemcache_works_over_af_xdp => serves(Wire::AfXdp, Client::Pymemcache);
+    redis_cli_works_over_tap => serves(Wire::Tap, Client::RedisCli);
+    redis_benchmark_works_over_tap => serves(Wire::Tap, Client::RedisBenchmark);
+    redis_py_works_over_tap => serves(Wire::Tap, Client::RedisPy);
+    node_redis_works_over_tap => serves(Wire::Tap, Client::NodeRedis);
+    pymemcache_works_over_tap => serves(Wire::Tap, Client::Pymemcache);
 }

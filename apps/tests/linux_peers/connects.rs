@@ -2,7 +2,7 @@
 
 use super::client::{connect, exchange, random};
 use super::engine::on_engine;
-use super::namespace::in_namespaces;
+use super::namespace::{in_namespaces, named_tests};
 use super::wire::{Wire, servers};
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
@@ -60,19 +60,8 @@ fn reset(mut stream: TcpStream, word: [u8; 8]) {
     set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
 }
 
-#[test]
-fn af_xdp_opens_and_closes_ten_thousand_connections() {
-    let name = "connects::af_xdp_opens_and_closes_ten_thousand_connections";
-    connections(name, Wire::AfXdp, CONNECTIONS, "finished", finish);
-}
-
-#[test]
-fn tap_opens_and_closes_ten_thousand_connections() {
-    let name = "connects::tap_opens_and_closes_ten_thousand_connections";
-    connections(name, Wire::Tap, CONNECTIONS, "finished", finish);
-}
-
-#[test]
-fn reset_connections_are_released() {
-    connections("connects::reset_connections_are_released", Wire::AfXdp, RESETS, "broken", reset);
+named_tests! {
+    af_xdp_opens_and_closes_ten_thousand_connections => connections(Wire::AfXdp, CONNECTIONS, "finished", finish);
+    tap_opens_and_closes_ten_thousand_connections => connections(Wire::Tap, CONNECTIONS, "finished", finish);
+    reset_connections_are_released => connections(Wire::AfXdp, RESETS, "broken", reset);
 }

@@ -3,7 +3,7 @@
 
 use super::client::{connect, exchange, random};
 use super::engine::{is_native_for, on_engine};
-use super::namespace::in_namespaces;
+use super::namespace::{in_namespaces, named_tests};
 use super::program::wait_for;
 use super::spoofed::Flood;
 use super::wire::{V4, V6, Wire};
@@ -103,16 +103,9 @@ fn neighbors_are_served_during_solicitation_flood(name: &str, wire: Wire) {
     });
 }
 
-#[test]
-fn neighbors_are_served_during_solicitation_flood_over_af_xdp() {
-    let name = "flood::neighbors_are_served_during_solicitation_flood_over_af_xdp";
-    neighbors_are_served_during_solicitation_flood(name, Wire::AfXdp);
-}
-
-#[test]
-fn neighbors_are_served_during_solicitation_flood_over_tap() {
-    let name = "flood::neighbors_are_served_during_solicitation_flood_over_tap";
-    neighbors_are_served_during_solicitation_flood(name, Wire::Tap);
+named_tests! {
+    neighbors_are_served_during_solicitation_flood_over_af_xdp => neighbors_are_served_during_solicitation_flood(Wire::AfXdp);
+    neighbors_are_served_during_solicitation_flood_over_tap => neighbors_are_served_during_solicitation_flood(Wire::Tap);
 }
 
 fn open_connection_works_during_flood(name: &str, wire: Wire, to: &str) {
@@ -147,29 +140,10 @@ fn new_connections_open_during_flood(name: &str, wire: Wire, to: &str) {
     });
 }
 
-#[test]
-fn open_connection_survives_flood_over_af_xdp_and_ipv4() {
-    open_connection_works_during_flood("flood::open_connection_survives_flood_over_af_xdp_and_ipv4", Wire::AfXdp, V4);
-}
-
-#[test]
-fn open_connection_survives_flood_over_tap_and_ipv6() {
-    open_connection_works_during_flood("flood::open_connection_survives_flood_over_tap_and_ipv6", Wire::Tap, V6);
-}
-
-#[test]
-fn new_connections_open_during_flood_over_af_xdp_and_ipv4() {
-    let name = "flood::new_connections_open_during_flood_over_af_xdp_and_ipv4";
-    new_connections_open_during_flood(name, Wire::AfXdp, V4);
-}
-
-#[test]
-fn new_connections_open_during_flood_over_af_xdp_and_ipv6() {
-    let name = "flood::new_connections_open_during_flood_over_af_xdp_and_ipv6";
-    new_connections_open_during_flood(name, Wire::AfXdp, V6);
-}
-
-#[test]
-fn new_connections_open_during_flood_over_tap_and_ipv4() {
-    new_connections_open_during_flood("flood::new_connections_open_during_flood_over_tap_and_ipv4", Wire::Tap, V4);
+named_tests! {
+    open_connection_survives_flood_over_af_xdp_and_ipv4 => open_connection_works_during_flood(Wire::AfXdp, V4);
+    open_connection_survives_flood_over_tap_and_ipv6 => open_connection_works_during_flood(Wire::Tap, V6);
+    new_connections_open_during_flood_over_af_xdp_and_ipv4 => new_connections_open_during_flood(Wire::AfXdp, V4);
+    new_connections_open_during_flood_over_af_xdp_and_ipv6 => new_connections_open_during_flood(Wire::AfXdp, V6);
+    new_connections_open_during_flood_over_tap_and_ipv4 => new_connections_open_during_flood(Wire::Tap, V4);
 }

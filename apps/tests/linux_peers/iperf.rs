@@ -1,7 +1,7 @@
 //! iperf 2 as a client of the discard service.
 
 use super::engine::on_engine;
-use super::namespace::in_namespaces;
+use super::namespace::{in_namespaces, named_tests};
 use super::wire::{Wire, servers};
 use std::process::Command;
 
@@ -50,12 +50,7 @@ fn discards(name: &str, wire: Wire) {
     });
 }
 
-#[test]
-fn discard_receives_all_bytes_of_iperf_over_af_xdp() {
-    discards("iperf::discard_receives_all_bytes_of_iperf_over_af_xdp", Wire::AfXdp);
-}
-
-#[test]
-fn discard_receives_all_bytes_of_iperf_over_tap() {
-    discards("iperf::discard_receives_all_bytes_of_iperf_over_tap", Wire::Tap);
+named_tests! {
+    discard_receives_all_bytes_of_iperf_over_af_xdp => discards(Wire::AfXdp);
+    discard_receives_all_bytes_of_iperf_over_tap => discards(Wire::Tap);
 }

@@ -2,7 +2,7 @@
 
 use super::client::{connect, random};
 use super::engine::{is_native, is_native_for, on_engine};
-use super::namespace::in_namespaces;
+use super::namespace::{in_namespaces, named_tests};
 use super::program::{PATIENCE, wait_for};
 use super::wire::{Wire, servers};
 use std::io::{Read, Write};
@@ -142,24 +142,11 @@ fn clients(name: &str, wire: Wire, ecn: bool) {
     });
 }
 
-#[test]
-fn linux_client_exchanges_1_mb_over_af_xdp_with_any_options() {
-    clients("options::linux_client_exchanges_1_mb_over_af_xdp_with_any_options", Wire::AfXdp, false);
-}
-
-#[test]
-fn linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn() {
-    clients("options::linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn", Wire::AfXdp, true);
-}
-
-#[test]
-fn linux_client_exchanges_1_mb_over_tap_with_any_options() {
-    clients("options::linux_client_exchanges_1_mb_over_tap_with_any_options", Wire::Tap, false);
-}
-
-#[test]
-fn linux_client_exchanges_1_mb_over_tap_with_any_options_with_ecn() {
-    clients("options::linux_client_exchanges_1_mb_over_tap_with_any_options_with_ecn", Wire::Tap, true);
+named_tests! {
+    linux_client_exchanges_1_mb_over_af_xdp_with_any_options => clients(Wire::AfXdp, false);
+    linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => clients(Wire::AfXdp, true);
+    linux_client_exchanges_1_mb_over_tap_with_any_options => clients(Wire::Tap, false);
+    linux_client_exchanges_1_mb_over_tap_with_any_options_with_ecn => clients(Wire::Tap, true);
 }
 
 /// Result of a connection at the kernel's echo server.
@@ -218,22 +205,9 @@ fn server(name: &str, wire: Wire, ecn: bool) {
     });
 }
 
-#[test]
-fn linux_server_exchanges_1_mb_over_af_xdp_with_any_options() {
-    server("options::linux_server_exchanges_1_mb_over_af_xdp_with_any_options", Wire::AfXdp, false);
-}
-
-#[test]
-fn linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn() {
-    server("options::linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn", Wire::AfXdp, true);
-}
-
-#[test]
-fn linux_server_exchanges_1_mb_over_tap_with_any_options() {
-    server("options::linux_server_exchanges_1_mb_over_tap_with_any_options", Wire::Tap, false);
-}
-
-#[test]
-fn linux_server_exchanges_1_mb_over_tap_with_any_options_with_ecn() {
-    server("options::linux_server_exchanges_1_mb_over_tap_with_any_options_with_ecn", Wire::Tap, true);
+named_tests! {
+    linux_server_exchanges_1_mb_over_af_xdp_with_any_options => server(Wire::AfXdp, false);
+    linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => server(Wire::AfXdp, true);
+    linux_server_exchanges_1_mb_over_tap_with_any_options => server(Wire::Tap, false);
+    linux_server_exchanges_1_mb_over_tap_with_any_options_with_ecn => server(Wire::Tap, true);
 }

@@ -2,7 +2,7 @@
 
 use super::client::{connect, random};
 use super::engine::is_native_for;
-use super::namespace::in_namespaces;
+use super::namespace::{in_namespaces, named_tests};
 use super::program::wait_for;
 use super::wire::{V4, Wire};
 use rustix::net::{AddressFamily, SocketType, socket, sockopt};
@@ -83,14 +83,7 @@ fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
     });
 }
 
-#[test]
-fn client_is_served_beside_clients_that_do_not_read_long_messages() {
-    let name = "starvation::client_is_served_beside_clients_that_do_not_read_long_messages";
-    client_is_served_beside_clients_that_do_not_read(name, 16 << 10);
-}
-
-#[test]
-fn client_is_served_beside_clients_that_do_not_read_short_messages() {
-    let name = "starvation::client_is_served_beside_clients_that_do_not_read_short_messages";
-    client_is_served_beside_clients_that_do_not_read(name, 100);
+named_tests! {
+    client_is_served_beside_clients_that_do_not_read_long_messages => client_is_served_beside_clients_that_do_not_read(16 << 10);
+    client_is_served_beside_clients_that_do_not_read_short_messages => client_is_served_beside_clients_that_do_not_read(100);
 }

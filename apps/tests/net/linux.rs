@@ -1,7 +1,7 @@
 //! Linux clients of servers on `af_xdp:` and `tap:`, configured with addresses only.
 
 use super::client::{connect, exchange, random};
-use super::namespace::{in_namespaces, ip, plays, role};
+use super::namespace::{in_namespaces, ip, named_tests, plays, role};
 use super::program::{PATIENCE, Program, linerate, linerate_in, wait_for};
 use super::wire::{ADDRESSES, V4, Wire, servers};
 use std::io::{ErrorKind, Read, Write};
@@ -35,14 +35,9 @@ fn streams() {
     }
 }
 
-#[test]
-fn af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections() {
-    with_echo("linux::af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections", Wire::AfXdp, streams);
-}
-
-#[test]
-fn tap_returns_100_mb_exactly_over_1_64_and_1000_connections() {
-    with_echo("linux::tap_returns_100_mb_exactly_over_1_64_and_1000_connections", Wire::Tap, streams);
+named_tests! {
+    af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections => with_echo(Wire::AfXdp, streams);
+    tap_returns_100_mb_exactly_over_1_64_and_1000_connections => with_echo(Wire::Tap, streams);
 }
 
 /// Checks ping, half-closed connections, closed ports and datagrams.
@@ -90,18 +85,9 @@ fn datagrams(server: SocketAddr) {
     }
 }
 
-#[test]
-fn af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports() {
-    with_echo(
-        "linux::af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports",
-        Wire::AfXdp,
-        host_behaviour,
-    );
-}
-
-#[test]
-fn tap_answers_ping_half_closed_connections_datagrams_and_closed_ports() {
-    with_echo("linux::tap_answers_ping_half_closed_connections_datagrams_and_closed_ports", Wire::Tap, host_behaviour);
+named_tests! {
+    af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports => with_echo(Wire::AfXdp, host_behaviour);
+    tap_answers_ping_half_closed_connections_datagrams_and_closed_ports => with_echo(Wire::Tap, host_behaviour);
 }
 
 /// Role of a client that sends and reads continuously.
@@ -152,14 +138,9 @@ fn bad_clients(name: &'static str, wire: Wire) {
     });
 }
 
-#[test]
-fn af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one() {
-    bad_clients("linux::af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one", Wire::AfXdp);
-}
-
-#[test]
-fn tap_clients_are_unaffected_by_a_dead_or_blocked_one() {
-    bad_clients("linux::tap_clients_are_unaffected_by_a_dead_or_blocked_one", Wire::Tap);
+named_tests! {
+    af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one => bad_clients(Wire::AfXdp);
+    tap_clients_are_unaffected_by_a_dead_or_blocked_one => bad_clients(Wire::Tap);
 }
 
 /// Tests bulk transfer in both directions: discard consumes, and chargen sends until the client closes.
@@ -191,14 +172,9 @@ fn discard_and_chargen(name: &str, wire: Wire) {
     });
 }
 
-#[test]
-fn af_xdp_discards_and_generates() {
-    discard_and_chargen("linux::af_xdp_discards_and_generates", Wire::AfXdp);
-}
-
-#[test]
-fn tap_discards_and_generates() {
-    discard_and_chargen("linux::tap_discards_and_generates", Wire::Tap);
+named_tests! {
+    af_xdp_discards_and_generates => discard_and_chargen(Wire::AfXdp);
+    tap_discards_and_generates => discard_and_chargen(Wire::Tap);
 }
 
 /// Tests loads as clients of a server over kernel sockets.
@@ -219,14 +195,9 @@ fn loads(name: &str, wire: Wire) {
     });
 }
 
-#[test]
-fn loads_over_af_xdp_reach_a_kernel_server() {
-    loads("linux::loads_over_af_xdp_reach_a_kernel_server", Wire::AfXdp);
-}
-
-#[test]
-fn loads_over_tap_reach_a_kernel_server() {
-    loads("linux::loads_over_tap_reach_a_kernel_server", Wire::Tap);
+named_tests! {
+    loads_over_af_xdp_reach_a_kernel_server => loads(Wire::AfXdp);
+    loads_over_tap_reach_a_kernel_server => loads(Wire::Tap);
 }
 
 #[test]

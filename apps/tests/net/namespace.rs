@@ -18,6 +18,19 @@ const DONE: &str = "role completed";
 /// Time limit of a test.
 const DEADLINE: Duration = Duration::from_secs(300);
 
+/// Defines tests that call a function with their path, by which a test starts itself in a further process.
+macro_rules! named_tests {
+    ($($name:ident => $function:ident($($arg:expr),*);)*) => {$(
+        #[test]
+        fn $name() {
+            // The path without the name of the crate, as the test harness expects it.
+            let path = concat!(module_path!(), "::", stringify!($name));
+            $function(path.split_once("::").unwrap().1, $($arg),*);
+        }
+    )*};
+}
+pub(crate) use named_tests;
+
 /// Network namespace, deleted on drop with all its processes.
 struct Namespace(String);
 

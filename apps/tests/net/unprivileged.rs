@@ -1,7 +1,7 @@
 //! Operation as user `nobody` with only the capabilities that a network needs.
 
 use super::links::{assert_no_errors, socket};
-use super::namespace::{in_namespaces, ip, is_root};
+use super::namespace::{in_namespaces, ip, is_root, named_tests};
 use super::program::{Program, linerate, turn};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -112,9 +112,8 @@ fn test_interface(name: &'static str, via: &'static str, needed: &'static [&'sta
     });
 }
 
-#[test]
-fn tap_needs_one_capability() {
-    test_interface("unprivileged::tap_needs_one_capability", "tap:lr0", &["net_admin"], "lr0");
+named_tests! {
+    tap_needs_one_capability => test_interface("tap:lr0", &["net_admin"], "lr0");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
+#[path = "../common/hugepages.rs"]
+mod hugepages;
 #[path = "../../../stack/tests/workers/common/observer.rs"]
 mod observer;
 #[path = "../../../bypass/tests/dpdk/process.rs"]
@@ -24,23 +26,6 @@ use recorder::Recorder;
 /// Message sizes: below one segment, one segment, several, many.
 const SIZES: [usize; 5] = [1, 64, 1_448, 20_000, 1 << 20];
 
-/// Hugepage memory of two processes in kB.
-const NEEDED: u64 = 512 << 10;
-
-/// Returns whether this machine permits the tests. Prints the reason if not.
-fn possible() -> bool {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let value = |name: &str| {
-        let line = meminfo.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let possible = rustix::process::geteuid().is_root() && value("HugePages_Free") * value("Hugepagesize") >= NEEDED;
-    if !possible {
-        eprintln!("skipped: needs root and {} MB of free hugepages", NEEDED >> 10);
-    }
-    possible
-}
-
 /// Arguments of every load. The duration lets some of the longest messages complete on a slow machine. No other host is
 /// on the link, so duplicate address detection is unnecessary.
 const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad --duration 500ms --json";
@@ -48,7 +33,7 @@ const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad --duration 500ms -
 /// Serves on the end `server_via` of a link under observation, with a load of every message size and write method at
 /// the other end.
 fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str) {
-    if !possible() {
+    if !hugepages::available() {
         return;
     }
     alone(name, || {
@@ -134,7 +119,7 @@ fn memif_echo_is_sent_from_receive_buffers() {
 /// Checks that neither end counts copied bytes at any message size. Services run inline: a split service that falls
 /// behind has its data copied, to release packets of the port.
 fn copies_nothing(serve_via: &str, load_via: &str) {
-    if !possible() {
+    if !hugepages::available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

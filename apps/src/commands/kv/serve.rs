@@ -1,6 +1,7 @@
 //! `linerate kv serve`.
 
-use super::serve::{EndArgs, WorkArgs, serve_on};
+use crate::commands::shared::WorkArgs;
+use crate::commands::shared::serve::{EndArgs, serve_on};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use linerate_bypass::{RemoteAddrCell, Service, Via};

@@ -1,7 +1,7 @@
 //! `linerate kv load --udp`.
 
-use super::kv::KvLoadArgs;
-use super::udp::{self, Ports};
+use super::load::KvLoadArgs;
+use crate::commands::shared::udp_ports::{self, Ports};
 use crate::error::Error;
 use linerate_load::{Astray, KvLoad, LONGEST_IN_DATAGRAM, NO_ANSWER, Protocol, UdpKvLoad, UdpPlan};
 use linerate_net::WithContext;
@@ -10,7 +10,7 @@ use linerate_net::process::signals;
 
 /// Runs the load and prints its report.
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
-    udp::check(&args.load)?;
+    udp_ports::check(&args.load)?;
     let usage = |message: String| Err(Error::Usage(message));
     if args.protocol != Protocol::Memcached {
         return usage("--udp: Redis has no UDP protocol: add --protocol memcached".to_owned());

@@ -1,7 +1,7 @@
 //! `linerate echo load --udp`.
 
-use super::udp::{self, Ports};
-use super::{LoadArgs, OpenArgs, TimesArgs};
+use crate::commands::shared::udp_ports::{self, Ports};
+use crate::commands::shared::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
 use linerate_load::{Counts, FlightPlan, Probe, UdpEchoLoad};
@@ -15,7 +15,7 @@ const MAX_SIZE: usize = 65_507;
 /// Runs the load and prints its report.
 pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> Result<(), Error> {
     times.check(args)?;
-    udp::check(args)?;
+    udp_ports::check(args)?;
     if !(Probe::SMALLEST..=MAX_SIZE).contains(&size) {
         let message = format!("--udp --size {size}: give {} to {MAX_SIZE} bytes", Probe::SMALLEST);
         return Err(Error::Usage(message));
@@ -23,7 +23,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let (depth, open) = (open.depth(), open.plan());
     let (remote, places) = (args.connect, args.connections as usize * depth);
     let plan = FlightPlan { size, places, warm_up: args.warm_up(), duration: args.duration(), open };
-    let run = u64::from_ne_bytes(udp::random()?);
+    let run = u64::from_ne_bytes(udp_ports::random()?);
     let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
     let local = (ports.local, ports.first);
     let (load, context) = ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;

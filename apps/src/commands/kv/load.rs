@@ -1,0 +1,332 @@
+//! `linerate kv load`.
+
+use crate::commands::shared::{self, LoadArgs, OpenArgs, TimesArgs};
+use crate::error::Error;
+use hdrhistogram::Histogram;
+use linerate_bypass::{RemoteAddr, Service, Via};
+use linerate_load::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
+use linerate_load::{
+    Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
+    Protocol, Reads, SHORTEST_VERIFIED, Side, counter_name,
+};
+use linerate_net::ThreadingArg;
+use linerate_net::process::signals;
+use linerate_net::units::parse_size;
+use linerate_net::{CorePlacement, Listen, Network};
+use std::convert::Infallible;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Interval of checking for a reply, and time limit of the reply.
+const TICK: Duration = Duration::from_millis(2);
+const REPLY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Arguments of `linerate kv load`.
+#[derive(Debug, clap::Args)]
+pub struct KvLoadArgs {
+    #[command(flatten)]
+    pub(super) load: LoadArgs,
+
+    #[command(flatten)]
+    pub(super) times: TimesArgs,
+
+    #[command(flatten)]
+    pub(super) open: OpenArgs,
+
+    /// Protocol of the server
+    #[arg(long, value_enum, value_name = "NAME", default_value_t, help_heading = "Load")]
+    pub(super) protocol: Protocol,
+
+    /// Number of keys
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS),
+        help_heading = "Load",
+    )]
+    keys: u64,
+
+    /// Value size in bytes, or a range: 64, 64-4k
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes, help_heading = "Load")]
+    pub(super) value_size: RangeInclusive<u32>,
+
+    /// Fraction of GETs among the requests; the rest are SETs
+    #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio, help_heading = "Load")]
+    get_ratio: f64,
+
+    /// Skew of key popularity: the k-th key is requested in proportion to 1/k^THETA; 0 is uniform
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta, help_heading = "Load")]
+    zipf: f64,
+
+    /// Skip the initial SET of every key
+    #[arg(long, help_heading = "Load")]
+    no_fill: bool,
+
+    /// Verify every byte of every value, that it was written to its key, and that it is current. Takes 32 bytes of
+    /// memory per key
+    #[arg(long, conflicts_with = "no_fill", help_heading = "Load")]
+    verify: bool,
+
+    /// Read values one-sided from the memory exported by kv serve --export, and request only missing ones from the
+    /// server (rdma)
+    #[arg(long, help_heading = "Load")]
+    one_sided: bool,
+
+    /// Increment counters of kv serve --counters with one-sided atomics instead of GETs and SETs; --keys is the number
+    /// of counters. Every 16th request is a compare-and-swap. Verifies the sum at the end (rdma)
+    #[arg(
+        long,
+        conflicts_with_all = ["one_sided", "verify", "no_fill", "fail_on_miss", "rate", "get_ratio", "value_size", "protocol"],
+        help_heading = "Load",
+    )]
+    one_sided_incr: bool,
+
+    /// Count a missing key as an error, for servers that do not evict
+    #[arg(long, alias = "no-miss", conflicts_with = "no_fill", help_heading = "Load")]
+    pub(super) fail_on_miss: bool,
+
+    /// Use memcached's UDP protocol (with --protocol memcached). Each connection is a local port; a request without a
+    /// reply within 100 ms is lost (one worker only)
+    #[arg(long, conflicts_with_all = ["one_sided", "one_sided_incr"], help_heading = "Load")]
+    pub(super) udp: bool,
+}
+
+/// Runs `linerate kv load`.
+pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
+    if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingArg::Split {
+        // One-sided requests are started on the thread of the worker.
+        let with = "--threading inline";
+        return Err(linerate_net::Error::OnlyWith { what: "a one-sided load", with }.into());
+    }
+    args.times.check(&args.load)?;
+    if args.one_sided_incr {
+        return count(args);
+    }
+    if args.verify && (*args.value_size.start() as usize) < SHORTEST_VERIFIED {
+        let message = format!("--value-size: --verify needs values of at least {SHORTEST_VERIFIED} bytes");
+        return Err(Error::Usage(message));
+    }
+    if args.udp {
+        return super::udp::run(args);
+    }
+    let one_sided = if args.one_sided { Some(exported(args)?) } else { None };
+    let space = args.keyspace(one_sided);
+    let before = if args.one_sided { server_time(args)? } else { None };
+    let mut load = shared::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
+    let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
+    let misses = sum(KvLoad::misses);
+    let mut reads = Reads::default();
+    load.traffic.iter().for_each(|traffic| reads += traffic.reads());
+    load.errors.refusals = sum(KvLoad::refused);
+    load.errors.missing = if args.fail_on_miss { misses } else { 0 };
+    // After connection losses the server is not queried.
+    let after = if before.is_some() && load.errors.total() == 0 { server_time(args)? } else { None };
+    let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+    let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
+    let parts: Vec<&KvLoad> = load.traffic.iter().collect();
+    let one_sided = args.one_sided.then(|| ReadsReport::new(&reads, server));
+    let report = KvReport { one_sided, ..args.report(&parts, load.measured, load.errors.total()) };
+    shared::load::print(&args.load, report, load, first)
+}
+
+impl KvLoadArgs {
+    /// Returns the description of the load.
+    pub(super) fn keyspace(&self, one_sided: Option<Exported>) -> Arc<Keyspace> {
+        let plan = KvPlan {
+            one_sided,
+            protocol: self.protocol,
+            connections: self.load.connections as usize,
+            depth: self.open.depth(),
+            keys: self.keys,
+            value_size: self.value_size.clone(),
+            get_ratio: self.get_ratio,
+            zipf: self.zipf,
+            open: self.open.plan(),
+            fill: !self.no_fill,
+            verify: self.verify,
+        };
+        Keyspace::new(plan, fastrand::u64(..))
+    }
+
+    /// Combines the results of all `parts`, measured over `time`, with this number of errors.
+    pub(super) fn report(&self, parts: &[&KvLoad], time: Duration, errors: u64) -> KvReport {
+        let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
+            let mut all = Histogram::new(3).expect("3 digits are valid");
+            parts.iter().for_each(|part| all += of(part));
+            all
+        };
+        let sum = |of: fn(&KvLoad) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
+        let side = |of: fn(&KvLoad) -> &Side, nanos| {
+            let sides = parts.iter().map(|part| of(part));
+            let (requests, bytes) = sides.fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
+            SideReport::new(requests, time, bytes, nanos)
+        };
+        let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
+        let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
+        let (requests, nanos) = (get.requests + set.requests, gets + &sets);
+        KvReport {
+            all: Report::new(requests, time, get.bytes + set.bytes, errors, &nanos)
+                .with_histogram(self.times.histogram, &nanos),
+            get,
+            set,
+            misses: sum(KvLoad::misses),
+            filled: sum(KvLoad::filled),
+            one_sided: None,
+            open: self
+                .open
+                .plan()
+                .map(|open| OpenReport::new(open, requests, parts.iter().filter_map(|part| part.pace()))),
+        }
+    }
+}
+
+/// Queries the server for the location of its exported values.
+fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
+    let usage = |message: &str| Error::Usage(format!("--one-sided: {message}"));
+    if !matches!(args.load.net.via, Via::Rdma { .. }) {
+        return Err(usage("requires --via rdma:DEVICE"));
+    }
+    if args.protocol != Protocol::Resp {
+        return Err(usage("values are located through the Redis protocol: leave --protocol out"));
+    }
+    let remote = args.load.connect;
+    match query(args, move |done| Ask::export(remote, done))?.map_or(Err(None), Ask::outcome) {
+        Ok(Some(exported)) => Ok(exported),
+        Ok(None) => Err(Error::NoExport(remote)),
+        Err(why) => Err(Error::NoConnection { remote, why }),
+    }
+}
+
+/// Returns the processor time of the server, if it reports it.
+fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
+    let remote = args.load.connect;
+    Ok(query(args, move |done| Ask::cpu_time(remote, done))?.and_then(|query| query.outcome().ok()?))
+}
+
+/// Runs the load of one-sided increments.
+fn count(args: &KvLoadArgs) -> Result<(), Error> {
+    if !matches!(args.load.net.via, Via::Rdma { .. }) {
+        return Err(Error::Usage("--one-sided-incr: requires --via rdma:DEVICE".to_owned()));
+    }
+    let most = 1 << 20;
+    let counters = usize::try_from(args.keys).ok().filter(|count| *count <= most);
+    let counters = counters.ok_or_else(|| {
+        Error::Usage(format!("--keys: at most {most} counters; give the number of kv serve --counters"))
+    })?;
+    let (places, before) = read_counters(args, counters, Vec::new())?;
+    let plan = Arc::new(CountPlan { places: places.clone(), depth: args.open.depth(), zipf: args.zipf });
+    let load = shared::load::run(&args.load, "requests", move || CountLoad::new(plan.clone()))?;
+    let (_, after) = read_counters(args, counters, places)?;
+    let increase =
+        before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));
+
+    let mut nanos = Histogram::new(3).expect("3 digits are valid");
+    let mut counts = Counted::default();
+    for traffic in &load.traffic {
+        nanos += traffic.nanos();
+        counts += traffic.counted();
+    }
+    let requests = load.traffic.iter().map(CountLoad::requests).sum::<u64>();
+    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos)
+        .with_histogram(args.times.histogram, &nanos);
+    let report = CountReport::new(all, &counts, counters as u64, increase);
+    shared::load::print(&args.load, report, load, None)?;
+    let Counted { unknown, .. } = counts;
+    if counts.explains(increase) {
+        Ok(())
+    } else {
+        Err(Error::Miscounted { grew: increase, added: counts.added(), unknown })
+    }
+}
+
+/// Reads `count` counters and returns their locations and values. `places` are known locations: all or none.
+fn read_counters(
+    args: &KvLoadArgs,
+    count: usize,
+    places: Vec<RemoteAddr>,
+) -> Result<(Vec<RemoteAddr>, Vec<u64>), Error> {
+    let remote = args.load.connect;
+    let query = query(args, move |done| AskCounters::new(remote, count, places.clone(), done))?;
+    query.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {
+        NoCounters::Connection(why) => Error::NoConnection { remote, why },
+        NoCounters::Refused(number, reply) => {
+            Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), reply }
+        }
+        NoCounters::Unsupported => {
+            Error::Usage("--one-sided-incr: the device has no atomic operations: see linerate rdma info".to_owned())
+        }
+    })
+}
+
+/// Runs a query service until it sets its flag, or a time limit expires.
+fn query<S: Service<Message = Infallible> + Send + 'static>(
+    args: &KvLoadArgs,
+    make: impl Fn(Arc<AtomicBool>) -> S + Send + Sync + 'static,
+) -> Result<Option<S>, Error> {
+    let (interrupted, done) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
+    args.load.net.check_remote(args.load.connect)?;
+    let network = Network::open(&args.load.net.for_client(1), &Listen::default(), CorePlacement::Last, &interrupted)?;
+    let (stop, seen) = (Arc::new(AtomicBool::new(false)), done.clone());
+    let running = network.start(move |_| make(seen.clone()), stop.clone())?;
+    let started = Instant::now();
+    while !done.load(Ordering::Acquire) && !running.is_finished() && !interrupted.load(Ordering::Relaxed) {
+        if started.elapsed() > REPLY_LIMIT {
+            break;
+        }
+        thread::sleep(TICK);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (services, _) = running.join()?;
+    Ok(services.into_iter().next())
+}
+
+/// Parses a size, or two sizes separated by a dash.
+fn parse_sizes(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let size = |text| parse_size(text).map(|size| size as u32);
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let sizes = size(from)?..=size(to)?;
+    if *sizes.end() > 512 << 20 {
+        Err("values are limited to 512m".to_owned())
+    } else if sizes.is_empty() {
+        Err("the first must not be larger than the second".to_owned())
+    } else {
+        Ok(sizes)
+    }
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| "give a number from 0 to 1, such as 0.9".to_owned())
+}
+
+fn parse_theta(text: &str) -> Result<f64, String> {
+    let theta = text.parse().ok().filter(|theta| (0.0..=10.0).contains(theta));
+    theta.ok_or_else(|| "give a number from 0 to 10, such as 0.99".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_size_is_a_size_or_a_range() {
+        assert_eq!(parse_sizes("64"), Ok(64..=64));
+        assert_eq!(parse_sizes("64-4k"), Ok(64..=4096));
+        for text in ["", "-", "64-", "-64", "65-64", "0-64", "1-513m", "1-2-3"] {
+            assert!(parse_sizes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ratio_and_theta_are_bounded() {
+        assert_eq!((parse_ratio("0"), parse_ratio("1"), parse_theta("1.2")), (Ok(0.0), Ok(1.0), Ok(1.2)));
+        for text in ["", "-1", "NaN", "inf", "1.01"] {
+            assert!(parse_ratio(text).is_err(), "{text}");
+        }
+        assert!(parse_theta("-0.1").is_err() && parse_theta("NaN").is_err());
+    }
+}
