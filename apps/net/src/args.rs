@@ -19,151 +19,151 @@ use std::time::Duration;
 pub struct NetArgs {
     /// The network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
     /// vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
-    #[arg(long, value_name = "NET")]
+    #[arg(long, value_name = "NET", display_order = 0)]
     pub via: Via,
 
     /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; may be given several times
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", help_heading = "Addresses")]
     pub ip: Vec<IpCidr>,
 
     /// Local address of outgoing connections; several are used in turn [default: the address on the peer's link]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
     pub from: Vec<IpAddr>,
 
     /// Default router; once for IPv4, once for IPv6
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
     pub gateway: Vec<IpAddr>,
 
     /// Get an IPv4 address and gateway from a DHCP server
-    #[arg(long)]
+    #[arg(long, help_heading = "Addresses")]
     pub dhcp: bool,
 
     /// Form IPv6 addresses, and take the default router and MTU, from router advertisements (SLAAC)
-    #[arg(long)]
+    #[arg(long, help_heading = "Addresses")]
     pub slaac: bool,
 
     /// Use IPv6 addresses at once, without duplicate address detection, which takes a second
-    #[arg(long)]
+    #[arg(long, help_heading = "Addresses")]
     pub no_dad: bool,
 
     /// Ethernet address [default: the port's own]
-    #[arg(long, value_name = "MAC")]
+    #[arg(long, value_name = "MAC", help_heading = "Addresses")]
     pub mac: Option<MacAddr>,
 
     /// Largest IP packet in bytes, if less than the port's maximum
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..), help_heading = "Network")]
     pub mtu: Option<u16>,
 
     /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
     /// counted
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = "Network")]
     pub vlan: Option<VlanId>,
 
     /// Reassemble fragmented IPv4 UDP datagrams; without this, fragments are dropped and counted
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub fragments: bool,
 
     /// Send each frame as one buffer, copied if necessary: for a device that does not support chains although its
     /// driver does, such as QEMU's packed rings
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub no_multi_segment: bool,
 
     /// Number of workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
-    #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one, help_heading = "Network")]
     pub workers: Option<usize>,
 
     /// Cores to pin workers to, one each: 2,3,4 or 2-4
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", help_heading = "Network")]
     pub cores: Option<CoreList>,
 
     /// Threads that services run on: inline, their workers'; or split, their own, one beside each worker, so that a
     /// service that computes delays no connection
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING")]
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING", help_heading = "Network")]
     pub threading: ThreadingArg,
 
     /// Core of each worker's service with --threading split [default: cores without a worker; if there are too few, the
     /// workers' cores]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", help_heading = "Network")]
     pub service_cores: Option<CoreList>,
 
     /// Action of a worker while nothing arrives: poll, or sleep for increasing times [default: poll]
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Network")]
     pub idle: Option<IdleArg>,
 
     /// Poll sockets without sleeping (--via kernel only)
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub spin: bool,
 
     /// Use the interface even if it carries this host's default route
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub force: bool,
 
     /// TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
     /// [default: native]
-    #[arg(long, value_enum, value_name = "NAME")]
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "TCP")]
     pub engine: Option<EngineArg>,
 
     /// Limit of connections from one source to a worker; a source is an IPv4 address or an IPv6 /64 [default: none]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
     pub max_connections_per_source: Option<usize>,
 
     /// Limit of half-open connections from one source to a worker; further SYNs are answered with SYN cookies [default:
     /// none]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
     pub max_half_open_per_source: Option<usize>,
 
     /// Congestion control of the native engine: cubic, newreno or dctcp [default: cubic]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "TCP")]
     pub congestion: Option<Algorithm>,
 
     /// Network profile: internet; or datacenter, for short round trips and prompt acknowledgements, where losses are
     /// repaired within milliseconds [default: internet]
-    #[arg(long, value_enum, value_name = "NAME")]
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "TCP")]
     pub profile: Option<ProfileArg>,
 
     /// Spread segments over the round trip instead of sending bursts, for paths with short queues
-    #[arg(long)]
+    #[arg(long, help_heading = "TCP")]
     pub pacing: bool,
 
     /// Negotiate explicit congestion notification (RFC 3168)
-    #[arg(long)]
+    #[arg(long, help_heading = "TCP")]
     pub ecn: bool,
 
     /// How long a closed connection may deliver queued data before it is reset, such as 2s; 0 resets it at once
     /// [default: as long as the peer answers]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
     pub linger: Option<Duration>,
 
     /// Reset connections in FIN-WAIT-2 (closed here, not by the peer) that receive no data for this long; 0 disables
     /// the limit [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
     pub fin_timeout: Option<Duration>,
 
     /// Reset connections with data to send whose peer acknowledges no data for this long, even if it answers; 0
     /// disables the limit [default: 5m]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
     pub stall_timeout: Option<Duration>,
 
     /// Probe the peer of a connection that has been idle for this long, such as 2h, and reset it after nine probes at
     /// intervals of 75s without an answer; 0 disables probes [default: 5m for servers, 0 for loads]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
     pub keepalive: Option<Duration>,
 
     /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via
     /// kernel) [default: never]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "TCP")]
     pub idle_timeout: Option<Duration>,
 
     /// Send and receive buffer of each connection, such as 256k
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, help_heading = "TCP")]
     pub buffer: Option<usize>,
 
     /// Packets that all connections of a worker may hold [default: seven eighths of its share of the port's packets]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
     pub max_packets: Option<usize>,
 
     /// Packets that one connection may hold in each direction [default: one for every 256 bytes of its buffer]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
     pub max_packets_per_connection: Option<usize>,
 
     /// Capture of the port's frames.

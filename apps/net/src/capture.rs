@@ -21,19 +21,19 @@ const SIZE: u64 = 1 << 30;
 #[derive(Debug, Default, Clone, clap::Args)]
 pub struct CaptureArgs {
     /// Write the port's frames to FILE in pcapng format, which tcpdump and Wireshark read
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Capture")]
     pcap: Option<PathBuf>,
 
     /// Write only frames that match FILTER, in pcap-filter(7) syntax: 'tcp port 7 and host 10.0.0.1'
-    #[arg(long, value_name = "FILTER", requires = "pcap")]
+    #[arg(long, value_name = "FILTER", requires = "pcap", help_heading = "Capture")]
     pcap_filter: Option<String>,
 
     /// Largest number of bytes written of each frame [default: a frame of the port's MTU]
-    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_size, help_heading = "Capture")]
     pcap_snap: Option<usize>,
 
     /// Largest size of FILE, after which capturing stops: 64m, 4g [default: 1g]
-    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_bytes, help_heading = "Capture")]
     pcap_size: Option<u64>,
 }
 

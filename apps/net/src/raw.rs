@@ -15,19 +15,19 @@ pub const ETHERNET: usize = 14;
 pub struct PortArgs {
     /// The DPDK port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or
     /// memif:SOCKET,server, or eal with EAL's arguments after --
-    #[arg(long, value_name = "NET")]
+    #[arg(long, value_name = "NET", display_order = 0)]
     pub via: Via,
 
     /// Core of the worker [default: the first core for a reflector, the last for a load]
-    #[arg(long, value_name = "CORE")]
+    #[arg(long, value_name = "CORE", help_heading = "Network")]
     pub cores: Option<CoreList>,
 
     /// Largest frame payload in bytes, if less than the port's maximum
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..), help_heading = "Network")]
     pub mtu: Option<u16>,
 
     /// Use the interface even if it carries this host's default route
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub force: bool,
 
     /// Capture of the port's frames.

@@ -6,49 +6,62 @@ use crate::units::{parse_size, parse_size_or_none};
 #[derive(Debug, Default, Clone, PartialEq, Eq, clap::Args)]
 pub struct RdmaArgs {
     /// Size of a receive queue shared by all connections of a worker (SRQ), in place of one per connection (rdma)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 20))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 20), help_heading = "RDMA")]
     pub srq: Option<u32>,
 
     /// Receive buffers of a connection, which limit the peer's messages in flight (rdma) [default: 32]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=16_384))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=16_384), help_heading = "RDMA")]
     pub rdma_buffers: Option<u16>,
 
     /// Send-queue depth: outstanding requests of a connection (rdma) [default: 128]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384), help_heading = "RDMA")]
     pub rdma_sends: Option<u16>,
 
     /// Send messages up to this size inline, as far as the device can; 0 disables inline sends (rdma) [default: 220]
-    #[arg(long, value_name = "BYTES", value_parser = parse_size_or_none)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size_or_none, help_heading = "RDMA")]
     pub rdma_inline: Option<usize>,
 
     /// Request a completion for one in N messages, at most --rdma-sends minus four (rdma) [default: 100]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "RDMA")]
     pub rdma_signal_every: Option<u16>,
 
     /// Largest number of requests posted by one call (rdma) [default: 16]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
-    pub rdma_list: Option<u16>,
+    #[arg(
+        long,
+        alias = "rdma-list",
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=32),
+        help_heading = "RDMA",
+    )]
+    pub rdma_post_batch: Option<u16>,
 
     /// Let the peer READ slices of at least this size in place, if both ends can; or never (rdma) [default: 32k]
-    #[arg(long, value_name = "BYTES", value_parser = parse_offer)]
-    pub rdma_offer_from: Option<OfferFrom>,
+    #[arg(
+        long,
+        alias = "rdma-offer-from",
+        value_name = "BYTES",
+        value_parser = parse_rendezvous_min,
+        help_heading = "RDMA",
+    )]
+    pub rdma_rendezvous_min: Option<RendezvousMin>,
 
     /// Connections per worker for which memory is registered (rdma) [default: those that a load opens; 1024 for
     /// servers]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "RDMA")]
     pub rdma_connections: Option<u32>,
 
     /// Queue pairs that each worker creates ahead of connections (rdma) [default: none]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20), help_heading = "RDMA")]
     pub rdma_pool: Option<u32>,
 
     /// Transfer of messages: send, SEND into posted buffers; write, RDMA WRITE into a ring of each connection; or ud,
     /// at both ends, datagrams between one queue pair per worker (rdma) [default: send]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
     pub rdma_mode: Option<ModeArg>,
 
     /// Connection establishment, the same at both ends: cm, by rdma_cm; or tcp, by exchanging queue-pair parameters
     /// over TCP (rdma) [default: cm; tcp with --rdma-mode ud]
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
     pub rdma_connect: Option<ConnectArg>,
 }
 
@@ -83,19 +96,19 @@ pub enum ConnectArg {
     Tcp,
 }
 
-/// `--rdma-offer-from`.
+/// `--rdma-rendezvous-min`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OfferFrom {
+pub enum RendezvousMin {
     /// Send all slices.
     Never,
     /// Offer slices of at least this size for READ.
     Bytes(usize),
 }
 
-fn parse_offer(text: &str) -> Result<OfferFrom, String> {
+fn parse_rendezvous_min(text: &str) -> Result<RendezvousMin, String> {
     match text {
-        "never" => Ok(OfferFrom::Never),
-        size => parse_size(size).map(OfferFrom::Bytes).map_err(|error| format!("{error}; or never")),
+        "never" => Ok(RendezvousMin::Never),
+        size => parse_size(size).map(RendezvousMin::Bytes).map_err(|error| format!("{error}; or never")),
     }
 }
 
@@ -111,8 +124,8 @@ impl RdmaArgs {
             ("--rdma-sends", self.rdma_sends.is_some()),
             ("--rdma-inline", self.rdma_inline.is_some()),
             ("--rdma-signal-every", self.rdma_signal_every.is_some()),
-            ("--rdma-list", self.rdma_list.is_some()),
-            ("--rdma-offer-from", self.rdma_offer_from.is_some()),
+            ("--rdma-post-batch", self.rdma_post_batch.is_some()),
+            ("--rdma-rendezvous-min", self.rdma_rendezvous_min.is_some()),
             ("--rdma-connect", self.rdma_connect.is_some()),
         ];
         given.iter().find(|(_, given)| *given).map(|(what, _)| *what)
@@ -127,7 +140,12 @@ impl RdmaArgs {
             (self.srq.is_some(), ModeArg::Write, "--srq", "each connection has a ring of its own"),
             (self.srq.is_some(), ModeArg::Ud, "--srq", "all connections share the buffers of one queue pair"),
             (self.rdma_pool.is_some(), ModeArg::Ud, "--rdma-pool", "all connections use one queue pair"),
-            (self.rdma_offer_from.is_some(), ModeArg::Ud, "--rdma-offer-from", "unreliable datagrams have no READ"),
+            (
+                self.rdma_rendezvous_min.is_some(),
+                ModeArg::Ud,
+                "--rdma-rendezvous-min",
+                "unreliable datagrams have no READ",
+            ),
             (
                 self.rdma_connect == Some(ConnectArg::Cm),
                 ModeArg::Ud,
@@ -166,11 +184,11 @@ impl RdmaArgs {
             sends: self.rdma_sends.unwrap_or(defaults.sends),
             inline: self.rdma_inline.map_or(defaults.inline, |bytes| bytes as u32),
             signal_every: self.rdma_signal_every.map_or(defaults.signal_every, usize::from),
-            list: self.rdma_list.map_or(defaults.list, usize::from),
-            offer_from: match self.rdma_offer_from {
+            list: self.rdma_post_batch.map_or(defaults.list, usize::from),
+            offer_from: match self.rdma_rendezvous_min {
                 None => defaults.offer_from,
-                Some(OfferFrom::Never) => usize::MAX,
-                Some(OfferFrom::Bytes(bytes)) => bytes,
+                Some(RendezvousMin::Never) => usize::MAX,
+                Some(RendezvousMin::Bytes(bytes)) => bytes,
             },
             connect: match (self.rdma_connect, self.rdma_mode) {
                 (Some(ConnectArg::Tcp), _) | (None, Some(ModeArg::Ud)) => linerate_rdma::Connect::Exchange,
@@ -203,6 +221,11 @@ mod tests {
         let defaults = format!("{:?}", Config::default());
         assert_eq!(format!("{:?}", parse("").unwrap().config()), defaults);
         assert_eq!(parse("").unwrap().given(), None);
+        assert_eq!(
+            parse("--rdma-list 1 --rdma-offer-from 4k"),
+            parse("--rdma-post-batch 1 --rdma-rendezvous-min 4k"),
+            "former names"
+        );
         for (text, reads, expected) in [
             ("--rdma-mode send", (|config| config.mode as usize) as fn(Config) -> usize, Mode::Send as usize),
             ("--rdma-mode write", |config| config.mode as usize, Mode::Write as usize),
@@ -217,9 +240,9 @@ mod tests {
             ("--rdma-inline 0", |config| config.inline as usize, 0),
             ("--rdma-signal-every 1", |config| config.signal_every, 1),
             ("--rdma-signal-every 124", |config| config.signal_every, 124),
-            ("--rdma-list 1", |config| config.list, 1),
-            ("--rdma-offer-from 4k", |config| config.offer_from, 4096),
-            ("--rdma-offer-from never", |config| config.offer_from, usize::MAX),
+            ("--rdma-post-batch 1", |config| config.list, 1),
+            ("--rdma-rendezvous-min 4k", |config| config.offer_from, 4096),
+            ("--rdma-rendezvous-min never", |config| config.offer_from, usize::MAX),
             ("--rdma-connect cm", |config| config.connect as usize, Connect::Manager as usize),
             ("--rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
         ] {
@@ -252,10 +275,10 @@ mod tests {
             ("--rdma-buffers 2", "3..=16384"),
             ("--rdma-sends 7", "8..=16384"),
             ("--rdma-signal-every 0", "1.."),
-            ("--rdma-list 33", "1..=32"),
+            ("--rdma-post-batch 33", "1..=32"),
             ("--rdma-connect udp", "cm, tcp"),
-            ("--rdma-offer-from 0", "or never"),
-            ("--rdma-offer-from always", "or never"),
+            ("--rdma-rendezvous-min 0", "or never"),
+            ("--rdma-rendezvous-min always", "or never"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
@@ -264,7 +287,7 @@ mod tests {
             ("--srq 64", "write"),
             ("--srq 64", "ud"),
             ("--rdma-pool 3", "ud"),
-            ("--rdma-offer-from never", "ud"),
+            ("--rdma-rendezvous-min never", "ud"),
             ("--rdma-connect cm", "ud"),
         ] {
             let error = parse(&format!("{what} --rdma-mode {mode}")).unwrap().check().unwrap_err();
