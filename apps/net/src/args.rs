@@ -17,12 +17,60 @@ use std::time::Duration;
 /// Network arguments of every command that serves or connects.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NetArgs {
-    /// The network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
+    /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
     /// vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
     #[arg(long, value_name = "NET", display_order = 0)]
     pub via: Via,
 
-    /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; may be given several times
+    /// Number of workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one, help_heading = "Network")]
+    pub workers: Option<usize>,
+
+    /// Cores to pin workers to, one each: 2,3,4 or 2-4
+    #[arg(long, value_name = "LIST", help_heading = "Network")]
+    pub cores: Option<CoreList>,
+
+    /// Threading of services: inline, on the threads of their workers; or split, on a separate thread beside each
+    /// worker, so that a computing service does not delay connections
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING", help_heading = "Network")]
+    pub threading: ThreadingArg,
+
+    /// Core of the service of each worker with --threading split [default: cores without a worker; if there are too
+    /// few, the cores of the workers]
+    #[arg(long, value_name = "LIST", help_heading = "Network")]
+    pub service_cores: Option<CoreList>,
+
+    /// Behaviour of an idle worker: poll, or backoff (sleep for increasing times) [default: poll]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Network")]
+    pub idle: Option<IdleArg>,
+
+    /// Poll sockets without sleeping (--via kernel only)
+    #[arg(long, help_heading = "Network")]
+    pub spin: bool,
+
+    /// Use the interface even if it carries this host's default route
+    #[arg(long, help_heading = "Network")]
+    pub force: bool,
+
+    /// Largest IP packet in bytes, if less than the port's maximum
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..), help_heading = "Network")]
+    pub mtu: Option<u16>,
+
+    /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
+    /// counted
+    #[arg(long, value_name = "ID", help_heading = "Network")]
+    pub vlan: Option<VlanId>,
+
+    /// Reassemble fragmented IPv4 UDP datagrams; without this, fragments are dropped and counted
+    #[arg(long, help_heading = "Network")]
+    pub fragments: bool,
+
+    /// Send each frame as one buffer, copied if necessary: for a device that does not support chains although its
+    /// driver does, such as QEMU's packed rings
+    #[arg(long, help_heading = "Network")]
+    pub no_multi_segment: bool,
+
+    /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; repeatable
     #[arg(long, value_name = "CIDR", help_heading = "Addresses")]
     pub ip: Vec<IpCidr>,
 
@@ -49,54 +97,6 @@ pub struct NetArgs {
     /// Ethernet address [default: the port's own]
     #[arg(long, value_name = "MAC", help_heading = "Addresses")]
     pub mac: Option<MacAddr>,
-
-    /// Largest IP packet in bytes, if less than the port's maximum
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..), help_heading = "Network")]
-    pub mtu: Option<u16>,
-
-    /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
-    /// counted
-    #[arg(long, value_name = "ID", help_heading = "Network")]
-    pub vlan: Option<VlanId>,
-
-    /// Reassemble fragmented IPv4 UDP datagrams; without this, fragments are dropped and counted
-    #[arg(long, help_heading = "Network")]
-    pub fragments: bool,
-
-    /// Send each frame as one buffer, copied if necessary: for a device that does not support chains although its
-    /// driver does, such as QEMU's packed rings
-    #[arg(long, help_heading = "Network")]
-    pub no_multi_segment: bool,
-
-    /// Number of workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
-    #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one, help_heading = "Network")]
-    pub workers: Option<usize>,
-
-    /// Cores to pin workers to, one each: 2,3,4 or 2-4
-    #[arg(long, value_name = "LIST", help_heading = "Network")]
-    pub cores: Option<CoreList>,
-
-    /// Threads that services run on: inline, their workers'; or split, their own, one beside each worker, so that a
-    /// service that computes delays no connection
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING", help_heading = "Network")]
-    pub threading: ThreadingArg,
-
-    /// Core of each worker's service with --threading split [default: cores without a worker; if there are too few, the
-    /// workers' cores]
-    #[arg(long, value_name = "LIST", help_heading = "Network")]
-    pub service_cores: Option<CoreList>,
-
-    /// Action of a worker while nothing arrives: poll, or sleep for increasing times [default: poll]
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Network")]
-    pub idle: Option<IdleArg>,
-
-    /// Poll sockets without sleeping (--via kernel only)
-    #[arg(long, help_heading = "Network")]
-    pub spin: bool,
-
-    /// Use the interface even if it carries this host's default route
-    #[arg(long, help_heading = "Network")]
-    pub force: bool,
 
     /// TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
     /// [default: native]
@@ -129,8 +129,8 @@ pub struct NetArgs {
     #[arg(long, help_heading = "TCP")]
     pub ecn: bool,
 
-    /// How long a closed connection may deliver queued data before it is reset, such as 2s; 0 resets it at once
-    /// [default: as long as the peer answers]
+    /// Time limit for a closed connection to deliver queued data before it is reset, such as 2s; 0 resets it at once
+    /// [default: none while the peer answers]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
     pub linger: Option<Duration>,
 
@@ -154,7 +154,8 @@ pub struct NetArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "TCP")]
     pub idle_timeout: Option<Duration>,
 
-    /// Send and receive buffer of each connection, such as 256k
+    /// Send and receive buffer of each connection, such as 256k [default: receive 64k, growing to 4m, and send 1m; 256k
+    /// with --via kernel; 64k with --engine smoltcp]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, help_heading = "TCP")]
     pub buffer: Option<usize>,
 
