@@ -95,13 +95,13 @@ pub fn machine(printed: &str) -> String {
 
 /// Returns the version that `program` prints.
 fn version(name: &str, program: &str) -> Option<String> {
-    let said = Command::new(program).arg("--version").output().ok()?;
-    number(&String::from_utf8_lossy(&said.stdout)).map(|number| format!("{name} {number}"))
+    let output = Command::new(program).arg("--version").output().ok()?;
+    number(&String::from_utf8_lossy(&output.stdout)).map(|number| format!("{name} {number}"))
 }
 
 /// Returns the first number with a point, which is the version in the output of all programs.
-fn number(said: &str) -> Option<&str> {
-    let numbers = said.split(|c: char| !c.is_ascii_digit() && c != '.');
+fn number(text: &str) -> Option<&str> {
+    let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     numbers.map(|number| number.trim_matches('.')).find(|number| number.contains('.'))
 }
 
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn versions_are_found_in_program_output() {
-        for (said, expected) in [
+        for (text, expected) in [
             ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1", Some("7.0.15")),
             ("memcached 1.6.18", Some("1.6.18")),
             ("sockperf, version 3.7-no.git", Some("3.7")),
             ("rustc 1.95.0 (59807616e 2026-04-14)", Some("1.95.0")),
             ("nothing. 1", None),
         ] {
-            assert_eq!(number(said), expected, "{said}");
+            assert_eq!(number(text), expected, "{text}");
         }
     }
 }

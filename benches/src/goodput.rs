@@ -62,7 +62,7 @@ pub struct Setting {
     pub linerate_core: usize,
     /// Congestion control of the kernel's sender.
     pub congestion: String,
-    /// Whether to use IPv6 instead of IPv4.
+    /// Uses IPv6 instead of IPv4.
     pub v6: bool,
     /// Duration of the count, from the first byte.
     pub duration: Duration,

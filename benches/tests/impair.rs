@@ -119,8 +119,8 @@ fn goodput_is_bounded_by_rate_and_cleanup_is_complete() {
     assert!((15.0..21.0).contains(&rate), "{rate} Mbit/s");
     let failed = measure(&setting, &config, Pair::LinerateToLinux, &not).unwrap_err();
     assert!(failed.to_string().contains("/nonexistent"), "{failed}");
-    let ours = format!("lrpath-{}-", std::process::id());
+    let prefix = format!("lrpath-{}-", std::process::id());
     let left = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    assert!(!left.iter().any(|name| name.starts_with(&ours)), "{left:?}");
+    assert!(!left.iter().any(|name| name.starts_with(&prefix)), "{left:?}");
 }

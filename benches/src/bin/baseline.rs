@@ -4,7 +4,7 @@
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::figures::root;
-use linerate_benches::requirements::baseline::{Baseline, Compiler, complaints};
+use linerate_benches::requirements::baseline::{Baseline, Compiler, deviations};
 use linerate_benches::requirements::instructions::{OPERATIONS, count};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,9 +73,9 @@ fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let counts = counts(args.all)?;
     println!("{}", table(&baseline.counts, &counts));
-    let complaints = complaints(&baseline.counts, &counts);
-    complaints.iter().for_each(|complaint| eprintln!("baseline: {complaint}"));
-    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let deviations = deviations(&baseline.counts, &counts);
+    deviations.iter().for_each(|deviation| eprintln!("baseline: {deviation}"));
+    Ok(if deviations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn counts(all: bool) -> Result<BTreeMap<String, u64>, Error> {

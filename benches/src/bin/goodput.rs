@@ -214,8 +214,8 @@ fn ratio(results: &[Row], loss: f64) -> Option<Ratio> {
         let row = results.iter().find(|row| row.loss_percent == loss && row.pair == pair);
         row.map(|row| row.mbit_per_s)
     };
-    let (ours, theirs) = (of(Pair::LinerateToLinux)?, of(Pair::LinuxToLinux)?);
-    Some(Ratio { loss_percent: loss, ratio: ours / theirs, required: REQUIRED })
+    let (linerate, linux) = (of(Pair::LinerateToLinux)?, of(Pair::LinuxToLinux)?);
+    Some(Ratio { loss_percent: loss, ratio: linerate / linux, required: REQUIRED })
 }
 
 fn print(report: &Report) {

@@ -12,9 +12,9 @@ use std::ops::Range;
 pub struct Course {
     /// Size of the request in bytes.
     pub size: usize,
-    /// Whether the request is on the final segment of the handshake instead of the next one.
+    /// True if the request is on the final segment of the handshake instead of the next one.
     pub request_with_ack: bool,
-    /// Whether the server closes first, which keeps the connection in TIME-WAIT; otherwise the client does.
+    /// True if the server closes first, which keeps the connection in TIME-WAIT; otherwise the client does.
     pub server_closes: bool,
 }
 

@@ -38,7 +38,7 @@ pub struct Messages {
     order: Vec<u32>,
     next: usize,
     size: usize,
-    /// Whether a message is sent as one frame, as a port with LRO delivers it.
+    /// True if a message is sent as one frame, as a port with LRO delivers it.
     merged: bool,
     under_way: Vec<Message>,
     segments: Segments,

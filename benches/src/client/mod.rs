@@ -42,9 +42,9 @@ pub struct ClientConfig {
     pub endpoints: Endpoints,
     /// Maximum number of connections.
     pub flows: usize,
-    /// Whether to offer timestamps (RFC 7323). Window scaling and SACK are always offered.
+    /// Offers timestamps (RFC 7323). Window scaling and SACK are always offered.
     pub timestamps: bool,
-    /// Whether to compute and verify checksums; otherwise the link reports them as good.
+    /// Computes and verifies checksums in software; otherwise the link reports them as good.
     pub software_checksum: bool,
 }
 

@@ -80,7 +80,7 @@ impl Peer {
                 assert_eq!(agreed, all, "the SYN offers all usual options");
             }
             self.proper.acknowledged = (tcp.seq_number() + tcp.segment_len()).0 as u32;
-            self.proper.stamps = stamps.map(|(ours, _)| (1000, ours));
+            self.proper.stamps = stamps.map(|(tsval, _)| (1000, tsval));
             tcp.payload().to_vec()
         };
         frames.iter().map(payload).collect()

@@ -31,11 +31,11 @@ pub struct PairConfig {
     pub tuples: usize,
     /// Packets that connections may hold for long, in addition to the usual pool.
     pub packets_held: usize,
-    /// Whether the client offers timestamps.
+    /// True if the client offers timestamps.
     pub timestamps: bool,
-    /// Whether the server computes and verifies checksums.
+    /// True if the server computes and verifies checksums.
     pub software_checksum: bool,
-    /// Whether the ports have TSO and LRO, up to 64 KB.
+    /// True if the ports have TSO and LRO, up to 64 KB.
     pub segmentation: bool,
 }
 

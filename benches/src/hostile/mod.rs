@@ -217,7 +217,7 @@ fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>)
         let sampling = scope.spawn(|| {
             let mut most = None;
             while !over.load(Ordering::Relaxed) {
-                most = most.max(site.counters().map(|counters| measure_stable(&counters)));
+                most = most.max(site.counters().map(|counters| packets_held(&counters)));
                 thread::sleep(SAMPLE);
             }
             most
@@ -233,7 +233,7 @@ fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>)
 fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error> {
     let begun = Instant::now();
     loop {
-        let held = site.counters().map(|counters| measure_stable(&counters));
+        let held = site.counters().map(|counters| packets_held(&counters));
         let is_over = held.is_some_and(|held| held <= NORMAL);
         if is_over || begun.elapsed() >= RECOVERY {
             return Ok(Recovery { seconds: is_over.then(|| begun.elapsed().as_secs_f64()), held });
@@ -242,7 +242,7 @@ fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error
     }
 }
 
-fn measure_stable(counters: &Counters) -> u64 {
+fn packets_held(counters: &Counters) -> u64 {
     counters.get(HELD).copied().unwrap_or_default()
 }
 

@@ -34,10 +34,10 @@ pub(super) fn fill(address: SocketAddr, keys: u64, size: usize, interrupted: &At
 }
 
 fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> io::Result<()> {
-    let (mut came, mut until) = (vec![0; answers.len()], Instant::now() + PATIENCE);
+    let (mut received, mut until) = (vec![0; answers.len()], Instant::now() + PATIENCE);
     let mut at = 0;
-    while at < came.len() {
-        match server.read(&mut came[at..]) {
+    while at < received.len() {
+        match server.read(&mut received[at..]) {
             Ok(0) => return Err(io::Error::other("the server closed while it was being filled")),
             Ok(n) => {
                 at += n;
@@ -51,11 +51,11 @@ fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> i
             Err(error) => return Err(error),
         }
     }
-    if came == answers {
+    if received == answers {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&came);
-    let wrong = said.lines().find(|line| *line != "+OK").unwrap_or_default();
+    let text = String::from_utf8_lossy(&received);
+    let wrong = text.lines().find(|line| *line != "+OK").unwrap_or_default();
     Err(io::Error::other(format!("the server answered a SET with {wrong}")))
 }
 
@@ -84,10 +84,10 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let server = scope.spawn(move || {
                 let (mut client, _) = listener.accept().unwrap();
-                let mut came = vec![0; len];
-                client.read_exact(&mut came).unwrap();
+                let mut received = vec![0; len];
+                client.read_exact(&mut received).unwrap();
                 client.write_all(answer).unwrap();
-                String::from_utf8(came).unwrap()
+                String::from_utf8(received).unwrap()
             });
             let filled = filled(address);
             (server.join().unwrap(), filled)
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn every_key_is_set() {
         let not = AtomicBool::new(false);
-        let (came, filled) = answering(TWO.len(), b"+OK\r\n+OK\r\n", |address| fill(address, 2, 3, &not));
-        assert_eq!(came, TWO);
+        let (received, filled) = answering(TWO.len(), b"+OK\r\n+OK\r\n", |address| fill(address, 2, 3, &not));
+        assert_eq!(received, TWO);
         filled.unwrap();
     }
 

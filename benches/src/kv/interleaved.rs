@@ -236,10 +236,10 @@ mod tests {
 
     #[test]
     fn requests_are_known_once_all_workers_have_reported() {
-        let told = |requests| Some(BTreeMap::from([(REQUESTS.to_owned(), Value::One(requests))]));
+        let counter = |requests| Some(BTreeMap::from([(REQUESTS.to_owned(), Value::One(requests))]));
         let counters = |workers| requests(&Counters { at_us: 1, workers });
-        assert_eq!(counters(vec![told(2), told(3)]), Some(5));
-        assert_eq!(counters(vec![told(2), None]), None);
+        assert_eq!(counters(vec![counter(2), counter(3)]), Some(5));
+        assert_eq!(counters(vec![counter(2), None]), None);
         assert_eq!(counters(vec![Some(BTreeMap::new())]), None);
     }
 }

@@ -63,7 +63,7 @@ pub struct End {
     /// All bytes to send.
     pub requests: Vec<u8>,
     /// Number of bytes that have arrived.
-    pub come: usize,
+    pub arrived: usize,
     read: usize,
     /// Number of bytes received from the service.
     pub answered: u64,
@@ -73,13 +73,13 @@ impl End {
     /// Clears both directions.
     pub fn clear(&mut self) {
         self.requests.clear();
-        (self.come, self.read) = (0, 0);
+        (self.arrived, self.read) = (0, 0);
     }
 
     /// Sends the output of `append` at once and returns its result.
     pub fn send(&mut self, append: impl FnOnce(&mut Vec<u8>) -> u64) -> u64 {
         let answer = append(&mut self.requests);
-        self.come = self.requests.len();
+        self.arrived = self.requests.len();
         answer
     }
 }
@@ -137,19 +137,19 @@ impl Transport for Memory {
     #[inline]
     fn received(&self, conn: ConnId) -> usize {
         let end = &self.ends[conn.slot()];
-        end.come - end.read
+        end.arrived - end.read
     }
 
     #[inline]
     fn peek(&mut self, conn: ConnId) -> &[u8] {
         let end = &self.ends[conn.slot()];
-        &end.requests[end.read..end.come]
+        &end.requests[end.read..end.arrived]
     }
 
     #[inline]
     fn consume(&mut self, conn: ConnId, n: usize) {
         let end = &mut self.ends[conn.slot()];
-        end.read = end.read.saturating_add(n).min(end.come);
+        end.read = end.read.saturating_add(n).min(end.arrived);
     }
 
     fn take(&mut self, _: ConnId, _: usize) -> Option<Bytes> {

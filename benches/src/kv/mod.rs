@@ -373,8 +373,8 @@ mod tests {
 
     #[test]
     fn missing_program_is_reported_with_its_package() {
-        let told = lacking(("linerate-no-such-program", "some-package")).unwrap();
-        assert_eq!(told, "linerate-no-such-program is not installed: apt-get install some-package");
+        let message = lacking(("linerate-no-such-program", "some-package")).unwrap();
+        assert_eq!(message, "linerate-no-such-program is not installed: apt-get install some-package");
         assert_eq!(lacking(("sh", "dash")), None);
     }
 

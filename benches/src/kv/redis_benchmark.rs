@@ -90,12 +90,12 @@ fn parse(printed: &str) -> Option<Vec<(RequestKind, Measured)>> {
     let (rps, p50, p99) = (at("rps")?, at("p50_latency_ms")?, at("p99_latency_ms")?);
     let row = |words: Vec<String>| {
         let number = |at: usize| words.get(at)?.parse::<f64>().ok();
-        let asked = match words.first()?.as_str() {
+        let kind = match words.first()?.as_str() {
             "GET" => RequestKind::Gets,
             "SET" => RequestKind::Sets,
             _ => return None,
         };
-        Some((asked, Measured { rate: number(rps)?, p50_us: number(p50)? * 1e3, p99_us: number(p99)? * 1e3 }))
+        Some((kind, Measured { rate: number(rps)?, p50_us: number(p50)? * 1e3, p99_us: number(p99)? * 1e3 }))
     };
     lines.map(row).collect()
 }

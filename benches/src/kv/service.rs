@@ -18,7 +18,7 @@ pub struct Workload {
     pub value: usize,
     /// Percentage of GETs; the others are SETs.
     pub gets: u32,
-    /// Whether one MGET requests all keys of a burst.
+    /// True if one MGET requests all keys of a burst.
     pub together: bool,
     /// Size of the export for peers, 0 without one.
     pub export: usize,

@@ -49,7 +49,7 @@ pub enum KeyOwner {
 pub struct AccessPattern {
     /// Keys per batch of a client.
     pub at_once: usize,
-    /// Whether a batch is one MGET instead of GETs.
+    /// True if a batch is one MGET instead of GETs.
     pub by_mget: bool,
     /// Owner of the keys.
     pub whose: KeyOwner,
@@ -105,18 +105,18 @@ impl Workers {
 
     /// Sets a key and returns its owner: the worker that answers without asking another.
     fn set_by_owner(&mut self, key: u64, value: &str) -> Result<usize, BenchError> {
-        for asked in 0..self.workers.len() {
-            let Worker { net, conns, readable, .. } = &mut self.workers[asked];
+        for owner in 0..self.workers.len() {
+            let Worker { net, conns, readable, .. } = &mut self.workers[owner];
             net.ends[0].clear();
             let due = net.ends[0].answered + net.ends[0].send(|requests| set(requests, key, value));
             readable.push(conns[0]);
-            self.workers[asked].turn();
-            if self.workers[asked].net.ends[0].answered == due {
-                return Ok(asked);
+            self.workers[owner].turn();
+            if self.workers[owner].net.ends[0].answered == due {
+                return Ok(owner);
             }
             // Request and reply.
             (0..2).for_each(|_| self.workers.iter_mut().for_each(|worker| _ = worker.turn()));
-            if self.workers[asked].net.ends[0].answered != due {
+            if self.workers[owner].net.ends[0].answered != due {
                 return Err(BenchError::Missing(1));
             }
         }
@@ -178,7 +178,7 @@ struct Round {
 /// Progress of a worker's clients.
 struct Clients {
     /// Length of a batch and of its reply in bytes.
-    asked: usize,
+    batch: usize,
     answer: u64,
     /// Expected reply bytes per connection.
     due: [u64; CONNECTIONS],
@@ -189,11 +189,11 @@ struct Clients {
 impl Clients {
     /// Sends the next batch of the client at `slot`, which has all replies. Returns false if there is none.
     fn advance(&mut self, slot: usize, end: &mut End) -> bool {
-        if end.come == end.requests.len() {
+        if end.arrived == end.requests.len() {
             self.waiting &= !(1 << slot);
             return false;
         }
-        end.come += self.asked;
+        end.arrived += self.batch;
         self.due[slot] += self.answer;
         self.waiting |= 1 << slot;
         true
@@ -212,12 +212,12 @@ impl Worker {
         if let Err(error) = pin(self.core) {
             eprintln!("a worker is not pinned to core {}: {error}", self.core);
         }
-        let mut clients = Clients { asked: 0, answer: 0, due: [0; CONNECTIONS], waiting: 0 };
+        let mut clients = Clients { batch: 0, answer: 0, due: [0; CONNECTIONS], waiting: 0 };
         for end in &mut self.net.ends {
             end.clear();
             end.answered = 0;
             (0..times).for_each(|_| clients.answer = append(&mut self.random, &mut end.requests));
-            clients.asked = end.requests.len() / times;
+            clients.batch = end.requests.len() / times;
         }
         round.begins.wait();
         let begun = Instant::now();

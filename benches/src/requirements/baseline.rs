@@ -48,7 +48,7 @@ impl Compiler {
 
 /// Deviation of a count.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Complaint {
+pub enum Deviation {
     /// The count exceeds the tolerance.
     #[error(
         "{path}: {count} instructions, {percent:.1} % more than the accepted {accepted} (tolerance {TOLERANCE} %). \
@@ -74,23 +74,23 @@ pub enum Complaint {
     },
     /// An accepted count belongs to no path.
     #[error("{path}: an accepted count without such a path. Accept the current counts: {ACCEPT}")]
-    Gone {
+    Removed {
         /// Name of the path.
         path: String,
     },
 }
 
 /// Returns the deviations: counts over 5 % above the accepted ones, and differences in the set of paths.
-pub fn complaints(accepted: &BTreeMap<String, u64>, counts: &BTreeMap<String, u64>) -> Vec<Complaint> {
+pub fn deviations(accepted: &BTreeMap<String, u64>, counts: &BTreeMap<String, u64>) -> Vec<Deviation> {
     let more = counts.iter().filter_map(|(path, &count)| {
         let path = path.clone();
-        let Some(&accepted) = accepted.get(&path) else { return Some(Complaint::Unknown { path, count }) };
+        let Some(&accepted) = accepted.get(&path) else { return Some(Deviation::Unknown { path, count }) };
         let percent = (count as f64 / accepted as f64 - 1.0) * 100.0;
-        (percent > TOLERANCE).then_some(Complaint::More { path, count, accepted, percent })
+        (percent > TOLERANCE).then_some(Deviation::More { path, count, accepted, percent })
     });
     let is_counted = |path: &str| OPERATIONS.iter().any(|operation| operation.name == path);
-    let gone = accepted.keys().filter(|path| !is_counted(path) && !counts.contains_key(*path));
-    more.chain(gone.map(|path| Complaint::Gone { path: path.clone() })).collect()
+    let removed = accepted.keys().filter(|path| !is_counted(path) && !counts.contains_key(*path));
+    more.chain(removed.map(|path| Deviation::Removed { path: path.clone() })).collect()
 }
 
 #[cfg(test)]
@@ -105,22 +105,22 @@ mod tests {
     fn counts_within_five_percent_are_accepted() {
         let echo = OPERATIONS[0].name;
         let accepted = counts(&[(echo, 1000)]);
-        assert_eq!(complaints(&accepted, &counts(&[(echo, 1040)])), []);
-        assert_eq!(complaints(&accepted, &counts(&[(echo, 600)])), []);
-        let told = complaints(&accepted, &counts(&[(echo, 1060)]));
+        assert_eq!(deviations(&accepted, &counts(&[(echo, 1040)])), []);
+        assert_eq!(deviations(&accepted, &counts(&[(echo, 600)])), []);
+        let deviations = deviations(&accepted, &counts(&[(echo, 1060)]));
         let expected = format!(
             "{echo}: 1060 instructions, 6.0 % more than the accepted 1000 (tolerance 5 %). \
              If this is intended, accept it: {ACCEPT}"
         );
-        assert_eq!(told.iter().map(Complaint::to_string).collect::<Vec<_>>(), [expected]);
+        assert_eq!(deviations.iter().map(Deviation::to_string).collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
     fn added_and_removed_paths_are_reported() {
         let [echo, other] = [OPERATIONS[0].name, OPERATIONS[1].name];
-        let told = complaints(&counts(&[(other, 1), ("an old path", 1)]), &counts(&[(echo, 9)]));
-        let unknown = Complaint::Unknown { path: echo.to_owned(), count: 9 };
-        assert_eq!(told, [unknown, Complaint::Gone { path: "an old path".to_owned() }]);
+        let deviations = deviations(&counts(&[(other, 1), ("an old path", 1)]), &counts(&[(echo, 9)]));
+        let unknown = Deviation::Unknown { path: echo.to_owned(), count: 9 };
+        assert_eq!(deviations, [unknown, Deviation::Removed { path: "an old path".to_owned() }]);
     }
 
     #[test]

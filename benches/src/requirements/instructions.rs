@@ -10,7 +10,7 @@ pub struct Operation {
     pub name: &'static str,
     /// Arguments of `instructions.sh`.
     pub args: &'static str,
-    /// Whether every `./run test` counts this path.
+    /// True if every `./run test` counts this path.
     pub quick: bool,
 }
 

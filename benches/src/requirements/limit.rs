@@ -12,7 +12,7 @@ pub struct Limit {
     pub figure: f64,
     /// Maximum.
     pub limit: f64,
-    /// Whether the figure is within the limit.
+    /// True if the figure is within the limit.
     pub met: bool,
 }
 

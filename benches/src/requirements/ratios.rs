@@ -46,7 +46,7 @@ pub struct Ratio {
     pub ratio: Option<f64>,
     /// Required minimum.
     pub required: f64,
-    /// Whether the requirement is met.
+    /// True if the requirement is met.
     pub met: bool,
     /// Missing precondition of the figures.
     pub lacking: Option<String>,

@@ -42,8 +42,8 @@ impl Target {
 
     /// Runs the input in the environment variable `FUZZ_INPUT`, of the form `target:hexadecimal`.
     pub fn run_from_environment(all: &[Target]) {
-        let Ok(asked) = std::env::var("FUZZ_INPUT") else { return };
-        let (name, line) = asked.split_once(':').expect("a target and an input");
+        let Ok(input) = std::env::var("FUZZ_INPUT") else { return };
+        let (name, line) = input.split_once(':').expect("a target and an input");
         let target = all.iter().find(|target| target.name == name).expect("a target");
         parse(line).iter().for_each(|input| target.run(input));
     }

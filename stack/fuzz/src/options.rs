@@ -20,10 +20,10 @@ pub fn options(data: &[u8]) {
         }
     }
     // The options of a SYN survive a round trip.
-    let said = ParsedOptions { mss: Some(parsed.mss.unwrap_or(536)), sack: Vec::new(), ..parsed };
-    let written = emit_syn_options(&said);
+    let expected = ParsedOptions { mss: Some(parsed.mss.unwrap_or(536)), sack: Vec::new(), ..parsed };
+    let written = emit_syn_options(&expected);
     assert!(written.len() <= 40 && written.len().is_multiple_of(4), "{} bytes", written.len());
-    assert_eq!(parse_options(&written), said);
+    assert_eq!(parse_options(&written), expected);
 }
 
 /// Parses the options of `bytes` one by one (RFC 9293 §3.1).

@@ -87,7 +87,7 @@ pub enum ServiceEvent {
     },
     Closed {
         conn: ConnId,
-        why: CloseReason,
+        reason: CloseReason,
     },
     Failed {
         token: u64,
@@ -114,7 +114,7 @@ pub struct Conn {
 
 pub struct Probe {
     setup: Setup,
-    pub told: RefCell<Vec<ServiceEvent>>,
+    pub events: RefCell<Vec<ServiceEvent>>,
     /// Open connections, and the number of bytes queued on each.
     sent: BTreeMap<ConnId, u32>,
     kept: Vec<Bytes>,
@@ -123,11 +123,11 @@ pub struct Probe {
 
 impl Probe {
     pub fn new(setup: Setup) -> Self {
-        Probe { setup, told: RefCell::default(), sent: BTreeMap::new(), kept: Vec::new(), dialled: 0 }
+        Probe { setup, events: RefCell::default(), sent: BTreeMap::new(), kept: Vec::new(), dialled: 0 }
     }
 
-    fn record(&self, what: ServiceEvent) {
-        self.told.borrow_mut().push(what);
+    fn record(&self, event: ServiceEvent) {
+        self.events.borrow_mut().push(event);
     }
 
     fn dial(&mut self, net: &mut impl Transport, six: bool) {
@@ -305,8 +305,8 @@ impl Service for Probe {
         let _ = net.send_datagram(datagram);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, _: Conn, why: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, _: Conn, reason: CloseReason) {
         self.sent.remove(&conn);
-        self.record(ServiceEvent::Closed { conn, why });
+        self.record(ServiceEvent::Closed { conn, reason });
     }
 }

@@ -20,7 +20,7 @@ const PIECE: usize = 2000;
 pub struct Delivery {
     /// Offset at which the frame is divided into a chain.
     pub cut: Option<usize>,
-    /// Whether the port reports the checksums as verified.
+    /// True if the port reports the checksums as verified.
     pub verified: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Rig {
     received: Vec<<MemoryNic as Nic>::Packet>,
     /// Segments without payload and other frames that the endpoint has sent.
     replies: usize,
-    /// Whether `FUZZ_TRACE` is set, which prints the exchange.
+    /// True if `FUZZ_TRACE` is set, which prints the exchange.
     traces: bool,
 }
 
@@ -174,10 +174,10 @@ impl Rig {
     fn turn(&mut self) -> bool {
         let now = self.now();
         let worked = self.worker.turn(now) > 0;
-        let told = std::mem::take(&mut *self.worker.service().told.borrow_mut());
-        for told in told {
-            self.trace(|| format!("  {told:?}").chars().take(120).collect());
-            self.note(told);
+        let events = std::mem::take(&mut *self.worker.service().events.borrow_mut());
+        for event in events {
+            self.trace(|| format!("  {event:?}").chars().take(120).collect());
+            self.note(event);
         }
         self.worker.engine().assert_consistent();
         for (conn, tuple) in self.conns.clone() {
@@ -210,8 +210,8 @@ impl Rig {
         worked || sent
     }
 
-    fn note(&mut self, told: ServiceEvent) {
-        match told {
+    fn note(&mut self, event: ServiceEvent) {
+        match event {
             ServiceEvent::Opened { conn, tuple } => {
                 assert!(self.conns.insert(conn, tuple).is_none(), "{conn:?} opened twice");
                 self.flow(tuple).opened(conn, tuple);
@@ -230,10 +230,12 @@ impl Rig {
                 assert!(!conn.ended, "peer_closed twice");
                 conn.ended = true;
             }
-            ServiceEvent::Closed { conn, why } => {
+            ServiceEvent::Closed { conn, reason } => {
                 let known = self.known(conn);
                 known.open = false;
-                assert!(known.ended || why != CloseReason::Finished || known.numbers().is_none_or(|n| n.received > 0));
+                assert!(
+                    known.ended || reason != CloseReason::Finished || known.numbers().is_none_or(|n| n.received > 0)
+                );
             }
             ServiceEvent::Readable { conn } => assert!(!self.known(conn).ended, "readable after peer_closed"),
             ServiceEvent::Writable { conn } => {
@@ -355,8 +357,8 @@ impl Rig {
                 let Some(numbers) = self.worker.engine().numbers(conn) else { continue };
                 let waits = numbers.una != numbers.nxt || numbers.unsent > 0;
                 assert!(!waits, "{tuple:?} waits for a silent peer: {numbers:?}");
-                let asked = self.setup.endpoint().keepalive.is_some() && !numbers.peer_finished;
-                assert!(!asked, "{tuple:?} is open with a silent peer: {numbers:?}");
+                let is_probed = self.setup.endpoint().keepalive.is_some() && !numbers.peer_finished;
+                assert!(!is_probed, "{tuple:?} is open with a silent peer: {numbers:?}");
             }
         }
         for conn in self.conns.keys().copied().collect::<Vec<_>>() {

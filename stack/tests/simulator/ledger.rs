@@ -32,16 +32,16 @@ pub struct Record {
     pub sent: u64,
     /// Bytes received by the service.
     pub received: u64,
-    /// Whether the service has closed.
+    /// True if the service has closed.
     pub closed: bool,
-    /// Whether the service has aborted.
+    /// True if the service has aborted.
     pub aborted: bool,
-    /// Whether the peer has closed its stream.
+    /// True if the peer has closed its stream.
     pub peer_closed: bool,
     /// Close reason from the transport.
     pub ended: Option<CloseReason>,
     pub failed: Option<ConnectError>,
-    /// Whether the host was restarted.
+    /// True if the host was restarted.
     pub lost: bool,
     /// Requested timer.
     pub timer: Option<Instant>,
@@ -74,7 +74,10 @@ impl Record {
 
     /// Returns true if the connection does not end by both sides closing.
     pub fn is_broken(&self) -> bool {
-        self.aborted || self.lost || self.failed.is_some() || self.ended.is_some_and(|why| why != CloseReason::Finished)
+        self.aborted
+            || self.lost
+            || self.failed.is_some()
+            || self.ended.is_some_and(|reason| reason != CloseReason::Finished)
     }
 }
 

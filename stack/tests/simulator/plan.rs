@@ -123,16 +123,16 @@ pub struct Bounds {
     pub slices: usize,
     /// Minimum bytes per call: small pieces become small packets at the receiver.
     pub piece: usize,
-    /// Whether ends abort.
+    /// True if ends abort.
     pub aborts: bool,
     /// Which hosts send cookies as servers.
     pub cookies: [bool; 2],
-    /// Whether ends read and write slowly.
+    /// True if ends read and write slowly.
     pub slow: bool,
     pub ipv6: bool,
-    /// Whether both hosts connect.
+    /// True if both hosts connect.
     pub both_connect: bool,
-    /// Whether a client must send first: with a SYN cookie the server keeps no state before.
+    /// True if a client must send first: with a SYN cookie the server keeps no state before.
     pub client_speaks: bool,
 }
 

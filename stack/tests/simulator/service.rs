@@ -460,14 +460,14 @@ impl Service for Actor {
         let mut ledger = self.ledger.borrow_mut();
         let record = ledger.note(conn.n, self.end);
         if !record.aborted {
-            let asked = record.timer.take();
-            assert!(asked.is_some_and(|at| at <= now), "connection {}: timer for {asked:?} at {now:?}", conn.n);
+            let requested = record.timer.take();
+            assert!(requested.is_some_and(|at| at <= now), "connection {}: timer for {requested:?} at {now:?}", conn.n);
         }
         drop(ledger);
         self.act(net, id, conn);
     }
 
-    fn closed(&mut self, net: &mut impl Transport, id: ConnId, mut conn: Conn, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, id: ConnId, mut conn: Conn, reason: CloseReason) {
         assert!(net.peer_addr(id).is_none() && net.received(id) == 0 && net.take(id, 1).is_none());
         // Kept bytes outlive the connection.
         while !conn.held.is_empty() {
@@ -476,8 +476,8 @@ impl Service for Actor {
         let mut ledger = self.ledger.borrow_mut();
         let record = ledger.note(conn.n, self.end);
         assert_eq!(record.ended, None, "connection {}: closed twice", conn.n);
-        record.ended = Some(why);
-        record.events.push(SeenEvent::Ended(why));
+        record.ended = Some(reason);
+        record.events.push(SeenEvent::Ended(reason));
         record.timer = None;
         drop(ledger);
         if self.alone.is_some_and(|(alone, _)| alone == id) {
@@ -488,7 +488,7 @@ impl Service for Actor {
             let mut ledger = self.ledger.borrow_mut();
             let other = ledger.of(m, self.end);
             let (over, closed) = (other.is_finished(), other.closed);
-            if !over && why != CloseReason::Finished {
+            if !over && reason != CloseReason::Finished {
                 let record = ledger.note(m, self.end);
                 record.aborted = true;
                 record.timer = None;
@@ -498,8 +498,8 @@ impl Service for Actor {
                 net.close(partner);
             }
         }
-        let ours = self.ledger.borrow().scenario.connections[conn.n].from == self.end;
-        if ours {
+        let is_client = self.ledger.borrow().scenario.connections[conn.n].from == self.end;
+        if is_client {
             self.under_way -= 1;
             self.connect(net);
         }

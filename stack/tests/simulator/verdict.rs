@@ -89,10 +89,10 @@ fn check_end(ledger: &Ledger, n: usize, end: End) -> Result<(), &'static str> {
             None => {
                 // Only an end that waits for a lost peer without probing it may remain open.
                 let host = scenario.host(end);
-                let asks = host.engine == EngineKind::Native && host.config.keepalive.is_some();
-                let gone = peer.is_broken() || !peer.opened && !scenario.is_lossless();
-                let hangs = own.opened && !own.lost;
-                fault(hangs && (!gone || asks), "open without any progress")
+                let probes = host.engine == EngineKind::Native && host.config.keepalive.is_some();
+                let peer_lost = peer.is_broken() || !peer.opened && !scenario.is_lossless();
+                let is_open = own.opened && !own.lost;
+                fault(is_open && (!peer_lost || probes), "open without any progress")
             }
         },
     }

@@ -63,7 +63,7 @@ struct Segment {
 #[derive(Debug, Default, Clone)]
 struct Half {
     isn: u32,
-    /// Whether SYN-ACKs with several ISNs have been sent, as with cookies: the valid one is unknown.
+    /// True if SYN-ACKs with several ISNs have been sent, as with cookies: the valid one is unknown.
     ambiguous: bool,
     mss: u16,
     scale: Option<u8>,
@@ -78,7 +78,7 @@ struct Half {
 /// Checker of every frame.
 pub struct Wire {
     scenario: Rc<Scenario>,
-    /// Whether the link has no outages.
+    /// True if the link has no outages.
     always_up: bool,
     /// Half connections by source and destination.
     halves: HashMap<(SocketAddr, SocketAddr), Half>,

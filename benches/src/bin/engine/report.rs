@@ -121,26 +121,26 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = vec![format!("{:?}", self.engine).to_lowercase(), format!("{} bytes", self.size)];
-        said.push(if self.software_checksum { "checksums in software" } else { "checksums offloaded" }.to_owned());
+        let mut settings = vec![format!("{:?}", self.engine).to_lowercase(), format!("{} bytes", self.size)];
+        settings.push(if self.software_checksum { "checksums in software" } else { "checksums offloaded" }.to_owned());
         if self.mode == Mode::Stream {
-            said.push(if self.segmentation { "TSO and LRO" } else { "no TSO, no LRO" }.to_owned());
+            settings.push(if self.segmentation { "TSO and LRO" } else { "no TSO, no LRO" }.to_owned());
         }
         if let Some(Agreed { timestamps, window_scale, sack, .. }) = self.agreed {
             let yes = |agreed| if agreed { "" } else { "no " };
-            said.push(format!("{}time stamps", yes(timestamps)));
-            said.push(format!("{}window scale", yes(window_scale.is_some())));
-            said.push(format!("{}SACK", yes(sack)));
+            settings.push(format!("{}time stamps", yes(timestamps)));
+            settings.push(format!("{}window scale", yes(window_scale.is_some())));
+            settings.push(format!("{}SACK", yes(sack)));
         }
         match self.acks {
-            Some(Acks::WithRequest) => said.push("echoes acknowledged by the next request".to_owned()),
-            Some(Acks::Alone) => said.push("echoes acknowledged by segments of their own".to_owned()),
+            Some(Acks::WithRequest) => settings.push("echoes acknowledged by the next request".to_owned()),
+            Some(Acks::Alone) => settings.push("echoes acknowledged by segments of their own".to_owned()),
             None => {}
         }
         if self.writes {
-            said.push("written by the service".to_owned());
+            settings.push("written by the service".to_owned());
         }
-        writeln!(f, "{}\n", said.join(", "))?;
+        writeln!(f, "{}\n", settings.join(", "))?;
         let Some(Idle { connections, first_half, second_half, bytes, packets_held }) = self.idle else {
             return write!(f, "{}", self.costs());
         };

@@ -42,8 +42,7 @@ impl AtDistance for Distance {
 impl Distance {
     /// Returns the medians of comparable rows, figure by figure.
     pub fn new<'a>(transfer_ns: f64, all: impl Iterator<Item = &'a Row>) -> Self {
-        let is_comparable =
-            |one: &Row, other: &Row| (one.way, one.asked, one.depth) == (other.way, other.asked, other.depth);
+        let is_comparable = |a: &Row, b: &Row| (a.way, a.asked, a.depth) == (b.way, b.asked, b.depth);
         let all: Vec<&Row> = all.collect();
         let mut results: Vec<Row> = Vec::new();
         for row in &all {

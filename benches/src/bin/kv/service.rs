@@ -70,10 +70,10 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { depth, keys, size, gets, mget, export, cost: Cost { ns, best_ns, .. } } = self;
-        let asked = if *mget { "MGET".to_owned() } else { format!("{gets} % GET") };
+        let requests = if *mget { "MGET".to_owned() } else { format!("{gets} % GET") };
         write!(
             f,
-            "{ns:.0} ns per request, {best_ns:.0} in the fastest round: {asked}, depth {depth}, {keys} keys, values of \
+            "{ns:.0} ns per request, {best_ns:.0} in the fastest round: {requests}, depth {depth}, {keys} keys, values of \
              {size} bytes"
         )?;
         if *export > 0 { write!(f, ", {export} MB exported") } else { Ok(()) }

@@ -163,8 +163,8 @@ fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<M
 
 /// Returns the available memory in bytes, as estimated by the kernel.
 fn available() -> Option<usize> {
-    let said = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()? << 10)
 }
 

@@ -65,8 +65,8 @@ struct Row {
 fn ways(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
     let kinds = [(1, false), (at_once, false), (at_once, true)];
     kinds.into_iter().flat_map(|(at_once, by_mget)| {
-        let asked = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
-        asked.map(|(workers, whose)| (workers, AccessPattern { at_once, by_mget, whose }))
+        let patterns = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
+        patterns.map(|(workers, whose)| (workers, AccessPattern { at_once, by_mget, whose }))
     })
 }
 

@@ -28,7 +28,7 @@ fn in_state(state: State) -> (Script, Rel, Rel) {
         s.close();
         s.expect(fin(1, 1).any_ack());
     };
-    let (ours, theirs) = match state {
+    let (local, remote) = match state {
         State::Established => (1, 1),
         State::FinWait1 => {
             worker_finishes(&mut s);
@@ -55,7 +55,7 @@ fn in_state(state: State) -> (Script, Rel, Rel) {
         }
     };
     s.expect_no_event();
-    (s, ours, theirs)
+    (s, local, remote)
 }
 
 /// Expects the end of the connection.
@@ -76,8 +76,8 @@ fn rst_at_rcv_nxt_closes_connection() {
     // RFC 5961 §3.2 (2); RFC 9293 §3.10.7.4, second.
     for state in STATES {
         for with_ack in [false, true] {
-            let (mut s, ours, theirs) = in_state(state);
-            s.inject(if with_ack { rst_ack(theirs, ours) } else { rst(theirs) });
+            let (mut s, local, remote) = in_state(state);
+            s.inject(if with_ack { rst_ack(remote, local) } else { rst(remote) });
             s.expect_nothing();
             expect_end(&mut s, state);
         }
@@ -89,9 +89,9 @@ fn rst_elsewhere_in_window_gets_challenge_ack() {
     // RFC 5961 §3.2 (3).
     for state in STATES {
         for offset in [1, 1000, 30_000] {
-            let (mut s, ours, theirs) = in_state(state);
-            s.inject(rst(theirs + offset));
-            s.expect(ack(ours, theirs));
+            let (mut s, local, remote) = in_state(state);
+            s.inject(rst(remote + offset));
+            s.expect(ack(local, remote));
             s.expect_no_event();
         }
     }
@@ -101,10 +101,10 @@ fn rst_elsewhere_in_window_gets_challenge_ack() {
 fn rst_outside_window_is_ignored() {
     // RFC 5961 §3.2 (1).
     for state in STATES {
-        let (mut s, ours, theirs) = in_state(state);
+        let (mut s, local, remote) = in_state(state);
         for offset in [-1, -1000, 100_000, 1 << 31] {
-            s.inject(rst(theirs + offset));
-            s.inject(rst_ack(theirs + offset, ours));
+            s.inject(rst(remote + offset));
+            s.inject(rst_ack(remote + offset, local));
         }
         s.expect_nothing();
         s.expect_no_event();
@@ -141,13 +141,13 @@ fn syn_in_synchronized_state_gets_challenge_ack() {
     // RFC 5961 §4.2; RFC 9293 §3.10.7.4, fourth: for every sequence number.
     for state in STATES {
         for offset in [0, 1, 1000, -1000, 100_000] {
-            let (mut s, ours, theirs) = in_state(state);
-            s.inject(syn(theirs + offset));
-            s.expect(ack(ours, theirs));
+            let (mut s, local, remote) = in_state(state);
+            s.inject(syn(remote + offset));
+            s.expect(ack(local, remote));
             s.expect_no_event();
-            let (mut s, ours, theirs) = in_state(state);
-            s.inject(syn_ack(theirs + offset, ours));
-            s.expect(ack(ours, theirs));
+            let (mut s, local, remote) = in_state(state);
+            s.inject(syn_ack(remote + offset, local));
+            s.expect(ack(local, remote));
             s.expect_no_event();
         }
     }
@@ -229,9 +229,9 @@ fn syn_received_discards_rst_outside_window() {
 fn rst_with_data_or_just_outside_window_is_ignored() {
     // RFC 5961 §3.2 (1).
     for state in STATES {
-        let (mut s, ours, theirs) = in_state(state);
-        let edge = theirs + 65_535;
-        for reset in [rst(edge), rst_ack(edge, ours), rst(theirs - 5).len(10).junk(), rst(theirs - 1).with(FIN)] {
+        let (mut s, local, remote) = in_state(state);
+        let edge = remote + 65_535;
+        for reset in [rst(edge), rst_ack(edge, local), rst(remote - 5).len(10).junk(), rst(remote - 1).with(FIN)] {
             s.inject(reset);
             s.expect_nothing();
         }
@@ -295,9 +295,9 @@ fn unacceptable_ack_resets_half_open_connection() {
 fn ack_of_unsent_data_is_answered_and_its_data_dropped() {
     // RFC 9293 §3.10.7.4, fifth, ESTABLISHED; RFC 5961 §5.2.
     for state in STATES {
-        let (mut s, ours, theirs) = in_state(state);
-        s.inject(ack(theirs, ours + 1));
-        s.expect(ack(ours, theirs));
+        let (mut s, local, remote) = in_state(state);
+        s.inject(ack(remote, local + 1));
+        s.expect(ack(local, remote));
         s.expect_no_event();
     }
     let mut s = Script::accepted(peer());

@@ -164,7 +164,7 @@ fn cookie_expires() {
 
 #[test]
 fn cookie_is_valid_after_flood_ends() {
-    // RFC 4987 §3.6: what was promised in the flood is kept behind it.
+    // RFC 4987 §3.6: a cookie issued during the flood stays valid afterwards.
     let mut s = full(peer());
     cookie(&mut s);
     s.inject(rst(1).port(FILLER));

@@ -30,7 +30,7 @@ pub(super) struct Arm {
     pub log: Rc<RefCell<Log>>,
     app_sender: AppSender<Command>,
     offloads: bool,
-    /// Whether the peer's port receives. Otherwise frames stay in the transmit queue of the worker's port until it is
+    /// True if the peer's port receives. Otherwise frames stay in the transmit queue of the worker's port until it is
     /// full.
     pub receives: bool,
     /// IP packets sent since the last comparison, by the peer's port; `None` for packets other than TCP.

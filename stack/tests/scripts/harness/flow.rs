@@ -81,7 +81,7 @@ pub struct Flow {
     worker_syn: Option<SynInfo>,
     /// Last SYN of the peer, which may belong to no connection.
     last_peer_syn: Option<SynInfo>,
-    /// Whether the worker has sent a segment after its SYN.
+    /// True if the worker has sent a segment after its SYN.
     established: bool,
     /// Highest sequence number that the worker has acknowledged.
     acknowledged: Rel,

@@ -38,7 +38,7 @@ pub struct Script {
     pub(super) pending: VecDeque<Got>,
     /// All segments of the worker.
     pub sent: Vec<Got>,
-    /// Whether the configuration permits request-response mode.
+    /// True if the configuration permits request-response mode.
     pub rr_allowed: bool,
     /// Neighbour requests of the worker.
     pub neighbor_requests: usize,

@@ -61,7 +61,7 @@ pub struct Seg {
     /// Flags that are not compared.
     pub ignored_flags: u8,
     pub seq: Rel,
-    /// Whether `seq` and `ack` are absolute.
+    /// True if `seq` and `ack` are absolute.
     pub absolute: bool,
     pub ack: Want<Rel>,
     pub payload: Payload,

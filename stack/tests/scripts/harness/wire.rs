@@ -186,9 +186,9 @@ pub struct Captured {
     pub options_len: usize,
     pub payload: Vec<u8>,
     pub ecn: u8,
-    /// Whether fragmentation is forbidden: by the DF bit in IPv4, always in IPv6.
+    /// True if fragmentation is forbidden: by the DF bit in IPv4, always in IPv6.
     pub dont_fragment: bool,
-    /// Whether the port segments the payload (TSO).
+    /// True if the port segments the payload (TSO).
     pub tso: bool,
     /// Length of the IP packet in bytes.
     pub ip_len: usize,

@@ -186,12 +186,12 @@ fn neighbor_is_confirmed_in_rr_mode() {
                 s.pass(ms(50));
             }
             // The neighbour has another address, which the worker learns only from a request.
-            let asked = s.neighbor_requests;
+            let before = s.neighbor_requests;
             for _ in 0..4000 {
                 at = exchange(s, at, LEN);
                 s.pass(ms(50));
             }
-            assert!(s.neighbor_requests > asked, "no neighbour request");
+            assert!(s.neighbor_requests > before, "no neighbour request");
         },
     );
 }

@@ -302,7 +302,7 @@ fn packet_shortage_does_not_delay_answers() {
             let at = enter_rr(s);
             s.on_port(6000).handshake();
             s.stop_reading();
-            // One packet holds one of them, not two.
+            // A packet holds one of these segments, not two.
             for n in 0..24 {
                 s.inject(data(1 + 1400 * n, 1400));
             }
@@ -395,8 +395,8 @@ fn service_timer_expires_in_rr_mode() {
                 at = exchange(s, at, LEN);
                 s.pass(RTT);
             }
-            let came = s.expect_timer();
-            assert!(came >= due && came.since(due) < ms(4), "{:?} late", came.since(due));
+            let expired = s.expect_timer();
+            assert!(expired >= due && expired.since(due) < ms(4), "{:?} late", expired.since(due));
             s.on_readable(vec![Command::Timer(Some(ms(5))), Command::Forward]);
             at = exchange(s, at, LEN);
             s.pass(RTT);

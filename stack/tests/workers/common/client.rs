@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 pub struct Outcome {
     pub sent: usize,
     pub received: usize,
-    /// Whether the peer has closed its stream.
+    /// True if the peer has closed its stream.
     pub peer_closed: bool,
-    /// Whether the echo differs from the sent data.
+    /// True if the echo differs from the sent data.
     pub mismatch: bool,
     pub closed: Option<CloseReason>,
     pub failed: Option<ConnectError>,

@@ -178,13 +178,13 @@ fn dhcp_config() -> Config {
 
 fn open<E: Engine<MemoryNic>>(bench: &mut Bench<E>) {
     let (from, to) = ("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:7".parse().unwrap());
-    let ours = [2, 0, 0, 0, 0, 2];
+    let host_mac = [2, 0, 0, 0, 0, 2];
     let syn = TcpRepr { control: TcpControl::Syn, seq_number: TcpSeqNumber(100), ..frames::segment() };
-    let replies = bench.send_and_receive(&frames::tcp(STATION, ours, from, to, syn));
+    let replies = bench.send_and_receive(&frames::tcp(STATION, host_mac, from, to, syn));
     let answer = replies.iter().find(|frame| frame[12..14] == [8, 0]).expect("an answer");
     let number = TcpPacket::new_checked(&answer[34..]).unwrap().seq_number();
     let ack = TcpRepr { seq_number: TcpSeqNumber(101), ack_number: Some(number + 1), ..frames::segment() };
-    bench.send_and_receive(&frames::tcp(STATION, ours, from, to, ack));
+    bench.send_and_receive(&frames::tcp(STATION, host_mac, from, to, ack));
     assert_eq!(bench.host.service().open, 1);
 }
 

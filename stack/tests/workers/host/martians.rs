@@ -53,7 +53,7 @@ fn benches<E: Engine<MemoryNic>>() -> [Bench<E>; 2] {
     })
 }
 
-fn ours(source: IpAddr) -> IpAddr {
+fn own_address(source: IpAddr) -> IpAddr {
     if source.is_ipv4() { FOUR.into() } else { SIX.into() }
 }
 
@@ -97,7 +97,7 @@ fn segments_from_martians_are_dropped<E: Engine<MemoryNic>>() {
         for source in sources() {
             // Port 7 is open. The source port is 7 too, as in the LAND attack, or another port.
             for (from, to) in [(7, 7), (5000, 7), (5000, 9)] {
-                let (from, to) = (SocketAddr::new(source, from), SocketAddr::new(ours(source), to));
+                let (from, to) = (SocketAddr::new(source, from), SocketAddr::new(own_address(source), to));
                 let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
                 let ack = TcpRepr { ack_number: Some(TcpSeqNumber(9)), ..frames::segment() };
                 for frame in [
@@ -117,10 +117,10 @@ fn datagrams_and_pings_from_martians_are_dropped<E: Engine<MemoryNic>>() {
     for mut bench in benches::<E>() {
         for source in sources() {
             for port in [7, 9] {
-                let frame = udp(SocketAddr::new(source, 5000), SocketAddr::new(ours(source), port));
+                let frame = udp(SocketAddr::new(source, 5000), SocketAddr::new(own_address(source), port));
                 expect_dropped(&mut bench, &frame, &format!("UDP {source} {port}"));
             }
-            expect_dropped(&mut bench, &ping(STATION, source, ours(source)), &format!("ping {source}"));
+            expect_dropped(&mut bench, &ping(STATION, source, own_address(source)), &format!("ping {source}"));
         }
     }
 }
@@ -158,7 +158,7 @@ fn peers_are_served_beside_martians<E: Engine<MemoryNic>>() {
             let ip: IpAddr = ip.parse().unwrap();
             let before = bench.sent;
             // Replies to sources behind the gateways go to the gateways.
-            bench.send(&ping(STATION, ip, ours(ip)));
+            bench.send(&ping(STATION, ip, own_address(ip)));
             assert_eq!(bench.sent, before + 1, "{ip}");
         }
     }

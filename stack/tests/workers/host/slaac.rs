@@ -116,7 +116,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     }
 
     fn times_of(&self, message: Message) -> Vec<Instant> {
-        self.messages.iter().filter(|(_, said)| *said == message).map(|(at, _)| *at).collect()
+        self.messages.iter().filter(|(_, sent)| *sent == message).map(|(at, _)| *at).collect()
     }
 }
 
@@ -306,11 +306,11 @@ fn advertised_mtu_bounds_segments() {
         let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
         TcpRepr::parse(&packet, &source, &destination, &Default::default()).unwrap().max_seg_size
     };
-    for (said, expected) in [(1400_u32, 1340), (1279, 1440), (9000, 1440)] {
+    for (mtu, expected) in [(1400_u32, 1340), (1279, 1440), (9000, 1440)] {
         let mut option = vec![5, 1, 0, 0];
-        option.extend_from_slice(&said.to_be_bytes());
+        option.extend_from_slice(&mtu.to_be_bytes());
         let mut bench = Bench::<Native>::configured(1, &advertised(&[&prefix(3600), &option]));
-        assert_eq!(mss(&bench.open(FAR, HOST_MAC).unwrap()), Some(expected), "{said}");
+        assert_eq!(mss(&bench.open(FAR, HOST_MAC).unwrap()), Some(expected), "{mtu}");
     }
 }
 

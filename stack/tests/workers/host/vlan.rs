@@ -62,8 +62,8 @@ fn hosts_of_different_vlans_are_isolated() {
                 // A port without tag offload keeps the tag.
                 continue;
             }
-            let (ours, theirs) = (Config { vlan: a, ..host(1) }, Config { vlan: b, ..server() });
-            let mut net = Net::with(link, 1, &ours, || Client::new(SERVER, 1, 10), &theirs, Echo::default);
+            let (a_config, b_config) = (Config { vlan: a, ..host(1) }, Config { vlan: b, ..server() });
+            let mut net = Net::with(link, 1, &a_config, || Client::new(SERVER, 1, 10), &b_config, Echo::default);
             net.expect("the connection closed", MINUTE, |net| net.a.service().all_finished());
             assert!(net.a.service().outcomes[0].failed.is_some());
             assert!(net.b.drops(DROPPED) >= 3, "every ARP request");

@@ -17,8 +17,8 @@ fn events_keep_their_order<EA: Engine<MemoryNic>, EB: Engine<MemoryNic>>() {
     let client = || Contract::client(remote, CONNECTIONS);
     // The port has packets for every connection with a full send queue.
     let config = |config| Config { tx_buffer: Some(64 << 10), ..config };
-    let (ours, theirs) = (config(host(1)), config(server()));
-    let mut net = Net::<_, _, EA, EB>::start_with(LinkConfig::default(), 1, &ours, client, &theirs, Contract::server);
+    let (a, b) = (config(host(1)), config(server()));
+    let mut net = Net::<_, _, EA, EB>::start_with(LinkConfig::default(), 1, &a, client, &b, Contract::server);
     net.expect("all connections closed", Duration::from_secs(120), |net| {
         net.a.service().is_done(CONNECTIONS) && net.b.service().is_done(CONNECTIONS)
     });

@@ -83,9 +83,9 @@ impl Service for Deferred {
         }
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, ticks: u32, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, ticks: u32, reason: CloseReason) {
         assert_eq!((ticks, net.peer_addr(conn)), (3, None));
-        self.closed.push(why);
+        self.closed.push(reason);
     }
 }
 

@@ -48,8 +48,8 @@ impl Service for Reader {
         net.close(conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }
 
@@ -98,9 +98,9 @@ impl Service for RepeatingClient {
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
-        let came = net.received(conn);
-        net.consume(conn, came);
-        self.answered += came / 64;
+        let received = net.received(conn);
+        net.consume(conn, received);
+        self.answered += received / 64;
         if self.answered < 1000 {
             assert_eq!(net.write(conn, &[1; 64]), 64);
         }
@@ -173,23 +173,27 @@ fn proxy_forwards_data_and_close_both_ways() {
             self.client.start(net);
         }
         fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> bool {
-            let ours = origin != Origin::Accepted;
-            if ours {
+            let is_client = origin != Origin::Accepted;
+            if is_client {
                 self.client.opened(net, conn, origin);
             }
-            ours
+            is_client
         }
-        fn readable(&mut self, net: &mut impl Transport, conn: ConnId, ours: &mut bool) {
-            if *ours { self.client.readable(net, conn, &mut ()) } else { self.echo.readable(net, conn, &mut ()) }
+        fn readable(&mut self, net: &mut impl Transport, conn: ConnId, is_client: &mut bool) {
+            if *is_client { self.client.readable(net, conn, &mut ()) } else { self.echo.readable(net, conn, &mut ()) }
         }
-        fn writable(&mut self, net: &mut impl Transport, conn: ConnId, ours: &mut bool) {
-            if *ours { self.client.writable(net, conn, &mut ()) } else { self.echo.writable(net, conn, &mut ()) }
+        fn writable(&mut self, net: &mut impl Transport, conn: ConnId, is_client: &mut bool) {
+            if *is_client { self.client.writable(net, conn, &mut ()) } else { self.echo.writable(net, conn, &mut ()) }
         }
-        fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, ours: &mut bool) {
-            if *ours { self.client.peer_closed(net, conn, &mut ()) } else { self.echo.peer_closed(net, conn, &mut ()) }
+        fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, is_client: &mut bool) {
+            if *is_client {
+                self.client.peer_closed(net, conn, &mut ())
+            } else {
+                self.echo.peer_closed(net, conn, &mut ())
+            }
         }
-        fn closed(&mut self, net: &mut impl Transport, conn: ConnId, ours: bool, why: CloseReason) {
-            if ours { self.client.closed(net, conn, (), why) } else { self.echo.closed(net, conn, (), why) }
+        fn closed(&mut self, net: &mut impl Transport, conn: ConnId, is_client: bool, reason: CloseReason) {
+            if is_client { self.client.closed(net, conn, (), reason) } else { self.echo.closed(net, conn, (), reason) }
         }
     }
     let a = Config { listen: vec![address("10.0.0.1:9")], ..host(1) };

@@ -347,8 +347,8 @@ impl Service for Reconnector {
         net.close(conn);
     }
 
-    fn closed(&mut self, net: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        assert_eq!(why, CloseReason::Finished);
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        assert_eq!(reason, CloseReason::Finished);
         self.done += 1;
         self.start(net);
     }

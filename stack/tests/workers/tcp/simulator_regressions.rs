@@ -66,8 +66,8 @@ impl Service for LateReader {
         self.ended = true;
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }
 
@@ -123,8 +123,8 @@ impl Service for Aborter {
         net.abort(conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }
 
@@ -173,8 +173,8 @@ impl Service for ReserveWithoutCommit {
         }
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }
 

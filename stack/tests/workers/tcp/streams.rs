@@ -72,16 +72,16 @@ fn stream_is_exact_with_small_mtu<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() 
 }
 
 fn stream_fills_jumbo_frames<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    for (to, asked) in [(SERVER, None), (SERVER6, None), (SERVER, Some(4000))] {
+    for (to, mtu) in [(SERVER, None), (SERVER6, None), (SERVER, Some(4000))] {
         let link = LinkConfig { mtu: 9000, data_room: 9216, ..LinkConfig::default() };
-        let a = Config { mtu: asked, ..host(1) };
+        let a = Config { mtu, ..host(1) };
         let client = || Client::new(to, 2, 300_000);
         let mut net = Both::<A, B>::start_with(link, 1, &a, client, &server(), Echo::default);
         net.link.capture();
         net.expect("every connection closed", MINUTE, |net| net.a.service().all_finished());
         net.a.service().assert_exact();
         let longest = net.link.captured().iter().map(|frame| frame.bytes.len()).max();
-        assert_eq!(longest, Some(14 + usize::from(asked.unwrap_or(9000))));
+        assert_eq!(longest, Some(14 + usize::from(mtu.unwrap_or(9000))));
     }
 }
 

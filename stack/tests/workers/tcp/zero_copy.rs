@@ -80,8 +80,8 @@ impl Service for Sender {
         net.close(conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }
 
@@ -91,8 +91,8 @@ struct Exchange {
     written: Vec<usize>,
     read: Vec<usize>,
     /// Streams recorded at the sender's port, and at the server's.
-    ours: (Stream, Stream),
-    theirs: (Stream, Stream),
+    client: (Stream, Stream),
+    server: (Stream, Stream),
     /// Addresses at which the server's service saw each byte.
     seen: Vec<usize>,
     /// Payload bytes that either side counts as copied.
@@ -142,14 +142,21 @@ fn exchange<E: Engine<Recorder<MemoryNic>>>(
     assert_eq!(client.service().closed, Some(CloseReason::Finished));
     let copied = client.summary().copied_bytes + server.summary().copied_bytes;
     let Sender { written, read, .. } = client.service();
-    let (ours, theirs) = (only(&notes.0.lock().unwrap()), only(&notes.1.lock().unwrap()));
+    let (client_streams, server_streams) = (only(&notes.0.lock().unwrap()), only(&notes.1.lock().unwrap()));
     let seen = server.service().seen[0].1.clone();
-    Exchange { written: written.clone(), read: read.clone(), ours, theirs, seen, copied }
+    Exchange {
+        written: written.clone(),
+        read: read.clone(),
+        client: client_streams,
+        server: server_streams,
+        seen,
+        copied,
+    }
 }
 
 /// Asserts that `exchange` copied nothing.
 fn assert_not_copied(exchange: &Exchange, size: usize, what: &str) {
-    let Exchange { written, read, ours: (back, out), theirs: (received, sent), seen, copied } = exchange;
+    let Exchange { written, read, client: (back, out), server: (received, sent), seen, copied } = exchange;
     for stream in [back, out, received, sent] {
         assert!(
             stream.places.len() == size && stream.places.iter().all(|place| *place != 0),
@@ -203,7 +210,7 @@ fn retransmission_uses_original_memory() {
             let lossy = |seed| Impairments { loss, seed, delay: Duration::from_millis(1), ..Impairments::default() };
             let mut exchanges =
                 (7..30).map(|seed| exchange::<NativeEngine<_>>(&link, lossy(seed), pacing, V4, 300_000, mode));
-            let exchange = exchanges.find(|exchange| exchange.theirs.1.repeated > 0);
+            let exchange = exchanges.find(|exchange| exchange.server.1.repeated > 0);
             let exchange = exchange.unwrap_or_else(|| panic!("{name}, {mode:?}: nothing was lost"));
             assert_not_copied(&exchange, 300_000, &format!("{name}, {mode:?}, paced {pacing}, with losses"));
         }
@@ -221,8 +228,8 @@ fn copying_engine_is_detected() {
         EchoMode::Take(usize::MAX),
     );
     assert!(exchange.copied > 0);
-    assert_ne!(exchange.theirs.0.places, exchange.theirs.1.places);
-    assert_ne!(exchange.written, exchange.ours.1.places);
+    assert_ne!(exchange.server.0.places, exchange.server.1.places);
+    assert_ne!(exchange.written, exchange.client.1.places);
 }
 
 #[test]
