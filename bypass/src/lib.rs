@@ -1,10 +1,13 @@
-//! Past the kernel: frames, shared memory and services, without any knowledge of protocols.
+//! Kernel bypass: network ports, device memory, and the API between applications and workers. Knows no protocols.
 //!
-//! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves. [`memory_nic`] has a port without a
-//!   device, for tests.
-//! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between
-//!   threads. [`Published`]: memory that peers of a device read while it is written; [`RemoteCounters`]: numbers that
-//!   they count with.
+//! | start here | for |
+//! |---|---|
+//! | [`Service`], [`Transport`] | applications, and the operations that workers offer them |
+//! | [`Nic`], [`Packet`] | queue pairs of ports, and frames; [`memory_nic`] is a port without a device, for tests |
+//! | [`Arena`], [`Bytes`] | memory shared by devices and applications, and slices of it |
+//! | [`mailbox`] | queue between threads |
+//! | [`Published`], [`RemoteCounters`] | memory that peers read, and counters that they change, by one-sided operations |
+//! | [`inspect`] | queries to a running worker |
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes. [`inspect`]: a look into a
 //!   worker.
 

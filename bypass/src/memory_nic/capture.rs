@@ -1,24 +1,23 @@
-//! The frames that were sent over a link, for a look afterwards.
+//! Record of the frames sent over a link.
 
 use super::link::End;
 use crate::time::Instant;
 use std::io::{self, Write};
 
-/// A frame as it was sent, before anything happened to it on the way.
+/// Frame as it was sent, before impairments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// When it was sent.
+    /// Time of sending.
     pub at: Instant,
-    /// Who sent it.
+    /// Sending end.
     pub from: End,
-    /// The queue that it was sent to.
+    /// Queue to which the frame was sent.
     pub queue: usize,
-    /// All its bytes, from the Ethernet header on.
+    /// Bytes of the frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
-/// Writes `frames` as a capture file that tcpdump and Wireshark read: libpcap's format with nanoseconds, link
-/// type Ethernet.
+/// Writes `frames` as a capture file for tcpdump and Wireshark: libpcap format with nanoseconds, link type Ethernet.
 pub fn write_pcap(out: &mut impl Write, frames: &[Frame]) -> io::Result<()> {
     const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
     const VERSION: u32 = 4 << 16 | 2;
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_file_has_its_header_and_every_frame() {
+    fn capture_file_has_a_header_and_every_frame() {
         let frame = Frame { at: Instant::from_nanos(3_000_000_007), from: End::A, queue: 0, bytes: vec![0xee; 61] };
         let mut file = Vec::new();
         write_pcap(&mut file, &[frame.clone(), frame]).unwrap();

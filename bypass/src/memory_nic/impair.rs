@@ -1,53 +1,53 @@
-//! What a link does to the frames that cross it.
+//! Impairments of a link.
 
 use crate::time::Duration;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What happens to the frames that one end of a link sends. Nothing, by default.
+/// Impairments of the frames that one end of a link sends. None by default.
 ///
-/// Probabilities are from 0 to 1, and drawn frame by frame from a generator that begins at `seed`: the same
-/// frames sent at the same times meet the same fate. Each queue of an end has a generator and a rate of its own.
+/// Probabilities are from 0 to 1, and drawn per frame from a generator with the seed `seed`: the same frames sent at
+/// the same times have the same outcome. Each queue of an end has its own generator and rate limit.
 ///
-/// A frame goes through it in this order: the path's MTU, `drop_if`, the bounded queue in front of the rate
-/// limit, loss, truncation, corruption, duplication, delay and jitter, reordering.
+/// Impairments apply to a frame in this order: path MTU, `drop_if`, queue of the rate limit, loss, truncation,
+/// corruption, duplication, delay and jitter, reordering.
 #[derive(Clone, Default)]
 pub struct Impairments {
-    /// Where the randomness begins.
+    /// Seed of the random generator.
     pub seed: u64,
-    /// The chance that a frame is lost.
+    /// Probability that a frame is lost.
     pub loss: f64,
-    /// The chance that a frame arrives twice.
+    /// Probability that a frame is duplicated.
     pub duplication: f64,
     /// Frames that are overtaken by later ones.
     pub reordering: Reordering,
-    /// How long every frame takes.
+    /// Delay of every frame.
     pub delay: Duration,
-    /// Up to how much longer, evenly spread. Jitter alone does not reorder.
+    /// Maximum of the additional, uniformly distributed delay. Jitter alone does not reorder.
     pub jitter: Duration,
-    /// The chance that one bit of a frame is inverted: in half of the cases within the first 64 bytes, where the
-    /// headers are, else anywhere. Whoever else holds the frame does not see it.
+    /// Probability that one bit of a frame is inverted: in half of the cases within the first 64 bytes, which contain
+    /// the headers, otherwise anywhere. Other holders of the frame keep the original.
     pub corruption: f64,
-    /// The chance that the end of a frame is cut off, from anywhere behind its first byte.
+    /// Probability that a frame is truncated at a random point behind its first byte.
     pub truncation: f64,
-    /// The speed of the link.
+    /// Rate limit of the link.
     pub rate: Option<Rate>,
-    /// IP packets longer than this many bytes vanish: a path that has a smaller MTU than the link and does not
-    /// say so. A frame that the port was asked to cut counts with the length of what it would be cut into.
+    /// MTU of the path: longer IP packets are lost silently. A frame to be segmented counts with the length of its
+    /// segments.
     pub path_mtu: Option<usize>,
-    /// Frames that are lost for certain.
+    /// Frames that are always lost.
     pub drop_if: Option<DropIf>,
 }
 
-/// How a link lets frames overtake each other.
+/// Reordering of frames.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reordering {
-    /// The chance that a frame is held back.
+    /// Probability that a frame is held back.
     pub chance: f64,
-    /// It goes on behind this many later frames …
+    /// Number of later frames that overtake the frame …
     pub frames: u32,
-    /// … or when it has been held for this long, whichever comes first.
+    /// … unless it has been held for this long.
     pub within: Duration,
 }
 
@@ -57,24 +57,23 @@ impl Default for Reordering {
     }
 }
 
-/// A speed limit with the queue of frames that wait in front of it.
+/// Rate limit, with a queue of waiting frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Bits per second, Ethernet headers counted in, preamble and gaps not.
+    /// Bits per second, including Ethernet headers and excluding preamble and gaps.
     pub bits_per_second: u64,
-    /// A frame that would find more than this many bytes waiting, its own included, is dropped.
+    /// Maximum of waiting bytes, including the frame itself. A frame beyond it is dropped.
     pub queue_bytes: usize,
 }
 
-/// A choice of frames by the bytes of their first segment, the Ethernet header included.
+/// Predicate on the first segment of a frame, Ethernet header included.
 #[derive(Clone)]
 pub struct DropIf(pub(super) Arc<Chosen>);
 
 type Chosen = dyn Fn(&[u8]) -> bool + Send + Sync;
 
 impl DropIf {
-    /// The frames for which `chosen` returns true. It is asked once for each frame, in the order of sending, so it
-    /// may count.
+    /// Creates a predicate from `chosen`, which is called once per frame, in the order of sending, and may count.
     pub fn new(chosen: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
         DropIf(Arc::new(chosen))
     }
@@ -88,7 +87,7 @@ impl fmt::Debug for DropIf {
 
 impl fmt::Debug for Impairments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Only what is not the default: a failing test prints this.
+        // Prints only non-default fields, for the output of failing tests.
         let none = Impairments::default();
         let mut s = f.debug_struct("Impairments");
         s.field("seed", &self.seed);
@@ -127,7 +126,7 @@ impl fmt::Debug for Impairments {
 }
 
 impl Impairments {
-    /// Whether every frame arrives at once and as it was sent.
+    /// Returns whether there is no impairment.
     pub fn is_none(&self) -> bool {
         self.loss <= 0.0
             && self.duplication <= 0.0
@@ -142,37 +141,37 @@ impl Impairments {
     }
 }
 
-/// What a link has done to the frames of one end, over all queues. Frames that crossed it while there was no
-/// impairment are not counted; nor are those that the receiver has not polled for yet.
+/// Counters of impairments of one end's frames, over all queues. Frames that crossed the link without impairments are
+/// not counted, and neither are frames for which the receiver has not polled yet.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ImpairmentStats {
-    /// Frames that came to the impaired link.
+    /// Frames that entered the impaired link.
     pub frames: u64,
-    /// Lost by chance.
+    /// Frames lost at random.
     pub lost: u64,
-    /// Lost because the link was down or nobody was at the other end.
+    /// Frames lost because the link was down or had no receiver.
     pub down: u64,
-    /// Lost because `drop_if` said so.
+    /// Frames lost by `drop_if`.
     pub chosen: u64,
-    /// Lost because they were longer than the path's MTU.
+    /// Frames longer than the path MTU.
     pub too_long: u64,
-    /// Lost because the queue in front of the rate limit was full.
+    /// Frames lost because the queue of the rate limit was full.
     pub queue_full: u64,
-    /// Arrived twice.
+    /// Frames duplicated.
     pub duplicated: u64,
-    /// Held back, to be overtaken.
+    /// Frames held back.
     pub reordered: u64,
-    /// Had a bit inverted.
+    /// Frames with an inverted bit.
     pub corrupted: u64,
-    /// Had the end cut off.
+    /// Frames truncated.
     pub truncated: u64,
-    /// Lost instead of corrupted, or not duplicated, because the sender's pool had no packet for the copy.
+    /// Frames lost instead of corrupted, or not duplicated, because the sender's pool had no packet for the copy.
     pub no_packet: u64,
 }
 
 macro_rules! counters {
     ($($name:ident),*) => {
-        /// [`ImpairmentStats`] that several queues count in.
+        /// [`ImpairmentStats`] shared by several queues.
         #[derive(Default)]
         pub(super) struct Counters {
             $(pub(super) $name: AtomicU64),*
@@ -188,7 +187,7 @@ macro_rules! counters {
 
 counters!(frames, lost, down, chosen, too_long, queue_full, duplicated, reordered, corrupted, truncated, no_packet);
 
-/// Counts `n` more.
+/// Adds `n`.
 pub(super) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }

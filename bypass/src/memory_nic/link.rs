@@ -1,4 +1,4 @@
-//! Two ends of a link in one process, and the handle that a test keeps on it.
+//! Link: two ends in one process, and a handle for the test.
 
 use super::capture::Frame;
 use super::clock::VirtualClock;
@@ -9,17 +9,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One of the two ends of a link.
+/// End of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The first.
+    /// First end.
     A,
-    /// The second.
+    /// Second end.
     B,
 }
 
 impl End {
-    /// The end that this one is linked with.
+    /// Returns the other end.
     pub fn other(self) -> End {
         match self {
             End::A => End::B,
@@ -28,15 +28,15 @@ impl End {
     }
 }
 
-/// Which queue of the receiver a frame goes to.
+/// Selection of the receive queue of a frame.
 #[derive(Clone)]
 pub struct Steering(pub(super) Arc<Choose>);
 
 type Choose = dyn Fn(&[u8]) -> (usize, Option<u32>) + Send + Sync;
 
 impl Steering {
-    /// `choose` is given the first segment of a frame, the Ethernet header included, and returns the number of a
-    /// queue (taken modulo the queues that there are), and what the port reports as the frame's RSS hash.
+    /// Creates a selection from `choose`. It receives the first segment of a frame, Ethernet header included, and
+    /// returns the number of a queue (taken modulo the number of queues) and the RSS hash that the port reports.
     pub fn new(choose: impl Fn(&[u8]) -> (usize, Option<u32>) + Send + Sync + 'static) -> Self {
         Steering(Arc::new(choose))
     }
@@ -48,39 +48,38 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// What a link and its ends are like; the same for both, but for [`tso_from`](Self::tso_from).
+/// Configuration of a link, common to both ends except [`tso_from`](Self::tso_from).
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
-    /// The largest IP packet in bytes. Longer ones are dropped by the sender's queue, unless it was asked to cut
-    /// them and [`tso`](Self::tso) says that it can.
+    /// MTU: longer IP packets are dropped by the sender's queue, unless they are to be segmented within
+    /// [`tso`](Self::tso).
     pub mtu: u16,
-    /// Frames that fit between a sending queue and a receiving one that is not polled.
+    /// Frames that fit between a sending queue and a receiving queue that is not polled.
     pub ring: usize,
-    /// Packets in the pool of each queue. A frame holds one for each segment from allocation until its receiver
-    /// has dropped it, so a link with delay needs as many as it has frames under way.
+    /// Packets in the pool of each queue. A frame occupies one per segment from allocation until its receiver has
+    /// dropped it, so a link with delay needs as many as there are frames in flight.
     pub pool: usize,
-    /// Bytes behind the headroom of a packet.
+    /// Data room of a packet in bytes.
     pub data_room: usize,
-    /// Claim to compute checksums on transmit and to verify them on receive. None is computed, as on a virtio
-    /// link, which never leaves the machine; the receiver's port vouches for those that it should have had. That
-    /// it does not for a frame that the link damaged.
+    /// Whether the port offers checksum offload. No checksum is computed, as on a virtio link, which never leaves the
+    /// machine: the receiver's port reports offloaded checksums as good, unless the link damaged the frame.
     pub checksum_offload: bool,
-    /// Claim to cut TCP payloads of up to this many bytes. They cross the link whole, so the receiver's port
-    /// claims to merge segments (LRO).
+    /// Maximum TCP payload for segmentation offload. Frames cross the link unsegmented, so the receiver's port offers
+    /// LRO.
     pub tso: Option<usize>,
-    /// The only end that cuts, if there is but one: the other sends no large frames and this one receives none.
+    /// The only end with segmentation offload, if only one has it.
     pub tso_from: Option<End>,
-    /// Claim to put VLAN tags into sent frames and to take them from received ones: a tag crosses the link beside its
-    /// frame, which then has no RSS hash.
+    /// Whether the port offers VLAN offload: a tag crosses the link beside its frame, which then has no RSS hash.
     pub vlan: bool,
-    /// Send chains, clones and attached bytes as they are. Without it they are copied into one packet first, as
-    /// on AF_XDP, and [`copied_bytes`](crate::QueueStats::copied_bytes) says how many bytes that were.
+    /// Whether chains, clones and attached bytes are sent as they are. Otherwise they are copied into one packet, as on
+    /// AF_XDP, and counted in [`copied_bytes`](crate::QueueStats::copied_bytes).
     pub multi_segment: bool,
-    /// Where frames go. Those sent on queue *i* arrive on queue *i*, if `None`; otherwise both ends claim RSS.
+    /// Steering of frames to queues. Without it, frames sent on queue *i* arrive on queue *i*; with it, both ends offer
+    /// RSS.
     pub steering: Option<Steering>,
-    /// What happens on the way, in either direction, until [`Link::impair`] changes it.
+    /// Impairments in both directions, until [`Link::impair`] changes them.
     pub impairments: Impairments,
-    /// The time that delays and rates go by. Without impairments nothing reads it, except for captures.
+    /// Clock of delays and rates. Without impairments only captures read it.
     pub clock: VirtualClock,
 }
 
@@ -88,7 +87,7 @@ impl Default for LinkConfig {
     fn default() -> Self {
         LinkConfig {
             mtu: 1500,
-            // Miri takes seconds for a pool of thousands.
+            // Miri needs seconds for a pool of thousands.
             ring: if cfg!(miri) { 128 } else { 1024 },
             pool: if cfg!(miri) { 256 } else { 8192 },
             data_room: 2048,
@@ -104,7 +103,7 @@ impl Default for LinkConfig {
     }
 }
 
-/// A link: the handle by which a test looks at it and disturbs it while its ends are in use, on other threads even.
+/// Handle to a link, by which a test inspects and impairs it while its ends are in use, also on other threads.
 #[derive(Clone)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -119,11 +118,11 @@ struct Shared {
     from_b: Direction,
 }
 
-/// One of the two directions of a link.
+/// Direction of a link.
 pub(super) struct Direction {
     pub(super) counters: Counters,
     impairments: Mutex<Impairments>,
-    /// Changes with the impairments, so that receivers need not look at them for each burst.
+    /// Version of the impairments, so that receivers need not lock them for each burst.
     version: AtomicU64,
 }
 
@@ -136,7 +135,7 @@ impl Direction {
         }
     }
 
-    /// The impairments with their version, if that is not `known`.
+    /// Returns the impairments and their version, unless it is `known`.
     #[inline]
     pub(super) fn impairments_after(&self, known: u64) -> Option<(Impairments, u64)> {
         if self.version.load(Ordering::Acquire) == known {
@@ -147,8 +146,8 @@ impl Direction {
     }
 }
 
-/// The rings of one direction: those that each queue of the sender fills, and those that each of the receiver empties.
-/// One leads from each queue to that of the same number; with steering, one to every queue.
+/// Creates the rings of one direction, as the sending sides of each sending queue and the receiving sides of each
+/// receiving queue. A ring connects queues of the same number; with steering, each pair of queues.
 fn rings(config: &LinkConfig, queues: usize) -> (Vec<Vec<Sender>>, Vec<Vec<Receiver>>) {
     let mut senders: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
     let mut receivers: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
@@ -164,13 +163,13 @@ fn rings(config: &LinkConfig, queues: usize) -> (Vec<Vec<Sender>>, Vec<Vec<Recei
     (senders, receivers)
 }
 
-/// The locks here guard plain values, which are whole after a panic too.
+/// Locks a value that is consistent even after a panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {
-    /// A link with one queue at each end: end A, then end B.
+    /// Creates a link with one queue at each end. Returns end A and end B.
     ///
     /// # Panics
     /// As [`with_queues`](Self::with_queues).
@@ -179,12 +178,12 @@ impl Link {
         (a.remove(0), b.remove(0))
     }
 
-    /// A link with `queues` queues at each end, each with a pool of its own: end A's, then end B's.
+    /// Creates a link with `queues` queues at each end, each with its own pool. Returns the queues of end A and end B.
     ///
     /// # Panics
-    /// If there are no queues, or no packets in a pool or a ring; if more memory is asked for than there can be;
-    /// without `multi_segment`, if a packet has not the room for a frame; with `tso`, if `multi_segment` or
-    /// `checksum_offload` is missing, without which no port cuts segments.
+    /// If there are no queues, or no packets in a pool or a ring; if the memory exceeds the address space; without
+    /// `multi_segment`, if a packet has no room for a frame; with `tso`, if `multi_segment` or `checksum_offload` is
+    /// missing, without which no port segments.
     pub fn with_queues(config: LinkConfig, queues: usize) -> (Vec<MemoryNic>, Vec<MemoryNic>) {
         assert!(queues > 0, "a link needs a queue at each end");
         assert!(config.ring > 0, "a link's ring needs room for a frame");
@@ -196,7 +195,7 @@ impl Link {
         );
         assert!(
             config.tso.is_none() || (config.multi_segment && config.checksum_offload),
-            "a link that cuts segments must take chains and compute checksums"
+            "segmentation requires multi_segment and checksum_offload"
         );
         let link = Link {
             shared: Arc::new(Shared {
@@ -219,18 +218,18 @@ impl Link {
         (end(End::A, from_a, to_a), end(End::B, from_b, to_b))
     }
 
-    /// What it was made as.
+    /// Returns the configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.shared.config
     }
 
-    /// The time that it goes by.
+    /// Returns the clock.
     pub fn clock(&self) -> &VirtualClock {
         &self.shared.config.clock
     }
 
-    /// Does this from now on to the frames that `from` sends. Frames that the receiver has polled for, and that are
-    /// still under way, stay so.
+    /// Sets the impairments of frames that `from` sends. Frames in flight for which the receiver has polled are
+    /// unaffected.
     pub fn impair(&self, from: End, impairments: Impairments) {
         let direction = self.from(from);
         let mut current = locked(&direction.impairments);
@@ -238,23 +237,22 @@ impl Link {
         direction.version.fetch_add(1, Ordering::Release);
     }
 
-    /// What was done so far to the frames that `from` sent.
+    /// Returns the counters of impairments of frames that `from` sent.
     pub fn impaired(&self, from: End) -> ImpairmentStats {
         self.from(from).counters.stats()
     }
 
-    /// Takes the link down, which loses the frames that are sent meanwhile, or up again. Frames already under way
-    /// arrive.
+    /// Sets the state of the link. Frames that are sent while it is down are lost; frames in flight arrive.
     pub fn set_up(&self, up: bool) {
         self.shared.up.store(up, Ordering::Relaxed);
     }
 
-    /// Begins to keep a copy of every frame that is sent. For tests: it takes a lock and allocates.
+    /// Starts to record every frame that is sent. For tests: recording takes a lock and allocates.
     pub fn capture(&self) {
         self.shared.capturing.store(true, Ordering::Relaxed);
     }
 
-    /// The frames kept since [`capture`](Self::capture) or the last call of this, in the order of sending.
+    /// Returns the frames recorded since [`capture`](Self::capture) or the last call, in the order of sending.
     pub fn captured(&self) -> Vec<Frame> {
         std::mem::take(&mut locked(&self.shared.captured))
     }

@@ -1,8 +1,8 @@
-//! The memory NIC: two ends of a link in one process, without DPDK, without root, and as bad as a test needs it.
+//! In-memory NIC: a link between two ends in one process, without DPDK and root, with impairments for tests.
 //!
-//! A frame that one end sends is received by the other, as it is and at once, or lost, late, twice, out of order or
-//! damaged, as [`Impairments`] say. Nothing here reads a clock or the system's randomness: a test moves a
-//! [`VirtualClock`], and what happened once happens again.
+//! A frame that one end sends is received by the other: unchanged and at once, or lost, delayed, duplicated, reordered
+//! or damaged, according to [`Impairments`]. The module reads neither a clock nor the system's random generator. A test
+//! advances a [`VirtualClock`], so every run is reproducible.
 //!
 //! ```
 //! use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig};
@@ -19,7 +19,7 @@
 //!
 //! let mut received = Vec::with_capacity(32);
 //! assert_eq!(b.rx_burst(&mut received), 0);
-//! link.clock().advance_to(b.next_arrival().expect("a frame is under way"));
+//! link.clock().advance_to(b.next_arrival().expect("a frame is in flight"));
 //! assert_eq!(b.rx_burst(&mut received), 1);
 //! ```
 

@@ -1,4 +1,4 @@
-//! One queue pair of one end of a link.
+//! Queue pair of one end of a link.
 
 use super::capture::Frame;
 use super::link::{Direction, End, Link, LinkConfig};
@@ -12,24 +12,24 @@ use crate::{BURST, Bytes, Capabilities, ChecksumOffload, MacAddr, Nic, Packet, Q
 use std::fmt;
 use std::ops::Range;
 
-/// Ethernet header and one VLAN tag: what a frame has beside its IP packet.
+/// Length of an Ethernet header and one VLAN tag.
 const FRAME_OVERHEAD: usize = 18;
 
 impl LinkConfig {
-    /// The largest TCP payload that `end` cuts.
+    /// Returns the maximum TCP payload that `end` segments.
     fn tso_of(&self, end: End) -> Option<usize> {
         self.tso.filter(|_| self.tso_from.is_none_or(|only| only == end))
     }
 
-    /// The longest frame.
+    /// Returns the maximum length of a frame.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + FRAME_OVERHEAD
     }
 }
 
-/// One queue pair of one end of a [`Link`]: a port without a device.
+/// Queue pair of one end of a [`Link`]: a port without a device.
 ///
-/// A frame crosses the link without being copied; it stays in the sender's pool until the receiver drops it.
+/// A frame crosses the link without a copy. It stays in the sender's pool until the receiver drops it.
 pub struct MemoryNic {
     link: Link,
     end: End,
@@ -37,17 +37,17 @@ pub struct MemoryNic {
     pool: PoolHandle,
     capabilities: Capabilities,
     wire: Wire,
-    /// Of the impairments that `wire` has.
+    /// Version of the impairments of `wire`.
     version: u64,
-    /// To the queue of the same number at the other end, or with steering to each of them.
+    /// Ring to the queue of the same number at the other end; with steering, to every queue.
     senders: Vec<Sender>,
-    /// From there in the same way.
+    /// Rings from the other end, in the same order.
     receivers: Vec<Receiver>,
-    /// The receiver that comes first, if there are several.
+    /// Ring to receive from first.
     turn: usize,
-    /// Frames between the ring and the wire.
+    /// Frames between the rings and this end.
     entering: Vec<MemoryPacket>,
-    /// The longest frame that is not cut.
+    /// Maximum length of a frame that is not segmented.
     longest: usize,
     stats: QueueStats,
 }
@@ -64,7 +64,7 @@ impl MemoryNic {
             mtu: config.mtu,
             headroom: HEADROOM,
             data_room: config.data_room,
-            // What was sent stays in the pool while it is in the ring, or with a peer that has as much for itself.
+            // Sent frames occupy the pool while they are in the ring, or with a peer that holds as many.
             pool: config.pool - config.ring.min(config.pool / 2),
             rx_checksum: checksum,
             tx_checksum: checksum,
@@ -93,29 +93,29 @@ impl MemoryNic {
         }
     }
 
-    /// The link that this is an end of.
+    /// Returns the link.
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Which end of it.
+    /// Returns the end of the link to which this queue pair belongs.
     pub fn end(&self) -> End {
         self.end
     }
 
-    /// Packets in this queue's pool, free or not.
+    /// Returns the number of packets in this queue's pool, free or not.
     pub fn pool_capacity(&self) -> usize {
         self.pool.capacity()
     }
 
-    /// Packets that are free. All of them, once everything that was allocated, attached, cloned or sent here has
-    /// been dropped; while other threads are doing so, a few less than there will be.
+    /// Returns the number of free packets. All are free once everything allocated, attached, cloned or sent here has
+    /// been dropped. During concurrent drops the result may be too low.
     pub fn pool_available(&self) -> usize {
         self.pool.available()
     }
 
-    /// When the next frame arrives, or has arrived: where a simulation can move its clock to. `None` when none is
-    /// under way.
+    /// Returns the next arrival time, to which a simulation can advance its clock. Returns `None` if no frame is in
+    /// flight.
     pub fn next_arrival(&mut self) -> Option<Instant> {
         self.follow_impairments();
         if self.wire.is_transparent() {
@@ -126,7 +126,7 @@ impl MemoryNic {
         self.wire.next_arrival()
     }
 
-    /// What the link has done to the frames on their way to this end.
+    /// Returns the counters of impairments of frames to this end.
     pub fn impaired(&self) -> ImpairmentStats {
         self.incoming().counters.stats()
     }
@@ -145,14 +145,14 @@ impl MemoryNic {
         }
     }
 
-    /// Appends up to `most` of the frames that the sender has handed over to `into`.
+    /// Appends up to `most` frames that have been sent to `into`.
     #[inline]
     fn pop(&mut self, into: &mut Vec<MemoryPacket>, most: usize) {
         if let [ring] = &mut self.receivers[..] {
             ring.pop(into, most);
             return;
         }
-        // Each comes first in turn, so that none waits for ever.
+        // Each ring is first in turn, which prevents starvation.
         self.turn = (self.turn + 1) % self.receivers.len();
         let (later, first) = self.receivers.split_at_mut(self.turn);
         let mut left = most;
@@ -161,11 +161,11 @@ impl MemoryNic {
         }
     }
 
-    /// Puts the frames that the sender has handed over onto the wire.
+    /// Moves frames that have been sent onto the wire.
     fn enter_wire(&mut self) {
         let incoming = self.link.from(self.end.other());
         for ring in &mut self.receivers {
-            // No more than one ring of them: a sender on another thread may be as fast as this.
+            // At most one ring of frames: a sender on another thread may be as fast as this loop.
             for _ in 0..self.link.config().ring.div_ceil(BURST) {
                 if ring.pop(&mut self.entering, BURST) == 0 {
                     break;
@@ -175,19 +175,19 @@ impl MemoryNic {
         }
     }
 
-    /// How long a frame may be that asks for what `packet` does, if the port can do that. None may be empty.
+    /// Returns the maximum length of a frame with the offloads of `packet`, or `None` if the port does not offer them.
     fn lengths(&self, packet: &MemoryPacket) -> Range<usize> {
         let port = packet.port();
-        if !port.asks() {
+        if !port.has_request() {
             return 1..self.longest + 1;
         }
         let can = &self.capabilities;
         let Some((l2_len, l3_and_l4)) = port.headers() else { return Range::default() };
-        if port.asks_checksum() && !can.tx_checksum.tcp {
+        if port.requests_checksum() && !can.tx_checksum.tcp {
             return Range::default();
         }
         let headers = (l2_len + l3_and_l4).max(1);
-        match (port.cut(), can.tso) {
+        match (port.segment_payload(), can.tso) {
             (None, _) => headers..self.longest + 1,
             (Some(segment), Some(most)) if segment > 0 && l3_and_l4 + usize::from(segment) <= usize::from(can.mtu) => {
                 headers..headers.saturating_add(most).saturating_add(1)
@@ -196,7 +196,7 @@ impl MemoryNic {
         }
     }
 
-    /// The first frames of `frames` that can go to one queue, as they are and all at once, made ready.
+    /// Returns the first frames of `frames` that can be sent to one queue unchanged and at once.
     #[inline]
     fn ready(&mut self, frames: &mut [MemoryPacket], now: Instant) -> Run {
         if self.capabilities.rss || !self.capabilities.multi_segment_tx {
@@ -205,11 +205,11 @@ impl MemoryNic {
         let room = self.senders[0].room(frames.len());
         let end = if frames.len() > room { RunEnd::Full } else { RunEnd::AllReady };
         let mut run = Run { sender: 0, frames: room, bytes: 0, end };
-        // The frames of a burst ask for the same, mostly.
-        let (mut asked, mut lengths) = (frames[0].port().asked(), self.lengths(&frames[0]));
+        // Frames of a burst usually request the same offloads.
+        let (mut asked, mut lengths) = (frames[0].port().requests(), self.lengths(&frames[0]));
         for (at, frame) in frames[..run.frames].iter_mut().enumerate() {
-            if frame.port().asked() != asked {
-                (asked, lengths) = (frame.port().asked(), self.lengths(frame));
+            if frame.port().requests() != asked {
+                (asked, lengths) = (frame.port().requests(), self.lengths(frame));
             }
             let len = frame.len();
             if !lengths.contains(&len) {
@@ -223,7 +223,7 @@ impl MemoryNic {
         run
     }
 
-    /// A run of the one frame, or of none, to whichever queue it goes.
+    /// Returns a run of the single frame, or of none, to its queue.
     fn ready_one(&mut self, frame: &mut MemoryPacket, now: Instant) -> Run {
         let none = |end| Run { sender: 0, frames: 0, bytes: 0, end };
         if !self.lengths(frame).contains(&frame.len()) {
@@ -244,7 +244,7 @@ impl MemoryNic {
         Run { sender, frames: 1, bytes: frame.len() as u64, end: RunEnd::AllReady }
     }
 
-    /// Hands the frames of `run`, the first of `from`, over.
+    /// Sends the frames of `run`, the first of `from`.
     #[inline]
     fn hand_over(&mut self, from: &mut Vec<MemoryPacket>, run: &Run, now: Instant) {
         if !self.link.is_up() || self.senders[run.sender].is_abandoned() {
@@ -271,7 +271,7 @@ impl MemoryNic {
         self.link.keep(frames.iter().map(frame).collect());
     }
 
-    /// Puts a copy of `packet` in one packet of this pool in its place; `false` when the pool is empty.
+    /// Replaces `packet` by a copy in one packet of this pool. Returns `false` if the pool is empty.
     fn make_exclusive(&mut self, packet: &mut MemoryPacket) -> bool {
         let Some(copy) = packet.copy(Some(&self.pool)) else {
             self.stats.pool_empty += 1;
@@ -283,26 +283,26 @@ impl MemoryNic {
     }
 }
 
-/// Frames that go to one queue at once.
+/// Frames that are sent to one queue at once.
 struct Run {
-    /// Which of the senders it has.
+    /// Index of the ring.
     sender: usize,
-    /// How many of them.
+    /// Number of frames.
     frames: usize,
-    /// Bytes in them.
+    /// Length of the frames.
     bytes: u64,
     end: RunEnd,
 }
 
-/// Why a run is no longer.
+/// Reason why a run ended.
 enum RunEnd {
-    /// The next has not been looked at, if there is one.
+    /// The next frame, if any, has not been examined.
     AllReady,
-    /// There is no room for the next.
+    /// There is no room for the next frame.
     Full,
-    /// The next can go as a copy only.
+    /// The next frame must be copied.
     Copy,
-    /// The next can never go.
+    /// The next frame can never be sent.
     Never,
 }
 

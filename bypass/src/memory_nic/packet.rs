@@ -1,4 +1,4 @@
-//! The packet of the memory NIC.
+//! Packet of the in-memory NIC.
 
 mod operations;
 mod port;
@@ -12,28 +12,28 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Segments in one frame at most, as in DPDK (`RTE_MBUF_MAX_NB_SEGS`).
+/// Maximum number of segments in a frame, as in DPDK (`RTE_MBUF_MAX_NB_SEGS`).
 const MAX_SEGMENTS: u32 = u16::MAX as u32;
-/// Bytes in one frame at most, as in DPDK, whose packet length has 32 bits.
+/// Maximum length of a frame, as in DPDK, whose packet length has 32 bits.
 pub(super) const MAX_LEN: usize = u32::MAX as usize;
 
-/// What a segment shows of the memory behind it. It belongs to the packet that the segment is part of.
+/// Description of a segment's data. It belongs to the packet of the segment.
 pub(super) struct View {
     data: NonNull<u8>,
     data_len: u32,
-    /// The length of the whole packet, in its first segment.
+    /// Length of the packet. Valid in its first segment.
     pkt_len: u32,
-    /// The place whose buffer the data lie in, of which the segment has one hold: its own, or another's that it clones.
-    /// `None` when they are those of [`Rest::attached`].
+    /// Slot whose buffer contains the data. The segment holds a reference to it: its own slot, or that of a cloned
+    /// segment. `None` if the data are [`Rest::attached`].
     buffer: Option<NonNull<Slot>>,
     next: Option<NonNull<Slot>>,
-    /// What follows is kept in the first segment of a packet, for all of it.
+    /// Offloads and receive metadata of the packet. Valid in its first segment.
     port: Port,
     sent_at: Instant,
 }
 
 impl View {
-    /// No bytes yet, at `data` in the buffer of `slot`.
+    /// Creates an empty view at `data` in the buffer of `slot`.
     #[inline]
     pub(super) fn empty(slot: NonNull<Slot>, data: NonNull<u8>) -> View {
         View {
@@ -48,25 +48,26 @@ impl View {
     }
 }
 
-/// What most segments do not need. Nobody resets it: each field says when it counts. All zero is a value of it.
+/// Fields that few segments use. They are never reset: each field documents when it is valid. All zeros are a valid
+/// value.
 pub(super) struct Rest {
-    /// The last segment of the packet that begins with this one, if it is not the only one.
+    /// Last segment of the packet. Valid in the first of several segments.
     last: Option<NonNull<Slot>>,
-    /// How many segments follow the first, in the first of several.
+    /// Number of segments behind the first. Valid in the first of several segments.
     more: u32,
-    /// The RSS hash, or the VLAN tag that is beside the frame, in the first segment of a packet that has one.
+    /// RSS hash, or VLAN tag beside the frame. Valid in the first segment of a packet that has one.
     hash_or_tag: u32,
-    /// Where the data lie, in a segment without a buffer. They are dropped with the segment.
+    /// Data of a segment without a buffer, dropped with the segment.
     attached: MaybeUninit<Bytes>,
 }
 
-/// A frame in the pool of a [`MemoryNic`](super::MemoryNic), or a part of one.
+/// Frame in the pool of a [`MemoryNic`](super::MemoryNic), or a part of one.
 ///
-/// It behaves as an mbuf does: a clone is another packet of the same pool over the same buffer, a buffer goes
-/// back to its pool when the last packet or [`Bytes`] over it goes, and a frame that was sent stays in the
-/// sender's pool until the receiver has dropped it.
+/// It behaves as an mbuf: a clone is another packet of the same pool over the same buffer, a buffer returns to its pool
+/// when the last packet or [`Bytes`] over it is dropped, and a sent frame stays in the sender's pool until the receiver
+/// has dropped it.
 ///
-/// Bytes that were sent are never written again while the sender or anybody else holds on to them:
+/// Sent bytes are not written while the sender or anyone else holds a reference to them:
 ///
 /// ```
 /// use linerate_bypass::memory_nic::{Link, LinkConfig};
@@ -89,18 +90,18 @@ pub struct MemoryPacket {
     head: NonNull<Slot>,
 }
 
-// SAFETY: a packet owns the views of its segments; what it shares with other threads, the buffers, is only read
-// while shared, and their holders are counted atomically.
+// SAFETY: a packet owns the views of its segments. Buffers, which are shared with other threads, are only read while
+// shared, and their references are counted atomically.
 unsafe impl Send for MemoryPacket {}
 
 impl MemoryPacket {
-    /// A packet around a place that was just taken.
+    /// Creates a packet from a slot that was just taken.
     #[inline]
     pub(super) fn take(pool: &PoolHandle) -> Option<MemoryPacket> {
         pool.take().map(|head| MemoryPacket { head })
     }
 
-    /// A packet around `bytes`, of which there are no more than [`MAX_LEN`].
+    /// Creates a packet around `bytes`, at most [`MAX_LEN`].
     pub(super) fn attach(pool: &PoolHandle, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
         let Some(mut packet) = MemoryPacket::take(pool) else { return Err(bytes) };
         let head = packet.head_mut();
@@ -114,35 +115,36 @@ impl MemoryPacket {
 
     #[inline]
     fn view(&self, segment: NonNull<Slot>) -> &View {
-        // SAFETY: `segment` is one of this packet's, so the place is taken and its view is ours alone; `&self`
-        // keeps it from being written meanwhile.
+        // SAFETY: `segment` belongs to this packet, so its slot is taken and its view is exclusive to the packet;
+        // `&self` prevents writes meanwhile.
         unsafe { &*segment.as_ref().view.get() }
     }
 
     #[inline]
     fn view_mut(&mut self, segment: NonNull<Slot>) -> &mut View {
-        // SAFETY: as in `view`, and `&mut self` keeps it from being read or written by another call meanwhile.
+        // SAFETY: as in `view`; `&mut self` prevents other accesses meanwhile.
         unsafe { &mut *segment.as_ref().view.get() }
     }
 
-    /// The rest of a segment.
+    /// Returns the rest of a segment.
     #[inline]
     fn rest(&self, segment: NonNull<Slot>) -> &Rest {
-        // SAFETY: as in `view`; memory that no packet has written yet is zero, which is a value of `Rest`.
+        // SAFETY: as in `view`. Memory that no packet has written is zero, which is a valid `Rest`.
         unsafe { &*segment.as_ref().rest.get() }
     }
 
-    /// The rest of the first segment, to be written.
+    /// Returns the rest of the first segment for modification.
     #[inline]
     fn rest_mut(&mut self) -> &mut Rest {
         // SAFETY: as in `view_mut` and `rest`.
         unsafe { &mut *self.head.as_ref().rest.get() }
     }
 
-    /// The bytes that were attached to a segment, which has no buffer.
+    /// Returns the bytes attached to a segment without a buffer.
     fn attached(&self, segment: NonNull<Slot>) -> &Bytes {
         debug_assert!(self.view(segment).buffer.is_none());
-        // SAFETY: a segment without a buffer was made by `attach`, or is a clone of such a one, and they write this.
+        // SAFETY: a segment without a buffer was created by `attach`, or by cloning such a segment, and both write
+        // this.
         unsafe { self.rest(segment).attached.assume_init_ref() }
     }
 
@@ -151,7 +153,7 @@ impl MemoryPacket {
         self.view(self.head)
     }
 
-    /// The last segment, and how many follow the first.
+    /// Returns the last segment and the number of segments behind the first.
     #[inline]
     fn end(&self) -> (NonNull<Slot>, u32) {
         match self.head().next {
@@ -163,7 +165,7 @@ impl MemoryPacket {
         }
     }
 
-    /// The last segment.
+    /// Returns the last segment.
     #[inline]
     fn last(&self) -> NonNull<Slot> {
         self.end().0
@@ -174,24 +176,24 @@ impl MemoryPacket {
         self.view_mut(self.head)
     }
 
-    /// The buffer behind a segment if this packet is its only holder, from its start to its end.
+    /// Returns the bounds of the segment's buffer if the segment's reference is the only one.
     #[inline]
     fn sole_buffer(&self, segment: NonNull<Slot>) -> Option<Range<NonNull<u8>>> {
-        // Bytes that were attached do not say whether they are shared, and may be anything, a static even.
+        // Attached bytes do not reveal whether they are shared, and may be of any kind, for example static.
         let slot = self.view(segment).buffer?;
-        // SAFETY: the segment's hold keeps the slot taken.
-        let is_sole = unsafe { slot.as_ref() }.holders.is_sole();
+        // SAFETY: the segment's reference keeps the slot taken.
+        let is_sole = unsafe { slot.as_ref() }.refs.is_sole();
         // SAFETY: as above.
         is_sole.then(|| unsafe { Slot::buffer(slot)..Slot::buffer_end(slot) })
     }
 
-    /// The bytes of a segment, to be written, if nobody else holds them.
+    /// Returns the data of a segment for modification, if they are exclusive.
     #[inline]
     fn segment_mut(&mut self, segment: NonNull<Slot>) -> Option<&mut [u8]> {
         self.sole_buffer(segment)?;
         let view = self.view_mut(segment);
-        // SAFETY: the view lies within the buffer, which has no other holder, nor can it get one while `self` is
-        // borrowed.
+        // SAFETY: the view lies within the buffer. The buffer has no other reference, and none can be added while
+        // `self` is borrowed.
         Some(unsafe { std::slice::from_raw_parts_mut(view.data.as_ptr(), view.data_len as usize) })
     }
 
@@ -200,14 +202,14 @@ impl MemoryPacket {
         std::iter::successors(Some(self.head), |segment| self.view(*segment).next)
     }
 
-    /// Ends one segment, which belongs to no packet any more.
+    /// Frees a segment that no longer belongs to a packet.
     ///
     /// # Safety
-    /// `segment` was a segment of a packet, owned by the caller, and is not used again.
+    /// `segment` was a segment of a packet, the caller owns it, and it is not used afterwards.
     unsafe fn free_segment(segment: NonNull<Slot>) {
-        // SAFETY: the caller owns the view, and nobody uses it hereafter.
+        // SAFETY: the caller owns the view, which is not used afterwards.
         match unsafe { (*segment.as_ref().view.get()).buffer } {
-            // SAFETY: the segment's hold on the buffer, its own or another's.
+            // SAFETY: releases the segment's reference to its buffer.
             Some(slot) => unsafe {
                 Slot::release(slot);
                 if slot != segment {
@@ -215,18 +217,18 @@ impl MemoryPacket {
                 }
             },
             None => {
-                // SAFETY: there is no buffer, so there are attached bytes, which nobody uses hereafter.
+                // SAFETY: there is no buffer, so there are attached bytes, which are not used afterwards.
                 drop(unsafe { (*segment.as_ref().rest.get()).attached.assume_init_read() });
-                // SAFETY: nobody else can hold the buffer of a place that was never written to.
+                // SAFETY: the buffer of the slot was never used, so there is no other reference.
                 unsafe { Slot::release(segment) };
             }
         }
     }
 
-    /// Ends all segments.
+    /// Frees all segments.
     ///
     /// # Safety
-    /// The packet is not used again.
+    /// The packet is not used afterwards.
     #[inline(never)]
     unsafe fn free_segments(&mut self) {
         let mut next = Some(self.head);
@@ -237,16 +239,16 @@ impl MemoryPacket {
         }
     }
 
-    /// Another packet over the bytes of one segment.
+    /// Creates another packet over the bytes of one segment.
     fn clone_segment(&self, segment: NonNull<Slot>) -> Option<MemoryPacket> {
         // SAFETY: the segment keeps its pool alive.
         let head = unsafe { Pool::take(segment.as_ref().pool) }?;
         let mut clone = MemoryPacket { head };
         let view = self.view(segment);
         match view.buffer {
-            // The clone's own buffer stays unused: its one hold goes back with its place, in `free_segment`.
-            // SAFETY: held by `segment`.
-            Some(slot) => unsafe { slot.as_ref() }.holders.share(),
+            // The clone's own buffer stays unused: `free_segment` releases its only reference with the slot.
+            // SAFETY: `segment` holds a reference.
+            Some(slot) => unsafe { slot.as_ref() }.refs.share(),
             None => _ = clone.rest_mut().attached.write(self.attached(segment).clone()),
         }
         let copy = clone.head_mut();
@@ -257,19 +259,18 @@ impl MemoryPacket {
         Some(clone)
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub(super) fn segment_count(&self) -> usize {
         1 + self.end().1 as usize
     }
 
-    /// Whether this is one segment in a buffer that nobody else holds.
+    /// Returns whether the packet is one segment in an exclusive buffer.
     #[inline]
     pub(super) fn is_exclusive(&self) -> bool {
         self.head().next.is_none() && self.sole_buffer(self.head).is_some()
     }
 
-    /// The same frame with bytes of its own, in as few fresh packets of `pool` as it needs; of its own pool, if
-    /// there is none given.
+    /// Copies the frame to as few fresh packets of `pool` as it needs, or of its own pool.
     pub(super) fn copy(&self, pool: Option<&PoolHandle>) -> Option<MemoryPacket> {
         let take = || match pool {
             Some(pool) => MemoryPacket::take(pool),
@@ -293,7 +294,7 @@ impl MemoryPacket {
         Some(copy)
     }
 
-    /// Bytes that can be appended.
+    /// Returns the tailroom.
     fn tailroom(&self) -> usize {
         let last = self.last();
         let view = self.view(last);
@@ -301,8 +302,8 @@ impl MemoryPacket {
         self.sole_buffer(last).map_or(0, |buffer| buffer.end.addr().get() - end)
     }
 
-    /// Inverts the bit `bit` of the frame, counted from the most significant of the first byte. `false` when that
-    /// byte is shared, or there is none.
+    /// Inverts bit `bit` of the frame, counted from the most significant bit of the first byte. Returns `false` if the
+    /// byte is shared or does not exist.
     pub(super) fn flip(&mut self, bit: usize) -> bool {
         let mut at = bit / 8;
         let mut segment = Some(self.head);
@@ -319,7 +320,7 @@ impl MemoryPacket {
         false
     }
 
-    /// Keeps the first `len` bytes, of which there must be one at least.
+    /// Keeps the first `len` bytes, at least 1.
     pub(super) fn truncate(&mut self, len: usize) {
         while self.len() > len {
             let last = self.last();
@@ -345,11 +346,11 @@ impl MemoryPacket {
         let rest = self.rest_mut();
         rest.last = Some(before);
         rest.more -= 1;
-        // SAFETY: it was a segment of this packet and was taken out of it just now.
+        // SAFETY: it was a segment of this packet, and has just been removed.
         unsafe { MemoryPacket::free_segment(last) };
     }
 
-    /// Takes over what is said about a frame, other than its bytes.
+    /// Copies the metadata of a frame.
     fn inherit(&mut self, from: &MemoryPacket) {
         let (view, hash_or_tag) = (from.head(), from.rest(from.head).hash_or_tag);
         let head = self.head_mut();
@@ -358,7 +359,7 @@ impl MemoryPacket {
         self.rest_mut().hash_or_tag = hash_or_tag;
     }
 
-    /// What the ports have to do with the frame.
+    /// Returns the offloads and receive metadata.
     #[inline]
     pub(super) fn port(&self) -> Port {
         self.head().port
@@ -369,7 +370,7 @@ impl MemoryPacket {
         self.head().sent_at
     }
 
-    /// The frame leaves the sender now.
+    /// Updates the metadata when the sender sends the frame.
     #[inline]
     pub(super) fn mark_sent(&mut self, now: Instant, rss_hash: Option<u32>) {
         let head = self.head_mut();
@@ -380,12 +381,12 @@ impl MemoryPacket {
         }
     }
 
-    /// The frame was damaged on its way.
+    /// Updates the metadata when the link damages the frame.
     pub(super) fn mark_damaged(&mut self) {
         self.head_mut().port.damage();
     }
 
-    /// The frame reaches the receiver.
+    /// Updates the metadata when the frame reaches the receiver.
     #[inline]
     pub(super) fn mark_received(&mut self) {
         self.head_mut().port.receive();
@@ -397,10 +398,10 @@ impl Drop for MemoryPacket {
     fn drop(&mut self) {
         let head = self.head();
         if head.buffer == Some(self.head) && head.next.is_none() {
-            // SAFETY: the packet's hold on its own buffer, and nothing is attached.
+            // SAFETY: releases the packet's reference to its own buffer; nothing is attached.
             unsafe { Slot::release(self.head) };
         } else {
-            // SAFETY: the packet ends here.
+            // SAFETY: the packet is not used afterwards.
             unsafe { self.free_segments() };
         }
     }

@@ -1,4 +1,4 @@
-//! A bounded pool of packet buffers in one piece of memory.
+//! Bounded packet pool in one allocation.
 
 use super::packet::{Rest, View};
 use crate::sync::free_list::FreeList;
@@ -8,18 +8,18 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// Bytes in front of the data of a fresh packet, as DPDK has by default (`RTE_PKTMBUF_HEADROOM`).
+/// Headroom of an allocated packet, as by default in DPDK (`RTE_PKTMBUF_HEADROOM`).
 pub const HEADROOM: usize = 128;
 
-/// One place of a pool: this description, and right behind it the buffer.
+/// Slot of a pool: this description, followed by the buffer.
 ///
-/// Whoever took the place from the pool owns `view` and `rest` alone: a packet. The buffer may have further holders,
-/// clones and `Bytes`, which `holders` counts; the place goes back when the last one goes.
+/// The packet that took the slot owns `view` and `rest` exclusively. The buffer may have further references, from
+/// clones and `Bytes`, which `refs` counts. The slot returns to the pool with the last one.
 ///
-/// All that a frame of one segment needs is in the first cache line.
+/// The first cache line contains everything that a frame of one segment needs.
 #[repr(C, align(64))]
 pub(super) struct Slot {
-    pub(super) holders: RefCount,
+    pub(super) refs: RefCount,
     index: u32,
     pub(super) pool: NonNull<Pool>,
     pub(super) view: UnsafeCell<View>,
@@ -28,10 +28,10 @@ pub(super) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 128 && std::mem::offset_of!(Slot, rest) == 64);
 
-/// What the places of a pool share. It lives on the heap until its handle and all places are given back.
+/// State shared by the slots of a pool. It is leaked to the heap until its handle and all slots have been dropped.
 pub(super) struct Pool {
     memory: NonNull<u8>,
-    /// What was allocated, of which `memory` is the aligned part.
+    /// Address of the allocation, of which `memory` is the aligned part.
     allocation: NonNull<u8>,
     layout: Layout,
     stride: usize,
@@ -40,27 +40,27 @@ pub(super) struct Pool {
     capacity: usize,
     free: FreeList,
     links: Box<[AtomicU32]>,
-    /// Places that are taken, and one for the handle.
-    holders: AtomicUsize,
+    /// Number of taken slots, plus one for the handle.
+    refs: AtomicUsize,
 }
 
-/// The owner of a pool, who takes packets out of it.
+/// Owner of a pool, which allocates packets.
 pub(super) struct PoolHandle(NonNull<Pool>);
 
-// SAFETY: everything in `Pool` that changes after `new` is atomic; the memory it points to belongs to the slots,
-// each of which has one owner.
+// SAFETY: everything in `Pool` that changes after `new` is atomic. The memory belongs to the slots, each of which has
+// one owner.
 unsafe impl Send for PoolHandle {}
 // SAFETY: as above.
 unsafe impl Sync for PoolHandle {}
 
 impl PoolHandle {
-    /// A pool of `capacity` buffers with `data_room` bytes behind the headroom of each.
+    /// Creates a pool of `capacity` buffers with `data_room` bytes behind the headroom of each.
     ///
     /// # Panics
-    /// If there would be none, or more or longer ones than can be numbered or addressed.
+    /// If `capacity` is 0, or the number or length of the buffers exceeds 32 bits or the address space.
     pub(super) fn new(capacity: usize, data_room: usize) -> Self {
-        assert!(capacity > 0, "a packet pool of no packets");
-        assert!(u32::try_from(capacity).is_ok_and(|n| n < u32::MAX), "a packet pool of {capacity} packets");
+        assert!(capacity > 0, "a packet pool needs at least one packet");
+        assert!(u32::try_from(capacity).is_ok_and(|n| n < u32::MAX), "a packet pool cannot have {capacity} packets");
         let stride = data_room
             .checked_add(size_of::<Slot>() + HEADROOM)
             .and_then(|bytes| bytes.checked_next_multiple_of(align_of::<Slot>()))
@@ -68,15 +68,15 @@ impl PoolHandle {
             .filter(|bytes| u32::try_from(*bytes).is_ok());
         let layout = stride
             .and_then(|stride| stride.checked_mul(capacity)?.checked_add(align_of::<Slot>()))
-            // Aligned by hand: of an allocator asked for alignment zeroed memory is written to, all of it, at once.
+            // Aligned by hand: for a larger alignment, the allocator would write all of the zeroed memory at once.
             .and_then(|bytes| Layout::from_size_align(bytes, 1).ok());
         let (Some(stride), Some(layout)) = (stride, layout) else {
-            panic!("a packet pool of {capacity} packets of {data_room} bytes is larger than memory can be");
+            panic!("a packet pool of {capacity} packets of {data_room} bytes exceeds the address space");
         };
-        // SAFETY: the layout is not of size zero. Zeroed, so that bytes nobody wrote yet can be read.
+        // SAFETY: the layout has a non-zero size. Zeroed, because bytes that were never written can be read.
         let allocation = unsafe { alloc_zeroed(layout) };
         let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
-        // SAFETY: the layout has room for one alignment more than the places take.
+        // SAFETY: the layout has room for one alignment more than the slots occupy.
         let memory = unsafe { allocation.add(allocation.align_offset(align_of::<Slot>())) };
         let pool = Pool {
             memory,
@@ -87,7 +87,7 @@ impl PoolHandle {
             capacity,
             free: FreeList::new(),
             links: (1..=capacity as u32).map(AtomicU32::new).collect(),
-            holders: AtomicUsize::new(1),
+            refs: AtomicUsize::new(1),
         };
         pool.free.push_chain(0, capacity as u32 - 1, |place| pool.link(place));
         PoolHandle(NonNull::from(Box::leak(Box::new(pool))))
@@ -98,7 +98,7 @@ impl PoolHandle {
         unsafe { self.0.as_ref() }
     }
 
-    /// A place that nobody else has.
+    /// Takes a free slot.
     #[inline]
     pub(super) fn take(&self) -> Option<NonNull<Slot>> {
         // SAFETY: the pool lives as long as its handle.
@@ -111,15 +111,15 @@ impl PoolHandle {
 
     pub(super) fn available(&self) -> usize {
         let pool = self.pool();
-        // A taker counts itself just before it takes and a giver stops counting itself just after it gave, so
-        // seen from a third thread there may seem to be more takers than places.
-        (pool.capacity + 1).saturating_sub(pool.holders.load(Ordering::Acquire))
+        // `in_use` is incremented before a slot is taken, and decremented after it is returned, so another thread may
+        // see more users than slots.
+        (pool.capacity + 1).saturating_sub(pool.refs.load(Ordering::Acquire))
     }
 }
 
 impl Drop for PoolHandle {
     fn drop(&mut self) {
-        // SAFETY: this is the handle's own hold on the pool.
+        // SAFETY: releases the handle's reference to the pool.
         unsafe { Pool::let_go(self.0) }
     }
 }
@@ -129,28 +129,28 @@ impl Pool {
         &self.links[place as usize]
     }
 
-    /// A place that nobody else has, with a view of nothing behind the headroom.
+    /// Takes a free slot, with an empty view behind the headroom.
     ///
     /// # Safety
-    /// The pool lives: the caller has its handle or one of its places.
+    /// The pool is alive: the caller holds its handle or one of its slots.
     #[inline]
     pub(super) unsafe fn take(this: NonNull<Pool>) -> Option<NonNull<Slot>> {
         // SAFETY: alive, by the contract.
         let pool = unsafe { this.as_ref() };
-        // Relaxed: nothing can end the pool while the caller holds a part of it.
-        pool.holders.fetch_add(1, Ordering::Relaxed);
+        // Relaxed: the caller's reference keeps the pool alive.
+        pool.refs.fetch_add(1, Ordering::Relaxed);
         let Some(index) = pool.free.pop(|place| pool.link(place)) else {
-            pool.holders.fetch_sub(1, Ordering::Release);
+            pool.refs.fetch_sub(1, Ordering::Release);
             return None;
         };
-        // SAFETY: `index` is below the capacity, so the place lies within the pool's memory.
+        // SAFETY: `index` is below the capacity, so the slot lies within the pool's memory.
         let slot = unsafe { pool.memory.add(index as usize * pool.stride).cast::<Slot>() };
         let place = slot.as_ptr();
-        // SAFETY: `slot` is aligned (so is the memory, and the stride is a multiple) and the free list gave it to
-        // us alone. What it held before was dropped when it was given back. `rest` stays as it was: zero, which is a
-        // value of it, or what the packet before has left.
+        // SAFETY: `slot` is aligned, because the memory is and the stride is a multiple, and exclusive, by the free
+        // list. Its previous contents were dropped when it was returned. `rest` is kept: zero, which is a valid value,
+        // or the value of the previous packet.
         unsafe {
-            (&raw mut (*place).holders).write(RefCount::one());
+            (&raw mut (*place).refs).write(RefCount::one());
             (&raw mut (*place).index).write(index);
             (&raw mut (*place).pool).write(this);
             let view = View::empty(slot, Slot::buffer(slot).add(HEADROOM));
@@ -159,15 +159,15 @@ impl Pool {
         Some(slot)
     }
 
-    /// Stops holding the pool. The last one to do so frees it.
+    /// Releases a reference to the pool. The last one frees it.
     ///
     /// # Safety
-    /// The caller held it as a handle or as a place, and does not use it any more.
+    /// The caller gives up a reference, a handle or a slot, and does not use the pool afterwards.
     #[inline]
     unsafe fn let_go(this: NonNull<Pool>) {
-        // SAFETY: held by the caller until the subtraction.
-        if unsafe { this.as_ref() }.holders.fetch_sub(1, Ordering::Release) == 1 {
-            // SAFETY: nobody holds it any more.
+        // SAFETY: the caller holds a reference until the subtraction.
+        if unsafe { this.as_ref() }.refs.fetch_sub(1, Ordering::Release) == 1 {
+            // SAFETY: that was the last reference.
             unsafe { Pool::end(this) };
         }
     }
@@ -175,53 +175,53 @@ impl Pool {
     /// Frees the pool.
     ///
     /// # Safety
-    /// The last one has just let go of it.
+    /// The last reference has just been released.
     #[cold]
     unsafe fn end(this: NonNull<Pool>) {
-        // What the others did with it comes before.
+        // Acquire: accesses of other threads happen before this.
         fence(Ordering::Acquire);
-        // SAFETY: made by `Box::leak` in `new`, and nobody holds it any more.
+        // SAFETY: from `Box::leak` in `new`, without a reference.
         let pool = unsafe { Box::from_raw(this.as_ptr()) };
-        // SAFETY: allocated with this layout in `new`; no place of it is taken any more.
+        // SAFETY: allocated with this layout in `new`; no slot is taken.
         unsafe { dealloc(pool.allocation.as_ptr(), pool.layout) };
     }
 }
 
 impl Slot {
-    /// The start of the buffer.
+    /// Returns the start of the buffer.
     ///
     /// # Safety
-    /// `this` is a place of a pool.
+    /// `this` is a slot of a pool.
     #[inline]
     pub(super) unsafe fn buffer(this: NonNull<Slot>) -> NonNull<u8> {
-        // SAFETY: the buffer lies right behind the slot, in the same allocation.
+        // SAFETY: the buffer follows the slot in the same allocation.
         unsafe { this.add(1).cast() }
     }
 
-    /// The end of the buffer.
+    /// Returns the end of the buffer.
     ///
     /// # Safety
-    /// `this` is a place of a pool that has been taken.
+    /// `this` is a taken slot of a pool.
     #[inline]
     pub(super) unsafe fn buffer_end(this: NonNull<Slot>) -> NonNull<u8> {
-        // SAFETY: a taken place has been written and keeps its pool alive; the stride has room for this.
+        // SAFETY: a taken slot is initialised and keeps its pool alive; the stride has room for the buffer.
         unsafe { Slot::buffer(this).add(HEADROOM + this.as_ref().pool.as_ref().data_room) }
     }
 
-    /// Gives up one hold on the buffer, and the place goes back to its pool if it was the last.
+    /// Releases a reference to the buffer. The last one returns the slot to its pool.
     ///
     /// # Safety
-    /// The caller has that hold, and what the view held has been dropped if this is the owner of the view.
+    /// The caller gives up a reference. If it owns the view, it has dropped the view's contents.
     #[inline]
     pub(super) unsafe fn release(this: NonNull<Slot>) {
-        // SAFETY: the slot is alive as long as the caller's hold.
+        // SAFETY: the caller's reference keeps the slot alive.
         let slot = unsafe { this.as_ref() };
-        if slot.holders.release() {
+        if slot.refs.release() {
             let (pool, index) = (slot.pool, slot.index);
-            // SAFETY: the taken place keeps the pool alive until it lets go below.
+            // SAFETY: the taken slot keeps the pool alive until it is released below.
             let alive = unsafe { pool.as_ref() };
             alive.free.push(index, |place| alive.link(place));
-            // SAFETY: this is the hold of the place just given back.
+            // SAFETY: releases the reference of the slot just returned.
             unsafe { Pool::let_go(pool) };
         }
     }

@@ -1,5 +1,4 @@
-//! The frames that were sent and not yet received: a bounded ring that one sender fills and one receiver empties, a
-//! burst at a time and without a locked instruction.
+//! Bounded ring of packets between one sender and one receiver, used a burst at a time and without locked instructions.
 
 use super::packet::MemoryPacket;
 use crate::BURST;
@@ -8,52 +7,52 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What the two sides share.
+/// State shared by both sides.
 ///
-/// Both count packets and never start again; number `n` has its place at `n` modulo the places. The places of those
-/// that were sent and not received hold packets, the others do not.
+/// Both sides count packets without end. Packet `n` is in slot `n` modulo the number of slots. Slots of packets that
+/// were sent and not received contain packets, the others do not.
 struct Ring {
-    /// A power of two of them, and not fewer than the capacity.
-    places: Box<[UnsafeCell<MaybeUninit<MemoryPacket>>]>,
+    /// Slots: a power of two, at least the capacity.
+    slots: Box<[UnsafeCell<MaybeUninit<MemoryPacket>>]>,
     capacity: usize,
-    /// The receiver is gone.
+    /// Whether the receiver has been dropped.
     abandoned: AtomicBool,
     sent: Line<AtomicUsize>,
     received: Line<AtomicUsize>,
 }
 
-/// A value with a cache line to itself.
+/// Value on its own cache line.
 #[repr(align(64))]
 struct Line<T>(T);
 
-// SAFETY: beside atomics there are the places. `ring` makes one `Sender` and one `Receiver`, which nobody can clone,
-// and both ask for `&mut` to touch places: the receiver those from `received` up to `sent`, the sender the others. Each
-// moves its count, with release, when it has done with the places that it hands to the other, who reads it, with
-// acquire, before it touches them. A packet may be sent to another thread.
+// SAFETY: apart from atomics there are the slots. `ring` creates one `Sender` and one `Receiver`, which cannot be
+// cloned, and both require `&mut` to access slots: the receiver those from `received` up to `sent`, the sender the
+// others. Each side advances its count, with release, after its last access to the slots that it hands over. The other
+// side reads the count, with acquire, before it accesses them. A packet may be sent to another thread.
 unsafe impl Sync for Ring {}
 
-/// The side that fills a ring.
+/// Sending side of a ring.
 pub(super) struct Sender {
     ring: Arc<Ring>,
-    /// How many were sent, as in the ring.
+    /// Packets sent, as in the ring.
     sent: usize,
-    /// How many were received when last looked, which is done when that makes too little room.
+    /// Packets received as last read. Read again when there is too little room.
     received: usize,
 }
 
-/// The side that empties a ring.
+/// Receiving side of a ring.
 pub(super) struct Receiver {
     ring: Arc<Ring>,
-    /// How many were received, as in the ring.
+    /// Packets received, as in the ring.
     received: usize,
-    /// How many were sent when last looked, which is done when those are too few.
+    /// Packets sent as last read. Read again when there are too few.
     sent: usize,
 }
 
-/// A ring for up to `capacity` packets.
+/// Creates a ring for up to `capacity` packets.
 pub(super) fn ring(capacity: usize) -> (Sender, Receiver) {
     let ring = Arc::new(Ring {
-        places: (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        slots: (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
         capacity,
         abandoned: AtomicBool::new(false),
         sent: Line(AtomicUsize::new(0)),
@@ -63,13 +62,13 @@ pub(super) fn ring(capacity: usize) -> (Sender, Receiver) {
 }
 
 impl Ring {
-    /// The places of `n` packets, of which there are no more than places, from number `first` on: where they begin, how
-    /// many there are up to the end, and where the others begin.
+    /// Returns the slots of `n` packets from number `first` on, at most as many as there are slots: the first slot, how
+    /// many follow up to the end, and the slot of the others.
     #[inline]
-    fn places(&self, first: usize, n: usize) -> (*mut MemoryPacket, usize, *mut MemoryPacket) {
-        let start = first & (self.places.len() - 1);
-        let base = UnsafeCell::raw_get(self.places.as_ptr()).cast::<MemoryPacket>();
-        (base.wrapping_add(start), n.min(self.places.len() - start), base)
+    fn slots(&self, first: usize, n: usize) -> (*mut MemoryPacket, usize, *mut MemoryPacket) {
+        let start = first & (self.slots.len() - 1);
+        let base = UnsafeCell::raw_get(self.slots.as_ptr()).cast::<MemoryPacket>();
+        (base.wrapping_add(start), n.min(self.slots.len() - start), base)
     }
 }
 
@@ -77,88 +76,89 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let (mut at, sent) = (*self.received.0.get_mut(), *self.sent.0.get_mut());
         while at != sent {
-            let place = at & (self.places.len() - 1);
-            // SAFETY: sent and not received, so there is a packet; both sides are gone, and none comes here twice.
-            unsafe { self.places[place].get_mut().assume_init_drop() };
+            let place = at & (self.slots.len() - 1);
+            // SAFETY: sent and not received, so the slot contains a packet. Both sides are gone, and each slot is
+            // visited once.
+            unsafe { self.slots[place].get_mut().assume_init_drop() };
             at = at.wrapping_add(1);
         }
     }
 }
 
 impl Sender {
-    /// Whether the receiver is gone: nobody will receive what is sent. It may go at any time after.
+    /// Returns whether the receiver has been dropped, so that sent packets are lost. It may be dropped at any time.
     #[inline]
     pub(super) fn is_abandoned(&self) -> bool {
-        // Relaxed: nothing else is known from it.
+        // Relaxed: nothing else depends on it.
         self.ring.abandoned.load(Ordering::Relaxed)
     }
 
-    /// For how many packets, up to `wanted`, there is room: that many can be pushed.
+    /// Returns for how many packets, up to `wanted`, there is room. That many can be pushed.
     #[inline]
     pub(super) fn room(&mut self, wanted: usize) -> usize {
         let capacity = self.ring.capacity;
         if capacity - self.sent.wrapping_sub(self.received) < wanted {
-            // Acquire: the receiver has taken out what was in the places.
+            // Acquire: the receiver has taken the packets out of the slots.
             self.received = self.ring.received.0.load(Ordering::Acquire);
         }
         wanted.min(capacity - self.sent.wrapping_sub(self.received))
     }
 
-    /// Takes the first `most` of `packets`, or as many as there is room for, and returns how many.
+    /// Sends the first `most` of `packets`, or as many as there is room for. Returns their number.
     #[inline]
     pub(super) fn push(&mut self, packets: &mut Vec<MemoryPacket>, most: usize) -> usize {
         let offered = packets.len();
         let n = self.room(most.min(offered));
-        let (places, before_end, rest) = self.ring.places(self.sent, n);
+        let (slots, before_end, rest) = self.ring.slots(self.sent, n);
         let from = packets.as_mut_ptr();
-        // SAFETY: there is room for `n`, so their places, all within the ring, hold no packets, and `room` has seen the
-        // receiver leave them. There are `n` packets at least. They change hands: those behind them move up, and the
-        // vector forgets the last `n`.
+        // SAFETY: there is room for `n`, so their slots, all within the ring, contain no packets, and `room` has
+        // synchronised with the receiver. There are at least `n` packets. They are moved: the others move to the front,
+        // and the vector forgets the last `n`.
         unsafe {
-            places.copy_from_nonoverlapping(from, before_end);
+            slots.copy_from_nonoverlapping(from, before_end);
             rest.copy_from_nonoverlapping(from.add(before_end), n - before_end);
             from.copy_from(from.add(n), offered - n);
             packets.set_len(offered - n);
         }
         self.sent = self.sent.wrapping_add(n);
-        // Release: the receiver sees the packets as they were left here.
+        // Release: the receiver sees the packets as they were stored.
         self.ring.sent.0.store(self.sent, Ordering::Release);
         n
     }
 }
 
 impl Receiver {
-    /// Whether there is nothing to receive.
+    /// Returns whether the ring is empty.
     pub(super) fn is_empty(&self) -> bool {
-        // Relaxed: nothing else is known from it.
+        // Relaxed: nothing else depends on it.
         self.received == self.ring.sent.0.load(Ordering::Relaxed)
     }
 
-    /// Appends up to `most` packets to `into`, no more than it has capacity for, in the order of sending, and returns
-    /// how many.
+    /// Appends up to `most` packets to `into`, at most its spare capacity, in the order of sending. Returns their
+    /// number.
     #[inline]
     pub(super) fn pop(&mut self, into: &mut Vec<MemoryPacket>, most: usize) -> usize {
         let before = into.len();
         let most = most.min(into.capacity() - before);
         if self.sent.wrapping_sub(self.received) < most {
-            // Acquire: the packets are as their sender left them.
+            // Acquire: the packets are as their sender stored them.
             self.sent = self.ring.sent.0.load(Ordering::Acquire);
         }
         let n = self.sent.wrapping_sub(self.received).min(most);
         if n == 0 {
             return 0;
         }
-        let (places, before_end, rest) = self.ring.places(self.received, n);
-        // SAFETY: `n` were sent and not received, so their places hold packets. There is room for them in `into`. They
-        // change hands: the places count as empty below.
+        let (slots, before_end, rest) = self.ring.slots(self.received, n);
+        // SAFETY: `n` were sent and not received, so their slots contain packets, and `into` has room for them. They
+        // are moved: the slots count as empty below.
         unsafe {
             let to = into.as_mut_ptr().add(before);
-            to.copy_from_nonoverlapping(places, before_end);
+            to.copy_from_nonoverlapping(slots, before_end);
             to.add(before_end).copy_from_nonoverlapping(rest, n - before_end);
             into.set_len(before + n);
         }
         self.received = self.received.wrapping_add(n);
-        // Release: the packets were taken out before the sender puts others into their places.
+        // Release: the packets were taken before the sender stores others in their slots.
         self.ring.received.0.store(self.received, Ordering::Release);
         n
     }
@@ -167,8 +167,8 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.ring.abandoned.store(true, Ordering::Relaxed);
-        // What nobody will receive goes back to the sender's pool now, and what a sender puts in who has not seen yet
-        // that the receiver is gone, with the ring.
+        // Packets in the ring return to the sender's pool now. A packet sent by a sender that has not seen `is_closed`
+        // yet returns with the ring.
         let mut unread = Vec::with_capacity(BURST);
         while self.pop(&mut unread, BURST) > 0 {
             unread.clear();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_fit_as_there_is_room_for_round_and_round_whatever_the_number_of_places() {
+    fn ring_accepts_as_many_as_there_is_room_for() {
         let (mut nic, _peer) = Link::pair(LinkConfig { pool: 8, ..LinkConfig::default() });
         let (mut sender, mut receiver) = ring(5);
         assert!(receiver.is_empty());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_come_out_than_there_is_capacity_for() {
+    fn receiver_takes_at_most_the_spare_capacity() {
         let (mut nic, _peer) = Link::pair(LinkConfig { pool: 4, ..LinkConfig::default() });
         let (mut sender, mut receiver) = ring(4);
         sender.push(&mut packets(&mut nic, 0..4), 4);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_left_in_a_ring_go_back_to_their_pool_with_the_receiver_and_later_ones_with_the_sender() {
+    fn packets_left_in_a_ring_return_with_the_receiver_or_the_sender() {
         let (mut nic, _peer) = Link::pair(LinkConfig { pool: 4, ..LinkConfig::default() });
         let (mut sender, receiver) = ring(4);
         sender.push(&mut packets(&mut nic, 0..4), 4);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_lose_and_reorder_nothing() {
+    fn ring_between_threads_neither_loses_nor_reorders() {
         const PACKETS: usize = if cfg!(miri) { 100 } else { 20_000 };
         let (mut nic, _peer) = Link::pair(LinkConfig { pool: 128, ..LinkConfig::default() });
         let (mut sender, mut receiver) = ring(61);
@@ -283,7 +283,7 @@ mod tests {
             while next < PACKETS {
                 if receiver.pop(&mut received, 13) == 0 {
                     if sending.as_ref().is_none_or(|sending| sending.is_finished()) {
-                        // Only joined it has certainly stored all.
+                        // Only a joined thread has certainly stored all packets.
                         sending.take().into_iter().for_each(|sending| sending.join().unwrap());
                         assert!(!receiver.is_empty());
                     }

@@ -1,4 +1,4 @@
-//! The frames on their way to one receiving queue, in virtual time.
+//! Frames in flight to one receiving queue, in virtual time.
 
 use super::impair::{Counters, Impairments, count};
 use super::packet::MemoryPacket;
@@ -7,24 +7,24 @@ use crate::time::{Duration, Instant};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// Bytes that corruption prefers: the headers of a TCP segment with options fit in.
+/// Number of bytes preferred by corruption: the headers of a TCP segment with options.
 const HEADERS: usize = 64;
 /// Length of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// An impaired link as its receiver keeps it: nobody else touches it, so it needs no lock.
+/// Impaired link, owned by its receiver and therefore without a lock.
 pub(super) struct Wire {
     impairments: Impairments,
     random: fastrand::Rng,
-    /// Frames that have been sent and not arrived, the earliest on top.
+    /// Frames in flight, earliest arrival on top.
     underway: BinaryHeap<Reverse<Underway>>,
-    /// Frames that wait to be overtaken.
+    /// Frames held back until they are overtaken.
     held: Vec<Held>,
-    /// Frames put under way so far: the order of those that arrive at the same time.
+    /// Number of frames so far, which orders those with equal arrival times.
     serial: u64,
-    /// Until when the frames that were sent keep the rate-limited link busy.
+    /// Time until which sent frames occupy the rate-limited link.
     busy_until: Instant,
-    /// When the last frame arrives that was not held back: the next does not arrive before it.
+    /// Arrival of the last frame that was not held back. Later frames do not arrive before it.
     last_arrival: Instant,
 }
 
@@ -38,7 +38,7 @@ struct Held {
     packet: MemoryPacket,
     arrival: Instant,
     until: Instant,
-    /// Frames that have still to go past.
+    /// Number of frames that still have to overtake.
     frames: u32,
 }
 
@@ -63,7 +63,7 @@ impl PartialEq for Underway {
 impl Eq for Underway {}
 
 impl Wire {
-    /// A wire without impairments.
+    /// Creates a wire without impairments.
     pub(super) fn new() -> Self {
         Wire {
             impairments: Impairments::default(),
@@ -76,27 +76,27 @@ impl Wire {
         }
     }
 
-    /// Does this to the frames that enter from now on. `stream` tells apart the generators of several wires.
+    /// Sets the impairments of frames that enter from now on. `stream` selects the random stream of this wire.
     pub(super) fn impair(&mut self, impairments: Impairments, stream: u64) {
         self.random = fastrand::Rng::with_seed(impairments.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.impairments = impairments;
         self.busy_until = Instant::ZERO;
     }
 
-    /// Whether frames can pass by without entering.
+    /// Returns whether frames can bypass the wire.
     #[inline]
     pub(super) fn is_transparent(&self) -> bool {
         self.underway.is_empty() && self.held.is_empty() && self.impairments.is_none()
     }
 
-    /// The first arrival that is known of.
+    /// Returns the earliest known arrival.
     pub(super) fn next_arrival(&self) -> Option<Instant> {
         let underway = self.underway.peek().map(|Reverse(frame)| frame.arrival);
         let held = self.held.iter().map(|frame| frame.until).min();
         underway.into_iter().chain(held).min()
     }
 
-    /// Takes out the next frame that has arrived by `now`.
+    /// Removes and returns the next frame that has arrived by `now`.
     pub(super) fn arrive(&mut self, now: Instant) -> Option<MemoryPacket> {
         self.let_go_until(now);
         if self.underway.peek()?.0.arrival > now {
@@ -105,7 +105,7 @@ impl Wire {
         self.underway.pop().map(|Reverse(frame)| frame.packet)
     }
 
-    /// Puts in a frame that was just taken from the sender.
+    /// Adds a frame that was just received from the sender.
     pub(super) fn enter(&mut self, mut packet: MemoryPacket, counters: &Counters) {
         let sent_at = packet.sent_at();
         self.let_go_until(sent_at);
@@ -151,8 +151,8 @@ impl Wire {
         probability > 0.0 && self.random.f64() < probability
     }
 
-    /// When a frame of `len` bytes that was sent at `sent_at` has left the queue in front of the rate limit;
-    /// `None` if the queue has no room for it.
+    /// Returns when a frame of `len` bytes that was sent at `sent_at` leaves the queue of the rate limit, or `None` if
+    /// the queue has no room for it.
     fn depart(&mut self, sent_at: Instant, len: usize) -> Option<Instant> {
         let Some(rate) = self.impairments.rate else { return Some(sent_at) };
         let bits_per_second = u128::from(rate.bits_per_second.max(1));
@@ -166,7 +166,7 @@ impl Wire {
         Some(self.busy_until)
     }
 
-    /// Inverts a bit of `packet`, or of a copy of it if others hold it too; `None` if there is no packet for one.
+    /// Inverts a bit of `packet`, or of a copy if it is shared. Returns `None` if there is no packet for a copy.
     fn corrupt(&mut self, mut packet: MemoryPacket) -> Option<MemoryPacket> {
         let within = if self.random.bool() { packet.len().min(HEADERS) } else { packet.len() };
         let bit = self.random.usize(0..within * 8);
@@ -179,7 +179,7 @@ impl Wire {
         Some(packet)
     }
 
-    /// Puts a frame under way, or holds it back.
+    /// Adds a frame to the frames in flight, or holds it back.
     fn travel(&mut self, packet: MemoryPacket, left_at: Instant, counters: &Counters) {
         let jitter = match self.impairments.jitter.as_nanos() {
             0 => 0,
@@ -213,7 +213,7 @@ impl Wire {
         self.underway.push(Reverse(Underway { arrival, serial: self.serial, packet }));
     }
 
-    /// Frames that have been held long enough at `now` go on.
+    /// Releases frames whose maximum hold time has passed at `now`.
     fn let_go_until(&mut self, now: Instant) {
         while let Some(at) = self.held.iter().position(|held| held.until <= now) {
             let held = self.held.remove(at);
@@ -222,10 +222,10 @@ impl Wire {
     }
 }
 
-/// The length of the longest IP packet that a frame goes out as.
+/// Returns the length of the longest IP packet into which the frame is sent.
 fn ip_len(packet: &MemoryPacket) -> usize {
     let port = packet.port();
-    let cut = port.cut().and_then(|segment| Some(port.headers()?.1 + usize::from(segment)));
+    let cut = port.segment_payload().and_then(|segment| Some(port.headers()?.1 + usize::from(segment)));
     cut.unwrap_or_else(|| packet.len().saturating_sub(ETHERNET))
 }
 

@@ -39,8 +39,8 @@ impl Entry {
     /// # Safety
     /// `this` is the entry of an allocated block.
     pub(super) unsafe fn table_and_unit(this: NonNull<Entry>) -> (NonNull<Entries>, usize) {
-        // SAFETY: the entry lives as long as the block. While the block is allocated, the link is the unit, by which the
-        // entry follows the first entry, where the table starts.
+        // SAFETY: the entry lives as long as the block. While the block is allocated, the link is the unit, by which
+        // the entry follows the first entry, where the table starts.
         unsafe {
             let unit = this.as_ref().link.load(Ordering::Relaxed) as usize;
             (this.sub(unit).cast(), unit)

@@ -17,7 +17,7 @@ fn receive(nic: &mut MemoryNic) -> Vec<MemoryPacket> {
 }
 
 #[test]
-fn a_frame_arrives_at_the_other_end_where_it_was_written() {
+fn frame_arrives_at_the_other_end_in_place() {
     let (mut a, mut b) = Link::pair(LinkConfig::default());
     let sent = frame(&mut a, 60);
     let address = sent.data().as_ptr();
@@ -34,7 +34,7 @@ fn a_frame_arrives_at_the_other_end_where_it_was_written() {
 }
 
 #[test]
-fn what_does_not_fit_in_the_ring_stays_with_the_sender_in_order() {
+fn frames_that_exceed_the_ring_stay_with_the_sender_in_order() {
     let (mut a, mut b) = Link::pair(LinkConfig { ring: 4, pool: 8, ..LinkConfig::default() });
     let mut burst: Vec<_> = (60..66).map(|len| frame(&mut a, len)).collect();
     assert_eq!(a.tx_burst(&mut burst), 4);
@@ -48,7 +48,7 @@ fn what_does_not_fit_in_the_ring_stays_with_the_sender_in_order() {
 }
 
 #[test]
-fn a_vector_of_received_frames_never_grows() {
+fn receive_vector_never_grows() {
     let (mut a, mut b) = Link::pair(LinkConfig::default());
     let mut burst: Vec<_> = (0..2 * BURST).map(|_| frame(&mut a, 60)).collect();
     a.tx_burst(&mut burst);
@@ -60,7 +60,7 @@ fn a_vector_of_received_frames_never_grows() {
 }
 
 #[test]
-fn an_empty_pool_gives_nothing_and_counts() {
+fn empty_pool_allocates_nothing_and_counts() {
     let (mut a, _b) = Link::pair(LinkConfig { pool: 2, ..LinkConfig::default() });
     let (first, second) = (a.allocate(), a.allocate());
     assert!(a.allocate().is_none());
@@ -93,7 +93,7 @@ fn frames_that_can_never_be_sent_are_dropped_and_counted() {
 }
 
 #[test]
-fn how_long_a_frame_may_be_depends_on_what_it_asks_for_and_not_on_those_before_it() {
+fn maximum_frame_length_depends_on_the_requested_offload() {
     let asks = |l2_len, l3_len, l4_len, tso: Option<u16>| {
         let l4_checksum = tso.is_none().then_some(L4::Tcp);
         Some(TxOffload { l2_len, l3_len, l4_len, ipv4: true, ipv4_checksum: true, l4_checksum, tso })
@@ -141,7 +141,7 @@ fn how_long_a_frame_may_be_depends_on_what_it_asks_for_and_not_on_those_before_i
 }
 
 #[test]
-fn a_chain_with_attached_bytes_crosses_without_a_copy() {
+fn chain_with_attached_bytes_crosses_without_a_copy() {
     let (mut a, mut b) = Link::pair(LinkConfig::default());
     let value = Bytes::from(vec![3; 1000]);
     let mut sent = frame(&mut a, 54);
@@ -154,13 +154,13 @@ fn a_chain_with_attached_bytes_crosses_without_a_copy() {
 }
 
 #[test]
-fn an_owner_is_told_of_a_pool_that_leaves_room_for_the_ring() {
+fn pool_capability_leaves_room_for_the_ring() {
     let pool = |pool, ring| Link::pair(LinkConfig { pool, ring, ..LinkConfig::default() }).0.capabilities().pool;
     assert_eq!((pool(8192, 1024), pool(100, 1024), pool(1, 1)), (7168, 50, 1));
 }
 
 #[test]
-fn retained_bytes_outlive_the_frame_that_was_sent_and_the_frame_outlives_them() {
+fn retained_bytes_and_the_sent_frame_outlive_each_other() {
     let (mut a, mut b) = Link::pair(LinkConfig { pool: 2, ..LinkConfig::default() });
     let mut sent = frame(&mut a, 154);
     let mut tail = frame(&mut a, 100);
@@ -183,7 +183,7 @@ fn retained_bytes_outlive_the_frame_that_was_sent_and_the_frame_outlives_them() 
 }
 
 #[test]
-fn retained_frames_are_copied_by_a_port_that_sends_no_shared_ones() {
+fn port_without_shared_transmission_copies_retained_frames() {
     let (mut a, mut b) = Link::pair(LinkConfig { multi_segment: false, ..LinkConfig::default() });
     let mut sent = frame(&mut a, 154);
     let payload = sent.retain(54).unwrap();
@@ -195,7 +195,7 @@ fn retained_frames_are_copied_by_a_port_that_sends_no_shared_ones() {
 }
 
 #[test]
-fn a_port_without_multi_segment_copies_chains_and_clones_and_counts_the_bytes() {
+fn port_without_multi_segment_copies_chains_and_clones() {
     let config = LinkConfig { multi_segment: false, pool: 4, ..LinkConfig::default() };
     let (mut a, mut b) = Link::pair(config);
     let mut chain = frame(&mut a, 54);
@@ -253,7 +253,7 @@ fn offloaded_checksums_are_good_unless_the_link_damages_the_frame() {
 }
 
 #[test]
-fn a_segment_to_be_cut_arrives_whole_as_the_chain_that_was_sent() {
+fn frame_to_be_segmented_arrives_whole() {
     let config =
         LinkConfig { checksum_offload: true, tso: Some(65_000), tso_from: Some(End::A), ..LinkConfig::default() };
     let (mut a, mut b) = Link::pair(config);
@@ -289,7 +289,7 @@ fn a_segment_to_be_cut_arrives_whole_as_the_chain_that_was_sent() {
 }
 
 #[test]
-fn frames_arrive_on_the_queue_they_were_sent_on_or_steered_to() {
+fn frames_arrive_on_their_own_or_the_steered_queue() {
     let (mut a, mut b) = Link::with_queues(LinkConfig::default(), 2);
     let sent = frame(&mut a[1], 60);
     a[1].tx_burst(&mut vec![sent]);
@@ -306,7 +306,7 @@ fn frames_arrive_on_the_queue_they_were_sent_on_or_steered_to() {
 }
 
 #[test]
-fn frames_that_several_queues_send_to_one_arrive_in_the_order_of_each_and_none_waits_for_ever() {
+fn frames_of_several_senders_arrive_in_order_without_starvation() {
     const EACH: usize = if cfg!(miri) { 100 } else { 5_000 };
     let steering = Steering::new(|_| (0, None));
     let config = LinkConfig { steering: Some(steering), ring: 64, pool: 256, ..LinkConfig::default() };
@@ -362,7 +362,7 @@ fn frames_that_several_queues_send_to_one_arrive_in_the_order_of_each_and_none_w
 }
 
 #[test]
-fn frames_sent_while_the_link_is_down_or_the_peer_is_gone_are_lost() {
+fn frames_sent_without_a_link_or_a_peer_are_lost() {
     let (mut a, mut b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     link.set_up(false);
@@ -382,7 +382,7 @@ fn frames_sent_while_the_link_is_down_or_the_peer_is_gone_are_lost() {
 }
 
 #[test]
-fn with_steering_the_peer_is_gone_when_all_its_queues_are() {
+fn steered_peer_is_gone_when_all_its_queues_are() {
     let steering = Steering::new(|frame| (frame.len() % 2, None));
     let (mut a, mut b) = Link::with_queues(LinkConfig { steering: Some(steering), ..LinkConfig::default() }, 2);
     drop(b.pop());
@@ -409,7 +409,7 @@ fn packets_and_bytes_outlive_the_link() {
 }
 
 #[test]
-fn a_capture_has_every_frame_that_was_sent_lost_ones_too() {
+fn capture_contains_every_sent_frame_including_lost_ones() {
     let (mut a, mut b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     let drop_if = Some(DropIf::new(|frame| frame.len() == 61));
@@ -424,7 +424,7 @@ fn a_capture_has_every_frame_that_was_sent_lost_ones_too() {
 }
 
 #[test]
-fn the_two_ends_may_be_on_two_threads() {
+fn ends_may_be_on_two_threads() {
     let (mut a, mut b) = Link::pair(LinkConfig { ring: 64, pool: 256, ..LinkConfig::default() });
     const FRAMES: usize = if cfg!(miri) { 200 } else { 20_000 };
     let echo = std::thread::spawn(move || {
@@ -467,6 +467,6 @@ fn the_two_ends_may_be_on_two_threads() {
 
 #[test]
 #[should_panic(expected = "must take chains and compute checksums")]
-fn a_link_that_cuts_segments_without_checksums_is_refused() {
+fn segmentation_without_checksum_offload_is_rejected() {
     Link::pair(LinkConfig { tso: Some(65_000), ..LinkConfig::default() });
 }

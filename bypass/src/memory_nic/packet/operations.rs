@@ -1,4 +1,4 @@
-//! What every packet does, as the memory NIC's does it.
+//! Implementation of the `Packet` trait.
 
 use super::{MAX_SEGMENTS, MemoryPacket, Rest};
 use crate::memory_nic::pool::Slot;
@@ -17,8 +17,8 @@ impl Packet for MemoryPacket {
     #[inline]
     fn data(&self) -> &[u8] {
         let view = self.head();
-        // SAFETY: the view lies within memory that the segment holds, and that is written only through the sole
-        // holder's `&mut`.
+        // SAFETY: the view lies within memory to which the segment holds a reference. It is written only through `&mut`
+        // of the only holder.
         unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len as usize) }
     }
 
@@ -45,9 +45,9 @@ impl Packet for MemoryPacket {
         }
         head.pkt_len = head.pkt_len.checked_add(n as u32)?;
         head.data_len += n as u32;
-        // SAFETY: the headroom is `n` bytes at least, so the result lies within the buffer.
+        // SAFETY: the headroom is at least `n` bytes, so the result lies within the buffer.
         head.data = unsafe { head.data.sub(n) };
-        // SAFETY: as above, and the buffer has no other holder.
+        // SAFETY: as above, and the buffer has no other reference.
         Some(unsafe { std::slice::from_raw_parts_mut(head.data.as_ptr(), n) })
     }
 
@@ -64,7 +64,7 @@ impl Packet for MemoryPacket {
         let head = self.head_mut();
         head.pkt_len = head.pkt_len.checked_add(n as u32)?;
         self.view_mut(last).data_len += n as u32;
-        // SAFETY: the tailroom is `n` bytes at least, and the buffer has no other holder.
+        // SAFETY: the tailroom is at least `n` bytes, and the buffer has no other reference.
         Some(unsafe { std::slice::from_raw_parts_mut(end.as_ptr(), n) })
     }
 
@@ -74,7 +74,7 @@ impl Packet for MemoryPacket {
         if n > head.data_len as usize {
             return false;
         }
-        // SAFETY: `n` is not more than the length, so the result lies within the segment or at its end.
+        // SAFETY: `n` does not exceed the length, so the result lies within the segment or at its end.
         head.data = unsafe { head.data.add(n) };
         head.data_len -= n as u32;
         head.pkt_len -= n as u32;
@@ -100,7 +100,7 @@ impl Packet for MemoryPacket {
             return None;
         }
         (head.data_len, head.pkt_len) = (n as u32, n as u32);
-        // SAFETY: from where the data begin there are `n` bytes of the buffer, which has no other holder.
+        // SAFETY: the buffer has `n` bytes from the start of the data on, and no other reference.
         Some(unsafe { std::slice::from_raw_parts_mut(head.data.as_ptr(), n) })
     }
 
@@ -110,7 +110,7 @@ impl Packet for MemoryPacket {
         let more = own_more + 1 + tail_more;
         let total = self.head().pkt_len.checked_add(tail.head().pkt_len);
         let Some(total) = total.filter(|_| more < MAX_SEGMENTS) else { return Err(tail) };
-        // Its segments are ours from here.
+        // This packet owns the segments of `tail` from here on.
         let first = ManuallyDrop::new(tail).head;
         self.view_mut(own_last).next = Some(first);
         self.head_mut().pkt_len = total;
@@ -150,23 +150,23 @@ impl Packet for MemoryPacket {
         let (start, len) = (NonNull::from(part).cast(), part.len());
         drop(self.unchain());
         let segment = ManuallyDrop::new(self).head;
-        // SAFETY: the packet owned the view and is used no more.
+        // SAFETY: the packet owned the view and is not used afterwards.
         match unsafe { (*segment.as_ref().view.get()).buffer } {
             Some(slot) => {
                 if slot != segment {
-                    // SAFETY: the place of a clone, whose own buffer nobody holds.
+                    // SAFETY: the slot of a clone, to whose own buffer there is no other reference.
                     unsafe { Slot::release(segment) };
                 }
-                // SAFETY: the bytes take over the segment's hold on the buffer. Buffers are written by packets
-                // only, and only by a packet that is the sole holder.
+                // SAFETY: the bytes take over the segment's reference to the buffer. Buffers are written by packets
+                // only, and only by a packet with the only reference.
                 unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) }
             }
             None => {
-                // SAFETY: there is no buffer, so there are attached bytes, which the packet uses no more.
+                // SAFETY: there is no buffer, so there are attached bytes, which the packet does not use afterwards.
                 let bytes = unsafe { (*segment.as_ref().rest.get()).attached.assume_init_read() };
-                // SAFETY: the buffer of this place was never in use.
+                // SAFETY: the buffer of this slot was never used.
                 unsafe { Slot::release(segment) };
-                // A packet only narrows what was attached, so the part lies within `bytes`.
+                // A packet only narrows attached bytes, so the part lies within `bytes`.
                 let before = start.addr().get() - bytes.as_ptr().addr();
                 bytes.slice(before..before + len)
             }
@@ -179,16 +179,16 @@ impl Packet for MemoryPacket {
         let len = (head.data_len as usize).checked_sub(from)?;
         let Some(slot) = head.buffer else {
             let bytes = self.attached(self.head);
-            // A packet only narrows what was attached, so the part lies within `bytes`.
+            // A packet only narrows attached bytes, so the part lies within `bytes`.
             let start = head.data.addr().get() - bytes.as_ptr().addr() + from;
             return Some(bytes.slice(start..start + len));
         };
-        // SAFETY: the segment's hold on the buffer, which `&mut self` keeps to this call.
-        unsafe { slot.as_ref().holders.share_own() };
+        // SAFETY: the segment's reference, which `&mut self` makes exclusive to this call.
+        unsafe { slot.as_ref().refs.share_own() };
         // SAFETY: `from` lies within the data or at their end.
         let start = unsafe { head.data.add(from) };
-        // SAFETY: the hold just taken keeps the buffer. Buffers are written by packets only, and only by a packet that
-        // is the sole holder.
+        // SAFETY: the reference just added keeps the buffer alive. Buffers are written by packets only, and only by a
+        // packet with the only reference.
         Some(unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) })
     }
 
@@ -197,7 +197,7 @@ impl Packet for MemoryPacket {
         self.head().port.found(|| self.rest(self.head).hash_or_tag)
     }
 
-    // The lengths are known where it is asked for, mostly, and the word is a constant there.
+    // Callers mostly pass constant lengths, for which the word is a constant, too.
     #[inline(always)]
     fn set_tx_offload(&mut self, offload: TxOffload) {
         self.head_mut().port.ask(&offload);
@@ -240,7 +240,7 @@ impl Packet for MemoryPacket {
             return None;
         }
         if self.data().len() < ADDRESSES + TAG || self.data_mut().is_none() {
-            // The sender holds on to what it sent.
+            // The sender still holds a reference.
             *self = self.copy(None)?;
         }
         self.data_mut()?.get_mut(..ADDRESSES + TAG)?.copy_within(..ADDRESSES, TAG);
@@ -248,12 +248,12 @@ impl Packet for MemoryPacket {
     }
 }
 
-/// Buffers of a pool as owners of [`Bytes`].
+/// Functions by which [`Bytes`] own a buffer of a pool.
 static BUFFER: OwnerVtable = OwnerVtable {
     memory: Memory::Process,
     pooled: true,
-    // SAFETY: the owner is a place of a pool of which the caller has a hold.
-    share: |owner| unsafe { (*owner.cast::<Slot>()).holders.share() },
-    // SAFETY: as above. The place's view was read out by `into_bytes`, or will be when its packet ends.
+    // SAFETY: the owner is a slot of a pool to which the caller holds a reference.
+    share: |owner| unsafe { (*owner.cast::<Slot>()).refs.share() },
+    // SAFETY: as above. `into_bytes` has read out the slot's view, or the end of its packet will.
     release: |owner| unsafe { Slot::release(NonNull::new_unchecked(owner.cast_mut().cast())) },
 };

@@ -1,4 +1,4 @@
-//! Packets against a model: plain vectors of bytes, and who holds which buffer.
+//! Tests of packets against a model of byte vectors and buffer references.
 
 use super::*;
 use crate::memory_nic::pool::HEADROOM;
@@ -63,16 +63,16 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A segment as it should be.
+/// Segment of the model.
 #[derive(Debug, Clone)]
 struct Segment {
-    /// The pool's place that it takes.
+    /// Slot of the pool that the segment occupies.
     place: usize,
-    /// The place whose buffer it shows, and where; `None` when it is attached from outside of the pool.
+    /// Slot whose buffer contains the data, and their offset; `None` for bytes attached from outside of the pool.
     buffer: Option<usize>,
     start: usize,
     bytes: Vec<u8>,
-    /// Attached bytes are never written, wherever they lie.
+    /// Whether the bytes are attached, and therefore never written.
     attached: bool,
 }
 
@@ -102,7 +102,7 @@ impl World {
         self.fill
     }
 
-    /// Places that are not free.
+    /// Returns the slots in use.
     fn taken(&self) -> usize {
         let segments = self.packets.iter().flat_map(|(_, segments)| segments);
         let held = segments.flat_map(|segment| [Some(segment.place), segment.buffer]);
@@ -111,8 +111,8 @@ impl World {
 
     fn is_writable(&self, segment: &Segment) -> bool {
         let held = self.packets.iter().flat_map(|(_, segments)| segments).map(|segment| segment.buffer);
-        let holders = held.chain(self.bytes.iter().map(|(_, buffer, _)| *buffer)).filter(|b| *b == segment.buffer);
-        !segment.attached && holders.count() == 1
+        let refs = held.chain(self.bytes.iter().map(|(_, buffer, _)| *buffer)).filter(|b| *b == segment.buffer);
+        !segment.attached && refs.count() == 1
     }
 
     fn check(&self) {
@@ -361,14 +361,14 @@ fn nic(pool: usize) -> MemoryNic {
 
 #[test]
 #[should_panic(expected = "range end index 11 out of range")]
-fn bytes_beyond_the_first_segment_panic() {
+fn range_beyond_the_first_segment_panics() {
     let mut packet = nic(1).allocate().unwrap();
     packet.append(10).unwrap();
     packet.into_bytes(5..11);
 }
 
 #[test]
-fn what_is_left_of_a_chain_grows_at_its_end() {
+fn rest_of_a_chain_grows_at_its_end() {
     let mut nic = nic(5);
     let mut chain = nic.allocate().unwrap();
     for _ in 1..4 {
@@ -384,7 +384,7 @@ fn what_is_left_of_a_chain_grows_at_its_end() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri takes too long to make as long a chain")]
-fn a_chain_longer_than_a_frame_can_be_is_refused() {
+fn chain_longer_than_a_frame_is_rejected() {
     let mut nic = nic(MAX_SEGMENTS as usize + 1);
     let mut chain = nic.allocate().unwrap();
     for _ in 1..MAX_SEGMENTS {
@@ -399,7 +399,7 @@ fn a_chain_longer_than_a_frame_can_be_is_refused() {
 }
 
 #[test]
-fn a_clone_keeps_the_offload_that_was_asked_for() {
+fn clone_keeps_the_requested_offload() {
     let mut nic = nic(2);
     let mut packet = nic.allocate().unwrap();
     let offload = TxOffload {
@@ -414,11 +414,11 @@ fn a_clone_keeps_the_offload_that_was_asked_for() {
     packet.set_tx_offload(offload);
     let clone = packet.try_clone().unwrap();
     assert_eq!((clone.port(), clone.port().headers()), (packet.port(), Some((14, 60))));
-    assert!(clone.port().asks_checksum());
+    assert!(clone.port().requests_checksum());
 }
 
 #[test]
-fn a_packet_does_not_keep_the_offload_of_the_one_before_it() {
+fn packet_does_not_inherit_the_offload_of_its_predecessor() {
     let mut nic = nic(1);
     let mut packet = nic.allocate().unwrap();
     packet.append(60).unwrap();
@@ -431,7 +431,7 @@ fn a_packet_does_not_keep_the_offload_of_the_one_before_it() {
 }
 
 #[test]
-fn packets_come_back_from_other_threads() {
+fn packets_return_from_other_threads() {
     const PACKETS: u32 = if cfg!(miri) { 200 } else { 20_000 };
     let mut nic = nic(64);
     let (to_clone, clone) = std::sync::mpsc::channel::<MemoryPacket>();

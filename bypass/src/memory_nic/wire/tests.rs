@@ -87,7 +87,7 @@ fn awful(seed: u64) -> Impairments {
 }
 
 #[test]
-fn a_frame_arrives_after_the_delay_and_not_before() {
+fn frame_arrives_after_the_delay() {
     let mut bed = bed(Impairments { delay: ms(5), ..Impairments::default() });
     assert_eq!(bed.b.next_arrival(), None);
     bed.send(60);
@@ -129,7 +129,7 @@ fn jitter_lies_within_its_bounds() {
 
 #[test]
 #[cfg_attr(miri, ignore = "its bounds hold for more frames than Miri has time for")]
-fn the_share_of_frames_that_meet_a_fate_is_the_chance_of_it() {
+fn impaired_fraction_matches_its_probability() {
     type Fate = fn(&ImpairmentStats) -> u64;
     let none = Impairments::default();
     let reordering = Reordering { chance: 0.2, ..Reordering::default() };
@@ -158,7 +158,7 @@ fn the_share_of_frames_that_meet_a_fate_is_the_chance_of_it() {
 
 #[test]
 #[cfg_attr(miri, ignore = "its bounds hold for more frames than Miri has time for")]
-fn a_corrupted_frame_differs_in_one_bit_of_headers_or_payload() {
+fn corruption_inverts_one_bit_of_headers_or_payload() {
     let mut bed = bed(Impairments { corruption: 1.0, ..Impairments::default() });
     let mut bytes = Vec::new();
     for n in 0..1_000u32 {
@@ -176,7 +176,7 @@ fn a_corrupted_frame_differs_in_one_bit_of_headers_or_payload() {
 }
 
 #[test]
-fn corruption_does_not_reach_who_holds_the_frame() {
+fn corruption_does_not_reach_other_holders_of_the_frame() {
     let mut bed = bed(Impairments { corruption: 1.0, ..Impairments::default() });
     // Attached bytes and a clone of the headers, as a sender keeps them until they are acknowledged; the payload
     // is longer than a packet.
@@ -197,7 +197,7 @@ fn corruption_does_not_reach_who_holds_the_frame() {
 }
 
 #[test]
-fn a_truncated_frame_is_the_beginning_of_it() {
+fn truncated_frame_is_a_prefix() {
     let mut bed = bed(Impairments { truncation: 1.0, ..Impairments::default() });
     let mut lengths = Vec::new();
     for n in 0..500u32 {
@@ -210,7 +210,7 @@ fn a_truncated_frame_is_the_beginning_of_it() {
 }
 
 #[test]
-fn a_frame_that_is_held_back_goes_on_behind_the_frames_that_overtake_it() {
+fn held_frame_arrives_behind_the_frames_that_overtake_it() {
     let mut bed = bed(Impairments { delay: ms(1), ..Impairments::default() });
     let hold = Reordering { chance: 1.0, frames: 2, within: ms(50) };
     bed.link.impair(End::A, Impairments { reordering: hold, ..Impairments::default() });
@@ -226,7 +226,7 @@ fn a_frame_that_is_held_back_goes_on_behind_the_frames_that_overtake_it() {
 }
 
 #[test]
-fn a_frame_that_nothing_overtakes_goes_on_in_the_end() {
+fn held_frame_that_nothing_overtakes_arrives() {
     let reordering = Reordering { chance: 1.0, frames: 1, within: ms(50) };
     let mut bed = bed(Impairments { reordering, delay: ms(1), ..Impairments::default() });
     bed.send(60);
@@ -236,7 +236,7 @@ fn a_frame_that_nothing_overtakes_goes_on_in_the_end() {
 }
 
 #[test]
-fn frames_leave_at_the_rate_and_the_queue_in_front_of_it_is_bounded() {
+fn frames_leave_at_the_rate_and_the_queue_is_bounded() {
     // 1 000 bytes take a millisecond.
     let rate = Some(Rate { bits_per_second: 8_000_000, queue_bytes: 3_000 });
     let mut bed = bed(Impairments { rate, delay: ms(10), ..Impairments::default() });
@@ -253,7 +253,7 @@ fn frames_leave_at_the_rate_and_the_queue_in_front_of_it_is_bounded() {
 }
 
 #[test]
-fn frames_beyond_the_path_mtu_vanish() {
+fn frames_beyond_the_path_mtu_are_lost() {
     let mut bed = bed(Impairments { path_mtu: Some(1_280), ..Impairments::default() });
     bed.send(14 + 1_280);
     bed.send(14 + 1_281);
@@ -262,7 +262,7 @@ fn frames_beyond_the_path_mtu_vanish() {
 }
 
 #[test]
-fn chosen_frames_are_dropped() {
+fn drop_if_drops_chosen_frames() {
     let drop_if = Some(DropIf::new(|frame| frame[3] % 2 == 1));
     let mut bed = bed(Impairments { drop_if, ..Impairments::default() });
     (0..6).for_each(|_| bed.send(60));
@@ -270,7 +270,7 @@ fn chosen_frames_are_dropped() {
 }
 
 #[test]
-fn each_direction_and_each_queue_has_a_fate_of_its_own() {
+fn each_direction_and_queue_has_its_own_random_stream() {
     let config =
         || LinkConfig { impairments: Impairments { loss: 0.5, ..Impairments::default() }, ..LinkConfig::default() };
     let (mut a, mut b) = Link::with_queues(config(), 2);
@@ -293,7 +293,7 @@ fn each_direction_and_each_queue_has_a_fate_of_its_own() {
 }
 
 #[test]
-fn impairments_end_and_the_frames_under_way_still_arrive() {
+fn frames_in_flight_arrive_after_impairments_end() {
     let mut bed = bed(Impairments { delay: ms(5), ..Impairments::default() });
     bed.send(60);
     assert_eq!(bed.numbers(), []);
@@ -305,7 +305,7 @@ fn impairments_end_and_the_frames_under_way_still_arrive() {
 }
 
 #[test]
-fn a_copy_for_which_there_is_no_packet_is_counted() {
+fn copy_without_a_free_packet_is_counted() {
     let impairments = Impairments { duplication: 1.0, ..Impairments::default() };
     let (a, b) = Link::pair(LinkConfig { impairments, pool: 2, ..LinkConfig::default() });
     let mut bed = Bed { link: a.link().clone(), a, b, next: 0 };
