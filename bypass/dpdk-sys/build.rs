@@ -1,6 +1,6 @@
-//! Finds DPDK with pkg-config, compiles the shim with DPDK's own flags and generates bindings of its header.
+//! Finds DPDK with pkg-config, compiles the shim with DPDK's flags, and generates bindings of its header.
 //!
-//! What is missing is named in one line, by `cargo::error`, and not in a panic's trace.
+//! A missing dependency is reported in one line by `cargo::error` instead of a panic.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::process::Command;
 const NO_DPDK: &str = "DPDK 22.11 or later was not found (pkg-config libdpdk): apt-get install libdpdk-dev pkg-config";
 const NO_CLANG: &str = "libclang was not found, which generates the bindings of DPDK: apt-get install libclang-dev";
 
-/// The functions of DPDK that are called as they are, with simple arguments and unchanged from 22.11 to 24.11.
+/// DPDK functions that are called directly: simple arguments, unchanged from 22.11 to 24.11.
 const FUNCTIONS: &[&str] = &[
     "rte_eal_hotplug_add",
     "rte_eal_hotplug_remove",
@@ -39,7 +39,7 @@ fn build() -> Result<(), String> {
     for file in ["build.rs", "shim/shim.h", "shim/shim.c"] {
         println!("cargo::rerun-if-changed={file}");
     }
-    // Its link arguments go to cargo, and it watches the variables that direct it.
+    // pkg-config passes the link arguments to cargo, which watches the variables that affect it.
     let dpdk = pkg_config::Config::new().atleast_version("22.11").probe("libdpdk");
     dpdk.map_err(|_| NO_DPDK.to_owned())?;
     let flags = cflags()?;
@@ -47,7 +47,7 @@ fn build() -> Result<(), String> {
     let mut shim = cc::Build::new();
     shim.file("shim/shim.c").flag("-std=gnu11").warnings(true).extra_warnings(true);
     for flag in &flags {
-        // DPDK's headers are the system's: their warnings are not ours.
+        // DPDK's headers count as system headers, without warnings.
         match flag.strip_prefix("-I") {
             Some(directory) => shim.flag("-isystem").flag(directory),
             None => shim.flag(flag),
@@ -58,7 +58,7 @@ fn build() -> Result<(), String> {
     bindings(&flags)
 }
 
-/// DPDK's compiler flags, whole: `-include rte_config.h` and `-march` change what its inline functions are.
+/// Returns all of DPDK's compiler flags: `-include rte_config.h` and `-march` change its inline functions.
 fn cflags() -> Result<Vec<String>, String> {
     let pkg_config = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(pkg_config).args(["--cflags", "libdpdk"]).output().map_err(|_| NO_DPDK.to_owned())?;
@@ -73,7 +73,7 @@ fn bindings(flags: &[String]) -> Result<(), String> {
         .allowlist_function("lr_.*")
         .allowlist_function(FUNCTIONS.join("|"))
         .allowlist_var("LR_.*")
-        // The shim's own structures are spelled out; DPDK's, which differ between releases, stay behind pointers.
+        // The shim's structures are generated with fields. DPDK's, which differ between releases, are opaque.
         .blocklist_type("rte_.*")
         .raw_line("#[repr(C)] pub struct rte_mbuf { _opaque: [u8; 0] }")
         .raw_line("#[repr(C)] pub struct rte_mempool { _opaque: [u8; 0] }")
@@ -82,7 +82,7 @@ fn bindings(flags: &[String]) -> Result<(), String> {
         .layout_tests(false)
         .generate_comments(false)
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()));
-    // bindgen panics when it finds no libclang.
+    // bindgen panics if it finds no libclang.
     std::panic::set_hook(Box::new(|_| ()));
     let generated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()));
     let _ = std::panic::take_hook();

@@ -1,18 +1,17 @@
-//! What each operation on packets costs, a burst at a time, for callgrind to count: `bypass/packet-costs.sh` has it
-//! done.
+//! Cost of each packet operation per burst, counted by callgrind: run `bypass/packet-costs.sh`.
 //!
-//! Every operation is a function of its own that is called once for each burst, so that its instructions are what the
-//! profile says of the function, calls included, over bursts times 32.
+//! Each operation is a function of its own, called once per burst. Its instructions per packet are those that the
+//! profile attributes to the function, calls included, divided by 32 times the number of bursts.
 
 use linerate_bypass::memory_nic::{Link, LinkConfig};
 use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, TxOffload};
 use std::hint::black_box;
 
-/// Headers of a TCP segment with timestamps.
+/// Length of the headers of a TCP segment with timestamps.
 const HEADERS: usize = 66;
 const PAYLOAD: usize = 64;
 
-/// Keeps the compiler from making one function of two that do the same.
+/// Prevents the compiler from merging functions with equal code.
 #[inline(always)]
 fn distinct(op: usize) {
     black_box(op);
@@ -158,7 +157,7 @@ fn op_drop_attached_chains<P: Packet>(packets: &mut Vec<P>) {
     packets.clear();
 }
 
-/// Nothing: what a call and a loop cost.
+/// Does nothing: the cost of a call and a loop.
 #[inline(never)]
 fn op_nothing<P: Packet>(packets: &mut [P]) {
     distinct(16);
@@ -225,7 +224,7 @@ fn run<N: Nic>(to: &mut N, from: &mut impl FnMut(&mut N, &mut Vec<N::Packet>), b
     assert_eq!(to.stats().copied_bytes, 0);
 }
 
-/// A port of DPDK that is two ends of one ring, of whose frames copies are kept if `captured`.
+/// Opens a DPDK port whose ring connects to itself, and captures its frames if `captured`.
 #[cfg(feature = "dpdk")]
 fn ring(bursts: usize, captured: bool) {
     use linerate_bypass::capture::capture;

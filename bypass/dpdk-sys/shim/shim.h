@@ -1,5 +1,5 @@
-/* What Rust sees of DPDK: its ordinary functions, and a shim for what is inline, a macro, or different between
- * releases (22.11 to 24.11). */
+/* DPDK for Rust: ordinary functions, and a shim for what is inline, a macro, or different between releases (22.11 to
+ * 24.11). */
 #ifndef LR_SHIM_H
 #define LR_SHIM_H
 
@@ -15,7 +15,7 @@
 #include <rte_mempool.h>
 #include <rte_version.h>
 
-/* Where the fields of an mbuf are, in bytes, and how large its structures are. */
+/* Offsets of the fields of an mbuf in bytes, and sizes of its structures. */
 enum {
 	LR_MBUF_SIZE = sizeof(struct rte_mbuf),
 	LR_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
@@ -38,7 +38,7 @@ enum {
 	LR_MEMPOOL_CACHE_MAX = RTE_MEMPOOL_CACHE_MAX_SIZE,
 	LR_MAX_LCORE = RTE_MAX_LCORE,
 	LR_MAX_PORTS = RTE_MAX_ETHPORTS,
-	/* Bits of the word at LR_MBUF_TX_OFFLOAD. */
+		/* Bits of the word at LR_MBUF_TX_OFFLOAD. */
 	LR_TX_L2_LEN_SHIFT = RTE_MBUF_L2_LEN_OFS,
 	LR_TX_L3_LEN_SHIFT = RTE_MBUF_L3_LEN_OFS,
 	LR_TX_L4_LEN_SHIFT = RTE_MBUF_L4_LEN_OFS,
@@ -83,62 +83,62 @@ static const uint64_t LR_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
 static const uint64_t LR_TX_OFFLOAD_UDP_CKSUM = RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
 static const uint64_t LR_TX_OFFLOAD_TCP_TSO = RTE_ETH_TX_OFFLOAD_TCP_TSO;
 static const uint64_t LR_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-/* What is hashed where the port can: TCP and UDP over IPv4 and IPv6, by the 4-tuple. */
+/* RSS types: TCP and UDP over IPv4 and IPv6, by the 4-tuple. */
 static const uint64_t LR_RSS_4_TUPLE = RTE_ETH_RSS_NONFRAG_IPV4_TCP | RTE_ETH_RSS_NONFRAG_IPV4_UDP |
 				       RTE_ETH_RSS_NONFRAG_IPV6_TCP | RTE_ETH_RSS_NONFRAG_IPV6_UDP;
 
-/* DPDK's log, a message at a time, without its line end. Called on any thread, one at a time. A level up to
- * LR_LOG_ERR is an error, larger ones matter less. */
+/* Sink of DPDK's log: one message at a time, without the line end, on any thread. Levels up to LR_LOG_ERR are errors,
+ * larger ones are less severe. */
 typedef void (*lr_log_sink)(uint32_t level, const char *text, size_t len);
 int lr_log_to(lr_log_sink sink);
 enum { LR_LOG_ERR = RTE_LOG_ERR, LR_LOG_WARNING = RTE_LOG_WARNING, LR_LOG_NOTICE = RTE_LOG_NOTICE };
 
-/* The same for libbpf and libxdp, which the AF_XDP driver brings and which would print to standard error. */
+/* The same for libbpf and libxdp, which the AF_XDP driver loads and which would print to standard error. */
 void lr_log_xdp_to_sink(void);
 
-/* rte_eal_init without its prints. At a wrong argument it prints all that it takes on standard output, which is the
- * program's, and lets getopt print on standard error what is wrong: that is logged as an error instead. Asked for help, it
- * prints that and exits. No other thread may use C's standard streams meanwhile. */
+/* rte_eal_init without its output. For an invalid argument it prints the usage on standard output, which belongs to the
+ * program, and getopt prints the error on standard error: that is logged as an error instead. For --help it prints the
+ * usage and exits. No other thread may use C's standard streams meanwhile. */
 int lr_eal_init(int argc, char **argv);
 
 /* rte_errno of this thread. */
 int lr_errno(void);
-/* Whether this thread is known to EAL, and so has a cache in every pool. */
+/* Whether this thread is registered with EAL, and so has a cache in every pool. */
 int lr_thread_is_registered(void);
 
-/* A pool of n mbufs, or NULL with rte_errno set. Without iova_contiguous its memory is one piece without gaps. */
+/* Creates a pool of n mbufs, or returns NULL with rte_errno set. Without iova_contiguous the memory is one chunk. */
 struct rte_mempool *lr_pool_create(const char *name, unsigned int n, unsigned int cache, uint16_t priv_size,
 				   uint16_t data_room, int socket, int iova_contiguous);
-/* The number of pieces of memory that the pool is made of. */
+/* Number of memory chunks of the pool. */
 uint32_t lr_pool_chunks(const struct rte_mempool *pool);
 
 struct rte_mbuf *lr_alloc(struct rte_mempool *pool);
 void lr_free(struct rte_mbuf *head);
 void lr_free_segment(struct rte_mbuf *segment);
-/* How many references there are of the buffer that the segment's data lie in. */
+/* Reference count of the buffer that contains the segment's data. */
 uint16_t lr_references(struct rte_mbuf *segment);
-/* Makes clone, fresh from a pool, a reference of the direct or indirect segment. */
+/* Attaches clone, fresh from a pool, to the direct or indirect segment. */
 void lr_attach(struct rte_mbuf *clone, struct rte_mbuf *segment);
-/* Makes mbuf, fresh from a pool, hold the external buffer; release is called once with its address and opaque. */
+/* Attaches the external buffer to mbuf, fresh from a pool; release is called once with its address and opaque. */
 void lr_attach_external(struct rte_mbuf *mbuf, void *address, uint64_t iova, uint16_t len, void *shinfo,
 			void (*release)(void *address, void *opaque), void *opaque);
-/* Reserves in every mbuf a flag and two fields of 16 bits for us: the flag's mask and the fields' offsets. The fields are
- * 0 at first. -1 if DPDK has none left. */
+/* Registers a dynamic flag and two 16-bit dynamic fields: returns the mask of the flag and the offsets of the fields, which
+ * are 0 at first. -1 if DPDK has none left. */
 int lr_reserve_own(uint64_t *flag, uint32_t *end, uint32_t *holders);
-/* The private area of a mbuf from a pool. */
+/* Private area of an mbuf from a pool. */
 void *lr_private(struct rte_mbuf *mbuf);
-/* The device address of memory that EAL allocated, or UINT64_MAX (LR_BAD_IOVA) when a device cannot see it in one piece. */
+/* Device address of memory that EAL allocated, or UINT64_MAX (LR_BAD_IOVA) if it is not contiguous for a device. */
 uint64_t lr_iova(const void *address, size_t len);
 
-/* Whether the address lies in memory of EAL's. Takes no lock. */
+/* Whether the address lies in EAL's memory. Takes no lock. */
 int lr_is_eal_memory(const void *address);
 
 uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 uint16_t lr_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
-/* Lets lr_guarded_burst leave a burst that touches memory which is there no more. 0 if that can be. */
+/* Installs the handler by which lr_guarded_burst leaves a burst that accesses unmapped memory. 0 on success. */
 int lr_guard_bursts(void);
-/* A burst, sent or received, of a driver that may have the memory taken from it meanwhile. *left says whether it was left for that:
- * then what it had in hand is lost, be it sent or received. */
+/* Receives or sends a burst of a driver whose memory may be unmapped meanwhile. *left is set if the burst was left: the
+ * packets that the driver had in hand, received or sent, are lost then. */
 uint16_t lr_guarded_burst(int tx, uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, int *left);
 uint16_t lr_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 /* Frees sent mbufs that the queue still holds, as far as the driver can. */
@@ -149,7 +149,7 @@ struct lr_port_info {
 	uint64_t tx_offloads;
 	uint64_t rss_types;
 	uint32_t max_rx_pktlen;
-	/* The longest frame that merging makes; 0 where the device does not say. */
+		/* Longest frame made by merging; 0 if the device does not report it. */
 	uint32_t max_lro;
 	uint32_t min_rx_bufsize;
 	uint16_t max_rx_queues;
@@ -160,7 +160,7 @@ struct lr_port_info {
 	uint16_t hash_key_size;
 	uint16_t rx_desc_default;
 	uint16_t tx_desc_default;
-	/* Segments of one frame at most, with segmentation offload and without; 0 for any number. */
+		/* Maximum segments of a frame, with and without segmentation offload; 0 for any number. */
 	uint16_t tx_segments_max;
 	uint16_t tx_mtu_segments_max;
 	int16_t numa_node;
@@ -179,23 +179,23 @@ struct lr_port_conf {
 	uint16_t mtu;
 	uint32_t max_lro;
 };
-/* Starts the port, and has the virtio driver log at RTE_LOG_INFO the transmit function that it selects. */
+/* Starts the port, and makes the virtio driver log at RTE_LOG_INFO the transmit function that it selects. */
 int lr_port_start(uint16_t port);
 int lr_port_configure(uint16_t port, const struct lr_port_conf *conf);
-/* Rounds numbers of descriptors to what the port can have. */
+/* Rounds numbers of descriptors to values that the port supports. */
 int lr_port_descriptors(uint16_t port, uint16_t *rx, uint16_t *tx);
 int lr_rx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket, struct rte_mempool *pool);
 int lr_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket);
-/* Entry i of the redirection table sends to queue (i % 128) % queues. */
+/* Programs the redirection table: entry i selects queue (i % 128) % queues. */
 int lr_port_spread(uint16_t port, uint16_t reta_size, uint16_t queues);
 int lr_port_set_mac(uint16_t port, const uint8_t mac[6]);
 /* 1, 0, or a negative errno. */
 int lr_port_link_up(uint16_t port);
 
-/* Has DPDK's thread note what a guest that connects to the started vhost port has agreed to. */
+/* Starts to record the features that a guest of the started vhost port negotiates. */
 int lr_vhost_watch(uint16_t port);
 void lr_vhost_unwatch(uint16_t port);
-/* Whether the guest of a watched port takes frames longer than its MTU: merged segments of TCP over IPv4 and IPv6. */
+/* Whether the guest of a watched port accepts frames longer than its MTU: merged TCP segments over IPv4 and IPv6. */
 int lr_vhost_takes_large(uint16_t port);
 
 struct lr_port_stats {

@@ -1,15 +1,15 @@
-//! Bindings of the DPDK that is installed, generated when this crate is built.
+//! Bindings of the installed DPDK, generated when this crate is built.
 //!
-//! DPDK's structures change between releases and much of its interface is inline functions. So the bindings are of
-//! `shim/shim.h`: what is inline is called through the shim, compiled with DPDK's own flags; what must be fast, the
-//! fields of an mbuf, is reached at the offsets (`LR_MBUF_…`) that the compiler found in the installed headers; and
-//! the structures that Rust fills or reads are the shim's own. Names that begin with `rte_` are DPDK's and behave as
-//! its documentation says; those that begin with `lr_` and `LR_` are described in the header.
+//! DPDK's structures change between releases, and much of its interface is inline functions. The bindings are therefore
+//! those of `shim/shim.h`. Inline functions are called through the shim, which is compiled with DPDK's flags. Fields of
+//! an mbuf, which must be fast, are accessed at the offsets (`LR_MBUF_…`) in the installed headers. Structures that
+//! Rust reads or writes are the shim's own. Names that start with `rte_` are DPDK's; names that start with `lr_` and
+//! `LR_` are described in the header.
 
-// Generated: C's names, and DPDK's documentation is elsewhere.
+// Generated from C, so names follow C, and DPDK's items are documented by DPDK.
 #![allow(non_camel_case_types, non_upper_case_globals, missing_docs, clippy::all)]
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
-/// The device address of what no device can reach: DPDK's `RTE_BAD_IOVA`, which the shim checks.
+/// Invalid device address: DPDK's `RTE_BAD_IOVA`, as the shim verifies.
 pub const LR_BAD_IOVA: u64 = u64::MAX;

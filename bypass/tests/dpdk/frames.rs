@@ -1,16 +1,16 @@
-//! Frames to send around, and the two ends that do.
+//! Test frames, and the sending and echoing ends.
 
 use super::process::{is_orphan, skipped, wait_for};
 use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, Nic, Packet};
 use std::time::Duration;
 
-/// EAL in ordinary pages, so that the tests ask nothing of the machine.
+/// Starts EAL with ordinary pages, so that the tests require nothing of the machine.
 pub fn eal() -> Eal {
     start(EalConfig { hugepages: Hugepages::Never, memory_mb: Some(256), ..EalConfig::default() })
 }
 
-/// EAL in hugepages, if enough are free.
+/// Starts EAL with hugepages, if enough are free.
 pub fn eal_in_hugepages() -> Option<Eal> {
     let config = EalConfig { hugepages: Hugepages::Require, ..EalConfig::default() };
     match Eal::start(&config) {
@@ -25,7 +25,7 @@ pub fn eal_in_hugepages() -> Option<Eal> {
     }
 }
 
-/// EAL with arguments of its own.
+/// Starts EAL with additional arguments.
 pub fn eal_with(arguments: &[&str]) -> Eal {
     let arguments = arguments.iter().map(|argument| argument.to_string()).collect();
     start(EalConfig { hugepages: Hugepages::Never, memory_mb: Some(256), arguments, ..EalConfig::default() })
@@ -35,7 +35,7 @@ fn start(config: EalConfig) -> Eal {
     Eal::start(&config).unwrap()
 }
 
-/// A small port of `via`, with a pool that it does not take long to look through.
+/// Opens a port of `via` with a small pool, which is quick to check.
 pub fn small() -> PortConfig {
     PortConfig { pool_size: Some(4096), peer_timeout: Some(Duration::from_secs(45)), ..PortConfig::default() }
 }
@@ -44,7 +44,7 @@ pub fn open(eal: &Eal, via: &str, config: PortConfig) -> Port {
     Port::open(eal, &via.parse().unwrap(), config).unwrap_or_else(|error| panic!("{via}: {error}"))
 }
 
-/// The `n`th frame of `len` bytes: an Ethernet header of a local experimental type, its number, and a pattern.
+/// Returns frame `n` of `len` bytes: an Ethernet header of a local experimental type, the number, and a pattern.
 pub fn frame(n: u64, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     frame[..6].copy_from_slice(&[0xff; 6]);
@@ -57,7 +57,7 @@ pub fn frame(n: u64, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The number of a frame of ours that arrived whole; `None` for somebody else's.
+/// Returns the number of a test frame that arrived intact, or `None` for another frame.
 pub fn number(frame_bytes: &[u8]) -> Option<u64> {
     if frame_bytes.get(12..14)? != [0x88, 0xb5] {
         return None;
@@ -77,7 +77,7 @@ pub fn packet(queue: &mut QueuePair, bytes: &[u8]) -> Mbuf {
     packet
 }
 
-/// Sends frames `from..to` of `len` bytes and waits for each to come back, a burst at a time.
+/// Sends frames `from..to` of `len` bytes, a burst at a time, and waits for each to return.
 pub fn bounce(queue: &mut QueuePair, numbers: std::ops::Range<u64>, len: usize) {
     let (mut out, mut back) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
     let mut next = numbers.start;
@@ -92,7 +92,7 @@ pub fn bounce(queue: &mut QueuePair, numbers: std::ops::Range<u64>, len: usize) 
             queue.rx_burst(&mut back);
             for packet in back.drain(..) {
                 if let Some(n) = number(&bytes(&packet)) {
-                    assert_eq!(n, expected, "frames came back in another order");
+                    assert_eq!(n, expected, "frames returned in another order");
                     expected += 1;
                 }
             }
@@ -102,7 +102,7 @@ pub fn bounce(queue: &mut QueuePair, numbers: std::ops::Range<u64>, len: usize) 
     }
 }
 
-/// Sends back every frame that arrives, as long as there is somebody to end it.
+/// Echoes every received frame until the parent process ends.
 pub fn echo(queue: &mut QueuePair) {
     let mut frames = Vec::with_capacity(BURST);
     while !is_orphan() {

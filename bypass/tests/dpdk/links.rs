@@ -1,4 +1,4 @@
-//! Links between two processes: vhost-user and memif.
+//! Tests of links between two processes: vhost-user and memif.
 
 use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
 use super::process::{Peer, is_orphan, parts, socket, wait_for};
@@ -7,16 +7,16 @@ use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, RxChecksum, TxOffload};
 
 use std::time::{Duration, Instant};
 
-/// Where a peer finds the socket of its test.
+/// Variable with the socket of the link.
 const SOCKET: &str = "LINERATE_TEST_SOCKET";
-/// How many queue pairs it is to have.
+/// Variable with the number of queue pairs.
 const QUEUES: &str = "LINERATE_TEST_QUEUES";
 
-/// What its memory is to be.
+/// Variable with the kind of memory.
 const MEMORY: &str = "LINERATE_TEST_MEMORY";
 
-/// Runs one end here and the other in a peer, which echoes; `ours` begins when the peer is being started.
-pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, ours: impl FnOnce(String)) {
+/// Runs one end in this process and an echoing end in a peer. `local` starts while the peer is being started.
+pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, local: impl FnOnce(String)) {
     parts(name, |role| match role {
         "peer" => {
             let huge = std::env::var_os(MEMORY).is_some_and(|memory| memory == "huge");
@@ -33,7 +33,7 @@ pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str,
         _ => {
             let socket = socket("link");
             let peer = Peer::start(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
-            ours(socket.clone());
+            local(socket.clone());
             drop(peer);
             let _ = std::fs::remove_file(&socket);
         }
@@ -52,21 +52,21 @@ fn bounced(port: &Port) {
 }
 
 #[test]
-fn frames_cross_a_vhost_link_that_the_virtio_end_began() {
+fn frames_cross_a_vhost_link_started_by_the_virtio_end() {
     let peer = |socket: &str| format!("virtio-user:{socket}");
-    between("links::frames_cross_a_vhost_link_that_the_virtio_end_began", peer, 1, "ordinary", |socket| {
+    between("links::frames_cross_a_vhost_link_started_by_the_virtio_end", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("vhost:{socket}"), small());
         bounced(&port);
         drop(port);
-        assert!(!std::path::Path::new(&socket).exists(), "the socket is left behind");
+        assert!(!std::path::Path::new(&socket).exists(), "the socket remains");
     });
 }
 
 #[test]
-fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
+fn frames_cross_a_vhost_link_started_by_the_vhost_end() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between("links::frames_cross_a_vhost_link_that_the_vhost_end_began", peer, 1, "ordinary", |socket| {
+    between("links::frames_cross_a_vhost_link_started_by_the_vhost_end", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let capabilities = port.capabilities();
@@ -76,7 +76,7 @@ fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
     });
 }
 
-/// A port that is to send no frame in several segments.
+/// Opens a port that sends no frame in several segments.
 fn sends_in_one_piece(via: &str) {
     let eal = eal();
     let port = open(&eal, via, PortConfig { multi_segment: false, ..small() });
@@ -97,16 +97,16 @@ fn sends_in_one_piece(via: &str) {
 }
 
 #[test]
-fn a_frame_in_parts_crosses_a_vhost_link_in_one_piece_if_it_has_to() {
+fn chain_crosses_a_vhost_link_in_one_segment_if_required() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    let name = "links::a_frame_in_parts_crosses_a_vhost_link_in_one_piece_if_it_has_to";
+    let name = "links::chain_crosses_a_vhost_link_in_one_segment_if_required";
     between(name, peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("virtio-user:{socket}")));
 }
 
 #[test]
-fn a_frame_in_parts_crosses_a_memif_link_in_one_piece_if_it_has_to() {
+fn chain_crosses_a_memif_link_in_one_segment_if_required() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    let name = "links::a_frame_in_parts_crosses_a_memif_link_in_one_piece_if_it_has_to";
+    let name = "links::chain_crosses_a_memif_link_in_one_segment_if_required";
     between(name, peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("memif:{socket}")));
 }
 
@@ -141,16 +141,16 @@ fn two_queue_pairs_cross_a_memif_link_side_by_side() {
 }
 
 #[test]
-fn a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later() {
+fn vhost_link_between_hugepages_carries_an_arena_created_later() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    let name = "links::a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later";
+    let name = "links::vhost_link_between_hugepages_carries_an_arena_created_later";
     between(name, peer, 1, "huge", |socket| {
         let Some(eal) = eal_in_hugepages() else { return };
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let mut queue = port.take_queues().remove(0);
         wait_for("the link", || queue.link_up());
         bounce(&mut queue, 0..1_000, 1_514);
-        // EAL's memory grows by it, and the other end is told.
+        // EAL's memory grows by the arena, and the other end is notified.
         let arena = eal.arena(32 << 20).unwrap();
         for n in 0..20_u64 {
             let mut block = arena.alloc(1 << 20).unwrap();
@@ -171,9 +171,9 @@ fn a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later() {
 }
 
 #[test]
-fn a_segment_of_many_packets_crosses_a_vhost_link_whole() {
+fn segment_of_many_packets_crosses_a_vhost_link_whole() {
     const PAYLOAD: usize = 20_000;
-    let name = "links::a_segment_of_many_packets_crosses_a_vhost_link_whole";
+    let name = "links::segment_of_many_packets_crosses_a_vhost_link_whole";
     parts(name, |role| match role {
         "sender" => {
             let eal = eal();
@@ -213,19 +213,19 @@ fn a_segment_of_many_packets_crosses_a_vhost_link_whole() {
             let segment = &received[0];
             assert!(segment.segments().count() > 1);
             assert_eq!(segment.len(), 54 + PAYLOAD);
-            assert_eq!(segment.rx_info().l4_checksum, RxChecksum::Good, "it never crossed a wire");
+            assert_eq!(segment.rx_info().l4_checksum, RxChecksum::Good, "the segment never crossed a wire");
             assert!(bytes(segment)[54..].iter().enumerate().all(|(at, byte)| *byte == at as u8));
             drop(sender);
         }
     });
 }
 
-/// The payload of a segment: byte `at` of segment `n`.
+/// Returns byte `at` of the payload of segment `n`.
 fn pattern(n: usize, at: usize) -> u8 {
     (n * 31 + at * 7) as u8
 }
 
-/// Receives TCP segments and answers those that are whole and vouched for with a frame of their number.
+/// Receives TCP segments, and replies to intact ones with a good checksum by a frame of their number.
 fn check_segments(queue: &mut QueuePair) {
     let mut received = Vec::with_capacity(32);
     let mut replies = Vec::new();
@@ -247,8 +247,8 @@ fn check_segments(queue: &mut QueuePair) {
     }
 }
 
-/// Sends segments with retained payload, small and to be cut, to a peer that checks them.
-fn send_retained(name: &str, peers: fn(&str) -> String, ours: fn(&str) -> String) {
+/// Sends segments with retained payload, short ones and ones to be segmented, to a peer that verifies them.
+fn send_retained(name: &str, peers: fn(&str) -> String, local: fn(&str) -> String) {
     const EACH: usize = 1_448;
     parts(name, |role| match role {
         "peer" => {
@@ -261,10 +261,10 @@ fn send_retained(name: &str, peers: fn(&str) -> String, ours: fn(&str) -> String
             let socket = socket("retain");
             let peer = Peer::start(name, "peer", &[(SOCKET, &socket)]);
             let eal = eal();
-            let port = open(&eal, &ours(&socket), small());
+            let port = open(&eal, &local(&socket), small());
             let pool = port.mempool().clone();
             let mut queue = port.take_queues().remove(0);
-            // A virtio-user end connects, and then again with what it was configured for.
+            // A virtio-user end connects, and then again with its configuration.
             wait_for("the link", || queue.link_up() && queue.capabilities().tso.is_some());
             assert!(queue.capabilities().tx_checksum.tcp);
             let mut kept = Vec::new();
@@ -272,7 +272,7 @@ fn send_retained(name: &str, peers: fn(&str) -> String, ours: fn(&str) -> String
                 let mut headers = headers(segments * EACH);
                 headers[37] = n as u8;
                 if segments == 1 {
-                    // Of what is to be cut, the port takes the length into the sum.
+                    // For segmentation, the port includes the length in the checksum.
                     let words = headers[26..34].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
                     let sum = words.sum::<u32>() + 6 + 20 + EACH as u32;
                     headers[50..52].copy_from_slice(&((sum & 0xffff) + (sum >> 16)).to_be_bytes()[2..]);
@@ -319,26 +319,26 @@ fn send_retained(name: &str, peers: fn(&str) -> String, ours: fn(&str) -> String
 }
 
 #[test]
-fn retained_payload_crosses_from_virtio_user_to_vhost_alone_and_in_chains_without_a_copy() {
+fn retained_payload_crosses_from_virtio_user_to_vhost_without_a_copy() {
     send_retained(
-        "links::retained_payload_crosses_from_virtio_user_to_vhost_alone_and_in_chains_without_a_copy",
+        "links::retained_payload_crosses_from_virtio_user_to_vhost_without_a_copy",
         |socket| format!("vhost:{socket}"),
         |socket| format!("virtio-user:{socket}"),
     );
 }
 
 #[test]
-fn retained_payload_crosses_from_vhost_to_virtio_user_alone_and_in_chains_without_a_copy() {
+fn retained_payload_crosses_from_vhost_to_virtio_user_without_a_copy() {
     send_retained(
-        "links::retained_payload_crosses_from_vhost_to_virtio_user_alone_and_in_chains_without_a_copy",
+        "links::retained_payload_crosses_from_vhost_to_virtio_user_without_a_copy",
         |socket| format!("virtio-user:{socket}"),
         |socket| format!("vhost:{socket}"),
     );
 }
 
 #[test]
-fn chains_that_the_peer_has_taken_are_back_in_the_pool_after_the_next_burst() {
-    let name = "links::chains_that_the_peer_has_taken_are_back_in_the_pool_after_the_next_burst";
+fn chains_accepted_by_the_peer_return_to_the_pool_with_the_next_burst() {
+    let name = "links::chains_accepted_by_the_peer_return_to_the_pool_with_the_next_burst";
     between(
         name,
         |socket| format!("vhost:{socket}"),
@@ -369,7 +369,7 @@ fn chains_that_the_peer_has_taken_are_back_in_the_pool_after_the_next_burst() {
                 let mut frames = vec![chain];
                 wait_for("the chain's departure", || queue.tx_burst(&mut frames) == 1);
             }
-            // Whatever was sent before these come back has been taken; the driver leaves it at a few frames.
+            // Frames sent before these return have been accepted; the driver frees all but a few.
             bounce(&mut queue, 10..30, 60);
             bounce(&mut queue, 30..31, 60);
             let after = port.mempool().available();
@@ -379,17 +379,17 @@ fn chains_that_the_peer_has_taken_are_back_in_the_pool_after_the_next_burst() {
 }
 
 #[test]
-fn a_vhost_port_cuts_nothing_for_a_guest_that_takes_no_large_frames_and_says_so() {
-    let name = "links::a_vhost_port_cuts_nothing_for_a_guest_that_takes_no_large_frames_and_says_so";
-    // Without buffers that can be put together, a large frame would not fit.
+fn vhost_port_offers_no_segmentation_to_a_guest_without_large_frames() {
+    let name = "links::vhost_port_offers_no_segmentation_to_a_guest_without_large_frames";
+    // Without mergeable buffers, a large frame would not fit.
     let peer = |socket: &str| format!("virtio-user:{socket},mrg_rxbuf=0");
     between(name, peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("vhost:{socket}"), small());
-        assert_eq!(port.capabilities().tso, None, "nobody is there yet");
+        assert_eq!(port.capabilities().tso, None, "there is no guest yet");
         let mut queue = port.take_queues().remove(0);
         wait_for("the link", || queue.link_up());
-        // Long enough for what the guest has agreed to to be noticed.
+        // Long enough for the supervisor to read the guest's features.
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(100) {
             bounce(&mut queue, 0..100, 60);
@@ -411,9 +411,9 @@ fn a_vhost_port_cuts_nothing_for_a_guest_that_takes_no_large_frames_and_says_so(
 }
 
 #[test]
-fn retained_payload_crosses_a_memif_link_without_a_copy_of_ours() {
+fn retained_payload_crosses_a_memif_link_without_a_copy_by_this_crate() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    let name = "links::retained_payload_crosses_a_memif_link_without_a_copy_of_ours";
+    let name = "links::retained_payload_crosses_a_memif_link_without_a_copy_by_this_crate";
     between(name, peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
@@ -446,10 +446,10 @@ fn retained_payload_crosses_a_memif_link_without_a_copy_of_ours() {
 }
 
 #[test]
-fn retained_payload_is_shared_and_dropped_on_another_thread_while_it_is_sent() {
+fn retained_payload_is_shared_and_dropped_on_another_thread_while_sent() {
     const FRAMES: u64 = 20_000;
     let peer = |socket: &str| format!("vhost:{socket}");
-    let name = "links::retained_payload_is_shared_and_dropped_on_another_thread_while_it_is_sent";
+    let name = "links::retained_payload_is_shared_and_dropped_on_another_thread_while_sent";
     between(name, peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
@@ -458,7 +458,7 @@ fn retained_payload_is_shared_and_dropped_on_another_thread_while_it_is_sent() {
         wait_for("the link", || queue.link_up());
         let (send, receive) = std::sync::mpsc::sync_channel::<(u64, Bytes)>(8);
         let keeper = std::thread::spawn(move || {
-            // Some bursts later: before the frame goes, while it does, and after.
+            // Drops occur a few bursts later: before, during and after the transmission of the frame.
             let mut kept = std::collections::VecDeque::new();
             for (n, bytes) in receive {
                 kept.push_back((n, bytes.clone()));
@@ -494,7 +494,7 @@ fn retained_payload_is_shared_and_dropped_on_another_thread_while_it_is_sent() {
     });
 }
 
-/// Ethernet, IPv4 and TCP headers, as segmentation offload wants them, of a segment with `payload` bytes.
+/// Returns Ethernet, IPv4 and TCP headers of a segment with `payload` bytes, prepared for segmentation offload.
 fn headers(payload: usize) -> Vec<u8> {
     let mut headers = vec![0; 54];
     headers[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -508,8 +508,8 @@ fn headers(payload: usize) -> Vec<u8> {
 }
 
 #[test]
-fn jumbo_frames_cross_a_vhost_link_in_packets_that_hold_them() {
-    let name = "links::jumbo_frames_cross_a_vhost_link_in_packets_that_hold_them";
+fn jumbo_frames_cross_a_vhost_link_in_large_packets() {
+    let name = "links::jumbo_frames_cross_a_vhost_link_in_large_packets";
     let jumbo = || PortConfig { mtu: Some(9_000), ..small() };
     parts(name, |role| match role {
         "peer" => {
@@ -550,21 +550,21 @@ fn jumbo_frames_cross_a_vhost_link_in_packets_that_hold_them() {
 }
 
 #[test]
-fn a_burst_over_memif_is_left_when_its_memory_is_gone() {
+fn memif_burst_is_left_when_its_memory_is_unmapped() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    between("links::a_burst_over_memif_is_left_when_its_memory_is_gone", peer, 1, "ordinary", |socket| {
+    between("links::memif_burst_is_left_when_its_memory_is_unmapped", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
         let mut queue = port.take_queues().remove(0);
         wait_for("the link", || queue.link_up());
         bounce(&mut queue, 0..100, 60);
-        // As the driver does on EAL's thread when the other end goes away.
+        // The driver does this on EAL's thread when the other end leaves.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mut regions = 0;
         for line in maps.lines().filter(|line| line.contains("memif_region")) {
             let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
             let [start, end] = [start, end].map(|at| usize::from_str_radix(at, 16).unwrap());
-            // SAFETY: only the driver reads and writes there, in bursts that are left when they cannot.
+            // SAFETY: only the driver accesses the memory, in bursts that are left on a fault.
             assert_eq!(unsafe { libc::munmap(start as *mut libc::c_void, end - start) }, 0);
             regions += 1;
         }

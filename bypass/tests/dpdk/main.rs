@@ -1,7 +1,7 @@
-//! The DPDK part for real: packets, and ports of every kind that this machine can make.
+//! Tests with DPDK: packets, and ports of every kind that this machine supports.
 //!
-//! EAL starts once a process, so each test runs in a process of its own (`process.rs`), and links between two
-//! processes in two of them.
+//! EAL starts once per process, so each test runs in its own process (`process.rs`), and links between two processes in
+//! two.
 #![cfg(feature = "dpdk")]
 
 mod frames;

@@ -1,4 +1,4 @@
-//! Ports on the kernel's interfaces, with the kernel's own sockets at the other end.
+//! Tests of ports on kernel interfaces, with kernel sockets at the other end.
 
 use super::frames::{eal, open, small};
 use super::process::{alone_in_a_namespace, ip, wait_for};
@@ -8,7 +8,8 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Turns a UDP datagram over IPv4 round, in place; whether it was one. With `offload`, the port computes its checksums.
+/// Reverses a UDP datagram over IPv4 in place. Returns whether it was one. With `offload`, the port computes its
+/// checksums.
 fn turn_round(packet: &mut Mbuf, offload: bool) -> bool {
     let Some(frame) = packet.data_mut() else { return false };
     if frame.len() < 42 || frame[12..14] != [8, 0] || frame[23] != 17 {
@@ -20,7 +21,7 @@ fn turn_round(packet: &mut Mbuf, offload: bool) -> bool {
     source.swap_with_slice(destination);
     let (source, destination) = frame[34..38].split_at_mut(2);
     source.swap_with_slice(destination);
-    // The kernel may have left it partial; without one the datagram is as good.
+    // The kernel may have left the checksum partial; a datagram without one is valid, too.
     frame[40..42].fill(0);
     if offload {
         let pseudo_header = frame[26..34].chunks(2).chain([&[0, 17][..], &frame[38..40]]);
@@ -41,7 +42,8 @@ fn turn_round(packet: &mut Mbuf, offload: bool) -> bool {
     true
 }
 
-/// Echoes datagrams on `queue` while the kernel, at the other end, sends some of every size and gets them back.
+/// Echoes datagrams on `queue` while the kernel, at the other end, sends datagrams of every size and receives them
+/// back.
 fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -60,7 +62,7 @@ fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair
                 }
             });
         }
-        // What fails here must end the threads too.
+        // On failure the threads must end, too.
         let result = std::panic::catch_unwind(|| {
             for flow in 0..8 {
                 let socket = UdpSocket::bind(("10.9.0.1", 0)).unwrap();
@@ -71,7 +73,7 @@ fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair
                     let mut back = vec![0; 65_536];
                     socket.send(&sent).unwrap();
                     let len = socket.recv(&mut back).unwrap();
-                    assert!(back[..len] == sent, "datagram {n} of flow {flow} came back changed");
+                    assert!(back[..len] == sent, "datagram {n} of flow {flow} returned changed");
                 }
             }
         });
@@ -90,21 +92,21 @@ fn address(interface: &str, port: &Port) {
 }
 
 #[test]
-fn a_kernel_socket_gets_its_datagrams_back_over_tap() {
-    alone_in_a_namespace("network::a_kernel_socket_gets_its_datagrams_back_over_tap", || {
+fn kernel_socket_receives_its_datagrams_back_over_tap() {
+    alone_in_a_namespace("network::kernel_socket_receives_its_datagrams_back_over_tap", || {
         let eal = eal();
         let port = open(&eal, "tap:lr0", small());
         assert!(port.capabilities().rx_partial_checksum && port.capabilities().tx_checksum.udp);
         address("lr0", &port);
         let queues = bounce_datagrams(port.take_queues(), 1_472);
         drop((queues, port));
-        assert!(!exists("lr0"), "the interface is left behind");
+        assert!(!exists("lr0"), "the interface remains");
     });
 }
 
 #[test]
-fn a_kernel_socket_gets_its_datagrams_back_over_af_xdp() {
-    alone_in_a_namespace("network::a_kernel_socket_gets_its_datagrams_back_over_af_xdp", || {
+fn kernel_socket_receives_its_datagrams_back_over_af_xdp() {
+    alone_in_a_namespace("network::kernel_socket_receives_its_datagrams_back_over_af_xdp", || {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr1 up");
         let eal = eal();
@@ -120,8 +122,8 @@ fn a_kernel_socket_gets_its_datagrams_back_over_af_xdp() {
 }
 
 #[test]
-fn two_queues_of_a_veth_interface_are_one_af_xdp_port() {
-    alone_in_a_namespace("network::two_queues_of_a_veth_interface_are_one_af_xdp_port", || {
+fn veth_interface_with_two_queues_is_one_af_xdp_port() {
+    alone_in_a_namespace("network::veth_interface_with_two_queues_is_one_af_xdp_port", || {
         ip("link add lr0 numrxqueues 2 numtxqueues 2 type veth peer name lr1 numrxqueues 2 numtxqueues 2");
         ip("link set lr1 up");
         let eal = eal();
@@ -139,8 +141,8 @@ fn refusal(eal: &Eal, via: &str, config: PortConfig) -> OpenError {
 }
 
 #[test]
-fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
-    alone_in_a_namespace("network::an_interface_that_will_not_do_is_refused_with_the_remedy", || {
+fn unsuitable_interface_is_rejected_with_a_remedy() {
+    alone_in_a_namespace("network::unsuitable_interface_is_rejected_with_a_remedy", || {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr0 up");
         ip("link set lr1 up");

@@ -1,4 +1,4 @@
-//! What packets promise, on DPDK's mbufs.
+//! Tests of the packet contract on DPDK's mbufs.
 
 use super::frames::eal;
 use super::process::alone;
@@ -11,7 +11,7 @@ fn pool(eal: &Eal) -> Mempool {
     Mempool::new(eal, MempoolConfig { packets: PACKETS, ..MempoolConfig::default() }).unwrap()
 }
 
-/// Runs `body` with a pool, in which every packet must be again at the end.
+/// Runs `body` with a pool, and verifies that every packet has returned to it.
 fn with_pool(name: &str, body: impl FnOnce(&Mempool)) {
     alone(name, || {
         let eal = eal();
@@ -28,8 +28,8 @@ fn packet(pool: &Mempool, bytes: &[u8]) -> Mbuf {
 }
 
 #[test]
-fn the_ends_move_within_the_buffer_and_not_beyond() {
-    with_pool("packets::the_ends_move_within_the_buffer_and_not_beyond", |pool| {
+fn ends_move_within_the_buffer_and_not_beyond() {
+    with_pool("packets::ends_move_within_the_buffer_and_not_beyond", |pool| {
         let mut packet = packet(pool, b"payload");
         packet.prepend(4).unwrap().copy_from_slice(b"head");
         assert_eq!((packet.data(), packet.len()), (&b"headpayload"[..], 11));
@@ -53,8 +53,8 @@ fn the_ends_move_within_the_buffer_and_not_beyond() {
 }
 
 #[test]
-fn frames_and_what_is_in_front_of_them_begin_a_cache_line() {
-    alone("packets::frames_and_what_is_in_front_of_them_begin_a_cache_line", || {
+fn frame_and_its_device_header_start_a_cache_line() {
+    alone("packets::frame_and_its_device_header_start_a_cache_line", || {
         let eal = eal();
         for (device_header, at_most) in [(0, 0), (12, 4), (64, 0), (70, 2)] {
             let pool =
@@ -70,8 +70,8 @@ fn frames_and_what_is_in_front_of_them_begin_a_cache_line() {
 }
 
 #[test]
-fn a_chain_is_one_packet_and_comes_apart_again() {
-    with_pool("packets::a_chain_is_one_packet_and_comes_apart_again", |pool| {
+fn chain_is_one_packet_and_can_be_unchained() {
+    with_pool("packets::chain_is_one_packet_and_can_be_unchained", |pool| {
         let mut head = packet(pool, b"one");
         let mut middle = packet(pool, b"two");
         middle.chain(packet(pool, b"three")).ok().unwrap();
@@ -90,8 +90,8 @@ fn a_chain_is_one_packet_and_comes_apart_again() {
 }
 
 #[test]
-fn a_chain_longer_than_a_frame_is_refused_and_comes_back() {
-    with_pool("packets::a_chain_longer_than_a_frame_is_refused_and_comes_back", |pool| {
+fn chain_longer_than_a_frame_is_rejected_and_returned() {
+    with_pool("packets::chain_longer_than_a_frame_is_rejected_and_returned", |pool| {
         let mut head = packet(pool, &[0; 2048]);
         let refused = std::iter::repeat_with(|| head.chain(packet(pool, &[1; 2048]))).find_map(Result::err).unwrap();
         assert_eq!(refused.len(), 2048);
@@ -110,7 +110,7 @@ fn shared_bytes_cannot_be_written() {
         }
         let mut again = clone.try_clone().unwrap();
         drop(original);
-        // The clone is alone now, but the buffer is another's.
+        // The clone's reference is the only one now, but the buffer belongs to another mbuf.
         assert!(clone.data_mut().is_none());
         assert!(again.adjust(2));
         assert_eq!((again.data(), clone.data()), (&b"ared"[..], &b"shared"[..]));
@@ -118,7 +118,7 @@ fn shared_bytes_cannot_be_written() {
         assert_eq!(again.data(), b"ared");
         let mut original = packet(pool, b"shared");
         drop(original.try_clone().unwrap());
-        assert!(original.data_mut().is_some(), "the clone is gone");
+        assert!(original.data_mut().is_some(), "the clone is dropped");
     });
 }
 
@@ -129,7 +129,7 @@ fn bytes_keep_their_packet_on_every_thread() {
         whole.chain(packet(pool, b"behind")).ok().unwrap();
         let address = whole.data().as_ptr();
         let bytes = whole.into_bytes(2..8);
-        assert_eq!(pool.available(), pool.size() - 1, "what is behind the first segment is free");
+        assert_eq!(pool.available(), pool.size() - 1, "segments behind the first are free");
         assert_eq!((bytes.as_ptr(), &bytes[..]), (address.wrapping_add(2), &b"234567"[..]));
         assert_eq!(bytes.memory(), Memory::Device);
         std::thread::scope(|scope| {
@@ -145,11 +145,11 @@ fn bytes_keep_their_packet_on_every_thread() {
 }
 
 #[test]
-fn retained_bytes_share_the_packet_and_either_may_end_first() {
-    with_pool("packets::retained_bytes_share_the_packet_and_either_may_end_first", |pool| {
+fn retained_bytes_and_their_packet_may_end_in_any_order() {
+    with_pool("packets::retained_bytes_and_their_packet_may_end_in_any_order", |pool| {
         let mut first = packet(pool, b"headpayload");
         assert!(first.retain(12).is_none());
-        assert!(first.data_mut().is_some(), "nothing has changed");
+        assert!(first.data_mut().is_some(), "the call had no effect");
         let payload = first.retain(4).unwrap();
         assert_eq!((payload.as_ptr(), &payload[..]), (first.data()[4..].as_ptr(), &b"payload"[..]));
         assert_eq!(payload.memory(), Memory::Device);
@@ -165,7 +165,7 @@ fn retained_bytes_share_the_packet_and_either_may_end_first() {
 
         let mut second = packet(pool, b"headpayload");
         drop(second.retain(4));
-        assert!(second.data_mut().is_some(), "it is alone again");
+        assert!(second.data_mut().is_some(), "the packet is exclusive again");
         second.chain(packet(pool, b"behind")).ok().unwrap();
         let mut tail = second.unchain().unwrap();
         let (payload, behind) = (second.retain(4).unwrap(), tail.retain(0).unwrap());
@@ -177,8 +177,8 @@ fn retained_bytes_share_the_packet_and_either_may_end_first() {
 }
 
 #[test]
-fn a_tag_goes_in_front_of_retained_payload_where_it_lies() {
-    with_pool("packets::a_tag_goes_in_front_of_retained_payload_where_it_lies", |pool| {
+fn tag_is_inserted_in_front_of_retained_payload_in_place() {
+    with_pool("packets::tag_is_inserted_in_front_of_retained_payload_in_place", |pool| {
         const FRAME: &[u8] = b"aaaaaabbbbbb\x08\x00payload";
         const TAGGED: &[u8] = b"aaaaaabbbbbb\x81\x00\x20\x05\x08\x00payload";
         for retained in [false, true] {
@@ -190,12 +190,12 @@ fn a_tag_goes_in_front_of_retained_payload_where_it_lies() {
             assert_eq!(frame.data()[18..].as_ptr(), address);
             if let Some(payload) = payload {
                 assert_eq!((&payload[..], payload.as_ptr()), (&b"payload"[..], address));
-                assert_eq!(frame.untag(), None, "the payload's holder could see its addresses move");
+                assert_eq!(frame.untag(), None, "the bytes' holder would see the addresses move");
             }
             assert_eq!((frame.untag(), frame.data()), (Some(0x2005), FRAME));
             assert_eq!((frame.untag(), frame.data()), (None, FRAME));
         }
-        // What others see, and what has no room in front, is chained behind a packet with the addresses.
+        // Addresses that are shared, or without headroom, move to a packet in front of the chain.
         let cloned = packet(pool, FRAME);
         let clone = cloned.try_clone().unwrap();
         let mut seen = packet(pool, FRAME);
@@ -220,8 +220,8 @@ fn a_tag_goes_in_front_of_retained_payload_where_it_lies() {
 }
 
 #[test]
-fn a_clone_and_attached_bytes_are_retained_too() {
-    with_pool("packets::a_clone_and_attached_bytes_are_retained_too", |pool| {
+fn clone_and_attached_bytes_can_be_retained() {
+    with_pool("packets::clone_and_attached_bytes_can_be_retained", |pool| {
         let original = packet(pool, b"headpayload");
         let mut clone = original.try_clone().unwrap();
         let of_clone = clone.retain(4).unwrap();
@@ -237,8 +237,8 @@ fn a_clone_and_attached_bytes_are_retained_too() {
 }
 
 #[test]
-fn retained_bytes_are_dropped_on_another_thread_while_their_packets_are_cloned_and_dropped() {
-    let name = "packets::retained_bytes_are_dropped_on_another_thread_while_their_packets_are_cloned_and_dropped";
+fn retained_bytes_are_dropped_on_another_thread_while_packets_are_cloned() {
+    let name = "packets::retained_bytes_are_dropped_on_another_thread_while_packets_are_cloned";
     with_pool(name, |pool| {
         let (send, receive) = std::sync::mpsc::sync_channel::<Bytes>(16);
         let keeper = std::thread::spawn(move || {
@@ -262,8 +262,8 @@ fn retained_bytes_are_dropped_on_another_thread_while_their_packets_are_cloned_a
 }
 
 #[test]
-fn attached_bytes_are_sent_from_where_they_are_and_released_once() {
-    with_pool("packets::attached_bytes_are_sent_from_where_they_are_and_released_once", |pool| {
+fn attached_bytes_are_sent_in_place_and_released_once() {
+    with_pool("packets::attached_bytes_are_sent_in_place_and_released_once", |pool| {
         let bytes = packet(pool, b"a value of a table").into_bytes(2..18);
         let mut attached = pool.attach(bytes.clone()).unwrap();
         assert_eq!((attached.data().as_ptr(), attached.len()), (bytes.as_ptr(), 16));
@@ -271,7 +271,7 @@ fn attached_bytes_are_sent_from_where_they_are_and_released_once() {
         assert!(attached.adjust(6) && attached.trim(2));
         let clone = attached.try_clone().unwrap();
         assert_eq!((clone.data(), clone.data().as_ptr()), (&b"of a tab"[..], bytes[6..].as_ptr()));
-        // The clone must not depend on the first packet's private area, which is used again.
+        // The clone must not depend on the private area of the first packet, which is reused.
         drop(attached);
         let again: Vec<_> = std::iter::from_fn(|| pool.attach(bytes.clone()).ok()).collect();
         assert_eq!(again.len(), pool.size() - 2);
@@ -279,22 +279,22 @@ fn attached_bytes_are_sent_from_where_they_are_and_released_once() {
         let back = clone.into_bytes(0..2);
         assert_eq!((&back[..], back.as_ptr()), (&b"of"[..], bytes[6..].as_ptr()));
         drop((bytes, again));
-        assert_eq!(pool.available(), pool.size() - 1, "the value is held by the last slice");
+        assert_eq!(pool.available(), pool.size() - 1, "the last slice holds the value");
         drop(back);
     });
 }
 
 #[test]
-fn memory_that_no_device_reaches_is_not_attached() {
-    with_pool("packets::memory_that_no_device_reaches_is_not_attached", |pool| {
+fn process_memory_is_not_attached() {
+    with_pool("packets::process_memory_is_not_attached", |pool| {
         let bytes = pool.attach(Bytes::from(vec![1, 2, 3])).map(|_| ()).unwrap_err();
         assert_eq!(&bytes[..], [1, 2, 3]);
     });
 }
 
 #[test]
-fn an_empty_pool_gives_nothing_and_fills_again() {
-    with_pool("packets::an_empty_pool_gives_nothing_and_fills_again", |pool| {
+fn empty_pool_allocates_nothing_until_packets_return() {
+    with_pool("packets::empty_pool_allocates_nothing_until_packets_return", |pool| {
         let first = packet(pool, b"first");
         let mut all: Vec<_> = std::iter::from_fn(|| pool.allocate()).collect();
         assert_eq!(all.len(), pool.size() - 1);
@@ -307,8 +307,8 @@ fn an_empty_pool_gives_nothing_and_fills_again() {
 }
 
 #[test]
-fn more_references_than_can_be_counted_lose_the_packet_and_nothing_else() {
-    alone("packets::more_references_than_can_be_counted_lose_the_packet_and_nothing_else", || {
+fn reference_count_overflow_leaks_only_the_packet() {
+    alone("packets::reference_count_overflow_leaks_only_the_packet", || {
         let eal = eal();
         let pool = pool(&eal);
         let mut wanted = packet(&pool, b"wanted by all");
@@ -327,8 +327,8 @@ fn more_references_than_can_be_counted_lose_the_packet_and_nothing_else() {
 }
 
 #[test]
-fn an_arena_of_eals_is_attached_where_it_is() {
-    alone("packets::an_arena_of_eals_is_attached_where_it_is", || {
+fn arena_in_eal_memory_is_attached_in_place() {
+    alone("packets::arena_in_eal_memory_is_attached_in_place", || {
         let eal = eal();
         let pool = pool(&eal);
         let arena = eal.arena(3 << 20).unwrap();
@@ -339,7 +339,7 @@ fn an_arena_of_eals_is_attached_where_it_is() {
         let attached = pool.attach(value.slice(1_000..3_000)).unwrap();
         assert_eq!((attached.data().as_ptr(), attached.data()), (value[1_000..].as_ptr(), &[7; 2_000][..]));
         drop((arena, value));
-        assert_eq!(attached.data(), [7; 2_000], "the packet keeps the block, and the block the arena");
+        assert_eq!(attached.data(), [7; 2_000], "the packet keeps the block alive, and the block the arena");
         drop(attached);
         let error = eal.arena(1 << 40).unwrap_err().to_string();
         assert!(error.contains("1099511627776 bytes"), "{error}");

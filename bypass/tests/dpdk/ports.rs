@@ -1,11 +1,11 @@
-//! Ports and queue pairs, on DPDK's own virtual devices.
+//! Tests of ports and queue pairs on DPDK's virtual devices.
 
 use super::frames::{bounce, bytes, eal_with, frame, number, open, packet, small};
 use super::process::{alone, alone_in_a_namespace, ip, wait_for};
 use linerate_bypass::dpdk::{Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 
-/// A port whose ring leads back to itself, and its queue pair.
+/// Opens a port whose ring connects to itself. Returns it with its queue pair.
 fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {
     let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);
     let port = open(&eal, "eal", config);
@@ -14,8 +14,8 @@ fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {
 }
 
 #[test]
-fn eal_starts_once_and_says_so_the_second_time() {
-    alone("ports::eal_starts_once_and_says_so_the_second_time", || {
+fn eal_starts_only_once() {
+    alone("ports::eal_starts_only_once", || {
         let eal = super::frames::eal();
         assert!(eal.version().starts_with("DPDK "));
         assert_eq!(Eal::start(&EalConfig::default()).unwrap_err(), EalError::AlreadyStarted);
@@ -23,8 +23,8 @@ fn eal_starts_once_and_says_so_the_second_time() {
 }
 
 #[test]
-fn hugepages_that_are_not_there_are_required_or_missed_with_the_remedy() {
-    alone("ports::hugepages_that_are_not_there_are_required_or_missed_with_the_remedy", || {
+fn missing_hugepages_are_reported_with_a_remedy() {
+    alone("ports::missing_hugepages_are_reported_with_a_remedy", || {
         let config = EalConfig { hugepages: Hugepages::Require, memory_mb: Some(1 << 30), ..EalConfig::default() };
         let error = Eal::start(&config).unwrap_err().to_string();
         assert!(error.contains("run 'sysctl -w vm.nr_hugepages="), "{error}");
@@ -32,8 +32,8 @@ fn hugepages_that_are_not_there_are_required_or_missed_with_the_remedy() {
 }
 
 #[test]
-fn an_argument_that_eal_refuses_is_an_error_with_its_reason() {
-    alone("ports::an_argument_that_eal_refuses_is_an_error_with_its_reason", || {
+fn eal_argument_error_has_a_reason() {
+    alone("ports::eal_argument_error_has_a_reason", || {
         let arguments = vec!["--no-pci".to_owned(), "--vdev=net_nonsense0".to_owned()];
         let config = EalConfig { hugepages: Hugepages::Never, arguments, ..EalConfig::default() };
         let error = Eal::start(&config).unwrap_err().to_string();
@@ -42,16 +42,16 @@ fn an_argument_that_eal_refuses_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn eal_with_no_port_says_how_to_name_one() {
-    alone("ports::eal_with_no_port_says_how_to_name_one", || {
+fn eal_without_ports_is_an_error_with_a_remedy() {
+    alone("ports::eal_without_ports_is_an_error_with_a_remedy", || {
         let eal = super::frames::eal();
         assert_eq!(Port::open(&eal, &"eal".parse().unwrap(), small()).unwrap_err(), OpenError::NoPort);
     });
 }
 
 #[test]
-fn frames_pass_a_port_unchanged_and_uncopied() {
-    alone("ports::frames_pass_a_port_unchanged_and_uncopied", || {
+fn frames_cross_a_port_unchanged_and_uncopied() {
+    alone("ports::frames_cross_a_port_unchanged_and_uncopied", || {
         let (_eal, port, mut queue) = ring(small());
         let _thread = _eal.register_thread().unwrap();
         let sent = packet(&mut queue, &frame(1, 900));
@@ -61,7 +61,7 @@ fn frames_pass_a_port_unchanged_and_uncopied() {
         let mut received = Vec::with_capacity(1);
         assert_eq!(queue.rx_burst(&mut received), 1);
         assert_eq!(received[0].data().as_ptr(), address);
-        assert_eq!(queue.rx_burst(&mut received), 0, "there is no room for more");
+        assert_eq!(queue.rx_burst(&mut received), 0, "the vector is full");
         drop(received);
         bounce(&mut queue, 0..1_000, 1_514);
         assert_eq!(queue.stats().copied_bytes, 0);
@@ -70,8 +70,8 @@ fn frames_pass_a_port_unchanged_and_uncopied() {
 }
 
 #[test]
-fn a_full_ring_leaves_the_rest_with_the_caller_in_order() {
-    alone("ports::a_full_ring_leaves_the_rest_with_the_caller_in_order", || {
+fn full_ring_leaves_frames_with_the_caller_in_order() {
+    alone("ports::full_ring_leaves_frames_with_the_caller_in_order", || {
         let (_eal, port, mut queue) = ring(small());
         let mut frames: Vec<_> = (0..3_000).map(|n| packet(&mut queue, &frame(n, 64))).collect();
         let mut taken = 0;
@@ -97,8 +97,8 @@ fn a_full_ring_leaves_the_rest_with_the_caller_in_order() {
 }
 
 #[test]
-fn an_empty_pool_is_back_pressure_and_every_packet_comes_back() {
-    alone("ports::an_empty_pool_is_back_pressure_and_every_packet_comes_back", || {
+fn empty_pool_is_back_pressure_and_every_packet_returns() {
+    alone("ports::empty_pool_is_back_pressure_and_every_packet_returns", || {
         let (_eal, port, mut queue) = ring(small());
         let mut held: Vec<_> = std::iter::from_fn(|| queue.allocate()).collect();
         assert_eq!(held.len(), port.mempool().size());
@@ -114,14 +114,14 @@ fn an_empty_pool_is_back_pressure_and_every_packet_comes_back() {
 }
 
 #[test]
-fn as_many_packets_as_the_port_allows_can_be_held_while_others_cross() {
-    alone("ports::as_many_packets_as_the_port_allows_can_be_held_while_others_cross", || {
+fn pool_share_can_be_held_while_frames_cross() {
+    alone("ports::pool_share_can_be_held_while_frames_cross", || {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0", "--vdev=net_null1"]);
         let port = open(&eal, "eal", small());
         let mut queue = port.take_queues().remove(0);
         let may_hold = port.capabilities().pool;
         assert!(may_hold > 2_000, "{may_hold} of 4096");
-        // A thread that frees what another allocated has a cache full of it.
+        // A thread that frees what another thread allocated has a full cache.
         let elsewhere: Vec<_> = (0..384).map(|_| queue.allocate().unwrap()).collect();
         std::thread::scope(|scope| {
             let cache = scope.spawn(|| {
@@ -141,8 +141,8 @@ fn as_many_packets_as_the_port_allows_can_be_held_while_others_cross() {
 }
 
 #[test]
-fn what_can_never_be_sent_is_dropped_and_counted_between_what_can() {
-    alone("ports::what_can_never_be_sent_is_dropped_and_counted_between_what_can", || {
+fn frames_that_can_never_be_sent_are_dropped_and_counted() {
+    alone("ports::frames_that_can_never_be_sent_are_dropped_and_counted", || {
         let (_eal, port, mut queue) = ring(small());
         let mut frames = vec![
             packet(&mut queue, &frame(0, 64)),
@@ -162,8 +162,8 @@ fn what_can_never_be_sent_is_dropped_and_counted_between_what_can() {
 }
 
 #[test]
-fn a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes() {
-    alone_in_a_namespace("ports::a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes", || {
+fn port_without_chains_sends_copies_and_counts_the_bytes() {
+    alone_in_a_namespace("ports::port_without_chains_sends_copies_and_counts_the_bytes", || {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr0 up");
         ip("link set lr1 up");
@@ -181,7 +181,7 @@ fn a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes() {
         let attached = from.attach(value).unwrap();
         // From the other port's pool.
         let foreign = packet(&mut to, &frame(5, 1_000));
-        // Retained: shared with who keeps its payload.
+        // Retained: shared with the holder of its payload.
         let mut sent = packet(&mut from, &frame(6, 1_000));
         let kept = sent.retain(14).unwrap();
         let mut frames = vec![chain, plain, clone, attached, foreign, sent];
@@ -204,8 +204,8 @@ fn a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes() {
 }
 
 #[test]
-fn a_header_that_others_see_is_copied_before_a_driver_may_write_it() {
-    alone("ports::a_header_that_others_see_is_copied_before_a_driver_may_write_it", || {
+fn shared_header_is_copied_before_a_driver_writes_it() {
+    alone("ports::shared_header_is_copied_before_a_driver_writes_it", || {
         let (_eal, _port, mut queue) = ring(small());
         let mut original = packet(&mut queue, &frame(1, 100));
         original.set_tx_offload(TxOffload {
@@ -224,7 +224,7 @@ fn a_header_that_others_see_is_copied_before_a_driver_may_write_it() {
     });
 }
 
-/// What a driver does for a TCP segment over IPv4 with plain headers: it writes within the first 54 bytes.
+/// Offloads of a TCP segment over IPv4 with minimal headers: the driver writes within the first 54 bytes.
 const CHECKSUMS: TxOffload = TxOffload {
     l2_len: 14,
     l3_len: 20,
@@ -236,11 +236,11 @@ const CHECKSUMS: TxOffload = TxOffload {
 };
 
 #[test]
-fn retained_payload_is_sent_with_headers_of_its_own_without_a_copy() {
-    alone("ports::retained_payload_is_sent_with_headers_of_its_own_without_a_copy", || {
+fn retained_payload_with_exclusive_headers_is_sent_without_a_copy() {
+    alone("ports::retained_payload_with_exclusive_headers_is_sent_without_a_copy", || {
         let (_eal, port, mut queue) = ring(small());
         let mut sent = packet(&mut queue, &frame(1, 900));
-        // Before or after: the request leaves what is known of the headers alone.
+        // The order is irrelevant: the request keeps the end of the exclusive bytes.
         let early = sent.retain(54).unwrap();
         sent.set_tx_offload(CHECKSUMS);
         let late = sent.retain(800).unwrap();
@@ -257,8 +257,8 @@ fn retained_payload_is_sent_with_headers_of_its_own_without_a_copy() {
 }
 
 #[test]
-fn headers_that_anybody_else_can_see_are_copied_whatever_was_retained() {
-    alone("ports::headers_that_anybody_else_can_see_are_copied_whatever_was_retained", || {
+fn shared_headers_are_copied_whatever_was_retained() {
+    alone("ports::shared_headers_are_copied_whatever_was_retained", || {
         let (_eal, _port, mut queue) = ring(small());
         let copied = |queue: &mut QueuePair, sent: Mbuf| {
             let before = queue.stats().copied_bytes;
@@ -283,18 +283,18 @@ fn headers_that_anybody_else_can_see_are_copied_whatever_was_retained() {
         let kept = (kept, cloned.retain(54).unwrap());
         let clone = cloned.try_clone().unwrap();
         assert_eq!(copied(&mut queue, clone), 900);
-        assert_eq!(copied(&mut queue, cloned), 900, "a clone has been there");
+        assert_eq!(copied(&mut queue, cloned), 900, "the frame was cloned");
         let mut had_a_clone = segment(&mut queue);
         let clone = had_a_clone.try_clone().unwrap();
         let kept = (kept, had_a_clone.retain(54).unwrap());
         assert_eq!(copied(&mut queue, had_a_clone), 900);
-        // What is left in front of the retained bytes is less than the headers.
+        // The bytes in front of the retained ones are shorter than the headers.
         let mut moved = packet(&mut queue, &[&[0; 10][..], &frame(1, 900)].concat());
         moved.set_tx_offload(CHECKSUMS);
         let kept = (kept, moved.retain(60).unwrap());
         assert!(moved.adjust(10));
         assert_eq!(copied(&mut queue, moved), 900);
-        // No segmentation is asked for, and no header ends within the first segment.
+        // No segmentation is requested, and no header ends within the first segment.
         let mut split = packet(&mut queue, &frame(1, 900)[..40]);
         split.chain(packet(&mut queue, &frame(1, 900)[40..])).ok().unwrap();
         split.set_tx_offload(CHECKSUMS);
@@ -307,8 +307,8 @@ fn headers_that_anybody_else_can_see_are_copied_whatever_was_retained() {
 }
 
 #[test]
-fn a_length_of_the_transport_header_left_out_is_not_believed() {
-    alone("ports::a_length_of_the_transport_header_left_out_is_not_believed", || {
+fn missing_transport_header_length_is_not_trusted() {
+    alone("ports::missing_transport_header_length_is_not_trusted", || {
         let (_eal, _port, mut queue) = ring(small());
         let mut sent = packet(&mut queue, &frame(1, 900));
         sent.set_tx_offload(TxOffload { l4_len: 0, ..CHECKSUMS });
@@ -323,8 +323,8 @@ fn a_length_of_the_transport_header_left_out_is_not_believed() {
 }
 
 #[test]
-fn queue_pairs_are_given_once() {
-    alone("ports::queue_pairs_are_given_once", || {
+fn queue_pairs_are_taken_once() {
+    alone("ports::queue_pairs_are_taken_once", || {
         let eal = eal_with(&["--no-pci", "--vdev=net_null0"]);
         let port = open(&eal, "eal", small());
         assert_eq!((port.take_queues().len(), port.take_queues().len()), (1, 0));
@@ -332,21 +332,21 @@ fn queue_pairs_are_given_once() {
 }
 
 #[test]
-fn a_device_is_open_once_and_another_is_found() {
-    alone("ports::a_device_is_open_once_and_another_is_found", || {
+fn device_is_opened_once_and_the_next_is_found() {
+    alone("ports::device_is_opened_once_and_the_next_is_found", || {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0"]);
         let via = "eal".parse().unwrap();
         let ring = open(&eal, "eal", small());
         let null = open(&eal, "eal", small());
         assert_eq!(Port::open(&eal, &via, small()).unwrap_err(), OpenError::NoPort);
         drop((ring, null));
-        assert_eq!(Port::open(&eal, &via, small()).unwrap_err(), OpenError::NoPort, "they are closed for good");
+        assert_eq!(Port::open(&eal, &via, small()).unwrap_err(), OpenError::NoPort, "closed devices are removed");
     });
 }
 
 #[test]
-fn a_device_with_too_few_queues_says_so() {
-    alone("ports::a_device_with_too_few_queues_says_so", || {
+fn too_few_queues_are_an_error() {
+    alone("ports::too_few_queues_are_an_error", || {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);
         let config = PortConfig { queues: 1_000, ..small() };
         let error = Port::open(&eal, &"eal".parse().unwrap(), config).unwrap_err();
@@ -355,8 +355,8 @@ fn a_device_with_too_few_queues_says_so() {
 }
 
 #[test]
-fn a_queue_pair_outlives_its_port_and_packets_outlive_both() {
-    alone("ports::a_queue_pair_outlives_its_port_and_packets_outlive_both", || {
+fn queue_pair_outlives_its_port_and_packets_outlive_both() {
+    alone("ports::queue_pair_outlives_its_port_and_packets_outlive_both", || {
         let (_eal, port, mut queue) = ring(small());
         let pool = port.mempool().clone();
         drop(port);
@@ -372,8 +372,8 @@ fn a_queue_pair_outlives_its_port_and_packets_outlive_both() {
 }
 
 #[test]
-fn the_address_asked_for_is_the_ports() {
-    alone("ports::the_address_asked_for_is_the_ports", || {
+fn requested_mac_address_is_set() {
+    alone("ports::requested_mac_address_is_set", || {
         let mac = MacAddr([2, 0, 0, 0, 0, 0x42]);
         let (_eal, port, queue) = ring(PortConfig { mac: Some(mac), ..small() });
         assert_eq!((port.mac(), queue.mac()), (mac, mac));

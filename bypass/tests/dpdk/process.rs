@@ -1,22 +1,22 @@
-//! Tests in processes of their own: the test binary runs itself again.
+//! Tests in their own processes: the test binary runs itself again.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Says, in a process that a test started, which part it plays.
+/// Variable with the role of a process that a test started.
 const ROLE: &str = "LINERATE_TEST_ROLE";
-/// The part that is the test itself.
+/// Role of the test itself.
 const MAIN: &str = "main";
 
-/// What such a process says when it has done it.
+/// Output of a process that has completed its role.
 const DONE: &str = "the part was played";
 
-/// Nothing here takes longer, short of a hang.
+/// Timeout of every wait, to detect hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs `body` of the test `name` in a process of its own, and fails if it does.
+/// Runs `body` of the test `name` in its own process, and fails if it does.
 pub fn alone(name: &str, body: impl FnOnce()) {
     parts(name, |role| {
         assert_eq!(role, MAIN);
@@ -24,8 +24,8 @@ pub fn alone(name: &str, body: impl FnOnce()) {
     });
 }
 
-/// Runs `body` of the test `name` in a process of its own, as `main`. From there [`Peer::start`] runs it again in
-/// another process as something else.
+/// Runs `body` of the test `name` in its own process, as `main`. [`Peer::start`] runs the test again in another
+/// process, in another role.
 pub fn parts(name: &str, body: impl FnOnce(&str)) {
     match std::env::var(ROLE) {
         Ok(role) => {
@@ -39,13 +39,13 @@ pub fn parts(name: &str, body: impl FnOnce(&str)) {
     }
 }
 
-/// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`), even while it is
+/// Makes the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`), even while it is
 /// stopped.
 fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
 }
 
-/// Like [`alone`], in a network namespace that has nothing but what `body` makes and that goes with it.
+/// Runs `body` like [`alone`], in a new network namespace.
 pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
     match std::env::var(ROLE) {
         Err(_) if !is_root() => skipped(name, "needs root"),
@@ -57,14 +57,14 @@ pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
     }
 }
 
-/// Runs `ip` with the words of `arguments`.
+/// Runs `ip` with `arguments`.
 #[track_caller]
 pub fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}: {status}");
 }
 
-/// Says, past the harness, which keeps what a good test prints, that `what` was not tested, and why.
+/// Reports that `what` was not tested and why, on standard error, because the harness hides output of passing tests.
 pub fn skipped(what: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {what} {why}");
 }
@@ -77,14 +77,14 @@ fn exe() -> std::path::PathBuf {
     std::env::current_exe().unwrap()
 }
 
-/// Another process of this test, killed when it is dropped.
+/// Another process of this test, killed on drop.
 pub struct Peer {
     child: Child,
     what: String,
 }
 
 impl Peer {
-    /// Runs the test `name` in another process, as `role`, with `variables` in its environment.
+    /// Runs the test `name` in another process, in `role`, with `variables` in its environment.
     pub fn start(name: &str, role: &str, variables: &[(&str, &str)]) -> Peer {
         Peer::start_by(&mut Command::new(exe()), name, role, variables)
     }
@@ -101,7 +101,7 @@ impl Peer {
         Peer { child, what: format!("{name} as {role}") }
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for the process to end successfully.
     pub fn finish(mut self) {
         let end = Instant::now() + DEADLINE + DEADLINE;
         loop {
@@ -117,7 +117,7 @@ impl Peer {
         }
     }
 
-    /// Process identifier.
+    /// Returns the process identifier.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -128,7 +128,7 @@ impl Peer {
         assert!(status.success(), "kill -STOP: {status}");
     }
 
-    /// Kills it (SIGKILL) and waits until it is gone.
+    /// Kills the process (SIGKILL) and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -142,13 +142,13 @@ impl Drop for Peer {
     }
 }
 
-/// Whether the process that started this one is gone: then nobody ends this one any more.
+/// Returns whether the parent process has ended.
 pub fn is_orphan() -> bool {
     static PARENT: OnceLock<u32> = OnceLock::new();
     std::os::unix::process::parent_id() != *PARENT.get_or_init(std::os::unix::process::parent_id)
 }
 
-/// Calls `done` until it says so.
+/// Calls `done` until it returns `true`.
 #[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
@@ -158,7 +158,7 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A path for a socket of this test process, or of the one that started it.
+/// Returns a path for a socket of this test.
 pub fn socket(name: &str) -> String {
     std::env::temp_dir().join(format!("lr-{name}-{}.sock", std::process::id())).to_str().unwrap().to_owned()
 }

@@ -1,4 +1,4 @@
-//! Links whose other end comes late, is killed, and comes back.
+//! Tests of links whose other end starts late, is killed, and returns.
 
 use super::frames::{bounce, eal, echo, open, small};
 use super::process::{Peer, parts, socket, wait_for};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const VIA: &str = "LINERATE_TEST_VIA";
 
-/// Kills the peer of an open link twice and starts it again; what crossed before crosses again.
+/// Kills the peer of an open link twice and restarts it, and verifies that frames cross again.
 fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
     parts(name, |role| match role {
         "peer" => {
@@ -25,7 +25,7 @@ fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
             let mut queue = port.take_queues().remove(0);
             for n in 0..3 {
                 let round = n * 1_000;
-                // A worker polls while it waits, and may hold frames that were meant for the old peer.
+                // The worker polls meanwhile, and may hold frames for the old peer.
                 let mut received = Vec::with_capacity(32);
                 wait_for("the link", || {
                     queue.rx_burst(&mut received);
@@ -44,7 +44,7 @@ fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
                     queue.rx_burst(&mut received);
                     !queue.link_up()
                 });
-                // Back-pressure, and no crash; what a worker holds stays whole.
+                // Frames are held back without a crash, and remain intact.
                 for _ in 0..100 {
                     queue.rx_burst(&mut received);
                     queue.tx_burst(&mut pending);
@@ -62,24 +62,24 @@ fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
 }
 
 #[test]
-fn a_virtio_user_port_survives_its_vhost_peer() {
+fn virtio_user_port_survives_its_vhost_peer() {
     survives(
-        "survival::a_virtio_user_port_survives_its_vhost_peer",
+        "survival::virtio_user_port_survives_its_vhost_peer",
         |socket| format!("virtio-user:{socket}"),
         |socket| format!("vhost:{socket}"),
     );
 }
 
 #[test]
-fn a_vhost_port_survives_its_virtio_user_peer() {
+fn vhost_port_survives_its_virtio_user_peer() {
     survives(
-        "survival::a_vhost_port_survives_its_virtio_user_peer",
+        "survival::vhost_port_survives_its_virtio_user_peer",
         |socket| format!("vhost:{socket}"),
         |socket| format!("virtio-user:{socket}"),
     );
 }
 
-/// Truncates the memory of process `pid`, all files without a name, in place of a hostile peer that does so itself.
+/// Truncates the memory of process `pid`, all files without a name, as a hostile peer could.
 fn truncate_memory(pid: u32) {
     let mut truncated = 0;
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
@@ -93,8 +93,8 @@ fn truncate_memory(pid: u32) {
 }
 
 #[test]
-fn a_vhost_port_survives_a_peer_that_truncates_its_memory() {
-    let name = "survival::a_vhost_port_survives_a_peer_that_truncates_its_memory";
+fn vhost_port_survives_a_peer_that_truncates_its_memory() {
+    let name = "survival::vhost_port_survives_a_peer_that_truncates_its_memory";
     parts(name, |role| match role {
         "peer" => {
             let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
@@ -109,7 +109,7 @@ fn a_vhost_port_survives_a_peer_that_truncates_its_memory() {
             let mut received = Vec::with_capacity(32);
             wait_for("the link", || queue.link_up());
             bounce(&mut queue, 0..500, 200);
-            // Stopped, the peer neither touches its memory nor disconnects.
+            // The stopped peer neither accesses its memory nor disconnects.
             peer.stop();
             truncate_memory(peer.pid());
             let mut pending = Vec::new();
@@ -142,26 +142,26 @@ fn a_vhost_port_survives_a_peer_that_truncates_its_memory() {
 }
 
 #[test]
-fn a_memif_client_survives_its_server() {
+fn memif_client_survives_its_server() {
     survives(
-        "survival::a_memif_client_survives_its_server",
+        "survival::memif_client_survives_its_server",
         |socket| format!("memif:{socket}"),
         |socket| format!("memif:{socket},server"),
     );
 }
 
 #[test]
-fn a_memif_server_survives_its_client() {
+fn memif_server_survives_its_client() {
     survives(
-        "survival::a_memif_server_survives_its_client",
+        "survival::memif_server_survives_its_client",
         |socket| format!("memif:{socket},server"),
         |socket| format!("memif:{socket}"),
     );
 }
 
 #[test]
-fn waiting_for_a_peer_ends_when_told_or_in_time() {
-    super::process::alone("survival::waiting_for_a_peer_ends_when_told_or_in_time", || {
+fn wait_for_a_peer_ends_on_stop_or_timeout() {
+    super::process::alone("survival::wait_for_a_peer_ends_on_stop_or_timeout", || {
         let eal = eal();
         let via = format!("virtio-user:{}", socket("nobody")).parse().unwrap();
         let timeout = PortConfig { peer_timeout: Some(Duration::from_millis(100)), ..small() };
@@ -180,8 +180,8 @@ fn waiting_for_a_peer_ends_when_told_or_in_time() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
-    super::process::alone("survival::a_peer_that_says_nothing_is_not_waited_for_for_ever", || {
+fn silent_peer_is_not_awaited_for_ever() {
+    super::process::alone("survival::silent_peer_is_not_awaited_for_ever", || {
         let eal = eal();
         let path = socket("silent");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

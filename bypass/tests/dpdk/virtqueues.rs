@@ -1,5 +1,4 @@
-//! Split and packed virtqueues: frames whose payload is shared with `Bytes`, through rings that are shorter than a
-//! burst.
+//! Tests of split and packed virtqueues: frames with shared payload, through rings shorter than a burst.
 
 use super::frames::{bytes, eal, frame, number, open, packet, small};
 use super::links::between;
@@ -9,28 +8,28 @@ use linerate_bypass::{BURST, Bytes, Nic, Packet};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A load: descriptors of each ring, and numbers of segments that frames have in turn.
+/// Load: descriptors of each ring, and numbers of segments of successive frames.
 #[derive(Clone, Copy)]
 struct Load {
     descriptors: u16,
     segments: (usize, usize),
 }
 
-/// Frames of one indirect descriptor each, in rings of fewer than a burst: the driver frees frames of the burst that it
+/// Frames of one indirect descriptor each, in rings shorter than a burst: the driver frees frames of the burst that it
 /// is sending.
 const SHORT: Load = Load { descriptors: 16, segments: (1, 4) };
-/// Frames of one indirect descriptor each, and frames that take a descriptor for each segment if the driver gets them
-/// as they are.
+/// Frames of one indirect descriptor each, and frames that take one descriptor per segment if the driver receives them
+/// unchanged.
 const MIXED: Load = Load { descriptors: 64, segments: (1, 12) };
 
-/// No more frames are sent after so long, on a machine that is busy with other things.
+/// Time limit for sending, on a busy machine.
 const ENOUGH: Duration = Duration::from_secs(5);
-/// Bytes of each frame.
+/// Length of each frame.
 const LEN: usize = 400;
-/// Bytes of the headers, which no `Bytes` covers.
+/// Length of the headers, which no `Bytes` covers.
 const HEADERS: usize = 54;
 
-/// Builds frame `n` as a chain. Returns it with the `Bytes` of the payload of each segment.
+/// Builds frame `n` as a chain. Returns it with the retained payload of each segment.
 fn chain(queue: &mut QueuePair, n: u64, segments: (usize, usize)) -> (linerate_bypass::dpdk::Mbuf, Vec<Bytes>) {
     let whole = frame(n, LEN);
     let (least, most) = segments;
@@ -48,7 +47,7 @@ fn chain(queue: &mut QueuePair, n: u64, segments: (usize, usize)) -> (linerate_b
 }
 
 /// Sends up to `frames` shared chains in bursts to a peer that returns them, through many turns of the ring. Verifies
-/// what comes back, and the retained payload some bursts later.
+/// the returned frames, and the retained payload some bursts later.
 fn send_shared_chains(queue: &mut QueuePair, frames: u64, segments: (usize, usize)) {
     let (mut out, mut back) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
     let mut held: VecDeque<(u64, Vec<Bytes>)> = VecDeque::new();
@@ -67,7 +66,7 @@ fn send_shared_chains(queue: &mut QueuePair, frames: u64, segments: (usize, usiz
             queue.rx_burst(&mut back);
             for frame in back.drain(..) {
                 if let Some(n) = number(&bytes(&frame)) {
-                    assert_eq!(n, returned, "frames came back in another order");
+                    assert_eq!(n, returned, "frames returned in another order");
                     returned += 1;
                 }
             }
@@ -81,7 +80,7 @@ fn send_shared_chains(queue: &mut QueuePair, frames: u64, segments: (usize, usiz
     }
 }
 
-/// Sends shared chains over a virtio-user port with `options`, and verifies that all packets are back in the pool when
+/// Sends shared chains over a virtio-user port with `options`, and verifies that all packets are back in the pool after
 /// it is closed.
 fn over_virtio_user(name: &str, options: &str, load: Load) {
     let peer = |socket: &str| format!("vhost:{socket}");

@@ -1,4 +1,4 @@
-//! Free lists, return lists, and the count of the holders of a block.
+//! Models of the free list, the return list, and the reference count of a block.
 
 use super::free_list::FreeList;
 use super::model;
@@ -21,41 +21,40 @@ impl Pool {
     fn full() -> Arc<Pool> {
         let pool = Pool {
             free: FreeList::new(),
-            links: std::array::from_fn(|place| AtomicU32::new(place as u32 + 1)),
+            links: std::array::from_fn(|entry| AtomicU32::new(entry as u32 + 1)),
             memory: std::array::from_fn(|_| UnsafeCell::new(0)),
         };
-        pool.free.push_chain(0, PLACES as u32 - 1, |place| &pool.links[place as usize]);
+        pool.free.push_chain(0, PLACES as u32 - 1, |entry| &pool.links[entry as usize]);
         Arc::new(pool)
     }
 
-    /// Pops a place and writes to its memory, as an owner does.
+    /// Pops an entry and writes to its memory, as an owner does.
     fn take(&self) -> Option<u32> {
-        let place = self.free.pop(|place| &self.links[place as usize])?;
-        self.write(place);
-        Some(place)
+        let entry = self.free.pop(|entry| &self.links[entry as usize])?;
+        self.write(entry);
+        Some(entry)
     }
 
-    fn write(&self, place: u32) {
-        // SAFETY: the caller took the place out of the list; loom reports whoever else did.
-        self.memory[place as usize].with_mut(|word| unsafe { *word += 1 });
+    fn write(&self, entry: u32) {
+        // SAFETY: the caller has popped the entry; loom reports another thread that accesses it.
+        self.memory[entry as usize].with_mut(|word| unsafe { *word += 1 });
     }
 
-    fn give(&self, place: u32) {
-        self.write(place);
-        self.free.push(place, |place| &self.links[place as usize]);
+    fn give(&self, entry: u32) {
+        self.write(entry);
+        self.free.push(entry, |entry| &self.links[entry as usize]);
     }
 }
 
 #[test]
-fn free_list_gives_each_place_to_one_owner() {
+fn free_list_entry_has_one_owner() {
     model(|| {
         let pool = Pool::full();
         let other = pool.clone();
-        // Takes two and gives the first back, which a pop that was interrupted meanwhile must not take for an unchanged
-        // list.
+        // Pops two entries and pushes the first again, which an interrupted pop must not mistake for an unchanged list.
         let taker = thread::spawn(move || {
             let (first, second) = (other.take(), other.take());
-            first.into_iter().for_each(|place| other.give(place));
+            first.into_iter().for_each(|entry| other.give(entry));
             second
         });
         let mine = pool.take();
@@ -69,7 +68,7 @@ fn free_list_gives_each_place_to_one_owner() {
 }
 
 #[test]
-fn return_list_hands_over_each_piece_with_what_was_done_to_it() {
+fn return_list_hands_over_each_entry_with_earlier_accesses() {
     struct Home {
         returned: ReturnList,
         links: [AtomicU32; 2],
@@ -81,11 +80,11 @@ fn return_list_hands_over_each_piece_with_what_was_done_to_it() {
             links: std::array::from_fn(|_| AtomicU32::new(7)),
             memory: std::array::from_fn(|_| UnsafeCell::new(0)),
         });
-        let holders: Vec<_> = (0..2)
+        let refs: Vec<_> = (0..2)
             .map(|piece: u32| {
                 let home = home.clone();
                 thread::spawn(move || {
-                    // SAFETY: the piece is this thread's; loom reports whoever else has it.
+                    // SAFETY: the entry is this thread's; loom reports another thread that accesses it.
                     home.memory[piece as usize].with_mut(|word| unsafe { *word = piece + 1 });
                     home.returned.push(piece, &home.links[piece as usize]);
                 })
@@ -102,7 +101,7 @@ fn return_list_hands_over_each_piece_with_what_was_done_to_it() {
             }
         };
         collect();
-        holders.into_iter().for_each(|holder| holder.join().unwrap());
+        refs.into_iter().for_each(|holder| holder.join().unwrap());
         collect();
         assert!(home.returned.is_empty());
         assert_eq!(seen, [true; 2]);
@@ -110,39 +109,39 @@ fn return_list_hands_over_each_piece_with_what_was_done_to_it() {
 }
 
 #[test]
-fn last_holder_of_a_block_sees_what_the_others_did() {
+fn last_release_of_a_block_sees_earlier_accesses() {
     struct Block {
-        holders: RefCount,
+        refs: RefCount,
         memory: UnsafeCell<u32>,
     }
     impl Block {
         fn read_and_release(&self) {
-            // SAFETY: nobody writes while there are holders; loom reports whoever does.
+            // SAFETY: no one writes while there are references; loom reports a writer.
             self.memory.with(|word| unsafe { *word });
-            if self.holders.release() {
-                // SAFETY: the last holder has it alone.
+            if self.refs.release() {
+                // SAFETY: the last reference is exclusive.
                 self.memory.with_mut(|word| unsafe { *word += 1 });
             }
         }
     }
     model(|| {
-        let block = Arc::new(Block { holders: RefCount::one(), memory: UnsafeCell::new(0) });
-        // SAFETY: the only holder is this thread.
-        unsafe { block.holders.share_own() };
+        let block = Arc::new(Block { refs: RefCount::one(), memory: UnsafeCell::new(0) });
+        // SAFETY: this thread holds the only reference.
+        unsafe { block.refs.share_own() };
         let other = block.clone();
         let thread = thread::spawn(move || {
-            other.holders.share();
+            other.refs.share();
             other.read_and_release();
             other.read_and_release();
         });
-        // SAFETY: this thread's hold, which it has to itself.
-        unsafe { block.holders.share_own() };
+        // SAFETY: this thread's own reference.
+        unsafe { block.refs.share_own() };
         block.read_and_release();
         block.read_and_release();
         thread.join().unwrap();
-        // SAFETY: all holders are gone.
+        // SAFETY: there are no references.
         assert_eq!(block.memory.with(|word| unsafe { *word }), 1);
-        block.holders.restart();
-        assert!(block.holders.is_sole());
+        block.refs.restart();
+        assert!(block.refs.is_sole());
     });
 }

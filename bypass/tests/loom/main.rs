@@ -1,8 +1,8 @@
-//! Models of the lock-free protocols, run by loom: every order of threads, and every value that a load may return.
+//! Loom models of the lock-free protocols: every order of threads, and every value that a load may return.
 //!
 //! `RUSTFLAGS='--cfg loom' cargo test -p linerate-bypass --test loom --release`. The modules below are the library's
-//! own files, with `crate::sync` from loom in place of the standard library. `UnsafeCell` stands for the memory that a
-//! protocol protects: loom fails a model in which an access is not ordered with a conflicting one.
+//! own files, with loom's `crate::sync` in place of the standard library's atomics. An `UnsafeCell` represents the
+//! memory that a protocol protects: loom fails a model in which an access is not ordered with a conflicting one.
 #![cfg(loom)]
 
 mod sync {
@@ -28,7 +28,7 @@ mod lists;
 mod segments;
 mod workers;
 
-/// Runs `body` with every order of its threads that has up to three preemptions: enough for each weakening of an order
+/// Runs `body` with every order of its threads with up to three preemptions: enough to detect each weakened ordering
 /// and each exchange of steps that was tried.
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();

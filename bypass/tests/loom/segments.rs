@@ -1,4 +1,4 @@
-//! References and handles of a segment, while a driver has its packet and other threads have its payload.
+//! Models of the reference counts of a segment, while a driver has its packet and other threads have its payload.
 
 use super::model;
 use super::refcnt::RefCounts;
@@ -10,14 +10,14 @@ use loom::thread;
 struct Segment {
     refcnt: AtomicU16,
     handles: AtomicU16,
-    /// Bytes that handles read, and whoever frees the segment writes.
+    /// Bytes that handles read, and that the thread that frees the segment writes.
     payload: UnsafeCell<u32>,
     /// Bytes in front of them.
     headers: UnsafeCell<u32>,
 }
 
 impl Segment {
-    /// A segment whose packet has the only reference; the handles' count is what was left of a packet before.
+    /// Creates a segment with its packet's reference only. The handle count is stale.
     fn of_a_packet() -> Arc<Segment> {
         Arc::new(Segment {
             refcnt: AtomicU16::new(1),
@@ -40,20 +40,20 @@ impl Segment {
     }
 
     fn read(&self) {
-        // SAFETY: the caller is a holder; loom reports whoever writes meanwhile.
+        // SAFETY: the caller holds a handle; loom reports a concurrent writer.
         self.payload.with(|word| unsafe { *word });
     }
 
     fn free(&self) {
-        // As DPDK wants what it frees.
+        // DPDK frees a segment with its last reference.
         self.refcnt.store(1, Ordering::Relaxed);
-        // SAFETY: the caller has the segment alone; loom reports whoever else uses it.
+        // SAFETY: the caller owns the segment exclusively; loom reports another access.
         self.payload.with_mut(|word| unsafe { *word += 1 });
         // SAFETY: as above.
         self.headers.with_mut(|word| unsafe { *word += 1 });
     }
 
-    /// Reads the payload as a holder, and stops being one.
+    /// Reads the payload through a handle, and releases the handle.
     fn read_and_release(&self) {
         self.read();
         if self.counts().release() {
@@ -61,23 +61,24 @@ impl Segment {
         }
     }
 
-    /// Gives the packet's reference back as `rte_pktmbuf_prefree_seg` does.
+    /// Releases the packet's reference as `rte_pktmbuf_prefree_seg` does.
     fn free_packet(&self) {
         if self.refcnt.load(Ordering::Relaxed) == 1 || self.refcnt.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The order in which DPDK's own load is enough is that of `rte_mbuf_refcnt_read` on the processor.
+            // DPDK's own load has the ordering of `rte_mbuf_refcnt_read` on the CPU.
             loom::sync::atomic::fence(Ordering::Acquire);
             self.free();
         }
     }
 
-    /// Sends the packet as a virtio driver does: lent, with the driver's header in front if it looks unshared.
+    /// Sends the packet as a virtio driver does: with a masked count, and the driver's header in front if it looks
+    /// unshared.
     fn send(&self) {
-        let lent = self.counts().mask_refcnt();
+        let masked = self.counts().mask_refcnt();
         if self.refcnt.load(Ordering::Relaxed) == 1 {
-            // SAFETY: bytes in front of those that were retained belong to the packet.
+            // SAFETY: bytes in front of the retained ones are exclusive to the packet.
             self.headers.with_mut(|word| unsafe { *word += 1 });
         }
-        if lent && self.counts().restore_refcnt() {
+        if masked && self.counts().restore_refcnt() {
             self.free();
         }
     }
@@ -89,7 +90,7 @@ impl Segment {
 }
 
 #[test]
-fn lent_segment_is_freed_once_behind_its_last_reader() {
+fn masked_segment_is_freed_once_after_its_last_reader() {
     model(|| {
         let segment = Segment::of_a_packet();
         segment.retain();
@@ -107,7 +108,7 @@ fn lent_segment_is_freed_once_behind_its_last_reader() {
 }
 
 #[test]
-fn segment_of_two_holders_on_two_threads_is_lent_and_freed_once() {
+fn masked_segment_with_handles_on_two_threads_is_freed_once() {
     model(|| {
         let segment = Segment::of_a_packet();
         segment.retain();
@@ -126,7 +127,7 @@ fn segment_of_two_holders_on_two_threads_is_lent_and_freed_once() {
 }
 
 #[test]
-fn segment_that_is_retained_while_its_last_holder_leaves_is_freed_once() {
+fn segment_retained_during_the_last_release_is_freed_once() {
     model(|| {
         let segment = Segment::of_a_packet();
         segment.retain();
@@ -143,7 +144,7 @@ fn segment_that_is_retained_while_its_last_holder_leaves_is_freed_once() {
 }
 
 #[test]
-fn packet_that_becomes_a_holder_while_another_leaves_is_freed_once() {
+fn packet_converted_to_a_handle_during_a_release_is_freed_once() {
     model(|| {
         let segment = Segment::of_a_packet();
         segment.retain();
@@ -160,7 +161,7 @@ fn packet_that_becomes_a_holder_while_another_leaves_is_freed_once() {
 }
 
 #[test]
-fn packet_writes_its_segment_only_when_every_holder_has_left() {
+fn packet_writes_its_segment_only_after_all_handles_are_released() {
     model(|| {
         let segment = Segment::of_a_packet();
         segment.retain();
@@ -169,7 +170,7 @@ fn packet_writes_its_segment_only_when_every_holder_has_left() {
         while !segment.counts().is_sole() {
             thread::yield_now();
         }
-        // SAFETY: there is no other reference; loom reports whoever still reads.
+        // SAFETY: there is no other reference; loom reports a concurrent reader.
         segment.payload.with_mut(|word| unsafe { *word = 0 });
         holder.join().unwrap();
         assert!(segment.counts().dec_refcnt());

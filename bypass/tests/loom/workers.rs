@@ -1,4 +1,4 @@
-//! The quiesce in front of a port's devices, and the sleep of a reader.
+//! Models of the quiescence of a port's devices, and of the sleep of a reader.
 
 use super::model;
 use super::quiesce::{QueueId, Quiesce};
@@ -8,8 +8,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-const HERE: QueueId = QueueId { port: 1, queue: 2 };
-const THERE: QueueId = QueueId { port: 3, queue: 4 };
+const FIRST: QueueId = QueueId { port: 1, queue: 2 };
+const SECOND: QueueId = QueueId { port: 3, queue: 4 };
 
 struct Port {
     quiesce: Quiesce,
@@ -17,13 +17,13 @@ struct Port {
     device: UnsafeCell<QueueId>,
 }
 
-/// A queue pair that begins to exist, has `bursts`, and ends.
+/// Registers a queue pair, runs `bursts`, and unregisters it.
 fn use_device(port: &Port, bursts: usize) {
     let mut view = port.quiesce.register(0);
     for _ in 0..bursts {
-        if let Some(place) = port.quiesce.queue_id(0, &mut view) {
-            // SAFETY: the quiesce is open; loom reports a supervisor that replaces the device meanwhile.
-            assert_eq!(port.device.with(|device| unsafe { *device }), place);
+        if let Some(queue_id) = port.quiesce.queue_id(0, &mut view) {
+            // SAFETY: the devices may be used; loom reports a supervisor that replaces the device meanwhile.
+            assert_eq!(port.device.with(|device| unsafe { *device }), queue_id);
         }
     }
     port.quiesce.unregister(0);
@@ -32,22 +32,22 @@ fn use_device(port: &Port, bursts: usize) {
 #[test]
 fn device_is_replaced_while_no_queue_pair_uses_it() {
     model(|| {
-        let port = Arc::new(Port { quiesce: Quiesce::new(&[HERE]), device: UnsafeCell::new(HERE) });
+        let port = Arc::new(Port { quiesce: Quiesce::new(&[FIRST]), device: UnsafeCell::new(FIRST) });
         let other = port.clone();
         let worker = thread::spawn(move || use_device(&other, 2));
         port.quiesce.begin();
         while !port.quiesce.is_quiescent() {
             thread::yield_now();
         }
-        // SAFETY: the quiesce is closed and quiet.
-        port.device.with_mut(|device| unsafe { *device = THERE });
-        port.quiesce.resume(&[THERE]);
+        // SAFETY: the port is quiescent.
+        port.device.with_mut(|device| unsafe { *device = SECOND });
+        port.quiesce.resume(&[SECOND]);
         worker.join().unwrap();
     });
 }
 
 #[test]
-fn reader_is_awake_or_woken_for_what_was_sent() {
+fn reader_is_awake_or_woken_for_sent_messages() {
     model(|| {
         let shared = Arc::new((SleepFlag::new(), AtomicU32::new(0), AtomicBool::new(false)));
         let writers: Vec<_> = (0..2)
@@ -66,7 +66,7 @@ fn reader_is_awake_or_woken_for_what_was_sent() {
         let sleeps = flag.prepare(|| sent.load(Ordering::Acquire) == 0);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         if sleeps {
-            assert!(woken.load(Ordering::Relaxed), "it sleeps, and something was sent");
+            assert!(woken.load(Ordering::Relaxed), "the reader sleeps although a message was sent");
         }
         flag.clear();
         assert!(!flag.must_wake());
