@@ -1,93 +1,93 @@
-//! What can go wrong, and what to do about it.
+//! Errors, with remedies.
 
 use crate::PageSize;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why hugepages could not be read, reserved or released.
+/// Error of reading, reserving or releasing hugepages.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel was built without hugepages, or `/sys` is not mounted.
     #[error("this kernel has no hugepages: {} is missing; boot one with CONFIG_HUGETLBFS, or mount /sys", .0.display())]
     Unsupported(PathBuf),
-    /// The kernel offers other sizes.
+    /// The kernel has no pages of that size.
     #[error("this kernel has no pages of {wanted}: it has {}", list(offered))]
     UnknownSize {
-        /// What was asked for.
+        /// Requested size.
         wanted: PageSize,
-        /// What there is.
+        /// Sizes that the kernel has.
         offered: Vec<PageSize>,
     },
-    /// There is no such NUMA node.
+    /// The NUMA node does not exist.
     #[error("there is no NUMA node {wanted}: this host has {}", list(nodes))]
     UnknownNode {
-        /// What was asked for.
+        /// Requested node.
         wanted: u32,
-        /// What there is.
+        /// Nodes of the host.
         nodes: Vec<u32>,
     },
-    /// More pages than can be counted.
+    /// The number of pages exceeds the kernel's range.
     #[error("{0} pages are more than the kernel can count: ask for fewer")]
     TooMany(u64),
-    /// More than the host could spare.
+    /// The pages exceed the available memory.
     #[error("{pages} pages of {size} are more than the memory that is available: ask for at most {most}")]
     NotEnoughMemory {
-        /// Their size.
+        /// Size of the pages.
         size: PageSize,
-        /// How many were asked for.
+        /// Requested pages.
         pages: u64,
-        /// How many would fit.
+        /// Maximum number of pages.
         most: u64,
     },
-    /// Not root.
+    /// The process is not root.
     #[error("{} may be written by root only: run this with sudo", .0.display())]
     NotPermitted(PathBuf),
-    /// As in a container.
+    /// The file system is read-only, as in a container.
     #[error("{} is read-only here: run this on the host, not inside a container", .0.display())]
     ReadOnly(PathBuf),
-    /// The kernel reserves such pages at boot only.
+    /// The kernel reserves pages of this size at boot only.
     #[error(
         "the kernel reserves pages of {size} at boot only: boot with hugepagesz={} hugepages={pages}", size.short()
     )]
     BootOnly {
-        /// Their size.
+        /// Size of the pages.
         size: PageSize,
-        /// How many were wanted in all.
+        /// Total number of pages wanted.
         pages: u64,
     },
-    /// The kernel gave fewer than asked for. What it gave stays reserved.
+    /// The kernel reserved fewer pages than requested. They stay reserved.
     #[error(
         "the kernel gave {got} of {requested} pages of {size}: no more memory was free in one piece; \
          {}boot with hugepagesz={} hugepages={total}",
         if *.compacted { "" } else { "try again with --compact, or " }, size.short()
     )]
     Partial {
-        /// Their size.
+        /// Size of the pages.
         size: PageSize,
-        /// Asked for.
+        /// Requested pages.
         requested: u64,
-        /// Given.
+        /// Reserved pages.
         got: u64,
-        /// What the pool would hold, had all been given.
+        /// Size of the pool if all pages had been reserved.
         total: u64,
-        /// Caches were already dropped and memory compacted.
+        /// Caches were dropped and memory was compacted before.
         compacted: bool,
     },
     /// A file of the kernel could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A file of the kernel does not hold what the kernel writes there.
+    /// A file of the kernel has unexpected contents.
     #[error("{} holds '{content}' where a number was expected", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it holds.
+        /// Contents of the file.
         content: String,
     },
 }
@@ -98,7 +98,7 @@ impl Error {
         move |source| Error::Io { path, source }
     }
 
-    /// What failing to write a file of `/sys` or `/proc` means.
+    /// Converts an error of writing a file of `/sys` or `/proc`.
     pub(crate) fn write(path: &Path, source: io::Error) -> Error {
         let path = path.to_owned();
         match source.kind() {

@@ -1,17 +1,16 @@
-//! Where the kernel's files are, and everything they say at once.
+//! Host, as the roots of the kernel's files, and its status.
 
 use crate::{Error, Mount, Pool, Process};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The host whose hugepages are meant, as the roots of its `/sys` and `/proc`: the real ones by default, a fabricated
-/// tree in tests.
+/// Host, as the roots of its `/sys` and `/proc`: the real ones by default, a fabricated tree in tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Usually `/sys`.
+    /// Root of sysfs, usually `/sys`.
     pub sys: PathBuf,
-    /// Usually `/proc`.
+    /// Root of procfs, usually `/proc`.
     pub proc: PathBuf,
 }
 
@@ -21,10 +20,10 @@ impl Default for Host {
     }
 }
 
-/// All that can be said about the hugepages of a host. The field names are those of `--json` and stay as they are.
+/// Status of a host's hugepages. The field names are those of `--json` and must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// One per page size that the kernel knows, the smallest first.
+    /// Pools by page size, smallest first.
     pub pools: Vec<Pool>,
     /// hugetlbfs mounts.
     pub mounts: Vec<Mount>,
@@ -33,26 +32,26 @@ pub struct Status {
 }
 
 impl Host {
-    /// The pools, mounts and users of hugepages. Processes that end while they are looked at are left out.
+    /// Returns the pools, mounts and users of hugepages. Processes that end meanwhile are omitted.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without hugepages in the kernel; [`Error::Io`] and [`Error::Malformed`] when a file of
-    /// the kernel is not as it should be.
+    /// [`Error::Unsupported`] without hugepages in the kernel; [`Error::Io`] and [`Error::Malformed`] if a file of the
+    /// kernel cannot be read or parsed.
     pub fn status(&self) -> Result<Status, Error> {
         Ok(Status { pools: self.pools()?, mounts: self.mounts()?, processes: self.processes()? })
     }
 }
 
-/// The number in a file of the kernel.
+/// Reads a number from a file of the kernel.
 pub(crate) fn read_number(path: &Path) -> Result<u64, Error> {
     let content = fs::read_to_string(path).map_err(Error::io(path))?;
     let content = content.trim();
     content.parse().map_err(|_| Error::Malformed { path: path.to_owned(), content: content.to_owned() })
 }
 
-/// Writes a number into a file of the kernel.
+/// Writes a number to a file of the kernel.
 pub(crate) fn write_number(path: &Path, number: u64) -> Result<(), Error> {
-    // Not `fs::write`, which would create what is missing.
+    // `fs::write` would create a missing file.
     let mut file =
         fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(|source| Error::write(path, source))?;
     std::io::Write::write_all(&mut file, number.to_string().as_bytes()).map_err(|source| Error::write(path, source))

@@ -1,11 +1,11 @@
-//! Hugepages of this host: what is reserved, where, and who uses it; reserving more and giving some back.
+//! Hugepages of a host: pools, mounts and users; reserving and releasing pages.
 //!
-//! Everything is read from, and written to, the kernel's files below [`Host::sys`] and [`Host::proc`]
-//! (`Documentation/admin-guide/mm/hugetlbpage.rst` in the kernel's source). Reading needs no privilege, except for
-//! which page sizes another user's process has mapped. Writing needs root.
+//! All state is read from, and written to, the kernel's files below [`Host::sys`] and [`Host::proc`]
+//! (`Documentation/admin-guide/mm/hugetlbpage.rst` in the kernel's source). Reading needs no privilege, except for the
+//! page sizes that another user's process has mapped. Writing needs root.
 //!
-//! There is no helper for mounting hugetlbfs: EAL and the arena take their pages by `memfd_create` and `mmap`, which
-//! need no mount. Mounts that exist are listed, because files left in them hold pages.
+//! hugetlbfs need not be mounted: EAL and the arena allocate pages by `memfd_create` and `mmap`. Existing mounts are
+//! listed, because files in them hold pages.
 //!
 //! ```no_run
 //! use linerate_hugepages::{Amount, Host, PageSize, Reservation};

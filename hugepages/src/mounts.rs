@@ -6,35 +6,35 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A mounted hugetlbfs.
+/// Mounted hugetlbfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mount {
-    /// Where.
+    /// Mount point.
     pub path: PathBuf,
-    /// The size of its pages in bytes; absent when the kernel does not say.
+    /// Page size in bytes; absent if the kernel does not report it.
     pub page_size: Option<PageSize>,
-    /// The user who owns its root, by number.
+    /// User id of the root directory's owner.
     pub uid: u32,
-    /// The group that owns its root, by number.
+    /// Group id of the root directory's owner.
     pub gid: u32,
-    /// Files in it that hold pages, mapped by a process or left behind by one. Those that this user may see.
+    /// Files that hold pages, whether mapped or left behind, as far as this user may see them.
     pub files: Vec<HeldFile>,
 }
 
-/// A file on hugetlbfs.
+/// File on hugetlbfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HeldFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Pages that it holds, whether a process has it open or not.
+    /// Pages that the file holds, open or not.
     pub pages: u64,
 }
 
 impl Host {
-    /// The hugetlbfs mounts of this process's mount namespace.
+    /// Returns the hugetlbfs mounts of this process's mount namespace.
     ///
     /// # Errors
-    /// [`Error::Io`] when the table of mounts cannot be read.
+    /// [`Error::Io`] if the mount table cannot be read.
     pub fn mounts(&self) -> Result<Vec<Mount>, Error> {
         let table = self.proc.join("mounts");
         let table = fs::read(&table).map_err(Error::io(&table))?;
@@ -42,7 +42,7 @@ impl Host {
     }
 }
 
-/// A line of `/proc/mounts` (fstab(5)): source, place, type, options.
+/// Parses a line of `/proc/mounts` (fstab(5)): source, mount point, type, options.
 fn parse(line: &str) -> Option<Mount> {
     let mut fields = line.split(' ');
     let (path, kind, options) = (fields.nth(1)?, fields.next()?, fields.next()?);
@@ -59,7 +59,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// The kernel writes white space and backslashes of a path as three octal digits.
+/// Decodes a path, in which the kernel writes white space and backslashes as three octal digits.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -87,11 +87,11 @@ fn look_into(mut mount: Mount) -> Mount {
     mount
 }
 
-/// A directory that cannot be read is skipped: it belongs to another user, or has just gone.
+/// Adds the files of a directory. One that cannot be read is skipped: it belongs to another user, or has been removed.
 fn collect(directory: &Path, size: PageSize, files: &mut Vec<HeldFile>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
-        // Does not follow symbolic links, so the walk ends.
+        // `metadata` of an entry does not follow symbolic links, so the walk ends.
         let Ok(metadata) = entry.metadata() else { continue };
         if metadata.is_dir() {
             collect(&entry.path(), size, files);
@@ -130,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn files_that_hold_pages_are_found_in_sub_directories_too() {
+    fn files_that_hold_pages_are_found_in_subdirectories() {
         let fake = Fake::new();
-        // Pages of 4 KB, so that an ordinary file can stand for one on hugetlbfs.
+        // With pages of 4 KB, an ordinary file can represent one on hugetlbfs.
         fake.write("huge/rtemap_0", &"x".repeat(8192));
         fake.write("huge/pod/rtemap_1", &"x".repeat(4096));
         fake.write("huge/empty", "");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_that_is_cut_short_or_no_octal_number_stays_as_it_is() {
+    fn malformed_escape_is_kept() {
         assert_eq!(unescape("a\\04"), "a\\04");
         assert_eq!(unescape("a\\0z0b"), "a\\0z0b");
         assert_eq!(unescape("a\\777"), "a\\777");

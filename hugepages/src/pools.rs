@@ -1,4 +1,4 @@
-//! How many pages of each size there are, per NUMA node.
+//! Pools of hugepages, by size and NUMA node.
 
 use crate::host::read_number;
 use crate::{Error, Host, PageSize};
@@ -7,49 +7,48 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The pages of one size, on all nodes together.
+/// Pool of one page size, over all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pool {
-    /// Their size; bytes in JSON.
+    /// Page size; bytes in JSON.
     pub page_size: PageSize,
-    /// Pages that the kernel keeps for this pool, used or not, surplus included (`nr_hugepages`).
+    /// Pages in the pool, used or free, surplus included (`nr_hugepages`).
     pub reserved: u64,
-    /// Of these, the ones that hold nothing (`free_hugepages`).
+    /// Free pages in the pool (`free_hugepages`).
     pub free: u64,
-    /// Of the free ones, those that a mapping has been promised but has not touched yet (`resv_hugepages`).
+    /// Free pages committed to a mapping that has not touched them yet (`resv_hugepages`).
     pub committed: u64,
-    /// Of the reserved ones, those beyond the number that was asked for: they leave the pool once they are free
-    /// (`surplus_hugepages`).
+    /// Pages beyond the requested number, which leave the pool once they are free (`surplus_hugepages`).
     pub surplus: u64,
-    /// Pages that somebody holds or has been promised: `reserved - free + committed`.
+    /// Pages used or committed: `reserved - free + committed`.
     pub in_use: u64,
-    /// The same per NUMA node; empty on a kernel that has none. Promises are not made per node.
+    /// Numbers per NUMA node; empty on a kernel without NUMA. Pages are not committed per node.
     pub nodes: Vec<NodePool>,
 }
 
-/// The pages of one size on one NUMA node.
+/// Pool of one page size on one NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodePool {
-    /// The node's number.
+    /// Number of the node.
     pub node: u32,
     /// Pages in the pool, surplus included.
     pub reserved: u64,
-    /// Of these, the ones that hold nothing.
+    /// Free pages in the pool.
     pub free: u64,
-    /// Of the reserved ones, those that leave the pool once they are free.
+    /// Pages beyond the requested number, which leave the pool once they are free.
     pub surplus: u64,
 }
 
 impl Pool {
-    /// Pages that nobody holds and nobody has been promised: what can be taken or released.
+    /// Returns the pages that are neither used nor committed: those that can be mapped or released.
     pub fn available(&self) -> u64 {
         self.free.saturating_sub(self.committed)
     }
 
-    /// The entry of one node.
+    /// Returns the pool of one node.
     ///
     /// # Errors
-    /// [`Error::UnknownNode`] when there is none.
+    /// [`Error::UnknownNode`] if there is none.
     pub fn node(&self, wanted: u32) -> Result<&NodePool, Error> {
         self.nodes
             .iter()
@@ -57,7 +56,7 @@ impl Pool {
             .ok_or_else(|| Error::UnknownNode { wanted, nodes: self.nodes.iter().map(|node| node.node).collect() })
     }
 
-    /// The pages that were asked for, on one node or on all: what the kernel lets us set.
+    /// Returns the requested number of pages, on one node or on all, which is the number that can be set.
     pub(crate) fn persistent(&self, node: Option<u32>) -> Result<u64, Error> {
         let (reserved, surplus) = match node {
             None => (self.reserved, self.surplus),
@@ -68,11 +67,11 @@ impl Pool {
 }
 
 impl Host {
-    /// The pools of all page sizes, the smallest first.
+    /// Returns the pools of all page sizes, smallest first.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without hugepages in the kernel; [`Error::Io`] and [`Error::Malformed`] when a file of
-    /// the kernel is not as it should be.
+    /// [`Error::Unsupported`] without hugepages in the kernel; [`Error::Io`] and [`Error::Malformed`] if a file of the
+    /// kernel cannot be read or parsed.
     pub fn pools(&self) -> Result<Vec<Pool>, Error> {
         let directory = self.sys.join("kernel/mm/hugepages");
         let mut pools = Vec::new();
@@ -86,10 +85,10 @@ impl Host {
         Ok(pools)
     }
 
-    /// The pool of one page size.
+    /// Returns the pool of one page size.
     ///
     /// # Errors
-    /// As [`Host::pools`], and [`Error::UnknownSize`] when the kernel has no such pages.
+    /// As [`Host::pools`], and [`Error::UnknownSize`] if the kernel has no such pages.
     pub fn pool(&self, size: PageSize) -> Result<Pool, Error> {
         let mut pools = self.pools()?;
         match pools.iter().position(|pool| pool.page_size == size) {
@@ -100,7 +99,7 @@ impl Host {
         }
     }
 
-    /// The file that sets a pool, on one node or on all.
+    /// Returns the file that sets the size of a pool, on one node or on all.
     pub(crate) fn pool_control(&self, size: PageSize, node: Option<u32>) -> PathBuf {
         let directory = match node {
             None => self.sys.join("kernel/mm"),
@@ -114,7 +113,7 @@ impl Host {
         let (reserved, free) = (read("nr_hugepages")?, read("free_hugepages")?);
         let (committed, surplus) = (read("resv_hugepages")?, read("surplus_hugepages")?);
         let nodes = self.read_nodes(page_size)?;
-        // The files are read one after the other while the kernel goes on, so they need not fit together.
+        // The kernel may change the numbers between two reads, so they may be inconsistent.
         let in_use = reserved.saturating_sub(free).saturating_add(committed).min(reserved);
         Ok(Pool { page_size, reserved, free, committed, surplus, in_use, nodes })
     }
@@ -137,7 +136,7 @@ impl Host {
     }
 }
 
-/// The names in a directory, or `None` when there is no such directory.
+/// Returns the names in a directory, or `None` if there is no such directory.
 fn names(directory: &Path) -> Result<Option<Vec<String>>, Error> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -154,13 +153,13 @@ pub(crate) mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// A fabricated host: nothing in it but what a test puts there.
+    /// Fabricated host, initially empty.
     pub(crate) struct Fake {
         tree: TempDir,
     }
 
     impl Fake {
-        /// With an empty `/proc/mounts` and no pools.
+        /// Creates a host with an empty `/proc/mounts` and no pools.
         pub(crate) fn new() -> Fake {
             let fake = Fake { tree: TempDir::new().unwrap() };
             fake.write("proc/mounts", "");
@@ -182,7 +181,7 @@ pub(crate) mod tests {
             fs::write(path, content).unwrap();
         }
 
-        /// Sets a pool as the kernel would show it.
+        /// Sets the files of a pool.
         pub(crate) fn pool(&self, size: PageSize, [reserved, free, committed, surplus]: [u64; 4]) {
             let directory = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kilobytes());
             self.write(&format!("{directory}/nr_hugepages"), &format!("{reserved}\n"));
@@ -191,7 +190,7 @@ pub(crate) mod tests {
             self.write(&format!("{directory}/surplus_hugepages"), &format!("{surplus}\n"));
         }
 
-        /// Sets one node's share of a pool.
+        /// Sets the files of one node's pool.
         pub(crate) fn node(&self, node: u32, size: PageSize, [reserved, free, surplus]: [u64; 3]) {
             let directory = format!("sys/devices/system/node/node{node}/hugepages/hugepages-{}kB", size.kilobytes());
             self.write(&format!("{directory}/nr_hugepages"), &format!("{reserved}\n"));
@@ -201,7 +200,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_size_that_the_kernel_lists_is_a_pool_with_its_nodes_in_order() {
+    fn pools_have_every_size_of_the_kernel_and_nodes_in_order() {
         let fake = Fake::new();
         fake.pool(PageSize::GB_1, [1, 1, 0, 0]);
         fake.pool(PageSize::MB_2, [12, 5, 2, 1]);
@@ -218,14 +217,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_kernel_without_hugepages_is_named_as_such() {
+    fn kernel_without_hugepages_is_unsupported() {
         let host = Host { sys: "/nonexistent/sys".into(), proc: "/nonexistent/proc".into() };
         let error = host.pools().unwrap_err();
         assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains("CONFIG_HUGETLBFS"), "{error}");
     }
 
     #[test]
-    fn a_size_or_node_that_is_not_there_is_answered_with_those_that_are() {
+    fn unknown_size_or_node_error_lists_the_existing_ones() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [0; 4]);
         fake.node(0, PageSize::MB_2, [0; 3]);
@@ -237,7 +236,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_without_a_number_is_an_error_that_names_it() {
+    fn file_without_a_number_is_named_in_the_error() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [0; 4]);
         fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "many\n");
@@ -246,7 +245,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn counters_that_do_not_fit_together_do_not_wrap() {
+    fn inconsistent_counters_do_not_wrap() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [4, 9, 20, 6]);
         let pool = fake.host().pool(PageSize::MB_2).unwrap();

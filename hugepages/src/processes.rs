@@ -1,4 +1,4 @@
-//! Which processes have hugepages mapped.
+//! Processes that have hugepages mapped.
 
 use crate::{Error, Host, PageSize};
 use serde::Serialize;
@@ -6,32 +6,32 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// A process that has hugepages mapped. Pages that several processes share count in each of them.
+/// Process that has hugepages mapped. Pages shared by several processes count in each of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// Process identifier.
     pub pid: u32,
-    /// Its name, without control characters.
+    /// Name, without control characters.
     pub command: String,
-    /// All its hugepages, in bytes.
+    /// Total of mapped hugepages in bytes.
     pub bytes: u64,
-    /// By page size and node; absent when this user may not look into the process.
+    /// Mapped pages by size and node; absent if this user may not inspect the process.
     pub pages: Option<Vec<Mapped>>,
 }
 
-/// Pages of one size on one node that a process has mapped.
+/// Mapped pages of one size on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mapped {
-    /// Their size; bytes in JSON.
+    /// Page size; bytes in JSON.
     pub page_size: PageSize,
-    /// Their node; absent on a kernel without NUMA.
+    /// NUMA node; absent on a kernel without NUMA.
     pub node: Option<u32>,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
 }
 
 impl Process {
-    /// Pages of one size, on one node or on all; `None` when that cannot be told.
+    /// Returns the mapped pages of one size, on one node or on all, or `None` if unknown.
     pub fn pages_of(&self, size: PageSize, node: Option<u32>) -> Option<u64> {
         let of_size = self.pages.as_ref()?.iter().filter(|mapped| mapped.page_size == size);
         let there = of_size.filter(|mapped| node.is_none() || mapped.node.is_none() || mapped.node == node);
@@ -39,14 +39,14 @@ impl Process {
     }
 }
 
-/// Pages by size and node.
+/// Numbers of pages by size and node.
 type Tally = BTreeMap<(PageSize, Option<u32>), u64>;
 
 impl Host {
-    /// The processes that have hugepages mapped, by pid. One that ends meanwhile is left out.
+    /// Returns the processes that have hugepages mapped, by pid. Processes that end meanwhile are omitted.
     ///
     /// # Errors
-    /// [`Error::Io`] when the list of processes cannot be read.
+    /// [`Error::Io`] if the list of processes cannot be read.
     pub fn processes(&self) -> Result<Vec<Process>, Error> {
         let mut processes = Vec::new();
         for entry in fs::read_dir(&self.proc).map_err(Error::io(&self.proc))? {
@@ -61,7 +61,7 @@ impl Host {
 }
 
 fn look_at(pid: u32, directory: &Path) -> Option<Process> {
-    // Cheap and open to everybody, so it says whose maps are worth walking.
+    // `status` is cheap and readable for every user; `numa_maps` is read only for processes with hugepages.
     let status = read(&directory.join("status"))?;
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).map_or(0, kilobytes);
     if kilobytes == 0 {
@@ -77,17 +77,18 @@ fn look_at(pid: u32, directory: &Path) -> Option<Process> {
     Some(Process { pid, command, bytes: kilobytes.saturating_mul(1024), pages })
 }
 
-/// `None` when the process has ended or may not be looked into.
+/// Reads a file, or returns `None` if the process has ended or may not be inspected.
 fn read(path: &Path) -> Option<String> {
     fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The number in `   2048 kB`.
+/// Parses the number in `   2048 kB`.
 fn kilobytes(text: &str) -> u64 {
     text.trim().strip_suffix("kB").and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-/// One mapping a line: `7f.. default file=/anon_hugepage huge anon=2 N0=1 N1=1 kernelpagesize_kB=2048` (proc(5)).
+/// Parses `numa_maps`, with lines such as
+/// `7f.. default file=/anon_hugepage huge anon=2 N0=1 N1=1 kernelpagesize_kB=2048` (proc(5)).
 fn from_numa_maps(maps: &str) -> Tally {
     let mut tally = Tally::new();
     for line in maps.lines() {
@@ -107,7 +108,7 @@ fn from_numa_maps(maps: &str) -> Tally {
     tally
 }
 
-/// A block of lines per mapping, the page size before the amounts (proc(5)).
+/// Parses `smaps`: a block of lines per mapping, with the page size before the amounts (proc(5)).
 fn from_smaps(maps: &str) -> Tally {
     let mut tally = Tally::new();
     let mut size = None;
@@ -155,7 +156,7 @@ Private_Hugetlb:       0 kB
     }
 
     #[test]
-    fn pages_are_told_apart_by_size_and_node() {
+    fn pages_are_distinguished_by_size_and_node() {
         let fake = Fake::new();
         process(&fake, 7, "testpmd", 1_056_768);
         fake.write("proc/7/numa_maps", NUMA_MAPS);
@@ -170,7 +171,7 @@ Private_Hugetlb:       0 kB
     }
 
     #[test]
-    fn a_kernel_without_numa_is_asked_for_its_smaps() {
+    fn smaps_is_read_on_a_kernel_without_numa() {
         let fake = Fake::new();
         process(&fake, 7, "testpmd", 6144);
         fake.write("proc/7/smaps", SMAPS);
@@ -180,7 +181,7 @@ Private_Hugetlb:       0 kB
     }
 
     #[test]
-    fn a_process_that_may_not_be_looked_into_is_listed_without_details() {
+    fn process_of_another_user_is_listed_without_details() {
         let fake = Fake::new();
         process(&fake, 7, "secret", 2048);
         let process = fake.host().processes().unwrap().remove(0);
@@ -189,7 +190,7 @@ Private_Hugetlb:       0 kB
     }
 
     #[test]
-    fn who_uses_none_or_has_just_ended_is_left_out() {
+    fn processes_without_hugepages_or_that_have_ended_are_omitted() {
         let fake = Fake::new();
         process(&fake, 9, "cat", 0);
         fake.write("proc/10/comm", "vanished\n");
@@ -199,7 +200,7 @@ Private_Hugetlb:       0 kB
     }
 
     #[test]
-    fn a_name_cannot_write_to_the_terminal() {
+    fn process_name_has_no_control_characters() {
         let fake = Fake::new();
         process(&fake, 7, "", 2048);
         fake.write("proc/7/comm", "\u{1b}[2Jx\ny\n");

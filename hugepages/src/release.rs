@@ -1,48 +1,48 @@
-//! Giving pages back, without touching those in use.
+//! Release of free pages.
 
 use crate::host::write_number;
 use crate::{Error, HeldFile, Host, PageSize, Process};
 use serde::Serialize;
 use std::path::Path;
 
-/// How many pages to give back.
+/// Number of pages to release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// This number of pages.
     Pages(u64),
-    /// All that nobody uses.
+    /// All free pages.
     All,
 }
 
-/// What came of a release.
+/// Result of a release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Released {
-    /// The size of the pages; bytes in JSON.
+    /// Page size; bytes in JSON.
     pub page_size: PageSize,
-    /// The node; absent for all.
+    /// NUMA node; absent for all.
     pub node: Option<u32>,
-    /// Pages that were to go; absent for all.
+    /// Requested pages; absent for all.
     pub requested: Option<u64>,
-    /// Pages that went.
+    /// Released pages.
     pub released: u64,
-    /// Pages that the pool still holds, on this node or on all.
+    /// Pages that remain in the pool, on this node or on all.
     pub reserved: u64,
-    /// Of all nodes' pages, those in use or promised: they stay.
+    /// Pages of all nodes that are used or committed, and therefore stay.
     pub in_use: u64,
     /// Processes that have pages of this pool mapped, or might have: see [`Process::pages`].
     pub processes: Vec<Process>,
-    /// Files on hugetlbfs that hold pages of this size, on whatever node.
+    /// Files on hugetlbfs that hold pages of this size, on any node.
     pub files: Vec<HeldFile>,
 }
 
 impl Host {
-    /// Takes pages out of a pool, but none that is in use, nor one that a mapping has been promised.
+    /// Releases free pages of a pool, except those committed to a mapping.
     ///
-    /// The kernel by itself would turn pages in use into surplus ones, which it then takes away one by one as they
-    /// are freed; so no more than what is free is ever asked for.
+    /// At most the free pages are requested: the kernel would convert used pages to surplus pages, which leave the pool
+    /// one by one as they become free.
     ///
     /// # Errors
-    /// [`Error::UnknownSize`], [`Error::UnknownNode`]; [`Error::NotPermitted`] for all but root.
+    /// [`Error::UnknownSize`], [`Error::UnknownNode`]; [`Error::NotPermitted`] without root.
     pub fn release(&self, size: PageSize, node: Option<u32>, amount: Amount) -> Result<Released, Error> {
         self.release_by(size, node, amount, &mut write_number)
     }
@@ -56,7 +56,7 @@ impl Host {
     ) -> Result<Released, Error> {
         let pool = self.pool(size)?;
         let before = pool.persistent(node)?;
-        // Promises are not made per node: any free page may have to keep one.
+        // Pages are not committed per node: any free page may be committed.
         let free = match node {
             None => pool.available(),
             Some(node) => pool.node(node)?.free.min(pool.available()),
@@ -69,7 +69,7 @@ impl Host {
         if releasable > 0 {
             let control = self.pool_control(size, node);
             write(&control, before - releasable)?;
-            // Pages that were taken between the look and the write have become surplus: take them back in.
+            // Pages taken between the read and the write have become surplus: add them to the pool again.
             let taken = self.pool(size)?.surplus.saturating_sub(pool.surplus);
             if taken > 0 {
                 write(&control, before - releasable + taken.min(releasable))?;
@@ -85,7 +85,7 @@ impl Host {
         Ok(Released { page_size: size, node, requested, released, reserved, in_use: after.in_use, processes, files })
     }
 
-    /// Who has pages of a pool.
+    /// Returns the users of a pool's pages.
     fn holders(&self, size: PageSize, node: Option<u32>) -> Result<(Vec<Process>, Vec<HeldFile>), Error> {
         let mut processes = self.processes()?;
         processes.retain(|process| process.pages_of(size, node) != Some(0));
@@ -100,8 +100,7 @@ mod tests {
     use crate::pools::tests::Fake;
     use std::io;
 
-    /// A pool that answers a write as the kernel's `set_max_huge_pages` does: free pages go first, the rest becomes
-    /// surplus.
+    /// Emulates the kernel's `set_max_huge_pages`: free pages leave the pool first, others become surplus.
     fn kernel(fake: &Fake) -> impl FnMut(&Path, u64) -> Result<(), Error> {
         move |_, count| {
             let pool = fake.host().pool(PageSize::MB_2).unwrap();
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_pages_go_as_were_asked_for() {
+    fn release_removes_the_requested_pages() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [10, 8, 0, 0]);
         let released = release(&fake, Amount::Pages(3));
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_use_and_promised_pages_stay_and_none_becomes_surplus() {
+    fn used_and_committed_pages_stay_and_none_becomes_surplus() {
         for amount in [Amount::All, Amount::Pages(10), Amount::Pages(u64::MAX)] {
             let fake = Fake::new();
             fake.pool(PageSize::MB_2, [10, 6, 2, 0]);
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn surplus_pages_in_use_are_left_as_they_are() {
+    fn used_surplus_pages_are_unchanged() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [5, 0, 0, 3]);
         let mut writes = 0;
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_taken_meanwhile_is_kept_in_the_pool() {
+    fn page_taken_during_release_stays_in_the_pool() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [10, 6, 0, 0]);
         let mut first = true;
@@ -167,25 +166,25 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gives_only_its_own_free_pages_and_none_that_may_be_promised() {
+    fn node_releases_only_its_own_uncommitted_free_pages() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [20, 12, 9, 0]);
         fake.node(0, PageSize::MB_2, [10, 2, 0]);
         fake.node(1, PageSize::MB_2, [10, 10, 0]);
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for node in [0, 1] {
             let released = fake.host().release_by(PageSize::MB_2, Some(node), Amount::All, &mut |path, count| {
-                asked.push((path.to_owned(), count));
+                requested.push((path.to_owned(), count));
                 Ok(())
             });
             assert_eq!(released.unwrap().node, Some(node));
         }
         let control = |node| fake.host().pool_control(PageSize::MB_2, Some(node));
-        assert_eq!(asked, [(control(0), 8), (control(1), 7)]);
+        assert_eq!(requested, [(control(0), 8), (control(1), 7)]);
     }
 
     #[test]
-    fn who_holds_what_stays_is_told() {
+    fn users_of_remaining_pages_are_reported() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [4, 1, 0, 0]);
         let process = |pid: u32, maps: Option<&str>| {
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_permission_nothing_changes_and_the_remedy_is_told() {
+    fn release_without_permission_has_no_effect_and_reports_the_remedy() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [4, 4, 0, 0]);
         let result = fake.host().release_by(PageSize::MB_2, None, Amount::All, &mut |path, _| {

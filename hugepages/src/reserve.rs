@@ -1,4 +1,4 @@
-//! Asking the kernel for pages, and saying how many it gave.
+//! Reservation of pages.
 
 use crate::host::write_number;
 use crate::{Error, Host, PageSize};
@@ -7,40 +7,40 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Pages to be added to a pool.
+/// Pages to add to a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
-    /// Their size.
+    /// Page size.
     pub size: PageSize,
-    /// How many more than there are.
+    /// Number of pages to add.
     pub pages: u64,
-    /// Where; `None` leaves the spreading over the nodes to the kernel.
+    /// NUMA node; `None` lets the kernel distribute the pages.
     pub node: Option<u32>,
-    /// When the kernel gives too few: drop the page cache, compact memory, and ask once more. It takes a while, and
-    /// slows everybody's next file accesses down.
+    /// If the kernel reserves too few pages: drop the page cache, compact memory, and retry. This takes time, and
+    /// delays the next file accesses of all processes.
     pub compact: bool,
 }
 
-/// What came of a [`Reservation`].
-#[must_use = "the kernel may have given fewer pages than it was asked for"]
+/// Result of a [`Reservation`].
+#[must_use = "the kernel may have reserved fewer pages than requested"]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reserved {
-    /// The size of the pages; bytes in JSON.
+    /// Page size; bytes in JSON.
     pub page_size: PageSize,
-    /// The node; absent for all.
+    /// NUMA node; absent for all.
     pub node: Option<u32>,
-    /// Pages asked for.
+    /// Requested pages.
     pub requested: u64,
-    /// Pages given, at most as many.
+    /// Reserved pages, at most as many.
     pub got: u64,
-    /// Pages that the pool holds now, on this node or on all, surplus included.
+    /// Pages in the pool now, on this node or on all, surplus included.
     pub reserved: u64,
-    /// Whether caches were dropped and memory compacted.
+    /// True if caches were dropped and memory was compacted.
     pub compacted: bool,
 }
 
 impl Reserved {
-    /// Takes fewer pages than asked for as an error. Those that were given stay reserved all the same.
+    /// Converts a result with fewer pages than requested to an error. The reserved pages stay reserved.
     ///
     /// # Errors
     /// [`Error::Partial`].
@@ -55,18 +55,18 @@ impl Reserved {
 }
 
 impl Host {
-    /// Adds pages to a pool, and says how many the kernel really gave: it gives what it finds in one piece, without
-    /// an error when that is less.
+    /// Adds pages to a pool. Returns how many the kernel has reserved: without contiguous memory it reserves fewer,
+    /// without an error.
     ///
     /// # Errors
-    /// [`Error::UnknownSize`], [`Error::UnknownNode`], [`Error::TooMany`], [`Error::NotEnoughMemory`] before anything
-    /// is changed; [`Error::NotPermitted`] for all but root;
-    /// [`Error::BootOnly`] when the kernel cannot make such pages while it runs.
+    /// [`Error::UnknownSize`], [`Error::UnknownNode`], [`Error::TooMany`], [`Error::NotEnoughMemory`], without an
+    /// effect; [`Error::NotPermitted`] without root; [`Error::BootOnly`] if the kernel cannot reserve such pages at run
+    /// time.
     pub fn reserve(&self, reservation: &Reservation) -> Result<Reserved, Error> {
         self.reserve_by(reservation, &mut write_number)
     }
 
-    /// What the kernel thinks can be used without swapping, in bytes; `None` when it does not say.
+    /// Returns the kernel's estimate of memory available without swapping, in bytes, or `None` if it has none.
     fn available_memory(&self) -> Option<u64> {
         let meminfo = fs::read_to_string(self.proc.join("meminfo")).ok()?;
         let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -80,10 +80,10 @@ impl Host {
     ) -> Result<Reserved, Error> {
         let Reservation { size, pages, node, .. } = *reservation;
         let before = self.pool(size)?.persistent(node)?;
-        // The kernel counts in an unsigned long, and takes more than it has bytes for as a request for all memory.
+        // The kernel counts in an unsigned long, and takes a number whose bytes overflow for a request of all memory.
         let target = before.checked_add(pages).filter(|target| target.checked_mul(size.bytes()).is_some());
         let target = target.ok_or(Error::TooMany(pages))?;
-        // Given all memory, the host would have none left to run with.
+        // A reservation of all memory would leave none for the host.
         if let Some(available) = self.available_memory()
             && pages.saturating_mul(size.bytes()) > available
         {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_added_to_those_that_are_there() {
+    fn pages_are_added_to_the_pool() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [10, 4, 0, 0]);
         let reserved = fake.host().reserve(&asking(6)).unwrap().complete().unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn surplus_pages_are_not_counted_as_asked_for() {
+    fn surplus_pages_do_not_count_as_requested() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [10, 0, 0, 3]);
         let mut written = Vec::new();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gets_its_own_pages() {
+    fn node_receives_its_own_pages() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [8, 8, 0, 0]);
         fake.node(0, PageSize::MB_2, [5, 5, 0]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_pages_than_asked_for_are_told_with_the_boot_parameter() {
+    fn partial_reservation_reports_the_boot_parameter() {
         let fake = Fake::new();
         fake.pool(PageSize::GB_1, [1, 1, 0, 0]);
         let reservation = Reservation { size: PageSize::GB_1, ..asking(4) };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_dropped_and_memory_compacted_only_when_pages_lack_and_it_was_asked_for() {
+    fn caches_are_dropped_only_on_request_and_if_pages_are_missing() {
         let fake = Fake::new();
         let run = |compact, gives: &[u64]| {
             fake.pool(PageSize::MB_2, [0; 4]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_says_what_to_do() {
+    fn errors_of_the_kernel_have_remedies() {
         let fake = Fake::new();
         fake.pool(PageSize::GB_1, [0; 4]);
         let reservation = Reservation { size: PageSize::GB_1, ..asking(2) };
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_counted_is_refused_before_anything_is_written() {
+    fn uncountable_reservation_is_rejected_without_an_effect() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [1, 1, 0, 0]);
         for pages in [u64::MAX, u64::MAX - 1, 1 << 60] {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_is_available_is_refused_before_anything_is_written() {
+    fn reservation_beyond_available_memory_is_rejected_without_an_effect() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [1, 1, 0, 0]);
         fake.write("proc/meminfo", "MemTotal:  99999 kB\nMemAvailable:      8192 kB\n");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_size_or_node_is_refused() {
+    fn unknown_size_or_node_is_rejected() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [0; 4]);
         let host = fake.host();

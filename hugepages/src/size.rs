@@ -1,43 +1,43 @@
-//! Page sizes, and how people write them.
+//! Page sizes and their notations.
 
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// The size of a hugepage. In JSON: its bytes.
+/// Size of a hugepage. In JSON: bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct PageSize(u64);
 
 impl PageSize {
-    /// 2 MB, what x86-64 has by default.
+    /// 2 MB, the default of x86-64.
     pub const MB_2: PageSize = PageSize(2 << 20);
-    /// 1 GB, where the processor has `pdpe1gb`.
+    /// 1 GB, on CPUs with `pdpe1gb`.
     pub const GB_1: PageSize = PageSize(1 << 30);
 
-    /// Of so many kilobytes (1 024 bytes), as the kernel's files count. `None` for what no page can be: zero, no power
-    /// of two, or more than 64 bits hold.
+    /// Creates a size from kilobytes (1 024 bytes), as the kernel's files count. Returns `None` for zero, for a number
+    /// that is not a power of two, and beyond 64 bits.
     pub fn from_kilobytes(kilobytes: u64) -> Option<PageSize> {
         let bytes = kilobytes.checked_mul(1024)?;
         bytes.is_power_of_two().then_some(PageSize(bytes))
     }
 
-    /// In bytes; never zero.
+    /// Returns the size in bytes; never zero.
     pub fn bytes(self) -> u64 {
         self.0
     }
 
-    /// In kilobytes, as the kernel names its directories.
+    /// Returns the size in kilobytes, as in the kernel's directory names.
     pub fn kilobytes(self) -> u64 {
         self.0 / 1024
     }
 
-    /// The pages that `bytes` need, the last one perhaps in part.
+    /// Returns the number of pages for `bytes`, rounded up.
     pub fn pages_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.0)
     }
 
-    /// As kernel parameters and `--size` have it: `2M`, `1G`.
+    /// Returns the notation of kernel parameters and `--size`: `2M`, `1G`.
     pub fn short(self) -> String {
         let (number, unit) = self.scaled();
         format!("{number}{}", &unit[..1])
@@ -52,7 +52,7 @@ impl PageSize {
     }
 }
 
-/// `2 MB`, `1 GB`.
+/// Writes `2 MB`, `1 GB`.
 impl fmt::Display for PageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (number, unit) = self.scaled();
@@ -60,21 +60,21 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// Text that is no amount of memory, or no size of a page.
+/// Error: the text is not an amount of memory or a page size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSize {
-    /// Not a number with a unit.
+    /// The text is not a number with a unit.
     #[error("'{0}' is not an amount of memory: write a number and K, M or G, such as 512M or 2G")]
     Amount(String),
-    /// No page is of this size.
+    /// The amount is not a page size.
     #[error("'{0}' is not the size of a page: write 2M or 1G")]
     Page(String),
 }
 
-/// Reads an amount of memory: `4096`, `64K`, `512M`, `2G`; `KB`, `kB` and `KiB` are the same unit of 1 024 bytes.
+/// Parses an amount of memory: `4096`, `64K`, `512M`, `2G`; `KB`, `kB` and `KiB` are the same unit of 1 024 bytes.
 ///
 /// # Errors
-/// [`InvalidSize::Amount`] for anything else, and for more than 64 bits hold.
+/// [`InvalidSize::Amount`] for other text, and beyond 64 bits.
 pub fn parse_bytes(text: &str) -> Result<u64, InvalidSize> {
     let invalid = || InvalidSize::Amount(text.to_owned());
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -94,7 +94,7 @@ impl FromStr for PageSize {
 
     fn from_str(text: &str) -> Result<Self, InvalidSize> {
         let bytes = parse_bytes(text).map_err(|_| InvalidSize::Page(text.to_owned()))?;
-        // A page of less than a kilobyte would be named as one of none.
+        // A page of less than a kilobyte would have a name of zero kilobytes.
         (bytes >= 1024 && bytes.is_power_of_two())
             .then_some(PageSize(bytes))
             .ok_or_else(|| InvalidSize::Page(text.to_owned()))
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_size_is_read_in_every_usual_spelling() {
+    fn page_size_is_parsed_in_every_usual_notation() {
         for text in ["2M", "2m", "2MB", "2MiB", "2048k", "2097152"] {
             assert_eq!(text.parse(), Ok(PageSize::MB_2), "{text}");
         }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_page_can_be_is_refused() {
+    fn invalid_page_size_is_rejected() {
         for text in ["", "M", "0", "3M", "-2M", "2T", "2 M", "1", "512", "99999999999G", "18446744073709551616"] {
             let error = text.parse::<PageSize>().unwrap_err().to_string();
             assert!(error.contains("write 2M or 1G"), "{text}: {error}");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_that_overflows_is_refused_with_the_remedy() {
+    fn overflowing_amount_is_rejected_with_a_remedy() {
         let error = parse_bytes("99999999999G").unwrap_err().to_string();
         assert!(error.contains("such as 512M or 2G"), "{error}");
         assert_eq!(parse_bytes("2G"), Ok(2 << 30));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_shown_as_people_and_as_the_kernel_write_it() {
+    fn page_size_is_written_for_people_and_for_the_kernel() {
         assert_eq!(PageSize::MB_2.to_string(), "2 MB");
         assert_eq!(PageSize::GB_1.short(), "1G");
         assert_eq!(PageSize::from_kilobytes(64).unwrap().short(), "64K");

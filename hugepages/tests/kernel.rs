@@ -1,5 +1,4 @@
-//! Against the running kernel. What these tests reserve they release again; without root there is nothing to test but
-//! the refusal.
+//! Tests with the running kernel. They release the pages that they reserve. Without root only the rejection is tested.
 #![forbid(unsafe_code)]
 
 use linerate_hugepages::{Amount, Error, Host, PageSize, Released, Reservation};
@@ -7,7 +6,7 @@ use memmap2::{MmapMut, MmapOptions};
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The pools belong to the whole machine.
+/// Lock of the pools, which belong to the whole machine.
 fn alone() -> MutexGuard<'static, ()> {
     static POOLS: Mutex<()> = Mutex::new(());
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -17,7 +16,7 @@ fn reservation(size: PageSize, pages: u64) -> Reservation {
     Reservation { size, pages, node: None, compact: false }
 }
 
-/// Whether pages can be reserved here, and if not, why the tests have nothing to do.
+/// Returns whether pages can be reserved on this machine; otherwise reports why the test is skipped.
 fn may_reserve(size: PageSize) -> bool {
     let refused = match Host::default().reserve(&reservation(size, 0)) {
         Ok(_) => return true,
@@ -38,7 +37,7 @@ fn hold(size: PageSize, pages: u64) -> MmapMut {
     memory
 }
 
-/// Pages that were reserved here, and go back whatever becomes of the test.
+/// Pages reserved by a test, released on drop.
 struct Given {
     size: PageSize,
     node: Option<u32>,
@@ -68,7 +67,7 @@ fn mine(size: PageSize) -> Option<u64> {
 }
 
 #[test]
-fn pages_are_reserved_used_seen_and_released() {
+fn pages_are_reserved_used_listed_and_released() {
     let _alone = alone();
     if !may_reserve(PageSize::MB_2) {
         return;
@@ -91,7 +90,7 @@ fn pages_are_reserved_used_seen_and_released() {
 }
 
 #[test]
-fn one_node_is_reserved_and_released_by_itself() {
+fn pages_of_one_node_are_reserved_and_released() {
     let _alone = alone();
     let host = Host::default();
     let Some(node) = host.pool(PageSize::MB_2).ok().and_then(|pool| pool.nodes.first().map(|node| node.node)) else {
@@ -108,9 +107,9 @@ fn one_node_is_reserved_and_released_by_itself() {
     assert_eq!((released.released, released.reserved), (reserved.got, before));
 }
 
-/// The pool of 1 GB pages is nobody's but ours when it is empty, so that all of it can be released.
+/// An empty pool of 1 GB pages has no other user, so all of it can be released.
 #[test]
-fn a_page_in_use_survives_the_release_of_all() {
+fn used_page_survives_the_release_of_all() {
     let _alone = alone();
     let host = Host::default();
     if !may_reserve(PageSize::GB_1) || host.pool(PageSize::GB_1).unwrap().reserved > 0 {
@@ -133,7 +132,7 @@ fn a_page_in_use_survives_the_release_of_all() {
 }
 
 #[test]
-fn the_status_of_this_host_can_be_read_by_anybody() {
+fn status_of_this_host_is_readable_without_root() {
     let host = Host::default();
     match host.status() {
         Ok(status) => assert!(status.pools.iter().all(|pool| pool.in_use <= pool.reserved)),

@@ -55,7 +55,7 @@ const LARGER: usize = 8;
 pub struct ArenaConfig {
     /// Size in bytes, including 16 bytes of header per block.
     pub bytes: usize,
-    /// Whether to use hugepages if enough are free. Otherwise ordinary pages are used, with a warning.
+    /// Uses hugepages if enough are free. Otherwise ordinary pages are used, with a warning.
     pub hugepages: bool,
 }
 

@@ -24,7 +24,7 @@ pub enum Memory {
 pub struct OwnerVtable {
     /// Kind of memory.
     pub memory: Memory,
-    /// Whether the bytes occupy a buffer of a port's packet pool, which is not available for packets meanwhile.
+    /// True if the bytes occupy a buffer of a port's packet pool, which is not available for packets meanwhile.
     pub pooled: bool,
     /// Adds a reference to the owner.
     ///

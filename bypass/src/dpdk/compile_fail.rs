@@ -1,7 +1,7 @@
-//! What must not compile: mistakes that the types forbid. Before each stands the same without the mistake, which must
-//! compile, so that it is the mistake that fails.
+//! Misuse that must not compile. Each `compile_fail` example follows the same code without the mistake, which must
+//! compile, so that only the mistake causes the error.
 //!
-//! A frame's bytes cannot be kept while it is sent:
+//! The bytes of a frame cannot be kept while it is sent:
 //!
 //! ```
 //! # use linerate_bypass::{Nic, Packet, dpdk::{Mbuf, QueuePair}};
@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! A packet that was given away to be sent is gone:
+//! A packet cannot be used after it was passed to the driver:
 //!
 //! ```
 //! # use linerate_bypass::{Nic, Packet, dpdk::{Mbuf, QueuePair}};
@@ -38,7 +38,7 @@
 //! }
 //! ```
 //!
-//! A packet has one owner; another over the same bytes has to be asked for, and may be refused:
+//! A packet has one owner. Another packet over the same bytes requires an explicit clone, which may fail:
 //!
 //! ```
 //! # use linerate_bypass::{Packet, dpdk::Mbuf};
@@ -53,7 +53,7 @@
 //! }
 //! ```
 //!
-//! Packets and queue pairs can move to another thread, and cannot be shared with one:
+//! Packets and queue pairs can be moved to another thread, and not shared:
 //!
 //! ```
 //! # use linerate_bypass::dpdk::{Mbuf, QueuePair};
@@ -78,7 +78,7 @@
 //! }
 //! ```
 //!
-//! A queue has one user:
+//! A queue pair has one user:
 //!
 //! ```compile_fail,E0308
 //! # use linerate_bypass::dpdk::QueuePair;

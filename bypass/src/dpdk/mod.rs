@@ -15,7 +15,7 @@
 //! let mut frames = Vec::with_capacity(32);
 //! loop {
 //!     queue.rx_burst(&mut frames);
-//!     // What does not fit is sent with the next burst.
+//!     // Frames that do not fit are sent with the next burst.
 //!     queue.tx_burst(&mut frames);
 //!     # break;
 //! }

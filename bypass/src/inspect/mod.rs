@@ -179,9 +179,9 @@ pub struct TcpInfo {
     pub time_outs: Option<u32>,
     /// Segments retransmitted since the connection was opened.
     pub retransmitted: Option<u64>,
-    /// Whether loss recovery is in progress.
+    /// True if loss recovery is in progress.
     pub is_recovering: Option<bool>,
-    /// Whether reordering has been observed on the path.
+    /// True if reordering has been observed on the path.
     pub reorders: Option<bool>,
     /// Pacing rate in bytes per second, if the connection is paced.
     pub pacing_rate: Option<u64>,

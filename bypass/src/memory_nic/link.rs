@@ -61,7 +61,7 @@ pub struct LinkConfig {
     pub pool: usize,
     /// Data room of a packet in bytes.
     pub data_room: usize,
-    /// Whether the port offers checksum offload. No checksum is computed, as on a virtio link, which never leaves the
+    /// True if the port offers checksum offload. No checksum is computed, as on a virtio link, which never leaves the
     /// machine: the receiver's port reports offloaded checksums as good, unless the link damaged the frame.
     pub checksum_offload: bool,
     /// Maximum TCP payload for segmentation offload. Frames cross the link unsegmented, so the receiver's port offers
@@ -69,9 +69,9 @@ pub struct LinkConfig {
     pub tso: Option<usize>,
     /// The only end with segmentation offload, if only one has it.
     pub tso_from: Option<End>,
-    /// Whether the port offers VLAN offload: a tag crosses the link beside its frame, which then has no RSS hash.
+    /// True if the port offers VLAN offload: a tag crosses the link beside its frame, which then has no RSS hash.
     pub vlan: bool,
-    /// Whether chains, clones and attached bytes are sent as they are. Otherwise they are copied into one packet, as on
+    /// True if chains, clones and attached bytes are sent as they are. Otherwise they are copied into one packet, as on
     /// AF_XDP, and counted in [`copied_bytes`](crate::QueueStats::copied_bytes).
     pub multi_segment: bool,
     /// Steering of frames to queues. Without it, frames sent on queue *i* arrive on queue *i*; with it, both ends offer

@@ -206,10 +206,10 @@ impl MemoryNic {
         let end = if frames.len() > room { RunEnd::Full } else { RunEnd::AllReady };
         let mut run = Run { sender: 0, frames: room, bytes: 0, end };
         // Frames of a burst usually request the same offloads.
-        let (mut asked, mut lengths) = (frames[0].port().requests(), self.lengths(&frames[0]));
+        let (mut requests, mut lengths) = (frames[0].port().requests(), self.lengths(&frames[0]));
         for (at, frame) in frames[..run.frames].iter_mut().enumerate() {
-            if frame.port().requests() != asked {
-                (asked, lengths) = (frame.port().requests(), self.lengths(frame));
+            if frame.port().requests() != requests {
+                (requests, lengths) = (frame.port().requests(), self.lengths(frame));
             }
             let len = frame.len();
             if !lengths.contains(&len) {
@@ -254,8 +254,8 @@ impl MemoryNic {
             if self.link.is_capturing() {
                 self.capture(&from[..run.frames], run.sender, now);
             }
-            let gone = self.senders[run.sender].push(from, run.frames);
-            debug_assert_eq!(gone, run.frames);
+            let sent = self.senders[run.sender].push(from, run.frames);
+            debug_assert_eq!(sent, run.frames);
         }
         self.stats.tx_frames += run.frames as u64;
         self.stats.tx_bytes += run.bytes;

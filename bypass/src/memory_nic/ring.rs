@@ -15,7 +15,7 @@ struct Ring {
     /// Slots: a power of two, at least the capacity.
     slots: Box<[UnsafeCell<MaybeUninit<MemoryPacket>>]>,
     capacity: usize,
-    /// Whether the receiver has been dropped.
+    /// True if the receiver has been dropped.
     abandoned: AtomicBool,
     sent: Line<AtomicUsize>,
     received: Line<AtomicUsize>,

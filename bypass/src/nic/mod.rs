@@ -90,17 +90,17 @@ pub struct Capabilities {
     pub tx_checksum: ChecksumOffload,
     /// TCP segmentation offload: the maximum TCP payload of one packet, or `None`.
     pub tso: Option<usize>,
-    /// Whether received TCP segments of one flow may be merged (LRO).
+    /// True if received TCP segments of one flow may be merged (LRO).
     pub lro: bool,
-    /// Whether a chain of packets is sent as one frame without a copy.
+    /// True if a chain of packets is sent as one frame without a copy.
     pub multi_segment_tx: bool,
-    /// Whether a received frame may be a chain.
+    /// True if a received frame may be a chain.
     pub scatter_rx: bool,
-    /// Whether the port distributes flows over its queues by the programmed RSS hash and table.
+    /// True if the port distributes flows over its queues by the programmed RSS hash and table.
     pub rss: bool,
-    /// Whether the port strips the VLAN tag from received frames and inserts one into sent frames.
+    /// True if the port strips the VLAN tag from received frames and inserts one into sent frames.
     pub vlan: bool,
-    /// Whether the peer may be a kernel on this host, which leaves TCP and UDP checksums partial (the pseudo-header sum
+    /// True if the peer may be a kernel on this host, which leaves TCP and UDP checksums partial (the pseudo-header sum
     /// only) because the frame never crosses a wire. The receiver must accept such a frame as intact.
     pub rx_partial_checksum: bool,
 }

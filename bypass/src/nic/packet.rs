@@ -67,9 +67,9 @@ pub struct TxOffload {
     pub l3_len: usize,
     /// Length of the transport header in bytes.
     pub l4_len: usize,
-    /// Whether the packet is IPv4, rather than IPv6.
+    /// True for IPv4, false for IPv6.
     pub ipv4: bool,
-    /// Whether to compute the IPv4 header checksum.
+    /// Requests the IPv4 header checksum.
     pub ipv4_checksum: bool,
     /// Transport checksum to compute.
     pub l4_checksum: Option<L4>,

@@ -49,7 +49,7 @@ pub enum Via {
     Memif {
         /// Socket of the link.
         socket: PathBuf,
-        /// Whether this end creates the socket (`,server`).
+        /// True if this end creates the socket (`,server`).
         server: bool,
         /// Device arguments.
         options: Vec<String>,
@@ -83,7 +83,7 @@ pub enum InvalidVia {
         example: &'static str,
     },
     /// `kernel` and `eal` have no name.
-    #[error("'{0}' takes nothing after its name")]
+    #[error("'{0}' takes no argument")]
     Superfluous(&'static str),
     /// Invalid name.
     #[error("'{name}' cannot be {what}: {why}")]
@@ -252,7 +252,7 @@ mod tests {
             ("af_xdp", "'af_xdp' needs a network interface: write af_xdp:eth0"),
             ("tap:", "write tap:lr0"),
             ("vhost:,client=1", "write vhost:/run/a.sock"),
-            ("kernel:eth0", "takes nothing"),
+            ("kernel:eth0", "takes no argument"),
             ("tap:a-name-that-is-too-long", "longer than 15 bytes"),
             ("af_xdp:eth/0", "does not allow"),
             ("pci:eth0", "write it as lspci -D does"),

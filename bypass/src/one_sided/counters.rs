@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn new_creates_the_requested_number_of_zeros() {
-        for (asked, count) in [(0, 1), (1, 1), (512, 512), (513, 513)] {
-            let counters = RemoteCounters::new(asked).unwrap();
+        for (requested, count) in [(0, 1), (1, 1), (512, 512), (513, 513)] {
+            let counters = RemoteCounters::new(requested).unwrap();
             assert_eq!((counters.len(), counters.range().len()), (count, count * 8));
             assert_eq!(counters.range().start % 8, 0);
             assert!((0..count).all(|at| counters.load(at) == 0));

@@ -350,7 +350,7 @@ fn too_few_queues_are_an_error() {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);
         let config = PortConfig { queues: 1_000, ..small() };
         let error = Port::open(&eal, &"eal".parse().unwrap(), config).unwrap_err();
-        assert!(matches!(error, OpenError::TooManyQueues { asked: 1_000, .. }), "{error}");
+        assert!(matches!(error, OpenError::TooManyQueues { requested: 1_000, .. }), "{error}");
     });
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 const VIA: &str = "LINERATE_TEST_VIA";
 
 /// Kills the peer of an open link twice and restarts it, and verifies that frames cross again.
-fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
+fn survives(name: &str, local: fn(&str) -> String, peer: fn(&str) -> String) {
     parts(name, |role| match role {
         "peer" => {
             let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
@@ -19,9 +19,9 @@ fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
         }
         _ => {
             let socket = socket("survival");
-            let start = || Peer::start(name, "peer", &[(VIA, &theirs(&socket))]);
+            let start = || Peer::start(name, "peer", &[(VIA, &peer(&socket))]);
             let mut peer = start();
-            let port = open(&eal(), &ours(&socket), small());
+            let port = open(&eal(), &local(&socket), small());
             let mut queue = port.take_queues().remove(0);
             for n in 0..3 {
                 let round = n * 1_000;

@@ -59,9 +59,9 @@ fn free_list_entry_has_one_owner() {
         });
         let mine = pool.take();
         let also_mine = pool.take();
-        let theirs = taker.join().unwrap();
+        let others = taker.join().unwrap();
         let rest = std::iter::from_fn(|| pool.take());
-        let mut all: Vec<_> = [mine, also_mine, theirs].into_iter().flatten().chain(rest).collect();
+        let mut all: Vec<_> = [mine, also_mine, others].into_iter().flatten().chain(rest).collect();
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2]);
     });

@@ -56,7 +56,7 @@ impl Segment {
     /// Reads the payload through a handle, and releases the handle.
     fn read_and_release(&self) {
         self.read();
-        if self.counts().release() {
+        if self.counts().release_handle() {
             self.free();
         }
     }

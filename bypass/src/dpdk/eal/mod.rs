@@ -209,7 +209,7 @@ impl Eal {
 /// Registration of the calling thread with EAL, until dropped.
 #[derive(Debug)]
 pub struct ThreadGuard {
-    /// Whether the guard registered the thread. EAL's first thread is always registered.
+    /// True if the guard registered the thread. EAL's first thread is always registered.
     registered: bool,
     /// Prevents dropping on another thread.
     thread: PhantomData<*const ()>,

@@ -60,10 +60,10 @@ fn reach(bytes: &Bytes) -> Option<(*mut u8, u64)> {
 
 /// Returns the bytes that [`attach`] attached to `segment`, if any.
 pub(crate) fn attached(segment: &Segment) -> Option<&Bytes> {
-    let ours = segment.is_external() && segment.shinfo() == segment.private();
+    let is_attached = segment.is_external() && segment.shinfo() == segment.private();
     // SAFETY: `attach` wrote them, and they exist until the mbuf is freed. A driver that attaches its own buffer keeps
     // the shared info elsewhere.
-    ours.then(|| unsafe { &(*segment.private().cast::<Attached>()).bytes })
+    is_attached.then(|| unsafe { &(*segment.private().cast::<Attached>()).bytes })
 }
 
 /// Attaches the data of `segment`, which holds `bytes`, to `copy`, freshly allocated from a pool of this crate.

@@ -22,7 +22,7 @@ pub struct MempoolConfig {
     pub data_room: u16,
     /// NUMA node of the memory; `None` for any.
     pub numa_node: Option<u16>,
-    /// Whether the memory must be contiguous, as AF_XDP requires. Not for a device with physical addresses.
+    /// True if the memory must be contiguous, as AF_XDP requires. Not for a device with physical addresses.
     pub contiguous: bool,
     /// Length of a device header that precedes a frame in memory. The header and the frame start a cache line.
     pub device_header: u16,

@@ -177,7 +177,7 @@ fn af_xdp(via: &Via, name: &str, options: &[String], request: PortRequest) -> Re
     if usize::from(request.queues) > has.max(1) {
         return Err(OpenError::TooManyQueues {
             via: via.to_string(),
-            asked: request.queues.into(),
+            requested: request.queues.into(),
             has: has.max(1),
             remedy: more_queues(name, channels, request.queues),
         });

@@ -12,7 +12,7 @@ pub enum OpenError {
     #[error("'{0}' is not a DPDK network")]
     NotDpdk(String),
     /// The interface does not exist in this network namespace.
-    #[error("there is no interface '{0}' here: 'ip link' lists those that are")]
+    #[error("interface '{0}' does not exist here: 'ip link' lists the existing ones")]
     NoInterface(String),
     /// A TAP interface is to be created, and an interface with its name exists.
     #[error("there is an interface '{0}' already: choose another name, or remove it with 'ip link del {0}'")]
@@ -35,7 +35,7 @@ pub enum OpenError {
         needs: &'static str,
     },
     /// The kernel has no TUN/TAP driver, or the device node is missing.
-    #[error("there is no /dev/net/tun: 'modprobe tun' as root brings it")]
+    #[error("there is no /dev/net/tun: run 'modprobe tun' as root")]
     NoTun,
     /// The directory of a socket does not exist.
     #[error("there is no directory '{}' for the socket: make it, or name another", .0.display())]
@@ -56,7 +56,7 @@ pub enum OpenError {
     SocketInUse(PathBuf),
     /// The socket was not served within the timeout.
     #[error(
-        "nobody served the socket '{}' within {} s: start the other end ({peer}:{})",
+        "no process served the socket '{}' within {} s: start the other end ({peer}:{})",
         .socket.display(), .waited.as_secs_f32(), .socket.display()
     )]
     NoPeer {
@@ -74,24 +74,24 @@ pub enum OpenError {
     #[error("EAL found no port: name one after '--', such as -- --vdev=net_ring0")]
     NoPort,
     /// The device has too few queues.
-    #[error("{via} has {has} queue(s) and {asked} are needed: {remedy}")]
+    #[error("{via} has {has} queue(s) and {requested} are needed: {remedy}")]
     TooManyQueues {
         /// Network to be opened.
         via: String,
         /// Requested queues.
-        asked: usize,
+        requested: usize,
         /// Available queues.
         has: usize,
         /// Remedy.
         remedy: String,
     },
     /// The MTU exceeds the maximum of the device.
-    #[error("{via} takes packets of {max} bytes at most, and an MTU of {asked} was asked for: {remedy}")]
+    #[error("{via} supports an MTU of at most {max} bytes, and {requested} was requested: {remedy}")]
     MtuTooLarge {
         /// Network to be opened.
         via: String,
         /// Requested MTU.
-        asked: u16,
+        requested: u16,
         /// Maximum MTU.
         max: u32,
         /// Remedy.

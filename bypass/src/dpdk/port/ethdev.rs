@@ -62,7 +62,7 @@ pub(crate) struct Ethdev {
     /// Bus and name for removal; `None` for a device that EAL found.
     device: Option<(CString, CString)>,
     promiscuous: bool,
-    /// Whether the ethdev is a vhost port whose guests' features are recorded.
+    /// True if the ethdev is a vhost port whose guests' features are recorded.
     watched: bool,
 }
 
@@ -101,14 +101,14 @@ impl Ethdev {
     }
 
     pub fn info(&self) -> Result<sys::lr_port_info, Failure> {
-        info(self.port).map_err(|reason| ("asked what it can do", reason))
+        info(self.port).map_err(|reason| ("queried", reason))
     }
 
     /// Rounds numbers of descriptors to values that the device supports.
     pub fn descriptors(&self, mut rx: u16, mut tx: u16) -> Result<(u16, u16), Failure> {
         // SAFETY: both pointers are valid.
         log::reason(|| unsafe { sys::lr_port_descriptors(self.port, &mut rx, &mut tx) })
-            .map_err(|reason| ("asked what it can do", reason))?;
+            .map_err(|reason| ("queried", reason))?;
         Ok((rx, tx))
     }
 

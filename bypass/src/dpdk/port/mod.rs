@@ -45,14 +45,14 @@ pub struct PortConfig {
     /// Key of the RSS hash. With a key and several queues, flows are distributed over the queues by the hash: entry `i`
     /// of the redirection table selects queue `(i % 128) % queues`.
     pub rss_key: Option<[u8; 40]>,
-    /// Whether frames have a VLAN tag, in addition to the MTU. The device strips and inserts it where it can
+    /// True if frames have a VLAN tag, in addition to the MTU. The device strips and inserts it where it can
     /// ([`Capabilities::vlan`]).
     pub vlan: bool,
-    /// Whether frames are sent in several segments if the driver accepts them. Otherwise each frame is copied into one
+    /// True if frames are sent in several segments if the driver accepts them. Otherwise each frame is copied into one
     /// segment, for a device that does not do what its driver promises: QEMU's packed rings take the buffer id of a
     /// chain from its first descriptor, where virtio 1.1 (2.7.6) has it in the last.
     pub multi_segment: bool,
-    /// Whether to take an interface that carries the host's default route.
+    /// Permits an interface that carries the host's default route.
     pub force: bool,
     /// How long to wait for the other end of a link to which this end connects; `None` for no limit.
     pub peer_timeout: Option<Duration>,
@@ -112,7 +112,7 @@ pub(crate) struct Shared {
     pub mac: MacAddr,
     pub quiesce: Quiesce,
     link: AtomicBool,
-    /// Whether the guest connected to this vhost port accepts frames longer than its MTU.
+    /// True if the guest connected to this vhost port accepts frames longer than its MTU.
     guest_takes_large: AtomicBool,
     /// Capabilities of the port with such a guest.
     large_capabilities: Capabilities,

@@ -36,11 +36,11 @@ pub struct QueuePair {
     max_tso_frame: usize,
     /// Offload flags for which the driver requires `rte_eth_tx_prepare`.
     prepare_flags: u64,
-    /// Whether reference counts are masked for the driver, which transmits into a split virtqueue.
+    /// True if reference counts are masked for the driver, which transmits into a split virtqueue.
     masks_refcnt: bool,
-    /// Whether the driver's memory may be unmapped during a burst.
+    /// True if the driver's memory may be unmapped during a burst.
     may_unmap: bool,
-    /// Whether received frames are not in this core's cache, and allocated packets start further behind.
+    /// True if received frames are not in this core's cache, and allocated packets start further behind.
     rx_uncached: bool,
     stats: QueueStats,
     /// Capture of the frames that view.
@@ -379,7 +379,7 @@ impl Nic for QueuePair {
             let sent = usize::from(sent);
             while masked != 0 {
                 let frame = &from[taken + masked.trailing_zeros() as usize];
-                // SAFETY: masked above, which keeps the segment alive, whoever owns the packet now.
+                // SAFETY: masked above, which keeps the segment alive.
                 unsafe { frame.head().restore_refcnt() };
                 masked &= masked - 1;
             }

@@ -48,18 +48,18 @@ pub(crate) struct PortSettings {
     pub data_room: u16,
     /// Packets in the pool.
     pub packets: u32,
-    /// Whether the driver is virtio's. It writes its header in front of a frame that is exclusive, and into an indirect
+    /// True if the driver is virtio's. It writes its header in front of a frame that is exclusive, and into an indirect
     /// descriptor otherwise. It requires `rte_eth_tx_prepare` for segmentation only: the checksum fields that it would
     /// prepare in other frames are already set.
     pub virtio: bool,
-    /// Whether the driver is virtio's and transmits into split virtqueues.
+    /// True if the driver is virtio's and transmits into split virtqueues.
     pub split_tx: bool,
-    /// Whether the driver is memif's, which unmaps the shared memory on an EAL thread when the other end leaves, during
+    /// True if the driver is memif's, which unmaps the shared memory on an EAL thread when the other end leaves, during
     /// a burst of a worker if need be.
     pub may_unmap: bool,
-    /// Whether received frames were written by the device or another core, and not by the driver.
+    /// True if received frames were written by the device or another core, and not by the driver.
     pub rx_uncached: bool,
-    /// Whether the memory of the pool must be contiguous.
+    /// True if the memory of the pool must be contiguous.
     pub contiguous: bool,
     /// Length of a device header that precedes a frame in memory.
     pub device_header: u16,
@@ -110,7 +110,7 @@ pub(crate) fn derive(
     if queues > has {
         return Err(OpenError::TooManyQueues {
             via: spec.via.clone(),
-            asked: spec.queues.into(),
+            requested: spec.queues.into(),
             has: usize::from(has) * usize::from(devices),
             remedy: "use fewer workers".to_owned(),
         });
@@ -299,12 +299,12 @@ fn mtu(spec: &PortSpec, config: &PortConfig, info: &sys::lr_port_info) -> Result
         }
         _ => (device, "ask for less".to_owned()),
     };
-    let asked = config.mtu.unwrap_or_else(|| match spec.kind {
+    let requested = config.mtu.unwrap_or_else(|| match spec.kind {
         PortKind::AfXdp(_) => max.min(u32::from(u16::MAX)) as u16,
         _ => USUAL.min(max as u16),
     });
-    if u32::from(asked) > max {
-        return Err(OpenError::MtuTooLarge { via: spec.via.clone(), asked, max, remedy });
+    if u32::from(requested) > max {
+        return Err(OpenError::MtuTooLarge { via: spec.via.clone(), requested, max, remedy });
     }
-    Ok(asked)
+    Ok(requested)
 }

@@ -58,9 +58,9 @@ impl Drop for Supervisor {
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
         Thread::unpark(thread.thread());
-        let asked = Instant::now();
+        let started = Instant::now();
         while !thread.is_finished() {
-            if asked.elapsed() > PEER_REPLY_TIMEOUT {
+            if started.elapsed() > PEER_REPLY_TIMEOUT {
                 // The thread is abandoned with a peer that was reached and sends nothing. It has no devices to close.
                 tracing::warn!("the other end of a link does not answer, and is not waited for");
                 return;

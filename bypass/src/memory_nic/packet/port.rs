@@ -40,7 +40,7 @@ impl Port {
         let TxOffload { l2_len, l3_len, l4_len, ipv4_checksum, l4_checksum, tso, .. } = *offload;
         let flag = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
         let found = self.0 & FOUND;
-        let asked = REQUESTS
+        let requests = REQUESTS
             | flag(ipv4_checksum, IPV4_GOOD << REQUEST_SHIFT)
             | flag(l4_checksum.is_some() || tso.is_some(), L4_GOOD << REQUEST_SHIFT)
             | flag(l4_checksum.is_some(), REQUEST_L4_CHECKSUM)
@@ -48,7 +48,7 @@ impl Port {
         // A longer length is stored as the maximum.
         let field = |len: usize, most: u64, at: u32| (len as u64).min(most) << at;
         let headers = field(l2_len, MAX_L2, L2_LEN) | field(l3_len, MAX_L3, L3_LEN) | field(l4_len, MAX_L4, L4_LEN);
-        self.0 = found | asked | headers | u64::from(tso.unwrap_or(0)) << TSO_SHIFT;
+        self.0 = found | requests | headers | u64::from(tso.unwrap_or(0)) << TSO_SHIFT;
     }
 
     /// Requests insertion of a VLAN tag.

@@ -72,7 +72,7 @@ struct Segment {
     buffer: Option<usize>,
     start: usize,
     bytes: Vec<u8>,
-    /// Whether the bytes are attached, and therefore never written.
+    /// True if the bytes are attached, and therefore never written.
     attached: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Impairments: each does what it says, as often as it says, and the same again.
+//! Tests of impairments: effect, probability and reproducibility.
 
 use crate::memory_nic::{DropIf, End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, Rate, Reordering};
 use crate::time::{Duration, Instant};
 use crate::{BURST, Bytes, Nic, Packet};
 use proptest::prelude::*;
 
-/// Two ends of which the first sends numbered frames to the second.
+/// Link whose first end sends numbered frames to the second.
 struct Bed {
     a: MemoryNic,
     b: MemoryNic,
@@ -19,7 +19,7 @@ fn bed(impairments: Impairments) -> Bed {
 }
 
 impl Bed {
-    /// Sends a frame of `len` bytes, at least 4, that begins with its number.
+    /// Sends a frame of `len` bytes, at least 4, that starts with its number.
     fn send(&mut self, len: usize) {
         let mut frame = self.a.allocate().unwrap();
         let data = frame.append(len).unwrap();
@@ -29,7 +29,7 @@ impl Bed {
         assert_eq!(self.a.tx_burst(&mut vec![frame]), 1);
     }
 
-    /// What has arrived by now, in full.
+    /// Returns the frames that have arrived by now.
     fn received(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let mut burst = Vec::with_capacity(BURST);
@@ -39,12 +39,12 @@ impl Bed {
         all
     }
 
-    /// The numbers of the frames that have arrived by now.
+    /// Returns the numbers of the frames that have arrived by now.
     fn numbers(&mut self) -> Vec<u32> {
         self.received().iter().map(|frame| u32::from_be_bytes(frame[..4].try_into().unwrap())).collect()
     }
 
-    /// Everything that is under way, with the time at which it arrives.
+    /// Returns all frames in flight, with their arrival times.
     fn arrivals(&mut self) -> Vec<(Instant, Vec<u8>)> {
         let mut all = Vec::new();
         while let Some(arrival) = self.b.next_arrival() {
