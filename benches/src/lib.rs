@@ -11,6 +11,7 @@ pub mod goodput;
 pub mod hostile;
 pub mod impair;
 pub mod kv;
+pub mod report;
 pub mod requirements;
 mod unused_address;
 

@@ -13,31 +13,31 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Required rate of the clients during an attack, by that beside the control.
+/// Minimum rate of the clients during an attack, relative to the control.
 const RATE: f64 = 0.8;
-/// Required 99th percentile of their round trips during an attack, in microseconds.
+/// Maximum 99th percentile of their round trips during an attack, in microseconds.
 const P99_US: f64 = 5000.0;
-/// Required time until packets held are back to normal, in seconds.
+/// Maximum time until the number of held packets is normal, in seconds.
 const RECOVERED: f64 = 30.0;
-/// Counters that a row of the table shows.
+/// Number of counters per table row.
 const COUNTERS: usize = 2;
 
 /// Measure well-behaved clients of echo and key-value servers beside attackers
 ///
-/// The server, the clients, the attackers and a sink are network namespaces that a bridge joins; the server runs over AF_XDP. Each round
+/// The server, the clients, the attackers and a sink are network namespaces connected by a bridge; the server runs over AF_XDP. Each round
 /// measures the clients undisturbed, beside the frames of the attack addressed to the sink (the control), and during the attack. After
-/// the last round the link of the attackers is cut. Needs root, ethtool and ip; linerate must lie beside this program.
+/// the last round the link of the attackers is cut. Needs root, ethtool and ip; linerate must be beside this program.
 #[derive(Parser)]
 struct Args {
-    /// Rounds of each attack; the medians are printed
+    /// Number of rounds per attack; the medians are printed
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// Time of one measurement, in milliseconds
+    /// Duration of one measurement in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=600_000))]
     milliseconds: u32,
 
-    /// Frames of an attack per second, at most
+    /// Maximum frames per second of an attack
     #[arg(long, value_name = "FRAMES", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
     rate: u32,
 
@@ -49,7 +49,7 @@ struct Args {
     #[arg(long, value_name = "ATTACK,…", value_delimiter = ',', value_enum, default_values_t = Attack::ALL)]
     attacks: Vec<Attack>,
 
-    /// Numbers of attackers, in place of those of each attack; floods have none
+    /// Numbers of attackers instead of the defaults of each attack; floods have none
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000))]
     attackers: Vec<u32>,
 
@@ -128,7 +128,7 @@ fn run(args: &Args) -> Result<Report, Error> {
     Ok(Report { rounds: args.rounds, milliseconds: args.milliseconds, rate: args.rate, results })
 }
 
-/// Returns the numbers of attackers that are measured.
+/// Returns the numbers of attackers to measure.
 fn attackers(args: &Args, attack: Attack) -> Vec<usize> {
     if args.attackers.is_empty() || attack.attackers() == [0] {
         return attack.attackers().to_vec();
@@ -136,7 +136,7 @@ fn attackers(args: &Args, attack: Attack) -> Vec<usize> {
     args.attackers.iter().map(|n| *n as usize).collect()
 }
 
-/// Lets this process have as many open files as it may.
+/// Raises the limit of open files to its maximum.
 fn raise_open_files() -> std::io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)

@@ -1,4 +1,4 @@
-//! The attacks.
+//! Attacks.
 
 use super::frames::{Link, Segment};
 use super::packet_socket::PacketSocket;
@@ -11,9 +11,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::time::Instant;
 
-/// Frames of a flood that differ from each other.
+/// Number of different frames of a flood.
 const FRAMES: usize = 8192;
-/// A port that nothing listens on.
+/// Closed port.
 const CLOSED_PORT: u16 = 9;
 
 /// Kind of an attack.
@@ -32,7 +32,7 @@ pub enum Attack {
     Ack,
     /// RSTs from random addresses
     Rst,
-    /// Datagrams from random addresses to a port that nothing listens on
+    /// Datagrams from random addresses to a closed port
     UdpClosed,
     /// Datagrams from random addresses to the port of the service
     UdpOpen,
@@ -45,7 +45,7 @@ pub enum Attack {
 }
 
 impl Attack {
-    /// All of them.
+    /// All attacks.
     pub const ALL: [Attack; 11] = [
         Attack::Unread,
         Attack::OutOfOrder,
@@ -60,7 +60,7 @@ impl Attack {
         Attack::HalfOpenHttp,
     ];
 
-    /// Returns its name in a table.
+    /// Returns the name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Attack::Unread => "unread answers",
@@ -77,7 +77,7 @@ impl Attack {
         }
     }
 
-    /// Returns the numbers of attackers that are measured, 0 for a flood, whose frames each have a source of their own.
+    /// Returns the default numbers of attackers; 0 for a flood, each frame of which has another source.
     pub fn attackers(self) -> &'static [usize] {
         match self {
             Attack::Unread | Attack::ZeroWindow => &[10, 100, 1000],
@@ -87,21 +87,21 @@ impl Attack {
         }
     }
 
-    /// Returns true if the attack has an address of `service` to aim at.
+    /// Returns true if the attack applies to `service`.
     pub fn concerns(self, service: Service) -> bool {
         self != Attack::UdpOpen || service == Service::Echo
     }
 
-    /// Returns true if the attack comes from inside of the server's host.
+    /// Returns true if the attackers are on the server's host.
     pub fn is_local(self) -> bool {
         self == Attack::HalfOpenHttp
     }
 
-    /// Returns the frames of the attack on a host that keeps no connection, if it consists of frames.
+    /// Returns the frames of the attack for a host without connections; `None` if it does not consist of frames.
     pub(super) fn frames(self, target: &Target) -> Option<Vec<Vec<u8>>> {
         let mut random = fastrand::Rng::with_seed(1);
         let to = target.address;
-        // The range that is kept for benchmarks (RFC 2544).
+        // Address range for benchmarks (RFC 2544).
         let source = |random: &mut fastrand::Rng| {
             SocketAddrV4::new(Ipv4Addr::from(0xc612_0000 | random.u32(..1 << 17)), random.u16(1024..))
         };
@@ -157,7 +157,7 @@ impl Attack {
     }
 }
 
-/// Sends `frames` over and over until `course` ends, with at most `per_millisecond` of them in a millisecond.
+/// Sends `frames` repeatedly until `course` ends, at most `per_millisecond` per millisecond.
 pub(super) fn flood(frames: &[Vec<u8>], target: &Target, per_millisecond: usize, course: &Course) -> io::Result<()> {
     let socket = PacketSocket::open(SocketAddr::V4(target.neighbor), false)?;
     let mut frames = frames.iter().map(Vec::as_slice).cycle();

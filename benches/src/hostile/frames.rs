@@ -21,7 +21,7 @@ pub struct Link {
     pub to: EthernetAddress,
 }
 
-/// A TCP segment.
+/// TCP segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment<'a> {
     /// Source.
@@ -32,7 +32,7 @@ pub struct Segment<'a> {
     pub control: TcpControl,
     /// Sequence number.
     pub sequence: u32,
-    /// Acknowledgement number, with the flag ACK.
+    /// Acknowledgement number; `None` clears the ACK flag.
     pub acknowledgement: Option<u32>,
     /// Window.
     pub window: u16,
@@ -57,7 +57,7 @@ impl Link {
         frame
     }
 
-    /// Returns the frame of a segment. A SYN offers a maximum segment size of 1460 bytes.
+    /// Returns the frame of a segment. A SYN has an MSS option of 1460 bytes.
     pub fn segment(self, segment: &Segment<'_>) -> Vec<u8> {
         let Segment { from, to, control, sequence, acknowledgement, window, payload } = *segment;
         let tcp = TcpRepr {

@@ -1,5 +1,5 @@
-//! Well-behaved clients of a server beside attackers: their rate and round trips undisturbed, attacked, and beside the same flood on
-//! another host.
+//! Well-behaved clients of a server during attacks: rate and round trips without an attack, during it, and during the
+//! same flood to another host.
 
 mod attack;
 mod frames;
@@ -21,20 +21,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Packets held up to which they are back to normal.
+/// Maximum number of held packets that counts as normal.
 const NORMAL: u64 = 16;
-/// Maximum time for which the recovery is awaited.
+/// Maximum wait for recovery.
 pub const RECOVERY: Duration = Duration::from_secs(35);
-/// Time from the begin of the attack to the measurement.
+/// Time from the start of the attack to the measurement.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Maximum time until all attackers are connected and the server takes no more from them.
+/// Maximum time until all attackers are connected and the server accepts no more data from them.
 const CONNECTED: Duration = Duration::from_secs(15);
-/// Time between two looks at the counters.
+/// Interval of counter samples.
 const SAMPLE: Duration = Duration::from_millis(100);
 const HELD: &str = "linerate_packets_held";
 const BROKEN: &str = "linerate_connections_broken_total";
 
-/// The attacked service.
+/// Attacked service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Service {
@@ -45,7 +45,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Returns its command.
+    /// Returns the subcommand of linerate.
     pub fn name(self) -> &'static str {
         match self {
             Service::Echo => "echo",
@@ -61,19 +61,19 @@ impl Service {
     }
 }
 
-/// Addresses that an attack aims at.
+/// Addresses of the attacked host.
 #[derive(Debug, Clone)]
 struct Target {
     link: Link,
     address: SocketAddrV4,
-    /// An address on the link of the attackers.
+    /// Address on the link of the attackers.
     neighbor: SocketAddrV4,
     v6: Ipv6Addr,
-    /// A request that is answered.
+    /// Request that the service answers.
     request: Vec<u8>,
 }
 
-/// Begin and end of an attack, and the count of its packets or attempts.
+/// Start and end of an attack, and the count of its packets or attempts.
 #[derive(Debug, Default)]
 struct Course {
     has_begun: AtomicBool,
@@ -94,14 +94,14 @@ impl Course {
         self.sent.fetch_add(sent as u64, Ordering::Relaxed);
     }
 
-    /// Sleeps until a millisecond after `next`, which becomes that time. A delay is not made up for.
+    /// Advances `next` by a millisecond and sleeps until then. Lost time is not made up for.
     fn pace(&self, next: &mut Instant) {
         *next = (*next + Duration::from_millis(1)).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Ends an attack when it is dropped.
+/// Guard that ends an attack on drop.
 struct Over<'a>(&'a Course);
 
 impl Drop for Over<'_> {
@@ -110,57 +110,57 @@ impl Drop for Over<'_> {
     }
 }
 
-/// State after the death of the attackers.
+/// Recovery after the link of the attackers is cut.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Recovery {
-    /// Seconds until packets held were back to normal, if they were within [`RECOVERY`].
+    /// Seconds until the number of held packets was normal, if within [`RECOVERY`].
     pub seconds: Option<f64>,
-    /// Packets held at the end, if the server answered.
+    /// Held packets at the end, if the server answered.
     pub held: Option<u64>,
 }
 
 /// Results of one round.
 #[derive(Debug, Clone, Serialize)]
 pub struct Round {
-    /// The clients without an attack.
+    /// Result of the clients without an attack.
     pub undisturbed: Option<Measured>,
-    /// The clients beside the same flood on the sink, if the attack consists of frames.
+    /// Result of the clients during the same flood to the sink, if the attack consists of frames.
     pub control: Option<Measured>,
-    /// The clients during the attack.
+    /// Result of the clients during the attack.
     pub attacked: Option<Measured>,
     /// Packets or attempts per second.
     pub per_second: f64,
-    /// Packets that the server held at most, if it answered.
+    /// Maximum number of packets held by the server, if it answered.
     pub held: Option<u64>,
-    /// State after the death of the attackers, if that was waited for.
+    /// Recovery, if measured.
     pub recovery: Option<Recovery>,
     /// Counters that grew during attack and recovery: drops by cause, and broken connections.
     pub counters: Vec<(String, u64)>,
 }
 
 impl Round {
-    /// Returns the rate of the clients during the attack by that beside the control, or by the undisturbed one if there is no control.
+    /// Returns the clients' rate during the attack relative to the control, or to the undisturbed rate without a control.
     pub fn ratio(&self) -> Option<f64> {
         let base = self.control.or(self.undisturbed)?.rate;
         Some(self.attacked.map_or(0.0, |attacked| attacked.rate) / base)
     }
 }
 
-/// An attack with its number of attackers.
+/// Attack with its number of attackers.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The attacked service.
+    /// Attacked service.
     pub service: Service,
-    /// The attack.
+    /// Attack.
     pub attack: Attack,
     /// Number of attackers, 0 for a flood.
     pub attackers: usize,
-    /// Frames in a millisecond at most.
+    /// Maximum frames per millisecond.
     pub per_millisecond: usize,
 }
 
 impl Plan {
-    /// Measures one round with a server of its own, and the recovery after it if `recovers` is true.
+    /// Measures one round with a new server, and the recovery after it if `recovers` is true.
     pub fn measure(&self, setting: &Setting, recovers: bool, interrupted: &AtomicBool) -> Result<Round, Error> {
         let site = Site::new(setting, self.service, interrupted)?;
         let undisturbed = site.measure()?;
@@ -191,7 +191,7 @@ impl Plan {
         })
     }
 
-    /// Measures the clients beside the same frames on the sink.
+    /// Measures the clients while the same frames go to the sink.
     fn control(&self, site: &Site<'_>, interrupted: &AtomicBool) -> Result<Option<Measured>, Error> {
         let target = site.target(true);
         let Some(frames) = self.attack.frames(&target) else { return Ok(None) };
@@ -210,7 +210,7 @@ impl Plan {
     }
 }
 
-/// Measures the clients, and the packets that the server holds at most meanwhile.
+/// Measures the clients, and the maximum number of packets held by the server.
 fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>), Error> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -229,7 +229,7 @@ fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>)
     })
 }
 
-/// Waits until the server holds no more packets than normally, and returns the seconds, and the packets that it holds then.
+/// Waits until the server's number of held packets is normal. Returns the seconds and that number.
 fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error> {
     let begun = Instant::now();
     loop {
@@ -246,7 +246,7 @@ fn packets_held(counters: &Counters) -> u64 {
     counters.get(HELD).copied().unwrap_or_default()
 }
 
-/// Returns the drops and broken connections that were counted since `before`, the most frequent first.
+/// Returns the drops and broken connections counted since `before`, in descending order.
 fn grown(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
     let is_reported = |name: &str| !name.starts_with("linerate_") || name == BROKEN;
     let mut grown: Vec<(String, u64)> = after
@@ -264,7 +264,7 @@ fn grown(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
     grown
 }
 
-/// Waits until `done` returns true, `limit` at most.
+/// Waits until `done` returns true, for at most `limit`.
 fn wait_until(limit: Duration, interrupted: &AtomicBool, done: impl Fn() -> bool) -> Result<(), Error> {
     let end = Instant::now() + limit;
     while !done() && Instant::now() < end {

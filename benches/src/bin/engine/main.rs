@@ -9,6 +9,7 @@ use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
 use linerate_benches::priority::come_first;
+use linerate_benches::report::finish;
 use linerate_bypass::Service;
 use linerate_bypass::memory_nic::{MemoryNic, MemoryPacket};
 use linerate_load::services;
@@ -23,21 +24,11 @@ fn main() -> ExitCode {
         EngineName::Native => run::<NativeEngine<MemoryPacket>>(&args),
         EngineName::Smoltcp => run::<SmoltcpEngine>(&args),
     };
-    let report = match report {
-        Ok(report) => report,
-        Err(wrong) => {
-            eprintln!("engine: {wrong}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
-    } else {
-        println!("{report}");
-    }
-    let excesses = report.excesses();
-    excesses.iter().for_each(|excess| eprintln!("engine: {excess}"));
-    if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    finish("engine", report, args.json, |report| {
+        let excesses = report.excesses();
+        excesses.iter().for_each(|excess| eprintln!("engine: {excess}"));
+        excesses.is_empty()
+    })
 }
 
 fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {

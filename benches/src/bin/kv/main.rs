@@ -12,8 +12,7 @@ mod workers;
 use clap::Parser;
 use linerate_benches::client::BenchError;
 use linerate_benches::external::process;
-use serde::Serialize;
-use std::fmt::Display;
+use linerate_benches::report::finish;
 use std::process::ExitCode;
 
 /// Measure the key-value service
@@ -41,24 +40,10 @@ pub enum Error {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse() {
-        Args::Links(args) => links::run(&args).map(|report| print_report(&report, args.json, report.is_met())),
-        Args::Store(args) => store::run(&args).map(|report| print_report(&report, args.json, report.is_met())),
-        Args::Service(args) => service::run(&args).map(|report| print_report(&report, args.json, true)),
-        Args::Workers(args) => workers::run(&args).map(|report| print_report(&report, args.json, true)),
-    };
-    done.unwrap_or_else(|error| {
-        eprintln!("kv: {error}");
-        ExitCode::FAILURE
-    })
-}
-
-/// Prints a report. Returns failure unless all requirements are met.
-fn print_report(report: &(impl Display + Serialize), json: bool, is_met: bool) -> ExitCode {
-    if json {
-        println!("{}", serde_json::to_string(report).expect("a report is made of plain values"));
-    } else {
-        println!("{report}");
+    match Args::parse() {
+        Args::Links(args) => finish("kv", links::run(&args), args.json, report::Report::is_met),
+        Args::Store(args) => finish("kv", store::run(&args), args.json, store::Report::is_met),
+        Args::Service(args) => finish("kv", service::run(&args), args.json, |_| true),
+        Args::Workers(args) => finish("kv", workers::run(&args), args.json, |_| true),
     }
-    if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

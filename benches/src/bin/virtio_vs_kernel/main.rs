@@ -11,6 +11,7 @@ use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measur
 use linerate_benches::external::process::{Error, interruption, linerate};
 use linerate_benches::external::{sockperf, testpmd};
 use linerate_benches::priority::come_first;
+use linerate_benches::report::finish;
 use ratios::Extras;
 use report::{Distance, Report, Row, Sockperf};
 use std::process::ExitCode;
@@ -59,19 +60,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let report = match run(&args) {
-        Ok(report) => report,
-        Err(error) => {
-            eprintln!("virtio_vs_kernel: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
-    } else {
-        println!("{report}");
-    }
-    if report.ratios.iter().all(|ratio| ratio.met) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    finish("virtio_vs_kernel", run(&args), args.json, |report| report.ratios.iter().all(|ratio| ratio.met))
 }
 
 fn run(args: &Args) -> Result<Report, Error> {

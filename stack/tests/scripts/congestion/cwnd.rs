@@ -1,18 +1,7 @@
 //! Congestion window: RFC 5681, RFC 6928, RFC 9438.
 
+use super::{RTT, in_flight_for_rtt};
 use crate::harness::*;
-
-const RTT: Duration = ms(100);
-
-/// Returns a connection with an RTT of [`RTT`] whose service has written `segments` segments. The initial window is in
-/// flight, and its first acknowledgement is due.
-fn started(segments: Rel) -> Script {
-    let mut s = Script::accepted(peer().sack().rtt(RTT));
-    s.write(segments * SEG);
-    s.expect_flight(1, INITIAL_WINDOW);
-    s.expect_nothing_for(RTT);
-    s
-}
 
 #[test]
 fn initial_window_is_ten_segments() {
@@ -60,7 +49,7 @@ fn initial_window_after_lost_syn_ack_is_one_segment() {
 #[test]
 fn slow_start_sends_two_segments_per_acknowledged_segment() {
     // RFC 5681 §3.1.
-    let mut s = started(60);
+    let mut s = in_flight_for_rtt(peer().sack(), 60);
     for n in 0..10 {
         s.inject(ack(1, 1001 + n * SEG));
         s.expect_flight(10_001 + 2 * n * SEG, 2);
@@ -71,7 +60,7 @@ fn slow_start_sends_two_segments_per_acknowledged_segment() {
 #[test]
 fn slow_start_sends_three_or_four_segments_per_ack_of_two() {
     // RFC 5681 §3.1: one segment of growth per ACK; RFC 3465 §2.2: per acknowledged segment.
-    let mut s = started(60);
+    let mut s = in_flight_for_rtt(peer().sack(), 60);
     s.inject(ack(1, 2001));
     let sent = s.drain().len();
     assert!((3..=4).contains(&sent), "{sent} segments");
@@ -80,7 +69,7 @@ fn slow_start_sends_three_or_four_segments_per_ack_of_two() {
 #[test]
 fn ack_division_gains_nothing() {
     // RFC 5681 §3.1: the window grows by the acknowledged bytes, at most one segment per ACK.
-    let mut s = started(60);
+    let mut s = in_flight_for_rtt(peer().sack(), 60);
     for n in 1..=20 {
         s.inject(ack(1, 1 + 50 * n));
     }
@@ -108,7 +97,7 @@ fn unused_cwnd_does_not_grow() {
 #[test]
 fn cwnd_restarts_after_idle_period() {
     // RFC 5681 §4.1: idle for longer than the retransmission timeout.
-    let mut s = started(30);
+    let mut s = in_flight_for_rtt(peer().sack(), 30);
     s.ack_each(1, 10_001);
     s.expect_flight(10_001, 20);
     s.pass(RTT);
@@ -122,7 +111,7 @@ fn cwnd_restarts_after_idle_period() {
 #[test]
 fn short_pause_does_not_shrink_cwnd() {
     // RFC 5681 §4.1: shorter than the retransmission timeout.
-    let mut s = started(30);
+    let mut s = in_flight_for_rtt(peer().sack(), 30);
     s.ack_each(1, 10_001);
     s.expect_flight(10_001, 20);
     s.pass(RTT);

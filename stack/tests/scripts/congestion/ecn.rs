@@ -1,8 +1,7 @@
 //! Explicit congestion notification: RFC 3168, and DCTCP, RFC 8257.
 
+use super::RTT;
 use crate::harness::*;
-
-const RTT: Duration = ms(100);
 
 /// Returns a connection with ECN.
 fn with_ecn() -> Script {

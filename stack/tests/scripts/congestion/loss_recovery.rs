@@ -1,21 +1,10 @@
 //! Loss recovery before a timeout: RACK and SACK (RFC 8985), duplicate ACKs (RFC 5681, RFC 6582), limited transmit (RFC
 //! 3042), proportional rate reduction (RFC 9937).
 
+use super::{RTT, in_flight_for_rtt};
 use crate::harness::*;
 
-const RTT: Duration = ms(100);
-
-/// Returns a connection with an RTT of [`RTT`] whose service has written `segments` segments. At most the initial
-/// window is in flight, and the first acknowledgement is due.
-fn in_flight(peer: Peer, segments: Rel) -> Script {
-    let mut s = Script::accepted(peer.rtt(RTT));
-    s.write(segments * SEG);
-    s.expect_flight(1, segments.min(INITIAL_WINDOW));
-    s.expect_nothing_for(RTT);
-    s
-}
-
-/// As [`in_flight`], with twice the initial window in flight from the returned sequence number.
+/// As [`in_flight_for_rtt`], with twice the initial window in flight from the returned sequence number.
 fn twenty_in_flight(configure: impl FnOnce(&mut linerate_stack::Config), more: Rel) -> (Script, Rel) {
     let mut s = Script::accepted_with(peer().sack().rtt(RTT), configure);
     s.write((30 + more) * SEG);
@@ -30,7 +19,7 @@ fn twenty_in_flight(configure: impl FnOnce(&mut linerate_stack::Config), more: R
 #[test]
 fn third_sacked_segment_triggers_retransmission() {
     // RFC 8985 §6.2 step 4: without reordering, the reordering window is zero once DupThresh segments are SACKed.
-    let mut s = in_flight(peer().sack(), 10);
+    let mut s = in_flight_for_rtt(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.expect_nothing();
     s.inject(ack(1, 1).sack(&[(1001, 3001)]));
@@ -44,7 +33,7 @@ fn third_sacked_segment_triggers_retransmission() {
 #[test]
 fn rack_retransmits_after_quarter_rtt() {
     // RFC 8985 §6.2 steps 4 and 5: below DupThresh the reordering window is min_RTT/4.
-    let mut s = in_flight(peer().sack(), 2);
+    let mut s = in_flight_for_rtt(peer().sack(), 2);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.expect_after(RTT / 4, data(1, 1000));
     s.inject(ack(1, 2001));
@@ -54,7 +43,7 @@ fn rack_retransmits_after_quarter_rtt() {
 #[test]
 fn third_duplicate_ack_triggers_retransmission() {
     // RFC 5681 §3.2.
-    let mut s = in_flight(peer(), 10);
+    let mut s = in_flight_for_rtt(peer(), 10);
     for _ in 0..2 {
         s.inject(ack(1, 1));
         s.expect_nothing();
@@ -68,7 +57,7 @@ fn third_duplicate_ack_triggers_retransmission() {
 #[test]
 fn non_duplicate_acks_trigger_no_retransmission() {
     // RFC 5681 §2: a duplicate ACK has no data, no SYN or FIN, and the same window.
-    let mut s = in_flight(peer(), 10);
+    let mut s = in_flight_for_rtt(peer(), 10);
     for n in 0..5 {
         s.inject(data(1 + 10 * n, 10).ack(1));
         s.inject(ack(1 + 10 * (n + 1), 1).window(60_000 + n as u16));
@@ -80,7 +69,7 @@ fn non_duplicate_acks_trigger_no_retransmission() {
 #[test]
 fn partial_ack_without_sack_retransmits_next_segment() {
     // RFC 6582 §3.2 step 3.
-    let mut s = in_flight(peer(), 10);
+    let mut s = in_flight_for_rtt(peer(), 10);
     for _ in 0..3 {
         s.inject(ack(1, 1));
     }
@@ -100,7 +89,7 @@ fn partial_ack_without_sack_retransmits_next_segment() {
 #[test]
 fn limited_transmit_sends_on_first_two_duplicate_acks() {
     // RFC 3042 §2.
-    let mut s = in_flight(peer(), 20);
+    let mut s = in_flight_for_rtt(peer(), 20);
     s.inject(ack(1, 1));
     s.expect(data(10_001, 1000));
     s.inject(ack(1, 1));
@@ -112,7 +101,7 @@ fn limited_transmit_sends_on_first_two_duplicate_acks() {
 #[test]
 fn limited_transmit_sends_on_first_two_sacked_segments() {
     // RFC 3042 §2 with RFC 6675: SACKed segments are no longer in flight.
-    let mut s = in_flight(peer().sack(), 20);
+    let mut s = in_flight_for_rtt(peer().sack(), 20);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.expect(data(10_001, 1000));
     s.inject(ack(1, 1).sack(&[(1001, 3001)]));
@@ -179,7 +168,7 @@ fn retransmissions_below(sent: &[Got], end: Rel) -> Vec<Rel> {
 #[test]
 fn lost_retransmission_recovers_without_timeout() {
     // RFC 8985 §3.3, §6.2 step 5: a segment sent after the retransmission has been delivered.
-    let mut s = in_flight(peer().sack(), 40);
+    let mut s = in_flight_for_rtt(peer().sack(), 40);
     let mut sent = Vec::new();
     for n in 1..10 {
         s.inject(ack(1, 1).sack(&[(1001, 1001 + n * SEG)]));
@@ -199,7 +188,7 @@ fn lost_retransmission_recovers_without_timeout() {
 #[test]
 fn slight_reordering_triggers_no_retransmission() {
     // RFC 8985 §6.2 steps 4 and 5: fewer than DupThresh segments, for less than the reordering window.
-    let mut s = in_flight(peer().sack(), 10);
+    let mut s = in_flight_for_rtt(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.inject(ack(1, 1).sack(&[(1001, 3001)]));
     s.expect_nothing_for(RTT / 4 - ms(5));
@@ -212,7 +201,7 @@ fn slight_reordering_triggers_no_retransmission() {
 #[test]
 fn observed_reordering_disables_dup_thresh() {
     // RFC 8985 §6.2 steps 3 and 4: after reordering only the reordering window counts.
-    let mut s = in_flight(peer().sack(), 32);
+    let mut s = in_flight_for_rtt(peer().sack(), 32);
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.inject(ack(1, 2001));
     s.ack_each(2001, 10_001);
@@ -233,7 +222,7 @@ fn observed_reordering_disables_dup_thresh() {
 #[test]
 fn dsack_widens_reordering_window() {
     // RFC 8985 §6.2 step 4: RACK.reo_wnd_mult grows with every round in which a D-SACK arrives.
-    let mut s = in_flight(peer().sack(), 10);
+    let mut s = in_flight_for_rtt(peer().sack(), 10);
     // Reordering: segment 1 arrives after segment 2.
     s.inject(ack(1, 1).sack(&[(1001, 2001)]));
     s.inject(ack(1, 2001));
@@ -302,7 +291,7 @@ fn cwnd_after_recovery_is_ssthresh() {
 #[test]
 fn invalid_sack_blocks_are_ignored() {
     // RFC 2018 §8, RFC 6675 §2: beyond SND.NXT, below SND.UNA, reversed, or empty.
-    let mut s = in_flight(peer().sack(), 10);
+    let mut s = in_flight_for_rtt(peer().sack(), 10);
     for block in [(20_001, 21_001), (5001, 3001), (-5000, -4000), (3001, 3001), (9001, 12_001), (1, 1 << 31)] {
         s.inject(ack(1, 1).sack(&[block]));
         s.expect_nothing();
@@ -315,7 +304,7 @@ fn invalid_sack_blocks_are_ignored() {
 #[test]
 fn reneged_data_is_retransmitted() {
     // RFC 2018 §8: data is kept until acknowledged cumulatively.
-    let mut s = in_flight(peer().sack(), 10);
+    let mut s = in_flight_for_rtt(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 10_001)]));
     s.expect(data(1, 1000));
     s.pass(RTT);
@@ -327,7 +316,7 @@ fn reneged_data_is_retransmitted() {
 #[test]
 fn sacked_data_is_not_retransmitted_after_timeout() {
     // RFC 6675 §5.1; RFC 8985 §6.3: the retransmission is lost too, and no segment follows it.
-    let mut s = in_flight(peer().sack(), 10);
+    let mut s = in_flight_for_rtt(peer().sack(), 10);
     s.inject(ack(1, 1).sack(&[(1001, 10_001)]));
     s.expect(data(1, 1000));
     s.expect_within(secs(1), data(1, 1000));

@@ -2,10 +2,9 @@
 //! bursts. The rates are those of Linux: twice the window per round trip in slow start, 1.2 times afterwards
 //! (`net.ipv4.tcp_pacing_ss_ratio`, `net.ipv4.tcp_pacing_ca_ratio`).
 
+use super::RTT;
 use crate::harness::*;
 use linerate_bypass::memory_nic::LinkConfig;
-
-const RTT: Duration = ms(100);
 
 /// Returns a peer with an RTT of [`RTT`] and a large window.
 fn far() -> Peer {

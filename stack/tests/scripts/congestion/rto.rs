@@ -1,23 +1,14 @@
 //! Retransmission timeout (RFC 6298), tail loss probe (RFC 8985 §7), and spurious timeouts (RFC 5682, RFC 4015).
 //! Scripts of the timeout alone use a peer without SACK, to which no probe is sent.
 
+use super::{RTT, in_flight};
 use crate::harness::*;
 
-const RTT: Duration = ms(100);
 /// RTT at which a probe precedes the timeout clearly.
 const NEAR: Duration = ms(20);
 /// Bytes per write in scripts with consecutive timeouts: full segments may be divided after those, in case the path
 /// drops large packets.
 const SMALL: Rel = 100;
-
-/// Returns a connection with an RTT of [`RTT`] whose service has written `segments` segments. At most the initial
-/// window is in flight.
-fn in_flight(peer: Peer, segments: Rel) -> Script {
-    let mut s = Script::accepted(peer.rtt(RTT));
-    s.write(segments * SEG);
-    s.expect_flight(1, segments.min(INITIAL_WINDOW));
-    s
-}
 
 #[test]
 fn unacknowledged_data_is_retransmitted_with_backoff() {

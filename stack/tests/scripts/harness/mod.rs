@@ -24,7 +24,7 @@ pub use app::Command;
 pub use flow::{Got, PEER_CLOCK, PEER_ISN};
 pub use params::*;
 pub use receiver::{Receiver, retransmissions, transmissions};
-pub use script::Script;
+pub use script::{CONTROL_RESERVE, Script};
 pub use segment::*;
 pub use wire::{ACK, CE, CWR, ECE, ECT0, ECT1, FIN, NOT_ECT, PSH, RST, SYN, URG};
 

@@ -129,7 +129,7 @@ impl Peer {
 }
 
 /// Packets that a worker reserves for control segments while connections write.
-const CONTROL_RESERVE: usize = 32;
+pub const CONTROL_RESERVE: usize = 32;
 
 impl Script {
     /// Starts a listening worker.

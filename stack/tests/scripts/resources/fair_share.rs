@@ -9,9 +9,6 @@ const POOL: usize = 1024;
 /// Length of the reply to a peer that reads.
 const REPLY: Rel = 20_000;
 
-/// Packets that the worker reserves for control segments while connections write.
-const CONTROL_RESERVE: usize = 32;
-
 /// Asserts that at most `most` of the `free` packets are held.
 #[track_caller]
 fn assert_held(s: &mut Script, free: usize, most: usize) {

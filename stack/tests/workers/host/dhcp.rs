@@ -10,7 +10,7 @@ use smoltcp::wire::*;
 use std::net::Ipv4Addr;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const HOST_MAC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const LEASE: u32 = 1000;
 
 /// Kind of DHCP message from the client.
@@ -45,7 +45,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         let (nic, other) = Link::pair(LinkConfig::default());
         let host = Host::start(config, vec![other], Echo::default);
         let (now, messages, others) = (Instant::ZERO, Vec::new(), Vec::new());
-        Bench { nic, host, now, assigns: Some(HOST_MAC), messages, since: now, others }
+        Bench { nic, host, now, assigns: Some(HOST_ADDRESS), messages, since: now, others }
     }
 
     /// Runs for `time`.
@@ -200,7 +200,7 @@ fn lease_is_renewed_at_half_time_and_keeps_connections<E: Engine<MemoryNic>>() {
         let messages = bench.client_messages();
         assert!(matches!(messages[..], [(_, ClientMessage::Renew)]), "{messages:?}");
     }
-    assert!(bench.answers_arp_for(HOST_MAC));
+    assert!(bench.answers_arp_for(HOST_ADDRESS));
     assert_eq!((bench.host.service().open, &bench.host.service().closed[..]), (1, &[][..]));
 }
 
@@ -219,14 +219,14 @@ fn unrenewed_lease_expires_and_closes_connections<E: Engine<MemoryNic>>() {
     assert!(messages[renewals..].iter().all(|(_, message)| *message == ClientMessage::Rebind), "{messages:?}");
     let near = |at: Duration, part: f64| (at.as_secs_f64() / lease.as_secs_f64() - part).abs() < 0.03;
     assert!(near(messages[0].0, 0.5) && near(messages[renewals].0, 0.875), "{messages:?}");
-    assert!(bench.answers_arp_for(HOST_MAC));
+    assert!(bench.answers_arp_for(HOST_ADDRESS));
     assert_eq!(bench.host.service().open, 1);
     // The lease has expired.
     bench.others.clear();
     bench.run_for(Duration::from_secs(30));
     assert_eq!(bench.host.service().closed, [CloseReason::AddressLost]);
-    assert!(!bench.answers_arp_for(HOST_MAC));
-    let from_it = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[26..30] == HOST_MAC.octets();
+    assert!(!bench.answers_arp_for(HOST_ADDRESS));
+    let from_it = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[26..30] == HOST_ADDRESS.octets();
     assert_eq!(bench.others.iter().find(from_it), None, "no reset");
     assert!(
         bench.client_messages().iter().any(|(_, message)| *message == ClientMessage::Discover),
@@ -235,7 +235,7 @@ fn unrenewed_lease_expires_and_closes_connections<E: Engine<MemoryNic>>() {
     // A server that returns may assign another address.
     bench.assigns = Some(Ipv4Addr::new(10, 0, 0, 7));
     bench.run_for(Duration::from_secs(20));
-    assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_MAC));
+    assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_ADDRESS));
 }
 
 fn changed_address_closes_connections<E: Engine<MemoryNic>>() {
@@ -249,7 +249,7 @@ fn changed_address_closes_connections<E: Engine<MemoryNic>>() {
     // RFC 5227 §2.3: the new address is announced.
     let announced = bench.others.iter().filter(|frame| frame[12..14] == [8, 6] && frame[28..32] == [10, 0, 0, 7]);
     assert!(announced.count() >= 2);
-    assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_MAC));
+    assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_ADDRESS));
 }
 
 macro_rules! with_each_engine_of_dhcp {
@@ -274,8 +274,8 @@ with_each_engine_of_dhcp! {
 fn lease_does_not_affect_static_addresses() {
     let mut bench = Bench::<Native>::new(&Config { addresses: vec!["10.0.0.3/24".parse().unwrap()], ..dhcp_config() });
     bench.run_for(Duration::from_secs(20));
-    assert!(bench.answers_arp_for(HOST_MAC) && bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 3)));
+    assert!(bench.answers_arp_for(HOST_ADDRESS) && bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 3)));
     bench.assigns = None;
     bench.run_for(Duration::from_secs(u64::from(LEASE) + 10));
-    assert!(!bench.answers_arp_for(HOST_MAC) && bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 3)));
+    assert!(!bench.answers_arp_for(HOST_ADDRESS) && bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 3)));
 }

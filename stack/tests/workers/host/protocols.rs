@@ -55,20 +55,7 @@ impl Bench {
 
     /// Introduces `ip` with `mac`, as a host that resolves our address does.
     pub fn introduce(&mut self, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<Vec<u8>> {
-        let request = ArpRepr::EthernetIpv4 {
-            operation: ArpOperation::Request,
-            source_hardware_addr: EthernetAddress(mac),
-            source_protocol_addr: ip,
-            target_hardware_addr: EthernetAddress([0; 6]),
-            target_protocol_addr: Ipv4Addr::new(10, 0, 0, 2),
-        };
-        let mut bytes = vec![0; 14 + request.buffer_len()];
-        let mut frame = EthernetFrame::new_unchecked(&mut bytes);
-        frame.set_src_addr(EthernetAddress(mac));
-        frame.set_dst_addr(EthernetAddress::BROADCAST);
-        frame.set_ethertype(EthernetProtocol::Arp);
-        request.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
-        self.send(&bytes)
+        self.send(&frames::arp(ArpOperation::Request, (mac, ip), ([0xff; 6], Ipv4Addr::new(10, 0, 0, 2))))
     }
 }
 

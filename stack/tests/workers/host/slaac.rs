@@ -10,9 +10,9 @@ use smoltcp::wire::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
 const STATION: [u8; 6] = [2, 1, 0, 0, 0, 1];
-const OURS_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-const HOST_MAC: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0xff, 0xfe00, 2);
+const HOST_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0xff, 0xfe00, 2);
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Address of an off-link host.
@@ -108,10 +108,10 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         let max_seg_size = Some(1440);
         let syn =
             TcpRepr { control: TcpControl::Syn, seq_number: TcpSeqNumber(100), max_seg_size, ..frames::segment() };
-        let answer = self.reply_to(&frames::tcp(STATION, OURS_MAC, from, to, syn)).into_iter().next()?;
+        let answer = self.reply_to(&frames::tcp(STATION, HOST_MAC, from, to, syn)).into_iter().next()?;
         let number = TcpPacket::new_checked(&answer[54..]).unwrap().seq_number();
         let ack = TcpRepr { seq_number: TcpSeqNumber(101), ack_number: Some(number + 1), ..frames::segment() };
-        self.reply_to(&frames::tcp(STATION, OURS_MAC, from, to, ack));
+        self.reply_to(&frames::tcp(STATION, HOST_MAC, from, to, ack));
         Some(answer)
     }
 
@@ -195,12 +195,13 @@ fn unconfigured_host_gets_address_and_serves() {
     bench.send(0, &advertised(&[&prefix(3600)]));
     bench.run_for(Duration::from_secs(3));
     assert!(bench.host.workers[0].has_started());
-    let (tried, has) = (bench.times_of(Message::Probe(HOST_MAC)), bench.times_of(Message::Advertisement(HOST_MAC)));
+    let (tried, has) =
+        (bench.times_of(Message::Probe(HOST_ADDRESS)), bench.times_of(Message::Advertisement(HOST_ADDRESS)));
     assert_eq!(tried.len(), 1);
     assert!(has[0].since(tried[0]) >= Duration::from_secs(1), "{tried:?} {has:?}");
     // A neighbour, and a host behind the router, whose Ethernet address is known from its advertisement.
     for from in ["[2001:db8::99]:5000", FAR] {
-        let answer = bench.open(from, HOST_MAC);
+        let answer = bench.open(from, HOST_ADDRESS);
         assert_eq!(answer.is_some(), from == FAR, "a neighbour is resolved first");
     }
     assert_eq!(bench.host.service().open, 1);
@@ -210,7 +211,7 @@ fn unconfigured_host_gets_address_and_serves() {
 
 fn expired_address_closes_connections<E: Engine<MemoryNic>>() {
     let mut bench = Bench::<E>::configured(1, &advertised(&[&prefix(60)]));
-    assert!(bench.open(FAR, HOST_MAC).is_some());
+    assert!(bench.open(FAR, HOST_ADDRESS).is_some());
     bench.run_for(Duration::from_secs(30));
     // RFC 4862 §5.5.3: within two hours no advertisement shortens the lifetime.
     bench.send(0, &advertised(&[&prefix(0)]));
@@ -220,11 +221,11 @@ fn expired_address_closes_connections<E: Engine<MemoryNic>>() {
     bench.run_for(Duration::from_secs(20));
     assert_eq!(bench.host.service().closed, [CloseReason::AddressLost]);
     assert_eq!(bench.segments, Vec::<Vec<u8>>::new(), "no reset");
-    assert_eq!(bench.open(FAR, HOST_MAC), None);
+    assert_eq!(bench.open(FAR, HOST_ADDRESS), None);
     // The address may return.
     bench.send(0, &advertised(&[&prefix(60)]));
     bench.run_for(Duration::from_secs(3));
-    assert!(bench.open(FAR, HOST_MAC).is_some());
+    assert!(bench.open(FAR, HOST_ADDRESS).is_some());
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn expired_address_closes_connections_smoltcp() {
 #[test]
 fn renewed_addresses_are_kept() {
     let mut bench = Bench::<Native>::configured(1, &advertised(&[&prefix(60)]));
-    assert!(bench.open(FAR, HOST_MAC).is_some());
+    assert!(bench.open(FAR, HOST_ADDRESS).is_some());
     for _ in 0..20 {
         bench.run_for(Duration::from_secs(50));
         bench.send(0, &advertised(&[&prefix(60)]));
@@ -258,8 +259,8 @@ fn router_advertisement_reaches_all_workers() {
         bench.send(queue, &advertised(&[&prefix(60)]));
         bench.run_for(Duration::from_secs(3));
         assert!(bench.host.workers.iter().all(|worker| worker.has_started()));
-        assert_eq!(bench.times_of(Message::Probe(HOST_MAC)).len(), 1);
-        assert!(bench.open(FAR, HOST_MAC).is_some());
+        assert_eq!(bench.times_of(Message::Probe(HOST_ADDRESS)).len(), 1);
+        assert!(bench.open(FAR, HOST_ADDRESS).is_some());
         bench.run_for(Duration::from_secs(60));
         let closed = bench.host.workers.iter().flat_map(|worker| worker.service().closed.clone());
         assert_eq!(closed.collect::<Vec<_>>(), [CloseReason::AddressLost]);
@@ -274,24 +275,24 @@ fn slaac_conflict_drops_address_and_host_continues() {
         bench.run_for(Duration::from_secs(3));
         bench.send(0, &advertised(&[&prefix(3600)]));
         let flags = NdiscNeighborFlags::OVERRIDE;
-        let claim = NdiscRepr::NeighborAdvert { flags, target_addr: HOST_MAC, lladdr: None };
+        let claim = NdiscRepr::NeighborAdvert { flags, target_addr: HOST_ADDRESS, lladdr: None };
         let claim = Icmpv6Repr::Ndisc(claim);
         let mut bytes = frames::ip(
             STATION,
             [0x33, 0x33, 0, 0, 0, 1],
-            HOST_MAC.into(),
+            HOST_ADDRESS.into(),
             ALL_NODES.into(),
             IpProtocol::Icmpv6,
             claim.buffer_len(),
             |bytes, _, _| {
-                claim.emit(&HOST_MAC, &ALL_NODES, &mut Icmpv6Packet::new_unchecked(bytes), &Default::default());
+                claim.emit(&HOST_ADDRESS, &ALL_NODES, &mut Icmpv6Packet::new_unchecked(bytes), &Default::default());
             },
         );
         bytes[21] = 255;
         bench.send(queue, &bytes);
         bench.run_for(Duration::from_secs(5));
-        assert_eq!(bench.times_of(Message::Advertisement(HOST_MAC)), []);
-        assert_eq!(bench.open(FAR, HOST_MAC), None);
+        assert_eq!(bench.times_of(Message::Advertisement(HOST_ADDRESS)), []);
+        assert_eq!(bench.open(FAR, HOST_ADDRESS), None);
         assert!(bench.host.workers.iter().all(|worker| worker.duplicate().is_none()));
         assert!(bench.open(FAR, "fd00::2".parse().unwrap()).is_some());
     }
@@ -310,7 +311,7 @@ fn advertised_mtu_bounds_segments() {
         let mut option = vec![5, 1, 0, 0];
         option.extend_from_slice(&mtu.to_be_bytes());
         let mut bench = Bench::<Native>::configured(1, &advertised(&[&prefix(3600), &option]));
-        assert_eq!(mss(&bench.open(FAR, HOST_MAC).unwrap()), Some(expected), "{mtu}");
+        assert_eq!(mss(&bench.open(FAR, HOST_ADDRESS).unwrap()), Some(expected), "{mtu}");
     }
 }
 
@@ -323,13 +324,13 @@ fn invalid_and_forged_advertisements_are_ignored() {
     bench.send(0, &from_afar);
     bench.run_for(Duration::from_secs(3));
     assert_eq!(
-        (bench.times_of(Message::Probe(HOST_MAC)), bench.host.drops("invalid router advertisement")),
+        (bench.times_of(Message::Probe(HOST_ADDRESS)), bench.host.drops("invalid router advertisement")),
         (vec![], 1)
     );
     let mut bench = Bench::<Native>::new(&Config { dad_transmits: 1, ..server() }, 1);
     bench.run_for(Duration::from_secs(3));
     bench.send(0, &advertised(&[&prefix(3600)]));
     bench.run_for(Duration::from_secs(3));
-    assert_eq!(bench.times_of(Message::Probe(HOST_MAC)), []);
+    assert_eq!(bench.times_of(Message::Probe(HOST_ADDRESS)), []);
     assert_eq!(bench.times_of(Message::RouterSolicitation(LINK_LOCAL, true)), []);
 }

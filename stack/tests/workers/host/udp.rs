@@ -1,6 +1,6 @@
 //! UDP fast path: payload is not copied, sent datagrams are exact, and services cannot exhaust the port's packets.
 
-use crate::common::{Host, host};
+use crate::common::{Host, frames, host};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Datagram, Nic, Origin, Packet, Service, Transport};
@@ -11,9 +11,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 
 const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 9];
-const US: &str = "10.0.0.2:7";
-const THEM: &str = "10.0.0.9:5000";
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const HOST_ADDRESS: &str = "10.0.0.2:7";
+const PEER_ADDRESS: &str = "10.0.0.9:5000";
 
 /// Service that keeps received datagrams and sends the given ones.
 #[derive(Default)]
@@ -80,20 +80,8 @@ impl<S: Service<Message = Infallible> + Default> Bench<S> {
         let mut bench = Bench { nic, host: Host::new(&config, vec![other], S::default) };
         bench.turn();
         // An ARP request for our address makes the sender known.
-        let request = ArpRepr::EthernetIpv4 {
-            operation: ArpOperation::Request,
-            source_hardware_addr: EthernetAddress(THEIRS),
-            source_protocol_addr: [10, 0, 0, 9].into(),
-            target_hardware_addr: EthernetAddress([0; 6]),
-            target_protocol_addr: [10, 0, 0, 2].into(),
-        };
-        let mut frame = vec![0; 14 + request.buffer_len()];
-        let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
-        ethernet.set_dst_addr(EthernetAddress::BROADCAST);
-        ethernet.set_src_addr(EthernetAddress(THEIRS));
-        ethernet.set_ethertype(EthernetProtocol::Arp);
-        request.emit(&mut ArpPacket::new_unchecked(ethernet.payload_mut()));
-        bench.send(&frame);
+        let target = ([0xff; 6], [10, 0, 0, 2].into());
+        bench.send(&frames::arp(ArpOperation::Request, (PEER_MAC, [10, 0, 0, 9].into()), target));
         bench.turn();
         bench
     }
@@ -134,13 +122,13 @@ fn address(text: &str) -> SocketAddr {
 
 /// Returns a frame with a datagram to us.
 fn frame(payload: &[u8]) -> Vec<u8> {
-    let (from, to) = (address(THEM), address(US));
+    let (from, to) = (address(PEER_ADDRESS), address(HOST_ADDRESS));
     let (source, destination) = (from.ip().into(), to.ip().into());
     let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
     let mut frame = vec![0; 14 + ip.buffer_len()];
     let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
     ethernet.set_dst_addr(EthernetAddress(HOST_MAC));
-    ethernet.set_src_addr(EthernetAddress(THEIRS));
+    ethernet.set_src_addr(EthernetAddress(PEER_MAC));
     ethernet.set_ethertype(EthernetProtocol::Ipv4);
     let all = ChecksumCapabilities::default();
     ip.emit(ethernet.payload_mut(), &all);
@@ -152,7 +140,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
 }
 
 fn datagram(payload: Vec<u8>) -> Datagram {
-    Datagram { local: address(US), remote: address(THEM), payload: payload.into() }
+    Datagram { local: address(HOST_ADDRESS), remote: address(PEER_ADDRESS), payload: payload.into() }
 }
 
 /// Sends numbered datagrams to the host without receiving, then returns the numbers of its echoes.
@@ -214,7 +202,7 @@ fn sent_datagrams_are_exact_with_and_without_offload() {
             let sent = bench.turn();
             assert_eq!(sent.len(), 1, "{size}: sent within the turn");
             let ethernet = EthernetFrame::new_checked(&sent[0][..]).unwrap();
-            assert_eq!((ethernet.dst_addr().0, ethernet.src_addr().0), (THEIRS, HOST_MAC));
+            assert_eq!((ethernet.dst_addr().0, ethernet.src_addr().0), (PEER_MAC, HOST_MAC));
             let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
             assert!(offload || ip.verify_checksum());
             assert_eq!((usize::from(ip.total_len()), ip.dont_frag(), ip.hop_limit()), (28 + size, true, 64));

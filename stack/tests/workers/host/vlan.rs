@@ -2,13 +2,13 @@
 
 use crate::common::client::Client;
 use crate::common::services::Echo;
-use crate::common::{Host, Net, SERVER, SERVER6, frames, host, server};
-use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Nic, Packet};
+use crate::common::{Net, SERVER, SERVER6, frames, host, server};
+use crate::host::protocols::Bench;
+use linerate_bypass::memory_nic::{LinkConfig, MemoryNic};
+use linerate_bypass::time::Duration;
 use linerate_stack::{Config, Engine, VlanId};
 use proptest::prelude::*;
-use smoltcp::wire::{TcpControl, TcpPacket, TcpRepr};
+use smoltcp::wire::{ArpOperation, TcpControl, TcpPacket, TcpRepr};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -72,39 +72,19 @@ fn hosts_of_different_vlans_are_isolated() {
     }
 }
 
-/// Link with the test at one end and a host at the other.
-struct Bench {
-    nic: MemoryNic,
-    host: Host<Echo>,
-}
-
-impl Bench {
-    fn new(vlan: Option<VlanId>) -> Self {
-        let (nic, other) = Link::pair(LinkConfig::default());
-        let mut bench = Bench { nic, host: Host::new(&Config { vlan, ..server() }, vec![other], Echo::default) };
-        // The host knows 10.0.0.1.
-        bench.send_and_receive(&arp());
-        if let Some(vlan) = vlan {
-            bench.send_and_receive(&tagged(&arp(), vlan.get()));
-        }
-        bench
+/// Returns a host in `vlan` that knows 10.0.0.1.
+fn bench(vlan: Option<VlanId>) -> Bench {
+    let mut bench = Bench::new(&Config { vlan, ..server() });
+    bench.send(&arp());
+    if let Some(vlan) = vlan {
+        bench.send(&tagged(&arp(), vlan.get()));
     }
-
-    fn send_and_receive(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let mut frame = self.nic.allocate().unwrap();
-        frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
-        assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
-        self.host.workers[0].turn(Instant::ZERO);
-        let mut frames = Vec::with_capacity(32);
-        self.nic.rx_burst(&mut frames);
-        frames.iter().map(|frame| frame.segments().flatten().copied().collect()).collect()
-    }
+    bench
 }
 
 /// Returns an ARP request for our address.
 fn arp() -> Vec<u8> {
-    let question = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
-    [&[0xff; 6][..], &OTHER, &question, &OTHER, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat()
+    frames::arp(ArpOperation::Request, (OTHER, [10, 0, 0, 1].into()), ([0xff; 6], [10, 0, 0, 2].into()))
 }
 
 fn syn() -> Vec<u8> {
@@ -124,10 +104,10 @@ fn is_syn_ack(frame: &[u8]) -> bool {
 #[test]
 fn priority_tagged_frame_counts_as_untagged() {
     for tci in [0, 0xe000, 0x1000, 0xf000] {
-        let mut bench = Bench::new(None);
-        let replies = bench.send_and_receive(&tagged(&arp(), tci));
+        let mut bench = bench(None);
+        let replies = bench.send(&tagged(&arp(), tci));
         assert_eq!(replies[0][12..14], [8, 6], "the reply has no tag");
-        assert!(is_syn_ack(&bench.send_and_receive(&tagged(&syn(), tci))[0]));
+        assert!(is_syn_ack(&bench.send(&tagged(&syn(), tci))[0]));
         assert_eq!(bench.host.drops(DROPPED), 0);
     }
 }
@@ -135,7 +115,7 @@ fn priority_tagged_frame_counts_as_untagged() {
 #[test]
 fn other_or_double_tag_is_dropped_and_counted() {
     for own in [None, vlan(5)] {
-        let mut bench = Bench::new(own);
+        let mut bench = bench(own);
         let before = bench.host.drops(DROPPED);
         let tag = own.map_or(0, VlanId::get);
         let doubled = [tagged(&tagged(&syn(), 7), tag), tagged(&tagged(&syn(), tag), tag)];
@@ -147,12 +127,12 @@ fn other_or_double_tag_is_dropped_and_counted() {
             wrong.extend([syn(), tagged(&syn(), 0), tagged(&syn(), 0xe000)]);
         }
         for frame in &wrong {
-            assert_eq!(bench.send_and_receive(frame), Vec::<Vec<u8>>::new(), "{own:?}: {:x?}", &frame[12..20]);
+            assert_eq!(bench.send(frame), Vec::<Vec<u8>>::new(), "{own:?}: {:x?}", &frame[12..20]);
         }
         assert_eq!(bench.host.drops(DROPPED) - before, wrong.len() as u64);
         // Valid frames are accepted with any priority.
         let right = if own.is_some() { tagged(&syn(), tag | 0xe000) } else { syn() };
-        let reply = &bench.send_and_receive(&right)[0];
+        let reply = &bench.send(&right)[0];
         assert!(match own {
             Some(vlan) =>
                 reply[12..16] == tagged(&[0; 12], vlan.get())[12..]
@@ -182,7 +162,7 @@ proptest! {
         own in prop::option::of(1u16..4095),
         spoilt in prop::collection::vec((any::<bool>(), any::<[u8; 4]>(), any::<bool>(), 1usize..80), 1..40),
     ) {
-        let mut bench = Bench::new(own.and_then(vlan));
+        let mut bench = bench(own.and_then(vlan));
         for (twice, bytes, is_tag, cut) in spoilt {
             let mut frame = tagged(&syn(), own.unwrap_or(0));
             if twice {
@@ -193,10 +173,10 @@ proptest! {
                 frame[12..14].copy_from_slice(&[0x81, 0]);
             }
             frame.truncate(cut);
-            bench.send_and_receive(&frame);
+            bench.send(&frame);
         }
         let right = own.map_or_else(syn, |own| tagged(&syn(), own));
-        let answered = bench.send_and_receive(&right).iter().any(|reply| {
+        let answered = bench.send(&right).iter().any(|reply| {
             is_syn_ack(&if own.is_some() { [&reply[..12], &reply[16..]].concat() } else { reply.clone() })
         });
         prop_assert!(answered);

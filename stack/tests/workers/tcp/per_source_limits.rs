@@ -8,7 +8,7 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
 use linerate_stack::{Config, Engine};
 use proptest::prelude::*;
-use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
+use smoltcp::wire::{ArpOperation, Ipv4Packet, Ipv6Packet, NdiscRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
 use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -70,24 +70,13 @@ impl Bench {
         let config =
             Config { gateways: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()], ..config.clone() };
         let mut bench = Bench { nic, host: Host::new(&config, vec![other], Echo::default), now: Instant::ZERO };
-        let question = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
-        bench.send_and_receive(
-            &[&[0xff; 6][..], &ROUTER, &question, &ROUTER, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat(),
-        );
+        let target = ([0xff; 6], [10, 0, 0, 2].into());
+        bench.send_and_receive(&frames::arp(ArpOperation::Request, (ROUTER, [10, 0, 0, 1].into()), target));
         // RFC 4861 §4.3: a solicitation with the router's link-layer address.
-        let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
-        solicitation.extend("fd00::2".parse::<std::net::Ipv6Addr>().unwrap().octets());
-        solicitation.extend([&[1, 1][..], &ROUTER].concat());
         let (from, to) = ("fd00::1".parse().unwrap(), SERVER6.parse().unwrap());
-        let mut frame = frames::ip(ROUTER, HOST_MAC, from, to, IpProtocol::Icmpv6, 32, |bytes, source, to| {
-            bytes.copy_from_slice(&solicitation);
-            let (smoltcp::wire::IpAddress::Ipv6(source), smoltcp::wire::IpAddress::Ipv6(to)) = (source, to) else {
-                return;
-            };
-            smoltcp::wire::Icmpv6Packet::new_unchecked(bytes).fill_checksum(&source, &to);
-        });
-        frame[21] = 255;
-        bench.send_and_receive(&frame);
+        let lladdr = Some(frames::link_layer(ROUTER));
+        let solicitation = NdiscRepr::NeighborSolicit { target_addr: to, lladdr };
+        bench.send_and_receive(&frames::ndisc(ROUTER, HOST_MAC, from, to, solicitation));
         bench
     }
 
