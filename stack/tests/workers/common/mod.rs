@@ -11,6 +11,8 @@ use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, Worker};
 
+/// Ethernet address of the host in [`server`].
+pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const SERVER: &str = "10.0.0.2";
 pub const SERVER6: &str = "fd00::2";
 

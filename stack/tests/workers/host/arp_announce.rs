@@ -2,7 +2,7 @@
 
 use crate::common::client::Client;
 use crate::common::services::Echo;
-use crate::common::{Host, Net, SERVER6, host, server};
+use crate::common::{HOST_MAC, Host, Net, SERVER6, host, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
@@ -12,7 +12,6 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OTHER: [u8; 6] = [2, 1, 0, 0, 0, 1];
 const UNSPECIFIED: [u8; 6] = [0; 6];
 const FOUR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

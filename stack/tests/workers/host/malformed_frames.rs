@@ -1,7 +1,7 @@
 //! Malformed and random frames cause no harm.
 
-use crate::common::{frames, server};
-use crate::host::protocols::{Bench, HOST_MAC, mac_of};
+use crate::common::{HOST_MAC, frames, server};
+use crate::host::protocols::{Bench, mac_of};
 use linerate_bypass::time::Duration;
 use proptest::prelude::*;
 use smoltcp::wire::*;

@@ -2,8 +2,8 @@
 //! (LAND attack). Each is dropped and counted, opens no connection and gets no reply.
 
 use crate::common::client::Client;
-use crate::common::{Host, frames, host, server};
-use crate::host::neighbor_flood::{Bench, FOUR, HOST_MAC, SIX, neighbor_request, ping};
+use crate::common::{HOST_MAC, Host, frames, host, server};
+use crate::host::neighbor_flood::{Bench, FOUR, SIX, neighbor_request, ping};
 use linerate_bypass::ConnectError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;

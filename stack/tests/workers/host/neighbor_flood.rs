@@ -1,7 +1,7 @@
 //! Neighbour table during a flood of ARP and neighbour discovery from made-up addresses (RFC 6583 §4).
 
 use crate::common::services::Echo;
-use crate::common::{Host, Native, frames, server};
+use crate::common::{HOST_MAC, Host, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
@@ -9,7 +9,6 @@ use linerate_stack::{Config, Engine, Tuple, owner, toeplitz};
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const FOUR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const SIX: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const LIMITED: &str = "unsolicited neighbour beyond the rate limit";

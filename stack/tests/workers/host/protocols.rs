@@ -3,7 +3,7 @@
 use crate::common::client::Client;
 use crate::common::frames;
 use crate::common::services::Echo;
-use crate::common::{Host, Net, SERVER, SERVER6, host, server};
+use crate::common::{HOST_MAC, Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet, Summary};
@@ -13,8 +13,6 @@ use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-/// Ethernet address of the host.
-pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Link with the test at one end and a host at the other.

@@ -1,7 +1,7 @@
 //! IPv6 stateless address autoconfiguration (RFC 4862): addresses from advertised prefixes, for their lifetime.
 
 use crate::common::services::Echo;
-use crate::common::{Host, Native, frames, server};
+use crate::common::{HOST_MAC, Host, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, Nic, Packet};
@@ -10,7 +10,6 @@ use smoltcp::wire::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
 const STATION: [u8; 6] = [2, 1, 0, 0, 0, 1];
-const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const HOST_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0xff, 0xfe00, 2);
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 2);

@@ -1,6 +1,6 @@
 //! UDP fast path: payload is not copied, sent datagrams are exact, and services cannot exhaust the port's packets.
 
-use crate::common::{Host, frames, host};
+use crate::common::{HOST_MAC, Host, frames, host};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Datagram, Nic, Origin, Packet, Service, Transport};
@@ -10,7 +10,6 @@ use smoltcp::wire::*;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const HOST_ADDRESS: &str = "10.0.0.2:7";
 const PEER_ADDRESS: &str = "10.0.0.9:5000";

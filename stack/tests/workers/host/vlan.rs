@@ -2,7 +2,7 @@
 
 use crate::common::client::Client;
 use crate::common::services::Echo;
-use crate::common::{Net, SERVER, SERVER6, frames, host, server};
+use crate::common::{HOST_MAC, Net, SERVER, SERVER6, frames, host, server};
 use crate::host::protocols::Bench;
 use linerate_bypass::memory_nic::{LinkConfig, MemoryNic};
 use linerate_bypass::time::Duration;
@@ -11,7 +11,6 @@ use proptest::prelude::*;
 use smoltcp::wire::{ArpOperation, TcpControl, TcpPacket, TcpRepr};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OTHER: [u8; 6] = [2, 1, 0, 0, 0, 1];
 const DROPPED: &str = "frame of another VLAN";
 

@@ -2,7 +2,7 @@
 
 use crate::common::client::{Client, Close, Outcome};
 use crate::common::services::Echo;
-use crate::common::{Host, Net, SERVER, SERVER6, frames, host, server};
+use crate::common::{HOST_MAC, Host, Net, SERVER, SERVER6, frames, host, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
@@ -12,7 +12,6 @@ use smoltcp::wire::{ArpOperation, Ipv4Packet, Ipv6Packet, NdiscRepr, TcpControl,
 use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ROUTER: [u8; 6] = [2, 1, 0, 0, 0, 1];
 const HALF_OPEN: &str = "too many half-open connections of one source";
 const TOO_MANY: &str = "too many connections of one source";
