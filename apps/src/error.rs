@@ -46,7 +46,7 @@ pub enum Error {
          --depth"
     )]
     Frames {
-        /// Frames that did not come back in time.
+        /// Frames not reflected within the time limit.
         lost: u64,
         /// Frames that came back corrupted.
         corrupt: u64,
@@ -54,7 +54,7 @@ pub enum Error {
     /// Key-value requests in datagrams failed.
     #[error("{}", datagram_errors(.lost, .corrupt, .refused, .missing, .first))]
     Datagrams {
-        /// Requests without a reply in time.
+        /// Requests without a reply within the time limit.
         lost: u64,
         /// Replies with wrong content.
         corrupt: u64,

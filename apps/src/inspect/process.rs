@@ -60,7 +60,7 @@ pub enum QueryError {
     /// The process closed the connection.
     #[error("the process has ended")]
     Ended,
-    /// The process did not reply in time.
+    /// The process did not reply within the time limit.
     #[error("no reply from the process within 5 s: it is stopped, or too many clients query it")]
     Timeout,
     /// The reply is invalid or of another version.

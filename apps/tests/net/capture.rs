@@ -99,7 +99,7 @@ fn full_file_is_complete_and_the_service_continues() {
     let more = "--connections 8 --depth 8 --size 1400 --duration 500ms";
     let ended = Program::start(load(&format!("memif:{socket}"), more)).wait();
     assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
-    server.wait_for_log("as long as it may be");
+    server.wait_for_log("has reached its size limit");
     assert!(server.stop().status.success());
     let len = std::fs::metadata(&file).unwrap().len();
     assert!((4 << 20) - 2000 < len && len <= 4 << 20, "{len}");

@@ -1,8 +1,11 @@
-//! Deployment: configuration file and systemd unit.
+//! Deployment: configuration file, systemd unit, Grafana dashboard and Kubernetes manifest.
 
+#[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
-#[path = "../../benches/src/unused_address.rs"]
+mod dashboard;
+mod kubernetes;
+#[path = "../../../benches/src/unused_address.rs"]
 mod unused_address;
 
 use common::{PATIENCE, Program, Server, linerate, run, text};

@@ -1,9 +1,6 @@
 //! Kubernetes manifest: consistent, and accepted by the program.
 
-#[expect(dead_code, reason = "each test target uses a part of it")]
-mod common;
-
-use common::Server;
+use crate::common::Server;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -139,10 +136,11 @@ fn program_accepts_the_arguments_for_every_network() {
             "/run/switch/linerate.sock" => "/nonexistent/linerate.sock".to_owned(),
             _ => word.replace("$(PCIDEVICE_EXAMPLE_COM_VF)", "0000:ff:1f.7").replace("/run/switch", "/nonexistent"),
         });
-        let output =
-            common::Program::from_child(common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap())
-                .wait();
-        assert_eq!(output.status.code(), Some(1), "{kind}: {}", common::text(&output.stderr));
+        let output = crate::common::Program::from_child(
+            crate::common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap(),
+        )
+        .wait();
+        assert_eq!(output.status.code(), Some(1), "{kind}: {}", crate::common::text(&output.stderr));
     }
 }
 

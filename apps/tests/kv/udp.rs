@@ -1,17 +1,13 @@
 //! `kv serve --udp` and `kv load --udp` over kernel sockets: against each other, a simulated client, and memcached,
 //! where installed.
 
-mod common;
-#[path = "../../benches/src/unused_address.rs"]
-mod unused_address;
-
-use common::{PATIENCE, Program, Server, run, text};
+use crate::common::{PATIENCE, Program, Server, run, text};
+use crate::unused_address::unused_address;
 use rustix::process::Signal;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use unused_address::unused_address;
 
 /// Starts a server over kernel sockets and returns it with its address.
 fn serve(args: &str) -> (Server, SocketAddr) {

@@ -1,9 +1,6 @@
 //! Grafana dashboard: its queries match the metrics of the program.
 
-#[expect(dead_code, reason = "each test target uses a part of it")]
-mod common;
-
-use common::{PATIENCE, Program, Server, run};
+use crate::common::{PATIENCE, Program, Server, run};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,8 +1,10 @@
 //! `kv load` against redis-server and memcached, where installed, and against simulated servers; and the port reported
 //! by `kv serve`.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "../../benches/src/unused_address.rs"]
+mod udp;
+#[path = "../../../benches/src/unused_address.rs"]
 mod unused_address;
 
 use common::{PATIENCE, Program, Server, run, text};
