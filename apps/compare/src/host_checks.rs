@@ -130,8 +130,8 @@ pub const FORMS: [(&str, &str, &[Need]); 7] = [
 /// Requirements of every form except `kernel`.
 const DPDK: [Need; 3] = [(Subject::Dpdk, "support"), (Subject::Dpdk, "version"), (Subject::Cpu, "sse4.2")];
 
-/// Returns the requirements of the `--via` form `name` that are missing according to `details`. Does not consider whether
-/// a device or an interface exists.
+/// Returns the requirements of the `--via` form `name` that are missing according to `details`. Does not consider
+/// whether a device or an interface exists.
 pub fn missing_for<'a>(name: &str, details: &'a [Check]) -> Vec<&'a Check> {
     let needs = FORMS.iter().find(|(form, _, _)| *form == name).map_or(&[][..], |(_, _, needs)| *needs);
     missing(details, needs)

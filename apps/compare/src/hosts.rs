@@ -1,5 +1,5 @@
-//! Hosts that are network namespaces of this machine. They need root; what was set up goes when they do, and what an
-//! interrupted run left goes when the next ones are made.
+//! Test hosts: network namespaces of this machine, which require root. Dropping a host removes it; creating hosts
+//! removes the remains of killed processes.
 
 use super::process::{Error, Process};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,32 +14,33 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-/// What the names of the namespaces begin with; the number of their process follows.
+/// Prefix of namespace names, followed by the process ID of their owner.
 const PREFIX: &str = "lrpath-";
-/// How long a command of the set-up may take.
+/// Timeout of a set-up command.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// What a kernel would leave to a network card, and whoever takes frames from the other end would have to do.
+/// Offloads that a kernel leaves to a network card. A program that takes frames from the other end would have to handle
+/// them.
 const OFFLOADS: [&str; 8] = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
 
-/// A host with one interface: a namespace whose kernel has the interface, or a program that takes it over.
+/// Host with one interface, used by the namespace's kernel or taken over by a program.
 #[derive(Debug)]
 pub struct Host {
     namespace: Namespace,
     interface: &'static str,
-    /// Its IPv4 address, in a network of 24 bits.
+    /// IPv4 address, in a /24 network.
     pub v4: Ipv4Addr,
-    /// Its IPv6 address, in a network of 64 bits.
+    /// IPv6 address, in a /64 network.
     pub v6: Ipv6Addr,
 }
 
 impl Host {
-    /// The host with this number, from 1 on, in a network of all these hosts.
+    /// Creates host `number` (from 1 on) in the network of all these hosts.
     pub fn new(namespace: Namespace, interface: &'static str, number: u8) -> Self {
         let v6 = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, number.into());
         Host { namespace, interface, v4: Ipv4Addr::new(10, 99, 0, number), v6 }
     }
 
-    /// Two hosts, the ends of one veth pair, whose kernels leave nothing to a network card. They have no addresses yet.
+    /// Creates two hosts joined by a veth pair without offloads. They have no addresses yet.
     pub fn pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
         let hosts = Host::offloading_pair(interrupted)?;
         for Host { namespace, interface, .. } in &hosts {
@@ -48,7 +49,7 @@ impl Host {
         Ok(hosts)
     }
 
-    /// The same, whose kernels leave to each other what they would leave to a network card: what they do by themselves.
+    /// Creates two hosts joined by a veth pair, with the offloads that kernels use between each other.
     pub fn offloading_pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
         let [near, far] = Namespace::all(["near", "far"], interrupted)?;
         near.cable("lr0", &far, "lr1", interrupted)?;
@@ -58,29 +59,29 @@ impl Host {
         Ok([Host::new(near, "lr0", 1), Host::new(far, "lr1", 2)])
     }
 
-    /// A host whose interface is still to be made, by whoever is at its other end: a TAP device.
+    /// Creates a host whose interface is created later by the process at its other end: a TAP device.
     pub fn alone(interrupted: &AtomicBool) -> Result<Host, Error> {
         let [namespace] = Namespace::all(["near"], interrupted)?;
         Ok(Host::new(namespace, "lr0", 1))
     }
 
-    /// Brings up the interface that somebody has made, which leaves nothing to a network card.
+    /// Disables offloads of the interface, which now exists, and brings it up.
     pub fn plug(&self, interrupted: &AtomicBool) -> Result<(), Error> {
         self.namespace.leave_nothing_to(self.interface, interrupted)?;
         self.namespace.up(self.interface, interrupted)
     }
 
-    /// The namespace's name.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn interface(&self) -> &'static str {
         self.interface
     }
 
-    /// Gives the interface its addresses, for the kernel to use.
+    /// Assigns the interface its addresses, for use by the kernel.
     pub fn address(&self, interrupted: &AtomicBool) -> Result<(), Error> {
         let Host { namespace, interface, v4, v6 } = self;
         let add = ["-n", &namespace.0, "addr", "add"];
@@ -89,36 +90,36 @@ impl Host {
         Ok(())
     }
 
-    /// What `--via` and `--ip` tell a program that takes the interface over.
+    /// Returns `--via` and `--ip` arguments of a program that takes over the interface.
     pub fn taken_over(&self) -> [String; 6] {
         let Host { interface, v4, v6, .. } = self;
         let words = ["--via", &format!("af_xdp:{interface}"), "--ip", &format!("{v4}/24"), "--ip", &format!("{v6}/64")];
         words.map(str::to_owned)
     }
 
-    /// An address that a service on `port` of this host has, for IPv4 or IPv6.
+    /// Returns the IPv6 or IPv4 address of the host.
     pub fn ip(&self, v6: bool) -> IpAddr {
         if v6 { self.v6.into() } else { self.v4.into() }
     }
 
-    /// A command that runs `program` on this host.
+    /// Creates a command that runs `program` on this host.
     pub fn command(&self, program: &Path) -> Command {
         self.namespace.command(program.as_os_str())
     }
 
-    /// Does `what` on a thread in the network of this host, where sockets that it opens stay.
+    /// Runs `what` on a thread in this host's network namespace. Sockets opened there stay in it.
     pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let there = || self.namespace.enter().and_then(|()| what());
         thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-/// A network namespace. Nothing runs in it any more when it is dropped: what was started there was stopped before.
+/// Network namespace. Processes started in it must end before it is dropped.
 #[derive(Debug)]
 pub struct Namespace(String);
 
 impl Namespace {
-    /// New ones, whose names end like this.
+    /// Creates namespaces whose names have the suffixes `ends`.
     pub fn all<const N: usize>(ends: [&str; N], interrupted: &AtomicBool) -> Result<[Namespace; N], Error> {
         sweep();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -128,7 +129,7 @@ impl Namespace {
         Ok(made.try_into().expect("one for each"))
     }
 
-    /// Makes a veth pair from this one's `interface` to the `other`'s.
+    /// Creates a veth pair from this namespace's `interface` to `other_interface` in `other`.
     pub fn cable(
         &self,
         interface: &str,
@@ -140,7 +141,7 @@ impl Namespace {
         ip(&[&here[..], &["peer", "name", other_interface, "netns", &other.0]].concat(), interrupted).map(drop)
     }
 
-    /// Has the kernel do all of what it would leave to a network card.
+    /// Disables the offloads of an interface.
     pub fn leave_nothing_to(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
         self.run(&[&["ethtool", "-K", interface], &OFFLOADS[..]].concat(), interrupted).map(drop)
     }
@@ -163,7 +164,7 @@ impl Namespace {
         Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// A command that runs `program` in it.
+    /// Creates a command that runs `program` in the namespace.
     pub fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0]).arg(program).env_remove("RUST_LOG");
@@ -176,7 +177,7 @@ impl Namespace {
         listed.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
     }
 
-    /// Runs a command of the set-up, and returns what it prints.
+    /// Runs a set-up command in the namespace and returns its output.
     pub fn run(&self, words: &[&str], interrupted: &AtomicBool) -> Result<String, Error> {
         ip(&[&["netns", "exec", &self.0], words].concat(), interrupted)
     }
@@ -186,12 +187,12 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         match Command::new("ip").args(["netns", "del", &self.0]).stderr(Stdio::null()).status() {
             Ok(status) if status.success() => {}
-            _ => eprintln!("the network namespace {} is left behind", self.0),
+            _ => eprintln!("cannot remove the network namespace {}", self.0),
         }
     }
 }
 
-/// Removes what processes left that were killed.
+/// Removes namespaces of processes that were killed.
 fn sweep() {
     for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -199,7 +200,7 @@ fn sweep() {
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let namespace = Namespace(name);
             for pid in namespace.processes() {
-                // It may have ended by itself.
+                // The process may have ended by itself.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }

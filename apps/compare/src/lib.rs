@@ -1,7 +1,7 @@
-//! `linerate compare`: the same application over every transport, side by side.
+//! `linerate compare`: measures the same application over every transport.
 //!
-//! Data flows one way: what is to be compared ([`results::Settings`]) is run, which makes [`results::Results`]; those are all that
-//! the reports know.
+//! Data flows in one direction: [`results::Settings`] are run and produce [`results::Results`], the only input of
+//! reports.
 #![forbid(unsafe_code)]
 
 pub mod host_checks;

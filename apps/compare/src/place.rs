@@ -1,4 +1,4 @@
-//! Where a program runs: here, or where a command leads that is put before it, such as `ssh root@a`.
+//! Location of a program: this machine, or one reached through a command prefix such as `ssh root@a`.
 
 use super::process::{Error, Process};
 use crate::host_checks::Examined;
@@ -7,37 +7,37 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How long a machine may take to examine itself: one that is emulated does it in half a minute.
+/// Timeout of `doctor`: an emulated machine takes half a minute.
 const EXAMINED: Duration = Duration::from_secs(120);
 
-/// A place where `linerate` can be run.
+/// Location of a `linerate` program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The words that lead there; none: it is here.
+    /// Command prefix that reaches the machine; empty for this machine.
     way: Vec<String>,
-    /// Where the program lies there.
+    /// Path of the program on that machine.
     program: PathBuf,
 }
 
 impl Place {
-    /// This machine.
+    /// Returns this machine.
     pub fn here(program: PathBuf) -> Place {
         Place { way: Vec::new(), program }
     }
 
-    /// Where `way` leads, whose words are parted by white space and by nothing else.
+    /// Returns the machine reached through the command prefix `way`, which is split at white space only.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A description of what is wrong with the prefix.
     pub fn on(way: &str, program: PathBuf) -> Result<Place, String> {
         let way: Vec<String> = way.split_whitespace().map(str::to_owned).collect();
         if way.is_empty() {
-            return Err("write a command that runs there what follows it, such as 'ssh root@a'".to_owned());
+            return Err("write a command prefix that runs a command there, such as 'ssh root@a'".to_owned());
         }
         Ok(Place { way, program })
     }
 
-    /// A command that runs the program there for as long as its standard input, a pipe, is open.
+    /// Creates a command that runs the program there until its standard input, a pipe, is closed.
     pub fn command(&self) -> Command {
         let mut words = self.way.iter().map(String::as_str);
         let mut command = match words.next() {
@@ -52,10 +52,10 @@ impl Place {
         command
     }
 
-    /// What the machine there says of itself.
+    /// Runs `linerate doctor` there.
     ///
     /// # Errors
-    /// It cannot be reached, or the program there is another.
+    /// The machine cannot be reached, or the program there has another version.
     pub fn examine(&self, interrupted: &AtomicBool) -> Result<Examined, Error> {
         let mut command = self.command();
         command.args(["doctor", "--json"]);
@@ -72,7 +72,7 @@ mod tests {
     use crate::run::server::words;
 
     #[test]
-    fn what_leads_there_comes_before_the_program() {
+    fn prefix_precedes_the_program() {
         let there = Place::on("  ssh -p  22 root@a ", "/opt/linerate".into()).unwrap();
         assert_eq!(words(&there.command()), ["ssh", "-p", "22", "root@a", "/opt/linerate", "--supervised"]);
         assert_eq!(words(&Place::here("/opt/linerate".into()).command()), ["/opt/linerate", "--supervised"]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_not_there_is_told_by_what_leads_there() {
+    fn unreachable_machine_is_reported_with_its_prefix() {
         let nowhere = Place::on("sh -c false", "linerate".into()).unwrap();
         let error = nowhere.examine(&AtomicBool::new(false)).unwrap_err();
         assert!(error.to_string().contains("sh -c false"), "{error}");

@@ -1,38 +1,39 @@
-//! Before everything else that wants the same cores: a poller that shares its core with a compiler measures the compiler.
+//! Scheduling priority: a poller that shares its core with a compiler measures the compiler.
 
 use rustix::process::setpriority_process;
 use std::{fs, io};
 
-/// Where Linux keeps the niceness of a whole session. With `CONFIG_SCHED_AUTOGROUP` sessions share the cores as one task
-/// each, and a process' own niceness counts within its session only (sched(7)).
+/// File of the session's niceness. With `CONFIG_SCHED_AUTOGROUP` the scheduler shares cores between sessions, and a
+/// process's own niceness applies only within its session (sched(7)).
 const SESSION: &str = "/proc/self/autogroup";
 const FIRST: i32 = -20;
 
-/// The session comes first as long as this is there.
+/// Raised priority of the session, lowered again on drop.
 #[derive(Debug)]
 #[must_use = "the session loses its priority again when this is dropped"]
 pub struct Priority {
-    /// The niceness that the session had, if it is to have it again.
+    /// Niceness to restore, if any.
     before: Option<i32>,
 }
 
-/// Puts this process, and those it will start, before everything else, and says so when it may not.
+/// Raises the priority of this process and its children, and prints a warning if that is not permitted.
 pub fn come_first() -> Priority {
     if let Err(error) = setpriority_process(None, FIRST) {
-        eprintln!("priority not raised ({error}): what else runs on these cores will show in the figures");
+        eprintln!("priority not raised ({error}): other processes on these cores affect the figures");
         return Priority { before: None };
     }
     match raise_session() {
         Ok(before) => Priority { before },
         Err(error) => {
-            eprintln!("priority of the session not raised ({error}): what else runs will show in the figures");
+            eprintln!("priority of the session not raised ({error}): other processes affect the figures");
             Priority { before: None }
         }
     }
 }
 
-/// Returns the niceness that the session is to have again, if sessions have any and this one does not come first already: then
-/// another comparison has raised it, and lowers it, and to put back what was found here would leave it first for ever.
+/// Raises the session's priority and returns the niceness to restore: `None` without autogroups, or if another
+/// comparison has already raised it. That one restores it; restoring the raised value found here would keep it raised
+/// forever.
 fn raise_session() -> io::Result<Option<i32>> {
     let Ok(said) = fs::read_to_string(SESSION) else { return Ok(None) };
     let before = parse(&said).filter(|niceness| *niceness != FIRST);
@@ -40,7 +41,7 @@ fn raise_session() -> io::Result<Option<i32>> {
     Ok(before)
 }
 
-/// The niceness in `/autogroup-11 nice 0`.
+/// Parses the niceness of a line such as `/autogroup-11 nice 0`.
 fn parse(said: &str) -> Option<i32> {
     said.trim().rsplit_once("nice ")?.1.parse().ok()
 }
@@ -48,7 +49,7 @@ fn parse(said: &str) -> Option<i32> {
 impl Drop for Priority {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // It could be raised, so it can be lowered.
+            // Lowering is permitted where raising was.
             let _ = fs::write(SESSION, before.to_string());
         }
     }
@@ -59,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_niceness_of_a_session_is_read() {
+    fn session_niceness_is_parsed() {
         assert_eq!(parse("/autogroup-11 nice 0\n"), Some(0));
         assert_eq!(parse("/autogroup-3 nice -5\n"), Some(-5));
         assert_eq!(parse("nothing"), None);
     }
 
     #[test]
-    fn a_session_does_not_come_first_for_ever_because_of_two_at_once() {
+    fn two_concurrent_comparisons_restore_the_priority() {
         let niceness = || fs::read_to_string(SESSION).ok().and_then(|said| parse(&said));
         let before = niceness().filter(|niceness| *niceness != FIRST);
         let Ok(one) = raise_session().map(|before| Priority { before }) else {

@@ -1,4 +1,4 @@
-//! Programs that this one starts, and that end with it whatever happens.
+//! Child processes that end with this process.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -10,43 +10,43 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// How long a server may take to be ready, and any program to stop when told to.
+/// Timeout for a server to be ready, and for any program to stop.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked whether a program has ended.
+/// Polling interval of process exit.
 const TICK: Duration = Duration::from_millis(10);
-/// How often it is looked whether a program has said something.
+/// Polling interval of a program's standard error.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// Why a program did not do what it was started for.
+/// Failure of a child process.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("{program} could not be started: {error}")]
     Start {
-        /// What was to be started.
+        /// The program.
         program: String,
-        /// Why not.
+        /// Reason.
         error: io::Error,
     },
-    /// It failed, or ended before its time.
+    /// The program failed or ended early.
     #[error("{command} {what}:\n{said}")]
     Failed {
         /// The command line.
         command: String,
-        /// What it did.
+        /// Description of the failure.
         what: String,
-        /// What it wrote to standard error.
+        /// Its standard error.
         said: String,
     },
-    /// What it printed is not what it should print.
+    /// The output has an unexpected form.
     #[error("{command} printed something unexpected: {printed}")]
     Unexpected {
         /// The command line.
         command: String,
-        /// What it printed.
+        /// The output.
         printed: String,
     },
-    /// A signal came.
+    /// Interrupted by a signal.
     #[error("interrupted")]
     Interrupted,
 }
@@ -54,11 +54,11 @@ pub enum Error {
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// How.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub printed: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub said: String,
 }
 
@@ -66,14 +66,14 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// Its standard input, if it is [supervised](Self::supervised).
+    /// Standard input of a [supervised](Self::supervised) program.
     input: Option<ChildStdin>,
-    /// How long it may take to be ready, and to stop.
+    /// Timeout to be ready, and to stop.
     patience: Duration,
     command: String,
-    /// Its standard output, once somebody waits for lines of it.
+    /// Lines of its standard output, once a caller waits for lines.
     lines: Option<mpsc::Receiver<String>>,
-    /// A file without a name that holds its standard error.
+    /// Anonymous file with its standard error.
     said: File,
 }
 
@@ -83,8 +83,8 @@ impl Process {
         Process::spawn(command, Stdio::null(), PATIENCE)
     }
 
-    /// The same for a `linerate --supervised` that runs on another machine: it is told to end by the end of its standard input, and may
-    /// take so long to be ready, and to stop.
+    /// Starts a `linerate --supervised` on another machine, which ends when its standard input closes, with the timeout
+    /// `patience` to be ready and to stop.
     pub fn supervised(command: Command, patience: Duration) -> Result<Self, Error> {
         Process::spawn(command, Stdio::piped(), patience)
     }
@@ -100,16 +100,16 @@ impl Process {
         Ok(Process { input: child.stdin.take(), child, patience, command: line, lines: None, said })
     }
 
-    /// Whether it is told to end by the end of its standard input.
+    /// Whether closing its standard input ends the program.
     pub fn is_supervised(&self) -> bool {
         self.input.is_some()
     }
 
-    /// What a supervised one answers to a line.
+    /// Sends a line to a supervised program and returns its answer.
     pub fn ask(&mut self, interrupted: &AtomicBool) -> Result<String, Error> {
         let asked = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
         if !matches!(asked, Some(Ok(()))) {
-            return Err(self.failed("cannot be asked anything"));
+            return Err(self.failed("does not accept input"));
         }
         match self.next_line(Instant::now() + self.patience, interrupted)? {
             Some(line) => Ok(line),
@@ -117,34 +117,34 @@ impl Process {
         }
     }
 
-    /// Asks it to end.
+    /// Requests the program to end.
     fn tell_to_end(&mut self) {
         if self.input.take().is_some() {
             return;
         }
         self.signal(Signal::TERM);
-        // Who is paused ends no sooner than it goes on.
+        // A paused program cannot end before it is resumed.
         self.resume();
     }
 
-    /// Stops it where it is, until it is told to [go on](Self::resume), or to end.
+    /// Pauses the program until it is [resumed](Self::resume) or stopped.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on, if it was paused.
+    /// Resumes a paused program.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid() {
-            // It may have ended by itself; it has not been waited for, so the number is still its own.
+            // The program may have ended; it has not been waited for, so its process ID is still its own.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Waits for the first line on its standard output, which begins with `begin`, and returns it.
+    /// Waits for the first line of its standard output, which must begin with `begin`, and returns it.
     pub fn wait_for_line(&mut self, begin: &str, interrupted: &AtomicBool) -> Result<String, Error> {
         match self.next_line(Instant::now() + self.patience, interrupted)? {
             Some(line) if line.starts_with(begin) => Ok(line),
@@ -153,7 +153,7 @@ impl Process {
         }
     }
 
-    /// Gives `done` the lines of its standard output until it says so, for `limit` at most.
+    /// Passes lines of its standard output to `done` until that returns `true`, for up to `limit`.
     pub fn read_until(
         &mut self,
         limit: Duration,
@@ -169,12 +169,12 @@ impl Process {
         Err(self.failed(&format!("did not print what was expected within {} s", limit.as_secs())))
     }
 
-    /// The next line on its standard output; `None` if there is none before `until`.
+    /// Returns the next line of its standard output; `None` if there is none before `until`.
     fn next_line(&mut self, until: Instant, interrupted: &AtomicBool) -> Result<Option<String>, Error> {
         if self.lines.is_none() {
             let output = self.child.stdout.take().ok_or_else(|| self.failed("has no output left to wait for"))?;
             let (sender, lines) = mpsc::channel();
-            // Reads on until the program ends, so that it never waits for a reader.
+            // Read until the program ends, so that it never blocks on the pipe.
             thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     let _ = sender.send(line);
@@ -194,7 +194,7 @@ impl Process {
         }
     }
 
-    /// Waits until one of the `words` is in what it writes to standard error, `limit` at most; `false` if it ends before.
+    /// Waits up to `limit` until its standard error contains one of the `words`; returns `false` if it ends before.
     pub fn wait_until_said(
         &mut self,
         words: &[&str],
@@ -203,7 +203,7 @@ impl Process {
     ) -> Result<bool, Error> {
         let until = Instant::now() + limit;
         loop {
-            // Read where it is: the place in the file is where the program writes next.
+            // `read_at` keeps the file position, at which the program writes next.
             let mut bytes = [0; 4096];
             let length = self.said.read_at(&mut bytes, 0).unwrap_or(0);
             let said = String::from_utf8_lossy(&bytes[..length]);
@@ -223,7 +223,7 @@ impl Process {
         }
     }
 
-    /// Waits until it ends by itself, `limit` at most, and returns what it printed.
+    /// Waits up to `limit` for the program to end, and returns its output.
     pub fn output(self, limit: Duration, interrupted: &AtomicBool) -> Result<String, Error> {
         let command = self.command.clone();
         let Ended { status, printed, said } = self.end(limit, interrupted)?;
@@ -233,7 +233,7 @@ impl Process {
         Err(Error::Failed { command, what: format!("failed ({status})"), said })
     }
 
-    /// Waits until it ends by itself, `limit` at most, whether it fails or not.
+    /// Waits up to `limit` for the program to end, successfully or not.
     pub fn end(mut self, limit: Duration, interrupted: &AtomicBool) -> Result<Ended, Error> {
         let mut output = self.child.stdout.take().ok_or_else(|| self.failed("has no output left"))?;
         let reader = thread::spawn(move || {
@@ -241,35 +241,35 @@ impl Process {
             output.read_to_string(&mut printed).map(|_| printed)
         });
         let status = match self.wait(limit, Some(interrupted))? {
-            // A terminal interrupts all of us.
+            // Ctrl-C interrupts every process of the terminal.
             Some(status) if !status.success() && interrupted.load(Ordering::Relaxed) => return Err(Error::Interrupted),
             Some(status) => status,
             None => return Err(self.failed(&format!("did not end within {} s", limit.as_secs()))),
         };
         match reader.join() {
             Ok(Ok(printed)) => Ok(Ended { status, printed, said: self.said() }),
-            _ => Err(self.failed("printed what is no text")),
+            _ => Err(self.failed("printed invalid text")),
         }
     }
 
-    /// Asks it to end, waits until it has, and returns what it printed after the line that was waited for.
+    /// Requests the program to end, waits for it, and returns its output after the line that was waited for.
     pub fn stop(mut self) -> Result<String, Error> {
         self.tell_to_end();
         match self.wait(self.patience, None)? {
             Some(status) if status.success() => {}
             Some(status) => return Err(self.failed(&format!("failed ({status})"))),
-            None => return Err(self.failed("did not end when it was asked to")),
+            None => return Err(self.failed("did not end when requested")),
         }
         let printed = self.lines.take().into_iter().flatten();
         Ok(printed.collect::<Vec<_>>().join("\n"))
     }
 
-    /// The number of its process.
+    /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its command line, in one.
+    /// Returns its command line.
     pub fn command(&self) -> &str {
         &self.command
     }
@@ -293,17 +293,17 @@ impl Process {
         }
     }
 
-    /// That it `what`, with what it wrote to standard error so far.
+    /// Creates an error with the description `what` and the standard error so far.
     pub fn failed(&mut self, what: &str) -> Error {
         Error::Failed { command: self.command.clone(), what: what.to_owned(), said: self.said() }
     }
 
-    /// What it wrote to standard error so far.
+    /// Returns its standard error so far.
     fn said(&mut self) -> String {
         let mut said = String::new();
         let read = self.said.rewind().and_then(|()| self.said.read_to_string(&mut said));
         if read.is_err() || said.is_empty() {
-            said = "(it said nothing)".to_owned();
+            said = "(no output)".to_owned();
         }
         said
     }
@@ -314,7 +314,7 @@ impl Drop for Process {
         if let Ok(Some(_)) = self.child.try_wait() {
             return;
         }
-        // What leads to another machine is asked itself where the end of its input does nothing.
+        // If closing the input has no effect, the command prefix itself gets a signal.
         for _ in 0..if self.is_supervised() { 2 } else { 1 } {
             self.tell_to_end();
             if matches!(self.wait(self.patience, None), Ok(Some(_))) {
@@ -337,13 +337,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_printed_comes_back() {
+    fn output_is_returned() {
         let printed = shell("echo one; echo two").output(PATIENCE, &AtomicBool::new(false)).unwrap();
         assert_eq!(printed, "one\ntwo\n");
     }
 
     #[test]
-    fn who_is_paused_goes_on_when_told_to_and_ends_when_told_to() {
+    fn paused_program_resumes_and_stops() {
         let never = AtomicBool::new(false);
         let mut process = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
         process.wait_for_line("ready", &never).unwrap();
@@ -364,19 +364,19 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_what_the_program_said() {
+    fn failure_includes_standard_error() {
         let error = shell("echo reason >&2; exit 3").output(PATIENCE, &AtomicBool::new(false)).unwrap_err();
         assert!(error.to_string().contains("reason"), "{error}");
     }
 
     #[test]
-    fn one_that_fails_is_heard_all_the_same() {
+    fn failed_program_returns_its_output() {
         let ended = shell("echo some; echo reason >&2; exit 3").end(PATIENCE, &AtomicBool::new(false)).unwrap();
         assert_eq!((ended.status.code(), &*ended.printed, &*ended.said), (Some(3), "some\n", "reason\n"));
     }
 
     #[test]
-    fn what_a_program_says_is_heard_while_it_runs() {
+    fn standard_error_is_read_while_running() {
         let never = AtomicBool::new(false);
         let mut program = shell("echo first >&2; sleep 0.05; echo measuring >&2; exec sleep 1000");
         assert!(program.wait_until_said(&["warming", "measuring"], PATIENCE, &never).unwrap());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_waited_for_and_stopped() {
+    fn server_is_awaited_and_stopped() {
         let mut server = shell("echo ready on 7; exec sleep 1000");
         assert_eq!(server.wait_for_line("ready", &AtomicBool::new(false)).unwrap(), "ready on 7");
         let pid = server.child.id();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_prints_when_it_is_asked_to_end_comes_back() {
+    fn output_after_a_stop_request_is_returned() {
         let script = "trap 'echo one; echo two; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
         let mut server = shell(script);
         server.wait_for_line("ready", &AtomicBool::new(false)).unwrap();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_supervised_answers_and_ends_with_its_standard_input() {
+    fn supervised_program_answers_and_ends_with_its_input() {
         let mut server = supervised("echo ready; while read line; do echo asked; done; echo over");
         let never = AtomicBool::new(false);
         server.wait_for_line("ready", &never).unwrap();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_supervised_and_does_not_end_by_that_is_asked_by_a_signal() {
+    fn supervised_program_that_ignores_its_input_gets_a_signal() {
         let mut command = Command::new("sleep");
         command.arg("1000");
         let server = Process::supervised(command, TICK).unwrap();
@@ -430,13 +430,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_before_it_is_ready_is_a_failure() {
+    fn server_that_ends_before_ready_is_an_error() {
         let error = shell("echo no memory >&2").wait_for_line("ready", &AtomicBool::new(false)).unwrap_err();
         assert!(error.to_string().contains("no memory"), "{error}");
     }
 
     #[test]
-    fn lines_are_read_until_there_are_enough() {
+    fn lines_are_read_until_done() {
         let mut program = shell("echo banner; echo ready now; echo 1; echo 2; exec sleep 1000");
         program.read_until(PATIENCE, &AtomicBool::new(false), |line| line.contains("ready")).unwrap();
         let mut lines = Vec::new();
@@ -451,13 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_while_its_lines_are_read_is_a_failure() {
+    fn program_that_ends_while_being_read_is_an_error() {
         let error = shell("echo 1; echo broken >&2").read_until(PATIENCE, &AtomicBool::new(false), |_| false);
         assert!(error.unwrap_err().to_string().contains("broken"));
     }
 
     #[test]
-    fn what_fails_because_it_was_interrupted_is_no_failure() {
+    fn failure_after_an_interruption_is_the_interruption() {
         let error = shell("exit 3").output(PATIENCE, &AtomicBool::new(true)).unwrap_err();
         assert!(matches!(error, Error::Interrupted));
         let error = shell("exit 3").wait_for_line("ready", &AtomicBool::new(true)).unwrap_err();
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_ends_the_wait() {
+    fn interruption_ends_a_wait() {
         let error = shell("exec sleep 1000").output(PATIENCE, &AtomicBool::new(true)).unwrap_err();
         assert!(matches!(error, Error::Interrupted));
     }

@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 pub use read::{ReportError, read};
 
-/// Writes `results.json`, `report.html` and `report.md` into `dir`, which is made if it is not there. Returns their paths, in this
-/// order. Each file is replaced whole or not at all, so it may be called after every row.
+/// Writes `results.json`, `report.html` and `report.md` into `dir`, which is made if it is not there. Returns their
+/// paths, in this order. Each file is replaced whole or not at all, so it may be called after every row.
 pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError> {
     std::fs::create_dir_all(dir).map_err(|error| ReportError::Write { path: dir.to_owned(), error })?;
     let json = serde_json::to_string_pretty(results).expect("results are made of plain numbers and text");

@@ -1,103 +1,103 @@
-//! What a comparison found: all that `results.json` has, and all that reports are made from.
+//! Results of a comparison: the contents of `results.json`, and the only input of reports.
 //!
-//! Nothing in here is computed from something else in here: medians, spreads, ratios and words are the reports'.
+//! Nothing here is derived from other fields: reports compute medians, spreads, ratios and texts.
 
 use linerate_load::report::Percentiles;
 use serde::{Deserialize, Serialize};
 
-/// The number of this format, as [`Results::format`] has it. Another one is not read.
+/// Format number in [`Results::format`]. Results of other formats are not read.
 pub const FORMAT: u32 = 1;
 
-/// A comparison.
+/// Results of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`FORMAT`].
     pub format: u32,
-    /// The version of the program.
+    /// Program version.
     pub version: String,
-    /// When it began, in UTC, as RFC 3339 writes it.
+    /// Begin in UTC, in the form of RFC 3339.
     pub began: String,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Whether it came to its end: it may have been interrupted.
+    /// Whether the comparison completed without interruption.
     pub finished: bool,
-    /// Where it ran; where servers ran, if loads had a machine of their own.
+    /// The machine; the server's, if loads ran on another.
     pub machine: Machine,
-    /// Where loads ran, if that was another machine.
+    /// The load's machine, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_machine: Option<Machine>,
-    /// What was the same for every row.
+    /// Settings common to all rows.
     pub settings: Settings,
-    /// The rows, in the order in which they are shown.
+    /// Rows in display order.
     pub rows: Vec<Row>,
-    /// What has to be said besides, a sentence or two each.
+    /// Additional remarks, a sentence or two each.
     pub notes: Vec<String>,
 }
 
-/// A machine, and what programs it has.
+/// Description of a machine and its software.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// What the processor calls itself.
+    /// Processor model.
     pub cpu: String,
-    /// Processors that may be used.
+    /// Usable processors.
     pub cores: usize,
     /// Memory in bytes.
     pub memory: u64,
-    /// The kernel's name and release.
+    /// Kernel name and release.
     pub kernel: String,
-    /// What emulates or virtualises the machine, if anything is known to.
+    /// Hypervisor or emulator, if known.
     pub virtualised_by: Option<String>,
-    /// Whether its processor is emulated in software: then no time that was measured says anything of hardware.
+    /// Whether the processor is emulated in software, so that times do not represent hardware.
     pub emulated: bool,
-    /// Versions of what the rows were built with or ran on: `DPDK 22.11.7`, `rdma-core 44`.
+    /// Versions of libraries used: `DPDK 22.11.7`, `rdma-core 44`.
     pub versions: Vec<String>,
-    /// Free hugepages when the comparison began, in bytes.
+    /// Free hugepages at the beginning, in bytes.
     pub hugepages: u64,
 }
 
-/// What was the same for every row.
+/// Settings common to all rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether it was the short comparison.
+    /// Whether this is the short comparison (`--quick`).
     pub quick: bool,
     /// Measurements of each row at each fixed setting.
     pub rounds: u32,
-    /// What each of them measured, in seconds, after `warm_up_seconds` that do not count.
+    /// Seconds per measurement, after `warm_up_seconds` that do not count.
     pub round_seconds: f64,
-    /// See `round_seconds`.
+    /// Seconds of warm-up before each measurement.
     pub warm_up_seconds: f64,
-    /// Bytes of an echo's request and of a value.
+    /// Bytes of an echo request and of a value.
     pub size: u32,
-    /// The fixed settings.
+    /// Fixed settings.
     pub points: Vec<Point>,
-    /// Keys of the key-value service, how many of its requests are GETs, and the exponent of Zipf's law by which keys are asked for.
+    /// Keys of the key-value service.
     pub keys: u64,
-    /// See `keys`.
+    /// Fraction of GETs among its requests.
     pub get_ratio: f64,
-    /// See `keys`.
+    /// Zipf exponent of the keys' popularity.
     pub zipf: f64,
-    /// The core of each server, and that of its service where it has one of its own.
+    /// Core of each server, and of its service if that has its own.
     pub server_cores: Vec<usize>,
-    /// The core of each load.
+    /// Core of each load.
     pub load_cores: Vec<usize>,
-    /// What was done so that the kernel's rows are as good as they can be: a sentence each. Empty: nothing.
+    /// Kernel tuning that was applied, a sentence each; empty if none.
     pub kernel_tuning: Vec<String>,
 }
 
-/// A load in which every connection has so many requests on the way.
+/// Fixed setting: connections and outstanding requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
-    /// Connections; for rows without connections, the product with the depth is what is on the way.
+    /// Connections; for rows without connections, the product with the depth counts.
     pub connections: u32,
-    /// Requests on the way on each.
+    /// Outstanding requests on each connection.
     pub depth: u32,
 }
 
-/// What is served.
+/// Application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum App {
-    /// Requests come back as they are.
+    /// Requests are returned unchanged.
     Echo,
     /// GETs and SETs.
     Kv,
@@ -106,64 +106,64 @@ pub enum App {
 /// One design over one link, for one application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Names it within the results, and across results of other runs: `echo/virtio-user/native/inline`.
+    /// Identifier within the results and across results of other runs: `echo/virtio-user/native/inline`.
     pub id: String,
-    /// What is served. Raw frames have no application and are rows of echo's.
+    /// Application. Raw frames have none and are rows of echo.
     pub app: App,
-    /// What carries requests.
+    /// Design of the transport.
     pub design: Design,
-    /// What the two processes are joined by.
+    /// Link between the two processes.
     pub link: Link,
-    /// Where the service runs, as far as there is a choice.
+    /// Thread of the service, where there is a choice.
     pub threading: Option<Threading>,
-    /// Polling threads shared a core, for want of cores.
+    /// Whether polling threads shared a core, because there were too few.
     pub co_scheduled: bool,
-    /// What came of it.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
-/// What carries requests.
+/// Design of a transport.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Design {
-    /// Frames, given back as they are: no protocol. What the port can do.
+    /// Raw frames returned unchanged, without a protocol: the performance of the port.
     Raw,
-    /// A datagram for a request and one for its answer; no connections.
+    /// UDP datagrams, without connections.
     Datagrams,
-    /// User-space TCP, the engine of this project.
+    /// User-space TCP: the native engine.
     Native,
-    /// User-space TCP, smoltcp's.
+    /// User-space TCP: smoltcp.
     Smoltcp,
-    /// Kernel sockets; who has nothing to do sleeps.
+    /// Kernel sockets; idle threads sleep.
     KernelSleeping,
-    /// Kernel sockets that are asked without end.
+    /// Kernel sockets polled without sleeping.
     KernelSpinning,
-    /// RDMA verbs, in this mode: `send`, `write`, `ud`, `one-sided`, and what was changed: `send, no inline`.
+    /// RDMA verbs in this mode: `send`, `write`, `ud`, `one-sided`, with changes: `send, no inline`.
     Verbs(String),
 }
 
-/// What joins two processes. Rows of different kinds of link are not alike.
+/// Link between two processes. Rows of different link kinds are not comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// What kind.
+    /// Kind of the link.
     pub kind: LinkKind,
-    /// What makes it or emulates it in software, if that is so: `rxe`, `QEMU`, `rxe in QEMU`.
+    /// Software that emulates the link, if any: `rxe`, `QEMU`, `rxe in QEMU`.
     pub emulated_by: Option<String>,
 }
 
-/// Kinds of links.
+/// Kind of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkKind {
-    /// The kernel's own, within one host: no device, no frame of Ethernet.
+    /// Loopback of one kernel: no device, no Ethernet frame.
     Loopback,
-    /// Two interfaces of one kernel that are joined, each in a network namespace.
+    /// A veth pair between two network namespaces of one kernel.
     Veth,
-    /// Memory shared by two processes: a virtio-user port at the load, a vhost port at the server.
+    /// Shared memory: a virtio-user port at the load, a vhost port at the server.
     VirtioUser,
-    /// Memory shared by two processes: memif.
+    /// Shared memory: memif.
     Memif,
-    /// AF_XDP on two interfaces that are joined.
+    /// AF_XDP on two joined interfaces.
     AfXdp,
     /// TAP interfaces.
     Tap,
@@ -171,143 +171,142 @@ pub enum LinkKind {
     Network,
 }
 
-/// Where the service runs.
+/// Thread of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Threading {
-    /// On the worker's thread.
+    /// The worker's thread.
     Inline,
-    /// On a thread of its own.
+    /// Its own thread.
     Split,
 }
 
-/// What came of a row.
+/// Outcome of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It ran.
+    /// The row was measured.
     Ran(Box<Measured>),
-    /// It did not.
+    /// The row was not measured.
     NotRun {
-        /// Why.
+        /// Reason.
         why: String,
-        /// What would make it run.
+        /// Action that makes it run.
         remedy: String,
     },
 }
 
-/// What was measured of a row.
+/// Measurements of a row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The command line of its server.
+    /// Command line of its server.
     pub server: Vec<String>,
-    /// That of its load, of the first measurement.
+    /// Command line of its load, of the first measurement.
     pub load: Vec<String>,
-    /// The fixed settings.
+    /// Fixed settings.
     pub fixed: Vec<Fixed>,
-    /// The sweeps.
+    /// Sweeps.
     pub sweeps: Vec<Sweep>,
 }
 
-/// A row at one of the fixed settings.
+/// Measurements of a row at a fixed setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fixed {
     /// The setting.
     pub point: Point,
-    /// What was measured, a round each.
+    /// Measurements, one per round.
     pub rounds: Vec<Round>,
-    /// Requests per second that the load reaches by itself over this link, against a server that does nearly nothing, if that was
-    /// measured: a row that comes near it is limited by its client.
+    /// Requests per second that the load reaches over this link against a minimal server, if measured. A row near it is
+    /// limited by its client.
     pub client_ceiling: Option<f64>,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// Nanoseconds that a cache line took from the server's core to the load's, just before.
+    /// Nanoseconds of a cache-line transfer between the server's and the load's core, just before.
     pub transfer_ns: Option<f64>,
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
-    /// In so many seconds.
+    /// Measured duration in seconds.
     pub seconds: f64,
-    /// Requests that were not answered, or wrongly; connections lost.
+    /// Requests without an answer or with a wrong one, and lost connections.
     pub errors: u64,
     /// Round-trip times.
     pub rtt_us: Percentiles,
-    /// The same whole: upper ends of buckets in microseconds, and how many were in each.
+    /// Histogram of round-trip times: upper ends of buckets in microseconds, and their counts.
     pub histogram: Vec<(f64, u64)>,
-    /// What the server did meanwhile; it served the warm-up's requests too, which are counted here.
+    /// Counters of the server, which include the warm-up.
     pub server: ServerSide,
 }
 
-/// What a server did for the requests of one measurement, the load's warm-up included.
+/// Counters of a server for one measurement, including the load's warm-up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerSide {
-    /// Requests that it answered.
+    /// Requests that the server answered.
     pub requests: u64,
-    /// Seconds that processors were busy with it, if that is known. A server that polls is always busy.
+    /// Processor time in seconds, if known. A polling server is always busy.
     pub cpu_seconds: Option<f64>,
-    /// Cycles and instructions of its threads, where the machine counts them.
+    /// Cycles of its threads, if the machine counts them.
     pub cycles: Option<u64>,
-    /// See `cycles`.
+    /// Instructions of its threads, if the machine counts them.
     pub instructions: Option<u64>,
-    /// Bytes of payload that were copied by our code.
+    /// Payload bytes copied by Linerate.
     pub copied: Option<u64>,
-    /// Bytes of payload that what is below copies: the kernel, or a PMD that copies each frame. Known from how it works, and not
-    /// counted.
+    /// Payload bytes copied below Linerate, by the kernel or a PMD. Derived from their design, not counted.
     pub copied_below: Option<u64>,
-    /// Frames received and sent (kernel sockets: reads and writes; verbs: messages).
+    /// Frames received (kernel sockets: reads; verbs: messages).
     pub rx_frames: Option<u64>,
-    /// See `rx_frames`.
+    /// Frames sent (kernel sockets: writes; verbs: messages).
     pub tx_frames: Option<u64>,
-    /// Polls that brought frames: frames received for each of them are the size of a batch.
+    /// Polls that returned frames. Frames received per such poll are the batch size.
     pub bursts: Option<u64>,
 }
 
-/// How a row changes with one thing, measured once for each value, with the server staying up.
+/// Measurements of a row over one variable, once for each value, with one server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// What changes.
+    /// The variable.
     pub of: Swept,
-    /// What else was set: `64 connections, depth 1, 64 bytes`.
+    /// Other settings: `64 connections, depth 1, 64 bytes`.
     pub setting: String,
-    /// What was measured, in the order of `x`.
+    /// Measurements in the order of `x`.
     pub points: Vec<SweepPoint>,
-    /// Why it ends before its last value, if it does.
+    /// Reason for ending before the last value, if it did.
     pub ended: Option<String>,
 }
 
-/// What changes in a sweep, and what [`SweepPoint::x`] is.
+/// Variable of a sweep, the meaning of [`SweepPoint::x`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Swept {
-    /// Requests per second that are asked for, by Poisson arrivals; times count from when a request was due.
+    /// Offered requests per second with Poisson arrivals; times count from the due time.
     OfferedRate,
     /// Bytes of a request and of its answer.
     Size,
     /// Connections.
     Connections,
-    /// Requests on the way on each connection.
+    /// Outstanding requests on each connection.
     Depth,
-    /// Microseconds that the service computes for each request.
+    /// Microseconds of computation per request.
     ServiceTime,
-    /// Connections at a time, each of which is opened, used for one request and closed: the rate is of connections.
+    /// Concurrent connections, each opened, used for one request and closed; rates are connections per second.
     NewConnections,
-    /// Connections over which bytes go one way, as many as go: the rate is bytes per second.
+    /// Connections with bulk data in one direction; rates are bytes per second.
     Bulk,
 }
 
 /// One value of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepPoint {
-    /// The value.
+    /// Value of the variable.
     pub x: f64,
-    /// Requests (connections, bytes: see [`Swept`]) per second.
+    /// Requests (or connections or bytes: see [`Swept`]) per second.
     pub rate: f64,
-    /// Round-trip times; of bulk there are none.
+    /// Round-trip times; absent for bulk data.
     pub rtt_us: Option<Percentiles>,
-    /// The server did not keep up with what was asked for.
+    /// Whether the server did not keep up with the offered rate.
     pub saturated: bool,
-    /// Requests that were not answered, or wrongly; connections lost.
+    /// Requests without an answer or with a wrong one, and lost connections.
     pub errors: u64,
 }

@@ -1,4 +1,4 @@
-//! Running a comparison: a server process and a load process for each row, on cores of their own, in turns.
+//! Execution of a comparison: a server process and a load process for each row in turn, each on its own core.
 
 pub mod cores;
 pub mod counters;
@@ -30,21 +30,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use way::Way;
 
-/// Bytes of an echo's request and of a value.
+/// Bytes of an echo request and of a value.
 pub const SIZE: u32 = 64;
-/// How many requests of a key-value service are GETs, and how popular keys are.
+/// Fraction of GETs among the requests of a key-value service.
 pub const GETS: f64 = 0.9;
-/// See [`GETS`].
+/// Zipf exponent of the keys' popularity.
 pub const ZIPF: f64 = 0.99;
-/// Clients at a time from which on a key-value server has to be told: it takes twice as many by itself.
+/// Concurrent clients above which a key-value server needs `--max-clients`; its default is twice as many.
 const MANY_CLIENTS: u32 = 5_000;
-/// How often a row may fail before it is left alone.
+/// Failures after which a row is abandoned.
 const PATIENCE: u32 = 2;
 
-/// What stays the same in all measurements.
+/// Settings common to all measurements.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The `linerate` to start.
+    /// Path of `linerate`.
     pub linerate: PathBuf,
     /// The cores.
     pub cores: Cores,
@@ -52,23 +52,23 @@ pub struct Setting {
     pub get_ratio: f64,
     /// See [`Settings::zipf`].
     pub zipf: f64,
-    /// Whether there will be more clients at a time than a server takes without being told: room for them takes time to be made.
+    /// Whether there will be more concurrent clients than a server's default: reserving room for them takes time.
     pub many_clients: bool,
 }
 
-/// Where a comparison stands.
+/// Progress of a comparison.
 pub struct Standing<'a> {
-    /// What is done now.
+    /// Description of the current step.
     pub now: String,
-    /// How many steps are done, and how many there are.
+    /// Number of completed steps, and of all.
     pub steps: (usize, usize),
-    /// How long it will take from now on.
+    /// Estimated remaining time.
     pub left: Duration,
-    /// The task.
+    /// The current task.
     pub task: &'a Task,
 }
 
-/// A comparison that runs.
+/// A running comparison.
 pub struct Comparison {
     setting: Setting,
     rows: Vec<Planned>,
@@ -76,38 +76,38 @@ pub struct Comparison {
     values: Values,
     results: Results,
     joints: HashMap<Way, Joint>,
-    /// How often each row has failed.
+    /// Failures of each row.
     failed: Vec<u32>,
     began: Instant,
     interrupted: Arc<AtomicBool>,
-    /// Steps that there was no time for.
+    /// Steps skipped for lack of time.
     skipped: usize,
 }
 
-/// What a comparison is of.
+/// Configuration of a comparison.
 pub struct Of {
-    /// The `linerate` to start.
+    /// Path of `linerate`.
     pub linerate: PathBuf,
     /// The rows.
     pub rows: Vec<Planned>,
     /// The cores.
     pub cores: Cores,
-    /// What is done.
+    /// The schedule.
     pub schedule: Schedule,
-    /// Whether it is the short comparison.
+    /// Whether this is the short comparison.
     pub quick: bool,
     /// Keys of a key-value server.
     pub keys: u64,
-    /// Whether kernel sockets get what they can.
+    /// Whether to tune the kernel for kernel sockets.
     pub kernel_tuning: bool,
     /// The machine; the server's, if there are two.
     pub machine: Machine,
-    /// The load's, and the network between the two, if it is another.
+    /// The load's machine and the network between the two, if it is another.
     pub other: Option<(Machine, Network)>,
 }
 
 impl Comparison {
-    /// Sets up the links of all rows, with sockets in `scratch`. Links that cannot be had are rows that were not run.
+    /// Sets up the links of all rows, with sockets in `scratch`. Rows whose link cannot be set up are not run.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
@@ -173,7 +173,8 @@ impl Comparison {
         Ok(Comparison { setting, rows, schedule, values, results, joints, failed, began, interrupted, skipped })
     }
 
-    /// Does all that is to be done, unless it is interrupted, and returns what was found in any case. `show` is told where it stands.
+    /// Runs the schedule until it ends or is interrupted, and returns the results either way. `show` receives the
+    /// progress.
     pub fn run(mut self, mut show: impl FnMut(&Standing<'_>)) -> Results {
         let steps = self.schedule.steps.clone();
         let mut left: Duration = self.schedule.takes();
@@ -233,7 +234,7 @@ impl Comparison {
         }
     }
 
-    /// What was measured of a row.
+    /// Returns the measurements of a row.
     fn measured(&mut self, row: usize) -> &mut Measured {
         let Row { outcome, .. } = &mut self.results.rows[row];
         if let Outcome::NotRun { .. } = outcome {
@@ -241,19 +242,19 @@ impl Comparison {
         }
         match outcome {
             Outcome::Ran(measured) => measured,
-            Outcome::NotRun { .. } => unreachable!("it was made one that ran"),
+            Outcome::NotRun { .. } => unreachable!("the outcome was set to `Ran`"),
         }
     }
 
     fn end(mut self) -> Results {
         self.set_ceilings();
-        // What failed once, or was never reached, has nothing to show.
+        // A row that failed once or was not reached has no measurements.
         for row in &mut self.results.rows {
             if matches!(&row.outcome, Outcome::Ran(measured) if measured.fixed.is_empty() && measured.sweeps.is_empty())
             {
                 let (why, remedy) = match self.results.finished {
-                    true => ("nothing was measured in the time that there was", "give it more: without --quick"),
-                    false => ("it was interrupted before", "let it run to its end"),
+                    true => ("nothing was measured in the available time", "give it more: without --quick"),
+                    false => ("the comparison was interrupted before", "let it run to its end"),
                 };
                 row.outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };
             }
@@ -261,18 +262,18 @@ impl Comparison {
         let notes = &mut self.results.notes;
         if self.skipped > 0 {
             let of = self.schedule.steps.len();
-            notes.push(format!("{} of {of} steps were left out: the time did not suffice.", self.skipped));
+            notes.push(format!("{} of {of} steps were skipped for lack of time.", self.skipped));
         }
         if !self.schedule.left_out.is_empty() {
             let names: Vec<&str> = self.schedule.left_out.iter().map(|of| schedule::name(*of)).collect();
-            notes.push(format!("Sweeps that there was no time for: {}.", names.join(", ")));
+            notes.push(format!("Sweeps omitted for lack of time: {}.", names.join(", ")));
         }
         self.results.seconds = self.began.elapsed().as_secs_f64();
         self.results
     }
 }
 
-/// A row of the results: between two machines, what joins them is a network, whatever it is called.
+/// Creates a row of the results. Between two machines every link is a network.
 fn shown(row: &Planned, network: Option<&Network>) -> Row {
     let mut row = row.row();
     if let Some(network) = network {
@@ -281,10 +282,10 @@ fn shown(row: &Planned, network: Option<&Network>) -> Row {
     row
 }
 
-/// An error as one line that is not too long.
+/// Formats an error as one line of limited length.
 fn one_line(error: &Error) -> String {
     let said = match error {
-        // What the program itself said is what counts; its last line is why it ended.
+        // The last line of standard error states the reason.
         Error::Failed { what, said, .. } => match said.lines().rev().find(|line| !line.trim().is_empty()) {
             Some(line) => format!("{what}: {}", line.trim()),
             None => what.clone(),
@@ -303,14 +304,14 @@ fn one_line(error: &Error) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// Cores and shares as they are on two cores.
+    /// Returns settings for two cores.
     pub(in super::super) fn setting() -> Setting {
         let cores = Cores::choose(&[0, 1], None, None).unwrap();
         Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, many_clients: true }
     }
 
     #[test]
-    fn between_two_machines_every_link_is_a_network_and_says_what_emulates_it() {
+    fn links_between_machines_are_networks_with_their_emulator() {
         let row = plan::tests::row("echo/kernel/sleeping");
         let link = |network: Option<&Network>| shown(&row, network).link;
         assert_eq!(link(None).kind, LinkKind::Loopback);
@@ -321,7 +322,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_error_is_told_by_the_last_thing_that_was_said() {
+    fn error_line_ends_with_the_last_line_of_standard_error() {
         let failed = |said: &str| Error::Failed {
             command: "linerate echo serve".into(),
             what: "failed (exit status: 1)".into(),

@@ -1,6 +1,6 @@
-//! `--supervised`: a program that is run from another machine, by ssh or the like, lives and tells by its standard input.
+//! `--supervised`: control of a program on another machine, started by ssh or similar, through its standard input.
 //!
-//! No signal reaches a program over ssh without a terminal; that its standard input has ended does, whatever ended it.
+//! Signals do not reach a program over ssh without a terminal, but the end of its standard input does.
 
 use crate::run::counters::{Observed, Used};
 use linerate_net::process::output::{eprint_line, print_line};
@@ -10,14 +10,14 @@ use std::io::{self, BufRead};
 use std::thread;
 use std::time::Duration;
 
-/// What is asked for with each line, and what is printed then as one JSON object on one line: what processors have done for this process.
+/// Processor usage of this process, printed as one line of JSON for each input line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Seconds that processors were busy with all of its threads.
+    /// Processor time of all threads in seconds.
     pub cpu_seconds: f64,
-    /// Cycles and instructions since the first line, where the machine counts them.
+    /// Cycles since the first line, if the machine counts them.
     pub cycles: Option<u64>,
-    /// See `cycles`.
+    /// Instructions since the first line, if the machine counts them.
     pub instructions: Option<u64>,
 }
 
@@ -33,18 +33,17 @@ impl From<Usage> for Used {
     }
 }
 
-/// Reads standard input on a thread that does nothing else: prints a [`Usage`] at each line, and ends this process by SIGTERM when there
-/// are no more.
+/// Starts a thread that prints a [`Usage`] for each line of standard input, and sends this process SIGTERM at its end.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// The thread cannot be started.
 pub fn begin() -> io::Result<()> {
     let serve = || {
         answer(io::stdin().lock(), &mut |usage| match serde_json::to_string(&usage) {
             Ok(line) => print_line(line),
             Err(error) => Err(error.into()),
         });
-        // Who catches it ends in an orderly way; who does not, ends.
+        // SIGTERM ends the process in an orderly way if it has a handler, and at once otherwise.
         if let Err(error) = kill_process(getpid(), Signal::TERM) {
             eprint_line(format_args!("linerate: standard input has ended, and SIGTERM cannot be sent: {error}"));
         }
@@ -52,11 +51,11 @@ pub fn begin() -> io::Result<()> {
     thread::Builder::new().name("supervised".to_owned()).spawn(serve).map(drop)
 }
 
-/// Answers each line, until there are no more or answers are not taken.
+/// Answers each line until the input ends or an answer cannot be written.
 fn answer(input: impl BufRead, tell: &mut dyn FnMut(Usage) -> io::Result<()>) {
     let mut observed = None;
     for _ in input.lines().map_while(Result::ok) {
-        // All threads are there when somebody asks.
+        // Create the counters at the first request, when all threads exist.
         let observed = observed.get_or_insert_with(|| Observed::new(std::process::id()));
         if tell(observed.used().into()).is_err() {
             return;
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_is_answered_with_more_than_the_one_before() {
+    fn usage_grows_with_each_line() {
         let mut told = Vec::new();
         answer(&b"\n\nthird"[..], &mut |usage| {
             told.push(usage.cpu_seconds);
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_no_more_is_told_no_more() {
+    fn answering_stops_when_output_fails() {
         let mut times = 0;
         answer(&b"\n\n\n"[..], &mut |_| {
             times += 1;
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read() {
+    fn printed_usage_is_parsed() {
         let used = Used { cpu: Duration::from_millis(1250), cycles: Some(7), instructions: None };
         let line = serde_json::to_string(&Usage::from(used)).unwrap();
         assert_eq!(line, r#"{"cpu_seconds":1.25,"cycles":7,"instructions":null}"#);

@@ -1,7 +1,7 @@
-//! How far two cores are from each other: the time that a cache line takes from one to the other.
+//! Distance of two cores: the time to transfer a cache line from one to the other.
 //!
-//! What two processes exchange over rings in memory waits for such transfers. A virtual machine does not show how far apart
-//! the host has put its cores, which may share a cache at one time and none at another.
+//! Processes that communicate over rings in memory wait for such transfers. A virtual machine does not show how far
+//! apart the host has placed its cores, which may share a cache at one time and none at another.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hint::spin_loop;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Transfers there and back in one measurement, and how many of these there are: the fastest is what nothing disturbed.
+/// Round trips per measurement, and number of measurements. The fastest one is undisturbed.
 const TURNS: u32 = 5_000;
 const MEASUREMENTS: usize = 10;
 
-/// The nanoseconds of one transfer between two cores.
+/// Returns the nanoseconds of one transfer between two cores.
 pub fn nanoseconds(one: usize, other: usize) -> io::Result<f64> {
     let (line, before) = (Line(AtomicU32::new(0)), sched_getaffinity(None)?);
-    // A thread begins where the one is that starts it. If a core is not there, nothing has begun yet.
+    // A thread starts on its parent's core. Pinning first detects a missing core before any thread starts.
     pin(one)?;
     pin(other)?;
     let fastest = thread::scope(|scope| {
@@ -30,11 +30,11 @@ pub fn nanoseconds(one: usize, other: usize) -> io::Result<f64> {
     fastest
 }
 
-/// A cache line, and the one that the core may fetch along with it.
+/// A cache line, and the adjacent one that the core may prefetch.
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-/// Has the calling thread run on this core alone (sched_setaffinity(2)).
+/// Pins the calling thread to `core` (sched_setaffinity(2)).
 pub fn pin(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transfer_takes_time_and_the_thread_goes_back_where_it_may_run() {
+    fn transfer_takes_time_and_affinity_is_restored() {
         let before = sched_getaffinity(None).unwrap();
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
         let (Some(one), Some(other)) = (cores.next(), cores.next()) else { return };

@@ -1,8 +1,8 @@
-//! When something was, in UTC.
+//! Dates and times in UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment, to the second.
+/// Time with a resolution of one second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Utc {
     year: i64,
@@ -12,13 +12,13 @@ pub struct Utc {
 }
 
 impl Utc {
-    /// Now.
+    /// Returns the current time.
     pub fn now() -> Utc {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Utc::at(since.map_or(0, |since| since.as_secs()))
     }
 
-    /// So many seconds after the beginning of 1970.
+    /// Returns the time `seconds` after the beginning of 1970.
     pub fn at(seconds: u64) -> Utc {
         let mut days = i64::try_from(seconds / 86_400).unwrap_or(0);
         let mut year = 1970;
@@ -38,14 +38,14 @@ impl Utc {
         Utc { year, month, day: days as u32 + 1, seconds: (seconds % 86_400) as u32 }
     }
 
-    /// As RFC 3339 writes it: `2026-11-22T23:01:55Z`.
+    /// Formats the time as in RFC 3339: `2026-11-22T23:01:55Z`.
     pub fn rfc_3339(self) -> String {
         let Utc { year, month, day, seconds } = self;
         let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 
-    /// The same as a part of a file's name: `20261122T230155Z`.
+    /// Formats the time for file names: `20261122T230155Z`.
     pub fn compact(self) -> String {
         self.rfc_3339().replace(['-', ':'], "")
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_become_dates() {
+    fn seconds_convert_to_dates() {
         for (seconds, said) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),

@@ -1,11 +1,11 @@
-//! Bulk loads: everything one way, as fast as it goes.
+//! Bulk loads: data in one direction at full speed.
 
 use super::pattern::Position;
 use super::{Corrupt, Traffic};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
-/// Which way the bytes go.
+/// Direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To a discard server.
@@ -14,10 +14,10 @@ pub enum Direction {
     Down,
 }
 
-/// Bulk traffic to a discard server or from a chargen server. What arrives is counted and thrown away unread.
+/// Bulk traffic to a discard server or from a chargen server. Received data is counted and discarded unread.
 ///
-/// Bytes count as sent when the transport has taken them, so that up to its send buffers' worth of them may still
-/// be on the way in the end.
+/// Bytes count as sent when the transport has accepted them, so up to its send buffers' contents may still be in flight
+/// at the end.
 #[derive(Debug)]
 pub struct Bulk {
     direction: Direction,
@@ -26,17 +26,17 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Traffic in `direction`.
+    /// Creates traffic in `direction`.
     pub fn new(direction: Direction) -> Self {
         Bulk { direction, up: 0, down: 0 }
     }
 
-    /// Payload bytes sent while measuring.
+    /// Returns the payload bytes sent while measuring.
     pub fn up(&self) -> u64 {
         self.up
     }
 
-    /// Payload bytes received while measuring.
+    /// Returns the payload bytes received while measuring.
     pub fn down(&self) -> u64 {
         self.down
     }
@@ -81,28 +81,28 @@ impl Traffic for Bulk {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Board, Load, Part, Plan};
+    use super::super::{Barrier, Load, Plan, WorkerLoad};
     use super::*;
-    use crate::testing::{Fake, a_second};
+    use crate::testing::{FakeTransport, a_second};
     use linerate_bypass::Service;
     use linerate_bypass::time::Duration;
     use std::sync::Arc;
 
-    fn load(direction: Direction, warm_up: Duration) -> (Load<Bulk>, Arc<Board>, Fake<usize>, ConnId) {
+    fn load(direction: Direction, warm_up: Duration) -> (Load<Bulk>, Arc<Barrier>, FakeTransport<usize>, ConnId) {
         let plan = Plan { warm_up, ..a_second(1) };
-        let board = Arc::new(Board::new(1, 1));
-        let mut load = Load::new(&plan, board.clone(), 0, 1, Bulk::new(direction));
-        let mut net = Fake::new(1000);
+        let barrier = Arc::new(Barrier::new(1, 1));
+        let mut load = Load::new(&plan, barrier.clone(), 0, 1, Bulk::new(direction));
+        let mut net = FakeTransport::new(1000);
         load.start(&mut net);
         let conn = net.establish(&mut load);
-        (load, board, net, conn)
+        (load, barrier, net, conn)
     }
 
     #[test]
-    fn up_sends_whenever_there_is_room_while_measuring() {
-        let (mut load, board, mut net, conn) = load(Direction::Up, Duration::ZERO);
+    fn up_sends_while_measuring_whenever_there_is_room() {
+        let (mut load, barrier, mut net, conn) = load(Direction::Up, Duration::ZERO);
         assert_eq!(net.sent(conn).len(), 0);
-        board.begin();
+        barrier.begin();
         net.pass(&mut load, Duration::from_millis(1));
         assert_eq!(net.drain(&mut load, conn).len(), 1000);
         net.pass(&mut load, Duration::from_secs(1));
@@ -112,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_up_while_warming_up_does_not_count() {
-        let (mut load, board, mut net, conn) = load(Direction::Up, Duration::from_secs(2));
-        board.begin();
+    fn bytes_sent_while_warming_up_do_not_count() {
+        let (mut load, barrier, mut net, conn) = load(Direction::Up, Duration::from_secs(2));
+        barrier.begin();
         net.pass(&mut load, Duration::from_millis(1));
         for _ in 0..3 {
             assert_eq!(net.drain(&mut load, conn).len(), 1000);
@@ -125,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn down_counts_what_arrives_while_measuring_and_sends_nothing() {
-        let (mut load, board, mut net, conn) = load(Direction::Down, Duration::ZERO);
+    fn down_counts_bytes_while_measuring_and_sends_nothing() {
+        let (mut load, barrier, mut net, conn) = load(Direction::Down, Duration::ZERO);
         net.arrive(&mut load, conn, &[0; 100]);
-        board.begin();
+        barrier.begin();
         net.pass(&mut load, Duration::from_millis(1));
         net.arrive(&mut load, conn, &[0; 10]);
         net.pass(&mut load, Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! The echo load: requests that must come back as they are, a fixed number of them on the way, or as many as are due.
+//! Echo load: requests that the server must return unchanged, in a closed or an open loop.
 
 use super::pattern::Position;
 use super::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
@@ -8,18 +8,17 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 use std::collections::VecDeque;
 
-/// Requests of `size` bytes, of which up to `depth` are on the way on each connection. Every byte that comes back is checked.
+/// Requests of `size` bytes, with up to `depth` outstanding on each connection. Every returned byte is checked.
 ///
-/// In a closed loop there are always so many on the way, and the next one is sent when one has come back. An RTT is the time from
-/// the beginning of the event in which the request's first byte was handed to the transport, to the beginning of the event in
-/// which its last byte came back ([`Transport::now`] of both, which is when the transport began the burst that the event belongs
-/// to). So it includes what the worker still did in its
-/// sending burst, everything the transport, the network and the server do, and the time the answer lay waiting
-/// until the worker looked for it; it does not include what the worker did in the receiving burst before it came
-/// to this connection.
+/// In a closed loop `depth` requests are always outstanding, and the next is sent when one is answered. An RTT is the
+/// time from the beginning of the event in which the request's first byte was handed to the transport to the beginning
+/// of the event in which its last byte returned ([`Transport::now`] of both, the time at which the transport began the
+/// burst of the event). It includes the rest of the worker's sending burst, the transport, the network, the server, and
+/// the time until the worker received the answer. It excludes the worker's work in the receiving burst before this
+/// connection's turn.
 ///
-/// In an open loop requests are sent when they are due, on one connection after another, and the time is counted from then: what
-/// waited for the load, or for a connection with room, has waited.
+/// In an open loop requests are sent when due, on successive connections, and times count from then. A request's wait
+/// for the load, or for a connection with room, is part of its time.
 #[derive(Debug)]
 pub struct EchoLoad {
     size: usize,
@@ -30,34 +29,35 @@ pub struct EchoLoad {
     rtt_nanos: Histogram<u64>,
 }
 
-/// A connection of an [`EchoLoad`].
+/// Connection of an [`EchoLoad`].
 pub struct Stream {
     to_send: Position,
     to_receive: Position,
-    /// When each request was begun, or due, that has not come back whole, oldest first.
+    /// Begin or due time of each outstanding request, oldest first.
     begun: VecDeque<Instant>,
-    /// Bytes of the youngest of them that are still to be sent.
+    /// Unsent bytes of the youngest outstanding request.
     unsent: usize,
-    /// Bytes of the oldest of them that have come back.
+    /// Received bytes of the oldest outstanding request.
     received: usize,
 }
 
 impl EchoLoad {
-    /// Requests of `size` bytes, `depth` of them on the way on each connection; as many at most, if there is an `open` loop.
+    /// Creates a load of requests of `size` bytes with `depth` outstanding on each connection, or up to `depth` in an
+    /// `open` loop.
     ///
     /// # Panics
-    /// If one of them is 0.
+    /// If `size` or `depth` is 0.
     pub fn new(size: usize, depth: usize, open: Option<OpenLoop>) -> Self {
         assert!(size > 0 && depth > 0);
         EchoLoad { size, depth, open, pace: None, requests: 0, rtt_nanos: histogram_of_nanos() }
     }
 
-    /// How the pace of an open loop was kept, if it was begun.
+    /// Returns the pace of an open loop that has begun.
     pub fn pace(&self) -> Option<&Pace> {
         self.pace.as_ref()
     }
 
-    /// Sends what is due, as far as this connection has a part in it, and room.
+    /// Sends due requests, up to this connection's share and room.
     fn send_due(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
         stream.unsent -= stream.to_send.send(net, conn, stream.unsent);
         let Some(pace) = &mut self.pace else { return };
@@ -77,12 +77,12 @@ impl EchoLoad {
         }
     }
 
-    /// Requests that came back whole while measuring, and in an open loop were due then too.
+    /// Returns the requests answered while measuring; in an open loop, those also due while measuring.
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Their round-trip times in nanoseconds, to three digits.
+    /// Returns their round-trip times in nanoseconds, to three digits.
     pub fn rtt_nanos(&self) -> &Histogram<u64> {
         &self.rtt_nanos
     }
@@ -178,20 +178,20 @@ impl Traffic for EchoLoad {
 mod tests {
     use super::*;
     use crate::services::Discard;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
     use linerate_bypass::time::Duration;
 
     struct Bench {
         load: EchoLoad,
         stream: Stream,
-        net: Fake<()>,
+        net: FakeTransport<()>,
         conn: ConnId,
     }
 
     impl Bench {
         fn new(size: usize, depth: usize, room: usize) -> Self {
             let load = EchoLoad::new(size, depth, None);
-            let mut net = Fake::new(room);
+            let mut net = FakeTransport::new(room);
             let conn = net.accept(&mut Discard::default());
             Bench { stream: load.stream(0), load, net, conn }
         }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_requests_on_the_way_than_the_depth() {
+    fn depth_limits_outstanding_requests() {
         let mut bench = Bench::new(10, 3, 1000);
         let first = bench.send();
         assert_eq!((first.len(), bench.send().len()), (30, 0));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_larger_than_the_room_goes_out_and_comes_back_in_parts() {
+    fn large_request_is_sent_and_echoed_in_parts() {
         let mut bench = Bench::new(1_000_003, 2, 1000);
         let mut parts = 0;
         while bench.load.requests() < 3 {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rtt_is_from_the_first_byte_sent_to_the_last_byte_back() {
+    fn rtt_is_from_first_byte_sent_to_last_byte_received() {
         let mut bench = Bench::new(10, 2, 15);
         let first = bench.send();
         bench.net.now += Duration::from_micros(100);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_is_found_wherever_it_is() {
+    fn wrong_byte_is_detected_at_every_position() {
         for at in 0..30 {
             let mut bench = Bench::new(10, 3, 1000);
             let mut bytes = bench.send();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn more_bytes_than_were_sent_are_wrong_even_if_they_continue_the_stream() {
+    fn surplus_bytes_are_wrong_even_if_they_continue_the_stream() {
         let mut bench = Bench::new(10, 1, 4);
         let mut first = bench.send();
         let continued = [&first[..], &bench.send()].concat();

@@ -1,4 +1,4 @@
-//! Requests that may be lost on the way: in a closed loop, or when they are due.
+//! Outstanding requests over a lossy transport (UDP, raw frames), in a closed or an open loop.
 
 use super::histogram_of_nanos;
 use super::pace::{OpenLoop, Pace};
@@ -6,42 +6,42 @@ use super::probe::Stamp;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 
-/// How long a request may take before it counts as lost, and its place is free.
-pub const LOST_AFTER: Duration = Duration::from_millis(100);
-/// How often it is looked for such ones.
-pub const LOOK: Duration = Duration::from_millis(5);
-/// Datagrams that are sent in one event at most, so that what comes back meanwhile does not wait.
-pub const AT_ONCE: usize = 64;
-/// When it is tried again to send what the transport did not take.
-pub const AGAIN: Duration = Duration::from_micros(50);
-/// How long nothing may come back at the beginning.
-pub const NO_ANSWER: Duration = Duration::from_secs(10);
+/// Timeout after which a request counts as lost and its slot is free.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+/// Interval of the search for lost requests.
+pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Largest number of datagrams sent in one event, which bounds the delay of received ones.
+pub const SEND_BATCH: usize = 64;
+/// Delay before sending again after the transport refused a datagram.
+pub const RETRY_DELAY: Duration = Duration::from_micros(50);
+/// Timeout of the first answer.
+pub const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a load of such requests is to do.
+/// Parameters of a load over a lossy transport.
 #[derive(Debug, Clone, Copy)]
 pub struct FlightPlan {
-    /// Bytes of a request.
+    /// Request size in bytes.
     pub size: usize,
-    /// Requests on their way at a time, in all.
-    pub places: usize,
-    /// How long requests are sent before they count.
+    /// Slots: the largest number of outstanding requests.
+    pub slots: usize,
+    /// Duration of uncounted requests before measuring.
     pub warm_up: Duration,
-    /// How long they count.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// When they are due; without it, as soon as there is a place.
+    /// Open loop; without it, a request is sent whenever a slot is free.
     pub open: Option<OpenLoop>,
 }
 
-/// What was counted.
+/// Counters of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
-    /// Requests that came back as they were sent.
+    /// Requests returned unchanged.
     pub answered: u64,
-    /// Requests that did not come back in 100 ms.
+    /// Requests not returned within 100 ms.
     pub lost: u64,
-    /// Requests that came back with wrong bytes.
+    /// Requests returned with wrong bytes.
     pub corrupt: u64,
-    /// Requests that came back after they had been given up, or more than once.
+    /// Requests returned after they had counted as lost, and duplicates.
     pub late: u64,
     /// Round-trip times in nanoseconds.
     pub rtt_nanos: Histogram<u64>,
@@ -55,11 +55,11 @@ impl Counts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Until the first request has come back, there is one on its way.
-    Calling {
+    /// One request is outstanding until the first answer.
+    Probing {
         since: Option<Instant>,
     },
-    /// Nothing counts yet.
+    /// Requests do not count yet.
     WarmingUp {
         until: Instant,
     },
@@ -67,53 +67,56 @@ enum Phase {
         from: Instant,
         until: Instant,
     },
-    Over,
+    Ended,
 }
 
-/// The requests on their way, and what came of the others.
+/// Outstanding requests and counters.
 ///
-/// Each has a place until it comes back or is lost. At first there is one place; all can be used once something has come back.
+/// Each request occupies a slot until it is answered or lost. Initially there is one slot; the first answer makes all
+/// available.
 #[derive(Debug)]
 pub struct Flight {
     plan: FlightPlan,
     phase: Phase,
-    /// What is on its way, and since when: it may have been due before.
-    places: Vec<Option<(Stamp, Instant)>>,
-    /// Of an open loop, from the first answer on.
+    /// Outstanding requests by slot, with the time of sending, which may be after the due time.
+    slots: Vec<Option<(Stamp, Instant)>>,
+    /// Pace of an open loop, from the first answer on.
     pace: Option<Pace>,
     free: Vec<u32>,
     sequence: u64,
-    looked: Instant,
+    last_expiry: Instant,
     counts: Counts,
     measured: Duration,
 }
 
 impl Flight {
+    /// Creates the state of `plan`.
+    ///
     /// # Panics
-    /// If the plan has no place.
+    /// If the plan has no slots.
     pub fn new(plan: FlightPlan) -> Self {
-        assert!(plan.places > 0);
-        let mut free = Vec::with_capacity(plan.places);
+        assert!(plan.slots > 0);
+        let mut free = Vec::with_capacity(plan.slots);
         free.push(0);
         Flight {
-            phase: Phase::Calling { since: None },
-            places: vec![None; plan.places],
+            phase: Phase::Probing { since: None },
+            slots: vec![None; plan.slots],
             pace: None,
             free,
             sequence: 0,
-            looked: Instant::ZERO,
+            last_expiry: Instant::ZERO,
             counts: Counts::new(),
             measured: Duration::ZERO,
             plan,
         }
     }
 
-    /// Does what is due by `now`, and returns whether it goes on.
+    /// Performs the work due at `now`; returns whether the load continues.
     #[inline]
     pub fn turn(&mut self, now: Instant) -> bool {
         match &mut self.phase {
-            Phase::Calling { since } => {
-                if now.since(*since.get_or_insert(now)) >= NO_ANSWER {
+            Phase::Probing { since } => {
+                if now.since(*since.get_or_insert(now)) >= FIRST_ANSWER_TIMEOUT {
                     self.stop(now);
                 }
             }
@@ -125,73 +128,74 @@ impl Flight {
                 self.phase = Phase::Measuring { from: now, until: now + self.plan.duration };
             }
             Phase::Measuring { until, .. } if now >= *until => self.stop(now),
-            Phase::WarmingUp { .. } | Phase::Measuring { .. } | Phase::Over => {}
+            Phase::WarmingUp { .. } | Phase::Measuring { .. } | Phase::Ended => {}
         }
-        if now.since(self.looked) >= LOOK {
-            self.look_for_lost(now);
+        if now.since(self.last_expiry) >= EXPIRY_INTERVAL {
+            self.expire(now);
         }
-        self.phase != Phase::Over
+        self.phase != Phase::Ended
     }
 
     #[cold]
-    fn look_for_lost(&mut self, now: Instant) {
-        self.looked = now;
-        for (place, stamp) in (0..).zip(&mut self.places) {
-            if stamp.is_some_and(|(_, since)| now.since(since) >= LOST_AFTER) {
+    fn expire(&mut self, now: Instant) {
+        self.last_expiry = now;
+        for (slot, stamp) in (0..).zip(&mut self.slots) {
+            if stamp.is_some_and(|(_, since)| now.since(since) >= ANSWER_TIMEOUT) {
                 *stamp = None;
-                self.free.push(place);
+                self.free.push(slot);
                 self.counts.lost += 1;
             }
         }
     }
 
-    /// What the next request is to be, if there is a place for it and it is due. In an open loop its time counts from then.
+    /// Returns the stamp of the next request, if a slot is free and, in an open loop, the request is due; its time
+    /// counts from then.
     #[inline]
     pub fn next(&self, now: Instant) -> Option<Stamp> {
-        let place = *self.free.last()?;
+        let slot = *self.free.last()?;
         let sent = match &self.pace {
             Some(pace) => Some(pace.next()).filter(|due| *due <= now)?,
             None => now,
         };
-        Some(Stamp { sequence: self.sequence, sent, place })
+        Some(Stamp { sequence: self.sequence, sent, slot })
     }
 
-    /// How long nothing is to be sent, at most, if there is a place.
+    /// Returns the longest time without a request to send.
     pub fn rest(&self, now: Instant) -> Duration {
-        self.pace.as_ref().map_or(LOOK, |pace| LOOK.min(pace.next().since(now)))
+        self.pace.as_ref().map_or(EXPIRY_INTERVAL, |pace| EXPIRY_INTERVAL.min(pace.next().since(now)))
     }
 
-    /// That request, which [`next`](Self::next) gave, is on its way.
+    /// Records that the request of `stamp`, returned by [`next`](Self::next), was sent.
     #[inline]
     pub fn sent(&mut self, stamp: Stamp, now: Instant) {
         self.free.pop();
         self.sequence += 1;
-        self.places[stamp.place as usize] = Some((stamp, now));
+        self.slots[stamp.slot as usize] = Some((stamp, now));
         if let Some(pace) = &mut self.pace {
             let due = pace.take();
             pace.sent(due, now);
         }
     }
 
-    /// A request has come back. Returns whether it was the first one.
+    /// Records an answer; returns whether it was the first.
     #[inline]
-    pub fn came_back(&mut self, stamp: Stamp, now: Instant) -> bool {
-        match self.places.get_mut(stamp.place as usize) {
-            Some(place) if place.is_some_and(|(sent, _)| sent == stamp) => *place = None,
+    pub fn record_answer(&mut self, stamp: Stamp, now: Instant) -> bool {
+        match self.slots.get_mut(stamp.slot as usize) {
+            Some(slot) if slot.is_some_and(|(sent, _)| sent == stamp) => *slot = None,
             _ => {
                 self.counts.late += 1;
                 return false;
             }
         }
-        // Of an open loop only what was due since it counts.
+        // In an open loop only requests due since the measurement began count.
         if self.pace.as_ref().is_none_or(|pace| pace.counts(stamp.sent)) {
             self.counts.answered += 1;
             self.counts.rtt_nanos.saturating_record(now.since(stamp.sent).as_nanos() as u64);
         }
-        self.free.push(stamp.place);
-        let first = matches!(self.phase, Phase::Calling { .. });
+        self.free.push(stamp.slot);
+        let first = matches!(self.phase, Phase::Probing { .. });
         if first {
-            self.free.extend(1..self.plan.places as u32);
+            self.free.extend(1..self.plan.slots as u32);
             let pace = |open| Pace::new(open, now, 1, 1, fastrand::Rng::new());
             self.pace = self.plan.open.map(pace);
             self.phase = Phase::WarmingUp { until: now + self.plan.warm_up };
@@ -200,12 +204,12 @@ impl Flight {
         first
     }
 
-    /// A request has come back with wrong bytes.
-    pub fn came_back_corrupt(&mut self) {
+    /// Counts a corrupt answer.
+    pub fn corrupt_answer(&mut self) {
         self.counts.corrupt += 1;
     }
 
-    /// Ends it: what was measured until now counts.
+    /// Ends the load; requests answered until now count.
     pub fn stop(&mut self, now: Instant) {
         if let Phase::Measuring { from, .. } = self.phase {
             self.measured = now.since(from);
@@ -213,7 +217,7 @@ impl Flight {
                 pace.end(now);
             }
         }
-        self.phase = Phase::Over;
+        self.phase = Phase::Ended;
     }
 
     /// Whether requests count now.
@@ -222,12 +226,12 @@ impl Flight {
         matches!(self.phase, Phase::Measuring { .. })
     }
 
-    /// How the requests of an open loop were sent.
+    /// Returns the pace of an open loop.
     pub fn pace(&self) -> Option<&Pace> {
         self.pace.as_ref()
     }
 
-    /// What was counted, and for how long; no time at all if nothing ever came back.
+    /// Returns the counters and the measured duration, which is zero if there was no answer.
     pub fn result(&self) -> (&Counts, Duration) {
         (&self.counts, self.measured)
     }

@@ -1,31 +1,31 @@
-//! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
+//! Load of a key-value server: GETs and SETs of keys with a skewed popularity.
 
-mod ask;
-mod ask_counters;
-mod asked;
 mod count;
+mod counter_lookup;
 mod filling;
 mod keys;
 mod numbers;
 mod one_sided;
 mod plan;
+mod query;
 mod reply;
 mod request;
+mod request_queue;
 mod stream;
 mod udp;
 mod values;
 mod versions;
 mod zipf;
 
-pub use ask::Ask;
-pub use ask_counters::{AskCounters, NoCounters};
-pub use count::{CountLoad, CountPlan, Counted, SWAP_EVERY, name as counter_name};
+pub use count::{CountLoad, CountPlan, CountStats, SWAP_EVERY, name as counter_name};
+pub use counter_lookup::{CounterLookup, CounterLookupError};
 pub use keys::MOST as MOST_KEYS;
-pub use one_sided::{Exported, Reads};
+pub use one_sided::{Exported, OneSidedStats};
 pub use plan::{Keyspace, KvPlan};
+pub use query::Query;
 pub use request::Protocol;
 pub use stream::Stream;
-pub use udp::{Astray, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
+pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
 pub use values::HEAD as SHORTEST_VERIFIED;
 
 use super::{Corrupt, Pace, Traffic, histogram_of_nanos};
@@ -35,27 +35,27 @@ use hdrhistogram::Histogram;
 use keys::key;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
-use one_sided::{Outcome, Reader};
-use reply::{Answer, shown};
-use request::{Request, What};
+use one_sided::{GetOutcome, Reader};
+use reply::{RequestResult, shown};
+use request::{Op, Request};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use versions::Issued;
 
-/// GETs, or SETs, that have been answered while measuring.
+/// Counters of answered GETs or SETs while measuring.
 #[derive(Debug)]
-pub struct Side {
-    /// How many.
+pub struct OpStats {
+    /// Number of requests.
     pub requests: u64,
-    /// Bytes of the values that came or were sent.
+    /// Bytes of received or sent values.
     pub bytes: u64,
-    /// How long each took, in nanoseconds, to three digits.
+    /// Times of the requests in nanoseconds, to three digits.
     pub nanos: Histogram<u64>,
 }
 
-impl Side {
+impl OpStats {
     fn new() -> Self {
-        Side { requests: 0, bytes: 0, nanos: histogram_of_nanos() }
+        OpStats { requests: 0, bytes: 0, nanos: histogram_of_nanos() }
     }
 
     #[inline]
@@ -68,18 +68,18 @@ impl Side {
 
 /// One worker's part of a load of a key-value server.
 ///
-/// In a closed loop, a request's time is counted as an echo's is: from the beginning of the event in which its first byte was
-/// handed to the transport, to the beginning of the event in which its answer was there. In an open loop it is counted from
-/// when the request was due, so that what waited for the load itself or for a connection to be free has waited.
+/// In a closed loop a request's time is measured as that of an echo: from the beginning of the event that handed its
+/// first byte to the transport to the beginning of the event that completed its answer. In an open loop it counts from
+/// the due time, so that waiting for the load, or for a free connection, is part of it.
 #[derive(Debug)]
 pub struct KvLoad {
     space: Arc<Keyspace>,
     rng: Rng,
     filling: Option<Filling>,
     pace: Option<Pace>,
-    gets: Side,
-    sets: Side,
-    reads: Reads,
+    gets: OpStats,
+    sets: OpStats,
+    reads: OneSidedStats,
     misses: u64,
     refused: u64,
     filled: u64,
@@ -87,7 +87,7 @@ pub struct KvLoad {
 }
 
 impl KvLoad {
-    /// A part of the load of `space`.
+    /// Creates a worker's part of the load of `space`.
     pub fn new(space: Arc<Keyspace>) -> Self {
         let filling = Some(Filling::new(&space));
         KvLoad {
@@ -95,9 +95,9 @@ impl KvLoad {
             rng: Rng::new(),
             filling,
             pace: None,
-            gets: Side::new(),
-            sets: Side::new(),
-            reads: Reads::default(),
+            gets: OpStats::new(),
+            sets: OpStats::new(),
+            reads: OneSidedStats::default(),
             misses: 0,
             refused: 0,
             filled: 0,
@@ -105,56 +105,56 @@ impl KvLoad {
         }
     }
 
-    /// GETs that were answered while measuring, whether there was a value or not.
-    pub fn gets(&self) -> &Side {
+    /// Returns the GETs answered while measuring, with or without a value.
+    pub fn gets(&self) -> &OpStats {
         &self.gets
     }
 
-    /// SETs that were done while measuring.
-    pub fn sets(&self) -> &Side {
+    /// Returns the SETs completed while measuring.
+    pub fn sets(&self) -> &OpStats {
         &self.sets
     }
 
-    /// How the pace of an open loop was kept, if it was begun.
+    /// Returns the pace of an open loop that has begun.
     pub fn pace(&self) -> Option<&Pace> {
         self.pace.as_ref()
     }
 
-    /// GETs of keys that were not there.
+    /// Returns the number of GETs of missing keys.
     pub fn misses(&self) -> u64 {
         self.misses
     }
 
-    /// How GETs went that were read and not asked for.
-    pub fn reads(&self) -> Reads {
+    /// Returns the counters of one-sided GETs.
+    pub fn reads(&self) -> OneSidedStats {
         self.reads
     }
 
-    /// Requests that were answered with an error message, at whatever time.
+    /// Returns the requests answered with an error, in all phases.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Keys that were set before measuring.
+    /// Returns the number of keys set before measuring.
     pub fn filled(&self) -> u64 {
         self.filled
     }
 
-    /// What came with the first error.
+    /// Returns the message of the first error.
     pub fn first_error(&self) -> Option<&str> {
         self.first_error.as_deref()
     }
 
-    /// Puts as many requests as there may be now into the queue of `stream`.
+    /// Queues as many requests on `stream` as may be outstanding now.
     #[inline]
-    fn ask(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream, now: Instant) {
+    fn enqueue(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream, now: Instant) {
         if self.filling.is_some() {
-            return self.ask_to_fill(stream, now);
+            return self.enqueue_fill(stream, now);
         }
-        let under_way = stream.asked.len() + stream.lanes.len();
+        let under_way = stream.outstanding.len() + stream.gets_pending.len();
         let mut free = self.space.plan.depth - under_way.min(self.space.plan.depth);
         if let Some(pace) = &self.pace {
-            // What is due is for all connections alike.
+            // Due requests are shared by all connections.
             free = free.min(pace.share(now));
         }
         for _ in 0..free {
@@ -164,28 +164,28 @@ impl KvLoad {
                 Some(_) => break,
             };
             let request = self.draw(at);
-            if let (Some(exported), What::Get { .. }) = (&self.space.plan.one_sided, request.what) {
+            if let (Some(exported), Op::Get { .. }) = (&self.space.plan.one_sided, request.op) {
                 self.begin_reading(net, conn, stream, request, &exported.clone());
             } else {
-                stream.ask(request, &self.space);
+                stream.enqueue(request, &self.space);
             }
         }
     }
 
-    /// A request, which is due `at` that time.
+    /// Draws a request that is due `at` the given time.
     #[inline]
     fn draw(&mut self, at: Instant) -> Request {
         let number = self.space.scatter.of(self.space.zipf.draw(&mut self.rng));
         let bits = self.rng.u64(..);
-        let what = if (bits & u64::from(u32::MAX)) < self.space.gets {
-            What::Get { lowest: self.space.versions.as_ref().map_or(0, |versions| versions.lowest(number)) }
+        let op = if (bits & u64::from(u32::MAX)) < self.space.gets {
+            Op::Get { lowest: self.space.versions.as_ref().map_or(0, |versions| versions.lowest(number)) }
         } else {
-            What::Set(self.issue(number, (bits >> 32) as u32))
+            Op::Set(self.issue(number, (bits >> 32) as u32))
         };
-        Request { at, number, what }
+        Request { at, number, op }
     }
 
-    /// Begins to read the value of a GET, or asks for it if that cannot be.
+    /// Starts a one-sided GET, or queues the request for the server if that is impossible.
     #[cold]
     fn begin_reading(
         &mut self,
@@ -196,13 +196,13 @@ impl KvLoad {
         exported: &Exported,
     ) {
         let mut reader = Reader { net, conn, exported, counts: &mut self.reads };
-        if let Err(request) = stream.lanes.begin(&mut reader, request) {
+        if let Err(request) = stream.gets_pending.begin(&mut reader, request) {
             self.reads.asked += 1;
-            stream.ask(request, &self.space);
+            stream.enqueue(request, &self.space);
         }
     }
 
-    /// Something has been read for a GET.
+    /// Processes a completed READ of a GET.
     fn read(
         &mut self,
         net: &mut impl Transport,
@@ -213,25 +213,25 @@ impl KvLoad {
     ) -> Result<(), Corrupt> {
         let Some(exported) = self.space.plan.one_sided else { return Ok(()) };
         let (now, wall) = (net.now(), wall_millis());
-        stream.lanes.done(&mut Reader { net, conn, exported: &exported, counts: &mut self.reads }, read);
+        stream.gets_pending.done(&mut Reader { net, conn, exported: &exported, counts: &mut self.reads }, read);
         loop {
             let mut reader = Reader { net, conn, exported: &exported, counts: &mut self.reads };
-            let Some(outcome) = stream.lanes.next(&mut reader, wall) else { return Ok(()) };
+            let Some(outcome) = stream.gets_pending.next(&mut reader, wall) else { return Ok(()) };
             let (request, record, value) = match outcome {
-                Outcome::Ask(request) => {
-                    stream.ask(request, &self.space);
+                GetOutcome::Ask(request) => {
+                    stream.enqueue(request, &self.space);
                     continue;
                 }
-                Outcome::Found(request, record, value) => (request, record, value),
+                GetOutcome::Found(request, record, value) => (request, record, value),
             };
             let value = &record[value];
-            if let Some(known) = self.space.known()
-                && let Err(wrong) = one_sided::verify(value, &request, known)
+            if let Some(expected) = self.space.expected()
+                && let Err(wrong) = one_sided::verify(value, &request, expected)
             {
                 self.note(|| format!("{}: it read {wrong}", name(&request)));
                 return Err(Corrupt);
             }
-            self.count(&request, Answer::Value(value.len() as u32), now, measuring);
+            self.count(&request, RequestResult::Value(value.len() as u32), now, measuring);
         }
     }
 
@@ -244,31 +244,31 @@ impl KvLoad {
     }
 
     #[cold]
-    fn ask_to_fill(&mut self, stream: &mut Stream, now: Instant) {
+    fn enqueue_fill(&mut self, stream: &mut Stream, now: Instant) {
         while let Some(filling) = &mut self.filling
-            && stream.asked.len() < filling.depth()
+            && stream.outstanding.len() < filling.depth()
             && let Some(number) = filling.next(&self.space)
         {
             let set = self.issue(number, 0);
-            stream.ask(Request { at: now, number, what: What::Set(set) }, &self.space);
+            stream.enqueue(Request { at: now, number, op: Op::Set(set) }, &self.space);
         }
     }
 
-    /// Takes in `bytes`, of which all belong to answers that are waited for, or something is wrong.
+    /// Processes `bytes`, which must belong entirely to answers of outstanding requests.
     #[inline]
     fn take(&mut self, stream: &mut Stream, mut bytes: &[u8], now: Instant, measuring: bool) -> Result<(), Corrupt> {
-        let Stream { asked, unwritten, reply, .. } = stream;
+        let Stream { outstanding, unwritten, reply, .. } = stream;
         while !bytes.is_empty() {
-            let Some(request) = asked.get(0).filter(|_| asked.len() > unwritten.requests) else {
+            let Some(request) = outstanding.get(0).filter(|_| outstanding.len() > unwritten.requests) else {
                 self.note(|| format!("{} came without having been asked for", shown(bytes)));
                 return Err(Corrupt);
             };
-            match reply.take(bytes, self.space.plan.protocol, request, self.space.known()) {
+            match reply.take(bytes, self.space.plan.protocol, request, self.space.expected()) {
                 Ok((n, answer)) => {
                     bytes = &bytes[n..];
                     if let Some(answer) = answer {
                         self.count(request, answer, now, measuring);
-                        asked.pop();
+                        outstanding.pop();
                     }
                 }
                 Err(wrong) => {
@@ -281,49 +281,49 @@ impl KvLoad {
     }
 
     #[inline]
-    fn count(&mut self, request: &Request, answer: Answer, now: Instant, measuring: bool) {
+    fn count(&mut self, request: &Request, answer: RequestResult, now: Instant, measuring: bool) {
         let nanos = now.as_nanos().saturating_sub(request.at.as_nanos());
-        if let (What::Set(set), Some(versions)) = (request.what, &self.space.versions) {
-            versions.answered(request.number, set, answer == Answer::Done);
+        if let (Op::Set(set), Some(versions)) = (request.op, &self.space.versions) {
+            versions.answered(request.number, set, answer == RequestResult::Done);
         }
         if let Some(filling) = &mut self.filling {
             filling.answered();
-            self.filled += u64::from(answer == Answer::Done);
+            self.filled += u64::from(answer == RequestResult::Done);
         }
         match answer {
-            Answer::Refused(message) => {
+            RequestResult::Refused(message) => {
                 self.refused += 1;
                 self.note(|| format!("{}: it was answered with {}", name(request), shown(message)));
             }
             _ if !measuring || self.pace.as_ref().is_some_and(|pace| !pace.counts(request.at)) => {}
-            Answer::Value(len) => self.gets.count(len, nanos),
-            Answer::Miss => {
+            RequestResult::Value(len) => self.gets.count(len, nanos),
+            RequestResult::Miss => {
                 self.misses += 1;
                 self.gets.count(0, nanos);
             }
-            Answer::Done => {
-                let What::Set(set) = request.what else { return };
+            RequestResult::Done => {
+                let Op::Set(set) = request.op else { return };
                 self.sets.count(self.space.values.of(request.number, set.version).len, nanos);
             }
         }
     }
 
     #[cold]
-    fn note(&mut self, what: impl FnOnce() -> String) {
+    fn note(&mut self, describe: impl FnOnce() -> String) {
         if self.first_error.is_none() {
-            self.first_error = Some(what());
+            self.first_error = Some(describe());
         }
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns milliseconds since 1970.
 fn wall_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn name(request: &Request) -> String {
-    let what = if let What::Get { .. } = request.what { "GET" } else { "SET" };
-    format!("{what} {}", key(request.number).escape_ascii())
+    let op = if let Op::Get { .. } = request.op { "GET" } else { "SET" };
+    format!("{op} {}", key(request.number).escape_ascii())
 }
 
 impl Traffic for KvLoad {
@@ -344,7 +344,7 @@ impl Traffic for KvLoad {
     }
 
     fn measure(&mut self, now: Instant) {
-        self.reads = Reads::default();
+        self.reads = OneSidedStats::default();
         self.pace.iter_mut().for_each(|pace| pace.measure(now));
     }
 
@@ -359,7 +359,7 @@ impl Traffic for KvLoad {
     #[inline]
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
         let now = net.now();
-        self.ask(net, conn, stream, now);
+        self.enqueue(net, conn, stream, now);
         stream.write(net, conn, &self.space, &mut self.pace, now);
     }
 
@@ -394,14 +394,14 @@ impl Traffic for KvLoad {
             }
             self.take(stream, bytes, now, measuring)?;
             net.consume(conn, n);
-            if stream.asked.len() == 0 {
-                // What follows all the same is found with the next answer.
+            if stream.outstanding.len() == 0 {
+                // Surplus bytes are detected with the next answer.
                 return Ok(());
             }
         }
     }
 
-    /// In one step, if all that has come is at hand: the next requests are written where the answers were.
+    /// Processes input and writes the next requests into the same buffer, if all input is contiguous.
     #[inline]
     fn exchange(
         &mut self,
@@ -420,7 +420,7 @@ impl Traffic for KvLoad {
             return Ok(());
         }
         self.take(stream, bytes, now, measuring)?;
-        self.ask(net, conn, stream, now);
+        self.enqueue(net, conn, stream, now);
         stream.write_over(net, conn, n, &self.space, &mut self.pace, now);
         stream.write(net, conn, &self.space, &mut self.pace, now);
         Ok(())
@@ -428,7 +428,7 @@ impl Traffic for KvLoad {
 
     fn lost(&mut self, stream: Stream) {
         if let Some(filling) = &mut self.filling {
-            filling.lost(stream.asked.iter().map(|request| request.number));
+            filling.lost(stream.outstanding.iter().map(|request| request.number));
         }
     }
 

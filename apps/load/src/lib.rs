@@ -1,18 +1,24 @@
-//! Load generators: services that connect.
+//! Load generators: services that open connections and measure the responses.
 //!
-//! Most are a [`Load`], and keep their connections; [`Connects`] makes one for each request.
+//! Most are a [`Load`], which keeps its connections; [`Connects`] opens a connection for each request.
 //!
-//! A [`Load`] is one worker's part of a load. It goes through five phases. It *opens* its connections; when
-//! all workers' connections are open (the [`Board`] knows), it *prepares* the server, if its [`Traffic`] has to; when
-//! all workers have, it *warms up*, if it is to: its traffic keeps every connection busy, and nothing is counted; it *measures*: the
-//! traffic goes on, and what completes is counted; when the time is over, it *drains*: it closes, and waits for its peers to close.
+//! A [`Load`] is one worker's part of a load and has five phases:
 //!
-//! A connection that cannot be opened, breaks, or brings other bytes than it should is an error and counted. One
-//! that is lost while warming up or measuring is opened again at once; one that cannot be opened, or is lost before, is not tried
-//! again. Errors are counted whenever they happen, while warming up too.
+//! - *Opening*: it opens its connections.
+//! - *Preparing*: when the [`Barrier`] reports that all workers' connections are open, it prepares the server, if its
+//!   [`Traffic`]
+//!   requires that.
+//! - *Warming up* (optional): when all workers have prepared, its traffic keeps every connection busy, without
+//!   counting.
+//! - *Measuring*: the traffic continues, and completed requests are counted.
+//! - *Draining*: it closes its connections and waits for the peers to close.
+//!
+//! A connection that cannot be opened, breaks, or delivers wrong bytes is counted as an error. A connection lost while
+//! warming up or measuring is reopened at once; one that cannot be opened, or is lost before, is not retried. Errors
+//! count in every phase.
 #![forbid(unsafe_code)]
 
-mod board;
+mod barrier;
 mod bulk;
 mod connects;
 mod echo;
@@ -33,14 +39,15 @@ mod testing;
 mod traffic;
 mod udp_echo;
 
-pub use board::Board;
+pub use barrier::Barrier;
 pub use bulk::{Bulk, Direction};
-pub use connects::{Connected, Connects, Use};
+pub use connects::{ConnectPlan, ConnectStats, Connects};
 pub use echo::EchoLoad;
-pub use flight::{Counts, Flight, FlightPlan, NO_ANSWER};
+pub use flight::{Counts, FIRST_ANSWER_TIMEOUT, Flight, FlightPlan};
 pub use kv::{
-    Ask, AskCounters, Astray, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, LONGEST_IN_DATAGRAM,
-    MOST_KEYS, NoCounters, Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, UdpKvLoad, UdpPlan, counter_name,
+    CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, DatagramErrors, Exported, Keyspace, KvLoad,
+    KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SHORTEST_VERIFIED, SWAP_EVERY,
+    UdpKvLoad, UdpPlan, counter_name,
 };
 pub(crate) use outcome::histogram_of_nanos;
 pub use outcome::{Errors, Outcome};
@@ -50,7 +57,7 @@ pub use port_wait::PortWaits;
 pub use rounds::{Progress, Rounds, Stage};
 pub use traffic::{Corrupt, Traffic};
 
-pub use probe::{Arrival, Probe};
+pub use probe::{Probe, ProbeCheck};
 pub use udp_echo::UdpEchoLoad;
 
 use linerate_bypass::time::{Duration, Instant};
@@ -59,48 +66,48 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Connections that one worker asks for at a time, so that no peer's backlog overflows.
+/// Concurrent connection attempts of one worker, limited to avoid overflowing a server's backlog.
 const OPENING_AT_ONCE: usize = 256;
-/// How often a worker looks at the board while its connections are being opened, and while it prepares.
+/// Interval at which a worker checks the barrier while opening and preparing.
 const OPENING_TICK: Duration = Duration::from_millis(1);
-/// How often a worker looks at the clock and the board while measuring, if nothing else happens.
+/// Interval at which a worker checks the time and the barrier while measuring, without other events.
 const MEASURING_TICK: Duration = Duration::from_millis(20);
-/// Connections that are looked at in one event for one that can take what is due.
-const LOOKED_AT: usize = 64;
+/// Connections tried in one event for one that can send a due request.
+const SEND_ATTEMPTS: usize = 64;
 
-/// One worker's part of a load, whatever it does with connections.
-pub trait Part: Service<Message = Infallible> + Send + 'static {
-    /// What it counts.
+/// One worker's part of a load of any kind.
+pub trait WorkerLoad: Service<Message = Infallible> + Send + 'static {
+    /// Counters of the traffic.
     type Traffic: Send;
 
-    /// What was measured.
+    /// Returns the measurements.
     fn into_outcome(self) -> Outcome<Self::Traffic>;
 }
 
-/// Of so many connections, those of worker `worker` of `workers`.
+/// Returns the number of connections of worker `worker` out of `connections` of `workers` workers.
 fn share(connections: usize, worker: usize, workers: usize) -> usize {
     (connections + workers - 1 - worker) / workers
 }
 
-/// What a load is to do; the same for all workers.
+/// Parameters of a load, the same for all workers.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The server.
     pub remote: SocketAddr,
-    /// On how many ports it listens, from that of `remote` on, to which connections go in turn.
+    /// Number of consecutive server ports, starting with that of `remote`; connections use them in turn.
     pub ports: u16,
-    /// Connections of all workers together.
+    /// Connections of all workers.
     pub connections: usize,
-    /// For how long there is traffic that does not count, before measuring.
+    /// Duration of uncounted traffic before measuring.
     pub warm_up: Duration,
-    /// How long to measure.
+    /// Duration of the measurement.
     pub duration: Duration,
 }
 
 impl Plan {
-    /// Where the connection in `place` goes to.
-    pub fn remote_of(&self, place: usize) -> SocketAddr {
-        let port = self.remote.port() + (place % usize::from(self.ports)) as u16;
+    /// Returns the server address of the connection in `slot`.
+    pub fn remote_of(&self, slot: usize) -> SocketAddr {
+        let port = self.remote.port() + (slot % usize::from(self.ports)) as u16;
         SocketAddr::new(self.remote.ip(), port)
     }
 }
@@ -114,9 +121,9 @@ enum Phase {
     Draining,
 }
 
-/// What is done in a phase.
+/// Activity of a phase.
 #[derive(Clone, Copy)]
-struct Now {
+struct PhaseFlags {
     measuring: bool,
     sending: bool,
 }
@@ -124,57 +131,57 @@ struct Now {
 /// One worker's part of a load.
 pub struct Load<T: Traffic> {
     plan: Plan,
-    board: Arc<Board>,
+    barrier: Arc<Barrier>,
     worker: usize,
     workers: usize,
     phase: Phase,
-    /// The connections of this worker. One that is gone leaves its place to the one opened in its stead.
-    places: Vec<Option<(ConnId, T::Stream)>>,
-    /// Places that have not been asked to be opened yet begin here.
-    unasked: usize,
+    /// Connections of this worker by slot. A reopened connection reuses its predecessor's slot.
+    slots: Vec<Option<(ConnId, T::Stream)>>,
+    /// First slot whose connection has not been requested yet.
+    next_new: usize,
     opening: usize,
     open: usize,
-    /// The place whose connection's timer is this worker's clock.
-    clock: Option<usize>,
-    /// The place that is the next to send what is due.
-    turn: usize,
-    /// Whether the board knows that this worker is prepared.
+    /// Slot of the connection whose timer drives this worker.
+    timer_slot: Option<usize>,
+    /// Slot that sent the most recent due request.
+    last_sender: usize,
+    /// Whether the barrier has counted this worker as prepared.
     prepared: bool,
     done: bool,
     outcome: Outcome<T>,
 }
 
 impl<T: Traffic> Load<T> {
-    /// The part of worker `worker` of `workers`.
-    pub fn new(plan: &Plan, board: Arc<Board>, worker: usize, workers: usize, traffic: T) -> Self {
+    /// Creates the part of worker `worker` of `workers`.
+    pub fn new(plan: &Plan, barrier: Arc<Barrier>, worker: usize, workers: usize, traffic: T) -> Self {
         Load {
             plan: plan.clone(),
-            board,
+            barrier,
             worker,
             workers,
             phase: Phase::Opening,
-            places: (0..share(plan.connections, worker, workers)).map(|_| None).collect(),
-            unasked: 0,
+            slots: (0..share(plan.connections, worker, workers)).map(|_| None).collect(),
+            next_new: 0,
             opening: 0,
             open: 0,
-            clock: None,
-            turn: 0,
+            timer_slot: None,
+            last_sender: 0,
             prepared: false,
             done: false,
             outcome: Outcome { traffic, errors: Errors::default(), measured: Duration::ZERO, last_failure: None },
         }
     }
 
-    fn ask(&mut self, net: &mut impl Transport, place: usize) {
+    fn open(&mut self, net: &mut impl Transport, slot: usize) {
         self.opening += 1;
-        net.connect(self.plan.remote_of(place), place as u64);
+        net.connect(self.plan.remote_of(slot), slot as u64);
     }
 
-    fn ask_for_more(&mut self, net: &mut impl Transport) {
-        while matches!(self.phase, Phase::Opening) && self.unasked < self.places.len() && self.opening < OPENING_AT_ONCE
+    fn open_more(&mut self, net: &mut impl Transport) {
+        while matches!(self.phase, Phase::Opening) && self.next_new < self.slots.len() && self.opening < OPENING_AT_ONCE
         {
-            self.unasked += 1;
-            self.ask(net, self.unasked - 1);
+            self.next_new += 1;
+            self.open(net, self.next_new - 1);
         }
     }
 
@@ -182,7 +189,7 @@ impl<T: Traffic> Load<T> {
         matches!(self.phase, Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. })
     }
 
-    /// When this phase is over, if it has the traffic that is measured.
+    /// Returns the end of this phase, if its traffic is warm-up or measured traffic.
     fn ends_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::WarmingUp { until } | Phase::Measuring { until, .. } => Some(until),
@@ -190,41 +197,41 @@ impl<T: Traffic> Load<T> {
         }
     }
 
-    /// Whether `conn` is the connection of `place`, and not one that was given up.
-    fn is_current(&self, place: usize, conn: ConnId) -> bool {
-        self.places[place].as_ref().is_some_and(|(current, _)| *current == conn)
+    /// Whether `conn` is the current connection of `slot`, not a former one.
+    fn is_current(&self, slot: usize, conn: ConnId) -> bool {
+        self.slots[slot].as_ref().is_some_and(|(current, _)| *current == conn)
     }
 
-    fn forget(&mut self, net: &mut impl Transport, place: usize) {
-        if let Some((_, stream)) = self.places[place].take() {
+    fn remove(&mut self, net: &mut impl Transport, slot: usize) {
+        if let Some((_, stream)) = self.slots[slot].take() {
             self.outcome.traffic.lost(stream);
         }
         self.open -= 1;
-        if self.clock == Some(place) {
-            let all = self.places.len();
-            // From here on and around, so that losing all of them one by one does not scan from the first each time.
-            self.clock = (1..all).map(|i| (place + i) % all).find(|i| self.places[*i].is_some());
-            self.wind_clock(net);
+        if self.timer_slot == Some(slot) {
+            let all = self.slots.len();
+            // Search from this slot onwards: losing all connections one by one then costs one scan in total.
+            self.timer_slot = (1..all).map(|i| (slot + i) % all).find(|i| self.slots[*i].is_some());
+            self.arm_timer(net);
         }
     }
 
-    /// Gives the connection of `place` up. Whoever calls has counted why.
-    fn lose(&mut self, net: &mut impl Transport, place: usize) {
-        if let Some((conn, _)) = self.places[place] {
+    /// Aborts the connection of `slot`. The caller has counted the error.
+    fn drop_connection(&mut self, net: &mut impl Transport, slot: usize) {
+        if let Some((conn, _)) = self.slots[slot] {
             net.abort(conn);
-            self.forget(net, place);
+            self.remove(net, slot);
         }
         if self.ends_at().is_some_and(|until| net.now() < until) {
-            self.ask(net, place);
+            self.open(net, slot);
         } else if matches!(self.phase, Phase::Preparing) {
-            // What it was to do is for the others.
+            // The remaining connections take over its preparation work.
             self.send_on_all(net);
         }
         self.finish_if_over(net);
     }
 
-    fn wind_clock(&mut self, net: &mut impl Transport) {
-        let Some((conn, _)) = self.clock.and_then(|place| self.places[place].as_ref()) else {
+    fn arm_timer(&mut self, net: &mut impl Transport) {
+        let Some((conn, _)) = self.timer_slot.and_then(|slot| self.slots[slot].as_ref()) else {
             return;
         };
         let delay = match self.phase {
@@ -238,22 +245,22 @@ impl<T: Traffic> Load<T> {
         net.set_timer(*conn, delay);
     }
 
-    /// Looks at the clock and the board, and changes phase when it is time.
+    /// Checks the time and the barrier, and changes phase if due.
     #[inline]
     fn advance(&mut self, net: &mut impl Transport) {
         let goes_on = self.ends_at().is_some_and(|until| net.now() < until);
-        if !goes_on || self.board.is_stopped() {
-            self.change(net);
+        if !goes_on || self.barrier.is_stopped() {
+            self.change_phase(net);
         }
     }
 
     #[cold]
-    fn change(&mut self, net: &mut impl Transport) {
+    fn change_phase(&mut self, net: &mut impl Transport) {
         match self.phase {
-            Phase::Opening | Phase::Preparing if self.board.is_stopped() => self.drain(net),
-            Phase::Opening | Phase::Preparing if self.board.has_begun() => {
+            Phase::Opening | Phase::Preparing if self.barrier.is_stopped() => self.drain(net),
+            Phase::Opening | Phase::Preparing if self.barrier.has_begun() => {
                 let now = net.now();
-                self.outcome.traffic.begin(now, self.open, self.board.opened());
+                self.outcome.traffic.begin(now, self.open, self.barrier.opened());
                 if self.plan.warm_up.is_zero() {
                     self.measure(now);
                 } else {
@@ -261,15 +268,15 @@ impl<T: Traffic> Load<T> {
                 }
                 self.send_on_all(net);
             }
-            Phase::Opening if self.board.may_prepare() => {
+            Phase::Opening if self.barrier.may_prepare() => {
                 self.phase = Phase::Preparing;
                 self.send_on_all(net);
             }
             Phase::Preparing if !self.prepared && self.outcome.traffic.is_prepared() => {
                 self.prepared = true;
-                self.board.worker_prepared();
+                self.barrier.worker_prepared();
             }
-            Phase::WarmingUp { .. } | Phase::Measuring { .. } if self.board.is_stopped() => self.drain(net),
+            Phase::WarmingUp { .. } | Phase::Measuring { .. } if self.barrier.is_stopped() => self.drain(net),
             Phase::WarmingUp { until } if net.now() >= until => self.measure(net.now()),
             Phase::Measuring { until, .. } if net.now() >= until => self.drain(net),
             _ => {}
@@ -282,41 +289,41 @@ impl<T: Traffic> Load<T> {
     }
 
     fn send_on_all(&mut self, net: &mut impl Transport) {
-        for (conn, stream) in self.places.iter_mut().flatten() {
+        for (conn, stream) in self.slots.iter_mut().flatten() {
             self.outcome.traffic.send(net, *conn, stream);
         }
     }
 
-    /// Sends what is due, on one connection after another.
+    /// Sends due requests on successive connections.
     #[inline]
     fn send_due(&mut self, net: &mut impl Transport) {
         if self.outcome.traffic.due().is_none() || self.ends_at().is_none() {
             return;
         }
-        for _ in 0..LOOKED_AT {
+        for _ in 0..SEND_ATTEMPTS {
             if self.outcome.traffic.due().is_none_or(|due| due > net.now()) {
                 return;
             }
-            self.turn = if self.turn + 1 < self.places.len() { self.turn + 1 } else { 0 };
-            if let Some((conn, stream)) = &mut self.places[self.turn] {
+            self.last_sender = if self.last_sender + 1 < self.slots.len() { self.last_sender + 1 } else { 0 };
+            if let Some((conn, stream)) = &mut self.slots[self.last_sender] {
                 self.outcome.traffic.send(net, *conn, stream);
             }
         }
     }
 
-    /// Something has come on a connection: `take` takes it in and, if it is told to, sends what may be sent then. It is told too
-    /// whether what has come counts.
+    /// Handles input on a connection: `take` processes it and, if [`PhaseFlags`] permit, sends. The flags also state
+    /// whether the input counts.
     #[inline]
-    fn take_in<N: Transport>(
+    fn handle_input<N: Transport>(
         &mut self,
         net: &mut N,
         conn: ConnId,
-        place: usize,
-        take: impl FnOnce(&mut T, &mut N, &mut T::Stream, Now) -> Result<(), Corrupt>,
+        slot: usize,
+        take: impl FnOnce(&mut T, &mut N, &mut T::Stream, PhaseFlags) -> Result<(), Corrupt>,
     ) {
         self.advance(net);
-        let now = Now { measuring: matches!(self.phase, Phase::Measuring { .. }), sending: self.is_sending() };
-        let Some((_, stream)) = self.places[place].as_mut().filter(|(current, _)| *current == conn) else {
+        let now = PhaseFlags { measuring: matches!(self.phase, Phase::Measuring { .. }), sending: self.is_sending() };
+        let Some((_, stream)) = self.slots[slot].as_mut().filter(|(current, _)| *current == conn) else {
             return;
         };
         let was_idle = self.outcome.traffic.is_idle(stream);
@@ -326,7 +333,7 @@ impl<T: Traffic> Load<T> {
             Ok(()) => {}
             Err(Corrupt) => {
                 self.outcome.errors.corrupt += 1;
-                self.lose(net, place);
+                self.drop_connection(net, slot);
             }
         }
         self.send_due(net);
@@ -334,7 +341,7 @@ impl<T: Traffic> Load<T> {
 
     fn drain(&mut self, net: &mut impl Transport) {
         self.stop_measuring(net.now());
-        for (conn, stream) in self.places.iter().flatten() {
+        for (conn, stream) in self.slots.iter().flatten() {
             if self.outcome.traffic.is_idle(stream) {
                 net.close(*conn);
             }
@@ -351,20 +358,20 @@ impl<T: Traffic> Load<T> {
     }
 
     fn finish_if_over(&mut self, net: &mut impl Transport) {
-        let more_to_ask = matches!(self.phase, Phase::Opening) && self.unasked < self.places.len();
-        if self.open == 0 && self.opening == 0 && !more_to_ask && !self.done {
+        let more_to_open = matches!(self.phase, Phase::Opening) && self.next_new < self.slots.len();
+        if self.open == 0 && self.opening == 0 && !more_to_open && !self.done {
             self.stop_measuring(net.now());
             self.done = true;
             if !self.prepared {
-                // As far as it ever will be.
-                self.board.worker_prepared();
+                // Preparation ends incomplete: no connection remains.
+                self.barrier.worker_prepared();
             }
-            self.board.worker_done();
+            self.barrier.worker_done();
         }
     }
 }
 
-impl<T: Traffic> Part for Load<T> {
+impl<T: Traffic> WorkerLoad for Load<T> {
     type Traffic = T;
 
     fn into_outcome(self) -> Outcome<T> {
@@ -373,20 +380,20 @@ impl<T: Traffic> Part for Load<T> {
 }
 
 impl<T: Traffic> Service for Load<T> {
-    /// The connection's place.
+    /// The connection's slot.
     type Conn = usize;
     type Message = Infallible;
 
     fn start(&mut self, net: &mut impl Transport) {
         if self.outcome.traffic.is_prepared() {
             self.prepared = true;
-            self.board.worker_prepared();
+            self.barrier.worker_prepared();
         }
-        self.ask_for_more(net);
+        self.open_more(net);
         self.finish_if_over(net);
     }
 
-    /// Sends what is due without waiting for a timer, which may come later than the next turn.
+    /// Sends due requests without waiting for the timer, which may fire later than the next turn.
     #[inline]
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let due = self.outcome.traffic.due()?;
@@ -396,40 +403,40 @@ impl<T: Traffic> Service for Load<T> {
         }
         self.advance(net);
         self.send_due(net);
-        // What found no connection with room waits for one.
+        // Requests that found no connection with room wait for `writable`.
         self.outcome.traffic.due().filter(|due| *due > net.now()).map(|due| due.since(net.now()))
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> usize {
-        let place = match origin {
+        let slot = match origin {
             Origin::Connected(token) => token as usize,
-            // A load listens nowhere; a transport that accepts all the same gets its connection back.
+            // A load has no listeners: abort a connection that the transport accepted anyway.
             Origin::Accepted => {
                 net.abort(conn);
                 return 0;
             }
         };
         self.opening -= 1;
-        let mut stream = self.outcome.traffic.stream(self.worker + place * self.workers);
+        let mut stream = self.outcome.traffic.stream(self.worker + slot * self.workers);
         match self.phase {
-            Phase::Opening => self.board.connection_opened(),
+            Phase::Opening => self.barrier.connection_opened(),
             Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. } => {
                 self.outcome.traffic.send(net, conn, &mut stream);
             }
             Phase::Draining => {
                 net.abort(conn);
                 self.finish_if_over(net);
-                return place;
+                return slot;
             }
         }
-        self.places[place] = Some((conn, stream));
+        self.slots[slot] = Some((conn, stream));
         self.open += 1;
-        if self.clock.is_none() {
-            self.clock = Some(place);
-            self.wind_clock(net);
+        if self.timer_slot.is_none() {
+            self.timer_slot = Some(slot);
+            self.arm_timer(net);
         }
-        self.ask_for_more(net);
-        place
+        self.open_more(net);
+        slot
     }
 
     fn failed(&mut self, net: &mut impl Transport, _: u64, error: ConnectError) {
@@ -440,14 +447,14 @@ impl<T: Traffic> Service for Load<T> {
         }
         self.outcome.last_failure = Some(error);
         if matches!(self.phase, Phase::Opening) {
-            self.board.connection_failed();
+            self.barrier.connection_failed();
         }
-        self.ask_for_more(net);
+        self.open_more(net);
         self.finish_if_over(net);
     }
 
-    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
-        self.take_in(net, conn, *place, |traffic, net, stream, now| match now.sending {
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, slot: &mut usize) {
+        self.handle_input(net, conn, *slot, |traffic, net, stream, now| match now.sending {
             true => traffic.exchange(net, conn, stream, now.measuring),
             false => traffic.receive(net, conn, stream, now.measuring),
         });
@@ -457,11 +464,11 @@ impl<T: Traffic> Service for Load<T> {
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
-        place: &mut usize,
+        slot: &mut usize,
         token: u64,
         outcome: OneSidedResult,
     ) {
-        self.take_in(net, conn, *place, |traffic, net, stream, now| {
+        self.handle_input(net, conn, *slot, |traffic, net, stream, now| {
             traffic.one_sided_done(net, conn, stream, (token, outcome), now.measuring)?;
             if now.sending {
                 traffic.send(net, conn, stream);
@@ -470,46 +477,46 @@ impl<T: Traffic> Service for Load<T> {
         });
     }
 
-    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, slot: &mut usize) {
         self.advance(net);
         if !self.is_sending() {
             return;
         }
-        if let Some((_, stream)) = self.places[*place].as_mut().filter(|(current, _)| *current == conn) {
+        if let Some((_, stream)) = self.slots[*slot].as_mut().filter(|(current, _)| *current == conn) {
             self.outcome.traffic.send(net, conn, stream);
         }
     }
 
-    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
-        if !self.is_current(*place, conn) {
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, slot: &mut usize) {
+        if !self.is_current(*slot, conn) {
             return;
         }
         if matches!(self.phase, Phase::Draining) {
-            self.forget(net, *place);
+            self.remove(net, *slot);
             self.finish_if_over(net);
         } else {
             self.outcome.errors.lost += 1;
-            self.lose(net, *place);
+            self.drop_connection(net, *slot);
         }
     }
 
     fn timer(&mut self, net: &mut impl Transport, _: ConnId, _: &mut usize) {
         self.advance(net);
         self.send_due(net);
-        self.board.progress(self.worker, self.outcome.traffic.progress());
-        self.wind_clock(net);
+        self.barrier.progress(self.worker, self.outcome.traffic.progress());
+        self.arm_timer(net);
     }
 
     fn requests(&self) -> Option<u64> {
         self.outcome.traffic.answered()
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, place: usize, _: CloseReason) {
-        if self.is_current(place, conn) {
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, slot: usize, _: CloseReason) {
+        if self.is_current(slot, conn) {
             if !matches!(self.phase, Phase::Draining) {
                 self.outcome.errors.lost += 1;
             }
-            self.lose(net, place);
+            self.drop_connection(net, slot);
         }
     }
 }

@@ -1,37 +1,37 @@
-//! What a worker's part of a load measured, and what went wrong.
+//! Measurements and errors of a worker's part of a load.
 
 use hdrhistogram::Histogram;
 use linerate_bypass::ConnectError;
 use linerate_bypass::time::Duration;
 use std::ops::AddAssign;
 
-/// Times up to a minute are counted without a histogram having to grow.
+/// Initial range of histograms: times up to a minute need no resizing.
 const USUAL_NANOS: u64 = 60_000_000_000;
 
-/// A histogram of times, to three digits.
+/// Creates a histogram of times with three digits.
 pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
     histogram.auto(true);
     histogram
 }
 
-/// What one worker measured.
+/// Measurements of one worker.
 #[derive(Debug)]
 pub struct Outcome<T> {
-    /// The traffic, with its counts.
+    /// The traffic and its counters.
     pub traffic: T,
-    /// What went wrong.
+    /// Error counts.
     pub errors: Errors,
-    /// How long was measured: the plan's duration, unless stopped earlier or all connections were lost.
+    /// Measured duration: that of the plan, unless stopped earlier or all connections were lost.
     pub measured: Duration,
-    /// Why the last connection that could not be opened could not.
+    /// Reason of the most recent failure to open a connection.
     pub last_failure: Option<ConnectError>,
 }
 
-/// What went wrong, in numbers.
+/// Error counts of a load.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Errors {
-    /// Connections that brought other bytes than they had to.
+    /// Connections that delivered wrong bytes.
     pub corrupt: u64,
     /// Connections that the peer closed or reset, or whose peer stopped answering.
     pub lost: u64,
@@ -39,14 +39,14 @@ pub struct Errors {
     pub refused: u64,
     /// Connections that could not be opened for another reason.
     pub unopened: u64,
-    /// Requests that were answered with an error.
+    /// Requests answered with an error.
     pub refusals: u64,
-    /// Requests for something that was not there and had to be.
+    /// Requests for keys that must exist and do not.
     pub missing: u64,
 }
 
 impl Errors {
-    /// All of them.
+    /// Returns the sum of all counts.
     pub fn total(&self) -> u64 {
         self.corrupt + self.lost + self.refused + self.unopened + self.refusals + self.missing
     }

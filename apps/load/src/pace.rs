@@ -1,4 +1,4 @@
-//! When the requests of an open loop are due, whether or not answers come.
+//! Due times of the requests of an open loop, which do not depend on answers.
 
 use super::histogram_of_nanos;
 use fastrand::Rng;
@@ -6,50 +6,49 @@ use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 use serde::Serialize;
 
-/// How the requests of an open loop follow each other.
+/// Distribution of the gaps between requests of an open loop.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// By chance, each as likely at one time as at another: the gaps are exponentially distributed. So come the requests of many who
-    /// know nothing of each other.
+    /// Exponentially distributed gaps (a Poisson process), as of many independent clients.
     #[default]
     Poisson,
-    /// At equal distances.
+    /// Equal gaps.
     Even,
 }
 
-/// What an open loop is to keep to.
+/// Parameters of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OpenLoop {
-    /// Requests per second on all connections together, whether or not they are answered in time.
+    /// Requests per second on all connections together, whether or not answers arrive.
     pub rate: f64,
-    /// How they follow each other.
+    /// Distribution of the gaps.
     pub arrivals: Arrivals,
 }
 
-/// The requests of one worker, and how they were sent.
+/// One worker's requests and their delays.
 #[derive(Debug)]
 pub struct Pace {
     arrivals: Arrivals,
     rng: Rng,
     from: Instant,
-    /// Nanoseconds from one to the next, on average.
+    /// Mean gap in nanoseconds.
     gap: f64,
-    /// The next one is so many nanoseconds after `from`.
+    /// Due time of the next request, in nanoseconds after `from`.
     next: f64,
-    /// Connections that they are spread over.
+    /// Connections that share the requests.
     connections: u64,
-    /// How many have been taken.
+    /// Requests taken so far.
     taken: u64,
-    /// Those that are due from here on count.
+    /// Requests due from this time on count.
     counts_from: Option<Instant>,
-    /// How many of these were due.
+    /// Number of counted requests that were due.
     due: u64,
     late_nanos: Histogram<u64>,
 }
 
 impl Pace {
-    /// The part of `plan` for `connections`, at least one, of `all` connections, from `from` on.
+    /// Creates the part of `plan` for `connections`, at least one, of `all` connections, starting at `from`.
     pub fn new(plan: OpenLoop, from: Instant, connections: usize, all: usize, rng: Rng) -> Self {
         let part = connections as f64 / all.max(connections) as f64;
         let mut pace = Pace {
@@ -70,30 +69,30 @@ impl Pace {
         pace
     }
 
-    /// An exponentially distributed gap.
+    /// Draws an exponentially distributed gap.
     #[inline]
     fn draw(&mut self) -> f64 {
-        // The logarithm's argument is above 0 and at most 1.
+        // The logarithm's argument is in (0, 1].
         -(1.0 - self.rng.f64()).ln() * self.gap
     }
 
-    /// When the next one is due.
+    /// Returns the due time of the next request.
     #[inline]
     pub fn next(&self) -> Instant {
         Instant::from_nanos(self.from.as_nanos() + self.next as u64)
     }
 
-    /// How many a connection is to take now, so that all have alike: at least one if one is due.
+    /// Returns one connection's share of the due requests: at least one if a request is due.
     pub fn share(&self, now: Instant) -> usize {
         self.backlog(self.next(), now).div_ceil(self.connections) as usize
     }
 
-    /// About how many are due from `from` until `until`, if the next one is due at `from`.
+    /// Returns the expected number of requests due from `from` until `until`, the first at `from`.
     fn backlog(&self, from: Instant, until: Instant) -> u64 {
         if until < from { 0 } else { (until.since(from).as_nanos() as f64 / self.gap) as u64 + 1 }
     }
 
-    /// Takes the next one: when it was due.
+    /// Takes the next request and returns its due time.
     #[inline]
     pub fn take(&mut self) -> Instant {
         let due = self.next();
@@ -101,13 +100,13 @@ impl Pace {
         self.due += u64::from(self.counts(due));
         self.next = match self.arrivals {
             Arrivals::Poisson => self.next + self.draw(),
-            // Counted from the beginning, so that what is rounded off does not add up.
+            // Computed from the beginning, so that rounding errors do not accumulate.
             Arrivals::Even => self.taken as f64 * self.gap,
         };
         due
     }
 
-    /// The first byte of one that was due at `due` has been handed over.
+    /// Records that the first byte of the request due at `due` was sent.
     #[inline]
     pub fn sent(&mut self, due: Instant, now: Instant) {
         if self.counts(due) {
@@ -115,31 +114,31 @@ impl Pace {
         }
     }
 
-    /// Those count that are due from now on.
+    /// Starts counting requests due from `now` on.
     pub fn measure(&mut self, now: Instant) {
         self.counts_from = Some(now);
     }
 
-    /// Whether one that was due at `due` counts.
+    /// Whether a request due at `due` counts.
     #[inline]
     pub fn counts(&self, due: Instant) -> bool {
         self.counts_from.is_some_and(|from| due >= from)
     }
 
-    /// Measuring has ended. What is due by then and has not been taken was due all the same; how many these are is said on average.
+    /// Ends counting. Requests due until then and not taken count as due; their number is the expected one.
     pub fn end(&mut self, until: Instant) {
         if let Some(from) = self.counts_from {
-            // The end does not belong to it, as its beginning does.
+            // The interval is half-open.
             self.due += self.backlog(self.next().max(from), until - Duration::from_nanos(1));
         }
     }
 
-    /// How many of those that count were due.
+    /// Returns the number of counted requests that were due.
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// How long after it was due each of them was sent, in nanoseconds, if it was.
+    /// Returns the delays of counted requests from due time to sending, in nanoseconds.
     pub fn late_nanos(&self) -> &Histogram<u64> {
         &self.late_nanos
     }
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn even_requests_are_due_at_equal_distances_however_late_they_are_taken() {
+    fn even_requests_keep_their_due_times_when_taken_late() {
         let mut pace = pace(Arrivals::Even, 3.0);
         assert_eq!((pace.share(FROM - Duration::from_nanos(1)), pace.share(FROM)), (0, 1));
         assert_eq!(pace.share(FROM + Duration::from_millis(700)), 3);
@@ -166,11 +165,11 @@ mod tests {
         for _ in 1..300 {
             pace.take();
         }
-        assert_eq!(pace.next(), FROM + Duration::from_secs(100), "nothing adds up");
+        assert_eq!(pace.next(), FROM + Duration::from_secs(100), "rounding errors accumulate");
     }
 
     #[test]
-    fn the_gaps_of_poissons_requests_have_an_exponential_distribution() {
+    fn poisson_gaps_are_exponentially_distributed() {
         const COUNT: usize = 1_000_000;
         let mut pace = pace(Arrivals::Poisson, 10_000.0);
         let mut before = FROM;
@@ -182,17 +181,18 @@ mod tests {
         .collect();
         let mean = gaps.iter().sum::<f64>() / COUNT as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / COUNT as f64;
-        // Their standard deviation is their mean; that of the mean of so many is a thousandth of it, of the variance three.
+        // The standard deviation equals the mean; that of the mean over so many gaps is a thousandth of it, of the
+        // variance three.
         assert!((mean / 100_000.0 - 1.0).abs() < 0.004, "{mean}");
         assert!((variance / 1e10 - 1.0).abs() < 0.012, "{variance}");
         for (times, part) in [(0.1, 0.904_837), (1.0, 0.367_879), (3.0, 0.049_787)] {
             let longer = gaps.iter().filter(|gap| **gap > times * 100_000.0).count() as f64 / COUNT as f64;
-            assert!((longer - part).abs() < 0.002, "{longer} of them are longer than {times} times the mean");
+            assert!((longer - part).abs() < 0.002, "{longer} of the gaps are longer than {times} times the mean");
         }
     }
 
     #[test]
-    fn the_parts_of_all_workers_make_the_rate_and_spread_over_their_connections() {
+    fn workers_parts_add_up_and_spread_over_connections() {
         let plan = OpenLoop { rate: 1000.0, arrivals: Arrivals::Even };
         let second = FROM + Duration::from_millis(999);
         let [one, three] = [1, 3].map(|part| Pace::new(plan, FROM, part, 4, Rng::with_seed(1)));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_count_that_are_due_while_measuring_whether_they_are_taken_or_not() {
+    fn requests_due_while_measuring_count_whether_taken_or_not() {
         let at = |millis| FROM + Duration::from_millis(millis);
         let mut pace = pace(Arrivals::Even, 1000.0);
         for _ in 0..15 {
@@ -221,6 +221,6 @@ mod tests {
         let mut behind = self::pace(Arrivals::Even, 1000.0);
         behind.measure(at(20));
         behind.end(at(50));
-        assert_eq!(behind.due(), 30, "what was due before does not count");
+        assert_eq!(behind.due(), 30, "earlier requests do not count");
     }
 }

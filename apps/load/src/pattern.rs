@@ -1,19 +1,19 @@
-//! Bytes that are cheap to make and cheap to check: an endless pseudo-random stream out of a table.
+//! Payload that is cheap to generate and to check: an endless pseudo-random stream from a table.
 
 use linerate_bypass::{Bytes, ConnId, Transport};
 use linerate_net::copy_to_arena;
 
-/// The stream repeats after this many bytes: a prime, so that bytes lost or repeated by whole segments, requests
-/// or powers of two show, and little enough to stay in a core's cache.
+/// Period of the stream: a prime, so that bytes lost or repeated in units of segments, requests or powers of two are
+/// detected, and small enough for a core's cache.
 pub const PERIOD: usize = 65_521;
-/// The longest piece that lies in one place.
+/// Largest contiguous piece.
 const PIECE: usize = 32 << 10;
-/// From this length on, handing bytes over beats copying them.
+/// Length from which sending by reference is faster than copying.
 pub const LONG: usize = 2 << 10;
 
 static TABLE: [u8; PERIOD + PIECE] = table();
 
-/// Pseudo-random bytes (SplitMix64), of which the first follow the last again.
+/// Returns pseudo-random bytes (SplitMix64), with the beginning repeated after the end.
 const fn table() -> [u8; PERIOD + PIECE] {
     let mut table = [0; PERIOD + PIECE];
     let (mut i, mut state, mut word) = (0, 0x6c69_6e65_7261_7465_u64, 0);
@@ -31,52 +31,52 @@ const fn table() -> [u8; PERIOD + PIECE] {
 }
 
 thread_local! {
-    /// What this thread sends of.
+    /// The table in memory that this thread sends from.
     static TO_SEND: Bytes = copy_to_arena(&TABLE);
 }
 
-/// A place in the stream.
+/// Position in the stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Position {
-    /// Below the period. Half a word, so that what a load keeps for a connection is a cache line.
+    /// Offset below the period. A u32, so that the per-connection state of a load fits a cache line.
     at: u32,
 }
 
 impl Position {
-    /// Where the `index`th connection's stream begins: elsewhere than any other's, up to 65 521 of them.
+    /// Returns the start of the stream of connection `index`: distinct for up to 65 521 connections.
     pub fn of_connection(index: usize) -> Self {
-        // Neighbours lie far apart: bytes that went to the wrong connection are wrong at once.
+        // Successive connections start far apart, so that misdirected bytes are detected at once.
         Position { at: (index % PERIOD * 40_503 % PERIOD) as u32 }
     }
 
-    /// A place `at` bytes, less than a period, behind the table's beginning.
+    /// Returns the position at offset `at`, which is less than the period.
     #[inline]
     pub fn at(at: usize) -> Self {
         debug_assert!(at < PERIOD);
         Position { at: at as u32 }
     }
 
-    /// The next bytes, at most `max` of them; at least one, unless `max` is 0.
+    /// Returns the next bytes, at most `max`; at least one unless `max` is 0.
     fn piece(&self, max: usize) -> &'static [u8] {
         let at = self.at as usize;
         &TABLE[at..at + max.min(PIECE)]
     }
 
-    /// Goes on behind the next `n` bytes.
+    /// Skips `n` bytes.
     pub fn advance(&mut self, n: usize) {
         self.at = ((self.at as usize + n) % PERIOD) as u32;
     }
 
-    /// The next bytes, as many as fit into `place`; goes on behind them.
+    /// Fills `buffer` with the next bytes and advances.
     #[inline]
-    pub fn fill(&mut self, place: &mut [u8]) {
-        for part in place.chunks_mut(PIECE) {
+    pub fn fill(&mut self, buffer: &mut [u8]) {
+        for part in buffer.chunks_mut(PIECE) {
             part.copy_from_slice(self.piece(part.len()));
             self.advance(part.len());
         }
     }
 
-    /// Whether `bytes` come next. If so, goes on behind them.
+    /// Whether `bytes` are the next bytes of the stream. If so, advances.
     pub fn matches(&mut self, bytes: &[u8]) -> bool {
         for piece in bytes.chunks(PIECE) {
             if piece != self.piece(piece.len()) {
@@ -87,7 +87,7 @@ impl Position {
         true
     }
 
-    /// Sends the next bytes, at most `max`, goes on behind them, and returns how many there was room for.
+    /// Sends the next bytes, at most `max`, advances, and returns the number that the transport accepted.
     pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, max: usize) -> usize {
         let mut sent = 0;
         while sent < max {
@@ -100,7 +100,7 @@ impl Position {
                 let bytes = || TO_SEND.with(|table| table.slice(at..at + n));
                 if n > 0 && net.send(conn, bytes()).is_ok() { n } else { 0 }
             };
-            // Only what found no room at all is told when there is some again.
+            // `writable` follows only a call that found no room at all.
             if n == 0 {
                 break;
             }
@@ -115,17 +115,17 @@ impl Position {
 mod tests {
     use super::*;
     use crate::services::Discard;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
 
     fn sent(max: usize, room: usize) -> Vec<u8> {
-        let mut net = Fake::new(room);
+        let mut net = FakeTransport::new(room);
         let conn = net.accept(&mut Discard::default());
         assert_eq!(Position::of_connection(3).send(&mut net, conn, max), max.min(room));
         net.sent(conn)
     }
 
     #[test]
-    fn what_was_sent_matches_however_it_is_cut() {
+    fn stream_matches_in_pieces_of_any_size() {
         let stream = sent(1_000_000, usize::MAX);
         for cut in [1, 7, 1448, PERIOD - 1, PERIOD, PIECE + 1, 1_000_000] {
             let mut position = Position::of_connection(3);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_is_what_is_sent() {
+    fn filled_bytes_equal_sent_bytes() {
         let stream = sent(200_000, usize::MAX);
         for cut in [1, 7, PIECE, PERIOD + 1, 200_000] {
             let (mut position, mut filled) = (Position::of_connection(3), vec![0; 200_000]);
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_sent_than_there_is_room_for() {
+    fn sending_stops_at_the_room() {
         for (max, room) in [(100, 64), (LONG, LONG - 1), (3 * PIECE, PIECE + 9), (10, 0), (0, 10)] {
             assert_eq!(sent(max, room), sent(1_000_000, usize::MAX)[..max.min(room)]);
         }
     }
 
     #[test]
-    fn a_changed_lost_or_repeated_byte_does_not_match() {
+    fn changed_lost_and_repeated_bytes_do_not_match() {
         let stream = sent(100_000, usize::MAX);
         let matches = |bytes: &[u8]| Position::of_connection(3).matches(bytes);
         assert!(matches(&stream));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn another_connections_bytes_do_not_match() {
+    fn bytes_of_other_connections_do_not_match() {
         let stream = sent(64, 64);
         assert!((0..PERIOD).filter(|i| *i != 3).all(|i| !Position::of_connection(i).matches(&stream)));
     }

@@ -1,8 +1,9 @@
 //! Waits of a load until a port of ours may be reused.
 //!
-//! A connection that the load has closed is in TIME-WAIT here, and its port is taken until the peer can tell the next connection from
-//! it: for some milliseconds with timestamps, for a minute without. While no port is free, one connection at a time is attempted, and the
-//! time between attempts doubles, since a transport may search all ports in each of them.
+//! A connection that the load has closed is in TIME-WAIT here, and its port is taken until the peer can tell the next
+//! connection from it: for some milliseconds with timestamps, for a minute without. While no port is free, one
+//! connection at a time is attempted, and the time between attempts doubles, since a transport may search all ports in
+//! each of them.
 
 use linerate_bypass::time::{Duration, Instant};
 

@@ -1,23 +1,23 @@
-//! What is in the requests of a load that may be lost, and whether what came back is one.
+//! Requests of a load over a lossy transport, and validation of answers.
 
 use linerate_bypass::time::Instant;
 
-/// Where the run's number is, then what differs from request to request.
+/// Offset of the run identifier, followed by the fields that differ between requests.
 const RUN: usize = 0;
 const SEQUENCE: usize = RUN + 8;
 const SENT: usize = SEQUENCE + 8;
-const PLACE: usize = SENT + 8;
-const PATTERN: usize = PLACE + 4;
+const SLOT: usize = SENT + 8;
+const PATTERN: usize = SLOT + 4;
 
-/// One request of a load, of which all others are copies but for a few fields:
+/// Request template. Requests of a run differ only in some fields:
 ///
-/// | bytes | what |
+/// | bytes | field |
 /// |---|---|
-/// | 8 | the run's number |
+/// | 8 | run identifier |
 /// | 8 | sequence number |
-/// | 8 | when it was sent, in nanoseconds of the sender's clock |
-/// | 4 | its place among those on their way |
-/// | the rest | a pattern |
+/// | 8 | send time, in nanoseconds of the sender's clock |
+/// | 4 | slot |
+/// | rest | pattern |
 ///
 /// All numbers are big-endian.
 #[derive(Debug)]
@@ -25,33 +25,33 @@ pub struct Probe {
     bytes: Vec<u8>,
 }
 
-/// What differs from request to request.
+/// Fields that differ between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Counts from 0.
+    /// Sequence number, from 0.
     pub sequence: u64,
-    /// When it was sent.
+    /// Send time, or due time in an open loop.
     pub sent: Instant,
-    /// Its place among those on their way.
-    pub place: u32,
+    /// Slot of the outstanding request.
+    pub slot: u32,
 }
 
-/// What it is that has arrived.
+/// Validation result of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
-    /// One of this run, as it was sent.
-    Ours(Stamp),
-    /// One of this run, with wrong bytes.
+pub enum ProbeCheck {
+    /// Request of this run, unchanged.
+    Valid(Stamp),
+    /// Request of this run with wrong bytes.
     Corrupt,
-    /// Anything else.
-    Strange,
+    /// Any other message.
+    Foreign,
 }
 
 impl Probe {
-    /// Bytes of the smallest.
+    /// Smallest size of a request.
     pub const SMALLEST: usize = PATTERN;
 
-    /// Requests of `size` bytes. `run` tells them from those of another run.
+    /// Creates the template of requests of `size` bytes. `run` identifies this run's requests.
     ///
     /// # Panics
     /// If `size` is less than [`SMALLEST`](Self::SMALLEST).
@@ -62,38 +62,42 @@ impl Probe {
         Probe { bytes }
     }
 
-    /// Bytes of a request.
+    /// Returns the size of a request.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Writes the request of `stamp` to `into`, which has room for it just so.
+    /// Writes the request of `stamp` to `into`, which has the request's size.
     #[inline]
     pub fn write(&self, stamp: Stamp, into: &mut [u8]) {
         into.copy_from_slice(&self.bytes);
         into[SEQUENCE..SENT].copy_from_slice(&stamp.sequence.to_be_bytes());
-        into[SENT..PLACE].copy_from_slice(&stamp.sent.as_nanos().to_be_bytes());
-        into[PLACE..PATTERN].copy_from_slice(&stamp.place.to_be_bytes());
+        into[SENT..SLOT].copy_from_slice(&stamp.sent.as_nanos().to_be_bytes());
+        into[SLOT..PATTERN].copy_from_slice(&stamp.slot.to_be_bytes());
     }
 
-    /// What `bytes` are, behind which there may be padding.
+    /// Validates `bytes`, which may end with padding.
     #[inline]
-    pub fn read(&self, bytes: &[u8]) -> Arrival {
+    pub fn read(&self, bytes: &[u8]) -> ProbeCheck {
         let Some((bytes, _)) = bytes.split_at_checked(self.size()) else { return self.read_short(bytes) };
         if bytes[RUN..SEQUENCE] != self.bytes[RUN..SEQUENCE] {
-            return Arrival::Strange;
+            return ProbeCheck::Foreign;
         }
         if bytes[PATTERN..] != self.bytes[PATTERN..] {
-            return Arrival::Corrupt;
+            return ProbeCheck::Corrupt;
         }
         let number = |at: usize| bytes[at..].first_chunk().map_or(0, |number| u64::from_be_bytes(*number));
-        let place = bytes[PLACE..].first_chunk().map_or(0, |number| u32::from_be_bytes(*number));
-        Arrival::Ours(Stamp { sequence: number(SEQUENCE), sent: Instant::from_nanos(number(SENT)), place })
+        let slot = bytes[SLOT..].first_chunk().map_or(0, |number| u32::from_be_bytes(*number));
+        ProbeCheck::Valid(Stamp { sequence: number(SEQUENCE), sent: Instant::from_nanos(number(SENT)), slot })
     }
 
     #[cold]
-    fn read_short(&self, bytes: &[u8]) -> Arrival {
-        if bytes.get(RUN..SEQUENCE) == Some(&self.bytes[RUN..SEQUENCE]) { Arrival::Corrupt } else { Arrival::Strange }
+    fn read_short(&self, bytes: &[u8]) -> ProbeCheck {
+        if bytes.get(RUN..SEQUENCE) == Some(&self.bytes[RUN..SEQUENCE]) {
+            ProbeCheck::Corrupt
+        } else {
+            ProbeCheck::Foreign
+        }
     }
 }
 
@@ -101,7 +105,7 @@ impl Probe {
 mod tests {
     use super::*;
 
-    const STAMP: Stamp = Stamp { sequence: 1 << 40 | 7, sent: Instant::from_nanos(1 << 50 | 9), place: 0x1234_5678 };
+    const STAMP: Stamp = Stamp { sequence: 1 << 40 | 7, sent: Instant::from_nanos(1 << 50 | 9), slot: 0x1234_5678 };
 
     fn request(probe: &Probe) -> Vec<u8> {
         let mut bytes = vec![0; probe.size()];
@@ -110,32 +114,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_padded_or_not() {
+    fn written_request_is_valid_with_or_without_padding() {
         for size in [Probe::SMALLEST, 64, 1500] {
             let probe = Probe::new(size, 11);
             let mut bytes = request(&probe);
-            assert_eq!(probe.read(&bytes), Arrival::Ours(STAMP));
+            assert_eq!(probe.read(&bytes), ProbeCheck::Valid(STAMP));
             bytes.extend([0; 8]);
-            assert_eq!(probe.read(&bytes), Arrival::Ours(STAMP));
+            assert_eq!(probe.read(&bytes), ProbeCheck::Valid(STAMP));
         }
     }
 
     #[test]
-    fn requests_of_others_and_damaged_ones_are_told_apart() {
+    fn foreign_and_corrupt_requests_are_distinguished() {
         let probe = Probe::new(46, 11);
         let bytes = request(&probe);
-        assert_eq!(Probe::new(46, 12).read(&bytes), Arrival::Strange);
+        assert_eq!(Probe::new(46, 12).read(&bytes), ProbeCheck::Foreign);
         for len in 0..bytes.len() {
-            assert_eq!(probe.read(&bytes[..len]), if len < 8 { Arrival::Strange } else { Arrival::Corrupt }, "{len}");
+            assert_eq!(
+                probe.read(&bytes[..len]),
+                if len < 8 { ProbeCheck::Foreign } else { ProbeCheck::Corrupt },
+                "{len}"
+            );
         }
         for at in 0..bytes.len() {
             let mut wrong = bytes.clone();
             wrong[at] ^= 1;
             let read = probe.read(&wrong);
             match at {
-                0..8 => assert_eq!(read, Arrival::Strange),
-                8..28 => assert!(matches!(read, Arrival::Ours(stamp) if stamp != STAMP)),
-                _ => assert_eq!(read, Arrival::Corrupt),
+                0..8 => assert_eq!(read, ProbeCheck::Foreign),
+                8..28 => assert!(matches!(read, ProbeCheck::Valid(stamp) if stamp != STAMP)),
+                _ => assert_eq!(read, ProbeCheck::Corrupt),
             }
         }
     }

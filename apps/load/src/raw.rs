@@ -1,7 +1,7 @@
-//! Frames with no protocol: what a port can do by itself, for whatever has a protocol to be held against.
+//! Raw frames: the performance of a port without any protocol, as a reference for protocols.
 //!
-//! A [`Reflector`] gives every frame back. A [`Load`] sends frames and takes them in again. Both move
-//! bursts, and neither allocates.
+//! A [`Reflector`] returns every frame. A [`Load`] sends frames and receives them back. Both move bursts without
+//! allocating.
 
 mod load;
 mod reflect;
@@ -13,7 +13,7 @@ use linerate_net::ETHERNET;
 
 use linerate_bypass::{QueueStats, Summary};
 
-/// What a queue pair has counted, as a summary.
+/// Returns the counters of a queue pair as a summary.
 pub fn summary_of(stats: QueueStats) -> Summary {
     let mut summary = Summary {
         rx_frames: stats.rx_frames,

@@ -1,73 +1,73 @@
-//! What a load measured, as text and as JSON.
+//! Reports of loads as text and JSON.
 
-use crate::{Arrivals, Counted, OpenLoop, Pace, PortWaits, Reads, SWAP_EVERY};
+use crate::{Arrivals, CountStats, OneSidedStats, OpenLoop, Pace, PortWaits, SWAP_EVERY};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// A closed-loop load: requests and their round trips. As JSON one object,
+/// Closed-loop load: requests and round trips. JSON is one object,
 /// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`, with
-/// `"histogram":[[…,…],…]` in it if asked for.
+/// `"histogram":[[…,…],…]` if requested.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
-    /// How long was measured.
+    /// Measured duration in seconds.
     pub seconds: f64,
     /// Requests per second.
     pub rate: f64,
     /// Payload bytes of the answers.
     pub bytes: u64,
-    /// What went wrong, of whatever kind.
+    /// Errors of all kinds.
     pub errors: u64,
     /// Round-trip times.
     pub rtt_us: Percentiles,
-    /// All of them, if asked for.
+    /// Histogram of all round-trip times, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Buckets>,
 }
 
-/// The buckets of a histogram that are not empty, in their order: as JSON `[[upper end in µs, count], …]`. What is counted in a
-/// bucket is no longer than its upper end, and shorter than that by a thousandth at most.
+/// Non-empty buckets of a histogram in ascending order; JSON is `[[upper end in µs, count], …]`. Values in a bucket are
+/// at most its upper end, and less than a thousandth below it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Buckets(Vec<(f64, u64)>);
 
 impl Buckets {
-    /// Of a histogram of nanoseconds.
+    /// Converts a histogram of nanoseconds.
     pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
         let bucket = |upper: u64, count| (upper as f64 / 1000.0, count);
         Buckets(histogram.iter_recorded().map(|at| bucket(at.value_iterated_to(), at.count_at_value())).collect())
     }
 }
 
-/// Percentiles in microseconds; all zero when nothing was counted.
+/// Percentiles in microseconds; all zero without values.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// The median.
+    /// Median.
     pub p50: f64,
-    /// 90 of 100 are at most this.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: f64,
-    /// 999 of 1000 are at most this.
+    /// 99.9th percentile.
     pub p999: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Percentiles {
-    /// What stands above them.
+    /// Column headings.
     pub const HEAD: &str = "         p50        p90        p99      p99.9        max";
 
-    /// Half of each.
+    /// Returns half of each value.
     pub fn half(self) -> Self {
         let Percentiles { p50, p90, p99, p999, max } = self;
         Percentiles { p50: p50 / 2.0, p90: p90 / 2.0, p99: p99 / 2.0, p999: p999 / 2.0, max: max / 2.0 }
     }
 
-    /// Of a histogram of nanoseconds.
+    /// Computes the percentiles of a histogram of nanoseconds.
     pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
         let micros = |nanos| nanos as f64 / 1000.0;
         let at = |quantile| micros(histogram.value_at_quantile(quantile));
@@ -76,7 +76,7 @@ impl Percentiles {
 }
 
 impl Report {
-    /// A report on `requests` in `measured`, with `bytes` of payload, and their round trips in nanoseconds.
+    /// Creates a report of `requests` in `measured`, with `bytes` of payload and round-trip times in nanoseconds.
     pub fn new(requests: u64, measured: Duration, bytes: u64, errors: u64, rtt_nanos: &Histogram<u64>) -> Self {
         Report {
             requests,
@@ -89,9 +89,9 @@ impl Report {
         }
     }
 
-    /// With all round-trip times, in nanoseconds, if they are `asked` for.
-    pub fn with_histogram(self, asked: bool, rtt_nanos: &Histogram<u64>) -> Self {
-        Report { histogram: asked.then(|| Buckets::of_nanos(rtt_nanos)), ..self }
+    /// Adds the histogram of round-trip times in nanoseconds, if `requested`.
+    pub fn with_histogram(self, requested: bool, rtt_nanos: &Histogram<u64>) -> Self {
+        Report { histogram: requested.then(|| Buckets::of_nanos(rtt_nanos)), ..self }
     }
 }
 
@@ -111,27 +111,27 @@ impl fmt::Display for Percentiles {
     }
 }
 
-/// A load of an echo server. As JSON the object of [`Report`], with that of [`OpenReport`] in it as `open` if it was an open loop,
-/// and that of [`DatagramsReport`] as `datagrams` if it was over UDP.
+/// Load of an echo server. JSON is the object of [`Report`], with [`OpenReport`] as `open` for an open loop, and
+/// [`DatagramsReport`] as `datagrams` for a load over UDP.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EchoReport {
-    /// The requests.
+    /// All requests.
     #[serde(flatten)]
     pub all: Report,
-    /// How the pace was kept.
+    /// Pace of an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open: Option<OpenReport>,
-    /// Fate of the datagrams without a valid answer in time, of a load over UDP.
+    /// Invalid answers and losses of a load over UDP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramsReport>,
 }
 
-/// Datagrams of a load over UDP that were not answered as they should have been.
+/// Datagrams lost, late or corrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DatagramsReport {
-    /// Requests without an answer in time.
+    /// Requests without an answer within the timeout.
     pub lost: u64,
-    /// Answers that came after their requests had been counted as lost, or more than once.
+    /// Answers after the timeout, and duplicates.
     pub late: u64,
     /// Answers with wrong bytes.
     pub corrupt: u64,
@@ -144,16 +144,16 @@ impl fmt::Display for DatagramsReport {
     }
 }
 
-/// A load that makes a connection for each request. As JSON the object of [`Report`], and in it `"connections":…`: how many there were a
-/// second; and, if connections waited for a local port, `"port_waits":{"connections":…,"seconds":…}`.
+/// Load that opens a connection for each request. JSON is the object of [`Report`] with `"connections":…` per second;
+/// and, if connections waited for a local port, `"port_waits":{"connections":…,"seconds":…}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConnectsReport {
-    /// The requests. The time of each is that of its connection's opening, the request and the answer.
+    /// All requests. The time of a request includes opening its connection.
     #[serde(flatten)]
     pub all: Report,
     /// Connections per second: opened, used and closed.
     pub connections: f64,
-    /// Waits for a local port, if there were any.
+    /// Waits for a local port, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_waits: Option<PortWaitsReport>,
 }
@@ -163,12 +163,12 @@ pub struct ConnectsReport {
 pub struct PortWaitsReport {
     /// Connections that waited.
     pub connections: u64,
-    /// Time during which no port was free, in seconds, of the worker with the longest.
+    /// Time in seconds during which no port was free, of the worker with the longest.
     pub seconds: f64,
 }
 
 impl PortWaitsReport {
-    /// Report on the waits of all workers; none if there were none.
+    /// Adds up the waits of all workers; `None` if there were none.
     pub fn new(workers: impl Iterator<Item = PortWaits>) -> Option<Self> {
         let all = workers.fold(PortWaits::default(), |all, one| PortWaits {
             connections: all.connections + one.connections,
@@ -189,87 +189,87 @@ impl fmt::Display for ConnectsReport {
     }
 }
 
-/// A load of a key-value server. As JSON one object: that of [`Report`] for all requests, and in it
-/// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and of an open loop
+/// Load of a key-value server. JSON is the object of [`Report`] for all requests, with
+/// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and for an open loop
 /// `"open":{"rate":…,"arrivals":"poisson","due":…,"unanswered":…,"late_us":{…}}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KvReport {
-    /// GETs and SETs together.
+    /// All requests.
     #[serde(flatten)]
     pub all: Report,
-    /// The GETs.
-    pub get: SideReport,
-    /// The SETs.
-    pub set: SideReport,
-    /// GETs of keys that were not there.
+    /// GETs.
+    pub get: OpReport,
+    /// SETs.
+    pub set: OpReport,
+    /// GETs of keys that did not exist.
     pub misses: u64,
-    /// Keys that were set before.
+    /// Keys set before measuring.
     pub filled: u64,
-    /// How GETs went that were read and not asked for.
+    /// One-sided GETs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub one_sided: Option<ReadsReport>,
-    /// How the pace was kept.
+    pub one_sided: Option<OneSidedReport>,
+    /// Pace of an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open: Option<OpenReport>,
 }
 
-/// One kind of requests.
+/// Requests of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SideReport {
-    /// Requests that were answered.
+pub struct OpReport {
+    /// Answered requests.
     pub requests: u64,
     /// Requests per second.
     pub rate: f64,
-    /// Bytes of the values that were received or sent.
+    /// Bytes of received or sent values.
     pub bytes: u64,
-    /// Their times.
+    /// Times of the requests.
     pub rtt_us: Percentiles,
 }
 
-/// GETs that were read and not asked for.
+/// GETs served by one-sided READs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReadsReport {
-    /// READs.
+pub struct OneSidedReport {
+    /// Number of READs.
     pub reads: u64,
-    /// GETs whose value they brought.
+    /// GETs whose value was found by READs.
     pub found: u64,
-    /// READs for each of these.
+    /// READs per GET of this kind.
     pub reads_per_get: f64,
-    /// READs of what was being changed, after which it was read again.
+    /// READs that found a record being changed and were repeated.
     pub torn: u64,
-    /// GETs that the server was asked for in the end.
+    /// GETs sent to the server in the end.
     pub asked: u64,
-    /// Seconds that processors were busy with the server meanwhile, connecting and filling included, if it tells.
+    /// Processor time of the server in seconds, including connecting and filling, if the server reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_seconds: Option<f64>,
 }
 
-/// A load that counts by itself. As JSON one object: that of [`Report`], and in it what follows here.
+/// Load of atomic operations. JSON is the object of [`Report`] with the following fields.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CountReport {
-    /// The requests.
+    /// All requests.
     #[serde(flatten)]
     pub all: Report,
-    /// Counters that there were.
+    /// Number of counters.
     pub counters: u64,
-    /// FETCH_AND_ADDs that were answered, at whatever time.
+    /// FETCH_AND_ADDs completed, in all phases.
     pub adds: u64,
-    /// COMPARE_AND_SWAPs that found what they expected.
+    /// COMPARE_AND_SWAPs that found the expected value.
     pub swaps: u64,
-    /// Those that did not, after which there was another operation.
+    /// COMPARE_AND_SWAPs that did not, each followed by another operation.
     pub swap_misses: u64,
-    /// Operations whose connections were lost before there was an answer.
+    /// Operations whose connections were lost before completion.
     pub unknown: u64,
-    /// By how much all counters together grew.
+    /// Growth of all counters together.
     pub grew: u64,
-    /// Whether that is what was added.
+    /// Whether the growth equals the completed operations.
     pub exact: bool,
 }
 
 impl CountReport {
-    /// A report on what was `counted` with so many counters, which grew by `grew`.
-    pub fn new(all: Report, counted: &Counted, counters: u64, grew: u64) -> Self {
-        let Counted { adds, swaps, misses, unknown } = *counted;
+    /// Creates a report of the operations `counted` on `counters` counters, which grew by `grew`.
+    pub fn new(all: Report, counted: &CountStats, counters: u64, grew: u64) -> Self {
+        let CountStats { adds, swaps, misses, unknown } = *counted;
         CountReport { all, counters, adds, swaps, swap_misses: misses, unknown, grew, exact: counted.added() == grew }
     }
 }
@@ -288,40 +288,40 @@ impl fmt::Display for CountReport {
     }
 }
 
-/// An open loop.
+/// Open loop.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OpenReport {
-    /// Requests that were to be sent per second.
+    /// Offered requests per second.
     pub rate: f64,
-    /// How they were to follow each other.
+    /// Distribution of the gaps.
     pub arrivals: Arrivals,
-    /// Requests that were due while measuring.
+    /// Requests due while measuring.
     pub due: u64,
-    /// Those of them that were not answered in the end.
+    /// Due requests that were not answered.
     pub unanswered: u64,
-    /// How long after they were due requests were sent.
+    /// Delays from due time to sending.
     pub late_us: Percentiles,
 }
 
-impl ReadsReport {
-    /// A report on them, while processors were busy with the `server` for so long.
-    pub fn new(reads: &Reads, server: Option<Duration>) -> Self {
-        let Reads { reads, found, torn, asked } = *reads;
+impl OneSidedReport {
+    /// Creates a report of `reads`, with the processor time of the `server`.
+    pub fn new(reads: &OneSidedStats, server: Option<Duration>) -> Self {
+        let OneSidedStats { reads, found, torn, asked } = *reads;
         let server_cpu_seconds = server.map(|server| server.as_secs_f64());
         let reads_per_get = reads as f64 / (found.max(1) as f64);
-        ReadsReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }
+        OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }
     }
 }
 
-impl SideReport {
-    /// A report on `requests` in `measured`, with `bytes` of payload, and their times in nanoseconds.
+impl OpReport {
+    /// Creates a report of `requests` in `measured`, with `bytes` of payload and times in nanoseconds.
     pub fn new(requests: u64, measured: Duration, bytes: u64, nanos: &Histogram<u64>) -> Self {
-        SideReport { requests, rate: per_second(requests, measured), bytes, rtt_us: Percentiles::of_nanos(nanos) }
+        OpReport { requests, rate: per_second(requests, measured), bytes, rtt_us: Percentiles::of_nanos(nanos) }
     }
 }
 
 impl OpenReport {
-    /// A report on `requests` that were answered, and the `paces` of all workers that kept to `plan`.
+    /// Creates a report of `requests` answered requests and the `paces` of all workers that followed `plan`.
     pub fn new<'a>(plan: OpenLoop, requests: u64, paces: impl Iterator<Item = &'a Pace>) -> Self {
         let mut late_nanos = Histogram::new(3).expect("3 digits are valid");
         let due = paces.fold(0, |due, pace| {
@@ -367,7 +367,7 @@ impl fmt::Display for KvReport {
             get.rate, get.requests, get.bytes
         )?;
         writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
-        if let Some(ReadsReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
+        if let Some(OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
             writeln!(
                 f,
                 "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were asked for)"
@@ -389,11 +389,11 @@ impl fmt::Display for KvReport {
     }
 }
 
-/// A bulk load: payload bytes each way. As JSON one object,
+/// Bulk load: payload bytes in each direction. JSON is
 /// `{"seconds":…,"bytes_up":…,"bytes_down":…,"gbit_per_s_up":…,"gbit_per_s_down":…,"errors":…}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BulkReport {
-    /// How long was measured.
+    /// Measured duration in seconds.
     pub seconds: f64,
     /// Payload bytes sent.
     pub bytes_up: u64,
@@ -403,12 +403,12 @@ pub struct BulkReport {
     pub gbit_per_s_up: f64,
     /// 10⁹ bits of payload received per second.
     pub gbit_per_s_down: f64,
-    /// What went wrong, of whatever kind.
+    /// Errors of all kinds.
     pub errors: u64,
 }
 
 impl BulkReport {
-    /// A report on the bytes that went up and down in `measured`.
+    /// Creates a report of the bytes sent and received in `measured`.
     pub fn new(bytes_up: u64, bytes_down: u64, measured: Duration, errors: u64) -> Self {
         let gbit_per_s = |bytes| per_second(bytes, measured) * 8.0 / 1e9;
         BulkReport {
@@ -431,7 +431,7 @@ impl fmt::Display for BulkReport {
     }
 }
 
-/// Zero rather than "not a number" when no time passed.
+/// Returns the rate, or zero if no time passed.
 fn per_second(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_the_promised_object() {
+    fn json_is_the_documented_object() {
         let report = Report::new(10, Duration::from_secs(2), 640, 1, &Histogram::new(3).unwrap());
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_has_every_time_in_a_bucket_that_ends_within_a_thousandth_of_it() {
+    fn buckets_hold_each_time_within_a_thousandth() {
         let mut rng = fastrand::Rng::with_seed(1);
         let nanos: Vec<u64> = (0..10_000).map(|i| rng.u64(1 << (i % 30)..2 << (i % 30))).collect();
         let mut histogram = crate::histogram_of_nanos();
@@ -487,15 +487,15 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_no_rate() {
+    fn zero_duration_is_a_rate_of_zero() {
         assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Histogram::new(3).unwrap()).rate, 0.0);
         assert_eq!(BulkReport::new(0, 0, Duration::ZERO, 1).gbit_per_s_up, 0.0);
     }
 
     #[test]
-    fn a_report_on_two_sides_has_all_of_the_first_and_more() {
+    fn kv_report_extends_the_base_report() {
         let (time, none) = (Duration::from_secs(2), Histogram::new(3).unwrap());
-        let side = |requests| SideReport::new(requests, time, 64 * requests, &none);
+        let side = |requests| OpReport::new(requests, time, 64 * requests, &none);
         let report = |open| KvReport {
             all: Report::new(10, time, 640, 1, &none),
             get: side(8),
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_ports_are_reported_if_there_were_any() {
+    fn port_waits_are_reported_if_any() {
         let none = Histogram::new(3).unwrap();
         let report = |waits: [PortWaits; 2]| {
             let all = Report::new(10, Duration::from_secs(2), 640, 0, &none);

@@ -1,4 +1,4 @@
-//! Many connections that all send, and wait for each other.
+//! Rounds: messages on many connections at once, with a barrier between rounds.
 
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::convert::Infallible;
@@ -7,26 +7,26 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes that are sent and come back.
+/// Message size in bytes.
 const MESSAGE: usize = 64;
-/// How often it is looked whether the rounds are to begin.
+/// Polling interval while waiting for the start.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How far [`Rounds`] are.
+/// Stage of [`Rounds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
     /// Connections are being opened.
     Opening,
-    /// All are open, and nothing is done until somebody says so.
+    /// All connections are open; waiting for [`Progress::go`].
     Open,
-    /// Messages are sent and awaited.
+    /// Messages are being exchanged.
     Running,
-    /// It is over.
+    /// Complete or failed.
     Over,
 }
 
-/// What whoever runs [`Rounds`] sees of them, and tells them.
+/// State shared between [`Rounds`] and their observer.
 #[derive(Debug, Default)]
 pub struct Progress {
     stage: AtomicU8,
@@ -34,7 +34,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How far they are.
+    /// Returns the stage.
     pub fn stage(&self) -> Stage {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Opening,
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// They are to begin, if all connections are open.
+    /// Starts the rounds, if all connections are open.
     pub fn go(&self) {
         let (open, running) = (Stage::Open as u8, Stage::Running as u8);
         let _ = self.stage.compare_exchange(open, running, Ordering::AcqRel, Ordering::Acquire);
@@ -55,7 +55,7 @@ impl Progress {
     }
 
     fn fail(&self, error: Option<ConnectError>) {
-        // What ends when all is over has not failed.
+        // Connections that end after completion are no failures.
         if self.stage() != Stage::Over {
             let _ = self.failed.set(error);
             self.set(Stage::Over);
@@ -63,15 +63,15 @@ impl Progress {
     }
 }
 
-/// Opens `count` connections to an echo server one after another; then, so many times as there are rounds, sends a message on each of
-/// them and waits until all have come back.
+/// Opens `count` connections to an echo server, one after another. Each round then sends a message on every connection
+/// and waits for all answers.
 #[derive(Debug)]
 pub struct Rounds {
     remote: SocketAddr,
     count: usize,
     rounds: usize,
     conns: Vec<ConnId>,
-    /// Bytes that have not come back in this round.
+    /// Bytes of this round that have not been received.
     awaited: usize,
     begun: Instant,
     opened_in: Duration,
@@ -80,14 +80,15 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// `progress` is told how far they are.
+    /// Creates the rounds; `progress` follows their stage.
     pub fn new(remote: SocketAddr, count: usize, rounds: usize, progress: Arc<Progress>) -> Self {
         let (conns, begun) = (Vec::with_capacity(count), Instant::now());
         let (opened_in, took) = (Duration::ZERO, Duration::ZERO);
         Rounds { remote, count, rounds, conns, awaited: 0, begun, opened_in, took, progress }
     }
 
-    /// How long the opening of all connections took, and all rounds; an error, if a connection could not be made, or was lost.
+    /// Returns the time to open all connections and the time of all rounds, or an error if a connection failed or was
+    /// lost.
     pub fn times(&self) -> Result<(Duration, Duration), Option<ConnectError>> {
         match self.progress.failed.get() {
             None if self.rounds == 0 => Ok((self.opened_in, self.took)),
@@ -99,10 +100,10 @@ impl Rounds {
     fn send_all(&mut self, net: &mut impl Transport) {
         self.awaited = self.count * MESSAGE;
         for conn in &self.conns {
-            let Some(place) = net.reserve(*conn, MESSAGE).filter(|place| place.len() == MESSAGE) else {
+            let Some(buffer) = net.reserve(*conn, MESSAGE).filter(|buffer| buffer.len() == MESSAGE) else {
                 return self.progress.fail(None);
             };
-            place.fill(b'x');
+            buffer.fill(b'x');
             net.commit(*conn, MESSAGE);
         }
     }
@@ -145,7 +146,7 @@ impl Service for Rounds {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         let came = net.received(conn);
         net.consume(conn, came);
-        // More than was sent is no echo.
+        // More bytes than sent are no echo.
         let Some(awaited) = self.awaited.checked_sub(came) else { return self.progress.fail(None) };
         self.awaited = awaited;
         if awaited > 0 || self.rounds == 0 {
@@ -169,15 +170,19 @@ impl Service for Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
 
-    fn rounds(count: usize, rounds: usize) -> (Fake<()>, Rounds, Arc<Progress>) {
+    fn rounds(count: usize, rounds: usize) -> (FakeTransport<()>, Rounds, Arc<Progress>) {
         let progress = Arc::<Progress>::default();
-        (Fake::new(4096), Rounds::new("10.0.0.2:7".parse().unwrap(), count, rounds, progress.clone()), progress)
+        (
+            FakeTransport::new(4096),
+            Rounds::new("10.0.0.2:7".parse().unwrap(), count, rounds, progress.clone()),
+            progress,
+        )
     }
 
     #[test]
-    fn all_are_opened_and_wait_until_they_may_begin_and_then_for_each_other() {
+    fn rounds_start_on_request_and_wait_for_every_answer() {
         let (mut net, mut service, progress) = rounds(2, 2);
         service.start(&mut net);
         let conns = [0, 1].map(|_| net.establish(&mut service));
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_made_or_is_lost_or_says_too_much_ends_it() {
+    fn failed_lost_or_wrong_connection_ends_the_rounds() {
         let (mut net, mut service, progress) = rounds(2, 2);
         service.start(&mut net);
         net.refuse(&mut service, ConnectError::Refused);

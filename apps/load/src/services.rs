@@ -1,4 +1,5 @@
-//! The small services: echo (RFC 862), discard (RFC 863) and chargen (RFC 864); and work in front of any other.
+//! Small services: echo (RFC 862), discard (RFC 863) and chargen (RFC 864); and a wrapper that adds processing time to
+//! a service.
 
 mod busy;
 mod chargen;

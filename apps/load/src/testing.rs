@@ -1,4 +1,4 @@
-//! A transport for unit tests: connections are pairs of byte queues, and the test plays the network.
+//! Transport for unit tests: connections are pairs of byte queues, and the test acts as the network.
 
 use crate::Plan;
 use linerate_bypass::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use linerate_bypass::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// A load of `connections` to one port, which measures for a second and does not warm up.
+/// Returns a plan of `connections` connections to one port, which measures for a second without warming up.
 pub fn a_second(connections: usize) -> Plan {
     Plan {
         remote: ([10, 0, 0, 2], 7).into(),
@@ -26,42 +26,42 @@ struct Conn<S> {
     tx: Vec<u8>,
     closed: bool,
     ended: bool,
-    end_told: bool,
+    end_delivered: bool,
     wants_room: bool,
     aborted: bool,
 }
 
-/// The transport. `room` is what each connection can queue for sending.
-pub struct Fake<S> {
+/// FakeTransport transport. `room` is the send capacity of each connection.
+pub struct FakeTransport<S> {
     room: usize,
-    /// Bytes of a place in an outgoing buffer, at most.
-    pub longest_place: usize,
-    /// The most that is seen at once of what was received.
-    pub longest_block: usize,
+    /// Largest slice returned by `reserve`.
+    pub longest_reserve: usize,
+    /// Largest slice returned by `peek`.
+    pub longest_peek: usize,
     scratch: Vec<u8>,
     conns: Vec<Conn<S>>,
-    /// The time now.
+    /// Current time.
     pub now: Instant,
-    /// Connections asked for: their tokens.
+    /// Tokens of pending connection attempts.
     pub connects: Vec<u64>,
-    /// Datagrams sent.
+    /// Sent datagrams.
     pub datagrams: Vec<Datagram>,
-    /// Timers asked for.
+    /// Armed timers.
     pub timers: Vec<(ConnId, Instant)>,
-    /// How often something was consumed, and how often a place was reserved.
+    /// Number of `consume` calls, and of `reserve` calls.
     pub consumed: usize,
     pub reserved: usize,
-    /// Operations on the peer's memory that have begun, oldest first, and how many there may be: 0 if there are none on this network.
+    /// Outstanding one-sided operations, oldest first, and their limit; 0 if the transport has none.
     pub remotes: VecDeque<(ConnId, OneSidedOp, u64)>,
     pub remote_room: usize,
 }
 
-impl<S> Fake<S> {
+impl<S> FakeTransport<S> {
     pub fn new(room: usize) -> Self {
-        Fake {
+        FakeTransport {
             room,
-            longest_place: usize::MAX,
-            longest_block: usize::MAX,
+            longest_reserve: usize::MAX,
+            longest_peek: usize::MAX,
             scratch: Vec::new(),
             conns: Vec::new(),
             now: Instant::from_nanos(1),
@@ -75,12 +75,12 @@ impl<S> Fake<S> {
         }
     }
 
-    /// What was sent and not drained.
+    /// Returns the bytes sent and not drained.
     pub fn sent(&self, conn: ConnId) -> Vec<u8> {
         self.conns[conn.slot()].tx.clone()
     }
 
-    /// Whether the service closed its side.
+    /// Whether the service closed the connection.
     pub fn is_closed(&self, conn: ConnId) -> bool {
         self.conns[conn.slot()].closed
     }
@@ -90,7 +90,7 @@ impl<S> Fake<S> {
         self.conns[conn.slot()].aborted
     }
 
-    /// The connections that have not been closed for good.
+    /// Returns the connections that still exist.
     pub fn alive(&self) -> Vec<ConnId> {
         let slots = self.conns.iter().enumerate().filter(|(_, conn)| conn.state.is_some());
         slots.map(|(slot, _)| ConnId::new(0, slot, 0)).collect()
@@ -104,7 +104,7 @@ impl<S> Fake<S> {
             tx: Vec::new(),
             closed: false,
             ended: false,
-            end_told: false,
+            end_delivered: false,
             wants_room: false,
             aborted: false,
         });
@@ -120,55 +120,55 @@ impl<S> Fake<S> {
         }
     }
 
-    /// A peer connects.
+    /// Accepts a connection from a peer.
     pub fn accept(&mut self, service: &mut impl Service<Conn = S>) -> ConnId {
         self.open(service, Origin::Accepted)
     }
 
-    /// The oldest connection asked for comes about.
+    /// Establishes the oldest pending connection.
     pub fn establish(&mut self, service: &mut impl Service<Conn = S>) -> ConnId {
         let token = self.connects.remove(0);
         self.open(service, Origin::Connected(token))
     }
 
-    /// The oldest connection asked for does not come about.
+    /// Fails the oldest pending connection.
     pub fn refuse(&mut self, service: &mut impl Service<Conn = S>, error: ConnectError) {
         let token = self.connects.remove(0);
         service.failed(self, token, error);
     }
 
-    /// Bytes arrive.
+    /// Delivers bytes from the peer.
     pub fn arrive(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId, bytes: &[u8]) {
         self.conns[conn.slot()].rx.extend(bytes);
         self.event(conn, |net, state| service.readable(net, conn, state));
     }
 
-    /// The peer finishes sending.
+    /// Ends the peer's stream.
     pub fn end(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) {
         self.conns[conn.slot()].ended = true;
-        self.tell_end(service, conn);
+        self.deliver_end(service, conn);
     }
 
-    fn tell_end(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) {
+    fn deliver_end(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) {
         let c = &mut self.conns[conn.slot()];
-        if c.ended && !c.end_told && c.rx.is_empty() {
-            c.end_told = true;
+        if c.ended && !c.end_delivered && c.rx.is_empty() {
+            c.end_delivered = true;
             self.event(conn, |net, state| service.peer_closed(net, conn, state));
         }
     }
 
-    /// The peer acknowledges all that was sent: returns it, and there is room again.
+    /// Acknowledges and returns everything sent, which makes room again.
     pub fn drain(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) -> Vec<u8> {
         let c = &mut self.conns[conn.slot()];
         let sent = std::mem::take(&mut c.tx);
         if std::mem::take(&mut c.wants_room) {
             self.event(conn, |net, state| service.writable(net, conn, state));
         }
-        self.tell_end(service, conn);
+        self.deliver_end(service, conn);
         sent
     }
 
-    /// The connection is gone.
+    /// Removes the connection.
     pub fn gone(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId, why: CloseReason) {
         if let Some(state) = self.conns[conn.slot()].state.take() {
             self.timers.retain(|(of, _)| *of != conn);
@@ -176,7 +176,7 @@ impl<S> Fake<S> {
         }
     }
 
-    /// The oldest operation on the peer's memory is done, as `act` does it. Returns whether there was one.
+    /// Completes the oldest one-sided operation with the result of `act`; returns whether there was one.
     pub fn do_remote(
         &mut self,
         service: &mut impl Service<Conn = S>,
@@ -188,7 +188,7 @@ impl<S> Fake<S> {
         true
     }
 
-    /// Time passes, timers fire.
+    /// Advances time and fires timers.
     pub fn pass(&mut self, service: &mut impl Service<Conn = S>, time: Duration) {
         self.now += time;
         let now = self.now;
@@ -199,7 +199,7 @@ impl<S> Fake<S> {
     }
 }
 
-impl<S> Transport for Fake<S> {
+impl<S> Transport for FakeTransport<S> {
     fn now(&self) -> Instant {
         self.now
     }
@@ -222,7 +222,7 @@ impl<S> Transport for Fake<S> {
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
         let rx = &self.conns[conn.slot()].rx;
-        &rx[..rx.len().min(self.longest_block)]
+        &rx[..rx.len().min(self.longest_peek)]
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
@@ -255,7 +255,7 @@ impl<S> Transport for Fake<S> {
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
         self.reserved += 1;
-        let n = self.send_space(conn).min(max).min(self.longest_place);
+        let n = self.send_space(conn).min(max).min(self.longest_reserve);
         self.scratch.resize(n, 0);
         if n == 0 { None } else { Some(&mut self.scratch) }
     }

@@ -1,45 +1,44 @@
-//! What loads do on their connections: the seam between how a load goes and what it is of.
+//! Interface between the phases of a load and its traffic.
 
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, OneSidedResult, Transport};
 
-/// What a load does on each of its connections.
+/// Traffic of a load on its connections.
 pub trait Traffic: Send + 'static {
-    /// What it keeps for each connection.
+    /// State of a connection.
     type Stream: Send;
 
-    /// A new connection: the `index`th of the whole load.
+    /// Returns the state of a new connection, number `index` of the whole load.
     fn stream(&self, index: usize) -> Self::Stream;
 
-    /// Whether all that has to be sent before measuring has been sent and answered. Until it is, what is sent is that.
+    /// Whether preparation is complete: everything to send before measuring has been sent and answered. Until then,
+    /// `send` prepares.
     fn is_prepared(&self) -> bool {
         true
     }
 
-    /// The traffic begins, on `connections` of the `all` connections of the whole load.
+    /// Begins the traffic, on `connections` of the `all` connections of the whole load.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {}
 
-    /// Measuring begins: from here on it counts. At once when the traffic has begun, or when it is warm.
+    /// Begins the measurement: answers count from now on. Called when the traffic begins, or after warming up.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn measure(&mut self, now: Instant) {}
 
-    /// Measuring is over.
+    /// Ends the measurement.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn end(&mut self, until: Instant) {}
 
-    /// When there is something to be sent next on any of the connections, whether or not something is received: the
-    /// pace of an open loop.
+    /// Returns the time of the next request of an open loop, on any connection.
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// Sends what may be sent now. Called first when preparing and when measuring begins, then whenever there is room
-    /// or something has been received or is due.
+    /// Sends as much as possible. Called when preparing and measuring begin, and whenever there is room, input, or a
+    /// due request.
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Self::Stream);
 
-    /// Takes in what has been received; `measuring` says whether it counts. Before and after measuring there may
-    /// be something to receive too.
+    /// Processes received bytes, which count if `measuring`. Also called before and after measuring.
     fn receive(
         &mut self,
         net: &mut impl Transport,
@@ -48,7 +47,7 @@ pub trait Traffic: Send + 'static {
         measuring: bool,
     ) -> Result<(), Corrupt>;
 
-    /// Takes in what has been received, as [`receive`](Self::receive) does, and sends what may be sent then.
+    /// Processes received bytes as [`receive`](Self::receive) does, then sends.
     fn exchange(
         &mut self,
         net: &mut impl Transport,
@@ -61,7 +60,7 @@ pub trait Traffic: Send + 'static {
         Ok(())
     }
 
-    /// Takes in what came of an operation on the peer's memory.
+    /// Handles the completion of a one-sided operation.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn one_sided_done(
         &mut self,
@@ -74,25 +73,25 @@ pub trait Traffic: Send + 'static {
         Ok(())
     }
 
-    /// Whether nothing is on its way of which it has to be known what came of it: the connection is not closed before.
+    /// Whether no operation is outstanding whose result is needed before the connection may close.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn is_idle(&self, stream: &Self::Stream) -> bool {
         true
     }
 
-    /// A connection is gone.
+    /// Handles the loss of a connection.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn lost(&mut self, stream: Self::Stream) {}
 
-    /// Requests that were answered while measuring, if it has any.
+    /// Returns the requests answered while measuring, if the traffic has requests.
     fn answered(&self) -> Option<u64> {
         None
     }
 
-    /// What has been done so far, in the units that a progress line shows.
+    /// Returns the progress, in the unit of the progress line.
     fn progress(&self) -> u64;
 }
 
-/// Other bytes arrived than had to.
+/// Received bytes differ from the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;

@@ -1,8 +1,8 @@
-//! The echo load over UDP: datagrams that must come back as they are, or are lost.
+//! Echo load over UDP: datagrams that the server must return unchanged, and that may be lost.
 
-use super::flight::{AGAIN, AT_ONCE, Counts, Flight, FlightPlan};
+use super::flight::{Counts, Flight, FlightPlan, RETRY_DELAY, SEND_BATCH};
 use super::pace::Pace;
-use super::probe::{Arrival, Probe};
+use super::probe::{Probe, ProbeCheck};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BufferPool, ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
@@ -10,29 +10,30 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A load over UDP, in a closed loop or an open one. Each connection is a port of ours that the datagrams of its share of the places are sent from; an answer
-/// counts only if it comes from where the request went to, to where it came from.
+/// Echo load over UDP, in a closed or an open loop. Each connection is a local port, from which its share of the
+/// requests is sent. An answer is valid only with the source and destination addresses of its request reversed.
 ///
-/// A round trip is from the beginning of the event in which a datagram was sent, or in an open loop from when it was due, to that of the
-/// event in which it came back.
+/// A round trip is measured from the beginning of the event that sent the datagram, or from the due time in an open
+/// loop, to the beginning of the event that received the answer.
 pub struct UdpEchoLoad {
     remote: SocketAddr,
     local: IpAddr,
-    /// The first of the ports.
+    /// First local port.
     first: u16,
-    /// Places of each of them.
+    /// Slots of each port.
     depth: usize,
     probe: Probe,
     flight: Flight,
     memory: BufferPool,
     interrupted: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
-    strange: u64,
+    foreign: u64,
 }
 
 impl UdpEchoLoad {
-    /// Requests to `remote` from our address `local`, from ports from `first` on, `depth` on the way from each. `run` tells them from
-    /// those of others. `interrupted` ends it; `over` is set in the end.
+    /// Creates a load of requests to `remote` from the address `local` and successive ports from `first` on, with
+    /// `depth` outstanding from each. `run` identifies this run's requests. `interrupted` ends the load; the load sets
+    /// `over` at its end.
     pub fn new(
         remote: SocketAddr,
         (local, first): (IpAddr, u16),
@@ -42,39 +43,39 @@ impl UdpEchoLoad {
         (interrupted, over): (Arc<AtomicBool>, Arc<AtomicBool>),
     ) -> Self {
         let (probe, flight) = (Probe::new(plan.size, run), Flight::new(plan));
-        // Those that are sent have been copied, or are in the port's hands for a moment.
-        let memory = BufferPool::new(plan.size, plan.places.min(1024), 2 * plan.places + 1024);
-        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, interrupted, over, strange: 0 }
+        // A sent buffer is copied, or held by the port for a moment.
+        let memory = BufferPool::new(plan.size, plan.slots.min(1024), 2 * plan.slots + 1024);
+        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, interrupted, over, foreign: 0 }
     }
 
-    /// What was counted, and for how long; no time at all if nothing ever came back.
+    /// Returns the counters and the measured duration, which is zero if there was no answer.
     pub fn result(&self) -> (&Counts, Duration) {
         self.flight.result()
     }
 
-    /// How the requests of an open loop were sent.
+    /// Returns the pace of an open loop.
     pub fn pace(&self) -> Option<&Pace> {
         self.flight.pace()
     }
 
-    /// Datagrams that arrived and were no answers of this load's.
-    pub fn strange(&self) -> u64 {
-        self.strange
+    /// Returns the number of received datagrams that are no answers to this load.
+    pub fn foreign(&self) -> u64 {
+        self.foreign
     }
 
-    fn address_of(&self, place: u32) -> SocketAddr {
-        SocketAddr::new(self.local, self.first.wrapping_add((place as usize / self.depth) as u16))
+    fn address_of(&self, slot: u32) -> SocketAddr {
+        SocketAddr::new(self.local, self.first.wrapping_add((slot as usize / self.depth) as u16))
     }
 
-    /// Sends what may be sent. Returns whether the transport took all of it.
+    /// Sends as much as possible; returns whether the transport accepted all of it.
     fn send(&mut self, net: &mut impl Transport) -> bool {
-        for _ in 0..AT_ONCE {
+        for _ in 0..SEND_BATCH {
             let now = net.now();
             let Some(stamp) = self.flight.next(now) else { return true };
             let Some(mut block) = self.memory.take() else { return false };
             self.probe.write(stamp, &mut block[..self.probe.size()]);
             let payload = block.freeze(self.probe.size());
-            let datagram = Datagram { local: self.address_of(stamp.place), remote: self.remote, payload };
+            let datagram = Datagram { local: self.address_of(stamp.slot), remote: self.remote, payload };
             if net.send_datagram(datagram).is_err() {
                 return false;
             }
@@ -101,21 +102,21 @@ impl Service for UdpEchoLoad {
             return None;
         }
         let took_all = self.send(net);
-        Some(if took_all { self.flight.rest(net.now()) } else { AGAIN })
+        Some(if took_all { self.flight.rest(net.now()) } else { RETRY_DELAY })
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         match self.probe.read(&datagram.payload) {
-            Arrival::Ours(stamp)
+            ProbeCheck::Valid(stamp)
                 if datagram.payload.len() == self.probe.size()
                     && datagram.remote == self.remote
-                    && datagram.local.port() == self.address_of(stamp.place).port() =>
+                    && datagram.local.port() == self.address_of(stamp.slot).port() =>
             {
-                self.flight.came_back(stamp, net.now());
+                self.flight.record_answer(stamp, net.now());
                 self.send(net);
             }
-            Arrival::Ours(_) | Arrival::Strange => self.strange += 1,
-            Arrival::Corrupt => self.flight.came_back_corrupt(),
+            ProbeCheck::Valid(_) | ProbeCheck::Foreign => self.foreign += 1,
+            ProbeCheck::Corrupt => self.flight.corrupt_answer(),
         }
     }
 }
@@ -123,11 +124,11 @@ impl Service for UdpEchoLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
     use crate::{Arrivals, OpenLoop};
 
     const PLAN: FlightPlan =
-        FlightPlan { size: 64, places: 6, warm_up: Duration::ZERO, duration: Duration::from_secs(1), open: None };
+        FlightPlan { size: 64, slots: 6, warm_up: Duration::ZERO, duration: Duration::from_secs(1), open: None };
 
     fn load() -> UdpEchoLoad {
         load_of(PLAN)
@@ -138,8 +139,8 @@ mod tests {
         UdpEchoLoad::new(remote, (local, 9000), 2, plan, 5, Default::default())
     }
 
-    /// What was sent is answered.
-    fn answer(net: &mut Fake<()>, load: &mut UdpEchoLoad) -> usize {
+    /// Answers the sent datagrams.
+    fn answer(net: &mut FakeTransport<()>, load: &mut UdpEchoLoad) -> usize {
         let sent = std::mem::take(&mut net.datagrams);
         let n = sent.len();
         for datagram in sent {
@@ -149,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn one_request_goes_first_and_then_as_many_from_each_port_as_the_depth() {
-        let (mut net, mut load) = (Fake::<()>::new(1000), load());
+    fn first_answer_raises_outstanding_requests_to_the_depth() {
+        let (mut net, mut load) = (FakeTransport::<()>::new(1000), load());
         load.poll(&mut net);
         assert_eq!(answer(&mut net, &mut load), 1);
         load.poll(&mut net);
@@ -166,21 +167,21 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_an_open_loop_go_when_they_are_due_and_count_from_then() {
+    fn open_loop_requests_are_sent_when_due_and_timed_from_then() {
         let open = Some(OpenLoop { rate: 1000.0, arrivals: Arrivals::Even });
-        let (mut net, mut load) = (Fake::<()>::new(1000), load_of(FlightPlan { open, ..PLAN }));
+        let (mut net, mut load) = (FakeTransport::<()>::new(1000), load_of(FlightPlan { open, ..PLAN }));
         load.poll(&mut net);
         assert_eq!(answer(&mut net, &mut load), 1);
         let from = net.now;
-        // The first is due at once, and the others a millisecond apart.
+        // The first is due at once, and the others at intervals of a millisecond.
         assert_eq!(load.poll(&mut net), Some(Duration::from_millis(1)));
         assert_eq!(answer(&mut net, &mut load), 1);
         net.now = from + Duration::from_millis(3);
         load.poll(&mut net);
-        assert_eq!(net.datagrams.len(), 3, "they are due, whatever has come back");
+        assert_eq!(net.datagrams.len(), 3, "due requests do not depend on answers");
         net.now = from + Duration::from_millis(20);
         load.poll(&mut net);
-        assert_eq!(net.datagrams.len(), 6, "there are no more places");
+        assert_eq!(net.datagrams.len(), 6, "all slots are in use");
         answer(&mut net, &mut load);
         let longest = load.result().0.rtt_nanos.max();
         assert!((18_900_000..19_100_000).contains(&longest), "{longest}");
@@ -191,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_elsewhere_or_to_another_port_or_with_more_bytes_does_not_count() {
-        let (mut net, mut load) = (Fake::<()>::new(1000), load());
+    fn answer_with_wrong_address_port_or_length_does_not_count() {
+        let (mut net, mut load) = (FakeTransport::<()>::new(1000), load());
         load.poll(&mut net);
         let Datagram { local, remote, payload } = net.datagrams.remove(0);
         let elsewhere = Datagram { local, remote: "10.0.0.3:7".parse().unwrap(), payload: payload.clone() };
@@ -202,7 +203,7 @@ mod tests {
         for wrong in [elsewhere, other_port, longer] {
             load.datagram(&mut net, wrong);
         }
-        assert_eq!((load.strange(), load.result().0.answered), (3, 0));
+        assert_eq!((load.foreign(), load.result().0.answered), (3, 0));
         load.datagram(&mut net, Datagram { local, remote, payload: payload.clone() });
         assert_eq!(load.result().0.answered, 1);
         load.datagram(&mut net, Datagram { local, remote, payload });
@@ -210,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_request_frees_its_place() {
-        let (mut net, mut load) = (Fake::<()>::new(1000), load());
+    fn lost_request_frees_its_slot() {
+        let (mut net, mut load) = (FakeTransport::<()>::new(1000), load());
         load.poll(&mut net);
         net.datagrams.clear();
         net.now += Duration::from_millis(99);

@@ -7,7 +7,7 @@ use crate::error::Error;
 use hdrhistogram::Histogram;
 use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
 use linerate_load::services::{Busy, Echo};
-use linerate_load::{Connected, Connects, EchoLoad, Use};
+use linerate_load::{ConnectPlan, ConnectStats, Connects, EchoLoad};
 use linerate_net::units::parse_size;
 
 /// Minimum number of additional connections that may be closing while others are opened.
@@ -94,15 +94,15 @@ pub fn run(command: Command) -> Result<(), Error> {
 
 /// Runs the load with one connection per request.
 fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
-    let each = Use { request: args.size, most: u64::MAX };
+    let each = ConnectPlan { request: args.size, most: u64::MAX };
     // Closing connections also count.
     let opening = args.load.connections.max(CLOSING) * 2;
-    let load = shared::load::run_parts(&args.load, opening, "connections", move |plan, board, worker, workers| {
-        Connects::new(plan, board, worker, workers, each)
+    let load = shared::load::run_parts(&args.load, opening, "connections", move |plan, barrier, worker, workers| {
+        Connects::new(plan, barrier, worker, workers, each)
     })?;
     let mut requests = 0;
     let mut nanos = Histogram::new(3).expect("3 digits are valid");
-    for Connected { connections, nanos: of_one, .. } in &load.traffic {
+    for ConnectStats { connections, nanos: of_one, .. } in &load.traffic {
         requests += connections;
         nanos += of_one;
     }

@@ -132,7 +132,7 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     getrandom::fill(&mut run).map_err(net::Error::NoRandomness)?;
     let plan = FlightPlan {
         size: args.size.into(),
-        places: args.depth.into(),
+        slots: args.depth.into(),
         warm_up: args.warm_up,
         duration: args.duration,
         open: None,
@@ -180,7 +180,7 @@ impl FrameWorker for Send {
         let counts = counts.clone();
         let mut summary = summary_of(load.nic().stats());
         summary.drop_for("late or duplicate", counts.late);
-        summary.drop_for("foreign frame", load.strange());
+        summary.drop_for("foreign frame", load.foreign());
         ((counts, measured), summary)
     }
 }

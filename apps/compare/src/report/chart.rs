@@ -1,7 +1,7 @@
 //! Plots, as SVG that stands by itself in a page.
 //!
-//! It is written here and not by a plotting library, since each row has to be told by its marker, its dashes and its colour alike,
-//! and a dashed line has to stay one line.
+//! It is written here and not by a plotting library, since each row has to be told by its marker, its dashes and its
+//! colour alike, and a dashed line has to stay one line.
 
 mod dots;
 mod lines;

@@ -1,39 +1,40 @@
-//! Which core each thread has, the same for every row.
+//! Cores of a comparison's threads, the same for every row.
 
 /// The cores of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cores {
-    /// Of the server's worker.
+    /// Core of the server's worker.
     pub worker: usize,
-    /// Of the service, where it has a thread of its own.
+    /// Core of the service, if it has its own thread.
     pub service: usize,
-    /// Of the load.
+    /// Core of the load.
     pub load: usize,
-    /// The load's is another machine's.
+    /// Whether the load's core belongs to another machine.
     pub two_machines: bool,
 }
 
 impl Cores {
-    /// Out of the `usable` cores, or as `servers` and `loads` say: one core each of those; a second of the servers' is the service's.
+    /// Chooses from the `usable` cores, or takes `servers` and `loads`: one core each; a second server core is the
+    /// service's.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// A description of the invalid core.
     pub fn choose(usable: &[usize], servers: Option<&[usize]>, loads: Option<&[usize]>) -> Result<Cores, String> {
         let given = [("--server-cores", servers), ("--load-cores", loads)];
         for (option, cores) in given {
             if let Some(core) = cores.into_iter().flatten().find(|core| !usable.contains(core)) {
-                return Err(format!("{option}: core {core} may not be used: name one of {usable:?}"));
+                return Err(format!("{option}: core {core} cannot be used: name one of {usable:?}"));
             }
         }
         let load = match loads {
             Some(loads) => loads[0],
-            // The server's come from the other end.
+            // Take the last core: servers take the first.
             None => *usable
                 .iter()
                 .rev()
                 .find(|core| !servers.is_some_and(|servers| servers.contains(core)))
                 .or(usable.last())
-                .ok_or("no core may be used")?,
+                .ok_or("no core can be used")?,
         };
         let mut free = usable.iter().copied().filter(|core| *core != load);
         let (worker, service) = match servers {
@@ -47,10 +48,10 @@ impl Cores {
         Ok(Cores { worker, service, load, two_machines: false })
     }
 
-    /// The same where servers and loads have a machine each, with these usable cores.
+    /// Chooses where servers and loads have a machine each, with these usable cores.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// A description of the invalid core.
     pub fn choose_on_two(
         usable: [&[usize]; 2],
         servers: Option<&[usize]>,
@@ -58,11 +59,11 @@ impl Cores {
     ) -> Result<Cores, String> {
         for (option, cores, usable) in [("--server-cores", servers, usable[0]), ("--load-cores", loads, usable[1])] {
             if let Some(core) = cores.into_iter().flatten().find(|core| !usable.contains(core)) {
-                return Err(format!("{option}: core {core} may not be used there: name one of {usable:?}"));
+                return Err(format!("{option}: core {core} cannot be used there: name one of {usable:?}"));
             }
         }
         let first = |cores: &[usize], machine: &str| {
-            cores.first().copied().ok_or_else(|| format!("no core of the {machine}'s machine may be used"))
+            cores.first().copied().ok_or_else(|| format!("no core of the {machine}'s machine can be used"))
         };
         let of_server = servers.unwrap_or(usable[0]);
         let worker = first(of_server, "server")?;
@@ -74,12 +75,12 @@ impl Cores {
         Ok(Cores { worker, service, load, two_machines: true })
     }
 
-    /// Those of servers, as results name them.
+    /// Returns the server's cores, as in the results.
     pub fn servers(&self) -> Vec<usize> {
         if self.service == self.worker { vec![self.worker] } else { vec![self.worker, self.service] }
     }
 
-    /// Whether polling threads share a core: those of a server with a service on a thread of its own, if `split`.
+    /// Whether polling threads share a core, with the service on its own thread if `split`.
     pub fn shared(&self, split: bool) -> bool {
         let with_load = |core| !self.two_machines && core == self.load;
         with_load(self.worker) || split && (self.service == self.worker || with_load(self.service))
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_a_core_where_there_are_so_many() {
+    fn threads_have_their_own_cores_if_there_are_enough() {
         assert_eq!(chosen(&[0, 1, 2, 3], None, None), (0, 1, 3));
         assert_eq!(chosen(&[4, 5, 6], None, None), (4, 5, 6));
         assert_eq!(chosen(&[0, 1], None, None), (0, 0, 1));
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_are_named_are_taken() {
+    fn given_cores_are_used() {
         assert_eq!(chosen(&[0, 1, 2, 3], Some(&[3]), None), (3, 3, 2));
         assert_eq!(chosen(&[0, 1, 2, 3], Some(&[2, 3]), Some(&[0])), (2, 3, 0));
         assert_eq!(chosen(&[0, 1, 2, 3], None, Some(&[0])), (1, 2, 0));
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_is_seen() {
+    fn shared_cores_are_detected() {
         let two = Cores::choose(&[0, 1], None, None).unwrap();
         assert!(!two.shared(false) && two.shared(true));
         let three = Cores::choose(&[0, 1, 2], None, None).unwrap();
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn two_machines_share_no_core() {
+    fn machines_share_no_cores() {
         let cores = Cores::choose_on_two([&[0, 1], &[0, 1]], None, None).unwrap();
         assert_eq!((cores.worker, cores.service, cores.load), (0, 1, 1));
         assert!(!cores.shared(false) && !cores.shared(true));

@@ -1,4 +1,4 @@
-//! What a server has had of the processors, seen from outside.
+//! Processor usage of a server, measured from outside.
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
@@ -6,30 +6,30 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Clock ticks that proc(5) counts processor time in: Linux gives all programs 100 in a second (`USER_HZ`).
+/// Clock ticks per second in proc(5): 100 on Linux (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// Watches all threads of a process that is running.
+/// Counters of all threads of a running process.
 #[derive(Debug)]
 pub struct Observed {
     process: u32,
-    /// The cycles and instructions of each thread, where the machine counts them for us.
+    /// Cycles and instructions of each thread, if the machine counts them.
     threads: Option<Vec<[Counter; 2]>>,
 }
 
-/// What the threads had until a moment.
+/// Processor usage up to a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Used {
-    /// Processor time, in their own code and in the kernel.
+    /// Processor time in user and kernel mode.
     pub cpu: Duration,
-    /// Cycles, those in the kernel included.
+    /// Cycles in user and kernel mode.
     pub cycles: Option<u64>,
-    /// Instructions, those in the kernel included.
+    /// Instructions in user and kernel mode.
     pub instructions: Option<u64>,
 }
 
 impl Used {
-    /// What was added since `before`.
+    /// Returns the usage since `before`.
     pub fn since(self, before: Used) -> Used {
         let difference = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Used {
@@ -41,7 +41,7 @@ impl Used {
 }
 
 impl Observed {
-    /// Watches the threads that `process` has now: those of a server that is ready are all that it will have.
+    /// Creates counters for the current threads of `process`. A server that is ready has created all its threads.
     pub fn new(process: u32) -> Observed {
         let counters =
             |thread| Some([counter(Hardware::CPU_CYCLES, thread)?, counter(Hardware::INSTRUCTIONS, thread)?]);
@@ -50,7 +50,7 @@ impl Observed {
         Observed { process, threads: counted.filter(|threads| !threads.is_empty()) }
     }
 
-    /// What they have had until now.
+    /// Returns the usage so far.
     pub fn used(&mut self) -> Used {
         let mut sums = self.threads.as_ref().map(|_| [0, 0]);
         for counters in self.threads.iter_mut().flatten() {
@@ -61,7 +61,7 @@ impl Observed {
                 }
             }
         }
-        // A machine that has no counters may still open them.
+        // A machine without counters may still open them; they then read zero.
         let sums = sums.filter(|[cycles, instructions]| *cycles > 0 && *instructions > 0);
         Used {
             cpu: busy(Path::new("/proc"), self.process),
@@ -71,7 +71,7 @@ impl Observed {
     }
 }
 
-/// Counts an event of one thread, in its own code and in the kernel: half of it would say little of kernel sockets.
+/// Counts an event of one thread in user and kernel mode: kernel sockets spend much of their time in the kernel.
 fn counter(event: Hardware, thread: i32) -> Option<Counter> {
     let mut builder = Builder::new(event);
     builder.observe_pid(thread).any_cpu().include_kernel().enabled(true);
@@ -83,7 +83,7 @@ fn threads(proc: &Path, process: u32) -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// How long processors were busy with all threads of a process: to the nanosecond where the kernel tells (`schedstat`), else to the tick.
+/// Returns the processor time of all threads of a process: in nanoseconds from `schedstat`, otherwise in ticks.
 fn busy(proc: &Path, process: u32) -> Duration {
     let of = |thread: i32| {
         let read =
@@ -96,7 +96,7 @@ fn busy(proc: &Path, process: u32) -> Duration {
     threads(proc, process).into_iter().map(of).sum()
 }
 
-/// `utime` and `stime` of a line as proc(5) has it, whose second field is a name in parentheses, with whatever in it.
+/// Parses `utime` and `stime` of a proc(5) `stat` line. The second field, a name in parentheses, may contain anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_whitespace().skip(11);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_computes_is_seen_to_compute() {
+    fn computation_is_measured() {
         let mut observed = Observed::new(std::process::id());
         let before = observed.used();
         let mut number = 1_u64;
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_the_fourteenth_field_and_the_next() {
+    fn ticks_are_fields_14_and_15() {
         assert_eq!(ticks("7 (a (b) c) R 1 1 1 0 -1 4 5 0 0 0 25 17 0 0 20 0 3 0"), Some(42));
         assert_eq!(ticks("7 (a"), None);
     }
 
     #[test]
-    fn where_no_nanoseconds_are_told_ticks_are_taken() {
+    fn ticks_are_used_without_nanoseconds() {
         let tree = tempfile::tempdir().unwrap();
         for (thread, utime) in [(7, 25), (8, 5)] {
             let task = tree.path().join(format!("7/task/{thread}"));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_need_both_ends() {
+    fn differences_need_both_values() {
         let used = |cycles, millis| Used { cycles, cpu: Duration::from_millis(millis), instructions: None };
         assert_eq!(used(Some(7), 30).since(used(Some(2), 10)), used(Some(5), 20));
         assert_eq!(used(None, 30).since(used(Some(2), 40)), used(None, 0));

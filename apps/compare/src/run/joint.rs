@@ -1,4 +1,5 @@
-//! Links between two processes: how each is set up, and what both ends are told of it. What was set up goes when they do.
+//! Links between two processes: how each is set up, and what both ends are told of it. What was set up goes when they
+//! do.
 
 use super::network::{Between, Network, TUNING};
 use super::way::Way;
@@ -16,8 +17,8 @@ use std::time::Duration;
 const SERVER: &str = "10.0.0.2";
 const LOAD: &str = "10.0.0.1";
 
-/// What is set for the namespace that kernel sockets are in, of which nothing is the host's: room for connections that come at once
-/// and for bytes on the way, all ports, and no new start of a window that was idle.
+/// What is set for the namespace that kernel sockets are in, of which nothing is the host's: room for connections that
+/// come at once and for bytes on the way, all ports, and no new start of a window that was idle.
 const SYSCTLS: [&str; 8] = [
     "net.core.somaxconn=65535",
     "net.ipv4.tcp_max_syn_backlog=65535",
@@ -73,8 +74,8 @@ impl Joint {
         (Joint::Network(Box::new(Between { network: network.clone(), way: way.clone() })), tuning)
     }
 
-    /// Joins two ends by `way`, with sockets in `scratch`; `tuned` as well as it can be for kernel sockets. Returns what was done for
-    /// these.
+    /// Joins two ends by `way`, with sockets in `scratch`; `tuned` as well as it can be for kernel sockets. Returns
+    /// what was done for these.
     pub fn make(
         way: &Way,
         scratch: &Path,
@@ -221,9 +222,9 @@ impl Joint {
         !matches!(self, Joint::Loopback(None) | Joint::Rdma { .. } | Joint::Network(_))
     }
 
-    /// Whether what is below our code copies each byte that the server receives or sends once: the kernel copies to and from its own
-    /// memory; vhost and memif copy each frame, and so does AF_XDP on a veth pair, whose driver cannot do without. Of verbs it depends
-    /// on the device.
+    /// Whether what is below our code copies each byte that the server receives or sends once: the kernel copies to and
+    /// from its own memory; vhost and memif copy each frame, and so does AF_XDP on a veth pair, whose driver cannot do
+    /// without. Of verbs it depends on the device.
     pub fn copies(&self) -> bool {
         match self {
             Joint::Network(between) => between.copies(),

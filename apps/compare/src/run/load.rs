@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a load may need beside the time that it measures: opening its port and connections, and closing them; and for each million
-/// keys to be set before.
+/// What a load may need beside the time that it measures: opening its port and connections, and closing them; and for
+/// each million keys to be set before.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
 /// By how much the upper end of a bucket that is kept may be above that of the first which is in it.
@@ -242,8 +242,8 @@ fn coarse(histogram: &[(f64, u64)]) -> Vec<(f64, u64)> {
 }
 
 impl Done {
-    /// What is kept of it as a measurement of a fixed setting. Of what the server did for the warm-up, which the load does not count, it
-    /// is taken to have been as much as in the same time later.
+    /// What is kept of it as a measurement of a fixed setting. Of what the server did for the warm-up, which the load
+    /// does not count, it is taken to have been as much as in the same time later.
     pub fn round(self, transfer_ns: Option<f64>, warm_up: Duration) -> Round {
         let Done { loaded, used, .. } = self;
         let whole = if loaded.seconds > 0.0 { 1.0 + warm_up.as_secs_f64() / loaded.seconds } else { 1.0 };

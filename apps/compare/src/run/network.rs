@@ -13,7 +13,8 @@ pub const TUNING: [&str; 4] = [
     "No sysctl was set: the kernels of other machines are left as they are.",
 ];
 
-/// What a program may take longer than on this machine, to begin and to end: between two machines, and where one is emulated.
+/// What a program may take longer than on this machine, to begin and to end: between two machines, and where one is
+/// emulated.
 const SLOWER: [u32; 2] = [2, 8];
 
 /// Two machines.
@@ -128,8 +129,8 @@ impl Between {
         }
     }
 
-    /// Whether what is below our code copies each byte that the server receives or sends once, as the kernel does. A device fetches and
-    /// puts bytes where they lie, except by AF_XDP where its driver cannot: that is not known here.
+    /// Whether what is below our code copies each byte that the server receives or sends once, as the kernel does. A
+    /// device fetches and puts bytes where they lie, except by AF_XDP where its driver cannot: that is not known here.
     pub fn copies(&self) -> bool {
         self.way.is_kernel()
     }

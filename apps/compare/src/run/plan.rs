@@ -44,8 +44,8 @@ pub struct Planned {
     pub obstacle: Option<(String, String)>,
 }
 
-/// A design of verbs: its name, the arguments of both ends, those of the server and of the load alone, and whether it is one of those
-/// that the short comparison has.
+/// A design of verbs: its name, the arguments of both ends, those of the server and of the load alone, and whether it
+/// is one of those that the short comparison has.
 struct Verbs {
     name: &'static str,
     both: &'static [&'static str],
@@ -80,7 +80,8 @@ const VERBS: [Verbs; 8] = [
 const ONE_SIDED: Verbs =
     Verbs { name: "one-sided", both: &[], server: &["--export", "256m"], load: &["--one-sided"], short: true };
 
-/// All rows of what is `wanted`, in the order in which they are shown: those that are to be measured, and those that cannot be.
+/// All rows of what is `wanted`, in the order in which they are shown: those that are to be measured, and those that
+/// cannot be.
 pub fn rows(wanted: &Wanted, cores: &Cores, obstacles: &Obstacles) -> Vec<Planned> {
     let mut rows: Vec<Planned> = Vec::new();
     for app in &wanted.apps {
@@ -188,8 +189,9 @@ impl Planned {
         !matches!(self.design, Design::Raw | Design::Datagrams)
     }
 
-    /// The row of `all` whose server is the least that the load of this one could have: for the same application, over the same link,
-    /// and the load is the same or, with the engine of its own, speaks the same protocol. `None` if this is that row.
+    /// The row of `all` whose server is the least that the load of this one could have: for the same application, over
+    /// the same link, and the load is the same or, with the engine of its own, speaks the same protocol. `None` if this
+    /// is that row.
     pub fn least<'a>(&self, all: &'a [Planned]) -> Option<&'a Planned> {
         let least = match self.design {
             Design::Native | Design::Smoltcp => Design::Native,

@@ -134,7 +134,8 @@ impl Comparison {
         }
     }
 
-    /// Measures what the load of a row reaches against the least server that speaks its protocol, and keeps the best of some times.
+    /// Measures what the load of a row reaches against the least server that speaks its protocol, and keeps the best of
+    /// some times.
     pub(super) fn ceiling(&mut self, row: usize) -> Result<(), Error> {
         let planned = self.rows[row].clone();
         let Some(least) = planned.least(&self.rows).cloned() else { return Ok(()) };
@@ -183,8 +184,8 @@ impl Comparison {
     }
 }
 
-/// A ceiling as far as it can be believed of a row with this `rate`: what a load has reached there it can reach; and one that is far below
-/// that was disturbed, and says nothing.
+/// A ceiling as far as it can be believed of a row with this `rate`: what a load has reached there it can reach; and
+/// one that is far below that was disturbed, and says nothing.
 fn believed(ceiling: f64, rate: f64) -> Option<f64> {
     (ceiling >= DISTURBED * rate).then_some(ceiling.max(rate))
 }

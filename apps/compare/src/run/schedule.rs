@@ -1,4 +1,5 @@
-//! What is done in which order, and how long it takes: a comparison says before it begins when it will be over, and keeps to it.
+//! What is done in which order, and how long it takes: a comparison says before it begins when it will be over, and
+//! keeps to it.
 
 use super::plan::Planned;
 use super::sweep;
@@ -17,7 +18,8 @@ const PLANNED: f64 = 0.93;
 /// What is done at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Each fixed setting once; by a server of its own each, which then tells what it did for that one alone, if `apart`.
+    /// Each fixed setting once; by a server of its own each, which then tells what it did for that one alone, if
+    /// `apart`.
     Round {
         /// Which, from 0 on.
         round: u32,
@@ -198,7 +200,8 @@ fn times(asked: Asked<'_>, round: f64) -> Times {
     Times { rounds: asked.rounds, round, sweep, warm_up, ceilings }
 }
 
-/// The seconds of a round with which all is done in `limit`: what is spent grows with them evenly, as long as no bound is met.
+/// The seconds of a round with which all is done in `limit`: what is spent grows with them evenly, as long as no bound
+/// is met.
 fn round_that_fits(rows: &[Planned], asked: Asked<'_>, sweeps: &[Swept], limit: f64) -> f64 {
     let total = |round| steps(rows, asked, times(asked, round), sweeps).iter().map(|step| step.takes).sum::<Duration>();
     let (one, two) = (total(0.5).as_secs_f64(), total(1.0).as_secs_f64());

@@ -29,8 +29,8 @@ const PER_PORT: f64 = 50_000.0;
 /// Bytes of payload that go into one frame over every link that has frames.
 const ONE_FRAME: f64 = 1024.0;
 
-/// Parts of the rate that a closed loop reaches, at which an open loop begins; and how often the interval in which saturation begins
-/// is halved.
+/// Parts of the rate that a closed loop reaches, at which an open loop begins; and how often the interval in which
+/// saturation begins is halved.
 const PARTS: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 1.1];
 const PARTS_SHORT: [f64; 4] = [0.3, 0.6, 0.9, 1.2];
 const HALVINGS: u32 = 3;
@@ -91,17 +91,17 @@ pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
     }
 }
 
-/// Whether a server did not keep up with `asked` requests a second for so many `seconds`, of which so many were answered and so many
-/// `unanswered`. Arrivals are random: what three standard deviations explain does not count.
+/// Whether a server did not keep up with `asked` requests a second for so many `seconds`, of which so many were
+/// answered and so many `unanswered`. Arrivals are random: what three standard deviations explain does not count.
 pub fn is_saturated(asked: f64, seconds: f64, answered: u64, unanswered: u64) -> bool {
     let due = asked * seconds;
     let chance = 3.0 * due.sqrt();
     (answered as f64) < KEPT_UP * due - chance || unanswered as f64 > (1.0 - KEPT_UP) * due + chance
 }
 
-/// Asks for more and more of `peak`, the rate that a closed loop reaches, until the server does not keep up, and then for what lies
-/// between the last two, so that the rate is known at which it begins. Returns what was measured by rate, and why it ended before its
-/// time, if it did.
+/// Asks for more and more of `peak`, the rate that a closed loop reaches, until the server does not keep up, and then
+/// for what lies between the last two, so that the rate is known at which it begins. Returns what was measured by rate,
+/// and why it ended before its time, if it did.
 pub fn offered_rate(
     peak: f64,
     quick: bool,

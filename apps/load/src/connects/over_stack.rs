@@ -1,4 +1,4 @@
-//! Connections of a load over the stack, on a link in memory and a virtual clock.
+//! Connection load over the TCP/IP stack, on a memory link with a virtual clock.
 
 use super::*;
 use crate::services::Echo;
@@ -13,17 +13,18 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Native = NativeEngine<<MemoryNic as linerate_bypass::Nic>::Packet>;
 
-/// Load of a server that has one address and one port.
+/// A load and a server with one address and one port.
 struct Bench<E: Engine<MemoryNic>> {
     load: Worker<MemoryNic, Connects>,
     server: Worker<MemoryNic, Echo, E>,
-    board: Arc<Board>,
+    barrier: Arc<Barrier>,
     now: Instant,
 }
 
 impl<E: Engine<MemoryNic>> Bench<E> {
-    /// Load with `places` connections at a time, for `duration`, by the first of `workers` workers, which share the ports.
-    fn new(places: usize, duration: Duration, workers: usize) -> Self {
+    /// Creates a load with `slots` concurrent connections for `duration`, as worker 0 of `workers`, which share the
+    /// local ports.
+    fn new(slots: usize, duration: Duration, workers: usize) -> Self {
         let now = Instant::ZERO + SECOND;
         let [ours, theirs] = [1, 2].map(|host: u8| Config {
             addresses: vec![format!("10.0.0.{host}/24").parse().unwrap()],
@@ -34,19 +35,20 @@ impl<E: Engine<MemoryNic>> Bench<E> {
             ..Config::default()
         });
         let (near, far) = Link::pair(LinkConfig::default());
-        let board = Arc::new(Board::new(1, places));
-        board.begin();
-        let plan = Plan { duration, ..a_second(places) };
-        let service = Connects::new(&plan, board.clone(), 0, 1, Use { request: 64, most: u64::MAX });
+        let barrier = Arc::new(Barrier::new(1, slots));
+        barrier.begin();
+        let plan = Plan { duration, ..a_second(slots) };
+        let service = Connects::new(&plan, barrier.clone(), 0, 1, ConnectPlan { request: 64, most: u64::MAX });
         let load = Worker::new(&ours, Mailboxes::for_workers(workers).remove(0), near, |_| service, now);
         let server = Worker::new(&theirs, Mailboxes::for_workers(1).remove(0), far, |_| Echo, now);
-        Bench { load, server, board, now }
+        Bench { load, server, barrier, now }
     }
 
-    /// Turns of both hosts until the load is over, between which `step` passes, or a millisecond while the load waits for a port.
-    fn run(&mut self, step: Duration) -> &Outcome<Connected> {
+    /// Runs both hosts until the load ends. Time advances by `step` per turn, or by a millisecond while the load waits
+    /// for a port.
+    fn run(&mut self, step: Duration) -> &Outcome<ConnectStats> {
         let begun = self.now;
-        while !self.board.all_done() {
+        while !self.barrier.all_done() {
             assert!(self.now.since(begun) < 120 * SECOND, "the load does not end");
             self.load.turn(self.now);
             self.server.turn(self.now);
@@ -68,15 +70,15 @@ fn ports_are_reused_at_nearly_a_million_connections_a_second() {
 
 #[test]
 fn load_of_a_server_without_timestamps_waits_for_the_end_of_time_wait() {
-    // The first of 64 workers has a thousand ports.
+    // Worker 0 of 64 has a thousand ports.
     let mut bench = Bench::<SmoltcpEngine>::new(16, 70 * SECOND, 64);
     let Outcome { traffic, errors, measured, .. } = bench.run(Duration::from_micros(16));
     let connections = traffic.connections as f64 / (PORTS / 64) as f64;
     assert_eq!((*errors, *measured), (Errors::default(), 70 * SECOND));
-    assert!((1.8..2.2).contains(&connections), "each port is used twice in the time, and not {connections} times");
+    assert!((1.8..2.2).contains(&connections), "each port should be used twice, was used {connections} times");
     let waited = traffic.port_waits.time;
     assert!(waited > 60 * SECOND && waited < 70 * SECOND, "{waited:?}");
-    // An attempt every 64 ms.
+    // One attempt per 64 ms.
     let failed = bench.load.summary().failed;
     assert!((900..1200).contains(&failed), "{failed} attempts");
 }

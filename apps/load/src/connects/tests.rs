@@ -1,38 +1,38 @@
-//! Connections of a load over a transport that the test plays.
+//! Connection load over a fake transport.
 
 use super::*;
-use crate::testing::{Fake, a_second};
+use crate::testing::{FakeTransport, a_second};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Connects, Arc<Board>) {
+fn connects(connections: usize, request: usize, most: u64) -> (FakeTransport<ConnState>, Connects, Arc<Barrier>) {
     let plan = Plan { warm_up: SECOND, ..a_second(connections) };
-    let board = Arc::new(Board::new(1, connections));
-    let mut service = Connects::new(&plan, board.clone(), 0, 1, Use { request, most });
-    let mut net = Fake::new(100);
+    let barrier = Arc::new(Barrier::new(1, connections));
+    let mut service = Connects::new(&plan, barrier.clone(), 0, 1, ConnectPlan { request, most });
+    let mut net = FakeTransport::new(100);
     service.start(&mut net);
-    (net, service, board)
+    (net, service, barrier)
 }
 
-/// Time passes, and the worker has a turn.
-fn pass(net: &mut Fake<Used>, service: &mut Connects, time: Duration) {
+/// Advances time and runs a turn.
+fn pass(net: &mut FakeTransport<ConnState>, service: &mut Connects, time: Duration) {
     net.now += time;
     service.poll(net);
 }
 
-fn echo(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
+fn echo(net: &mut FakeTransport<ConnState>, service: &mut Connects, conn: ConnId) {
     let bytes = net.drain(service, conn);
     net.arrive(service, conn, &bytes);
 }
 
-fn gone(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
+fn gone(net: &mut FakeTransport<ConnState>, service: &mut Connects, conn: ConnId) {
     net.end(service, conn);
     net.gone(service, conn, CloseReason::Finished);
 }
 
 #[test]
-fn each_connection_has_one_request_and_is_closed_before_the_next_is_opened() {
-    let (mut net, mut service, board) = connects(1, 64, u64::MAX);
+fn each_connection_carries_one_request_and_closes_before_the_next() {
+    let (mut net, mut service, barrier) = connects(1, 64, u64::MAX);
     let mut before = Vec::new();
     for _ in 0..3 {
         assert_eq!(net.connects.len(), 1);
@@ -44,12 +44,12 @@ fn each_connection_has_one_request_and_is_closed_before_the_next_is_opened() {
         assert!(net.is_closed(conn) && net.connects.is_empty());
         gone(&mut net, &mut service, conn);
     }
-    assert!(board.all_decided() && board.opened() == 1 && !board.all_done());
+    assert!(barrier.all_decided() && barrier.opened() == 1 && !barrier.all_done());
     assert!(service.connected().is_ok());
 }
 
 #[test]
-fn there_are_as_many_at_a_time_as_the_plan_has_connections() {
+fn plan_limits_concurrent_connections() {
     let (mut net, mut service, _) = connects(1000, 10, u64::MAX);
     assert_eq!(net.connects.len(), OPENING_AT_ONCE);
     for _ in 0..1000 {
@@ -63,8 +63,8 @@ fn there_are_as_many_at_a_time_as_the_plan_has_connections() {
 }
 
 #[test]
-fn what_is_answered_while_measuring_counts_from_when_its_connection_was_asked_for() {
-    let (mut net, mut service, board) = connects(1, 10, u64::MAX);
+fn time_starts_with_the_connection_request() {
+    let (mut net, mut service, barrier) = connects(1, 10, u64::MAX);
     let mut go_on = |service: &mut Connects, took: Duration| {
         pass(&mut net, service, took / 4);
         let conn = net.establish(service);
@@ -74,8 +74,8 @@ fn what_is_answered_while_measuring_counts_from_when_its_connection_was_asked_fo
         gone(&mut net, service, conn);
     };
     go_on(&mut service, SECOND);
-    board.begin();
-    // The first tick begins to warm up.
+    barrier.begin();
+    // Warming up begins at the first tick.
     for _ in 0..5 {
         go_on(&mut service, SECOND / 5);
     }
@@ -83,50 +83,50 @@ fn what_is_answered_while_measuring_counts_from_when_its_connection_was_asked_fo
     for _ in 0..5 {
         go_on(&mut service, SECOND / 5);
     }
-    assert!(!board.all_done());
+    assert!(!barrier.all_done());
     go_on(&mut service, SECOND / 5);
-    assert!(board.all_done());
+    assert!(barrier.all_done());
     let outcome = service.into_outcome();
-    let Connected { connections, nanos, port_waits } = outcome.traffic;
+    let ConnectStats { connections, nanos, port_waits } = outcome.traffic;
     assert_eq!(port_waits, PortWaits::default());
     assert_eq!((outcome.measured, outcome.errors, connections), (SECOND, Errors::default(), 5));
     assert!(nanos.equivalent(nanos.max(), 100_000_000), "{}", nanos.max());
 }
 
 #[test]
-fn so_many_connections_without_a_request_are_opened_and_timed() {
-    let (mut net, mut service, board) = connects(1, 0, 2);
+fn connections_without_request_are_opened_and_timed() {
+    let (mut net, mut service, barrier) = connects(1, 0, 2);
     service.plan.warm_up = Duration::ZERO;
-    board.begin();
+    barrier.begin();
     service.poll(&mut net);
     for _ in 0..2 {
-        assert!(!board.all_done());
+        assert!(!barrier.all_done());
         net.now += SECOND / 4;
         let conn = net.establish(&mut service);
         assert!(net.is_closed(conn) && net.connects.is_empty());
         net.gone(&mut service, conn, CloseReason::Finished);
     }
-    assert!(board.all_done() && net.connects.is_empty());
+    assert!(barrier.all_done() && net.connects.is_empty());
     assert_eq!(service.connected().unwrap().nanos.len(), 2);
 }
 
 #[test]
-fn one_that_cannot_be_made_is_not_tried_again() {
-    let (mut net, mut service, board) = connects(2, 10, u64::MAX);
+fn failed_connection_is_not_retried() {
+    let (mut net, mut service, barrier) = connects(2, 10, u64::MAX);
     net.refuse(&mut service, ConnectError::Refused);
     net.establish(&mut service);
-    assert!(board.all_decided() && net.connects.is_empty() && !board.all_done());
+    assert!(barrier.all_decided() && net.connects.is_empty() && !barrier.all_done());
     let conn = net.alive()[0];
     echo(&mut net, &mut service, conn);
     gone(&mut net, &mut service, conn);
     net.refuse(&mut service, ConnectError::TimedOut);
-    assert!(board.all_done());
+    assert!(barrier.all_done());
     assert_eq!(service.connected().err(), Some(Some(ConnectError::TimedOut)));
     assert_eq!(service.into_outcome().errors, Errors { refused: 1, unopened: 1, ..Errors::default() });
 }
 
 #[test]
-fn one_that_is_lost_or_brings_other_bytes_is_an_error_and_followed_by_another() {
+fn lost_or_corrupt_connection_is_an_error_and_replaced() {
     let (mut net, mut service, _) = connects(1, 10, u64::MAX);
     let conn = net.establish(&mut service);
     net.gone(&mut service, conn, CloseReason::Reset);
@@ -148,21 +148,21 @@ fn one_that_is_lost_or_brings_other_bytes_is_an_error_and_followed_by_another() 
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Load of one connection at a time that measures, and whose connection has found no port.
-fn without_port() -> (Fake<Used>, Connects, Arc<Board>) {
-    let (mut net, mut service, board) = connects(1, 10, u64::MAX);
+/// A measuring load with one concurrent connection, which found no local port.
+fn without_port() -> (FakeTransport<ConnState>, Connects, Arc<Barrier>) {
+    let (mut net, mut service, barrier) = connects(1, 10, u64::MAX);
     service.plan.warm_up = Duration::ZERO;
     let conn = net.establish(&mut service);
     echo(&mut net, &mut service, conn);
-    board.begin();
+    barrier.begin();
     service.poll(&mut net);
     gone(&mut net, &mut service, conn);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
-    (net, service, board)
+    (net, service, barrier)
 }
 
 #[test]
-fn connection_without_a_port_is_attempted_again_at_growing_intervals() {
+fn connection_without_port_is_retried_at_growing_intervals() {
     let (mut net, mut service, _) = without_port();
     let (begun, mut attempts) = (net.now, Vec::new());
     while net.now < begun + SECOND / 2 {
@@ -177,8 +177,8 @@ fn connection_without_a_port_is_attempted_again_at_growing_intervals() {
 }
 
 #[test]
-fn wait_for_a_port_counts_in_the_connection_s_time_and_in_the_report() {
-    let (mut net, mut service, board) = without_port();
+fn port_wait_counts_in_the_connections_time_and_in_the_report() {
+    let (mut net, mut service, barrier) = without_port();
     let mut waited = Duration::ZERO;
     while net.connects.is_empty() || waited < SECOND / 5 {
         if !net.connects.is_empty() {
@@ -196,7 +196,7 @@ fn wait_for_a_port_counts_in_the_connection_s_time_and_in_the_report() {
     pass(&mut net, &mut service, SECOND);
     echo(&mut net, &mut service, conn);
     gone(&mut net, &mut service, conn);
-    assert!(board.all_done());
+    assert!(barrier.all_done());
     let Outcome { traffic, errors, measured, .. } = service.into_outcome();
     assert_eq!((errors, measured, traffic.connections), (Errors::default(), SECOND, 1));
     assert!(traffic.nanos.equivalent(traffic.nanos.max(), waited.as_nanos() as u64), "{}", traffic.nanos.max());
@@ -205,23 +205,23 @@ fn wait_for_a_port_counts_in_the_connection_s_time_and_in_the_report() {
 }
 
 #[test]
-fn load_that_waits_for_ports_ends_when_its_time_is_over() {
-    let (mut net, mut service, board) = without_port();
+fn load_waiting_for_ports_ends_at_its_duration() {
+    let (mut net, mut service, barrier) = without_port();
     for _ in 0..999 {
         pass(&mut net, &mut service, MILLISECOND);
         if !net.connects.is_empty() {
             net.refuse(&mut service, ConnectError::NoLocalAddress);
         }
     }
-    assert!(!board.all_done());
+    assert!(!barrier.all_done());
     pass(&mut net, &mut service, MILLISECOND);
-    assert!(board.all_done());
+    assert!(barrier.all_done());
     let Outcome { traffic, errors, measured, .. } = service.into_outcome();
     assert_eq!((errors, measured, traffic.port_waits.time), (Errors::default(), SECOND, SECOND));
 }
 
 #[test]
-fn only_one_connection_is_attempted_while_others_wait() {
+fn one_connection_is_attempted_while_others_wait() {
     let (mut net, mut service, _) = connects(300, 10, u64::MAX);
     for _ in 0..OPENING_AT_ONCE {
         net.refuse(&mut service, ConnectError::NoLocalAddress);
@@ -237,12 +237,12 @@ fn only_one_connection_is_attempted_while_others_wait() {
 }
 
 #[test]
-fn connection_that_finds_no_port_for_longer_than_time_wait_lasts_is_an_error() {
-    let (mut net, mut service, board) = connects(2, 10, u64::MAX);
+fn port_wait_beyond_time_wait_is_an_error() {
+    let (mut net, mut service, barrier) = connects(2, 10, u64::MAX);
     let begun = net.now;
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
-    while !board.all_decided() {
+    while !barrier.all_decided() {
         assert!(net.now.since(begun) < 90 * SECOND, "the wait has no end");
         pass(&mut net, &mut service, MILLISECOND);
         if !net.connects.is_empty() {
@@ -251,17 +251,17 @@ fn connection_that_finds_no_port_for_longer_than_time_wait_lasts_is_an_error() {
     }
     let waited = net.now.since(begun);
     assert!(waited > 60 * SECOND && waited < 90 * SECOND, "{waited:?}");
-    assert!(board.all_done());
+    assert!(barrier.all_done());
     assert_eq!(service.connected().err(), Some(Some(ConnectError::NoLocalAddress)));
     assert_eq!(service.into_outcome().errors, Errors { unopened: 2, ..Errors::default() });
 }
 
 #[test]
-fn connection_that_waited_in_vain_until_the_end_has_the_lack_of_ports_as_its_reason() {
-    let (mut net, mut service, board) = connects(1, 10, u64::MAX);
+fn unsuccessful_port_wait_is_the_reason_of_failure() {
+    let (mut net, mut service, barrier) = connects(1, 10, u64::MAX);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
-    board.stop();
+    barrier.stop();
     pass(&mut net, &mut service, MILLISECOND);
-    assert!(board.all_done());
+    assert!(barrier.all_done());
     assert_eq!(service.into_outcome().last_failure, Some(ConnectError::NoLocalAddress));
 }

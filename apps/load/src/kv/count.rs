@@ -1,4 +1,5 @@
-//! Requests that the server has no part in: each adds 1 to a counter of its, by an atomic operation of the RDMA device.
+//! Load of counters without the server's participation: each request increments a counter by an atomic operation of the
+//! RDMA device.
 
 use super::super::{Corrupt, Traffic, histogram_of_nanos};
 use super::keys::{Scatter, key};
@@ -10,49 +11,50 @@ use linerate_bypass::{ConnId, OneSidedOp, OneSidedResult, RemoteAddr, Transport}
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-/// Of so many requests one compares and swaps; the others add.
+/// One in this many requests is a COMPARE_AND_SWAP; the others are FETCH_AND_ADDs.
 pub const SWAP_EVERY: u64 = 16;
-/// How often one compares and swaps before it adds after all: a counter that is changed all the time may never be what was expected.
+/// COMPARE_AND_SWAP attempts before falling back to FETCH_AND_ADD: the expected value of a busy counter may never
+/// match.
 const TRIES: u32 = 8;
 
-/// What is to be counted with.
+/// Parameters of a counter load.
 #[derive(Debug)]
 pub struct CountPlan {
-    /// Where each counter is.
-    pub places: Vec<RemoteAddr>,
-    /// Requests on the way on each connection.
+    /// Address of each counter.
+    pub addrs: Vec<RemoteAddr>,
+    /// Outstanding requests on each connection.
     pub depth: usize,
-    /// The k-th most popular counter is counted with in proportion to k to the minus this.
+    /// Zipf exponent of the counters' popularity.
     pub zipf: f64,
 }
 
-/// Operations, at whatever time.
+/// Numbers of operations in all phases.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
-    /// Operations that added.
+pub struct CountStats {
+    /// FETCH_AND_ADDs.
     pub adds: u64,
-    /// Swaps that found what they expected.
+    /// COMPARE_AND_SWAPs that found the expected value.
     pub swaps: u64,
-    /// Swaps that did not, after which there was another operation.
+    /// COMPARE_AND_SWAPs that did not, each followed by another operation.
     pub misses: u64,
-    /// Operations that were on their way when their connection was lost: they may have been done or not.
+    /// Operations outstanding when their connection was lost, which may or may not have been executed.
     pub unknown: u64,
 }
 
-impl Counted {
-    /// By how much the counters grew by operations that were answered.
+impl CountStats {
+    /// Returns the growth of the counters by completed operations.
     pub fn added(&self) -> u64 {
         self.adds + self.swaps
     }
 
-    /// Whether counters that grew by `grew` are what these operations made of them, if nobody else counted.
+    /// Whether these operations explain a growth by `grew`, without increments by others.
     pub fn explains(&self, grew: u64) -> bool {
         grew.checked_sub(self.added()).is_some_and(|more| more <= self.unknown)
     }
 }
 
-impl AddAssign for Counted {
-    fn add_assign(&mut self, other: Counted) {
+impl AddAssign for CountStats {
+    fn add_assign(&mut self, other: CountStats) {
         self.adds += other.adds;
         self.swaps += other.swaps;
         self.misses += other.misses;
@@ -60,33 +62,33 @@ impl AddAssign for Counted {
     }
 }
 
-/// A request on its way.
+/// An outstanding request.
 #[derive(Debug, Clone, Copy)]
-struct Lane {
+struct PendingOp {
     at: Instant,
     counter: usize,
-    /// What is expected of the counter, if it is to be swapped.
+    /// Expected value of a COMPARE_AND_SWAP.
     expect: Option<u64>,
     tries: u32,
 }
 
-/// A connection of a [`CountLoad`].
+/// Connection of a [`CountLoad`].
 #[derive(Debug, Default)]
-pub struct Lanes {
-    lanes: Vec<Option<Lane>>,
+pub struct PendingOps {
+    ops: Vec<Option<PendingOp>>,
     free: Vec<usize>,
 }
 
-impl Lanes {
+impl PendingOps {
     fn len(&self) -> usize {
-        self.lanes.len() - self.free.len()
+        self.ops.len() - self.free.len()
     }
 }
 
-/// One worker's part of a load that counts: a closed loop.
+/// One worker's part of a closed-loop load of counters.
 ///
-/// Every sixteenth request of a worker reads nothing before, but expects the counter to be what the last operation of this worker left
-/// there, and swaps that with one more; if it was another number, it expects that, and tries again.
+/// Every sixteenth request of a worker is a COMPARE_AND_SWAP, without a READ before it: it expects the value that the
+/// worker's last operation left and increments it. If the value differs, the next attempt expects the value found.
 #[derive(Debug)]
 pub struct CountLoad {
     plan: Arc<CountPlan>,
@@ -94,52 +96,52 @@ pub struct CountLoad {
     scatter: Scatter,
     rng: Rng,
     begun: u64,
-    /// What each counter was when an operation was last answered.
+    /// Value of each counter after the last completed operation.
     last: Vec<u64>,
-    counted: Counted,
+    counted: CountStats,
     requests: u64,
     nanos: Histogram<u64>,
 }
 
 impl CountLoad {
-    /// A part of the load of `plan`.
+    /// Creates a worker's part of the load of `plan`.
     ///
     /// # Panics
-    /// If there is no counter.
+    /// If there are no counters.
     pub fn new(plan: Arc<CountPlan>) -> Self {
-        let counters = plan.places.len() as u64;
+        let counters = plan.addrs.len() as u64;
         CountLoad {
             zipf: Zipf::new(counters, plan.zipf),
             scatter: Scatter::new(counters),
             rng: Rng::new(),
             begun: 0,
-            last: vec![0; plan.places.len()],
-            counted: Counted::default(),
+            last: vec![0; plan.addrs.len()],
+            counted: CountStats::default(),
             requests: 0,
             nanos: histogram_of_nanos(),
             plan,
         }
     }
 
-    /// Requests that were done while measuring.
+    /// Returns the requests completed while measuring.
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// How long each took, with all of its tries, in nanoseconds.
+    /// Returns their times in nanoseconds, including all attempts.
     pub fn nanos(&self) -> &Histogram<u64> {
         &self.nanos
     }
 
-    /// All operations.
-    pub fn counted(&self) -> Counted {
+    /// Returns the numbers of operations.
+    pub fn counted(&self) -> CountStats {
         self.counted
     }
 
-    /// Does what `lane` is to do next.
-    fn go_on(&self, net: &mut impl Transport, conn: ConnId, lane: &Lane, token: usize) -> bool {
-        let RemoteAddr { address, key } = self.plan.places[lane.counter];
-        let operation = match lane.expect {
+    /// Posts the next operation of `op`.
+    fn go_on(&self, net: &mut impl Transport, conn: ConnId, op: &PendingOp, token: usize) -> bool {
+        let RemoteAddr { address, key } = self.plan.addrs[op.counter];
+        let operation = match op.expect {
             None => OneSidedOp::FetchAdd { address, key, add: 1 },
             Some(expect) => OneSidedOp::CompareSwap { address, key, expect, swap: expect.wrapping_add(1) },
         };
@@ -147,39 +149,39 @@ impl CountLoad {
     }
 }
 
-/// What the counter of this number is called.
+/// Returns the name of counter `number`.
 pub fn name(number: u64) -> [u8; super::keys::KEY] {
     key(number)
 }
 
 impl Traffic for CountLoad {
-    type Stream = Lanes;
+    type Stream = PendingOps;
 
-    fn stream(&self, _: usize) -> Lanes {
-        Lanes::default()
+    fn stream(&self, _: usize) -> PendingOps {
+        PendingOps::default()
     }
 
-    fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Lanes) {
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut PendingOps) {
         while stream.len() < self.plan.depth {
             let counter = self.scatter.of(self.zipf.draw(&mut self.rng)) as usize;
             let is_swap = self.begun % SWAP_EVERY == SWAP_EVERY - 1;
-            let lane = Lane { at: net.now(), counter, expect: is_swap.then(|| self.last[counter]), tries: 0 };
+            let op = PendingOp { at: net.now(), counter, expect: is_swap.then(|| self.last[counter]), tries: 0 };
             let token = stream.free.pop().unwrap_or_else(|| {
-                stream.lanes.push(None);
-                stream.lanes.len() - 1
+                stream.ops.push(None);
+                stream.ops.len() - 1
             });
-            if !self.go_on(net, conn, &lane, token) {
-                // When another is done, there is room.
+            if !self.go_on(net, conn, &op, token) {
+                // The completion of another operation makes room.
                 stream.free.push(token);
                 return;
             }
             self.begun += 1;
-            stream.lanes[token] = Some(lane);
+            stream.ops[token] = Some(op);
         }
     }
 
-    fn receive(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut Lanes, _: bool) -> Result<(), Corrupt> {
-        // Nothing was asked for.
+    fn receive(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut PendingOps, _: bool) -> Result<(), Corrupt> {
+        // This load sends no messages, so it expects none.
         if net.received(conn) > 0 { Err(Corrupt) } else { Ok(()) }
     }
 
@@ -187,41 +189,41 @@ impl Traffic for CountLoad {
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
-        stream: &mut Lanes,
+        stream: &mut PendingOps,
         (token, done): (u64, OneSidedResult),
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let token = token as usize;
         let OneSidedResult::Previous(was) = done else { return Err(Corrupt) };
-        let Some(mut lane) = stream.lanes.get_mut(token).and_then(Option::take) else { return Err(Corrupt) };
-        if lane.expect.is_some_and(|expect| expect != was) {
+        let Some(mut op) = stream.ops.get_mut(token).and_then(Option::take) else { return Err(Corrupt) };
+        if op.expect.is_some_and(|expect| expect != was) {
             self.counted.misses += 1;
-            self.last[lane.counter] = was;
-            lane.tries += 1;
-            lane.expect = Some(was).filter(|_| lane.tries < TRIES);
-            if self.go_on(net, conn, &lane, token) {
-                stream.lanes[token] = Some(lane);
+            self.last[op.counter] = was;
+            op.tries += 1;
+            op.expect = Some(was).filter(|_| op.tries < TRIES);
+            if self.go_on(net, conn, &op, token) {
+                stream.ops[token] = Some(op);
             } else {
-                // It is given up, and has changed nothing.
+                // Give up the request, which has changed nothing.
                 stream.free.push(token);
             }
             return Ok(());
         }
-        *(if lane.expect.is_some() { &mut self.counted.swaps } else { &mut self.counted.adds }) += 1;
-        self.last[lane.counter] = was.wrapping_add(1);
+        *(if op.expect.is_some() { &mut self.counted.swaps } else { &mut self.counted.adds }) += 1;
+        self.last[op.counter] = was.wrapping_add(1);
         stream.free.push(token);
         if measuring {
             self.requests += 1;
-            self.nanos.saturating_record(net.now().as_nanos().saturating_sub(lane.at.as_nanos()));
+            self.nanos.saturating_record(net.now().as_nanos().saturating_sub(op.at.as_nanos()));
         }
         Ok(())
     }
 
-    fn is_idle(&self, stream: &Lanes) -> bool {
+    fn is_idle(&self, stream: &PendingOps) -> bool {
         stream.len() == 0
     }
 
-    fn lost(&mut self, stream: Lanes) {
+    fn lost(&mut self, stream: PendingOps) {
         self.counted.unknown += stream.len() as u64;
     }
 

@@ -1,11 +1,11 @@
-//! Keys: `key:` and twelve hexadecimal digits of a number; and which number has which rank.
+//! Keys: `key:` and a number in twelve hexadecimal digits; and the permutation from popularity ranks to numbers.
 
-/// Bytes of a key.
+/// Key length in bytes.
 pub const KEY: usize = 16;
-/// There may be as many keys as twelve hexadecimal digits tell apart.
+/// Number of keys that twelve hexadecimal digits can name.
 pub const MOST: u64 = 1 << 48;
 
-/// The key of `number`, which is below [`MOST`].
+/// Returns the key of `number`, which is below [`MOST`].
 #[inline]
 pub fn key(number: u64) -> [u8; KEY] {
     debug_assert!(number < MOST);
@@ -17,7 +17,7 @@ pub fn key(number: u64) -> [u8; KEY] {
     key
 }
 
-/// `n` in eight hexadecimal digits, all of them at once: half a byte into each of eight bytes, and those into digits.
+/// Returns `n` in eight hexadecimal digits. Spreads the nibbles over eight bytes and converts them together.
 #[inline]
 fn hex(n: u32) -> [u8; 8] {
     let mut x = u64::from(n);
@@ -28,12 +28,12 @@ fn hex(n: u32) -> [u8; 8] {
     (x + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
 }
 
-/// A fixed permutation of the numbers below some number: scatters the popular keys over all of them, the same ones in
-/// every run and on every machine.
+/// Fixed permutation of the numbers below a limit. It scatters the popular keys over all keys, identically in every run
+/// and on every machine.
 ///
-/// Multiplications and shifts, each of which permutes the numbers of so many bits (as in SplitMix64); what comes out
-/// too large goes through them again, as often as it must (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-/// 2002), which is less than once on average.
+/// Additions, multiplications and shifts as in SplitMix64 permute the numbers of as many bits as the limit has. A
+/// result beyond the limit is permuted again until it is below (cycle walking; Black and Rogaway, "Ciphers with
+/// Arbitrary Finite Domains", 2002), which takes less than one extra step on average.
 #[derive(Debug, Clone, Copy)]
 pub struct Scatter {
     below: u64,
@@ -42,14 +42,14 @@ pub struct Scatter {
 }
 
 impl Scatter {
-    /// Of the numbers below `below`, which is at least 1 and at most [`MOST`].
+    /// Creates a permutation of the numbers below `below`, which is at least 1 and at most [`MOST`].
     pub fn new(below: u64) -> Self {
         assert!((1..=MOST).contains(&below));
         let bits = u64::BITS - (below - 1).leading_zeros();
         Scatter { below, mask: (1 << bits) - 1, shift: bits.div_ceil(2).max(1) }
     }
 
-    /// Where `number`, which is below what there are, goes.
+    /// Returns the image of `number`, which is below the limit.
     #[inline]
     pub fn of(&self, number: u64) -> u64 {
         let mut x = number;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_comes_out_once() {
+    fn scatter_is_a_permutation() {
         for below in [1, 2, 3, 5, 8, 1000, 1024, 1025, 65_537] {
             let scatter = Scatter::new(below);
             let mut out: Vec<u64> = (0..below).map(|number| scatter.of(number)).collect();
@@ -92,12 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_go_far_apart() {
+    fn scatter_separates_neighbours() {
         let below = 1_000_000;
         let scatter = Scatter::new(below);
         let mut out: Vec<u64> = (0..100).map(|number| scatter.of(number)).collect();
         out.sort_unstable();
-        // As if by chance: all sixteenths have some of a hundred, and none has very many.
+        // As in a random distribution: of a hundred numbers every sixteenth of the range has some, and none has very
+        // many.
         for part in 0..16 {
             let there = out.iter().filter(|number| **number * 16 / below == part).count();
             assert!((1..20).contains(&there), "{part}: {there} of {out:?}");

@@ -1,8 +1,8 @@
-//! GETs that the server has no part in: values that this end reads by itself, out of what the server exports.
+//! One-sided GETs: values that this end READs from the memory that the server exports.
 
-use super::ask::Ask;
-use super::numbers::{self, Nonsense, Said};
-use super::reply::{Known, Wrong, check};
+use super::numbers::{self, Malformed, NumbersReply};
+use super::query::Query;
+use super::reply::{Expected, Wrong, check};
 use super::request::Request;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, OneSidedError, OneSidedOp, RemoteAddr, Transport};
@@ -15,34 +15,34 @@ use std::sync::atomic::AtomicBool;
 
 use super::keys::key;
 
-/// How often what is being changed is read again before the server is asked.
+/// Attempts to read a record that is being changed before asking the server.
 const TRIES: u32 = 8;
 
-/// How long what was read of floors serves GETs that begin later: so late a flush may be noticed.
+/// Time for which floors that were read serve later GETs: a flush may be noticed this late.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// Where a server's export is, and how it lies there.
+/// Address and layout of a server's export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     place: RemoteAddr,
     layout: Layout,
 }
 
-/// How GETs went that were not asked for.
+/// Counters of one-sided GETs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Reads {
+pub struct OneSidedStats {
     /// READs.
     pub reads: u64,
-    /// GETs whose value they brought.
+    /// GETs whose value was found.
     pub found: u64,
-    /// READs of what was being changed, after which there were others.
+    /// READs of a record that was being changed, which were repeated.
     pub torn: u64,
-    /// GETs that the server was asked for in the end: of what it does not export, or is changed all the time.
+    /// GETs sent to the server in the end: the key is not exported, or its record changes all the time.
     pub asked: u64,
 }
 
-impl AddAssign for Reads {
-    fn add_assign(&mut self, other: Reads) {
+impl AddAssign for OneSidedStats {
+    fn add_assign(&mut self, other: OneSidedStats) {
         self.reads += other.reads;
         self.found += other.found;
         self.torn += other.torn;
@@ -50,62 +50,63 @@ impl AddAssign for Reads {
     }
 }
 
-/// A GET on its way.
+/// An outstanding GET.
 #[derive(Debug)]
-struct Lane {
+struct PendingGet {
     request: Request,
     row: Option<Bytes>,
     candidate: Option<Candidate>,
-    /// The candidate's record, which waits for floors.
+    /// The candidate's record, while it waits for floors.
     record: Option<Bytes>,
-    /// The READ of floors that it goes by, or a later one.
+    /// Smallest number of a READ of floors that suffices for this GET.
     floors: u64,
     tries: u32,
 }
 
-/// The floors of a connection's GETs: one READ is for all that have begun before it or [soon](FRESH) after, and there is one at a time.
+/// Floors for a connection's GETs. One READ serves all GETs that began before it or [shortly](FRESH) after; one is
+/// outstanding at a time.
 #[derive(Debug, Default)]
 struct Floors {
-    /// READs that have begun, those that are done, and the last that somebody waits for.
+    /// Numbers of the last READ begun, completed, and needed.
     begun: u64,
     done: u64,
     wanted: u64,
-    /// When the last began.
+    /// Begin time of the last READ.
     begun_at: Option<Instant>,
     bytes: Option<Bytes>,
 }
 
-/// What READs of floors are known by; those of GETs, by their places.
+/// Token of READs of floors. GETs have their index as token.
 const FLOORS: u64 = u64::MAX;
 
-/// A connection's GETs on their way.
+/// A connection's outstanding GETs.
 #[derive(Debug, Default)]
-pub struct Lanes {
-    lanes: Vec<Option<Lane>>,
+pub struct PendingGets {
+    gets_pending: Vec<Option<PendingGet>>,
     free: Vec<usize>,
     floors: Floors,
-    /// The places of those whose record has come, in the order in which it has.
+    /// Indices of GETs whose record has arrived, in order of arrival.
     waiting: VecDeque<usize>,
 }
 
-/// What has come of a GET.
-pub enum Outcome {
-    /// This is its value, in what was read.
+/// Result of a GET.
+pub enum GetOutcome {
+    /// Value, as a range of the record that was read.
     Found(Request, Bytes, Range<usize>),
-    /// The server has to be asked.
+    /// The request must be sent to the server.
     Ask(Request),
 }
 
-/// The connection on which something is read, and where.
+/// Connection and export of a READ.
 pub struct Reader<'a, T> {
     pub net: &'a mut T,
     pub conn: ConnId,
     pub exported: &'a Exported,
-    pub counts: &'a mut Reads,
+    pub counts: &'a mut OneSidedStats,
 }
 
 impl Exported {
-    /// That of the numbers which a server tells in answer to `LINERATE.EXPORT`; `None`, if they make no sense.
+    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`; `None` if they are invalid.
     fn of(numbers: [u64; 6]) -> Option<Self> {
         let [address, key, seed, shards, rows, log] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
@@ -125,7 +126,7 @@ impl<T: Transport> Reader<'_, T> {
 }
 
 impl Floors {
-    /// Sees to it that the READ of this number is on its way, or will be when the one before it is done.
+    /// Ensures that the READ of floors with this number has begun, or begins when the outstanding one completes.
     fn want(&mut self, number: u64, reader: &mut Reader<'_, impl Transport>) -> Result<(), OneSidedError> {
         self.wanted = self.wanted.max(number);
         if self.begun < self.wanted && self.begun == self.done {
@@ -136,24 +137,24 @@ impl Floors {
         Ok(())
     }
 
-    /// The READ that a GET goes by which begins at `now`.
+    /// Returns the number of the READ of floors that serves a GET beginning at `now`.
     fn of_now(&self, now: Instant) -> u64 {
         let is_fresh = self.begun_at.is_some_and(|at| now < at + FRESH);
         self.begun + u64::from(!is_fresh)
     }
 }
 
-impl Lanes {
-    /// GETs on their way.
+impl PendingGets {
+    /// Returns the number of outstanding GETs.
     pub fn len(&self) -> usize {
-        self.lanes.len() - self.free.len()
+        self.gets_pending.len() - self.free.len()
     }
 
-    /// Begins to read the value of a GET. It comes back when nothing can be read now.
+    /// Starts a one-sided GET; returns the request if no READ can be posted now.
     pub fn begin(&mut self, reader: &mut Reader<'_, impl Transport>, request: Request) -> Result<(), Request> {
         let token = self.free.pop().unwrap_or_else(|| {
-            self.lanes.push(None);
-            self.lanes.len() - 1
+            self.gets_pending.push(None);
+            self.gets_pending.len() - 1
         });
         let name = key(request.number);
         let search = Search::new(&reader.exported.layout, &name);
@@ -163,72 +164,73 @@ impl Lanes {
             self.free.push(token);
             return Err(request);
         }
-        self.lanes[token] = Some(Lane { request, row: None, candidate: None, record: None, floors, tries: 0 });
+        self.gets_pending[token] =
+            Some(PendingGet { request, row: None, candidate: None, record: None, floors, tries: 0 });
         Ok(())
     }
 
-    /// `bytes` have been read with this `token`. What has come of GETs by that is [`next`](Self::next).
+    /// Processes a completed READ. [`next`](Self::next) returns the results.
     pub fn done(&mut self, reader: &mut Reader<'_, impl Transport>, (token, bytes): (u64, Bytes)) {
         if token == FLOORS {
             self.floors.done = self.floors.begun;
             self.floors.bytes = Some(bytes);
-            // If that cannot begin now, it does when somebody comes to wait for it.
+            // If this READ cannot be posted now, the first GET that needs it posts it.
             let _ = self.floors.want(0, reader);
             return;
         }
         let token = token as usize;
-        let Some(Some(lane)) = self.lanes.get_mut(token) else { return };
-        if lane.candidate.is_some() {
-            lane.record = Some(bytes);
+        let Some(Some(get)) = self.gets_pending.get_mut(token) else { return };
+        if get.candidate.is_some() {
+            get.record = Some(bytes);
         } else {
-            let name = key(lane.request.number);
+            let name = key(get.request.number);
             let next = Search::new(&reader.exported.layout, &name).in_row(&bytes);
-            lane.row = Some(bytes);
-            if lane.go_on(&next, token, &mut self.floors, reader) {
+            get.row = Some(bytes);
+            if get.go_on(&next, token, &mut self.floors, reader) {
                 return;
             }
         }
         self.waiting.push_back(token);
     }
 
-    /// What has come of the next of the GETs of which something has come, at `now` milliseconds since 1970.
-    pub fn next(&mut self, reader: &mut Reader<'_, impl Transport>, now: u64) -> Option<Outcome> {
+    /// Returns the next result, given the wall-clock time `now` in milliseconds since 1970.
+    pub fn next(&mut self, reader: &mut Reader<'_, impl Transport>, now: u64) -> Option<GetOutcome> {
         while let Some(&token) = self.waiting.front() {
-            let Some(Some(lane)) = self.lanes.get_mut(token) else {
+            let Some(Some(get)) = self.gets_pending.get_mut(token) else {
                 self.waiting.pop_front();
                 continue;
             };
-            let name = key(lane.request.number);
+            let name = key(get.request.number);
             let search = Search::new(&reader.exported.layout, &name);
             let mut next = Next::Absent;
-            if let (Some(record), Some(row), Some(candidate)) = (&lane.record, &lane.row, lane.candidate) {
-                let can_wait = self.floors.want(lane.floors, reader).is_ok();
-                if self.floors.done < lane.floors && can_wait {
+            if let (Some(record), Some(row), Some(candidate)) = (&get.record, &get.row, get.candidate) {
+                let can_wait = self.floors.want(get.floors, reader).is_ok();
+                if self.floors.done < get.floors && can_wait {
                     return None;
                 }
-                if let Some(floors) = self.floors.bytes.as_ref().filter(|_| self.floors.done >= lane.floors) {
+                if let Some(floors) = self.floors.bytes.as_ref().filter(|_| self.floors.done >= get.floors) {
                     next = search.in_record(candidate, record, (row, floors), now);
                 }
             }
             self.waiting.pop_front();
-            if lane.go_on(&next, token, &mut self.floors, reader) {
+            if get.go_on(&next, token, &mut self.floors, reader) {
                 continue;
             }
-            let Some(lane) = self.lanes[token].take() else { continue };
+            let Some(get) = self.gets_pending[token].take() else { continue };
             self.free.push(token);
-            if let (Next::Found(value), Some(record)) = (next, lane.record) {
+            if let (Next::Found(value), Some(record)) = (next, get.record) {
                 reader.counts.found += 1;
-                return Some(Outcome::Found(lane.request, record, value));
+                return Some(GetOutcome::Found(get.request, record, value));
             }
             reader.counts.asked += 1;
-            return Some(Outcome::Ask(lane.request));
+            return Some(GetOutcome::Ask(get.request));
         }
         None
     }
 }
 
-impl Lane {
-    /// Reads what `next` says, if it says so and that can be read. Returns whether it is being read.
+impl PendingGet {
+    /// Posts the READ that `next` requires, if any; returns whether one was posted.
     fn go_on(
         &mut self,
         next: &Next,
@@ -255,25 +257,25 @@ impl Lane {
     }
 }
 
-/// Compares a value that was read with what may have been written.
-pub fn verify(value: &[u8], request: &Request, known: Known<'_>) -> Result<(), Wrong> {
-    check(value, request, known)
+/// Checks a value against the values that may have been written.
+pub fn verify(value: &[u8], request: &Request, expected: Expected<'_>) -> Result<(), Wrong> {
+    check(value, request, expected)
 }
 
-impl Ask<Option<Exported>> {
-    /// Asks the server at `remote` where its export is; it may have none.
+impl Query<Option<Exported>> {
+    /// Queries the export of the server at `remote`; a server need not have one.
     pub fn export(remote: SocketAddr, is_over: Arc<AtomicBool>) -> Self {
-        Ask::new(remote, b"*1\r\n$15\r\nLINERATE.EXPORT\r\n", parse, is_over)
+        Query::new(remote, b"*1\r\n$15\r\nLINERATE.EXPORT\r\n", parse, is_over)
     }
 }
 
-/// What an answer says, once it is all there.
-fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Nonsense> {
+/// Parses an answer; returns `None` while it is incomplete.
+fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Malformed> {
     let exported = match numbers::parse(answer)? {
         None => return Ok(None),
-        Some((Said::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Nonsense)?),
-        // What is not known there is not exported.
-        Some((Said::Nothing | Said::Error(_), _)) => None,
+        Some((NumbersReply::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Malformed)?),
+        // A server without the command exports nothing.
+        Some((NumbersReply::Null | NumbersReply::Error(_), _)) => None,
     };
     Ok(Some(exported))
 }

@@ -1,8 +1,8 @@
-//! What a load is to do, and what all of its workers need for it.
+//! Parameters of a key-value load, and the state shared by its workers.
 
 use super::keys::Scatter;
 use super::one_sided::Exported;
-use super::reply::Known;
+use super::reply::Expected;
 use super::request::Protocol;
 use super::values::Values;
 use super::versions::Versions;
@@ -12,34 +12,34 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What is to be asked of a key-value server.
+/// Parameters of a key-value load.
 #[derive(Debug, Clone)]
 pub struct KvPlan {
-    /// How it is spoken to.
+    /// Protocol.
     pub protocol: Protocol,
-    /// Connections of all workers together.
+    /// Connections of all workers.
     pub connections: usize,
-    /// Requests on the way on each connection: as many as there may be in an open loop, or else as many as there are.
+    /// Outstanding requests on each connection: the limit in an open loop, the exact number otherwise.
     pub depth: usize,
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
-    /// How long values are.
+    /// Range of value lengths in bytes.
     pub value_size: RangeInclusive<u32>,
-    /// How many of the requests are GETs: between 0 and 1.
+    /// Fraction of GETs among the requests, from 0 to 1.
     pub get_ratio: f64,
-    /// The k-th most popular key is asked for in proportion to k to the minus this.
+    /// Zipf exponent of the keys' popularity.
     pub zipf: f64,
-    /// What is kept to, if it is an open loop.
+    /// Open loop; otherwise closed.
     pub open: Option<OpenLoop>,
-    /// Where values are read that are not asked for.
+    /// Server export for one-sided GETs.
     pub one_sided: Option<Exported>,
-    /// Whether every key is set before.
+    /// Whether every key is set before measuring.
     pub fill: bool,
-    /// Whether the values that come are compared with those that were sent; without `fill`, nothing would be known of them.
+    /// Whether received values are compared with those sent. Requires `fill`: otherwise values are unknown.
     pub verify: bool,
 }
 
-/// What all workers of a load have in common.
+/// State shared by all workers of a load.
 #[derive(Debug)]
 pub struct Keyspace {
     pub(super) plan: KvPlan,
@@ -47,14 +47,14 @@ pub struct Keyspace {
     pub(super) scatter: Scatter,
     pub(super) values: Values,
     pub(super) versions: Option<Versions>,
-    /// Of 2³² requests these are GETs.
+    /// Number of GETs in 2³² requests.
     pub(super) gets: u64,
-    /// Keys from here on have not been taken by any worker to fill.
+    /// First key that no worker has taken for filling.
     pub(super) to_fill: AtomicU64,
 }
 
 impl Keyspace {
-    /// That of a load as `plan` has it; the values of another `run` are others.
+    /// Creates the state of a load with `plan`. Values differ between runs.
     pub fn new(plan: KvPlan, run: u64) -> Arc<Self> {
         Arc::new(Keyspace {
             zipf: Zipf::new(plan.keys, plan.zipf),
@@ -67,7 +67,7 @@ impl Keyspace {
         })
     }
 
-    pub(super) fn known(&self) -> Option<Known<'_>> {
-        self.versions.as_ref().map(|versions| Known { values: &self.values, versions })
+    pub(super) fn expected(&self) -> Option<Expected<'_>> {
+        self.versions.as_ref().map(|versions| Expected { values: &self.values, versions })
     }
 }

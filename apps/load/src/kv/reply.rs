@@ -1,85 +1,86 @@
-//! What is answered: replies of either protocol, in whatever parts they come.
+//! Parser of replies in either protocol, which may arrive in pieces.
 
 use super::keys::key;
-use super::request::{Protocol, Request, What};
+use super::request::{Op, Protocol, Request};
 use super::values::{HEAD, Values, version_of};
 use super::versions::Versions;
 use crate::pattern::Position;
 
-/// Bytes of a line that are kept until the rest has come, which is more than any but an error message has.
-const KEPT: usize = 128;
-/// The longest line that is waited for.
+/// Stored bytes of an incomplete line; only error messages are longer.
+const LINE_PREFIX: usize = 128;
+/// Largest accepted line.
 const LONGEST_LINE: usize = 64 << 10;
-/// The longest value that a server may have (that is RESP's limit; memcached's is lower).
+/// Largest accepted value: RESP's limit; memcached's is lower.
 const LONGEST_VALUE: u32 = 512 << 20;
-/// Bytes of a reply that are shown.
+/// Bytes of a reply quoted in error messages.
 const SHOWN: usize = 80;
 
-/// The answer to a request.
+/// Result of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// A value of so many bytes.
+pub enum RequestResult<'a> {
+    /// Length of the value.
     Value(u32),
-    /// There is no such key.
+    /// The key does not exist.
     Miss,
-    /// It has been set.
+    /// The SET is complete.
     Done,
-    /// An error message.
+    /// Error message.
     Refused(&'a [u8]),
 }
 
-/// What came that must not.
+/// Description of a wrong reply.
 pub type Wrong = String;
 
-/// What the first line of a reply says.
+/// First line of a reply.
 enum Head<'a> {
     Value(u32),
-    Whole(Answer<'a>),
+    Whole(RequestResult<'a>),
     Wrong,
 }
 
-/// A reply of which perhaps a part has come.
+/// Parser state of a partly received reply.
 #[derive(Debug)]
 pub struct Reply {
     stage: Stage,
     value: Check,
-    /// Of a line that is not complete: its length, and its first bytes.
+    /// Length and first bytes of an incomplete line.
     line: usize,
-    kept: [u8; KEPT],
+    prefix: [u8; LINE_PREFIX],
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     Line,
-    /// So much of the value is still to come.
+    /// Bytes of the value that are still missing.
     Body(u32),
-    /// So much of what follows a value has come.
+    /// Bytes received after the value.
     Tail(usize),
 }
 
-/// What the values that come are compared with.
+/// Expected values.
 #[derive(Clone, Copy)]
-pub struct Known<'a> {
+pub struct Expected<'a> {
     pub values: &'a Values,
     pub versions: &'a Versions,
 }
 
 impl Reply {
-    /// One of which nothing has come.
+    /// Creates the state before the first byte.
     pub fn new() -> Self {
-        Reply { stage: Stage::Line, value: Check::new(0), line: 0, kept: [0; KEPT] }
+        Reply { stage: Stage::Line, value: Check::new(0), line: 0, prefix: [0; LINE_PREFIX] }
     }
 
-    /// Takes in what has come: the answer to `request` if `bytes` complete it, and how many of them belong to it.
+    /// Processes `bytes`; returns the number of bytes that belong to the reply to `request`, and the answer if they
+    /// complete it.
     #[inline]
     pub fn take<'a>(
         &'a mut self,
         bytes: &'a [u8],
         protocol: Protocol,
         request: &Request,
-        known: Option<Known>,
-    ) -> Result<(usize, Option<Answer<'a>>), Wrong> {
-        if known.is_none()
+        expected: Option<Expected>,
+    ) -> Result<(usize, Option<RequestResult<'a>>), Wrong> {
+        if expected.is_none()
             && let (Stage::Line, 0) = (self.stage, self.line)
             && let Some(whole) = protocol.whole(bytes, request)
         {
@@ -96,7 +97,7 @@ impl Reply {
                 &bytes[..at]
             } else {
                 self.keep(&bytes[..at])?;
-                &self.kept[..self.line.min(KEPT)]
+                &self.prefix[..self.line.min(LINE_PREFIX)]
             };
             self.line = 0;
             match protocol.head(line, request) {
@@ -105,14 +106,14 @@ impl Reply {
                     self.value = Check::new(len);
                 }
                 Head::Whole(answer) => return Ok((at, Some(answer))),
-                Head::Wrong => return Err(answered(line)),
+                Head::Wrong => return Err(wrong_answer(line)),
             }
         }
         if let Stage::Body(left) = self.stage {
             let part = &bytes[at..bytes.len().min(at + left as usize)];
             at += part.len();
-            if let Some(known) = known {
-                self.value.take(part, request, known)?;
+            if let Some(expected) = expected {
+                self.value.take(part, request, expected)?;
             }
             let left = left - part.len() as u32;
             self.stage = Stage::Body(left);
@@ -121,32 +122,32 @@ impl Reply {
             }
             self.stage = Stage::Tail(0);
         }
-        if let Stage::Tail(come) = self.stage {
-            let tail = &protocol.tail()[come..];
+        if let Stage::Tail(received) = self.stage {
+            let tail = &protocol.tail()[received..];
             let part = &bytes[at..bytes.len().min(at + tail.len())];
             if *part != tail[..part.len()] {
                 return Err(format!("its value was followed by {}", shown(part)));
             }
             at += part.len();
             if part.len() < tail.len() {
-                self.stage = Stage::Tail(come + part.len());
+                self.stage = Stage::Tail(received + part.len());
                 return Ok((at, None));
             }
             self.stage = Stage::Line;
         }
-        Ok((at, Some(Answer::Value(self.value.len))))
+        Ok((at, Some(RequestResult::Value(self.value.len))))
     }
 
     #[cold]
     fn keep(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
-        let from = self.line.min(KEPT);
-        let n = bytes.len().min(KEPT - from);
-        self.kept[from..from + n].copy_from_slice(&bytes[..n]);
+        let from = self.line.min(LINE_PREFIX);
+        let n = bytes.len().min(LINE_PREFIX - from);
+        self.prefix[from..from + n].copy_from_slice(&bytes[..n]);
         self.line += bytes.len();
         if self.line > LONGEST_LINE {
             return Err(format!(
                 "it was answered with a line of more than {LONGEST_LINE} bytes: {}",
-                shown(&self.kept)
+                shown(&self.prefix)
             ));
         }
         Ok(())
@@ -154,13 +155,13 @@ impl Reply {
 }
 
 impl Protocol {
-    /// Reads the usual answers at once, where they are there to the end and nobody looks at values.
+    /// Fast parser for common complete answers, used if values are not verified.
     #[inline]
-    fn whole<'a>(self, bytes: &[u8], request: &Request) -> Option<(usize, Option<Answer<'a>>)> {
+    fn whole<'a>(self, bytes: &[u8], request: &Request) -> Option<(usize, Option<RequestResult<'a>>)> {
         const DONE: &[u8] = b"+OK\r\n";
-        match (self, request.what) {
-            (Protocol::Resp, What::Set(_)) => bytes.starts_with(DONE).then_some((DONE.len(), Some(Answer::Done))),
-            (Protocol::Resp, What::Get { .. }) if bytes.first() == Some(&b'$') => {
+        match (self, request.op) {
+            (Protocol::Resp, Op::Set(_)) => bytes.starts_with(DONE).then_some((DONE.len(), Some(RequestResult::Done))),
+            (Protocol::Resp, Op::Get { .. }) if bytes.first() == Some(&b'$') => {
                 let (mut at, mut len) = (1, 0);
                 loop {
                     let byte = *bytes.get(at)?;
@@ -173,13 +174,13 @@ impl Protocol {
                 }
                 let end = at + 1 + len as usize + 2;
                 let is_whole = bytes.get(at) == Some(&b'\n') && bytes.get(end - 2..end) == Some(b"\r\n");
-                is_whole.then_some((end, Some(Answer::Value(len))))
+                is_whole.then_some((end, Some(RequestResult::Value(len))))
             }
             _ => None,
         }
     }
 
-    /// What follows a value.
+    /// Returns the bytes that follow a value.
     fn tail(self) -> &'static [u8] {
         match self {
             Protocol::Resp => b"\r\n",
@@ -187,11 +188,11 @@ impl Protocol {
         }
     }
 
-    /// Reads the first line of the answer to `request`, or as much of it as was kept.
+    /// Parses the first line of the reply to `request`, or its stored beginning.
     #[inline]
     fn head<'a>(self, line: &'a [u8], request: &Request) -> Head<'a> {
         match self {
-            Protocol::Resp => resp(line, matches!(request.what, What::Set(_))),
+            Protocol::Resp => resp(line, matches!(request.op, Op::Set(_))),
             Protocol::Memcached => memcached(line, request),
         }
     }
@@ -202,23 +203,23 @@ fn resp(line: &[u8], is_set: bool) -> Head<'_> {
     match line {
         [b'$', digits @ .., b'\r', b'\n'] if !is_set => match number(digits) {
             Some(len) => Head::Value(len),
-            None if digits == b"-1" => Head::Whole(Answer::Miss),
+            None if digits == b"-1" => Head::Whole(RequestResult::Miss),
             None => Head::Wrong,
         },
-        b"+OK\r\n" if is_set => Head::Whole(Answer::Done),
-        [b'-', message @ ..] => Head::Whole(Answer::Refused(message.trim_ascii_end())),
+        b"+OK\r\n" if is_set => Head::Whole(RequestResult::Done),
+        [b'-', message @ ..] => Head::Whole(RequestResult::Refused(message.trim_ascii_end())),
         _ => Head::Wrong,
     }
 }
 
 fn memcached<'a>(line: &'a [u8], request: &Request) -> Head<'a> {
-    let is_set = matches!(request.what, What::Set(_));
+    let is_set = matches!(request.op, Op::Set(_));
     match line {
-        b"STORED\r\n" if is_set => Head::Whole(Answer::Done),
-        b"END\r\n" if !is_set => Head::Whole(Answer::Miss),
+        b"STORED\r\n" if is_set => Head::Whole(RequestResult::Done),
+        b"END\r\n" if !is_set => Head::Whole(RequestResult::Miss),
         [b'V', b'A', b'L', b'U', b'E', b' ', value @ .., b'\r', b'\n'] if !is_set => {
             let Some([b' ', value @ ..]) = value.strip_prefix(&key(request.number)) else { return Head::Wrong };
-            // What it was set with by others is none of ours.
+            // The flags are arbitrary.
             let mut words = value.split(|byte| *byte == b' ');
             match (words.next().and_then(number), words.next().and_then(number), words.next()) {
                 (Some(_), Some(len), None) => Head::Value(len),
@@ -227,12 +228,12 @@ fn memcached<'a>(line: &'a [u8], request: &Request) -> Head<'a> {
         }
         _ => {
             let is_error = [&b"ERROR\r\n"[..], b"CLIENT_ERROR ", b"SERVER_ERROR "].iter().any(|e| line.starts_with(e));
-            if is_error { Head::Whole(Answer::Refused(line.trim_ascii_end())) } else { Head::Wrong }
+            if is_error { Head::Whole(RequestResult::Refused(line.trim_ascii_end())) } else { Head::Wrong }
         }
     }
 }
 
-/// The number that `digits` say, up to the longest value.
+/// Parses a decimal number up to the longest value.
 #[inline]
 fn number(digits: &[u8]) -> Option<u32> {
     if !(1..=9).contains(&digits.len()) {
@@ -248,30 +249,30 @@ fn number(digits: &[u8]) -> Option<u32> {
     (number <= LONGEST_VALUE).then_some(number)
 }
 
-/// A value that is compared with the one it has to be.
+/// Comparison of a value with the expected one.
 #[derive(Debug, Clone, Copy)]
 struct Check {
     len: u32,
-    come: u32,
+    received: u32,
     head: [u8; HEAD],
     rest: Option<Position>,
 }
 
 impl Check {
     fn new(len: u32) -> Self {
-        Check { len, come: 0, head: [0; HEAD], rest: None }
+        Check { len, received: 0, head: [0; HEAD], rest: None }
     }
 
-    fn take(&mut self, mut bytes: &[u8], request: &Request, known: Known) -> Result<(), Wrong> {
-        if (self.come as usize) < HEAD {
-            let come = self.come as usize;
-            let n = bytes.len().min(HEAD - come);
-            self.head[come..come + n].copy_from_slice(&bytes[..n]);
+    fn take(&mut self, mut bytes: &[u8], request: &Request, expected: Expected) -> Result<(), Wrong> {
+        if (self.received as usize) < HEAD {
+            let received = self.received as usize;
+            let n = bytes.len().min(HEAD - received);
+            self.head[received..received + n].copy_from_slice(&bytes[..n]);
             bytes = &bytes[n..];
-            self.come += n as u32;
-            if self.come as usize == HEAD {
-                self.rest = Some(self.look_up(request, known)?);
-            } else if self.come == self.len {
+            self.received += n as u32;
+            if self.received as usize == HEAD {
+                self.rest = Some(self.look_up(request, expected)?);
+            } else if self.received == self.len {
                 return Err(format!("a value of {} bytes, shorter than any that is written", self.len));
             }
         }
@@ -280,21 +281,21 @@ impl Check {
                 let version = version_of(self.head);
                 return Err(format!(
                     "a byte between {} and {} of its version {version} is not what was written",
-                    self.come,
-                    self.come as usize + bytes.len()
+                    self.received,
+                    self.received as usize + bytes.len()
                 ));
             }
-            self.come += bytes.len() as u32;
+            self.received += bytes.len() as u32;
         }
         Ok(())
     }
 
-    /// What has to follow the first bytes, if they are of a value that this may be.
-    fn look_up(&self, request: &Request, known: Known) -> Result<Position, Wrong> {
+    /// Returns the expected remainder of the value, if its header is that of a valid version.
+    fn look_up(&self, request: &Request, expected: Expected) -> Result<Position, Wrong> {
         let version = version_of(self.head);
-        let value = known.values.of(request.number, version);
-        let lowest = if let What::Get { lowest } = request.what { lowest } else { 0 };
-        if value.head != self.head || version > known.versions.highest(request.number) {
+        let value = expected.values.of(request.number, version);
+        let lowest = if let Op::Get { lowest } = request.op { lowest } else { 0 };
+        if value.head != self.head || version > expected.versions.highest(request.number) {
             return Err(format!("a value that was never written to it, which begins with {}", shown(&self.head)));
         }
         if version < lowest {
@@ -309,17 +310,17 @@ impl Check {
     }
 }
 
-/// Compares a whole value, which came in answer to a GET, with what may have been written.
-pub fn check(value: &[u8], request: &Request, known: Known) -> Result<(), Wrong> {
-    Check::new(value.len() as u32).take(value, request, known)
+/// Checks a complete value received for a GET against the values that may have been written.
+pub fn check(value: &[u8], request: &Request, expected: Expected) -> Result<(), Wrong> {
+    Check::new(value.len() as u32).take(value, request, expected)
 }
 
 #[cold]
-fn answered(line: &[u8]) -> Wrong {
+fn wrong_answer(line: &[u8]) -> Wrong {
     format!("it was answered with {}", shown(line))
 }
 
-/// Bytes as text, the first of them.
+/// Returns the beginning of `bytes` as quoted text.
 pub fn shown(bytes: &[u8]) -> String {
     let more = if bytes.len() > SHOWN { "…" } else { "" };
     format!("\"{}{more}\"", bytes[..bytes.len().min(SHOWN)].escape_ascii())

@@ -1,4 +1,4 @@
-//! What is asked: GETs and SETs, as bytes of either protocol.
+//! GETs and SETs as bytes of either protocol.
 
 use super::keys::{KEY, key};
 use super::values::{HEAD, Value, Values};
@@ -7,49 +7,49 @@ use crate::pattern::LONG;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
-/// How a server is spoken to.
+/// Protocol of the server.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protocol {
-    /// That of Redis, version 2.
+    /// Redis protocol, version 2.
     #[default]
     Resp,
-    /// The text protocol of memcached.
+    /// Text protocol of memcached.
     Memcached,
 }
 
-/// A request that has no answer yet.
+/// An outstanding request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// What its time is counted from.
+    /// SetPrefix of its time.
     pub at: Instant,
-    /// The key.
+    /// Number of the key.
     pub number: u64,
-    pub what: What,
+    pub op: Op,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum What {
+pub enum Op {
     Get {
-        /// No version before this one may come.
+        /// Lowest valid version of the answer.
         lowest: u32,
     },
     Set(Issued),
 }
 
-/// Bytes of a GET, and what precedes and follows the key.
+/// Lengths of GETs.
 const RESP_GET: usize = 36;
 const MEMCACHED_GET: usize = 22;
-/// The longest line before a value, with the value's first bytes.
+/// Largest size of the lines before a value, with the value's header.
 const LINE: usize = 64;
 const END: &[u8; 2] = b"\r\n";
 
-/// What comes before the most of a SET's value: its lines, and the value's first bytes.
-struct Start {
+/// Beginning of a SET: its lines, and the value's header.
+struct SetPrefix {
     bytes: [u8; LINE],
     len: usize,
 }
 
-impl Start {
+impl SetPrefix {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -59,17 +59,17 @@ impl Start {
     #[inline]
     fn put_number(&mut self, mut n: u32) {
         let digits = digits(n);
-        for place in self.bytes[self.len..self.len + digits].iter_mut().rev() {
-            *place = b'0' + (n % 10) as u8;
+        for buffer in self.bytes[self.len..self.len + digits].iter_mut().rev() {
+            *buffer = b'0' + (n % 10) as u8;
             n /= 10;
         }
         self.len += digits;
     }
 
-    /// Of the SET of the key `number` to `value`.
+    /// Creates the beginning of the SET of key `number` to `value`.
     #[inline]
     fn new(protocol: Protocol, number: u64, value: &Value) -> Self {
-        let mut start = Start { bytes: [0; LINE], len: 0 };
+        let mut start = SetPrefix { bytes: [0; LINE], len: 0 };
         match protocol {
             Protocol::Resp => {
                 start.put(b"*3\r\n$3\r\nSET\r\n$16\r\n");
@@ -88,7 +88,7 @@ impl Start {
         start
     }
 
-    /// How long it will be without the value's bytes.
+    /// Returns the length without the value's bytes.
     #[inline]
     fn line(protocol: Protocol, value: &Value) -> usize {
         let around = match protocol {
@@ -118,57 +118,57 @@ fn memcached_get(number: u64) -> [u8; MEMCACHED_GET] {
 }
 
 impl Request {
-    /// In the place of one.
-    pub const NONE: Request = Request { at: Instant::ZERO, number: 0, what: What::Get { lowest: 0 } };
+    /// Placeholder of an unused slot.
+    pub const NONE: Request = Request { at: Instant::ZERO, number: 0, op: Op::Get { lowest: 0 } };
 
-    /// Its length in bytes, and whether most of it is better handed over than copied.
+    /// Returns the length in bytes, and whether sending by reference is faster than copying.
     #[inline]
     pub fn size(&self, protocol: Protocol, values: &Values) -> (usize, bool) {
-        match (self.what, protocol) {
-            (What::Get { .. }, Protocol::Resp) => (RESP_GET, false),
-            (What::Get { .. }, Protocol::Memcached) => (MEMCACHED_GET, false),
-            (What::Set(set), _) => {
+        match (self.op, protocol) {
+            (Op::Get { .. }, Protocol::Resp) => (RESP_GET, false),
+            (Op::Get { .. }, Protocol::Memcached) => (MEMCACHED_GET, false),
+            (Op::Set(set), _) => {
                 let value = values.of(self.number, set.version);
                 let len = value.len as usize;
-                (Start::line(protocol, &value) + len + END.len(), len >= LONG)
+                (SetPrefix::line(protocol, &value) + len + END.len(), len >= LONG)
             }
         }
     }
 
-    /// Writes its bytes into `place`, without the first `from`, and returns how many there were room for.
+    /// Writes the request without its first `from` bytes into `buffer`; returns the number of bytes written.
     #[inline]
-    pub fn fill(&self, protocol: Protocol, values: &Values, from: usize, place: &mut [u8]) -> usize {
-        match (self.what, protocol) {
-            (What::Get { .. }, Protocol::Resp) => {
+    pub fn fill(&self, protocol: Protocol, values: &Values, from: usize, buffer: &mut [u8]) -> usize {
+        match (self.op, protocol) {
+            (Op::Get { .. }, Protocol::Resp) => {
                 if from == 0
-                    && let Some(place) = place.first_chunk_mut::<RESP_GET>()
+                    && let Some(buffer) = buffer.first_chunk_mut::<RESP_GET>()
                 {
-                    *place = resp_get(self.number);
+                    *buffer = resp_get(self.number);
                     return RESP_GET;
                 }
-                let mut cut = Cut { skip: from, place, written: 0 };
-                cut.put(&resp_get(self.number));
-                cut.written
+                let mut writer = PartialWriter { skip: from, buffer, written: 0 };
+                writer.put(&resp_get(self.number));
+                writer.written
             }
-            (What::Get { .. }, Protocol::Memcached) => {
-                let mut cut = Cut { skip: from, place, written: 0 };
-                cut.put(&memcached_get(self.number));
-                cut.written
+            (Op::Get { .. }, Protocol::Memcached) => {
+                let mut writer = PartialWriter { skip: from, buffer, written: 0 };
+                writer.put(&memcached_get(self.number));
+                writer.written
             }
-            (What::Set(set), _) => {
+            (Op::Set(set), _) => {
                 let value = values.of(self.number, set.version);
-                let start = Start::new(protocol, self.number, &value);
-                let mut cut = Cut { skip: from, place, written: 0 };
-                cut.put(&start.bytes[..start.len]);
-                cut.put_rest(&value);
-                cut.put(END);
-                cut.written
+                let start = SetPrefix::new(protocol, self.number, &value);
+                let mut writer = PartialWriter { skip: from, buffer, written: 0 };
+                writer.put(&start.bytes[..start.len]);
+                writer.put_rest(&value);
+                writer.put(END);
+                writer.written
             }
         }
     }
 
-    /// Sends it, without its first `from` bytes, its value without copying that, and returns how many bytes there was
-    /// room for. If it is not a SET, nothing.
+    /// Sends a SET without its first `from` bytes, its value by reference; returns the number of bytes sent. Sends
+    /// nothing for a GET.
     #[cold]
     pub fn send_long(
         &self,
@@ -178,9 +178,9 @@ impl Request {
         net: &mut impl Transport,
         conn: ConnId,
     ) -> usize {
-        let What::Set(set) = self.what else { return 0 };
+        let Op::Set(set) = self.op else { return 0 };
         let mut value = values.of(self.number, set.version);
-        let start = Start::new(protocol, self.number, &value);
+        let start = SetPrefix::new(protocol, self.number, &value);
         let end = start.len + (value.len as usize).saturating_sub(HEAD);
         let mut at = from;
         if at < start.len {
@@ -197,26 +197,26 @@ impl Request {
     }
 }
 
-/// A part of some bytes: all but the first, as far as they fit.
-struct Cut<'a> {
+/// Writer of a byte sequence that skips its beginning and stops when `buffer` is full.
+struct PartialWriter<'a> {
     skip: usize,
-    place: &'a mut [u8],
+    buffer: &'a mut [u8],
     written: usize,
 }
 
-impl Cut<'_> {
-    /// The part of the next `len` bytes that is wanted: from where, and how many.
+impl PartialWriter<'_> {
+    /// Returns offset and length of the part of the next `len` bytes to write.
     #[inline]
     fn part(&mut self, len: usize) -> (usize, usize) {
         let from = self.skip.min(len);
         self.skip -= from;
-        (from, (len - from).min(self.place.len() - self.written))
+        (from, (len - from).min(self.buffer.len() - self.written))
     }
 
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let (from, n) = self.part(bytes.len());
-        self.place[self.written..self.written + n].copy_from_slice(&bytes[from..from + n]);
+        self.buffer[self.written..self.written + n].copy_from_slice(&bytes[from..from + n]);
         self.written += n;
     }
 
@@ -227,7 +227,7 @@ impl Cut<'_> {
         if from > 0 {
             rest.advance(from);
         }
-        rest.fill(&mut self.place[self.written..self.written + n]);
+        rest.fill(&mut self.buffer[self.written..self.written + n]);
         self.written += n;
     }
 }
@@ -236,14 +236,14 @@ impl Cut<'_> {
 mod tests {
     use super::*;
     use crate::services::Discard;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
 
     fn get(number: u64) -> Request {
-        Request { at: Instant::ZERO, number, what: What::Get { lowest: 0 } }
+        Request { at: Instant::ZERO, number, op: Op::Get { lowest: 0 } }
     }
 
     fn set(number: u64, version: u32) -> Request {
-        Request { at: Instant::ZERO, number, what: What::Set(Issued { version, settled: 0 }) }
+        Request { at: Instant::ZERO, number, op: Op::Set(Issued { version, settled: 0 }) }
     }
 
     fn bytes(request: &Request, protocol: Protocol, values: &Values) -> Vec<u8> {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_the_protocols_say() {
+    fn requests_follow_the_protocols() {
         let values = Values::new(12, 12, 7);
         assert_eq!(bytes(&get(42), Protocol::Resp, &values), b"*2\r\n$3\r\nGET\r\n$16\r\nkey:00000000002a\r\n");
         assert_eq!(bytes(&get(42), Protocol::Memcached, &values), b"get key:00000000002a\r\n");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_have_as_many_digits_as_they_need() {
+    fn lengths_have_the_minimum_of_digits() {
         for len in [1, 9, 10, 99, 100, 2047] {
             let set = bytes(&set(0, 1), Protocol::Resp, &Values::new(len, len, 7));
             let line = format!("\r\n${len}\r\n");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_parts_is_the_same_request() {
+    fn request_in_parts_equals_the_whole() {
         let values = Values::new(1, 100, 7);
         for protocol in [Protocol::Resp, Protocol::Memcached] {
             for request in [get(42), set(42, 3), set(42, 4), set(42, 5)] {
@@ -286,10 +286,10 @@ mod tests {
                 for part in 1..whole.len() + 10 {
                     let mut parts = Vec::new();
                     while parts.len() < whole.len() {
-                        let mut place = vec![0; part];
-                        let n = request.fill(protocol, &values, parts.len(), &mut place);
+                        let mut buffer = vec![0; part];
+                        let n = request.fill(protocol, &values, parts.len(), &mut buffer);
                         assert!(n > 0);
-                        parts.extend_from_slice(&place[..n]);
+                        parts.extend_from_slice(&buffer[..n]);
                     }
                     assert_eq!(parts, whole, "{part}");
                 }
@@ -298,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_sent_in_the_parts_that_there_is_room_for() {
+    fn long_value_is_sent_in_parts_that_fit() {
         let values = Values::new(100_000, 100_000, 7);
         let request = set(42, 3);
         let whole = bytes(&request, Protocol::Resp, &values);
         assert!(request.size(Protocol::Resp, &values).1);
         for room in [1, 50, 51, 1000, 40_000, 200_000] {
-            let mut net = Fake::new(room);
+            let mut net = FakeTransport::new(room);
             let conn = net.accept(&mut Discard::default());
             let mut sent = Vec::new();
             while sent.len() < whole.len() {

@@ -1,37 +1,37 @@
-//! A connection of the load: its requests that wait for an answer, and how they are written.
+//! Connection of a key-value load: outstanding requests and their transmission.
 
-use super::asked::Asked;
-use super::one_sided::Lanes;
+use super::one_sided::PendingGets;
 use super::plan::Keyspace;
 use super::reply::Reply;
 use super::request::Request;
+use super::request_queue::RequestQueue;
 use crate::Pace;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
-/// A connection of a [`KvLoad`](super::KvLoad).
+/// Connection of a [`KvLoad`](super::KvLoad).
 pub struct Stream {
     /// Requests without an answer, oldest first.
-    pub(super) asked: Asked,
+    pub(super) outstanding: RequestQueue,
     pub(super) unwritten: Unwritten,
     pub(super) reply: Reply,
-    /// GETs that are read and not asked for.
-    pub(super) lanes: Lanes,
+    /// One-sided GETs.
+    pub(super) gets_pending: PendingGets,
 }
 
-/// What a connection's youngest requests still lack.
+/// Unwritten part of the youngest outstanding requests.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    /// Requests that have not been written whole; of the first of them, `written` bytes have.
+    /// Requests not completely written; of the first, `written` bytes are.
     pub(super) requests: usize,
     written: usize,
-    /// Bytes that they lack, and how many of them are long.
+    /// Unwritten bytes, and number of long requests among these requests.
     bytes: usize,
     long: usize,
 }
 
 impl Unwritten {
-    /// `bytes` more have been written, of `requests` requests, of the last of which `written` of `size` bytes have.
+    /// Records that `bytes` more have been written, of `requests` requests; of the last, `written` of `size` bytes.
     #[cold]
     fn advance(&mut self, bytes: usize, requests: usize, written: usize, size: usize) {
         let is_whole = written == size;
@@ -42,27 +42,27 @@ impl Unwritten {
 }
 
 impl Stream {
-    /// A connection with up to `depth` requests at a time.
+    /// Creates a connection with up to `depth` outstanding requests.
     pub(super) fn new(depth: usize) -> Self {
         Stream {
-            asked: Asked::new(depth),
+            outstanding: RequestQueue::new(depth),
             unwritten: Unwritten::default(),
             reply: Reply::new(),
-            lanes: Lanes::default(),
+            gets_pending: PendingGets::default(),
         }
     }
 
-    /// Adds `request` to what is to be written.
+    /// Queues `request`.
     #[inline]
-    pub(super) fn ask(&mut self, request: Request, space: &Keyspace) {
+    pub(super) fn enqueue(&mut self, request: Request, space: &Keyspace) {
         let (size, is_long) = request.size(space.plan.protocol, &space.values);
-        self.asked.push(request);
+        self.outstanding.push(request);
         self.unwritten.requests += 1;
         self.unwritten.bytes += size;
         self.unwritten.long += usize::from(is_long);
     }
 
-    /// Writes what has not been written, as far as there is room.
+    /// Writes queued requests as far as there is room.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -79,12 +79,12 @@ impl Stream {
                 }
                 continue;
             }
-            let first = self.asked.len() - self.unwritten.requests;
-            let Some(place) = net.reserve(conn, self.unwritten.bytes) else { return };
-            let (at, next, written) = self.fill(place, space, pace, now);
+            let first = self.outstanding.len() - self.unwritten.requests;
+            let Some(buffer) = net.reserve(conn, self.unwritten.bytes) else { return };
+            let (at, next, written) = self.fill(buffer, space, pace, now);
             if at == self.unwritten.bytes {
                 self.unwritten = Unwritten::default();
-            } else if let Some(last) = self.asked.get(next - 1) {
+            } else if let Some(last) = self.outstanding.get(next - 1) {
                 let size = last.size(space.plan.protocol, &space.values).0;
                 self.unwritten.advance(at, next - first, written, size);
             }
@@ -92,8 +92,7 @@ impl Stream {
         }
     }
 
-    /// Consumes the `n` bytes that have been received, and writes what has not been written in their place, if nothing of it is
-    /// long and all of it fits.
+    /// Consumes `n` received bytes and writes the queued requests in their buffer, if none is long and all fit.
     #[inline]
     pub(super) fn write_over(
         &mut self,
@@ -107,39 +106,38 @@ impl Stream {
         let len = self.unwritten.bytes;
         if len == 0 || self.unwritten.long > 0 {
             net.consume(conn, n);
-        } else if net.respond(conn, n, len, |place| _ = self.fill(place, space, pace, now)) {
+        } else if net.respond(conn, n, len, |buffer| _ = self.fill(buffer, space, pace, now)) {
             self.unwritten = Unwritten::default();
         }
     }
 
-    /// Writes what has not been written, of which nothing is long, into `place`, as far as it has room. Returns how many bytes that
-    /// were, the number of the request behind the last of them, and how many bytes of that one have been written in all.
+    /// Writes queued requests, none of which is long, into `buffer` as far as they fit. Returns the number of bytes,
+    /// the index after the last request written, and the bytes of that request written in total.
     #[inline]
     fn fill(
         &mut self,
-        place: &mut [u8],
+        buffer: &mut [u8],
         space: &Keyspace,
         pace: &mut Option<Pace>,
         now: Instant,
     ) -> (usize, usize, usize) {
         let (protocol, values) = (space.plan.protocol, &space.values);
-        let first = self.asked.len() - self.unwritten.requests;
+        let first = self.outstanding.len() - self.unwritten.requests;
         let (mut at, mut next, mut written) = (0, first, self.unwritten.written);
-        while at < place.len()
-            && let Some(request) = self.asked.get_mut(next)
+        while at < buffer.len()
+            && let Some(request) = self.outstanding.get_mut(next)
         {
             let from = if next == first { written } else { 0 };
             if from == 0 {
-                begun(request, pace, now);
+                first_byte_sent(request, pace, now);
             }
-            let n = request.fill(protocol, values, from, &mut place[at..]);
+            let n = request.fill(protocol, values, from, &mut buffer[at..]);
             (at, next, written) = (at + n, next + 1, from + n);
         }
         (at, next, written)
     }
 
-    /// Writes the first request that has not been written whole, by itself, as far as there is room in one place. Returns whether there
-    /// was any.
+    /// Writes the first incomplete request, as far as there is contiguous room; returns whether anything was written.
     #[cold]
     fn write_one(
         &mut self,
@@ -150,20 +148,20 @@ impl Stream {
         now: Instant,
     ) -> bool {
         let (protocol, values) = (space.plan.protocol, &space.values);
-        let first = self.asked.len() - self.unwritten.requests;
-        let Some(request) = self.asked.get_mut(first) else { return false };
+        let first = self.outstanding.len() - self.unwritten.requests;
+        let Some(request) = self.outstanding.get_mut(first) else { return false };
         let (size, is_long) = request.size(protocol, values);
         let from = self.unwritten.written;
         let n = if is_long {
             request.send_long(protocol, values, from, net, conn)
         } else {
-            let Some(place) = net.reserve(conn, size - from) else { return false };
-            let n = request.fill(protocol, values, from, place);
+            let Some(buffer) = net.reserve(conn, size - from) else { return false };
+            let n = request.fill(protocol, values, from, buffer);
             net.commit(conn, n);
             n
         };
         if from == 0 && n > 0 {
-            begun(request, pace, now);
+            first_byte_sent(request, pace, now);
         }
         let is_whole = from + n == size;
         self.unwritten.advance(n, 1, from + n, size);
@@ -172,9 +170,9 @@ impl Stream {
     }
 }
 
-/// The first byte of `request` has been handed over.
+/// Records that the first byte of `request` was handed to the transport.
 #[inline]
-pub(super) fn begun(request: &mut Request, pace: &mut Option<Pace>, now: Instant) {
+pub(super) fn first_byte_sent(request: &mut Request, pace: &mut Option<Pace>, now: Instant) {
     match pace {
         Some(pace) => pace.sent(request.at, now),
         None => request.at = now,

@@ -1,9 +1,9 @@
-//! The load against a small server that the test plays, and that errs on purpose.
+//! Key-value load against a fake server, which can be faulty.
 
-use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part};
+use super::super::{Arrivals, Barrier, Errors, Load, OpenLoop, Outcome, WorkerLoad};
 use super::keys::Scatter;
 use super::*;
-use crate::testing::{Fake, a_second};
+use crate::testing::{FakeTransport, a_second};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ fn plan() -> KvPlan {
     }
 }
 
-/// A server of both protocols. `spoil` may change each answer to a GET: of the key, given its value and the one before.
+/// FakeTransport server of both protocols. `spoil` returns the answer to a GET of a key, normally its value.
 struct Server {
     values: HashMap<Vec<u8>, Vec<u8>>,
     before: HashMap<Vec<u8>, Vec<u8>>,
@@ -45,7 +45,7 @@ impl Server {
         Server { values: HashMap::new(), before: HashMap::new(), pending: HashMap::new(), asked: Vec::new(), spoil }
     }
 
-    /// What is answered on `conn` to the requests that `bytes` complete.
+    /// Returns the answers on `conn` to the requests that `bytes` complete.
     fn answer(&mut self, conn: ConnId, bytes: &[u8]) -> Vec<u8> {
         let mut pending = self.pending.remove(&conn).unwrap_or_default();
         pending.extend_from_slice(bytes);
@@ -77,7 +77,7 @@ impl Server {
     }
 }
 
-/// The words of the first request of `bytes`, its length, and whether it is in RESP.
+/// Returns the words of the first request in `bytes`, its length, and whether it is in RESP.
 fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize, bool)> {
     let line = |from: usize| {
         let len = bytes.get(from..)?.windows(2).position(|window| window == b"\r\n")?;
@@ -106,10 +106,10 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize, bool)> {
 
 struct Bench {
     load: Load<KvLoad>,
-    board: Arc<Board>,
-    net: Fake<usize>,
+    barrier: Arc<Barrier>,
+    net: FakeTransport<usize>,
     server: Server,
-    /// The server's answers come in pieces of so many bytes.
+    /// Size of the pieces in which answers arrive.
     cut: usize,
 }
 
@@ -119,26 +119,26 @@ impl Bench {
         let mut traffic = KvLoad::new(Keyspace::new(plan, 7));
         traffic.rng = Rng::with_seed(1);
         let life = a_second(connections);
-        let board = Arc::new(Board::new(1, connections));
-        let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
-        let mut net = Fake::new(room);
+        let barrier = Arc::new(Barrier::new(1, connections));
+        let mut load = Load::new(&life, barrier.clone(), 0, 1, traffic);
+        let mut net = FakeTransport::new(room);
         load.start(&mut net);
         for _ in 0..connections {
             net.establish(&mut load);
         }
-        board.prepare();
+        barrier.prepare();
         net.pass(&mut load, TICK);
-        Bench { load, board, net, server: Server::new(), cut: usize::MAX }
+        Bench { load, barrier, net, server: Server::new(), cut: usize::MAX }
     }
 
-    /// Past the filling.
+    /// Returns a load that has completed filling.
     fn measuring(plan: KvPlan, room: usize) -> Self {
         let mut bench = Bench::new(plan, room);
         for _ in 0..10_000 {
             bench.serve();
             bench.net.pass(&mut bench.load, TICK);
-            if bench.board.all_prepared() {
-                bench.board.begin();
+            if bench.barrier.all_prepared() {
+                bench.barrier.begin();
                 bench.net.pass(&mut bench.load, TICK);
                 return bench;
             }
@@ -146,7 +146,7 @@ impl Bench {
         panic!("it is not filled");
     }
 
-    /// The server answers what has been sent on all connections.
+    /// Answers everything sent on all connections.
     fn serve(&mut self) {
         for conn in self.net.alive() {
             self.serve_on(conn);
@@ -171,12 +171,12 @@ impl Bench {
 #[test]
 fn every_key_is_set_before_measuring() {
     let mut bench = Bench::new(KvPlan { keys: 1000, ..plan() }, 10_000);
-    assert!(!bench.board.all_prepared());
+    assert!(!bench.barrier.all_prepared());
     for _ in 0..100 {
         bench.serve();
     }
     bench.net.pass(&mut bench.load, TICK);
-    assert!(bench.board.all_prepared());
+    assert!(bench.barrier.all_prepared());
     assert_eq!((bench.server.values.len(), bench.server.asked.len()), (1000, 1000));
     let conn = bench.net.alive()[0];
     assert_eq!(bench.net.sent(conn), b"", "nothing is asked between");
@@ -185,10 +185,10 @@ fn every_key_is_set_before_measuring() {
 }
 
 #[test]
-fn what_is_longer_than_a_place_or_a_block_goes_on_behind_it() {
+fn requests_longer_than_a_buffer_continue_in_the_next() {
     let mut bench = Bench::new(KvPlan { keys: 1000, value_size: 1000..=4000, ..plan() }, 10_000);
-    (bench.net.longest_place, bench.net.longest_block) = (700, 3);
-    // Without a word of the clock.
+    (bench.net.longest_reserve, bench.net.longest_peek) = (700, 3);
+    // Without advancing the clock.
     for _ in 0..4000 {
         bench.serve();
     }
@@ -196,10 +196,10 @@ fn what_is_longer_than_a_place_or_a_block_goes_on_behind_it() {
 }
 
 #[test]
-fn without_filling_it_measures_at_once_and_counts_what_is_missing() {
+fn load_without_filling_measures_at_once_and_counts_misses() {
     let mut bench = Bench::new(KvPlan { fill: false, verify: false, get_ratio: 1.0, ..plan() }, 10_000);
-    assert!(bench.board.all_prepared());
-    bench.board.begin();
+    assert!(bench.barrier.all_prepared());
+    bench.barrier.begin();
     bench.net.pass(&mut bench.load, TICK);
     for _ in 0..5 {
         bench.serve();
@@ -209,7 +209,7 @@ fn without_filling_it_measures_at_once_and_counts_what_is_missing() {
 }
 
 #[test]
-fn both_protocols_are_understood_whatever_the_parts() {
+fn both_protocols_are_parsed_in_any_pieces() {
     for protocol in [Protocol::Resp, Protocol::Memcached] {
         for (depth, room, cut, value_size) in [
             (1, 10_000, usize::MAX, 64..=64),
@@ -220,11 +220,11 @@ fn both_protocols_are_understood_whatever_the_parts() {
         ] {
             let mut bench = Bench::new(KvPlan { protocol, depth, value_size, connections: 2, ..plan() }, room);
             bench.cut = cut;
-            while !bench.board.all_prepared() {
+            while !bench.barrier.all_prepared() {
                 bench.serve();
                 bench.net.pass(&mut bench.load, TICK);
             }
-            bench.board.begin();
+            bench.barrier.begin();
             bench.net.pass(&mut bench.load, TICK);
             for _ in 0..2000 {
                 bench.serve();
@@ -239,7 +239,7 @@ fn both_protocols_are_understood_whatever_the_parts() {
 }
 
 #[test]
-fn there_are_as_many_requests_on_the_way_as_the_depth_and_gets_have_their_ratio() {
+fn depth_and_get_ratio_are_kept() {
     let mut bench = Bench::measuring(KvPlan { depth: 16, get_ratio: 0.9, ..plan() }, 10_000);
     bench.server.asked.clear();
     for round in 0..500 {
@@ -252,13 +252,13 @@ fn there_are_as_many_requests_on_the_way_as_the_depth_and_gets_have_their_ratio(
     assert!((2550..2900).contains(&first), "{first} of 8000 are of the first, where 0.339 are to be");
 }
 
-/// The most popular key.
+/// Returns the most popular key.
 fn popular(keys: u64) -> String {
     String::from_utf8(key(Scatter::new(keys).of(0)).to_vec()).unwrap()
 }
 
 #[test]
-fn an_event_takes_one_consume_and_one_reserve() {
+fn event_takes_one_consume_and_one_reserve() {
     let mut bench = Bench::measuring(KvPlan { depth: 16, ..plan() }, 10_000);
     (bench.net.consumed, bench.net.reserved) = (0, 0);
     for _ in 0..100 {
@@ -267,7 +267,7 @@ fn an_event_takes_one_consume_and_one_reserve() {
     assert_eq!((bench.net.consumed, bench.net.reserved), (100, 100));
 }
 
-/// What is found when answers to GETs are spoiled in this way.
+/// Returns the error found when answers to GETs are replaced by `spoil`.
 fn found(protocol: Protocol, spoil: fn(&Server, &[u8]) -> Option<Vec<u8>>) -> String {
     let mut bench = Bench::measuring(KvPlan { protocol, ..plan() }, 10_000);
     for _ in 0..200 {
@@ -287,7 +287,7 @@ fn found(protocol: Protocol, spoil: fn(&Server, &[u8]) -> Option<Vec<u8>>) -> St
 }
 
 #[test]
-fn values_that_must_not_come_are_found() {
+fn invalid_values_are_detected() {
     type Spoil = fn(&Server, &[u8]) -> Option<Vec<u8>>;
     let same: Spoil = |server, key| server.values.get(key).cloned();
     let last_byte: Spoil = |server, key| {
@@ -324,9 +324,9 @@ fn values_that_must_not_come_are_found() {
     }
 }
 
-/// A server that acknowledges a SET and drops it.
+/// The server acknowledges a SET and drops it.
 #[test]
-fn a_lost_set_is_found() {
+fn lost_set_is_detected() {
     let mut bench = Bench::measuring(plan(), 10_000);
     let filled = bench.server.values.clone();
     for _ in 0..200 {
@@ -338,11 +338,11 @@ fn a_lost_set_is_found() {
 }
 
 #[test]
-fn of_two_sets_on_the_way_at_once_either_may_remain() {
+fn either_of_two_concurrent_sets_may_remain() {
     let plan = KvPlan { keys: 1, connections: 2, ..plan() };
     let mut bench = Bench::measuring(plan, 10_000);
     for round in 0..500 {
-        // In one order or the other, which is not that in which they were sent.
+        // In either order, which need not be the order of sending.
         let mut conns = bench.net.alive();
         if round % 3 == 0 {
             conns.reverse();
@@ -358,7 +358,7 @@ fn of_two_sets_on_the_way_at_once_either_may_remain() {
 }
 
 #[test]
-fn without_verifying_values_are_only_counted() {
+fn unverified_values_are_only_counted() {
     let mut bench = Bench::measuring(KvPlan { verify: false, value_size: 1..=1, ..plan() }, 10_000);
     bench.server.spoil = |_, _| Some(b"something else".to_vec());
     for _ in 0..100 {
@@ -371,12 +371,12 @@ fn without_verifying_values_are_only_counted() {
     assert_eq!(gets.requests + sets.requests, 100);
 }
 
-/// What is said of `answer` to one request, of which `get` of all are GETs.
+/// Returns the error caused by `answer` to one request.
 fn said(protocol: Protocol, get_ratio: f64, answer: &[u8]) -> String {
     for cut in [usize::MAX, 1, 3] {
         let plan = KvPlan { protocol, get_ratio, fill: false, verify: false, ..plan() };
         let mut bench = Bench::new(plan, 10_000);
-        bench.board.begin();
+        bench.barrier.begin();
         bench.net.pass(&mut bench.load, TICK);
         let conn = bench.net.alive()[0];
         bench.net.drain(&mut bench.load, conn);
@@ -401,7 +401,7 @@ fn said(protocol: Protocol, get_ratio: f64, answer: &[u8]) -> String {
 }
 
 #[test]
-fn wrong_replies_are_named() {
+fn wrong_replies_are_described() {
     use Protocol::{Memcached, Resp};
     let long = [b'x'; 70_000];
     for (protocol, get_ratio, answer, part) in [
@@ -432,7 +432,7 @@ fn wrong_replies_are_named() {
 }
 
 #[test]
-fn error_messages_are_counted_and_the_connection_goes_on() {
+fn error_replies_are_counted_and_the_connection_continues() {
     for (protocol, answer) in [
         (Protocol::Resp, &b"-OOM command not allowed\r\n"[..]),
         (Protocol::Memcached, b"SERVER_ERROR out of memory storing object\r\n"),
@@ -451,7 +451,7 @@ fn error_messages_are_counted_and_the_connection_goes_on() {
 }
 
 #[test]
-fn what_comes_unasked_is_wrong() {
+fn unsolicited_reply_is_wrong() {
     let mut bench = Bench::measuring(KvPlan { get_ratio: 0.0, ..plan() }, 10_000);
     let conn = bench.net.alive()[0];
     bench.net.drain(&mut bench.load, conn);
@@ -462,7 +462,7 @@ fn what_comes_unasked_is_wrong() {
 }
 
 #[test]
-fn what_was_lost_with_a_connection_while_filling_is_set_on_another() {
+fn sets_lost_with_a_connection_while_filling_are_repeated_on_another() {
     let mut bench = Bench::new(KvPlan { connections: 2, ..plan() }, 10_000);
     let conns = bench.net.alive();
     bench.net.gone(&mut bench.load, conns[0], CloseReason::Reset);
@@ -470,25 +470,25 @@ fn what_was_lost_with_a_connection_while_filling_is_set_on_another() {
         bench.serve_on(conns[1]);
     }
     bench.net.pass(&mut bench.load, TICK);
-    assert!(bench.board.all_prepared() && bench.server.values.len() == 10);
+    assert!(bench.barrier.all_prepared() && bench.server.values.len() == 10);
     assert_eq!(bench.outcome().errors, Errors { lost: 1, ..Errors::default() });
 }
 
 #[test]
-fn a_worker_that_lost_all_connections_while_filling_is_not_waited_for() {
+fn worker_that_lost_all_connections_while_filling_counts_as_prepared() {
     let mut bench = Bench::new(plan(), 10_000);
     let conn = bench.net.alive()[0];
     bench.net.gone(&mut bench.load, conn, CloseReason::Reset);
-    assert!(bench.board.all_prepared() && bench.board.all_done() && bench.net.connects.is_empty());
+    assert!(bench.barrier.all_prepared() && bench.barrier.all_done() && bench.net.connects.is_empty());
 }
 
 #[test]
-fn an_open_loop_counts_from_when_a_request_was_due() {
+fn open_loop_times_count_from_the_due_time() {
     let plan = KvPlan { open: even(1000.0), verify: false, get_ratio: 1.0, ..plan() };
     let mut bench = Bench::measuring(plan, 10_000);
     let conn = bench.net.alive()[0];
     assert_eq!(bench.net.sent(conn).iter().filter(|byte| **byte == b'*').count(), 1);
-    // Nothing is answered for 10 ms, in which 10 more are due; then everything at once.
+    // No answers for 10 ms, during which 10 more become due; then all at once.
     for _ in 0..10 {
         bench.net.pass(&mut bench.load, TICK);
     }
@@ -504,7 +504,7 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
 }
 
 #[test]
-fn the_pace_of_an_open_loop_is_kept_without_answers_up_to_the_depth() {
+fn open_loop_keeps_its_pace_without_answers_up_to_the_depth() {
     let plan = KvPlan { open: even(10_000.0), depth: 4, connections: 5, ..plan() };
     let mut bench = Bench::measuring(plan, 10_000);
     let asked = |bench: &Bench| -> Vec<usize> {
@@ -518,7 +518,7 @@ fn the_pace_of_an_open_loop_is_kept_without_answers_up_to_the_depth() {
     bench.net.pass(&mut bench.load, 10 * TICK);
     bench.net.pass(&mut bench.load, 10 * TICK);
     assert_eq!(asked(&bench), [4; 5]);
-    // What is due does not get lost.
+    // Due requests are kept.
     for _ in 0..100 {
         bench.serve();
     }
@@ -526,7 +526,7 @@ fn the_pace_of_an_open_loop_is_kept_without_answers_up_to_the_depth() {
 }
 
 #[test]
-fn a_slow_open_loop_is_woken_for_each_request() {
+fn slow_open_loop_wakes_for_each_request() {
     let mut bench = Bench::measuring(KvPlan { open: even(400.0), ..plan() }, 10_000);
     for _ in 0..100 {
         bench.serve();

@@ -1,10 +1,10 @@
-//! The load of a key-value server over UDP: requests of memcached's protocol in datagrams, which are answered or lost.
+//! Load of a key-value server over UDP: datagrams in memcached's protocol, which may be lost.
 
 use super::reply::{Reply, Wrong, shown};
-use super::request::{Protocol, Request, What};
-use super::stream::begun;
+use super::request::{Op, Protocol, Request};
+use super::stream::first_byte_sent;
 use super::{KvLoad, name};
-use crate::flight::{AGAIN, AT_ONCE, LOOK, LOST_AFTER, NO_ANSWER};
+use crate::flight::{ANSWER_TIMEOUT, EXPIRY_INTERVAL, FIRST_ANSWER_TIMEOUT, RETRY_DELAY, SEND_BATCH};
 use crate::{Keyspace, Traffic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BufferPool, Bytes, ConnId, Datagram, Origin, Service, Transport};
@@ -15,52 +15,52 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a request's datagram at most: those of a frame of 1500, behind the headers of IPv6 and UDP.
+/// Largest request datagram: that of a frame with an MTU of 1500, after the headers of IPv6 and UDP.
 const REQUEST: usize = 1500 - 40 - 8;
-/// Bytes of a value at most, so that its SET is one such datagram.
+/// Largest value whose SET fits one such datagram.
 pub const LONGEST: u32 = (REQUEST - HEADER - AROUND) as u32;
-/// Bytes of a SET beside the value: `set key:000000000000 0 0 1400\r\n`, and the end of the value's line.
+/// Bytes of a SET besides the value: `set key:000000000000 0 0 1400\r\n`, and the end of the value's line.
 const AROUND: usize = 31 + 2;
-/// Datagrams of an answer at most: a value of that length, with its lines.
+/// Largest number of datagrams of an answer: a value of that length with its lines.
 const PIECES: usize = 2;
-/// Requests on the way while keys are set, at least: few enough for a kernel socket's buffer.
+/// Outstanding requests while filling, at least: few enough for a kernel socket's buffer.
 const FILLING: usize = 256;
 
-/// What a load over UDP is to do, beside what its [`Keyspace`] says.
+/// Parameters of a load over UDP in addition to its [`Keyspace`].
 #[derive(Debug, Clone, Copy)]
 pub struct UdpPlan {
     /// The server.
     pub remote: SocketAddr,
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// The first of our ports, of which there are as many as the keyspace's plan has connections.
+    /// First local port; the number of ports is that of the plan's connections.
     pub first: u16,
-    /// How long requests are sent before they count.
+    /// Duration of uncounted requests before measuring.
     pub warm_up: Duration,
-    /// How long they count.
+    /// Duration of the measurement.
     pub duration: Duration,
 }
 
-/// What became of datagrams that brought no answer.
+/// Datagrams lost, corrupt, late or foreign.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Astray {
-    /// Requests that were not answered in 100 ms, while measuring.
+pub struct DatagramErrors {
+    /// Requests not answered within 100 ms while measuring.
     pub lost: u64,
-    /// Requests that were answered with other bytes than they had to be.
+    /// Requests answered with wrong bytes.
     pub corrupt: u64,
-    /// Answers that came after their request had been given up, or more than once.
+    /// Answers after the timeout, and duplicates.
     pub late: u64,
-    /// Datagrams that were no answers.
-    pub strange: u64,
+    /// Datagrams that are no answers to this load.
+    pub foreign: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Until something has been answered, there is one request on its way.
-    Calling,
-    /// Keys are set.
+    /// One request is outstanding until the first answer.
+    Probing,
+    /// Keys are being set.
     Filling,
-    /// Nothing counts yet.
+    /// Requests do not count yet.
     WarmingUp {
         until: Instant,
     },
@@ -68,54 +68,55 @@ enum Phase {
         from: Instant,
         until: Instant,
     },
-    Over,
+    Ended,
 }
 
-/// A request that may be on its way.
+/// Slot of an outstanding request.
 #[derive(Debug, Default)]
-struct Place {
-    /// What is asked, and when it was sent.
-    asked: Option<(Request, Instant)>,
-    /// What the request is called, or was: the number of the place among those of its port, and how often it has been used.
+struct Slot {
+    /// The request and its send time.
+    pending: Option<(Request, Instant)>,
+    /// Current or last request ID: the slot's index within its port, plus a multiple of the slots per port for each
+    /// use.
     id: u16,
-    /// What has come of an answer of several datagrams.
+    /// Received datagrams of an answer with several.
     pieces: [Option<Bytes>; PIECES],
 }
 
-/// A load over UDP, closed or open. Each connection is a port of ours that its share of the requests is sent from; an answer counts only
-/// if it comes from where the request went to, to where it came from, and has its name.
+/// Load over UDP, in a closed or an open loop. Each connection is a local port, from which its share of the requests is
+/// sent. An answer is valid only with its request's addresses reversed and its request ID.
 ///
-/// Times are as those of a [`KvLoad`]; one ends with the datagram that completes the answer. A SET that fills a key is sent again
-/// if it is lost. What a lost SET did is not known, as with a connection that was lost.
+/// Times are measured as by a [`KvLoad`]; a request's time ends with the datagram that completes the answer. A lost SET
+/// of filling is repeated. Whether a lost SET was executed is unknown, as with a lost connection.
 pub struct UdpKvLoad {
     load: KvLoad,
     plan: UdpPlan,
     phase: Phase,
-    /// Those of a port follow each other.
-    places: Vec<Place>,
-    /// How many of them a port has: a power of two; and how many of these are used when no keys are set.
+    /// Slots; those of a port are consecutive.
+    slots: Vec<Slot>,
+    /// Slots per port, a power of two; and those used after filling.
     of_port: usize,
     depth: usize,
-    /// Places without a request; who has been free for longest goes first, so that names are not used again soon.
+    /// Free slots, the one free for longest first, so that request IDs are not reused soon.
     free: VecDeque<u32>,
-    /// Drawn, and not taken by the transport yet.
+    /// Request drawn but not yet accepted by the transport.
     unsent: Option<Request>,
     reply: Reply,
     memory: BufferPool,
-    looked: Instant,
-    /// When something was answered last, or the load began.
-    heard: Option<Instant>,
+    last_expiry: Instant,
+    /// Time of the last answer, or of the load's beginning.
+    last_answer: Option<Instant>,
     answered: bool,
     stalled: bool,
-    astray: Astray,
+    datagram_errors: DatagramErrors,
     measured: Duration,
     interrupted: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
 }
 
 impl UdpKvLoad {
-    /// A load of `space`, which is of memcached's protocol and of values up to [`LONGEST`]. `interrupted` ends it; `over` is set in the
-    /// end.
+    /// Creates a load of `space`, which uses memcached's protocol and values up to [`LONGEST`]. `interrupted` ends the
+    /// load; the load sets `over` at its end.
     pub fn new(
         space: Arc<Keyspace>,
         plan: UdpPlan,
@@ -125,87 +126,87 @@ impl UdpKvLoad {
         let of_port = depth.max(FILLING.div_ceil(ports)).next_power_of_two();
         let mut load = KvLoad::new(space);
         if load.is_prepared() {
-            // There is nothing to be set.
+            // No filling is required.
             load.filling = None;
         }
         let uses = (1 << 16) / of_port;
-        let place =
-            |at: usize| Place { id: (at % of_port + of_port * fastrand::usize(..uses)) as u16, ..Place::default() };
-        let places: Vec<Place> = (0..ports * of_port).map(place).collect();
-        // Those that are sent have been copied, or are in the port's hands for a moment.
-        let memory = BufferPool::new(REQUEST, places.len().min(1024), 2 * places.len() + 1024);
+        let slot =
+            |at: usize| Slot { id: (at % of_port + of_port * fastrand::usize(..uses)) as u16, ..Slot::default() };
+        let slots: Vec<Slot> = (0..ports * of_port).map(slot).collect();
+        // A sent buffer is copied, or held by the port for a moment.
+        let memory = BufferPool::new(REQUEST, slots.len().min(1024), 2 * slots.len() + 1024);
         UdpKvLoad {
             load,
             plan,
-            phase: Phase::Calling,
-            places,
+            phase: Phase::Probing,
+            slots,
             of_port,
             depth,
             free: VecDeque::from([0]),
             unsent: None,
             reply: Reply::new(),
             memory,
-            looked: Instant::ZERO,
-            heard: None,
+            last_expiry: Instant::ZERO,
+            last_answer: None,
             answered: false,
             stalled: false,
-            astray: Astray::default(),
+            datagram_errors: DatagramErrors::default(),
             measured: Duration::ZERO,
             interrupted,
             over,
         }
     }
 
-    /// What was asked and answered.
+    /// Returns the requests and answers.
     pub fn load(&self) -> &KvLoad {
         &self.load
     }
 
-    /// What was not.
-    pub fn astray(&self) -> Astray {
-        self.astray
+    /// Returns the counters of invalid and lost datagrams.
+    pub fn datagram_errors(&self) -> DatagramErrors {
+        self.datagram_errors
     }
 
-    /// How long was measured.
+    /// Returns the measured duration.
     pub fn measured(&self) -> Duration {
         self.measured
     }
 
-    /// Whether anything was ever answered.
+    /// Whether there was any answer.
     pub fn has_been_answered(&self) -> bool {
         self.answered
     }
 
-    /// Whether nothing more was answered while keys were set.
+    /// Whether answers ceased during filling.
     pub fn has_stalled(&self) -> bool {
         self.stalled
     }
 
-    fn port_of(&self, place: u32) -> u16 {
-        self.plan.first.wrapping_add((place as usize / self.of_port) as u16)
+    fn port_of(&self, slot: u32) -> u16 {
+        self.plan.first.wrapping_add((slot as usize / self.of_port) as u16)
     }
 
-    /// The place of the request `id` from our `port`, if there is such a port.
-    fn place_of(&self, port: u16, id: u16) -> Option<usize> {
+    /// Returns the slot of the request `id` from local `port`, if the port is the load's.
+    fn slot_of(&self, port: u16, id: u16) -> Option<usize> {
         let first = usize::from(port.wrapping_sub(self.plan.first)) * self.of_port;
-        let place = first + usize::from(id) % self.of_port;
-        (place < self.places.len()).then_some(place)
+        let slot = first + usize::from(id) % self.of_port;
+        (slot < self.slots.len()).then_some(slot)
     }
 
-    /// All places are free that may be used; `of_port` of each port.
+    /// Makes the unused slots available; `of_port` per port.
     fn free_all(&mut self, of_port: usize) {
-        let all = (0..self.places.len()).filter(|place| self.places[*place].asked.is_none());
-        // One of each port after the other.
-        let mut free: Vec<u32> = all.filter(|place| place % self.of_port < of_port).map(|place| place as u32).collect();
-        free.sort_by_key(|place| *place as usize % self.of_port);
+        let all = (0..self.slots.len()).filter(|slot| self.slots[*slot].pending.is_none());
+        // Interleave the ports.
+        let mut free: Vec<u32> = all.filter(|slot| slot % self.of_port < of_port).map(|slot| slot as u32).collect();
+        free.sort_by_key(|slot| *slot as usize % self.of_port);
         self.free = free.into();
     }
 
-    /// Does what is due, and returns whether it goes on.
+    /// Performs the work due at `now`; returns whether the load continues.
     fn turn(&mut self, now: Instant) -> bool {
-        let silent = now.since(*self.heard.get_or_insert(now)) >= NO_ANSWER;
+        let silent = now.since(*self.last_answer.get_or_insert(now)) >= FIRST_ANSWER_TIMEOUT;
         match self.phase {
-            Phase::Calling | Phase::Filling if silent => {
+            Phase::Probing | Phase::Filling if silent => {
                 self.stalled = true;
                 self.stop(now);
             }
@@ -216,17 +217,17 @@ impl UdpKvLoad {
                 tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
             }
             Phase::WarmingUp { until } if now >= until => {
-                self.astray.lost = 0;
+                self.datagram_errors.lost = 0;
                 self.load.measure(now);
                 self.phase = Phase::Measuring { from: now, until: now + self.plan.duration };
             }
             Phase::Measuring { until, .. } if now >= until => self.stop(now),
             _ => {}
         }
-        if now.since(self.looked) >= LOOK {
-            self.look_for_lost(now);
+        if now.since(self.last_expiry) >= EXPIRY_INTERVAL {
+            self.expire(now);
         }
-        self.phase != Phase::Over
+        self.phase != Phase::Ended
     }
 
     fn stop(&mut self, now: Instant) {
@@ -235,38 +236,38 @@ impl UdpKvLoad {
             self.measured = end.since(from);
             self.load.end(end);
         }
-        self.phase = Phase::Over;
+        self.phase = Phase::Ended;
     }
 
     #[cold]
-    fn look_for_lost(&mut self, now: Instant) {
-        self.looked = now;
-        for place in 0..self.places.len() {
-            if let Some((request, sent)) = self.places[place].asked
-                && now.since(sent) >= LOST_AFTER
+    fn expire(&mut self, now: Instant) {
+        self.last_expiry = now;
+        for slot in 0..self.slots.len() {
+            if let Some((request, sent)) = self.slots[slot].pending
+                && now.since(sent) >= ANSWER_TIMEOUT
             {
-                self.vacate(place);
-                self.astray.lost += 1;
-                if let (Some(filling), What::Set(_)) = (&mut self.load.filling, request.what) {
+                self.free_slot(slot);
+                self.datagram_errors.lost += 1;
+                if let (Some(filling), Op::Set(_)) = (&mut self.load.filling, request.op) {
                     filling.lost([request.number]);
                 }
             }
         }
     }
 
-    /// The request in `place` is not waited for any more.
-    fn vacate(&mut self, place: usize) {
-        let Place { asked, id, pieces } = &mut self.places[place];
-        *asked = None;
+    /// Frees the slot of a request.
+    fn free_slot(&mut self, slot: usize) {
+        let Slot { pending, id, pieces } = &mut self.slots[slot];
+        *pending = None;
         *pieces = Default::default();
-        // The name of another.
+        // The next request gets another ID.
         *id = id.wrapping_add(self.of_port as u16);
-        if place % self.of_port < self.depth || self.load.filling.is_some() {
-            self.free.push_back(place as u32);
+        if slot % self.of_port < self.depth || self.load.filling.is_some() {
+            self.free.push_back(slot as u32);
         }
     }
 
-    /// What is to be asked next, if anything is.
+    /// Returns the next request, if one is due.
     fn draw(&mut self, now: Instant) -> Option<Request> {
         if let Some(request) = self.unsent.take() {
             return Some(request);
@@ -274,7 +275,7 @@ impl UdpKvLoad {
         if let Some(filling) = &mut self.load.filling {
             let number = filling.next(&self.load.space)?;
             let set = self.load.issue(number, 0);
-            return Some(Request { at: now, number, what: What::Set(set) });
+            return Some(Request { at: now, number, op: Op::Set(set) });
         }
         let at = match &mut self.load.pace {
             None => now,
@@ -284,48 +285,48 @@ impl UdpKvLoad {
         Some(self.load.draw(at))
     }
 
-    /// Sends what may be sent. Returns whether the transport took all of it.
+    /// Sends as much as possible; returns whether the transport accepted all of it.
     fn send(&mut self, net: &mut impl Transport) -> bool {
         let now = net.now();
-        for _ in 0..AT_ONCE {
-            let Some(place) = self.free.front().copied().filter(|_| self.phase != Phase::Over) else { return true };
+        for _ in 0..SEND_BATCH {
+            let Some(slot) = self.free.front().copied().filter(|_| self.phase != Phase::Ended) else { return true };
             let Some(mut request) = self.draw(now) else { return true };
             let Some(mut block) = self.memory.take() else {
                 self.unsent = Some(request);
                 return false;
             };
-            let (at, values) = (place as usize, &self.load.space.values);
-            block[..HEADER].copy_from_slice(&Frame::request(self.places[at].id).bytes());
+            let (at, values) = (slot as usize, &self.load.space.values);
+            block[..HEADER].copy_from_slice(&Frame::request(self.slots[at].id).bytes());
             let size = request.size(Protocol::Memcached, values).0.min(REQUEST - HEADER);
             let size = HEADER + request.fill(Protocol::Memcached, values, 0, &mut block[HEADER..HEADER + size]);
-            let local = SocketAddr::new(self.plan.local, self.port_of(place));
+            let local = SocketAddr::new(self.plan.local, self.port_of(slot));
             let datagram = Datagram { local, remote: self.plan.remote, payload: block.freeze(size) };
             if net.send_datagram(datagram).is_err() {
                 self.unsent = Some(request);
                 return false;
             }
-            begun(&mut request, &mut self.load.pace, now);
+            first_byte_sent(&mut request, &mut self.load.pace, now);
             self.free.pop_front();
-            self.places[at].asked = Some((request, now));
+            self.slots[at].pending = Some((request, now));
         }
         false
     }
 
-    /// Takes in a datagram, and returns whether it completed an answer.
+    /// Processes a datagram; returns whether it completed an answer.
     fn take(&mut self, datagram: &Datagram, now: Instant) -> bool {
         let Datagram { local, remote, payload } = datagram;
         let frame = Frame::read(payload).filter(|_| *remote == self.plan.remote);
-        let place = frame.and_then(|(frame, _)| self.place_of(local.port(), frame.id));
-        let (Some((frame, body)), Some(place)) = (frame, place) else {
-            self.astray.strange += 1;
+        let slot = frame.and_then(|(frame, _)| self.slot_of(local.port(), frame.id));
+        let (Some((frame, body)), Some(slot)) = (frame, slot) else {
+            self.datagram_errors.foreign += 1;
             return false;
         };
-        let Place { asked: Some((request, _)), id, pieces } = &mut self.places[place] else {
-            self.astray.late += 1;
+        let Slot { pending: Some((request, _)), id, pieces } = &mut self.slots[slot] else {
+            self.datagram_errors.late += 1;
             return false;
         };
         if *id != frame.id {
-            self.astray.late += 1;
+            self.datagram_errors.late += 1;
             return false;
         }
         let (request, sequence) = (*request, usize::from(frame.sequence));
@@ -344,30 +345,30 @@ impl UdpKvLoad {
         let taken = whole.and_then(|first| self.read(&request, [first, &both[1]], now));
         if let Err(wrong) = taken {
             self.load.note(|| format!("{}: {wrong}", name(&request)));
-            self.astray.corrupt += 1;
+            self.datagram_errors.corrupt += 1;
             self.reply = Reply::new();
             if let Some(filling) = &mut self.load.filling {
-                // It is not set again: the next answer would be as wrong.
+                // Do not repeat the SET: its answer would be wrong again.
                 filling.answered();
             }
         }
-        self.vacate(place);
+        self.free_slot(slot);
         true
     }
 
-    /// Reads the answer to `request`, which is in these parts, and counts it.
+    /// Parses the answer to `request` in `parts`, and counts it.
     fn read(&mut self, request: &Request, parts: [&[u8]; PIECES], now: Instant) -> Result<(), Wrong> {
         let UdpKvLoad { load, reply, phase, .. } = self;
         let [first, second] = parts;
         let mut last = first;
         if !second.is_empty() {
-            let (n, answer) = reply.take(first, Protocol::Memcached, request, load.space.known())?;
+            let (n, answer) = reply.take(first, Protocol::Memcached, request, load.space.expected())?;
             if n < first.len() || answer.is_some() {
                 return Err(format!("its answer ends before {}", shown(second)));
             }
             last = second;
         }
-        match reply.take(last, Protocol::Memcached, request, load.space.known())? {
+        match reply.take(last, Protocol::Memcached, request, load.space.expected())? {
             (n, Some(answer)) if n == last.len() => {
                 load.count(request, answer, now, matches!(phase, Phase::Measuring { .. }));
                 Ok(())
@@ -394,8 +395,8 @@ impl Service for UdpKvLoad {
             self.over.store(true, Ordering::Relaxed);
             return None;
         }
-        let rest = if self.send(net) { LOOK } else { AGAIN };
-        let due = self.load.due().map(|due| if due > now { due.since(now) } else { AGAIN });
+        let rest = if self.send(net) { EXPIRY_INTERVAL } else { RETRY_DELAY };
+        let due = self.load.due().map(|due| if due > now { due.since(now) } else { RETRY_DELAY });
         Some(due.map_or(rest, |due| due.min(rest)))
     }
 
@@ -404,9 +405,9 @@ impl Service for UdpKvLoad {
         if !self.take(&datagram, now) {
             return;
         }
-        self.heard = Some(now);
+        self.last_answer = Some(now);
         self.answered = true;
-        if self.phase == Phase::Calling {
+        if self.phase == Phase::Probing {
             self.phase = Phase::Filling;
             self.free_all(if self.load.filling.is_some() { self.of_port } else { self.depth });
         }

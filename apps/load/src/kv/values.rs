@@ -1,48 +1,47 @@
-//! Values: bytes that follow from a key and the number of a SET of it, so that whoever has them can tell both.
+//! Values: bytes derived from a key and a version, which is the number of the key's SET, so that a value reveals both.
 //!
-//! A value begins with eight bytes, the SET's number (its version) and a checksum of key, version and run; the rest is
-//! out of the table of the other loads, from a place that follows from key and version too, as does the length where
-//! lengths differ.
-
+//! A value begins with eight bytes: its version, and a checksum of key, version and run. The rest comes from the
+//! pattern table of the other loads, at an offset derived from key and version. The length is derived likewise, if
+//! lengths vary.
 use crate::pattern::{PERIOD, Position};
 
-/// Bytes at a value's beginning that tell its version; a shorter value has as many of them as it is long.
+/// Length of the header that holds the version; a shorter value has only its first bytes.
 pub const HEAD: usize = 8;
 
-/// The values of a run.
+/// Values of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Values {
     shortest: u32,
-    /// Lengths there are.
+    /// Number of different lengths.
     lengths: u32,
     run: u64,
 }
 
-/// One of them.
+/// One value.
 #[derive(Clone, Copy)]
 pub struct Value {
-    /// All of its bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Its first bytes.
+    /// First bytes.
     pub head: [u8; HEAD],
-    /// The bytes after those.
+    /// Bytes after the head.
     pub rest: Position,
 }
 
 impl Values {
-    /// Of `shortest` to `longest` bytes; the values of another `run` are others.
+    /// Creates values of `shortest` to `longest` bytes. Values differ between runs.
     ///
     /// # Panics
-    /// If the shortest is longer than the longest, or that is 2³² − 1.
+    /// If `shortest` exceeds `longest`, or `longest` is 2³² − 1.
     pub fn new(shortest: u32, longest: u32, run: u64) -> Self {
         assert!(shortest <= longest && longest < u32::MAX);
         Values { shortest, lengths: longest - shortest + 1, run }
     }
 
-    /// The value that the SET `version` of the key `number` writes.
+    /// Returns the value of SET number `version` of key `number`.
     #[inline]
     pub fn of(&self, number: u64, version: u32) -> Value {
-        // SplitMix64 of all three.
+        // SplitMix64 of run, number and version.
         let mut mixed = (self.run ^ number).wrapping_add(u64::from(version).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -56,7 +55,7 @@ impl Values {
     }
 }
 
-/// Reads the version that a value's first bytes say that it is.
+/// Returns the version in a value's header.
 pub fn version_of(head: [u8; HEAD]) -> u32 {
     u64::from_le_bytes(head) as u32
 }
@@ -66,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_tells_its_version_and_nothing_else_has_its_head() {
+    fn header_identifies_the_version_and_is_unique() {
         let values = Values::new(64, 64, 7);
         let head = values.of(5, 3).head;
         assert_eq!(version_of(head), 3);
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_spread_over_all_that_there_are() {
+    fn lengths_are_evenly_distributed() {
         let values = Values::new(10, 19, 7);
         let mut seen = [0; 10];
         (0..10_000).for_each(|version| seen[values.of(1, version).len as usize - 10] += 1);

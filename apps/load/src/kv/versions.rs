@@ -1,20 +1,19 @@
-//! Which versions of each key a GET may bring.
+//! Versions of each key that a GET may return.
 //!
-//! Every SET that is sent has the key's next version. A GET may bring none that has not been sent, and none that must have been
-//! overwritten before the GET was: version v is that if a SET w of the key was sent after v had been acknowledged, and w
-//! itself was acknowledged before the GET was sent. SETs of a key that are on the way at the same time may be carried out in
-//! any order, so either's version may remain.
+//! Every SET writes the key's next version. A GET must not return a version that was never sent, nor one that was
+//! certainly overwritten before the GET. Version v is overwritten if a SET w of the key was sent after v had been
+//! acknowledged, and w was acknowledged before the GET was sent. Concurrent SETs of a key may be executed in any order,
+//! so either version may remain.
 //!
-//! To know for each SET what had been acknowledged before it without keeping them all, versions are counted in two batches,
-//! as epochs are: those that were on the way when the batch before was closed, and those sent since. When all of the older
-//! batch are acknowledged, everything up to its last is *settled*, and the younger one is closed. What is checked is exact for a
-//! key with no more than one SET on the way at a time; for others it errs in favour of the server, by the versions of about
-//! two round trips. A SET whose fate is not known, because its connection was lost, may be carried out at any time:
-//! from then on nothing more is settled for its key.
+//! Remembering every SET is avoided by counting versions in two batches, like epochs: those outstanding when the
+//! previous batch closed, and those sent since. When the older batch is completely acknowledged, everything up to its
+//! last version is *settled* and the younger batch closes. The check is exact for a key with at most one outstanding
+//! SET at a time. For other keys it accepts outdated versions of about two round trips. A SET with unknown outcome,
+//! because its connection was lost, may be executed at any time: from then on nothing more settles for its key.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The versions of all keys, shared by all workers.
+/// Versions of all keys, shared by all workers.
 #[derive(Debug)]
 pub struct Versions {
     keys: Box<[Mutex<Key>]>,
@@ -22,76 +21,76 @@ pub struct Versions {
 
 #[derive(Debug, Default)]
 struct Key {
-    /// The last version sent.
+    /// Last version sent.
     issued: u32,
-    /// The last version of the older batch; those after it are the younger's.
+    /// Last version of the older batch; later ones belong to the younger batch.
     closed: u32,
-    /// All up to this one have been answered.
+    /// Every version up to this one has been answered.
     settled: u32,
-    /// All before this one must have been overwritten.
+    /// Every version before this one has been overwritten.
     lowest: u32,
-    older_on_the_way: u32,
-    younger_on_the_way: u32,
+    older_outstanding: u32,
+    younger_outstanding: u32,
 }
 
-/// What the help of `--verify` says.
+// The help text of `--verify` states this size.
 const _: () = assert!(size_of::<Mutex<Key>>() <= 32);
 
-/// A SET that is on the way.
+/// An outstanding SET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Issued {
-    /// Its version.
+    /// Version.
     pub version: u32,
-    /// All versions up to this one had been answered when it was sent.
+    /// Last settled version when the SET was sent.
     pub settled: u32,
 }
 
 impl Versions {
-    /// Of `keys` keys, none of which has been written.
+    /// Creates the state of `keys` unwritten keys.
     pub fn new(keys: usize) -> Self {
         Versions { keys: (0..keys).map(|_| Mutex::default()).collect() }
     }
 
     fn of(&self, number: u64) -> MutexGuard<'_, Key> {
-        // Numbers that are consistent at every point.
+        // Every update leaves the numbers consistent, so a poisoned lock can be used.
         self.keys[number as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A SET of the key `number` is about to be sent.
+    /// Allocates the version of a SET of key `number` about to be sent.
     pub fn issue(&self, number: u64) -> Issued {
         let mut key = self.of(number);
         key.issued = key.issued.wrapping_add(1);
-        key.younger_on_the_way += 1;
+        key.younger_outstanding += 1;
         Issued { version: key.issued, settled: key.settled }
     }
 
-    /// A SET has been answered: it was `done`, or refused.
+    /// Records the answer to a SET: `done`, or refused.
     pub fn answered(&self, number: u64, set: Issued, done: bool) {
         let mut key = self.of(number);
         if done {
             key.lowest = key.lowest.max(set.settled + 1);
         }
         if set.version <= key.closed {
-            key.older_on_the_way -= 1;
+            key.older_outstanding -= 1;
         } else {
-            key.younger_on_the_way -= 1;
+            key.younger_outstanding -= 1;
         }
-        // Twice: with nothing on the way, both batches are over.
+        // Twice: without outstanding SETs both batches are complete.
         for _ in 0..2 {
-            if key.older_on_the_way == 0 {
+            if key.older_outstanding == 0 {
                 key.settled = key.closed;
                 key.closed = key.issued;
-                key.older_on_the_way = std::mem::take(&mut key.younger_on_the_way);
+                key.older_outstanding = std::mem::take(&mut key.younger_outstanding);
             }
         }
     }
 
-    /// The lowest version that a GET sent now may bring.
+    /// Returns the lowest valid version for a GET sent now.
     pub fn lowest(&self, number: u64) -> u32 {
         self.of(number).lowest
     }
 
-    /// The highest version that a GET answered now may bring.
+    /// Returns the highest valid version for a GET answered now.
     pub fn highest(&self, number: u64) -> u32 {
         self.of(number).issued
     }
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn with_one_set_at_a_time_only_the_last_version_may_come() {
+    fn sequential_sets_leave_only_the_last_version_valid() {
         let versions = Versions::new(2);
         for version in 1..100 {
             let set = versions.issue(1);
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_sets_at_the_same_time_any_may_remain() {
+    fn any_of_concurrent_sets_may_remain() {
         let versions = Versions::new(1);
         let first = versions.issue(0);
         versions.answered(0, first, true);
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_set_overwrites_nothing() {
+    fn refused_set_overwrites_nothing() {
         let versions = Versions::new(1);
         let (first, second) = (versions.issue(0), versions.issue(0));
         versions.answered(0, first, true);
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_without_an_answer_may_be_done_at_any_time() {
+    fn unanswered_set_may_be_executed_at_any_time() {
         let versions = Versions::new(1);
         let first = versions.issue(0);
         versions.answered(0, first, true);
@@ -157,13 +156,13 @@ mod tests {
         }
     }
 
-    /// Against the definition, with all SETs remembered: nothing is refused that may be, and what has long been
-    /// overwritten is.
+    /// Compares with the definition, with all SETs remembered: valid versions are accepted, and long overwritten ones
+    /// refused.
     #[test]
-    fn what_is_refused_must_have_been_overwritten() {
+    fn refused_versions_have_been_overwritten() {
         let mut rng = fastrand::Rng::with_seed(3);
         let versions = Versions::new(1);
-        // When each was sent and answered, and which have not been.
+        // Send and answer time of each SET, and indices of unanswered ones.
         let mut sets: Vec<(Issued, usize, Option<usize>)> = Vec::new();
         let mut waiting = Vec::new();
         for now in 0..20_000 {

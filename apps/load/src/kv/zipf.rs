@@ -1,17 +1,18 @@
-//! Ranks that are drawn as Zipf has it: the k-th most popular of N with a probability proportional to k^-θ.
+//! Zipf-distributed ranks: the k-th most popular of N has a probability proportional to k^-θ.
 //!
-//! The ranks are cut into cells: each of the first by itself, later ones in runs as long as a 32nd of what precedes
-//! them, of which some hundreds reach to any N. A draw takes a cell by an alias table (Walker, "An Efficient Method for
-//! Generating Discrete Random Variables with General Distributions", 1977; made as by Vose, 1991), a rank of it at
-//! even odds, and keeps that with the probability p(rank) / p(the cell's first): the distribution is exact, for any
-//! θ ≥ 0. Nearly always what the last rank of the cell would pass decides, so that no power is taken.
+//! The ranks are divided into cells: each of the first ranks is a cell, later cells are a 32nd as long as their start.
+//! Some hundreds of cells cover any N. A draw selects a cell by an alias table (Walker, "An Efficient Method for
+//! Generating Discrete Random Variables with General Distributions", 1977; constructed as by Vose, 1991), then a rank
+//! of the cell uniformly, and accepts it with probability p(rank) / p(first rank of the cell). The distribution is
+//! exact for any θ ≥ 0. The acceptance bound of the cell's last rank nearly always decides, so that a power is rarely
+//! computed.
 
 use fastrand::Rng;
 
-/// A cell that begins at the rank k (from 0) is as long as k's 32nd part.
+/// A cell that starts at rank k (from 0) has length k / 32.
 const FINENESS: u64 = 32;
 
-/// A distribution of ranks, the most popular first, counted from 0.
+/// Distribution of ranks, the most popular first, counted from 0.
 #[derive(Debug)]
 pub struct Zipf {
     cells: Box<[Cell]>,
@@ -22,25 +23,25 @@ pub struct Zipf {
 struct Cell {
     start: u64,
     width: u64,
-    /// Of 2³² draws of this cell these stay here, and the others go to the cell `other`.
+    /// Of 2³² draws of this cell, this many stay; the rest go to the cell `other`.
     stay: u32,
     other: u32,
-    /// Of 2³² draws of a rank of it, at least these are kept, whichever rank it is.
+    /// Of 2³² draws of a rank, at least this many are accepted for every rank of the cell.
     sure: u32,
 }
 
 impl Zipf {
-    /// Of `n` ranks with the exponent `theta`; 0 gives all the same chance.
+    /// Creates the distribution of `n` ranks with exponent `theta`; 0 is uniform.
     ///
     /// # Panics
-    /// If `n` is 0, or `theta` is negative or not a number.
+    /// If `n` is 0, or `theta` is negative or NaN.
     pub fn new(n: u64, theta: f64) -> Self {
         assert!(n > 0 && theta >= 0.0);
         let mut cells = Vec::new();
         let mut weights = Vec::new();
         let mut start = 0;
         while start < n {
-            // All have the same chance, so that one cell does.
+            // A uniform distribution needs one cell.
             let width = if theta == 0.0 { n } else { (start / FINENESS).clamp(1, n - start) };
             let sure = to_32_bits(ratio(start, start + width - 1, theta));
             cells.push(Cell { start, width, stay: u32::MAX, other: cells.len() as u32, sure });
@@ -51,7 +52,7 @@ impl Zipf {
         Zipf { cells: cells.into(), theta }
     }
 
-    /// A rank.
+    /// Draws a rank.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
@@ -63,7 +64,8 @@ impl Zipf {
             if cell.width == 1 {
                 return cell.start;
             }
-            // The product's upper half is even over the cell, and its lower half over all, whatever the upper is.
+            // The upper half of the product is uniform over the cell; the lower half is uniform for each value of the
+            // upper.
             let product = u128::from(rng.u64(..)) * u128::from(cell.width);
             let (rank, chance) = (cell.start + (product >> 64) as u64, (product >> 32) as u32);
             if chance < cell.sure || self.keeps(cell, rank, chance) {
@@ -81,16 +83,16 @@ impl Zipf {
 const TWO_TO_32: f64 = 4_294_967_296.0;
 
 fn to_32_bits(probability: f64) -> u32 {
-    // Saturates: 2³² of 2³² become one less, which the slow way makes good.
+    // 2³² saturates to 2³² − 1, which the slow path corrects.
     (probability * TWO_TO_32) as u32
 }
 
-/// The probability of `rank`, as a part of that of `first`.
+/// Returns the probability of `rank` relative to that of `first`.
 fn ratio(first: u64, rank: u64, theta: f64) -> f64 {
     ((first + 1) as f64 / (rank + 1) as f64).powf(theta)
 }
 
-/// Makes an alias table of `cells`: lighter ones than the average are filled up from heavier ones.
+/// Builds the alias table of `cells`: cells below the average weight are filled from heavier ones.
 fn share_out(cells: &mut [Cell], weights: &[f64]) {
     let total: f64 = weights.iter().sum();
     let mut left: Vec<f64> = weights.iter().map(|weight| weight / total * cells.len() as f64).collect();
@@ -104,7 +106,7 @@ fn share_out(cells: &mut [Cell], weights: &[f64]) {
             light.push(large);
         }
     }
-    // Those that remain are full but for rounding, and are their own other.
+    // The remaining cells are full except for rounding, and keep themselves as `other`.
 }
 
 #[cfg(test)]
@@ -113,7 +115,7 @@ mod tests {
 
     const DRAWS: usize = 2_000_000;
 
-    /// Pearson's χ² of `DRAWS` draws over `groups` of ranks, each up to and without the next one's first.
+    /// Returns Pearson's χ² of `DRAWS` draws over `groups` of ranks, each given by its first rank.
     fn chi_square(n: u64, theta: f64, groups: &[u64]) -> f64 {
         let zipf = Zipf::new(n, theta);
         let mut rng = Rng::with_seed(42);
@@ -131,14 +133,14 @@ mod tests {
         seen.iter().zip(expected).map(|(seen, expected)| (seen - expected) * (seen - expected) / expected).sum()
     }
 
-    /// χ² is this far above its degrees of freedom less than once in a million times.
+    /// Returns a bound that χ² exceeds less than once in a million runs.
     fn bound(groups: usize) -> f64 {
         let freedom = (groups - 1) as f64;
         freedom + 5.0 * (2.0 * freedom).sqrt() + 10.0
     }
 
     #[test]
-    fn each_rank_is_drawn_as_often_as_theory_says() {
+    fn ranks_follow_the_distribution() {
         let ranks: Vec<u64> = (0..1000).collect();
         for theta in [0.0, 0.5, 0.99, 1.0, 1.2] {
             let chi = chi_square(1000, theta, &ranks);
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_test_tells_exponents_apart_that_are_close() {
+    fn test_distinguishes_close_exponents() {
         let ranks: Vec<u64> = (0..1000).collect();
         let zipf = Zipf::new(1000, 1.0);
         let mut rng = Rng::with_seed(42);
@@ -160,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn of_many_ranks_the_tail_has_its_share() {
-        // Boundaries that no cell has.
+    fn tail_of_many_ranks_has_its_share() {
+        // Boundaries that coincide with no cell's.
         let groups: Vec<u64> = std::iter::successors(Some(1u64), |first| Some(first * 7 / 4 + 1))
             .take_while(|first| *first < 3_000_000)
             .collect();
         let groups: Vec<u64> = std::iter::once(0).chain(groups).collect();
         for theta in [0.3, 0.99, 1.0, 1.5, 3.0] {
-            // Groups that are hardly ever drawn say nothing.
+            // Groups that are rarely drawn have no significance.
             let last = if theta > 2.0 { 5 } else { groups.len() };
             let chi = chi_square(3_000_000, theta, &groups[..last]);
             assert!(chi < bound(last), "θ {theta}: {chi}");
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_ranks_takes_a_small_table() {
+    fn table_is_small_for_any_number_of_ranks() {
         for (n, most) in [(1, 1), (2, 2), (1_000_000, 500), (1 << 48, 1200)] {
             let zipf = Zipf::new(n, 0.99);
             assert!(zipf.cells.len() <= most, "{n}: {}", zipf.cells.len());

@@ -1,20 +1,20 @@
-//! Frames that are sent to be given back.
+//! Load of raw frames that a reflector returns.
 
 use super::ETHERNET;
-use crate::{Arrival, Flight, FlightPlan, Probe};
+use crate::{Flight, FlightPlan, Probe, ProbeCheck};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, MacAddr, Nic, Packet};
 
-/// The EtherType of frames for local experiments (IEEE 802, clause 9.2.4).
+/// EtherType for local experiments (IEEE 802, clause 9.2.4).
 const ETHERTYPE: [u8; 2] = 0x88b5_u16.to_be_bytes();
-/// The shortest payload, as Ethernet has it: a shorter one would be padded.
+/// Smallest payload: Ethernet pads shorter ones.
 pub const SMALLEST: usize = 46;
 
-/// A closed loop: keeps a number of frames on their way, and sends the next when one has come back, or is lost. Each is an Ethernet
-/// header and a [`Probe`].
+/// Closed loop of raw frames: keeps a number of frames outstanding, and sends the next when one returns or is lost.
+/// Each is an Ethernet header and a [`Probe`].
 ///
-/// A round trip is from the beginning of the turn in which a frame was handed to the port to the beginning of the turn in which it
-/// was received.
+/// A round trip is measured from the beginning of the turn that handed the frame to the port to the beginning of the
+/// turn that received it.
 pub struct Load<N: Nic> {
     nic: N,
     header: [u8; ETHERNET],
@@ -22,14 +22,14 @@ pub struct Load<N: Nic> {
     flight: Flight,
     received: Vec<N::Packet>,
     to_send: Vec<N::Packet>,
-    strange: u64,
+    foreign: u64,
 }
 
 impl<N: Nic> Load<N> {
-    /// A load on `nic`, whose frames `run` tells from those of others.
+    /// Creates a load on `nic`. `run` identifies this run's frames.
     ///
     /// # Panics
-    /// If the plan has no place, or its size is too small for a [`Probe`].
+    /// If the plan has no slots, or its size is too small for a [`Probe`].
     pub fn new(nic: N, plan: FlightPlan, run: u64) -> Self {
         let mut header = [0xff; ETHERNET];
         header[6..12].copy_from_slice(&nic.mac().0);
@@ -41,11 +41,11 @@ impl<N: Nic> Load<N> {
             flight: Flight::new(plan),
             received: Vec::with_capacity(BURST),
             to_send: Vec::with_capacity(BURST),
-            strange: 0,
+            foreign: 0,
         }
     }
 
-    /// Takes in what has come back, and sends what may be sent. Returns whether it goes on.
+    /// Receives and sends a burst; returns whether the load continues.
     pub fn turn(&mut self, now: Instant) -> bool {
         if !self.flight.turn(now) {
             return false;
@@ -58,39 +58,39 @@ impl<N: Nic> Load<N> {
         true
     }
 
-    /// The frames on their way, and what was counted.
+    /// Returns the outstanding frames and counters.
     pub fn flight(&mut self) -> &mut Flight {
         &mut self.flight
     }
 
-    /// Frames that arrived and were not this load's.
-    pub fn strange(&self) -> u64 {
-        self.strange
+    /// Returns the number of received frames that are not this load's.
+    pub fn foreign(&self) -> u64 {
+        self.foreign
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub fn nic(&self) -> &N {
         &self.nic
     }
 
     #[inline]
     fn arrived(&mut self, frame: &N::Packet, now: Instant) {
-        let Some((header, payload)) = frame.data().split_first_chunk::<ETHERNET>() else { return self.strange += 1 };
-        let arrival = if header[12..] == ETHERTYPE { self.probe.read(payload) } else { Arrival::Strange };
+        let Some((header, payload)) = frame.data().split_first_chunk::<ETHERNET>() else { return self.foreign += 1 };
+        let arrival = if header[12..] == ETHERTYPE { self.probe.read(payload) } else { ProbeCheck::Foreign };
         match arrival {
-            Arrival::Ours(stamp) => {
+            ProbeCheck::Valid(stamp) => {
                 let &[.., a, b, c, d, e, f, _, _] = header;
-                // Who sent the first one back is who is sent to from now on.
-                if self.flight.came_back(stamp, now) && MacAddr([a, b, c, d, e, f]).is_unicast() {
+                // The station that returned the first frame becomes the destination.
+                if self.flight.record_answer(stamp, now) && MacAddr([a, b, c, d, e, f]).is_unicast() {
                     self.header[..6].copy_from_slice(&[a, b, c, d, e, f]);
                 }
             }
-            Arrival::Corrupt => self.flight.came_back_corrupt(),
-            Arrival::Strange => self.strange += 1,
+            ProbeCheck::Corrupt => self.flight.corrupt_answer(),
+            ProbeCheck::Foreign => self.foreign += 1,
         }
     }
 
-    /// Fills a burst with what may be sent, and hands it to the port.
+    /// Fills a burst and hands it to the port.
     #[inline]
     fn send(&mut self, now: Instant) {
         while self.to_send.len() < BURST
@@ -114,13 +114,13 @@ impl<N: Nic> Load<N> {
 mod tests {
     use super::*;
     use crate::raw::Reflector;
-    use crate::{Counts, NO_ANSWER};
+    use crate::{Counts, FIRST_ANSWER_TIMEOUT};
     use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig, MemoryNic};
     use linerate_bypass::time::Duration;
 
     const PLAN: FlightPlan = FlightPlan {
         size: 64,
-        places: 3,
+        slots: 3,
         warm_up: Duration::from_millis(10),
         duration: Duration::from_millis(1000),
         open: None,
@@ -139,7 +139,7 @@ mod tests {
             Rig { load: Load::new(a, plan, 5), reflector: Reflector::new(b), now: Instant::from_nanos(1) }
         }
 
-        /// Turns of both until the load is over.
+        /// Runs both ends until the load ends.
         fn run(&mut self) -> (Counts, Duration) {
             while self.load.turn(self.now) {
                 self.reflector.turn();
@@ -151,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn as_many_frames_as_the_depth_come_back_in_each_round_trip() {
+    fn depth_frames_return_per_round_trip() {
         for depth in [1, 3, 100] {
-            let mut rig = Rig::new(FlightPlan { places: depth, ..PLAN }, LinkConfig::default());
+            let mut rig = Rig::new(FlightPlan { slots: depth, ..PLAN }, LinkConfig::default());
             let (counts, measured) = rig.run();
             assert_eq!(measured, PLAN.duration);
-            assert_eq!((counts.lost, counts.corrupt, counts.late, rig.load.strange()), (0, 0, 0, 0));
-            // A turn each is a round trip; a turn moves a burst at most.
+            assert_eq!((counts.lost, counts.corrupt, counts.late, rig.load.foreign()), (0, 0, 0, 0));
+            // One turn of each end is a round trip; a turn moves at most one burst.
             let turns = (PLAN.duration.as_nanos() / STEP.as_nanos()) as u64;
             assert_eq!(counts.answered, depth.min(BURST) as u64 * turns);
             assert!(
@@ -171,23 +171,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_to_all_once_somebody_has_answered() {
+    fn first_answer_replaces_the_broadcast_destination() {
         let mut rig = Rig::new(PLAN, LinkConfig::default());
         rig.load.turn(rig.now);
         rig.reflector.turn();
         rig.load.turn(rig.now + STEP);
         let mut frames = Vec::with_capacity(BURST);
-        // The reflector's own port takes them in its stead.
+        // The reflector's port receives the frames in its place.
         let mut nic = rig.reflector;
         nic.turn();
         rig.load.nic.rx_burst(&mut frames);
-        assert_eq!(frames.len(), PLAN.places);
+        assert_eq!(frames.len(), PLAN.slots);
         assert!(frames.iter().all(|frame| frame.data()[6..12] == nic.nic().mac().0));
     }
 
     #[test]
-    fn a_lost_frame_is_counted_and_frees_its_place() {
-        let mut rig = Rig::new(FlightPlan { places: 1, ..PLAN }, LinkConfig::default());
+    fn lost_frame_is_counted_and_frees_its_slot() {
+        let mut rig = Rig::new(FlightPlan { slots: 1, ..PLAN }, LinkConfig::default());
         while rig.load.flight.result().0.answered < 5 || !rig.load.flight.is_measuring() {
             rig.load.turn(rig.now);
             rig.reflector.turn();
@@ -211,9 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_come_back_twice_or_damaged_are_not_counted_as_answers() {
+    fn duplicate_and_corrupt_frames_are_no_answers() {
         let double = Impairments { duplication: 1.0, ..Impairments::default() };
-        let mut rig = Rig::new(FlightPlan { places: 1, ..PLAN }, LinkConfig::default());
+        let mut rig = Rig::new(FlightPlan { slots: 1, ..PLAN }, LinkConfig::default());
         rig.load.nic().link().impair(End::B, double);
         let (counts, _) = rig.run();
         assert_eq!((counts.lost, counts.corrupt, counts.answered, counts.late), (0, 0, 10_000, 10_000));
@@ -224,21 +224,21 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_nobody_answers_ends_and_has_measured_nothing() {
+    fn load_without_answers_ends_and_measures_nothing() {
         let (a, _b) = Link::pair(LinkConfig::default());
         let mut load = Load::new(a, PLAN, 5);
         let mut now = Instant::from_nanos(1);
         while load.turn(now) {
             now += Duration::from_millis(10);
         }
-        assert!(now >= Instant::ZERO + NO_ANSWER);
+        assert!(now >= Instant::ZERO + FIRST_ANSWER_TIMEOUT);
         assert_eq!((load.flight.result().0.answered, load.flight.result().1), (0, Duration::ZERO));
-        // One each 100 ms, and not as many as the depth.
+        // One frame per 100 ms, independent of the depth.
         assert!((95..=100).contains(&load.nic().stats().tx_frames));
     }
 
     #[test]
-    fn no_packet_is_kept() {
+    fn packets_are_returned_to_the_pool() {
         let mut rig = Rig::new(PLAN, LinkConfig::default());
         rig.run();
         for _ in 0..3 {

@@ -1,12 +1,13 @@
-//! Every frame goes back where it came from.
+//! Reflector of raw frames.
 
 use super::ETHERNET;
 use linerate_bypass::{BURST, MacAddr, Nic, Packet};
 
-/// Gives every frame back with its Ethernet addresses swapped, where it lies.
+/// Returns every frame in place with its Ethernet addresses swapped.
 ///
-/// A frame that was sent to a group goes back from this port's own address, as no station has a group's. What the port does not
-/// take at once waits, and nothing more is received than there is room for; so a sender that is faster finds the port's ring full.
+/// A frame to a group address returns with this port's address as its source, because no station has a group address.
+/// Frames that the port does not accept at once wait, and receiving stops while the buffer is full, so that a faster
+/// sender fills the port's ring.
 pub struct Reflector<N: Nic> {
     nic: N,
     mac: MacAddr,
@@ -15,13 +16,13 @@ pub struct Reflector<N: Nic> {
 }
 
 impl<N: Nic> Reflector<N> {
-    /// A reflector on `nic`.
+    /// Creates a reflector on `nic`.
     pub fn new(nic: N) -> Self {
         let mac = nic.mac();
         Reflector { nic, mac, frames: Vec::with_capacity(2 * BURST), unanswered: 0 }
     }
 
-    /// Receives a burst and sends it back. Returns how many frames moved.
+    /// Receives a burst and sends it back; returns the number of frames moved.
     pub fn turn(&mut self) -> usize {
         let waiting = self.frames.len();
         let received = self.nic.rx_burst(&mut self.frames);
@@ -40,18 +41,18 @@ impl<N: Nic> Reflector<N> {
         received + self.nic.tx_burst(&mut self.frames)
     }
 
-    /// Frames that could not be given back: shorter than an Ethernet header, or not ours alone to be written.
+    /// Returns the number of frames not returned: shorter than an Ethernet header, or in a shared buffer.
     pub fn unanswered(&self) -> u64 {
         self.unanswered
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub fn nic(&self) -> &N {
         &self.nic
     }
 }
 
-/// Turns `frame` round; whether that could be done.
+/// Swaps the addresses of `frame`; returns whether that was possible.
 #[inline]
 fn swap_addresses(frame: &mut impl Packet, own: MacAddr) -> bool {
     let Some(header) = frame.data_mut().and_then(|data| data.first_chunk_mut::<ETHERNET>()) else { return false };
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_comes_back_with_its_addresses_swapped_and_nothing_else_changed() {
+    fn frame_returns_with_swapped_addresses_only() {
         let (mut nic, mut reflector) = rig(LinkConfig::default());
         let bytes: Vec<u8> = (0..100).map(|n| 2 * n).collect();
         send(&mut nic, &bytes);
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_to_a_group_comes_back_from_a_station() {
+    fn group_frame_returns_from_the_ports_address() {
         let (mut nic, mut reflector) = rig(LinkConfig::default());
         let mut bytes = [7; 60];
         bytes[..6].fill(0xff);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_counted_and_the_others_of_its_burst_come_back() {
+    fn short_frame_is_counted_and_the_rest_of_its_burst_returns() {
         let (mut nic, mut reflector) = rig(LinkConfig::default());
         for len in [60, 13, 61, 1, 14] {
             send(&mut nic, &vec![2; len]);
@@ -118,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_port_does_not_take_waits_and_is_not_lost() {
+    fn frames_that_the_port_does_not_accept_wait() {
         let (mut nic, mut reflector) = rig(LinkConfig { ring: 8, ..LinkConfig::default() });
         let mut sent = 0_u8;
         let mut back = Vec::new();
         while back.len() < 200 {
-            // So many that the way back is full for most of the time.
+            // Enough frames to keep the return path full most of the time.
             for _ in 0..4 {
                 let mut frame = nic.allocate().unwrap();
                 frame.append(60).unwrap().fill(sent & 0xfe);

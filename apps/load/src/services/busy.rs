@@ -1,10 +1,10 @@
-//! A service whose work takes time.
+//! Simulated processing time of a service.
 
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use std::time::{Duration, Instant};
 
-/// Another service, in front of which the processor is kept busy for a time whenever a connection has something to read: as if the
-/// service computed for so long, for each request where there is one at a time. The worker does nothing else meanwhile.
+/// Wrapper that keeps the processor busy for a time before each readable event of a service: a computation per request,
+/// if requests arrive one at a time. The worker is blocked meanwhile.
 #[derive(Debug)]
 pub struct Busy<S> {
     service: S,
@@ -12,12 +12,12 @@ pub struct Busy<S> {
 }
 
 impl<S> Busy<S> {
-    /// `service`, behind work of `time` for each of its events in which there is something to read.
+    /// Wraps `service` with `time` of work before each readable event.
     pub fn new(service: S, time: Duration) -> Self {
         Busy { service, time }
     }
 
-    /// Works. It is the clock that says for how long: a loop that was timed once would take longer on a slower core.
+    /// Busy-waits by the clock: a calibrated loop would take longer on a slower core.
     fn work(&self) {
         let begun = Instant::now();
         while begun.elapsed() < self.time {
@@ -34,8 +34,8 @@ impl<S: Service> Service for Busy<S> {
         self.service.start(net);
     }
 
-    /// Serves none of `readable`: the work precedes each request, so [`readable`](Service::readable) forwards each connection as a burst
-    /// of one.
+    /// Serves none of `readable`: work precedes each request, so [`readable`](Service::readable) forwards each
+    /// connection as a burst of one.
     fn burst(&mut self, _: &mut impl Transport, _: &[ConnId]) -> usize {
         0
     }
@@ -112,14 +112,14 @@ impl<S: Service> Service for Busy<S> {
 mod tests {
     use super::*;
     use crate::services::{Chargen, Discard, Echo};
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
 
     const TIME: Duration = Duration::from_millis(2);
 
     #[test]
-    fn each_event_with_something_to_read_takes_the_time_and_no_other_does() {
+    fn only_readable_events_take_time() {
         let mut service = Busy::new(Echo, TIME);
-        let mut net = Fake::new(4);
+        let mut net = FakeTransport::new(4);
         let begun = Instant::now();
         let conn = net.accept(&mut service);
         net.arrive(&mut service, conn, b"hello");
@@ -127,7 +127,7 @@ mod tests {
         net.arrive(&mut service, conn, b", world");
         assert!(begun.elapsed() >= 2 * TIME);
         net.end(&mut service, conn);
-        // What follows takes no time, whatever the machine does meanwhile: the shortest of many tries says so.
+        // The other events take no time. The minimum of many tries excludes interruptions by the machine.
         let quickest = (0..20).map(|_| {
             let begun = Instant::now();
             net.drain(&mut service, conn);
@@ -160,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn readable_is_left_out_for_a_connection_that_the_service_has_served_in_its_burst() {
-        let mut net = Fake::new(4);
+    fn connection_served_in_its_burst_gets_no_readable_event() {
+        let mut net = FakeTransport::new(4);
         let mut busy = Busy::new(Counter::default(), Duration::ZERO);
         let conn = net.accept(&mut busy);
         for n in 1..=4 {
@@ -172,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_does_is_what_it_did() {
-        let mut net = Fake::new(4);
+    fn wrapped_service_behaves_as_before() {
+        let mut net = FakeTransport::new(4);
         let mut busy = Busy::new(Echo, Duration::ZERO);
         let conn = net.accept(&mut busy);
         net.arrive(&mut busy, conn, b"hello, world");
@@ -186,11 +186,11 @@ mod tests {
         assert_eq!(back, b"hello, world");
 
         let mut busy = Busy::new(Chargen, Duration::ZERO);
-        let mut net = Fake::new(100);
+        let mut net = FakeTransport::new(100);
         let conn = net.accept(&mut busy);
-        assert_eq!(net.sent(conn).len(), 100, "it is told what is opened");
+        assert_eq!(net.sent(conn).len(), 100, "`opened` is forwarded");
         let mut busy = Busy::new(Discard::default(), Duration::ZERO);
-        let mut net = Fake::new(100);
+        let mut net = FakeTransport::new(100);
         let conn = net.accept(&mut busy);
         net.arrive(&mut busy, conn, b"hello");
         assert_eq!(busy.service.bytes(), 5);

@@ -6,9 +6,10 @@ use std::convert::Infallible;
 
 /// Printing ASCII characters, the space included.
 const CHARACTERS: usize = 95;
-/// RFC 864's popular pattern: 72 characters and a line end, each line beginning one character further on.
+/// Line length of RFC 864's pattern: 72 characters and a line end; each line begins one character later than the one
+/// before.
 const LINE: usize = 74;
-/// The lines repeat after this many bytes. The block has a few rounds of them, to be sent in large pieces.
+/// Period of the pattern. The block holds several periods, so that large pieces can be sent.
 const ROUND: usize = CHARACTERS * LINE;
 
 static BLOCK: [u8; 9 * ROUND] = block();
@@ -29,20 +30,19 @@ const fn block() -> [u8; 9 * ROUND] {
 }
 
 thread_local! {
-    /// What this thread sends of.
+    /// The block in memory that this thread sends from.
     static TO_SEND: Bytes = copy_to_arena(&BLOCK);
 }
 
-/// The chargen service, for measuring bulk send: as fast as the peer's window allows. What the peer sends is
-/// thrown away. TCP only: over UDP the service answers a short datagram with a longer one to whoever the sender
-/// claims to be, which is of use only to attackers.
+/// Chargen service for measurements of bulk sending: sends as fast as the peer's window allows, and discards received
+/// data. TCP only: over UDP, chargen amplifies datagrams with a forged source address.
 #[derive(Debug, Default)]
 pub struct Chargen;
 
 /// A connection of [`Chargen`].
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// How far into the block we are.
+    /// Offset in the block.
     at: usize,
     closed: bool,
 }
@@ -87,11 +87,11 @@ impl Service for Chargen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
 
     #[test]
-    fn the_pattern_is_that_of_the_rfc_from_the_first_line_to_beyond_the_block() {
-        let mut net = Fake::new(10_000);
+    fn pattern_follows_rfc_864_beyond_the_block() {
+        let mut net = FakeTransport::new(10_000);
         let conn = net.accept(&mut Chargen);
         let mut stream = Vec::new();
         while stream.len() < 2 * BLOCK.len() {
@@ -108,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn it_sends_no_more_than_there_is_room_for_and_goes_on_when_there_is() {
-        let mut net = Fake::new(100);
+    fn sending_stops_without_room_and_continues_with_it() {
+        let mut net = FakeTransport::new(100);
         let conn = net.accept(&mut Chargen);
         assert_eq!(net.sent(conn), &BLOCK[..100]);
         assert_eq!(net.drain(&mut Chargen, conn), &BLOCK[..100]);
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn input_is_thrown_away_and_its_end_ends_the_output() {
-        let mut net = Fake::new(100);
+    fn input_is_discarded_and_its_end_ends_the_output() {
+        let mut net = FakeTransport::new(100);
         let conn = net.accept(&mut Chargen);
         net.arrive(&mut Chargen, conn, b"anything");
         assert_eq!(net.received(conn), 0);

@@ -1,16 +1,16 @@
-//! Discard (RFC 863): whatever arrives is thrown away.
+//! Discard (RFC 863): received data is discarded.
 
 use linerate_bypass::{ConnId, Origin, Service, Transport};
 use std::convert::Infallible;
 
-/// The discard service, for measuring bulk receive. It never sends.
+/// Discard service for measurements of bulk receiving. It never sends.
 #[derive(Debug, Default)]
 pub struct Discard {
     bytes: u64,
 }
 
 impl Discard {
-    /// Payload bytes thrown away so far.
+    /// Returns the number of payload bytes discarded.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -36,11 +36,11 @@ impl Service for Discard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
 
     #[test]
-    fn everything_is_consumed_and_counted_and_nothing_comes_back() {
-        let mut net = Fake::new(1000);
+    fn input_is_consumed_and_counted_without_output() {
+        let mut net = FakeTransport::new(1000);
         let mut discard = Discard::default();
         let conn = net.accept(&mut discard);
         net.arrive(&mut discard, conn, &[1; 300]);

@@ -1,10 +1,9 @@
-//! Echo (RFC 862): what arrives goes back, over TCP and over UDP.
+//! Echo (RFC 862) over TCP and UDP.
 
 use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 
-/// The echo service. Back-pressure passes through it: a peer that does not read what it is sent back finds its
-/// own window closed.
+/// Echo service. Back-pressure propagates: the window of a peer that does not read its echo closes.
 #[derive(Debug, Default)]
 pub struct Echo;
 
@@ -27,7 +26,7 @@ impl Service for Echo {
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
-        // One forged datagram would keep two echo services busy with each other for ever.
+        // A single forged datagram would make two echo services exchange it forever.
         if datagram.remote.port() != datagram.local.port()
             && let Err(datagram) = net.send_datagram(datagram)
         {
@@ -39,12 +38,12 @@ impl Service for Echo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::FakeTransport;
     use linerate_bypass::Bytes;
 
     #[test]
-    fn what_arrives_goes_back_and_the_end_of_the_stream_follows_it() {
-        let mut net = Fake::new(1000);
+    fn data_is_echoed_and_then_closed() {
+        let mut net = FakeTransport::new(1000);
         let conn = net.accept(&mut Echo);
         net.arrive(&mut Echo, conn, b"hello, ");
         net.arrive(&mut Echo, conn, b"world");
@@ -55,8 +54,8 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits_and_is_answered_before_the_close() {
-        let mut net = Fake::new(4);
+    fn data_without_room_is_echoed_before_the_close() {
+        let mut net = FakeTransport::new(4);
         let conn = net.accept(&mut Echo);
         net.arrive(&mut Echo, conn, b"0123456789");
         net.end(&mut Echo, conn);
@@ -70,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_goes_back_to_where_it_came_from() {
-        let mut net = Fake::<()>::new(0);
+    fn datagram_returns_to_its_source() {
+        let mut net = FakeTransport::<()>::new(0);
         let (local, remote) = ("10.0.0.2:7".parse().unwrap(), "10.0.0.1:4000".parse().unwrap());
         let datagram = Datagram { local, remote, payload: Bytes::from_static(b"ping") };
         Echo.datagram(&mut net, datagram.clone());
@@ -79,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_of_another_echo_service_is_not_answered() {
-        let mut net = Fake::<()>::new(0);
+    fn datagram_of_another_echo_service_is_not_answered() {
+        let mut net = FakeTransport::<()>::new(0);
         let (local, remote) = ("10.0.0.2:7".parse().unwrap(), "10.0.0.1:7".parse().unwrap());
         Echo.datagram(&mut net, Datagram { local, remote, payload: Bytes::from_static(b"ping") });
         assert_eq!(net.datagrams, []);

@@ -21,8 +21,8 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
         return Err(Error::Usage(message));
     }
     let (depth, open) = (open.depth(), open.plan());
-    let (remote, places) = (args.connect, args.connections as usize * depth);
-    let plan = FlightPlan { size, places, warm_up: args.warm_up(), duration: args.duration(), open };
+    let (remote, slots) = (args.connect, args.connections as usize * depth);
+    let plan = FlightPlan { size, slots, warm_up: args.warm_up(), duration: args.duration(), open };
     let run = u64::from_ne_bytes(udp_ports::random()?);
     let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
     let local = (ports.local, ports.first);

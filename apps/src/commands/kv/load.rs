@@ -4,10 +4,10 @@ use crate::commands::shared::{self, LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
 use linerate_bypass::{RemoteAddr, Service, Via};
-use linerate_load::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
+use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
-    Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
-    Protocol, Reads, SHORTEST_VERIFIED, Side, counter_name,
+    CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS,
+    OneSidedStats, OpStats, Protocol, Query, SHORTEST_VERIFIED, counter_name,
 };
 use linerate_net::ThreadingArg;
 use linerate_net::process::signals;
@@ -119,7 +119,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let mut load = shared::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let misses = sum(KvLoad::misses);
-    let mut reads = Reads::default();
+    let mut reads = OneSidedStats::default();
     load.traffic.iter().for_each(|traffic| reads += traffic.reads());
     load.errors.refusals = sum(KvLoad::refused);
     load.errors.missing = if args.fail_on_miss { misses } else { 0 };
@@ -128,7 +128,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
     let parts: Vec<&KvLoad> = load.traffic.iter().collect();
-    let one_sided = args.one_sided.then(|| ReadsReport::new(&reads, server));
+    let one_sided = args.one_sided.then(|| OneSidedReport::new(&reads, server));
     let report = KvReport { one_sided, ..args.report(&parts, load.measured, load.errors.total()) };
     shared::load::print(&args.load, report, load, first)
 }
@@ -160,10 +160,10 @@ impl KvLoadArgs {
             all
         };
         let sum = |of: fn(&KvLoad) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
-        let side = |of: fn(&KvLoad) -> &Side, nanos| {
+        let side = |of: fn(&KvLoad) -> &OpStats, nanos| {
             let sides = parts.iter().map(|part| of(part));
             let (requests, bytes) = sides.fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
-            SideReport::new(requests, time, bytes, nanos)
+            OpReport::new(requests, time, bytes, nanos)
         };
         let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
         let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
@@ -194,7 +194,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
         return Err(usage("values are located through the Redis protocol: leave --protocol out"));
     }
     let remote = args.load.connect;
-    match query(args, move |done| Ask::export(remote, done))?.map_or(Err(None), Ask::outcome) {
+    match query(args, move |done| Query::export(remote, done))?.map_or(Err(None), Query::outcome) {
         Ok(Some(exported)) => Ok(exported),
         Ok(None) => Err(Error::NoExport(remote)),
         Err(why) => Err(Error::NoConnection { remote, why }),
@@ -204,7 +204,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
 /// Returns the processor time of the server, if it reports it.
 fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
     let remote = args.load.connect;
-    Ok(query(args, move |done| Ask::cpu_time(remote, done))?.and_then(|query| query.outcome().ok()?))
+    Ok(query(args, move |done| Query::cpu_time(remote, done))?.and_then(|query| query.outcome().ok()?))
 }
 
 /// Runs the load of one-sided increments.
@@ -217,15 +217,15 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
     let counters = counters.ok_or_else(|| {
         Error::Usage(format!("--keys: at most {most} counters; give the number of kv serve --counters"))
     })?;
-    let (places, before) = read_counters(args, counters, Vec::new())?;
-    let plan = Arc::new(CountPlan { places: places.clone(), depth: args.open.depth(), zipf: args.zipf });
+    let (addrs, before) = read_counters(args, counters, Vec::new())?;
+    let plan = Arc::new(CountPlan { addrs: addrs.clone(), depth: args.open.depth(), zipf: args.zipf });
     let load = shared::load::run(&args.load, "requests", move || CountLoad::new(plan.clone()))?;
-    let (_, after) = read_counters(args, counters, places)?;
+    let (_, after) = read_counters(args, counters, addrs)?;
     let increase =
         before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));
 
     let mut nanos = Histogram::new(3).expect("3 digits are valid");
-    let mut counts = Counted::default();
+    let mut counts = CountStats::default();
     for traffic in &load.traffic {
         nanos += traffic.nanos();
         counts += traffic.counted();
@@ -235,7 +235,7 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
         .with_histogram(args.times.histogram, &nanos);
     let report = CountReport::new(all, &counts, counters as u64, increase);
     shared::load::print(&args.load, report, load, None)?;
-    let Counted { unknown, .. } = counts;
+    let CountStats { unknown, .. } = counts;
     if counts.explains(increase) {
         Ok(())
     } else {
@@ -243,20 +243,20 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
     }
 }
 
-/// Reads `count` counters and returns their locations and values. `places` are known locations: all or none.
+/// Reads `count` counters and returns their locations and values. `addrs` are known locations: all or none.
 fn read_counters(
     args: &KvLoadArgs,
     count: usize,
-    places: Vec<RemoteAddr>,
+    addrs: Vec<RemoteAddr>,
 ) -> Result<(Vec<RemoteAddr>, Vec<u64>), Error> {
     let remote = args.load.connect;
-    let query = query(args, move |done| AskCounters::new(remote, count, places.clone(), done))?;
-    query.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {
-        NoCounters::Connection(why) => Error::NoConnection { remote, why },
-        NoCounters::Refused(number, reply) => {
+    let query = query(args, move |done| CounterLookup::new(remote, count, addrs.clone(), done))?;
+    query.map_or(Err(CounterLookupError::Connection(None)), CounterLookup::outcome).map_err(|why| match why {
+        CounterLookupError::Connection(why) => Error::NoConnection { remote, why },
+        CounterLookupError::Refused(number, reply) => {
             Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), reply }
         }
-        NoCounters::Unsupported => {
+        CounterLookupError::Unsupported => {
             Error::Usage("--one-sided-incr: the device has no atomic operations: see linerate rdma info".to_owned())
         }
     })

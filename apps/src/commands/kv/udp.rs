@@ -3,7 +3,7 @@
 use super::load::KvLoadArgs;
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::error::Error;
-use linerate_load::{Astray, KvLoad, LONGEST_IN_DATAGRAM, NO_ANSWER, Protocol, UdpKvLoad, UdpPlan};
+use linerate_load::{DatagramErrors, FIRST_ANSWER_TIMEOUT, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan};
 use linerate_net::WithContext;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
@@ -30,10 +30,10 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
         return Err(Error::NoConnection { remote, why: None });
     };
     if udp.has_stalled() {
-        return Err(Error::Stalled { remote, limit: NO_ANSWER });
+        return Err(Error::Stalled { remote, limit: FIRST_ANSWER_TIMEOUT });
     }
     let load = udp.load();
-    let Astray { lost, corrupt, .. } = udp.astray();
+    let DatagramErrors { lost, corrupt, .. } = udp.datagram_errors();
     let (refused, missing) = (load.refused(), if args.fail_on_miss { load.misses() } else { 0 });
     let errors = lost + corrupt + refused + missing;
     let report = WithContext { result: args.report(&[load], udp.measured(), errors), context };

@@ -9,7 +9,7 @@ use linerate_bypass::time::Clock;
 use linerate_bypass::{MacAddr, Via};
 use linerate_load::report::Percentiles;
 use linerate_load::services::Discard;
-use linerate_load::{Board, Connects, Plan, Use};
+use linerate_load::{Barrier, ConnectPlan, Connects, Plan};
 use linerate_net::ConnectArg;
 use linerate_net::Device;
 use linerate_net::{CorePlacement, IdleArg, Listen, NetArgs, Network, RdmaArgs};
@@ -177,10 +177,10 @@ fn over_verbs(
     let server = Network::open(&args, &listen, CorePlacement::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
-    let (board, connects) = connects(remote, rounds);
+    let (barrier, connects) = connects(remote, rounds);
     let client = Network::open(&args, &Listen::default(), CorePlacement::Last, &stop)?;
     let connecting = client.start(move |_| connects(), stop.clone())?;
-    while !board.all_done() && !connecting.is_finished() && !serving.is_finished() {
+    while !barrier.all_done() && !connecting.is_finished() && !serving.is_finished() {
         thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);
@@ -190,16 +190,16 @@ fn over_verbs(
     setup_times(&service, rounds)
 }
 
-/// Returns a factory of services that make `rounds` connections to `remote` in sequence, and the board that shows when
+/// Returns a factory of services that make `rounds` connections to `remote` in sequence, and the barrier that shows when
 /// all are done.
-fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Board>, impl Fn() -> Connects + Send + Sync + 'static) {
-    let board = Arc::new(Board::new(1, 1));
+fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Barrier>, impl Fn() -> Connects + Send + Sync + 'static) {
+    let barrier = Arc::new(Barrier::new(1, 1));
     // Count from the first connection.
-    board.begin();
-    let shared = board.clone();
+    barrier.begin();
+    let shared = barrier.clone();
     let plan = Plan { remote, ports: 1, connections: 1, warm_up: Duration::ZERO, duration: Duration::MAX };
-    let each = Use { request: 0, most: rounds as u64 };
-    (board, move || Connects::new(&plan, shared.clone(), 0, 1, each))
+    let each = ConnectPlan { request: 0, most: rounds as u64 };
+    (barrier, move || Connects::new(&plan, shared.clone(), 0, 1, each))
 }
 
 /// Returns the setup times, if all connections were established.
@@ -223,11 +223,11 @@ fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
     let (near, far) = Link::pair(LinkConfig::default());
     let clock = Clock::start();
     let mailboxes = || Mailboxes::for_workers(1).remove(0);
-    let (board, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
+    let (barrier, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
     let mut client: Worker<_, Connects> = Worker::new(&client_config, mailboxes(), near, |_| connects(), clock.now());
     let mut server: Worker<_, Discard> =
         Worker::new(&server_config, mailboxes(), far, |_| Discard::default(), clock.now());
-    while !board.all_done() {
+    while !barrier.all_done() {
         client.turn(clock.now());
         server.turn(clock.now());
     }

@@ -5,7 +5,7 @@ use crate::inspect::IntrospectionArgs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate_bypass::ConnectError;
 use linerate_load::report::BulkReport;
-use linerate_load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
+use linerate_load::{Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic, WorkerLoad};
 use linerate_net::SummaryReport;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
@@ -175,18 +175,18 @@ pub fn run<T: Traffic>(
     unit: &str,
     traffic: impl Fn() -> T + Send + Sync + 'static,
 ) -> Result<Measured<T>, Error> {
-    run_parts(args, args.connections, unit, move |plan, board, worker, workers| {
-        Load::new(plan, board, worker, workers, traffic())
+    run_parts(args, args.connections, unit, move |plan, barrier, worker, workers| {
+        Load::new(plan, barrier, worker, workers, traffic())
     })
 }
 
-/// Like [`run`], with parts created by `make` from the plan, the board, the worker number and the number of workers.
+/// Like [`run`], with parts created by `make` from the plan, the barrier, the worker number and the number of workers.
 /// `opening` is the maximum number of simultaneous connections, including closing ones.
-pub fn run_parts<P: Part>(
+pub fn run_parts<P: WorkerLoad>(
     args: &LoadArgs,
     opening: u32,
     unit: &str,
-    make: impl Fn(&Plan, Arc<Board>, usize, usize) -> P + Send + Sync + 'static,
+    make: impl Fn(&Plan, Arc<Barrier>, usize, usize) -> P + Send + Sync + 'static,
 ) -> Result<Measured<P::Traffic>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
@@ -197,22 +197,22 @@ pub fn run_parts<P: Part>(
     let context = network.run_context();
     let (ports, connections, warm_up) = (args.ports, args.connections as usize, args.warm_up);
     let plan = Plan { remote: args.connect, ports, connections, warm_up, duration: args.duration };
-    let board = Arc::new(Board::new(network.workers(), plan.connections));
+    let barrier = Arc::new(Barrier::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
     let _serving = args.introspection.serve(&network.stats_client(), network.workers())?;
     let running = {
-        let (plan, board) = (plan.clone(), board.clone());
-        network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?
+        let (plan, barrier) = (plan.clone(), barrier.clone());
+        network.start(move |seat| make(&plan, barrier.clone(), seat.worker, seat.workers), stop.clone())?
     };
-    let mut watch = Watch::new(&plan, &board, unit);
+    let mut watch = Watch::new(&plan, &barrier, unit);
     while !running.is_finished() && !watch.is_done(&interrupted) {
         thread::sleep(TICK);
     }
     watch.progress.finish_and_clear();
     let stalled = watch.stalled;
     stop.store(true, Ordering::Relaxed);
-    let opened = board.opened();
-    let unopened = plan.connections - opened - board.failed();
+    let opened = barrier.opened();
+    let unopened = plan.connections - opened - barrier.failed();
 
     let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
     let mut all = Measured { traffic, errors, measured, context, why: None };
@@ -259,7 +259,7 @@ pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
 /// Supervision of a load: starts the measurement, shows progress, and detects the end.
 struct Watch<'a> {
     plan: &'a Plan,
-    board: &'a Board,
+    barrier: &'a Barrier,
     unit: &'a str,
     progress: ProgressBar,
     started: Instant,
@@ -273,12 +273,12 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(plan: &'a Plan, board: &'a Board, unit: &'a str) -> Self {
+    fn new(plan: &'a Plan, barrier: &'a Barrier, unit: &'a str) -> Self {
         let progress = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         progress.set_style(ProgressStyle::default_spinner());
         Watch {
             plan,
-            board,
+            barrier,
             unit,
             progress,
             started: Instant::now(),
@@ -291,8 +291,8 @@ impl<'a> Watch<'a> {
 
     fn is_done(&mut self, interrupted: &AtomicBool) -> bool {
         let now = Instant::now();
-        if interrupted.load(Ordering::Relaxed) && !self.board.is_stopped() {
-            self.board.stop();
+        if interrupted.load(Ordering::Relaxed) && !self.barrier.is_stopped() {
+            self.barrier.stop();
             self.give_up = Some(now + DRAINING_LIMIT);
         }
         match self.began {
@@ -300,7 +300,7 @@ impl<'a> Watch<'a> {
             Some(began) if now < began => self.progress.set_message("warming up"),
             Some(began) => {
                 let seconds = (now - began).as_secs_f64();
-                let rate = self.board.total_progress() as f64 / seconds.max(0.001);
+                let rate = self.barrier.total_progress() as f64 / seconds.max(0.001);
                 self.progress.set_message(format!(
                     "{seconds:.1} of {:.1} s, {rate:.0} {}/s",
                     self.plan.duration.as_secs_f64(),
@@ -309,32 +309,32 @@ impl<'a> Watch<'a> {
             }
         }
         self.progress.tick();
-        self.board.all_done() || self.give_up.is_some_and(|end| now > end)
+        self.barrier.all_done() || self.give_up.is_some_and(|end| now > end)
     }
 
     /// Waits until connections are open and the server is prepared, and then starts the workers.
     fn advance_to_measurement(&mut self, now: Instant) {
         let Some((seen, done)) = &mut self.preparing else {
             let limit = OPENING_LIMIT + Duration::from_millis(self.plan.connections as u64);
-            if self.board.all_decided() || now > self.started + limit {
-                if self.board.opened() == 0 {
+            if self.barrier.all_decided() || now > self.started + limit {
+                if self.barrier.opened() == 0 {
                     self.give_up = Some(self.started);
                 } else {
-                    tracing::info!("{} connections are open", self.board.opened());
-                    self.board.prepare();
+                    tracing::info!("{} connections are open", self.barrier.opened());
+                    self.barrier.prepare();
                     self.preparing = Some((now, 0));
                     self.begin_if_prepared(now);
                 }
             }
-            self.progress.set_message(format!("{} of {} connections", self.board.opened(), self.plan.connections));
+            self.progress.set_message(format!("{} of {} connections", self.barrier.opened(), self.plan.connections));
             return;
         };
-        let progress = self.board.total_progress();
+        let progress = self.barrier.total_progress();
         if progress != *done {
             (*seen, *done) = (now, progress);
-        } else if now > *seen + PREPARING_LIMIT && !self.board.is_stopped() {
+        } else if now > *seen + PREPARING_LIMIT && !self.barrier.is_stopped() {
             self.stalled = true;
-            self.board.stop();
+            self.barrier.stop();
             self.give_up = Some(now + DRAINING_LIMIT);
         }
         self.progress.set_message(format!("preparing: {progress} {}", self.unit));
@@ -342,9 +342,9 @@ impl<'a> Watch<'a> {
     }
 
     fn begin_if_prepared(&mut self, now: Instant) {
-        if self.board.all_prepared() && !self.board.is_stopped() {
+        if self.barrier.all_prepared() && !self.barrier.is_stopped() {
             tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
-            self.board.begin();
+            self.barrier.begin();
             let began = now + self.plan.warm_up;
             self.began = Some(began);
             self.give_up.get_or_insert(began + self.plan.duration + DRAINING_LIMIT);

@@ -101,8 +101,8 @@ fn at(inline: &Seen, split: &Seen, point: Point) -> Option<String> {
     })
 }
 
-/// From which service time on a thread of its own is worth it. Each value was measured once: what the rows' rounds differed by at
-/// the fixed settings is what it may be off by.
+/// From which service time on a thread of its own is worth it. Each value was measured once: what the rows' rounds
+/// differed by at the fixed settings is what it may be off by.
 fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
     let (ours, theirs) = (inline.sweep(Swept::ServiceTime)?, split.sweep(Swept::ServiceTime)?);
     let off = inline.noise().max(split.noise()).max(UNKNOWN);

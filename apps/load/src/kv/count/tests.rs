@@ -1,9 +1,9 @@
-//! The load against counters that the test plays.
+//! Counter load against fake counters.
 
-use super::super::super::{Board, Load, Outcome, Part};
+use super::super::super::{Barrier, Load, Outcome, WorkerLoad};
 use super::*;
-use crate::AskCounters;
-use crate::testing::{Fake, a_second};
+use crate::CounterLookup;
+use crate::testing::{FakeTransport, a_second};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,11 @@ const SECOND: Duration = Duration::from_secs(1);
 const BASE: u64 = 4096;
 const KEY: u32 = 7;
 
-fn places(count: usize) -> Vec<RemoteAddr> {
+fn addrs(count: usize) -> Vec<RemoteAddr> {
     (0..count as u64).map(|at| RemoteAddr { address: BASE + 8 * at, key: KEY }).collect()
 }
 
-/// As a device does it.
+/// Executes `operation` as a device does.
 fn apply(numbers: &mut [u64], operation: OneSidedOp) -> OneSidedResult {
     let (OneSidedOp::FetchAdd { address, key, .. } | OneSidedOp::CompareSwap { address, key, .. }) = operation else {
         panic!("{operation:?}");
@@ -34,27 +34,27 @@ fn apply(numbers: &mut [u64], operation: OneSidedOp) -> OneSidedResult {
 
 struct Bench {
     load: Load<CountLoad>,
-    net: Fake<usize>,
+    net: FakeTransport<usize>,
     numbers: Vec<u64>,
 }
 
 impl Bench {
-    /// Measuring, on so many connections and counters.
+    /// Creates a measuring load of `connections` connections and `counters` counters.
     fn new(connections: usize, depth: usize, counters: usize) -> Self {
-        let plan = Arc::new(CountPlan { places: places(counters), depth, zipf: 0.99 });
+        let plan = Arc::new(CountPlan { addrs: addrs(counters), depth, zipf: 0.99 });
         let mut traffic = CountLoad::new(plan);
         traffic.rng = Rng::with_seed(1);
         let life = a_second(connections);
-        let board = Arc::new(Board::new(1, connections));
-        let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
-        let mut net = Fake::new(100);
+        let barrier = Arc::new(Barrier::new(1, connections));
+        let mut load = Load::new(&life, barrier.clone(), 0, 1, traffic);
+        let mut net = FakeTransport::new(100);
         net.remote_room = connections * depth;
         load.start(&mut net);
         for _ in 0..connections {
             net.establish(&mut load);
         }
-        board.prepare();
-        board.begin();
+        barrier.prepare();
+        barrier.begin();
         net.pass(&mut load, Duration::from_millis(1));
         Bench { load, net, numbers: vec![0; counters] }
     }
@@ -64,7 +64,7 @@ impl Bench {
         self.net.do_remote(&mut self.load, |operation| apply(numbers, operation))
     }
 
-    /// The time is over, and all connections end as they should. Returns what was counted.
+    /// Ends the measurement and closes all connections; returns the outcome and the growth of the counters.
     fn finish(mut self) -> (Outcome<CountLoad>, u64) {
         self.net.pass(&mut self.load, SECOND);
         while self.step() {}
@@ -78,10 +78,10 @@ impl Bench {
 }
 
 #[test]
-fn counters_grow_by_what_was_added_however_many_count_at_once() {
+fn concurrent_increments_add_up() {
     let mut bench = Bench::new(3, 4, 5);
     assert_eq!(bench.net.remotes.len(), 12);
-    // Others have counted before.
+    // Earlier increments by others.
     bench.numbers[2] = u64::MAX - 3;
     let before: u64 = bench.numbers[2];
     (0..16_000).for_each(|_| assert!(bench.step()));
@@ -97,16 +97,16 @@ fn counters_grow_by_what_was_added_however_many_count_at_once() {
 }
 
 #[test]
-fn one_request_of_sixteen_swaps() {
+fn one_in_sixteen_requests_swaps() {
     let mut bench = Bench::new(1, 1, 1);
     bench.numbers[0] = 5;
     (0..161).for_each(|_| assert!(bench.step()));
     let counted = bench.load.into_outcome().traffic.counted();
-    assert_eq!(counted, Counted { adds: 151, swaps: 10, misses: 0, unknown: 0 });
+    assert_eq!(counted, CountStats { adds: 151, swaps: 10, misses: 0, unknown: 0 });
 }
 
 #[test]
-fn nothing_is_closed_while_an_operation_is_on_its_way() {
+fn connection_with_outstanding_operations_is_not_closed() {
     let mut bench = Bench::new(2, 3, 2);
     let conns = bench.net.alive();
     bench.net.pass(&mut bench.load, SECOND);
@@ -121,7 +121,7 @@ fn nothing_is_closed_while_an_operation_is_on_its_way() {
 }
 
 #[test]
-fn an_operation_that_is_lost_or_made_twice_is_found() {
+fn lost_or_repeated_operation_is_detected() {
     for (spoil, explained) in [(0i64, true), (1, false), (-1, false)] {
         let mut bench = Bench::new(1, 2, 1);
         (0..100).for_each(|_| assert!(bench.step()));
@@ -132,11 +132,11 @@ fn an_operation_that_is_lost_or_made_twice_is_found() {
 }
 
 #[test]
-fn what_was_on_its_way_on_a_lost_connection_may_have_been_done() {
+fn operations_outstanding_on_a_lost_connection_may_have_been_executed() {
     let mut bench = Bench::new(1, 5, 1);
     let conn = bench.net.alive()[0];
     (0..7).for_each(|_| assert!(bench.step()));
-    // Two of the five are done, and nobody is told.
+    // Two of the five are executed without completion.
     let lost: Vec<_> = bench.net.remotes.drain(..).collect();
     lost[..2].iter().for_each(|(_, operation, _)| _ = apply(&mut bench.numbers, *operation));
     bench.net.gone(&mut bench.load, conn, CloseReason::Reset);
@@ -147,22 +147,22 @@ fn what_was_on_its_way_on_a_lost_connection_may_have_been_done() {
 }
 
 #[test]
-fn a_counter_that_always_changes_is_added_to_in_the_end() {
+fn busy_counter_falls_back_to_fetch_and_add() {
     let mut bench = Bench::new(1, 1, 1);
     for _ in 0..16 + TRIES {
-        // Somebody else is always faster.
+        // Another client changes the counter first every time.
         bench.numbers[0] = bench.numbers[0].wrapping_add(1000);
         assert!(bench.step());
     }
-    let Counted { adds, swaps, misses, .. } = bench.load.into_outcome().traffic.counted();
+    let CountStats { adds, swaps, misses, .. } = bench.load.into_outcome().traffic.counted();
     assert_eq!((adds, swaps, misses), (16, 0, u64::from(TRIES)));
 }
 
-/// Plays the server of `names` names.
-fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) -> AskCounters {
+/// Looks up counters at a fake server of `names` names.
+fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) -> CounterLookup {
     let is_over = Arc::new(AtomicBool::new(false));
-    let mut ask = AskCounters::new("10.0.0.2:6379".parse().unwrap(), count, known, is_over.clone());
-    let mut net: Fake<()> = Fake::new(10_000);
+    let mut ask = CounterLookup::new("10.0.0.2:6379".parse().unwrap(), count, known, is_over.clone());
+    let mut net: FakeTransport<()> = FakeTransport::new(10_000);
     net.remote_room = 5;
     ask.start(&mut net);
     let conn = net.establish(&mut ask);
@@ -189,16 +189,16 @@ fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) 
 }
 
 #[test]
-fn counters_are_found_by_name_and_looked_at_by_the_device() {
+fn counters_are_found_by_name_and_read_by_the_device() {
     let mut numbers: Vec<u64> = (0..100).map(|n| n * n).collect();
     let before = numbers.clone();
     for count in [1, 32, 33, 100] {
         let (found, values) = ask(100, count, Vec::new(), &mut numbers).outcome().unwrap();
-        assert_eq!((found, &values[..]), (places(count), &before[..count]));
-        let (_, values) = ask(0, count, places(count), &mut numbers).outcome().unwrap();
+        assert_eq!((found, &values[..]), (addrs(count), &before[..count]));
+        let (_, values) = ask(0, count, addrs(count), &mut numbers).outcome().unwrap();
         assert_eq!(values, before[..count]);
     }
     assert_eq!(numbers, before);
     let refused = ask(40, 50, Vec::new(), &mut numbers).outcome().unwrap_err();
-    assert_eq!(refused, crate::NoCounters::Refused(40, "ERR all have names".to_owned()));
+    assert_eq!(refused, crate::CounterLookupError::Refused(40, "ERR all have names".to_owned()));
 }

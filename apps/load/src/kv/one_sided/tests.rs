@@ -1,9 +1,9 @@
-//! GETs that are read from an export which the test writes.
+//! One-sided GETs from an export that the test writes.
 
-use super::super::super::{Board, Load, Part};
+use super::super::super::{Barrier, Load, WorkerLoad};
 use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
-use crate::testing::{Fake, a_second};
+use crate::testing::{FakeTransport, a_second};
 use linerate_bypass::{OneSidedResult, Service};
 use linerate_kv::export::{Export, Writer};
 
@@ -12,7 +12,7 @@ const KEYS: u64 = 20;
 
 struct Bench {
     load: Load<KvLoad>,
-    net: Fake<usize>,
+    net: FakeTransport<usize>,
     export: Export,
     writers: Vec<Writer>,
 }
@@ -36,16 +36,16 @@ impl Bench {
             verify: false,
         };
         let life = a_second(1);
-        let board = Arc::new(Board::new(1, 1));
-        let mut load = Load::new(&life, board.clone(), 0, 1, KvLoad::new(Keyspace::new(plan, 7)));
-        let mut net = Fake::new(100_000);
+        let barrier = Arc::new(Barrier::new(1, 1));
+        let mut load = Load::new(&life, barrier.clone(), 0, 1, KvLoad::new(Keyspace::new(plan, 7)));
+        let mut net = FakeTransport::new(100_000);
         net.remote_room = 1000;
         load.start(&mut net);
         net.establish(&mut load);
         let mut bench = Bench { load, net, export, writers };
         bench.fill();
-        board.prepare();
-        board.begin();
+        barrier.prepare();
+        barrier.begin();
         bench.net.pass(&mut bench.load, Duration::from_millis(1));
         bench
     }
@@ -55,7 +55,7 @@ impl Bench {
         (0..KEYS).for_each(|n| self.writers[n as usize % shards].set(&key(n), b"some value", None));
     }
 
-    /// READs that are on their way are done, in their order.
+    /// Completes the outstanding READs in order.
     fn turn(&mut self) {
         for _ in 0..self.net.remotes.len() {
             let memory = self.export.memory();
@@ -68,7 +68,7 @@ impl Bench {
         }
     }
 
-    /// GETs that the server has been asked for since this was called last, which it answers.
+    /// Answers the GETs sent to the server since the last call; returns their number.
     fn asked(&mut self) -> usize {
         let conn = self.net.alive()[0];
         let asked = self.net.drain(&mut self.load, conn);
@@ -77,41 +77,42 @@ impl Bench {
         count
     }
 
-    fn reads(self) -> Reads {
+    fn reads(self) -> OneSidedStats {
         self.load.into_outcome().traffic.reads()
     }
 }
 
 #[test]
-fn values_are_read_and_floors_by_one_read_for_many() {
+fn values_are_read_with_one_read_of_floors_for_many() {
     for (depth, shards) in [(1, 1), (1, 3), (16, 2)] {
         let mut bench = Bench::new(depth, shards);
         for _ in 0..200 {
             bench.turn();
             assert_eq!(bench.asked(), 0);
         }
-        let Reads { reads, found, torn, asked } = bench.reads();
+        let OneSidedStats { reads, found, torn, asked } = bench.reads();
         assert_eq!((torn, asked), (0, 0));
-        // Two turns for each GET: no READ of floors is waited for; and one of those for all that begin soon after it.
+        // Two turns per GET: no GET waits for a READ of floors, and one such READ serves all GETs that begin shortly
+        // after it.
         assert!(found as usize >= depth * 99, "{found} of {depth}");
         assert!(reads as usize <= 2 * (found as usize + depth) + 1, "{reads} READs for {found} GETs, depth {depth}");
     }
 }
 
 #[test]
-fn what_was_flushed_some_time_before_a_get_began_is_asked_for() {
+fn gets_after_a_flush_ask_the_server() {
     for depth in [1, 4, 16] {
         let mut bench = Bench::new(depth, 2);
         (0..3).for_each(|_| bench.turn());
         bench.writers.iter_mut().for_each(Writer::clear);
         bench.net.pass(&mut bench.load, FRESH);
-        // Those that have begun may find what there was.
+        // GETs that began before the flush may still find the value.
         while bench.asked() == 0 {
             bench.turn();
         }
         (0..4).for_each(|_| bench.turn());
         bench.asked();
-        let Reads { found: before, .. } = bench.load.outcome.traffic.reads();
+        let OneSidedStats { found: before, .. } = bench.load.outcome.traffic.reads();
         (0..20).for_each(|_| {
             bench.turn();
             bench.asked();
@@ -126,9 +127,9 @@ fn what_was_flushed_some_time_before_a_get_began_is_asked_for() {
     }
 }
 
-/// The peer may be anybody: whatever its memory holds, each GET ends.
+/// The peer is untrusted: every GET ends whatever its memory holds.
 #[test]
-fn gets_end_whatever_is_read() {
+fn gets_end_for_any_memory_contents() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut bench = Bench::new(4, 2);
     let layout = *bench.export.layout();
@@ -140,12 +141,12 @@ fn gets_end_whatever_is_read() {
         bench.turn();
         bench.asked();
     }
-    let Reads { reads, found, torn, asked } = bench.reads();
+    let OneSidedStats { reads, found, torn, asked } = bench.reads();
     assert!(asked > 0 && torn > 0 && reads < 4 * 300 * 2, "{reads} {found} {torn} {asked}");
 }
 
 #[test]
-fn without_room_for_reads_the_server_is_asked() {
+fn gets_without_room_for_reads_ask_the_server() {
     let mut bench = Bench::new(4, 1);
     for room in [1, 2, 3, 4, 5, 1] {
         bench.net.remote_room = room;
@@ -165,7 +166,7 @@ fn without_room_for_reads_the_server_is_asked() {
 }
 
 #[test]
-fn an_answer_is_understood_once_it_is_whole() {
+fn answer_is_parsed_when_complete() {
     let answer =
         b"*6\r\n$5\r\n65536\r\n$1\r\n7\r\n$20\r\n18446744073709551615\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n";
     for end in 0..answer.len() {
@@ -181,7 +182,7 @@ fn an_answer_is_understood_once_it_is_whole() {
         "*6\r\n$1\r\n1\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n100\r\n$4\r\n1000\r\n",
         "*6\r\n$20\r\n18446744073709551615\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
     ] {
-        assert_eq!(parse(nonsense.as_bytes()), Err(Nonsense), "{nonsense}");
+        assert_eq!(parse(nonsense.as_bytes()), Err(Malformed), "{nonsense}");
     }
-    assert_eq!(parse(&[b'x'; 2000]), Err(Nonsense));
+    assert_eq!(parse(&[b'x'; 2000]), Err(Malformed));
 }

@@ -1,7 +1,7 @@
-//! The load over UDP against the real service: without a network, and over stacks on a link that loses and repeats datagrams.
+//! UDP load against the real service: directly, and over stacks on a link that loses and repeats datagrams.
 
 use super::*;
-use crate::testing::Fake;
+use crate::testing::FakeTransport;
 use crate::{Arrivals, KvPlan, OpenLoop};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::mailbox::mailbox;
@@ -47,25 +47,25 @@ fn hub() -> Arc<Hub> {
     hub
 }
 
-/// A load and a server that pass each other datagrams, a turn each millisecond.
+/// A load and a server that exchange datagrams in turns of a millisecond.
 struct Pair {
-    net: Fake<()>,
+    net: FakeTransport<()>,
     load: UdpKvLoad,
-    server: Fake<()>,
+    server: FakeTransport<()>,
     kv: Kv,
-    /// What becomes of an answer.
+    /// Transformation of each answer.
     spoil: fn(Datagram) -> Vec<Datagram>,
-    /// Answers of a turn come last first.
+    /// Whether answers of a turn arrive in reverse order.
     swaps: bool,
     is_over: bool,
-    /// Requests on the way at a time, at most, so far.
+    /// Largest number of outstanding requests so far.
     most: usize,
 }
 
 impl Pair {
     fn new(plan: KvPlan) -> Self {
         let ctx = WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![mailbox(4).0]) };
-        let (net, server) = (Fake::new(0), Fake::new(0));
+        let (net, server) = (FakeTransport::new(0), FakeTransport::new(0));
         let kv = Kv::new(hub(), ctx);
         Pair {
             net,
@@ -82,7 +82,7 @@ impl Pair {
     fn turn(&mut self) {
         let turned = |Datagram { local, remote, payload }| Datagram { local: remote, remote: local, payload };
         self.is_over |= self.load.poll(&mut self.net).is_none();
-        self.most = self.most.max(self.load.places.iter().filter(|place| place.asked.is_some()).count());
+        self.most = self.most.max(self.load.slots.iter().filter(|slot| slot.pending.is_some()).count());
         for request in std::mem::take(&mut self.net.datagrams) {
             assert!(request.payload.len() <= REQUEST);
             self.kv.datagram(&mut self.server, turned(request));
@@ -110,7 +110,7 @@ impl Pair {
 }
 
 #[test]
-fn every_key_is_set_and_then_as_many_requests_are_on_the_way_as_there_may_be() {
+fn keys_are_set_before_the_depth_is_reached() {
     let mut pair = Pair::new(plan());
     pair.turn();
     assert_eq!(pair.most, 1, "one calls first");
@@ -122,16 +122,19 @@ fn every_key_is_set_and_then_as_many_requests_are_on_the_way_as_there_may_be() {
     }
     pair.most = 0;
     pair.run();
-    let UdpKvLoad { load, astray, .. } = &pair.load;
-    assert_eq!((*astray, load.misses(), load.refused(), load.filled()), (Astray::default(), 0, 0, 500));
+    let UdpKvLoad { load, datagram_errors, .. } = &pair.load;
+    assert_eq!(
+        (*datagram_errors, load.misses(), load.refused(), load.filled()),
+        (DatagramErrors::default(), 0, 0, 500)
+    );
     assert_eq!((pair.most, pair.load.measured(), load.first_error()), (6, SECOND, None));
-    // One each millisecond in each place.
+    // One request per millisecond and slot.
     assert!((5000..6020).contains(&(load.gets().requests + load.sets().requests)), "{}", load.gets().requests);
     assert!(load.sets().requests > 1000 && load.gets().bytes > 500 * load.gets().requests);
 }
 
 #[test]
-fn without_keys_to_set_it_measures_at_once_and_misses() {
+fn load_without_filling_measures_at_once_and_misses() {
     let mut pair = Pair::new(KvPlan { fill: false, verify: false, get_ratio: 1.0, ..plan() });
     pair.run();
     let load = pair.load.load();
@@ -139,19 +142,19 @@ fn without_keys_to_set_it_measures_at_once_and_misses() {
 }
 
 #[test]
-fn an_open_loop_keeps_its_pace() {
+fn open_loop_keeps_its_pace() {
     let open = Some(OpenLoop { rate: 1000.0, arrivals: Arrivals::Even });
     let mut pair = Pair::new(KvPlan { open, depth: 64, ..plan() });
     pair.run();
     let (load, pace) = (pair.load.load(), pair.load.load().pace().unwrap());
-    assert_eq!(pair.load.astray(), Astray::default());
+    assert_eq!(pair.load.datagram_errors(), DatagramErrors::default());
     let answered = load.gets().requests + load.sets().requests;
     assert!((995..=1001).contains(&pace.due()) && pace.due() - answered < 5, "{} of {}", answered, pace.due());
 }
 
 #[test]
-fn what_is_lost_is_counted_and_holds_nothing_up() {
-    // Every seventh answer is lost, and another one comes twice.
+fn lost_answers_are_counted_and_delay_nothing() {
+    // Every seventh answer is lost, and another one is repeated.
     let spoil: fn(Datagram) -> Vec<Datagram> = |datagram| match u32::from(datagram.payload[1]) * 31 % 7 {
         0 => vec![],
         1 => vec![datagram.clone(), datagram],
@@ -160,23 +163,23 @@ fn what_is_lost_is_counted_and_holds_nothing_up() {
     let mut pair = Pair::new(plan());
     pair.spoil = spoil;
     pair.run();
-    let UdpKvLoad { load, astray, .. } = &pair.load;
-    assert_eq!((astray.corrupt, load.filled(), load.first_error(), load.misses()), (0, 500, None, 0));
-    assert!(astray.lost > 20 && astray.late > 0, "{astray:?}");
+    let UdpKvLoad { load, datagram_errors, .. } = &pair.load;
+    assert_eq!((datagram_errors.corrupt, load.filled(), load.first_error(), load.misses()), (0, 500, None, 0));
+    assert!(datagram_errors.lost > 20 && datagram_errors.late > 0, "{datagram_errors:?}");
     assert!(load.gets().requests + load.sets().requests > 200);
 }
 
 #[test]
-fn answers_of_two_datagrams_may_come_in_any_order() {
+fn datagrams_of_an_answer_may_arrive_in_any_order() {
     let mut pair = Pair::new(KvPlan { value_size: LONGEST..=LONGEST, ..plan() });
     pair.swaps = true;
     pair.run();
-    assert_eq!((pair.load.astray(), pair.load.load().first_error()), (Astray::default(), None));
+    assert_eq!((pair.load.datagram_errors(), pair.load.load().first_error()), (DatagramErrors::default(), None));
     assert!(pair.load.load().gets().requests > 1000);
 }
 
 #[test]
-fn wrong_answers_are_found_and_strange_ones_ignored() {
+fn wrong_answers_are_detected_and_foreign_ones_ignored() {
     type Spoil = fn(Datagram) -> Vec<Datagram>;
     fn with(datagram: Datagram, change: impl FnOnce(&mut Vec<u8>)) -> Vec<Datagram> {
         let mut bytes = datagram.payload.to_vec();
@@ -206,8 +209,9 @@ fn wrong_answers_are_found_and_strange_ones_ignored() {
         let mut pair = Pair::new(KvPlan { value_size: 200..=200, ..plan() });
         pair.spoil = spoil;
         pair.run();
-        let (astray, first) = (pair.load.astray(), pair.load.load().first_error().unwrap_or_default());
-        assert!(astray.corrupt > 100 && first.contains(wrong), "{wrong}: {first} {astray:?}");
+        let (datagram_errors, first) =
+            (pair.load.datagram_errors(), pair.load.load().first_error().unwrap_or_default());
+        assert!(datagram_errors.corrupt > 100 && first.contains(wrong), "{wrong}: {first} {datagram_errors:?}");
     }
     let mut pair = Pair::new(plan());
     pair.spoil = |datagram| {
@@ -217,13 +221,13 @@ fn wrong_answers_are_found_and_strange_ones_ignored() {
         vec![elsewhere, other_port, short, datagram]
     };
     pair.run();
-    let Astray { lost, corrupt, late, strange } = pair.load.astray();
+    let DatagramErrors { lost, corrupt, late, foreign } = pair.load.datagram_errors();
     assert_eq!((lost, corrupt, late), (0, 0, 0));
-    assert!(strange > 10_000);
+    assert!(foreign > 10_000);
 }
 
 #[test]
-fn who_is_never_answered_ends() {
+fn load_without_answers_ends() {
     for answers in [0, 100] {
         let mut pair = Pair::new(plan());
         let mut turns = 0;
@@ -241,8 +245,8 @@ fn who_is_never_answered_ends() {
 }
 
 #[test]
-fn over_a_link_that_loses_and_repeats_datagrams_every_answer_is_right() {
-    // A SET that comes again may undo a later one: then values cannot be told to be stale.
+fn answers_over_a_lossy_duplicating_link_are_right() {
+    // A repeated SET may undo a later one, so stale values cannot be detected.
     for (loss, duplication, mtu) in [(0.0, 0.0, 1500), (0.02, 0.0, 1500), (0.02, 0.02, 9000)] {
         let reordering = Reordering { chance: 2.0 * loss, frames: 3, within: 5 * MILLI };
         let delay = Duration::from_micros(50);
@@ -279,9 +283,13 @@ fn over_a_link_that_loses_and_repeats_datagrams_every_answer_is_right() {
             let next = [client.nic().next_arrival(), server.nic().next_arrival(), Some(now + MILLI / 4)];
             clock.advance_to(next.into_iter().flatten().min().unwrap().max(now + MILLI / 1000));
         }
-        let UdpKvLoad { load, astray, measured, .. } = client.service();
-        assert_eq!((astray.corrupt, load.first_error(), load.filled(), *measured), (0, None, 500, SECOND));
-        assert_eq!((astray.lost > 0, astray.late > 0), (loss > 0.0, duplication > 0.0), "{astray:?}");
+        let UdpKvLoad { load, datagram_errors, measured, .. } = client.service();
+        assert_eq!((datagram_errors.corrupt, load.first_error(), load.filled(), *measured), (0, None, 500, SECOND));
+        assert_eq!(
+            (datagram_errors.lost > 0, datagram_errors.late > 0),
+            (loss > 0.0, duplication > 0.0),
+            "{datagram_errors:?}"
+        );
         assert_eq!((load.misses(), load.refused()), (0, 0));
         assert!(load.gets().requests > 200 && load.sets().requests > 200, "{load:?}");
     }

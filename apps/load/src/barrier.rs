@@ -1,15 +1,15 @@
-//! What the workers of a load, and whoever watches them, tell each other.
+//! Synchronisation of a load's workers with each other and with the observer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// A number that one worker writes often, apart from the others' so that they do not share a cache line.
+/// Counter that one worker writes often, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart(AtomicU64);
 
-/// Flags and counts of one load. Nothing in them guards other memory, so that relaxed order is enough.
+/// Flags and counters of one load. They guard no other memory, so relaxed ordering suffices.
 #[derive(Debug)]
-pub struct Board {
+pub struct Barrier {
     connections: usize,
     opened: AtomicUsize,
     failed: AtomicUsize,
@@ -21,10 +21,10 @@ pub struct Board {
     progress: Vec<Apart>,
 }
 
-impl Board {
-    /// A board for `workers` workers that are to open `connections` connections together.
+impl Barrier {
+    /// Creates the barrier of `workers` workers that open `connections` connections in total.
     pub fn new(workers: usize, connections: usize) -> Self {
-        Board {
+        Barrier {
             connections,
             opened: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
@@ -37,42 +37,42 @@ impl Board {
         }
     }
 
-    /// A worker has opened one of its connections for the first time.
+    /// Counts a connection opened for the first time.
     pub fn connection_opened(&self) {
         self.opened.fetch_add(1, Relaxed);
     }
 
-    /// A worker could not open one of its connections.
+    /// Counts a connection that could not be opened.
     pub fn connection_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
 
-    /// Connections that were opened.
+    /// Returns the number of opened connections.
     pub fn opened(&self) -> usize {
         self.opened.load(Relaxed)
     }
 
-    /// Connections that could not be opened.
+    /// Returns the number of connections that could not be opened.
     pub fn failed(&self) -> usize {
         self.failed.load(Relaxed)
     }
 
-    /// Whether every connection has been opened or has failed.
+    /// Whether every connection has either been opened or failed.
     pub fn all_decided(&self) -> bool {
         self.opened() + self.failed() >= self.connections
     }
 
-    /// Lets the workers prepare the server.
+    /// Starts the workers' preparation of the server.
     pub fn prepare(&self) {
         self.preparing.store(true, Relaxed);
     }
 
-    /// Whether the workers may prepare.
+    /// Whether workers may prepare.
     pub fn may_prepare(&self) -> bool {
         self.preparing.load(Relaxed)
     }
 
-    /// A worker has prepared all that it has to, or can.
+    /// Counts a worker that has completed its preparation.
     pub fn worker_prepared(&self) {
         self.workers_prepared.fetch_add(1, Relaxed);
     }
@@ -82,42 +82,42 @@ impl Board {
         self.workers_prepared.load(Relaxed) >= self.progress.len()
     }
 
-    /// Lets the workers begin to measure.
+    /// Starts the measurement.
     pub fn begin(&self) {
         self.begun.store(true, Relaxed);
     }
 
-    /// Whether the workers may measure.
+    /// Whether workers may measure.
     pub fn has_begun(&self) -> bool {
         self.begun.load(Relaxed)
     }
 
-    /// Has the workers stop measuring and drain before their time is over.
+    /// Ends the measurement early: workers drain.
     pub fn stop(&self) {
         self.stopped.store(true, Relaxed);
     }
 
-    /// Whether the workers are to stop.
+    /// Whether workers are to stop.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }
 
-    /// A worker has nothing more to do.
+    /// Counts a worker that has ended.
     pub fn worker_done(&self) {
         self.workers_done.fetch_add(1, Relaxed);
     }
 
-    /// Whether no worker has anything more to do.
+    /// Whether all workers have ended.
     pub fn all_done(&self) -> bool {
         self.workers_done.load(Relaxed) >= self.progress.len()
     }
 
-    /// Worker `worker` has done `done` so far.
+    /// Sets the progress of worker `worker`.
     pub fn progress(&self, worker: usize, done: u64) {
         self.progress[worker].0.store(done, Relaxed);
     }
 
-    /// What all workers have done so far.
+    /// Returns the sum of all workers' progress.
     pub fn total_progress(&self) -> u64 {
         self.progress.iter().map(|worker| worker.0.load(Relaxed)).sum()
     }

@@ -1,52 +1,52 @@
-//! Requests that wait for their answers.
+//! Queue of outstanding requests.
 
 use super::request::Request;
 
-/// A queue of bounded length. What was the last one begins at its first place again, so that a connection with one request
-/// at a time keeps to one place of memory.
+/// Queue of bounded length. It restarts at its first slot when it becomes empty, so that a connection with depth 1 uses
+/// one slot of memory.
 #[derive(Debug)]
-pub struct Asked {
-    /// A power of two of them.
-    places: Box<[Request]>,
+pub struct RequestQueue {
+    /// Slots; their number is a power of two.
+    slots: Box<[Request]>,
     first: usize,
     len: usize,
 }
 
-impl Asked {
-    /// A queue of up to `most` requests.
+impl RequestQueue {
+    /// Creates a queue of up to `most` requests.
     pub fn new(most: usize) -> Self {
-        Asked { places: vec![Request::NONE; most.next_power_of_two()].into(), first: 0, len: 0 }
+        RequestQueue { slots: vec![Request::NONE; most.next_power_of_two()].into(), first: 0, len: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of requests.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The oldest but `i`, if there are so many.
+    /// Returns the request number `i`, counted from the oldest.
     #[inline]
     pub fn get(&self, i: usize) -> Option<&Request> {
-        if i < self.len { self.places.get((self.first + i) & (self.places.len() - 1)) } else { None }
+        if i < self.len { self.slots.get((self.first + i) & (self.slots.len() - 1)) } else { None }
     }
 
-    /// The oldest but `i`, if there are so many.
+    /// Returns the request number `i`, counted from the oldest.
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> Option<&mut Request> {
-        let at = (self.first + i) & (self.places.len() - 1);
-        if i < self.len { self.places.get_mut(at) } else { None }
+        let at = (self.first + i) & (self.slots.len() - 1);
+        if i < self.len { self.slots.get_mut(at) } else { None }
     }
 
-    /// Adds `request`, for which there is a place.
+    /// Appends `request`; the queue must not be full.
     #[inline]
     pub fn push(&mut self, request: Request) {
-        debug_assert!(self.len < self.places.len());
-        let at = (self.first + self.len) & (self.places.len() - 1);
-        self.places[at] = request;
+        debug_assert!(self.len < self.slots.len());
+        let at = (self.first + self.len) & (self.slots.len() - 1);
+        self.slots[at] = request;
         self.len += 1;
     }
 
-    /// Takes the oldest out.
+    /// Removes the oldest request.
     #[inline]
     pub fn pop(&mut self) {
         debug_assert!(self.len > 0);
@@ -54,7 +54,7 @@ impl Asked {
         self.first = if self.len == 0 { 0 } else { self.first + 1 };
     }
 
-    /// All of them, oldest first.
+    /// Iterates over the requests, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Request> {
         (0..self.len).filter_map(|i| self.get(i))
     }
@@ -65,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_first_comes_first_however_often_around() {
-        let mut asked = Asked::new(5);
+    fn requests_leave_in_order_across_wrap_around() {
+        let mut asked = RequestQueue::new(5);
         let (mut added, mut taken) = (0, 0);
         for round in 0..1000 {
             for _ in 0..(round * 7 % 6) {

@@ -1,6 +1,6 @@
-//! One question to a server, and its answer.
+//! Single query to a server.
 
-use super::numbers::Nonsense;
+use super::numbers::Malformed;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The most bytes of an answer.
+/// Largest answer in bytes.
 const ANSWER: usize = 1024;
 
-/// What an answer says: nothing before it is all there.
-type Parse<T> = fn(&[u8]) -> Result<Option<T>, Nonsense>;
+/// Parser of an answer; returns `None` while the answer is incomplete.
+type Parse<T> = fn(&[u8]) -> Result<Option<T>, Malformed>;
 
-/// Asks a server, as a client of Redis does, and ends.
+/// Client in the Redis protocol that sends one query and ends.
 #[derive(Debug)]
-pub struct Ask<T> {
+pub struct Query<T> {
     remote: SocketAddr,
     question: &'static [u8],
     parse: Parse<T>,
@@ -25,13 +25,13 @@ pub struct Ask<T> {
     outcome: Result<T, Option<ConnectError>>,
 }
 
-impl<T> Ask<T> {
-    /// Asks the server at `remote` a `question`; `is_over` becomes true when it has answered, or will not.
+impl<T> Query<T> {
+    /// Creates a query to the server at `remote`; sets `is_over` when the answer arrived or the query failed.
     pub(super) fn new(remote: SocketAddr, question: &'static [u8], parse: Parse<T>, is_over: Arc<AtomicBool>) -> Self {
-        Ask { remote, question, parse, is_over, answer: Vec::new(), outcome: Err(None) }
+        Query { remote, question, parse, is_over, answer: Vec::new(), outcome: Err(None) }
     }
 
-    /// What it said; an error, if it did not answer.
+    /// Returns the parsed answer, or an error if there was none.
     pub fn outcome(self) -> Result<T, Option<ConnectError>> {
         self.outcome
     }
@@ -41,22 +41,22 @@ impl<T> Ask<T> {
     }
 }
 
-impl Ask<Option<Duration>> {
-    /// Asks the server at `remote` how long processors have been busy with it; it may not tell.
+impl Query<Option<Duration>> {
+    /// Queries the processor time of the server at `remote`; a server need not report it.
     pub fn cpu_time(remote: SocketAddr, is_over: Arc<AtomicBool>) -> Self {
-        Ask::new(remote, b"*2\r\n$4\r\nINFO\r\n$3\r\nCPU\r\n", cpu_time, is_over)
+        Query::new(remote, b"*2\r\n$4\r\nINFO\r\n$3\r\nCPU\r\n", cpu_time, is_over)
     }
 }
 
-/// What an answer to `INFO CPU` says: of the server and of the kernel on its behalf, together.
-fn cpu_time(answer: &[u8]) -> Result<Option<Option<Duration>>, Nonsense> {
-    let text = std::str::from_utf8(answer).map_err(|_| Nonsense)?;
+/// Parses an answer to `INFO CPU`: the sum of user and system time.
+fn cpu_time(answer: &[u8]) -> Result<Option<Option<Duration>>, Malformed> {
+    let text = std::str::from_utf8(answer).map_err(|_| Malformed)?;
     let Some((head, rest)) = text.split_once("\r\n") else { return Ok(None) };
     let len = match head.strip_prefix('$') {
         Some("-1") => return Ok(Some(None)),
-        Some(len) => len.parse::<usize>().map_err(|_| Nonsense)?,
+        Some(len) => len.parse::<usize>().map_err(|_| Malformed)?,
         None if head.starts_with('-') => return Ok(Some(None)),
-        None => return Err(Nonsense),
+        None => return Err(Malformed),
     };
     let Some(said) = rest.get(..len) else { return Ok(None) };
     let of = |name: &str| {
@@ -66,7 +66,7 @@ fn cpu_time(answer: &[u8]) -> Result<Option<Option<Duration>>, Nonsense> {
     Ok(Some(of("used_cpu_sys").zip(of("used_cpu_user")).and_then(|(system, user)| system.checked_add(user))))
 }
 
-impl<T: Send + 'static> Service for Ask<T> {
+impl<T: Send + 'static> Service for Query<T> {
     type Conn = ();
     type Message = Infallible;
 
@@ -93,7 +93,7 @@ impl<T: Send + 'static> Service for Ask<T> {
         match (self.parse)(&self.answer) {
             Ok(None) if self.answer.len() <= ANSWER => return,
             Ok(Some(said)) => self.outcome = Ok(said),
-            Ok(None) | Err(Nonsense) => {}
+            Ok(None) | Err(Malformed) => {}
         }
         net.close(conn);
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_time_is_known_once_all_of_its_answer_is_there() {
+    fn processor_time_is_parsed_from_a_complete_answer() {
         let answer = b"$55\r\n# CPU\r\nused_cpu_sys:0.250000\r\nused_cpu_user:12.500000\r\n\r\n";
         for end in 0..answer.len() - 2 {
             assert_eq!(cpu_time(&answer[..end]), Ok(None), "{end}");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_need_not_tell_and_may_tell_nonsense() {
+    fn missing_or_malformed_processor_time_is_handled() {
         for silent in ["$0\r\n\r\n", "$-1\r\n", "-ERR unknown\r\n", "$18\r\nused_cpu_sys:1.0\r\n\r\n"] {
             assert_eq!(cpu_time(silent.as_bytes()), Ok(Some(None)), "{silent}");
         }
@@ -126,8 +126,8 @@ mod tests {
             assert_eq!(cpu_time(format!("${}\r\n{said}", said.len()).as_bytes()), Ok(Some(None)), "{time}");
         }
         for nonsense in ["*1\r\n", "$x\r\n", "$99999999999999999999\r\n"] {
-            assert_eq!(cpu_time(nonsense.as_bytes()), Err(Nonsense), "{nonsense}");
+            assert_eq!(cpu_time(nonsense.as_bytes()), Err(Malformed), "{nonsense}");
         }
-        assert_eq!(cpu_time(b"\xff"), Err(Nonsense));
+        assert_eq!(cpu_time(b"\xff"), Err(Malformed));
     }
 }

@@ -1,7 +1,7 @@
-//! Asks a server where counters are, and the device what they are.
+//! Lookup of counters' addresses by the server, and of their values by the device.
 
 use super::count::name;
-use super::numbers::{Said, parse};
+use super::numbers::{NumbersReply, parse};
 use linerate_bypass::{
     CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin, RemoteAddr, Service,
     Transport,
@@ -11,49 +11,49 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Names that are asked for together, and counters that are looked at together.
+/// Names queried together, and values read together.
 const ASKED: usize = 32;
 const LOOKED_AT: usize = 8;
 
-/// Why counters are not known.
+/// Reason why counters are unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoCounters {
-    /// There was no connection, or it ended.
+pub enum CounterLookupError {
+    /// The connection failed or ended.
     Connection(Option<ConnectError>),
-    /// The server said this instead of where the counter of this number is.
+    /// The server answered with an error instead of the address of the counter with this number.
     Refused(usize, String),
-    /// There are no atomic operations here.
+    /// The transport has no atomic operations.
     Unsupported,
 }
 
-/// Finds so many counters by their names, and what they are. That is asked of the device by adding 0: what a processor
-/// sees there may be late.
+/// Looks up counters by name and reads their values. Values are read by atomic additions of 0, because a processor's
+/// view of a counter may lag behind the device's.
 #[derive(Debug)]
-pub struct AskCounters {
+pub struct CounterLookup {
     remote: SocketAddr,
     count: usize,
     is_over: Arc<AtomicBool>,
-    places: Vec<RemoteAddr>,
-    /// Names that have been asked for.
+    addrs: Vec<RemoteAddr>,
+    /// Number of names queried.
     asked: usize,
     answer: Vec<u8>,
     values: Vec<u64>,
-    /// Counters that have been looked at, or are being.
+    /// Counters whose value has been requested.
     looked_at: usize,
     known: usize,
-    failed: Option<NoCounters>,
+    failed: Option<CounterLookupError>,
 }
 
-impl AskCounters {
-    /// `count` counters of the server at `remote`, of which `places` are known: all or none. `is_over` becomes true when they are
-    /// known, or will not be.
-    pub fn new(remote: SocketAddr, count: usize, places: Vec<RemoteAddr>, is_over: Arc<AtomicBool>) -> Self {
-        AskCounters {
+impl CounterLookup {
+    /// Creates a lookup of `count` counters of the server at `remote`. `addrs` has the addresses of all of them or
+    /// none. Sets `is_over` at the end.
+    pub fn new(remote: SocketAddr, count: usize, addrs: Vec<RemoteAddr>, is_over: Arc<AtomicBool>) -> Self {
+        CounterLookup {
             remote,
             count,
             is_over,
-            asked: places.len(),
-            places,
+            asked: addrs.len(),
+            addrs,
             answer: Vec::new(),
             values: vec![0; count],
             looked_at: 0,
@@ -62,23 +62,23 @@ impl AskCounters {
         }
     }
 
-    /// Where they are, and what they were.
-    pub fn outcome(self) -> Result<(Vec<RemoteAddr>, Vec<u64>), NoCounters> {
+    /// Returns the addresses and the values.
+    pub fn outcome(self) -> Result<(Vec<RemoteAddr>, Vec<u64>), CounterLookupError> {
         match self.failed {
-            None if self.known == self.count => Ok((self.places, self.values)),
-            None => Err(NoCounters::Connection(None)),
+            None if self.known == self.count => Ok((self.addrs, self.values)),
+            None => Err(CounterLookupError::Connection(None)),
             Some(why) => Err(why),
         }
     }
 
-    fn fail(&mut self, net: &mut impl Transport, conn: ConnId, why: NoCounters) {
+    fn fail(&mut self, net: &mut impl Transport, conn: ConnId, why: CounterLookupError) {
         self.failed.get_or_insert(why);
         net.close(conn);
     }
 
-    /// Asks for what is next.
+    /// Sends the next queries or operations.
     fn go_on(&mut self, net: &mut impl Transport, conn: ConnId) {
-        if self.places.len() < self.asked {
+        if self.addrs.len() < self.asked {
             return;
         }
         let names = self.asked..self.count.min(self.asked + ASKED);
@@ -94,11 +94,11 @@ impl AskCounters {
             return;
         }
         while self.looked_at < self.count && self.looked_at < self.known + LOOKED_AT {
-            let RemoteAddr { address, key } = self.places[self.looked_at];
+            let RemoteAddr { address, key } = self.addrs[self.looked_at];
             match net.post_one_sided(conn, OneSidedOp::FetchAdd { address, key, add: 0 }, self.looked_at as u64) {
                 Ok(()) => self.looked_at += 1,
                 Err(OneSidedError::NoRoom) if self.looked_at > self.known => return,
-                Err(_) => return self.fail(net, conn, NoCounters::Unsupported),
+                Err(_) => return self.fail(net, conn, CounterLookupError::Unsupported),
             }
         }
         if self.known == self.count {
@@ -106,29 +106,29 @@ impl AskCounters {
         }
     }
 
-    /// Takes in what has been answered.
-    fn take(&mut self) -> Result<(), NoCounters> {
-        let number = self.places.len();
-        let wrong = |said: &str| NoCounters::Refused(number, said.to_owned());
+    /// Processes received answers.
+    fn take(&mut self) -> Result<(), CounterLookupError> {
+        let number = self.addrs.len();
+        let wrong = |said: &str| CounterLookupError::Refused(number, said.to_owned());
         let mut used = 0;
-        while self.places.len() < self.asked {
+        while self.addrs.len() < self.asked {
             let rest = &self.answer[used..];
             let Some((said, len)) = parse::<2>(rest).map_err(|_| wrong("something else"))? else { break };
             used += len;
             let [address, key] = match said {
-                Said::Numbers(numbers) => numbers,
-                Said::Nothing => return Err(wrong("nothing")),
-                Said::Error(error) => return Err(NoCounters::Refused(self.places.len(), error)),
+                NumbersReply::Numbers(numbers) => numbers,
+                NumbersReply::Null => return Err(wrong("nothing")),
+                NumbersReply::Error(error) => return Err(CounterLookupError::Refused(self.addrs.len(), error)),
             };
             let key = u32::try_from(key).ok().filter(|_| address % 8 == 0).ok_or_else(|| wrong("no address"))?;
-            self.places.push(RemoteAddr { address, key });
+            self.addrs.push(RemoteAddr { address, key });
         }
         self.answer.drain(..used);
         Ok(())
     }
 }
 
-impl Service for AskCounters {
+impl Service for CounterLookup {
     type Conn = ();
     type Message = Infallible;
 
@@ -141,7 +141,7 @@ impl Service for AskCounters {
     }
 
     fn failed(&mut self, _: &mut impl Transport, _: u64, error: ConnectError) {
-        self.failed = Some(NoCounters::Connection(Some(error)));
+        self.failed = Some(CounterLookupError::Connection(Some(error)));
         self.is_over.store(true, Ordering::Release);
     }
 
