@@ -1,4 +1,4 @@
-//! The choice of an algorithm at run time.
+//! Selection of an algorithm at run time.
 
 use super::{CongestionControl, CongestionSignal, Cubic, Dctcp, Delivery, NewReno};
 use crate::Config;
@@ -6,7 +6,7 @@ use linerate_bypass::time::{Duration, Instant};
 use std::fmt;
 use std::str::FromStr;
 
-/// The algorithms that come with the stack.
+/// Built-in algorithms.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// [`Cubic`], RFC 9438.
@@ -19,10 +19,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp];
 
-    /// Its name on a command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Cubic => "cubic",
@@ -38,9 +38,9 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Text that names no [`Algorithm`].
+/// Error for text that is not the name of an [`Algorithm`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a congestion control: cubic, newreno or dctcp")]
+#[error("'{0}' is not a congestion control algorithm: use cubic, newreno or dctcp")]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -52,7 +52,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The algorithm that [`Config::congestion`] asks for.
+/// Algorithm that [`Config::congestion`] selects.
 #[derive(Debug, Clone, Copy)]
 pub enum Builtin {
     /// [`Algorithm::Cubic`].
@@ -63,7 +63,7 @@ pub enum Builtin {
     Dctcp(Dctcp),
 }
 
-// Each of a million connections has one.
+// Each connection has one, so its size matters.
 const _: () = assert!(size_of::<Builtin>() <= 52);
 
 macro_rules! each {
@@ -149,17 +149,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_name_is_an_algorithm_and_other_text_is_refused_with_the_names() {
+    fn algorithm_names_parse_and_other_text_is_rejected() {
         for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
         assert_eq!(Algorithm::default().to_string(), "cubic");
         let error = "bbr".parse::<Algorithm>().unwrap_err().to_string();
-        assert_eq!(error, "'bbr' is not a congestion control: cubic, newreno or dctcp");
+        assert_eq!(error, "'bbr' is not a congestion control algorithm: use cubic, newreno or dctcp");
     }
 
     #[test]
-    fn the_configuration_chooses_the_algorithm() {
+    fn configuration_selects_the_algorithm() {
         let names = |congestion| match Builtin::new(&Config { congestion, ..Config::default() }, 1000) {
             Builtin::Cubic(_) => Algorithm::Cubic,
             Builtin::NewReno(_) => Algorithm::NewReno,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dctcp_wants_ecn_for_itself() {
+    fn only_dctcp_requires_ecn() {
         for congestion in Algorithm::ALL {
             let control = Builtin::new(&Config { congestion, ..Config::default() }, 1000);
             let asked = [control.wants_ecn(), control.exact_ecn_echo(), control.handles_ecn_echo()];
@@ -190,7 +190,7 @@ mod tests {
         HandshakeLost,
     }
 
-    /// Mostly small, sometimes anything.
+    /// Mostly small numbers, sometimes any.
     fn number() -> impl Strategy<Value = u32> {
         prop_oneof![4 => 0..100_000u32, 1 => any::<u32>()]
     }
@@ -244,7 +244,7 @@ mod tests {
         ) {
             let config = Config { congestion: Algorithm::ALL[algorithm], ..Config::default() };
             let mut control = Builtin::new(&config, mss);
-            // As segments really are: an IP packet, and not empty.
+            // As in real segments: not empty, and at most an IP packet.
             let mut mss = mss.clamp(1, 65_535);
             let mut now = Instant::ZERO;
             let mut one_segment = false;
@@ -255,7 +255,7 @@ mod tests {
                         now += passed;
                         control.delivered(&Delivery { now, ..delivery });
                         if control.window() < before.0 {
-                            prop_assert!(delivery.marked > 0, "a delivery took {:?} down", control);
+                            prop_assert!(delivery.marked > 0, "a delivery reduced {:?}", control);
                         }
                     }
                     Call::Congested(cause, in_flight) => {

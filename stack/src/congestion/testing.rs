@@ -1,4 +1,4 @@
-//! A sender and its path, for tests: acknowledgements as a window of data would cause them.
+//! Sender and path for tests.
 
 use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
@@ -6,18 +6,18 @@ use linerate_bypass::time::{Duration, Instant};
 
 pub(super) const MSS: u32 = 1000;
 
-/// A sender that always has data, over a path that loses nothing.
+/// Sender with unlimited data over a path without losses.
 pub(super) struct Sender<C> {
     pub control: C,
     pub now: Instant,
     pub rtt: Duration,
-    /// Of the bytes of each acknowledgement, how many in a thousand are marked.
+    /// Marked bytes per thousand of each acknowledgement.
     pub marked: u32,
     pub paced: bool,
     pub window_limited: bool,
-    /// Segments that one acknowledgement is for.
+    /// Segments per acknowledgement.
     pub segments_per_ack: u32,
-    /// SND.UNA. It wraps soon.
+    /// SND.UNA, which starts close to wrapping.
     acknowledged: u32,
 }
 
@@ -35,7 +35,7 @@ impl<C: CongestionControl> Sender<C> {
         }
     }
 
-    /// One in congestion avoidance, with a window of `window` bytes that a loss left: W_max is `window` / β.
+    /// Returns a sender in congestion avoidance with a window of `window` bytes after a loss: W_max is `window` / β.
     pub fn after_loss_at(window: u32, rtt: Duration) -> Self {
         let mut sender = Sender::new(rtt);
         sender.start_to(window);
@@ -51,7 +51,7 @@ impl<C: CongestionControl> Sender<C> {
         self.control.slow_start_threshold()
     }
 
-    /// Slow start to a window of `window` bytes exactly.
+    /// Runs slow start to a window of exactly `window` bytes.
     pub fn start_to(&mut self, window: u32) {
         while self.window() < window {
             let bytes = (window - self.window()).min(MSS);
@@ -60,7 +60,7 @@ impl<C: CongestionControl> Sender<C> {
         assert_eq!(self.window(), window);
     }
 
-    /// The acknowledgement of `bytes`, otherwise as `change` makes it.
+    /// Acknowledges `bytes`. `change` adjusts the delivery.
     pub fn deliver(&mut self, bytes: u32, change: impl FnOnce(&mut Delivery)) {
         let outstanding = self.window().max(bytes);
         let mut delivery = Delivery {
@@ -80,7 +80,7 @@ impl<C: CongestionControl> Sender<C> {
         self.acknowledged = delivery.acknowledged;
     }
 
-    /// A round trip: a window of data is acknowledged, spread over it.
+    /// Runs a round trip: acknowledges a window of data, spread over it.
     pub fn round(&mut self) {
         let (window, begun) = (self.window(), self.now);
         let mut done = 0;
@@ -107,7 +107,7 @@ impl<C: CongestionControl> Sender<C> {
         self.control.recovered(self.now);
     }
 
-    /// A loss, and the round trip of its recovery.
+    /// Runs a loss and the round trip of its recovery.
     pub fn lose(&mut self) {
         self.congested();
         self.now += self.rtt;

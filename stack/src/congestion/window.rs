@@ -1,47 +1,47 @@
-//! What every algorithm here keeps: the window, the threshold, and what they were before the last reduction.
+//! State shared by all algorithms: window, threshold, and their values before the last reduction.
 
 use super::{Delivery, after};
 use linerate_bypass::time::Duration;
 use std::num::NonZeroU32;
 
-/// The largest window in bytes: 1 GB, all that window scaling can offer (RFC 7323 §2.3).
+/// Largest window in bytes: 1 GB, the limit of window scaling (RFC 7323 §2.3).
 pub const MAX_WINDOW: u32 = 1 << 30;
 
-/// L of RFC 9406 §4.3: how many segments of one acknowledgement slow start takes into account without pacing.
+/// L of RFC 9406 §4.3: segments of one acknowledgement that slow start counts without pacing.
 const ACK_LIMIT: u32 = 8;
 
-/// The window of a new connection in bytes (RFC 6928 §2): ten segments, of large segments fewer.
+/// Returns the window of a new connection in bytes (RFC 6928 §2): ten segments, fewer if they are large.
 #[inline]
 pub fn initial_window(mss: u32) -> u32 {
     mss.saturating_mul(10).min(mss.saturating_mul(2).max(14_600)).min(MAX_WINDOW)
 }
 
-/// What happens to the window just now.
+/// Phase of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Episode {
-    /// It grows.
+    /// The window may grow.
     Open,
-    /// A reduction has been decided and the engine carries it out.
+    /// The engine carries out a reduction.
     Recovery,
-    /// The retransmission timer expired, and nothing has been delivered since.
+    /// The retransmission timer expired, without a delivery since.
     TimedOut,
 }
 
-/// The window of a connection.
+/// Congestion window of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     /// cwnd in bytes.
     bytes: u32,
     /// ssthresh in bytes; `u32::MAX` before the first congestion.
     threshold: u32,
-    /// cwnd when ssthresh was set last: before a reduction, or when slow start was left without one (`cwnd_prior` of
+    /// cwnd when ssthresh was last set: before a reduction, or at the end of slow start without one (`cwnd_prior` of
     /// RFC 9438 §4.1.2).
     prior: u32,
     /// ssthresh before the last reduction.
     prior_threshold: u32,
     mss: u16,
     episode: Episode,
-    /// Whether the last reduction can still be undone.
+    /// Whether the last reduction can be undone.
     undoable: bool,
 }
 
@@ -67,7 +67,7 @@ impl Window {
         self.threshold
     }
 
-    /// cwnd when ssthresh was set last.
+    /// Returns cwnd when ssthresh was last set.
     pub fn prior(&self) -> u32 {
         self.prior
     }
@@ -80,23 +80,23 @@ impl Window {
         self.mss.into()
     }
 
-    /// The least that a reduction leaves: two segments (RFC 5681 §3.1).
+    /// Returns the minimum after a reduction: two segments (RFC 5681 §3.1).
     fn least(&self) -> u32 {
         2 * self.mss()
     }
 
-    /// Whether the window grows exponentially (RFC 5681 §3.1).
+    /// Returns whether the window grows exponentially (RFC 5681 §3.1).
     pub fn in_slow_start(&self) -> bool {
         self.bytes < self.threshold
     }
 
-    /// Whether there has been no congestion yet: the only slow start that HyStart++ is for (RFC 9406 §4.3).
+    /// Returns whether there has been no congestion: HyStart++ applies to this slow start only (RFC 9406 §4.3).
     pub fn in_initial_slow_start(&self) -> bool {
         self.threshold == u32::MAX
     }
 
-    /// Takes note of a delivery, and says by how many bytes of it the window may grow: none of those that were marked
-    /// (RFC 3168 §6.1.2), none during recovery, none when it was not the window that held the sender back.
+    /// Records a delivery and returns how many of its bytes may grow the window: no marked ones (RFC 3168 §6.1.2), none
+    /// during recovery, and none if the window did not limit the sender.
     pub fn delivered(&mut self, delivery: &Delivery) -> u32 {
         match self.episode {
             Episode::Recovery => return 0,
@@ -106,20 +106,20 @@ impl Window {
         if delivery.window_limited { delivery.bytes.saturating_sub(delivery.marked) } else { 0 }
     }
 
-    /// The window, grown to `bytes`.
+    /// Grows the window to `bytes`.
     pub fn grow_to(&mut self, bytes: u32) {
         self.bytes = bytes.min(MAX_WINDOW).max(self.bytes);
     }
 
-    /// Slow start for `bytes` delivered, a `divisor`th of it in conservative slow start (RFC 9406 §4.2). Not beyond the
-    /// threshold.
+    /// Applies slow start for `bytes` delivered, divided by `divisor` in conservative slow start (RFC 9406 §4.2), up to
+    /// the threshold.
     pub fn slow_start(&mut self, bytes: u32, paced: bool, divisor: u32) {
         let limit = if paced { u32::MAX } else { ACK_LIMIT * self.mss() };
         self.grow_to(self.bytes.saturating_add(bytes.min(limit) / divisor).min(self.threshold));
     }
 
-    /// Reno's congestion avoidance for `bytes` delivered: a segment per window of them, which `credit` counts
-    /// (RFC 5681 §3.1, RFC 3465 §2.1).
+    /// Applies Reno's congestion avoidance for `bytes` delivered: one segment per window, counted in `credit` (RFC 5681
+    /// §3.1, RFC 3465 §2.1).
     pub fn additive_increase(&mut self, credit: &mut u32, bytes: u32) {
         *credit = credit.saturating_add(bytes.min(self.bytes));
         if *credit >= self.bytes {
@@ -128,7 +128,7 @@ impl Window {
         }
     }
 
-    /// Slow start ends here, for no congestion: the threshold is the window.
+    /// Ends slow start without congestion: the threshold becomes the window.
     pub fn leave_slow_start(&mut self) {
         self.threshold = self.bytes;
         self.prior = self.bytes;
@@ -141,8 +141,8 @@ impl Window {
         self.undoable = true;
     }
 
-    /// Recovery begins, and will leave a window of `threshold`. False, and nothing has happened, when this window of data
-    /// has been answered already.
+    /// Starts a recovery to a window of `threshold`. Returns false without effect if this window of data has already
+    /// caused a reduction.
     pub fn congested(&mut self, threshold: u32) -> bool {
         if self.episode != Episode::Open {
             return false;
@@ -153,7 +153,7 @@ impl Window {
         true
     }
 
-    /// Recovery ended.
+    /// Ends the recovery.
     pub fn recovered(&mut self) {
         if self.episode == Episode::Recovery {
             self.episode = Episode::Open;
@@ -161,7 +161,8 @@ impl Window {
         }
     }
 
-    /// The timer expired; the threshold becomes `threshold`, when this is the first time for this data. False when not.
+    /// Handles a timeout: sets the threshold to `threshold` on the first one for this data. Returns whether it was the
+    /// first.
     pub fn timed_out(&mut self, threshold: u32) -> bool {
         let threshold = threshold.max(self.least());
         let first = match self.episode {
@@ -171,8 +172,8 @@ impl Window {
                 true
             }
             Episode::Recovery => {
-                // The recovery is taken as completed, so that undoing the time-out does not undo the loss before it; and
-                // the threshold, which answers the same window of data, is lowered only if it has to be.
+                // The recovery counts as completed, so that undoing the timeout does not undo the earlier loss. The
+                // threshold responds to the same window of data, so it may only decrease.
                 self.bytes = self.threshold;
                 self.remember();
                 self.threshold = self.threshold.min(threshold);
@@ -185,8 +186,8 @@ impl Window {
         first
     }
 
-    /// Undoes the last reduction. False, and nothing has happened, when there is none, or when the window has outgrown it
-    /// (RFC 9438 §4.9.2).
+    /// Undoes the last reduction. Returns false without effect if there is none, or the window has outgrown it (RFC
+    /// 9438 §4.9.2).
     pub fn undo(&mut self) -> bool {
         let outgrown = self.episode == Episode::Open && self.bytes > self.prior;
         if !std::mem::take(&mut self.undoable) || outgrown {
@@ -198,19 +199,20 @@ impl Window {
         true
     }
 
-    /// A reduction at once, without a recovery: DCTCP's.
+    /// Reduces the window at once, without a recovery, as DCTCP does.
     pub fn reduce_to(&mut self, bytes: u32) {
         self.bytes = bytes.max(self.least()).min(self.bytes);
         self.threshold = self.bytes.max(self.least());
         self.undoable = false;
     }
 
-    /// Whether neither a recovery nor a time-out is being answered.
+    /// Returns whether neither a recovery nor a timeout is in progress.
     pub fn is_open(&self) -> bool {
         self.episode == Episode::Open
     }
 
-    /// About to send after a pause: no more than a new connection may (RFC 5681 §4.1). Whether the window went down.
+    /// Reduces the window to that of a new connection after an idle period (RFC 5681 §4.1). Returns whether it
+    /// decreased.
     pub fn restart(&mut self, idle_for: Duration, rto: Duration) -> bool {
         let restart = initial_window(self.mss());
         let down = self.episode == Episode::Open && idle_for > rto && restart < self.bytes;
@@ -220,14 +222,14 @@ impl Window {
         down
     }
 
-    /// The handshake was not received at once: one segment (RFC 5681 §3.1).
+    /// Sets the window to one segment after a lost handshake segment (RFC 5681 §3.1).
     pub fn handshake_lost(&mut self) {
         if self.in_initial_slow_start() {
             self.bytes = self.mss();
         }
     }
 
-    /// Segments have another size. The window stays what it is in bytes, except one that has not been used yet.
+    /// Changes the segment size. The window keeps its size in bytes, unless it is still the initial one.
     pub fn set_mss(&mut self, mss: u32) {
         let old = self.mss();
         self.mss = segment(mss);
@@ -243,37 +245,37 @@ impl Window {
     }
 }
 
-/// A segment size as it is kept: no segment is empty, and none is longer than an IP packet.
+/// Returns a valid segment size: at least 1, at most 65 535.
 fn segment(mss: u32) -> u16 {
     u16::try_from(mss).unwrap_or(u16::MAX).max(1)
 }
 
-/// The end of a window of data, as a sequence number: what counts rounds.
+/// End of a window of data, as a sequence number, which delimits rounds.
 ///
-/// Sequence numbers wrap, so that the end of a round long past would look like one to come; a round that has ended is
-/// therefore forgotten.
+/// Sequence numbers wrap, and the end of an old round would then look like a future one. An ended round is therefore
+/// cleared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
-    /// One that would end with 0 ends a byte later, so that four bytes tell whether one runs too.
+    /// An end of 0 is stored as 1, so that four bytes also encode absence.
     end: Option<NonZeroU32>,
 }
 
 impl Round {
-    /// None yet.
+    /// No round.
     pub const NONE: Round = Round { end: None };
 
-    /// One that lasts until all that has been sent is acknowledged.
+    /// Starts a round that lasts until all sent data are acknowledged.
     pub fn begin(delivery: &Delivery) -> Self {
         Round { end: NonZeroU32::new(delivery.next.max(1)) }
     }
 
-    /// Whether one runs that this delivery does not complete: its end has not been acknowledged.
+    /// Returns whether a round continues after this delivery: its end is not acknowledged.
     pub fn until_acknowledged(&mut self, delivery: &Delivery) -> bool {
         self.end = self.end.filter(|end| after(end.get(), delivery.acknowledged));
         self.end.is_some()
     }
 
-    /// Whether one runs that this delivery does not go beyond: nothing sent after it has been acknowledged.
+    /// Returns whether a round continues after this delivery: no data sent after it are acknowledged.
     pub fn until_passed(&mut self, delivery: &Delivery) -> bool {
         self.end = self.end.filter(|end| !after(delivery.acknowledged, end.get()));
         self.end.is_some()

@@ -1,7 +1,8 @@
-//! Stateless address autoconfiguration (RFC 4862) and what else hosts take from router advertisements (RFC 4861 §6.3).
+//! Stateless address autoconfiguration (RFC 4862) and the other host information in router advertisements (RFC 4861
+//! §6.3).
 //!
-//! Everything is in places that are there from the start, so that no flood of advertisements takes memory. Who is in a place keeps
-//! it for as long as it was promised: a flood takes those that are free, and no router or address away that is in use.
+//! All state has a fixed size, so a flood of advertisements takes no memory. An entry is kept for its lifetime: a flood
+//! takes free entries only, and displaces no router or address in use.
 
 use super::router_advert::{Advertisement, Preference, Prefix};
 use super::router_info::RouterInfo;
@@ -15,26 +16,28 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Default routers that are known at a time. RFC 4861 §6.3.4 asks for two at least; links have one, or two for when one fails, and
-/// twice as many while these are replaced.
+/// Number of default routers known at a time. RFC 4861 §6.3.4 requires two. A link has one, or two for redundancy, and
+/// twice as many while they are replaced.
 const ROUTERS: usize = 4;
-/// Addresses that are formed. Links have a prefix, or one of the provider's and one of their own (RFC 4193), and twice as many while
-/// they are renumbered.
+/// Number of addresses formed. A link has one prefix, or a provider's and a local one (RFC 4193), and twice as many
+/// during renumbering.
 pub(crate) const ADDRESSES: usize = 4;
-/// Prefixes on the link that are known: those, and as many that no address is formed of.
+/// Number of on-link prefixes known: as many again without an address.
 pub(crate) const PREFIXES: usize = 8;
 
-/// Below, an advertisement does not bring the end of an address nearer (RFC 4862 §5.5.3 e): it takes no more than a forged packet.
+/// Remaining lifetime below which an advertisement does not shorten it (RFC 4862 §5.5.3 e), since a forged packet
+/// could.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
-/// The least MTU of IPv6 (RFC 8200 §5).
+/// Minimum MTU of IPv6 (RFC 8200 §5).
 const LEAST_MTU: u32 = 1280;
-/// Between two changes that workers are told of: each costs them something.
+/// Minimum time between two changes passed to workers, each of which has a cost.
 const CHANGES: Duration = Duration::from_secs(1);
-/// Between which times of neighbour discovery are believed; beyond, neighbours would be asked without end, or never again.
+/// Accepted range of the reachable time and retransmission timer. Values outside would cause endless solicitations, or
+/// none.
 const REACHABLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 const RETRANSMIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// Until when something is so; `None`: for ever.
+/// Expiry time; `None` for infinity.
 type Until = Option<Instant>;
 
 fn until(lifetime: Option<Duration>, now: Instant) -> Until {
@@ -50,7 +53,7 @@ struct Router {
     ip: Ipv6Addr,
     preference: Preference,
     until: Instant,
-    /// It was asked where it is, and did not answer.
+    /// Whether it did not reply to solicitations.
     silent: bool,
 }
 
@@ -71,15 +74,15 @@ struct Address {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is being tried.
+    /// Under DAD.
     Tried(DadProbes),
     Ours,
-    /// Another station has it. It is remembered, so as not to be tried over and over.
+    /// Used by another station. The entry prevents repeated DAD.
     Taken,
 }
 
 impl Address {
-    /// Goes by what an advertisement says now (RFC 4862 §5.5.3 e).
+    /// Updates the lifetimes from an advertisement (RFC 4862 §5.5.3 e).
     fn renew(&mut self, prefix: &Prefix, now: Instant) {
         self.preferred = until(prefix.preferred, now);
         let advertised = prefix.valid.unwrap_or(Duration::MAX);
@@ -92,30 +95,31 @@ impl Address {
     }
 }
 
-/// What is known of the link, and what is done to know it.
+/// Autoconfiguration state of the link.
 pub(super) struct Autoconf {
     mac: MacAddr,
-    /// The most that the port takes.
+    /// MTU of the port.
     port_mtu: usize,
-    /// Probes for an address.
+    /// DAD probes per address.
     transmits: u8,
     routers: [Option<Router>; ROUTERS],
     on_link: [Option<OnLink>; PREFIXES],
     addresses: [Option<Address>; ADDRESSES],
     mtu: Option<u16>,
-    /// What was advertised, and what that is with chance.
+    /// Advertised reachable time, and the randomised one.
     reachable: Option<(Duration, Duration)>,
     retransmit: Option<Duration>,
     solicitation: Solicitation,
     link_up: bool,
     random: fastrand::Rng,
-    /// What workers were told, and when they may be told something else.
-    told: RouterInfo,
+    /// Information last passed to workers, and the earliest time of the next change.
+    reported: RouterInfo,
     tell_at: Instant,
 }
 
 impl Autoconf {
-    /// Of the station `mac` at a port of that MTU; addresses are tried by so many probes.
+    /// Creates the state of the station `mac` at a port with the MTU `port_mtu`, with `transmits` DAD probes per
+    /// address.
     pub fn new(mac: MacAddr, port_mtu: usize, transmits: u8, seed: u64) -> Self {
         Autoconf {
             mac,
@@ -130,12 +134,12 @@ impl Autoconf {
             solicitation: Solicitation::default(),
             link_up: false,
             random: fastrand::Rng::with_seed(seed),
-            told: RouterInfo::default(),
+            reported: RouterInfo::default(),
             tell_at: Instant::ZERO,
         }
     }
 
-    /// The link is up from now on, or down. When it comes up routers are asked, and addresses that are tried are tried anew.
+    /// Sets the link state. When the link comes up, router solicitation and DAD restart.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         if up && !self.link_up {
             self.solicitation.begin(now, &mut self.random);
@@ -150,35 +154,35 @@ impl Autoconf {
         self.link_up = up;
     }
 
-    /// Takes in what a router says; `false` if there was no place for something of it.
+    /// Processes a router advertisement. Returns false if there was no free entry for part of it.
     pub fn on_advertisement(&mut self, said: &Advertisement, now: Instant) -> bool {
-        let mut is_kept = self.hear_router(said, now);
-        // RFC 4861 §6.3.4: one that is out of bounds does not count.
+        let mut is_kept = self.process_router(said, now);
+        // RFC 4861 §6.3.4: an MTU outside the bounds is ignored.
         if let Some(mtu) = said.mtu().filter(|mtu| *mtu >= LEAST_MTU && *mtu as usize <= self.port_mtu) {
             self.mtu = Some(mtu as u16);
         }
         if let Some(base) = said.reachable.map(|time| time.clamp(REACHABLE.0, REACHABLE.1))
             && self.reachable.is_none_or(|(old, _)| old != base)
         {
-            // RFC 4861 §6.3.2: a half of it to three halves.
+            // RFC 4861 §6.3.2: a random value between a half and three halves of it.
             self.reachable = Some((base, base / 2 + by_chance(base, &mut self.random)));
         }
         if let Some(time) = said.retransmit {
             self.retransmit = Some(time.clamp(RETRANSMIT.0, RETRANSMIT.1));
         }
         for prefix in said.prefixes().filter(is_of_hosts) {
-            is_kept &= !prefix.on_link || self.hear_on_link(&prefix, now);
-            is_kept &= !prefix.autonomous || self.hear_autonomous(&prefix, said.to_all, now);
+            is_kept &= !prefix.on_link || self.process_on_link(&prefix, now);
+            is_kept &= !prefix.autonomous || self.process_autonomous(&prefix, said.to_all, now);
         }
         is_kept
     }
 
-    /// Whether `ip` is a router that is known.
+    /// Returns whether `ip` is a known router.
     pub fn has_router(&self, ip: Ipv6Addr) -> bool {
         self.routers.iter().flatten().any(|router| router.ip == ip)
     }
 
-    fn hear_router(&mut self, said: &Advertisement, now: Instant) -> bool {
+    fn process_router(&mut self, said: &Advertisement, now: Instant) -> bool {
         let Advertisement { router: ip, preference, lifetime, .. } = *said;
         let known = self.routers.iter_mut().find(|place| place.is_some_and(|router| router.ip == ip));
         if lifetime.is_zero() {
@@ -200,7 +204,7 @@ impl Autoconf {
         true
     }
 
-    fn hear_on_link(&mut self, prefix: &Prefix, now: Instant) -> bool {
+    fn process_on_link(&mut self, prefix: &Prefix, now: Instant) -> bool {
         let Ok(cidr) = IpCidr::new(Ipv6Addr::from_bits(prefix.bits).into(), prefix.len) else { return true };
         let ends = prefix.valid.is_some_and(|valid| valid.is_zero());
         let known = self.on_link.iter_mut().find(|place| place.is_some_and(|link| link.cidr == cidr));
@@ -216,8 +220,8 @@ impl Autoconf {
         true
     }
 
-    /// RFC 4862 §5.5.3.
-    fn hear_autonomous(&mut self, prefix: &Prefix, to_all: bool, now: Instant) -> bool {
+    /// Processes a prefix with the autonomous flag (RFC 4862 §5.5.3).
+    fn process_autonomous(&mut self, prefix: &Prefix, to_all: bool, now: Instant) -> bool {
         let forever = |lifetime: Option<Duration>| lifetime.unwrap_or(Duration::MAX);
         if prefix.len != 64 || forever(prefix.preferred) > forever(prefix.valid) {
             return true;
@@ -232,7 +236,7 @@ impl Autoconf {
             return true;
         }
         let Some(place) = self.addresses.iter_mut().find(|place| place.is_none()) else { return false };
-        // RFC 4862 §5.4.2: all hosts that heard the same begin at different moments.
+        // RFC 4862 §5.4.2: hosts that received the same multicast advertisement start at different times.
         let delay = if to_all { by_chance(DELAY, &mut self.random) } else { Duration::ZERO };
         let trial = DadProbes::new(self.transmits, now + delay);
         let state = if self.transmits == 0 { State::Ours } else { State::Tried(trial) };
@@ -241,7 +245,7 @@ impl Autoconf {
         true
     }
 
-    /// What a message of neighbour discovery says against an address that is tried, which then will not be used.
+    /// Returns a DAD conflict that an NDP message reveals. The address is not used.
     pub fn on_conflict(&mut self, frame: &[u8]) -> Option<DuplicateAddress> {
         let is_tried = |address: &Address, ip| address.ip == ip && matches!(address.state, State::Tried(_));
         let addresses = &mut self.addresses;
@@ -252,14 +256,14 @@ impl Autoconf {
         Some(found)
     }
 
-    /// No answer came from `ip` when it was asked where it is: another router is better, if there is one (RFC 4861 §6.3.6).
+    /// Marks a router as unreachable, so that another is preferred (RFC 4861 §6.3.6).
     pub fn neighbor_unreachable(&mut self, ip: IpAddr) {
         for router in self.routers.iter_mut().flatten().filter(|router| router.ip == ip) {
             router.silent = true;
         }
     }
 
-    /// Addresses whose trial has begun: what is said to them is to be heard.
+    /// Returns the addresses whose DAD has begun, which must receive NDP messages.
     pub fn tentative(&self, now: Instant) -> impl Iterator<Item = Ipv6Addr> + '_ {
         self.addresses.iter().flatten().filter_map(move |address| match address.state {
             State::Tried(trial) => (trial.has_begun(now) && self.link_up).then_some(address.ip),
@@ -267,7 +271,7 @@ impl Autoconf {
         })
     }
 
-    /// Forgets what is over.
+    /// Removes expired entries.
     pub fn expire(&mut self, now: Instant) {
         let had_router = self.routers.iter().any(Option::is_some);
         forget(&mut self.routers, |router| router.until <= now);
@@ -278,14 +282,14 @@ impl Autoconf {
         }
     }
 
-    /// Asks for a router, if there is none any more.
+    /// Starts router solicitation if no router is known.
     fn look_for_router(&mut self, now: Instant) {
         if self.link_up && self.routers.iter().all(Option::is_none) {
             self.solicitation.begin(now, &mut self.random);
         }
     }
 
-    /// Asks what is to be asked by now, and returns what workers are to be told.
+    /// Sends due solicitations and probes. Returns changed information for the workers.
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<RouterInfo> {
         if self.link_up {
             for address in self.addresses.iter_mut().flatten() {
@@ -301,24 +305,24 @@ impl Autoconf {
             egress.send_message(Message::SolicitRouters { source: egress.addresses().link_local() });
             if self.solicitation.is_in_vain() {
                 tracing::warn!(
-                    "SLAAC: no router on this link answers, and it is asked on: does one advertise itself here?"
+                    "SLAAC: no router on this link answers; solicitation continues. Check that a router sends advertisements here"
                 );
             }
         }
         let network = self.network(now);
-        if network == self.told || now < self.tell_at {
+        if network == self.reported || now < self.tell_at {
             return None;
         }
-        self.told = network;
+        self.reported = network;
         self.tell_at = now + CHANGES;
         Some(network)
     }
 
-    /// What holds now.
+    /// Returns the current information.
     fn network(&self, now: Instant) -> RouterInfo {
         let own = |address: &Address| (address.cidr, is_over(address.preferred, now));
         let ours = |address: &Address| (address.state == State::Ours).then(|| own(address));
-        // RFC 4191 §3.2: one that can be reached, and then one that wants it most; the first that was heard of these.
+        // RFC 4191 §3.2: prefer a reachable router, then the highest preference, then the first received.
         let rank = |router: &&Router| (router.silent, std::cmp::Reverse(router.preference));
         RouterInfo {
             addresses: std::array::from_fn(|at| self.addresses[at].as_ref().and_then(ours)),
@@ -330,7 +334,7 @@ impl Autoconf {
         }
     }
 
-    /// When there is something to do next. To be asked after [`expire`](Self::expire) and [`poll`](Self::poll).
+    /// Returns the time of the next work. Call it after [`expire`](Self::expire) and [`poll`](Self::poll).
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let routers = self.routers.iter().flatten().map(|router| router.until);
         let on_link = self.on_link.iter().flatten().filter_map(|link| link.until);
@@ -341,13 +345,14 @@ impl Autoconf {
             };
             [address.valid, address.preferred.filter(|at| *at > now), trial].into_iter().flatten()
         });
-        let tell = (self.network(now) != self.told).then_some(self.tell_at);
+        let tell = (self.network(now) != self.reported).then_some(self.tell_at);
         let all = routers.chain(on_link).chain(addresses);
         all.chain(self.solicitation.next_deadline()).chain(tell).min()
     }
 }
 
-/// Prefixes that hosts have addresses of: not the link-local one, which is there anyway, groups, or the one of loopback (RFC 4291 §2.5.3).
+/// Returns whether hosts can have addresses in the prefix: not the link-local one, which always exists, multicast, or
+/// loopback (RFC 4291 §2.5.3).
 fn is_of_hosts(prefix: &Prefix) -> bool {
     let ip = Ipv6Addr::from_bits(prefix.bits);
     !ip.is_unicast_link_local() && !ip.is_multicast() && prefix.bits >> 64 != 0

@@ -1,8 +1,8 @@
-//! Which groups we listen to, told to the link (multicast listener discovery, RFC 3810): switches that look at that hand no question
-//! for an address of ours to us otherwise.
+//! Multicast listener discovery (RFC 3810): reports the groups of this host, without which snooping switches withhold
+//! neighbour solicitations for local addresses.
 //!
-//! Those are the groups in which neighbours are asked for; that of all nodes is never told (RFC 3810 §6). Who asks by version 1 is
-//! answered by version 1 (RFC 2710), and so is everybody for a while.
+//! The groups are solicited-node groups; the all-nodes group is never reported (RFC 3810 §6). A version 1 querier
+//! receives version 1 reports (RFC 2710), and version 1 stays in use for a while.
 
 use super::router_solicit::by_chance;
 use crate::arp_ndp::{ALL_ROUTERS, group_address};
@@ -14,29 +14,30 @@ use linerate_bypass::{MacAddr, Nic, Packet};
 use smoltcp::wire::EthernetProtocol;
 use std::net::Ipv6Addr;
 
-/// Groups at a time: those of our addresses, of some that are tried, and of as many that were ours until a moment ago.
+/// Maximum groups: those of local addresses, of tentative ones, and of as many just left.
 const GROUPS: usize = 2 * Config::MAX_ADDRESSES;
-/// How often a change is told, as one may be lost, and the time between at most (RFC 3810 §9.1, §9.11).
+/// Transmissions of a change, since one may be lost, and the maximum interval between them (RFC 3810 §9.1, §9.11).
 const ROBUSTNESS: u8 = 2;
 const REPEAT: Duration = Duration::from_secs(1);
-/// For how long a querier of version 1 counts: twice the time between its questions, and what answers may take (RFC 3810 §9.12).
+/// Time for which a version 1 querier is remembered: twice the query interval plus the maximum response delay (RFC 3810
+/// §9.12).
 const OLD_QUERIER: Duration = Duration::from_secs(2 * 125 + 10);
-/// The time between two answers at least, however often we are asked.
+/// Minimum time between two responses, at any rate of queries.
 const ANSWERS: Duration = Duration::from_millis(100);
 
-/// All routers that speak version 2 (RFC 3810 §5.2.14).
+/// All MLDv2-capable routers (RFC 3810 §5.2.14).
 const ALL_V2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-/// Kinds of messages (RFC 2710 §3.1, RFC 3810 §5).
+/// ICMPv6 message types (RFC 2710 §3.1, RFC 3810 §5).
 pub(crate) const QUERY: u8 = 130;
 const REPORT_V1: u8 = 131;
 const DONE_V1: u8 = 132;
 const REPORT_V2: u8 = 143;
-/// Kinds of records in a report of version 2 (RFC 3810 §5.2.12): we listen, we begin to, we end.
+/// Record types of a version 2 report (RFC 3810 §5.2.12): membership, join, leave.
 const IS_EXCLUDE: u8 = 2;
 const TO_EXCLUDE: u8 = 4;
 const TO_INCLUDE: u8 = 3;
 
-/// An extension header that routers are to look at (RFC 2711), which ICMPv6 follows.
+/// Hop-by-hop header with the router alert option (RFC 2711), followed by ICMPv6.
 const ROUTER_ALERT: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 const ICMPV6: u8 = 58;
 const IP: usize = 40;
@@ -45,27 +46,27 @@ const HEADERS: usize = IP + ROUTER_ALERT.len();
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group {
     ip: Ipv6Addr,
-    /// Times that the change is still to be told, and when the next is due.
+    /// Remaining reports of the change, and the time of the next.
     left: u8,
     at: Instant,
-    /// We listen to it no more.
+    /// Whether the group is being left.
     ends: bool,
 }
 
-/// What one worker tells of the groups of all.
+/// MLD state of the host, for all workers.
 pub(super) struct MldListener {
     groups: [Option<Group>; GROUPS],
     link_up: bool,
-    /// When a question is to be answered, and when the last one was.
+    /// Time of the pending response, and time of the last.
     answer_at: Option<Instant>,
     answered: Option<Instant>,
-    /// Until when version 1 is spoken.
+    /// End of MLDv1 compatibility.
     old_until: Instant,
     random: fastrand::Rng,
 }
 
 impl MldListener {
-    /// In no group yet.
+    /// Creates the state without groups.
     pub fn new(seed: u64) -> Self {
         MldListener {
             groups: [None; GROUPS],
@@ -77,7 +78,7 @@ impl MldListener {
         }
     }
 
-    /// The link is up or down from now on; when it comes up, all groups are told.
+    /// Sets the link state. All groups are reported when the link comes up.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         if up && !self.link_up {
             self.report_again(now);
@@ -85,14 +86,14 @@ impl MldListener {
         self.link_up = up;
     }
 
-    /// Tells all groups anew: there was no address to tell them from before (RFC 3590 §4).
+    /// Reports all groups again, now that there is a source address (RFC 3590 §4).
     pub fn report_again(&mut self, now: Instant) {
         for group in self.groups.iter_mut().flatten().filter(|group| !group.ends) {
             (group.left, group.at) = (ROBUSTNESS, now);
         }
     }
 
-    /// We listen to `groups` from now on.
+    /// Sets the groups to `groups`.
     pub fn set_groups(&mut self, groups: impl Iterator<Item = Ipv6Addr> + Clone, now: Instant) {
         for group in self.groups.iter_mut().flatten() {
             if !group.ends && !groups.clone().any(|ip| ip == group.ip) {
@@ -102,7 +103,7 @@ impl MldListener {
         for ip in groups {
             let known = self.groups.iter().position(|place| place.is_some_and(|group| group.ip == ip));
             let free = || self.groups.iter().position(Option::is_none);
-            // Who has left may have been heard once only.
+            // A left group may have been reported only once so far.
             let left = || self.groups.iter().position(|place| place.is_some_and(|group| group.ends));
             let Some(at) = known.or_else(free).or_else(left) else { return };
             if self.groups[at].is_none_or(|group| group.ip != ip || group.ends) {
@@ -111,7 +112,7 @@ impl MldListener {
         }
     }
 
-    /// Hears a question which groups we listen to, if `frame` is one (RFC 3810 §5.1, §6.2).
+    /// Processes `frame` if it is an MLD query (RFC 3810 §5.1, §6.2).
     pub fn on_query(&mut self, frame: &[u8], now: Instant) {
         let Some((version, within, group)) = read_query(frame) else { return };
         if version == 1 {
@@ -125,7 +126,7 @@ impl MldListener {
         self.answer_at = Some(self.answer_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Tells what is due, from our link-local address if there is one.
+    /// Sends due reports, from the link-local address if there is one.
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.link_up {
             return;
@@ -153,14 +154,14 @@ impl MldListener {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do next.
+    /// Returns the time of the next [`poll`](Self::poll).
     pub fn next_deadline(&self) -> Option<Instant> {
         let changes = self.groups.iter().flatten().filter(|group| group.left > 0).map(|group| group.at);
         changes.chain(self.answer_at).min().filter(|_| self.link_up)
     }
 }
 
-/// Puts on the link what became of groups: in one report, or, by version 1, in one for each.
+/// Sends a report of group states; in version 1, one message per group.
 fn tell<N: Nic>(
     egress: &mut Egress<N>,
     source: Ipv6Addr,
@@ -185,7 +186,7 @@ fn tell<N: Nic>(
     }
 }
 
-/// Writes a report of version 2 (RFC 3810 §5.2) into the empty `packet`.
+/// Writes a version 2 report (RFC 3810 §5.2) into the empty `packet`.
 fn write_report(
     packet: &mut impl Packet,
     source: Ipv6Addr,
@@ -201,7 +202,7 @@ fn write_report(
     finish(message, source, ALL_V2_ROUTERS)
 }
 
-/// Puts the headers in front of an ICMPv6 message behind the room for them, and its checksum into it.
+/// Writes the headers in front of an ICMPv6 message, and its checksum.
 fn finish(bytes: &mut [u8], source: Ipv6Addr, to: Ipv6Addr) -> Option<(MacAddr, EthernetProtocol)> {
     let (headers, message) = bytes.split_at_mut(HEADERS);
     let len = message.len();
@@ -209,7 +210,7 @@ fn finish(bytes: &mut [u8], source: Ipv6Addr, to: Ipv6Addr) -> Option<(MacAddr, 
     let sum = !checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter());
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let payload = u16::try_from(len + ROUTER_ALERT.len()).ok()?.to_be_bytes();
-    // Not to go farther than the link.
+    // Hop limit 1: link-local.
     headers[..8].copy_from_slice(&[0x60, 0, 0, 0, payload[0], payload[1], 0, 1]);
     headers[8..24].copy_from_slice(&source.octets());
     headers[24..40].copy_from_slice(&to.octets());
@@ -217,8 +218,8 @@ fn finish(bytes: &mut [u8], source: Ipv6Addr, to: Ipv6Addr) -> Option<(MacAddr, 
     Some((group_address(to.into()), EthernetProtocol::Ipv6))
 }
 
-/// The version of the question in `frame`, how long answers may take, and the group that is asked for, or none for all. `None` where it
-/// is not one, or not a valid one: from a link-local address of this link, with a router alert.
+/// Parses an MLD query. Returns its version, the maximum response delay, and the queried group (unspecified for all).
+/// `None` for an invalid query: it needs a link-local source and a router alert.
 fn read_query(frame: &[u8]) -> Option<(u8, Duration, Ipv6Addr)> {
     let (ip, rest) = frame.get(ETHERNET..)?.split_first_chunk::<IP>()?;
     let octets = |at: usize| ip[at..].first_chunk::<16>().copied().map(Ipv6Addr::from);
@@ -239,7 +240,7 @@ fn read_query(frame: &[u8]) -> Option<(u8, Duration, Ipv6Addr)> {
     let (header, _) = message.split_first_chunk::<24>()?;
     let code = u16::from_be_bytes([header[4], header[5]]);
     let group = Ipv6Addr::from(*header[8..].first_chunk::<16>()?);
-    // RFC 3810 §8.1: what is of neither length is not heard.
+    // RFC 3810 §8.1: queries of other lengths are ignored.
     let (version, within) = match message.len() {
         24 => (1, u64::from(code)),
         28.. => (2, milliseconds(code)),
@@ -248,17 +249,17 @@ fn read_query(frame: &[u8]) -> Option<(u8, Duration, Ipv6Addr)> {
     Some((version, Duration::from_millis(within), group))
 }
 
-/// The time that a code stands for (RFC 3810 §5.1.3).
+/// Returns the time that a response code encodes (RFC 3810 §5.1.3).
 fn milliseconds(code: u16) -> u64 {
     let code = u64::from(code);
     if code < 0x8000 { code } else { (code & 0xfff | 0x1000) << ((code >> 12 & 7) + 3) }
 }
 
-/// Whether a router alert (RFC 2711) is among hop-by-hop options.
+/// Returns whether hop-by-hop options contain a router alert (RFC 2711).
 fn has_router_alert(mut options: &[u8]) -> bool {
     loop {
         match options {
-            // One byte of padding, which has no length.
+            // Pad1 has no length byte.
             [0, rest @ ..] => options = rest,
             [5, 2, ..] => return true,
             [_, len, rest @ ..] => match rest.get(usize::from(*len)..) {

@@ -1,4 +1,4 @@
-//! Router advertisements (RFC 4861 §4.2): read where they lie, nothing is kept.
+//! Router advertisements (RFC 4861 §4.2), parsed in place.
 
 use crate::drop_stats::DropCause;
 use crate::egress::ETHERNET;
@@ -7,17 +7,17 @@ use linerate_bypass::time::Duration;
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
 use std::net::Ipv6Addr;
 
-/// The type of the ICMPv6 message.
+/// ICMPv6 message type.
 const ROUTER_ADVERTISEMENT: u8 = 134;
-/// Its length without options.
+/// Length without options.
 const HEADER: usize = 16;
 
-/// The kinds of options that are read (RFC 4861 §4.6).
+/// Option types (RFC 4861 §4.6).
 const SOURCE_LINK_LAYER: u8 = 1;
 const PREFIX_INFORMATION: u8 = 3;
 const MTU: u8 = 5;
 
-/// How much a router wants to be the default one, in the order of their strength (RFC 4191 §2.1).
+/// Default router preference, in ascending order (RFC 4191 §2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Preference {
     Low,
@@ -25,46 +25,47 @@ pub(crate) enum Preference {
     High,
 }
 
-/// A router advertisement that is valid by RFC 4861 §6.1.2.
+/// Router advertisement, valid by RFC 4861 §6.1.2.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Advertisement<'a> {
-    /// Who sent it: a link-local address.
+    /// Link-local address of the sender.
     pub router: Ipv6Addr,
-    /// It went to a group, so that others form an address at the same moment.
+    /// Whether it was multicast, so that other hosts form addresses at the same time.
     pub to_all: bool,
     pub preference: Preference,
-    /// For how long it is a default router; it is none if zero.
+    /// Router lifetime; zero if it is not a default router.
     pub lifetime: Duration,
-    /// How long neighbours that have been heard of are to be believed, if it says.
+    /// Reachable time, if advertised.
     pub reachable: Option<Duration>,
-    /// The time between two questions, if it says.
+    /// Retransmission timer, if advertised.
     pub retransmit: Option<Duration>,
     options: &'a [u8],
 }
 
-/// What a router says of a prefix (RFC 4861 §4.6.2).
+/// Prefix information option (RFC 4861 §4.6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefix {
-    /// The prefix; all bits behind it are zero.
+    /// Prefix with zero bits behind it.
     pub bits: u128,
     pub len: u8,
-    /// Its addresses are on this link.
+    /// On-link flag.
     pub on_link: bool,
-    /// Addresses of ours may be formed of it.
+    /// Autonomous address-configuration flag.
     pub autonomous: bool,
-    /// For how long either holds; for ever if `None`.
+    /// Valid lifetime; `None` for infinity.
     pub valid: Option<Duration>,
-    /// For how long such addresses are preferred; for ever if `None`.
+    /// Preferred lifetime; `None` for infinity.
     pub preferred: Option<Duration>,
 }
 
 impl<'a> Advertisement<'a> {
-    /// What the Ethernet frame `frame` says, if it is a router advertisement at all; an error if it is not to be believed.
+    /// Parses the Ethernet frame `frame`. Returns `None` if it is not a router advertisement, and an error if it is
+    /// invalid.
     pub fn parse(frame: &'a [u8]) -> Result<Option<Self>, DropCause> {
         let ip = frame.get(ETHERNET..).and_then(|data| Ipv6Packet::new_checked(data).ok());
         let Some(ip) = ip.filter(|ip| ip.next_header() == IpProtocol::Icmpv6) else { return Ok(None) };
         let (source, destination, hop_limit) = (ip.src_addr(), ip.dst_addr(), ip.hop_limit());
-        // The payload for as long as the frame is there, not the packet that reads it.
+        // Slice of the frame, whose lifetime exceeds that of the packet view.
         let len = usize::from(ip.payload_len());
         let Some(message) = frame.get(ETHERNET + 40..ETHERNET + 40 + len) else { return Ok(None) };
         if message.first() != Some(&ROUTER_ADVERTISEMENT) {
@@ -89,7 +90,7 @@ impl<'a> Advertisement<'a> {
         let preference = match flags >> 3 & 3 {
             1 => Preference::High,
             3 => Preference::Low,
-            // What is reserved counts as medium (RFC 4191 §2.2).
+            // RFC 4191 §2.2: the reserved value means medium.
             _ => Preference::Medium,
         };
         Ok(Some(Advertisement {
@@ -103,21 +104,21 @@ impl<'a> Advertisement<'a> {
         }))
     }
 
-    /// The Ethernet address of the router, if it says.
+    /// Returns the router's Ethernet address, if advertised.
     pub fn station(&self) -> Option<MacAddr> {
         let body = self.options(SOURCE_LINK_LAYER).next()?;
-        // Longer ones are of other links.
+        // Longer addresses belong to other link types.
         let mac = MacAddr(body.try_into().ok()?);
         mac.is_unicast().then_some(mac)
     }
 
-    /// The MTU that all on the link are to use, if it says.
+    /// Returns the link MTU, if advertised.
     pub fn mtu(&self) -> Option<u32> {
         let &[_, _, a, b, c, d] = self.options(MTU).next()? else { return None };
         Some(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// What it says of prefixes.
+    /// Returns the prefix information options.
     pub fn prefixes(&self) -> impl Iterator<Item = Prefix> + use<'a> {
         self.options(PREFIX_INFORMATION).filter_map(|body| {
             let (&[len, flags], rest) = body.split_first_chunk()?;
@@ -140,13 +141,13 @@ impl<'a> Advertisement<'a> {
         })
     }
 
-    /// What is in its options of this kind.
+    /// Returns the bodies of the options of the type `kind`.
     fn options(&self, kind: u8) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         Options(self.options).flatten().filter_map(move |(of, body)| (of == kind).then_some(body))
     }
 }
 
-/// The options of a message of neighbour discovery: their kinds, and what follows kind and length. An error is the last item.
+/// Iterator over NDP options: type and body. A malformed option yields an error as the last item.
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {
@@ -174,12 +175,12 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
 
-    /// A router on the link, and its station.
+    /// Address and station of a router on the link.
     pub const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     pub const STATION: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-    /// A frame with the ICMPv6 message `message` and its checksum, to all nodes.
+    /// Returns a multicast frame with the ICMPv6 message `message` and its checksum.
     pub fn frame(source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; ETHERNET + 40];
         let mut ethernet = EthernetFrame::new_unchecked(&mut frame[..]);
@@ -200,7 +201,7 @@ pub(crate) mod tests {
         frame
     }
 
-    /// The message of a router that is one for `lifetime` seconds, with `options`.
+    /// Returns a router advertisement with the router lifetime `lifetime` in seconds and `options`.
     pub fn message(flags: u8, lifetime: u16, options: &[&[u8]]) -> Vec<u8> {
         let [a, b] = lifetime.to_be_bytes();
         let mut message = vec![134, 0, 0, 0, 64, flags, a, b, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -208,7 +209,7 @@ pub(crate) mod tests {
         message
     }
 
-    /// The option that tells a prefix: `flags` are L 0x80 and A 0x40.
+    /// Returns a prefix information option: `flags` are L 0x80 and A 0x40.
     pub fn prefix(text: &str, len: u8, flags: u8, valid: u32, preferred: u32) -> Vec<u8> {
         let mut option = vec![3, 4, len, flags];
         option.extend_from_slice(&valid.to_be_bytes());
@@ -218,7 +219,7 @@ pub(crate) mod tests {
         option
     }
 
-    /// The option that tells the link's MTU.
+    /// Returns an MTU option.
     pub fn mtu(mtu: u32) -> Vec<u8> {
         let mut option = vec![5, 1, 0, 0];
         option.extend_from_slice(&mtu.to_be_bytes());
@@ -226,7 +227,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_router_says_is_read() {
+    fn advertisement_fields_are_parsed() {
         let station = [1, 1, 2, 0, 0, 0, 0, 1];
         let (mtu, prefix) = (mtu(1400), prefix("2001:db8::77", 64, 0xc0, 100, u32::MAX));
         let mut message = message(0x08, 1800, &[&station, &mtu, &[200, 1, 0, 0, 0, 0, 0, 0], &prefix]);
@@ -253,9 +254,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// Each of the conditions of RFC 4861 §6.1.2.
+    /// Tests each of the conditions of RFC 4861 §6.1.2.
     #[test]
-    fn what_is_not_valid_is_not_believed() {
+    fn invalid_advertisements_are_rejected() {
         let good = message(0, 1800, &[&mtu(1400)]);
         assert!(Advertisement::parse(&frame(ROUTER, &good)).unwrap().is_some());
         let changed = |at: usize, byte: u8| {
@@ -275,20 +276,20 @@ pub(crate) mod tests {
             ("checksum", changed(ETHERNET + 40 + 7, 7)),
             ("code", code),
             ("short", frame(ROUTER, &good[..15])),
-            ("an option of no length", frame(ROUTER, &message(0, 1, &[&[5, 0, 0, 0, 0, 0, 5, 0x78]]))),
-            ("an option beyond the end", frame(ROUTER, &message(0, 1, &[&[5, 2, 0, 0, 0, 0, 5, 0x78]]))),
+            ("option of zero length", frame(ROUTER, &message(0, 1, &[&[5, 0, 0, 0, 0, 0, 5, 0x78]]))),
+            ("option beyond the end", frame(ROUTER, &message(0, 1, &[&[5, 2, 0, 0, 0, 0, 5, 0x78]]))),
             ("half an option", frame(ROUTER, &message(0, 1, &[&[5]]))),
         ] {
             assert_eq!(Advertisement::parse(&frame).err(), Some(DropCause::BadAdvertisement), "{what}");
         }
-        // Others' messages are none.
+        // Other NDP messages are not advertisements.
         let solicitation = frame(ROUTER, &[133, 0, 0, 0, 0, 0, 0, 0]);
         assert!(matches!(Advertisement::parse(&solicitation), Ok(None)));
         assert!(matches!(Advertisement::parse(&[]), Ok(None)));
     }
 
     #[test]
-    fn options_of_the_wrong_length_say_nothing() {
+    fn options_of_wrong_length_are_ignored() {
         let long_mtu = [&mtu(1400)[..], &[0; 8]].concat();
         let long_mtu = [&[5, 2], &long_mtu[2..]].concat();
         let short_prefix = [&[3, 3], &prefix("2001:db8::", 64, 0xc0, 1, 1)[2..24]].concat();

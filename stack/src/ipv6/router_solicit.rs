@@ -1,44 +1,46 @@
-//! When routers are asked to advertise: RFC 4861 §6.3.7, and ever more rarely for as long as there is none (RFC 7559).
+//! Schedule of router solicitations: RFC 4861 §6.3.7, then with exponential backoff while there is no router (RFC
+//! 7559).
 
 use linerate_bypass::time::{Duration, Instant};
 
-/// Before the first question at most (RFC 4861 §10: MAX_RTR_SOLICITATION_DELAY).
+/// Maximum delay of the first solicitation (RFC 4861 §10: MAX_RTR_SOLICITATION_DELAY).
 pub(super) const DELAY: Duration = Duration::from_secs(1);
-/// Between the first ones, and how many these are (RFC 4861 §10: RTR_SOLICITATION_INTERVAL, MAX_RTR_SOLICITATIONS).
+/// Interval of the first solicitations, and their number (RFC 4861 §10: RTR_SOLICITATION_INTERVAL,
+/// MAX_RTR_SOLICITATIONS).
 const INTERVAL: Duration = Duration::from_secs(4);
 const FIRST: u8 = 3;
-/// Between the last ones (RFC 7559 §2: MRT).
+/// Maximum interval (RFC 7559 §2: MRT).
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What is to be asked, and when.
+/// Schedule of router solicitations.
 #[derive(Debug, Default)]
 pub(super) struct Solicitation {
-    /// When to ask next; not at all if `None`.
+    /// Time of the next solicitation.
     at: Option<Instant>,
-    /// Questions since it began.
+    /// Solicitations since the start.
     asked: u8,
-    /// The time from one to the next.
+    /// Current interval.
     interval: Duration,
-    /// The last question, of whatever beginning.
+    /// Time of the last solicitation, of this or an earlier start.
     last: Option<Instant>,
-    /// A router has answered.
+    /// Whether a router has answered.
     answered: bool,
 }
 
 impl Solicitation {
-    /// Asks from now on, after a part of [`DELAY`] by chance; never sooner than [`INTERVAL`] after the last question.
+    /// Starts soliciting after a random part of [`DELAY`], at least [`INTERVAL`] after the last solicitation.
     pub fn begin(&mut self, now: Instant, random: &mut fastrand::Rng) {
         let at = now + by_chance(DELAY, random);
         let at = self.last.map_or(at, |last| at.max(last + INTERVAL));
         *self = Solicitation { at: Some(at), asked: 0, interval: INTERVAL, last: self.last, answered: false };
     }
 
-    /// Asks no more: the link is down.
+    /// Stops soliciting: the link is down.
     pub fn end(&mut self) {
         self.at = None;
     }
 
-    /// A router has advertised itself. One question is asked all the same: what comes unasked need not tell everything.
+    /// Records an advertisement. One solicitation is still sent, since an unsolicited advertisement may be incomplete.
     pub fn answered(&mut self) {
         self.answered = true;
         if self.asked > 0 {
@@ -46,7 +48,7 @@ impl Solicitation {
         }
     }
 
-    /// Whether to ask now.
+    /// Returns whether a solicitation is due, and schedules the next.
     pub fn is_due(&mut self, now: Instant) -> bool {
         if self.at.is_none_or(|at| at > now) {
             return false;
@@ -60,18 +62,18 @@ impl Solicitation {
         true
     }
 
-    /// Whether the last question was the first after those that all hosts ask: somebody should know.
+    /// Returns whether the last solicitation was the first one after MAX_RTR_SOLICITATIONS, which is worth a log line.
     pub fn is_in_vain(&self) -> bool {
         self.asked == FIRST + 1 && !self.answered
     }
 
-    /// When to ask next.
+    /// Returns the time of the next solicitation.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.at
     }
 }
 
-/// A part of `most`.
+/// Returns a random part of `most`.
 pub(super) fn by_chance(most: Duration, random: &mut fastrand::Rng) -> Duration {
     most.mul_f64(random.f64())
 }
@@ -80,7 +82,7 @@ pub(super) fn by_chance(most: Duration, random: &mut fastrand::Rng) -> Duration 
 mod tests {
     use super::*;
 
-    /// When questions are asked within `time`, in seconds from the start.
+    /// Returns the times of solicitations within `time`, in seconds from the start.
     fn questions(solicitation: &mut Solicitation, from: Instant, time: u64) -> Vec<f64> {
         let end = from + Duration::from_secs(time);
         let mut asked = Vec::new();
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn three_questions_four_seconds_apart_and_then_ever_fewer() {
+    fn solicitations_back_off_after_three() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut solicitation = Solicitation::default();
         assert_eq!(solicitation.next_deadline(), None);
@@ -105,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_it_but_for_the_first_question() {
+    fn answer_ends_solicitation_after_the_first_one() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut solicitation = Solicitation::default();
         solicitation.begin(Instant::ZERO, &mut random);
         solicitation.answered();
         assert_eq!(questions(&mut solicitation, Instant::ZERO, 100).len(), 1);
-        // A link that goes up and down, or a router that comes and goes, makes no flood.
+        // Link flaps and changing routers cause no flood.
         let now = Instant::ZERO + Duration::from_secs(1);
         for _ in 0..10 {
             solicitation.begin(now, &mut random);

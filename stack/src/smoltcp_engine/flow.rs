@@ -1,4 +1,4 @@
-//! One connection of the smoltcp engine: a socket in a set of its own, and what smoltcp does not tell.
+//! Connection of the smoltcp engine: a socket in its own set, and state that smoltcp lacks.
 
 use super::reset_reply::{Control, Reply};
 use crate::engine::{Event, EventBatch};
@@ -12,30 +12,30 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::TcpPacket;
 use std::net::SocketAddr;
 
-/// The time between two challenges of one connection: less than the first retransmission of a SYN.
+/// Minimum time between challenge ACKs of one connection: less than the first retransmission of a SYN.
 const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A peer has begun it.
+    /// Passive open, handshake incomplete.
     HalfOpen,
-    /// We have begun it, for the connect call with this token.
+    /// Active open by the connect call with this token.
     Connecting(u64),
-    /// The service knows it.
+    /// Established and known to the service.
     Open,
-    /// The service has been told its end.
+    /// Ended, and reported to the service.
     Gone,
 }
 
-/// What becomes of a flow that has been looked at.
+/// Consequence of inspecting a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Nothing changed about its being.
+    /// No change.
     Stays,
-    /// It has just been established.
+    /// The connection was established.
     Opened,
-    /// The service never knew it, and it is over.
+    /// The connection ended before the service knew it.
     Vanishes,
 }
 
@@ -44,33 +44,33 @@ pub(super) struct Flow {
     pub sockets: SocketSet<'static>,
     handle: SocketHandle,
     pub phase: Phase,
-    /// The peer has begun it.
+    /// Whether this was a passive open.
     pub is_accepted: bool,
-    /// Bytes in the receive queue that the service has been told of.
+    /// Received bytes reported to the service.
     told: usize,
-    /// An operation found too little room.
+    /// Whether an operation found too little send space.
     pub wants_room: bool,
-    /// The service has been told that the peer finished.
+    /// Whether the peer's FIN was reported to the service.
     told_end: bool,
-    /// Why it ends, once that is known.
+    /// Reason of the end, once known.
     pub reason: Option<CloseReason>,
-    /// The last segment sent.
+    /// Last segment sent.
     pub sent: Option<Sent>,
-    /// The sequence number after the peer's FIN, once it has arrived in order.
+    /// Sequence number after the peer's FIN, once received in order.
     pub peer_end: Option<u32>,
-    /// When to send our FIN again by ourselves; see [`fin_untended`](Self::fin_untended).
+    /// Time to retransmit the FIN; see [`fin_untended`](Self::fin_untended).
     pub fin_again: Option<Instant>,
-    /// When the service last asked to be called.
+    /// Time of the service's timer.
     pub timer: Instant,
-    /// When the last challenge was sent.
+    /// Time of the last challenge ACK.
     challenged: Option<Instant>,
-    /// In the engine's list of flows to look at.
+    /// Whether the flow is in the engine's inspection list.
     pub touched: bool,
-    /// In the engine's list of flows to send from.
+    /// Whether the flow is in the engine's transmission list.
     pub dirty: bool,
 }
 
-/// A socket with its buffers, alone in a set.
+/// Creates a socket with its buffers, in a set of its own.
 pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>, SocketHandle) {
     let mut sockets = SocketSet::new(Vec::with_capacity(1));
     let socket = Socket::new(SocketBuffer::new(vec![0; rx_buffer]), SocketBuffer::new(vec![0; tx_buffer]));
@@ -79,14 +79,14 @@ pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>
 }
 
 impl Flow {
-    /// Ends it for the reason `why` without another segment: its socket is replaced by one that has no peer.
+    /// Ends the connection for the reason `why` without another segment: replaces its socket by one without a peer.
     pub fn silence(&mut self, (sockets, handle): (SocketSet<'static>, SocketHandle), why: CloseReason) {
         (self.sockets, self.handle) = (sockets, handle);
         self.reason = Some(why);
         self.dirty = false;
     }
 
-    /// The socket's state.
+    /// Returns the state of the connection.
     pub fn conn_state(&self) -> ConnState {
         match self.socket().state() {
             State::Closed | State::Listen => ConnState::Closed,
@@ -140,7 +140,7 @@ impl Flow {
         (self.tuple.local(), self.tuple.remote())
     }
 
-    /// Notes why the connection ended when a segment has brought it from `before` to CLOSED.
+    /// Records the reason of the end when a segment has moved the connection from `before` to CLOSED.
     pub fn note_end(&mut self, before: State, reset: bool) {
         if self.socket().state() == State::Closed && self.reason.is_none() {
             self.reason = Some(match before {
@@ -151,7 +151,7 @@ impl Flow {
         }
     }
 
-    /// Whether the peer has finished and the service has consumed all but does not know it.
+    /// Returns whether the peer has closed, the service has consumed all data, and the close is unreported.
     pub fn end_untold(&self) -> bool {
         let socket = self.socket();
         let finished = match socket.state() {
@@ -162,36 +162,37 @@ impl Flow {
         finished && !self.told_end && socket.recv_queue() == 0
     }
 
-    /// Whether all has been said, and received bytes wait for the service. When TIME-WAIT is over, smoltcp lets go of them.
+    /// Returns whether received bytes still wait for the service after both sides have closed. smoltcp drops them at
+    /// the end of TIME-WAIT.
     pub fn waits_to_be_read(&self) -> bool {
         self.socket().recv_queue() > 0 && self.sent.map(|sent| sent.acknowledged) == self.peer_end
     }
 
-    /// Whether nothing but our FIN is unacknowledged.
+    /// Returns whether only the FIN is unacknowledged.
     ///
-    /// smoltcp 0.14 forgets its retransmission timer when duplicate acknowledgements arrive in that state: it
-    /// attempts a fast retransmission of data, of which there is none.
+    /// smoltcp 0.14 drops its retransmission timer when duplicate acknowledgements arrive in that state: it attempts a
+    /// fast retransmission of data, of which there is none.
     pub fn fin_untended(&self) -> bool {
         let socket = self.socket();
         let sent = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
         sent && socket.send_queue() == 0 && !self.dirty
     }
 
-    /// Our FIN once more.
+    /// Returns a retransmission of the FIN.
     pub fn fin(&self) -> Option<Reply> {
         let Sent { next_sequence, acknowledged, window } = self.sent?;
         let sequence = next_sequence.wrapping_sub(1);
         Some(Reply { sequence, acknowledge: Some(acknowledged), window, control: Control::Fin })
     }
 
-    /// Whether `segment` is a SYN that a connection as old as this one does not get: from a peer that was started
-    /// again, or from an attacker.
+    /// Returns whether `segment` is a SYN for a connection as old as this one: from a restarted peer, or from an
+    /// attacker.
     pub fn is_reopened_by(&self, segment: &TcpPacket<&[u8]>) -> bool {
         segment.syn() && !segment.ack() && !segment.rst() && matches!(self.phase, Phase::Open | Phase::Gone)
     }
 
-    /// What such a SYN gets, unless one got it just now: an acknowledgement of what we have, to which a peer that knows
-    /// nothing of it answers with a reset (RFC 5961 §4.2, §7). smoltcp 0.14 would drop the SYN without a word.
+    /// Returns the challenge ACK for such a SYN, unless one was just sent. A peer without the connection answers it
+    /// with a reset (RFC 5961 §4.2, §7). smoltcp 0.14 drops the SYN silently.
     pub fn challenge(&mut self, now: Instant) -> Option<Reply> {
         if self.challenged.is_some_and(|last| now.since(last) < CHALLENGE_PERIOD) {
             return None;
@@ -201,13 +202,13 @@ impl Flow {
         Some(Reply { sequence: next_sequence, acknowledge: Some(acknowledged), window, control: Control::None })
     }
 
-    /// After the service has consumed something: whether there is news in that.
+    /// Updates the state after the service has consumed data. Returns whether there is an event to report.
     pub fn consumed(&mut self) -> bool {
         self.told = self.told.min(self.socket().recv_queue());
         self.end_untold()
     }
 
-    /// Says what has happened since it was looked at last.
+    /// Reports the events since the last inspection.
     pub fn look(&mut self, conn: ConnId, news: &mut EventBatch) -> Fate {
         let state = self.socket().state();
         let mut fate = Fate::Stays;
@@ -216,7 +217,7 @@ impl Flow {
             (Phase::HalfOpen, State::SynReceived) | (Phase::Connecting(_), State::SynSent | State::SynReceived) => {
                 return Fate::Stays;
             }
-            // A reset takes a half-open socket back to LISTEN.
+            // A reset returns a half-open socket to LISTEN.
             (Phase::HalfOpen, State::Listen | State::Closed) => return Fate::Vanishes,
             (Phase::Connecting(token), State::Closed) => {
                 let error = match self.reason {
@@ -251,9 +252,9 @@ impl Flow {
             news.others.push(Event::PeerClosed(conn));
         }
         let over = match state {
-            // The service may still be reading, and our last acknowledgement may not have been sent.
+            // The service may still be reading, and the last acknowledgement may be unsent.
             State::TimeWait => self.told_end && self.sent.map(|sent| sent.acknowledged) == self.peer_end,
-            // A reset goes out first; what has been received in full is read first.
+            // A pending reset is sent first, and complete received data is read first.
             State::Closed => !self.dirty && (self.told_end || self.reason != Some(CloseReason::Finished)),
             _ => false,
         };
@@ -264,14 +265,14 @@ impl Flow {
         fate
     }
 
-    /// Bytes that can be sent now.
+    /// Returns the number of bytes that can be sent now.
     pub fn room(&self) -> usize {
         let socket = self.socket();
         if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
     }
 
-    /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not
-    /// called for every segment acknowledged.
+    /// Returns whether a quarter of the send buffer is free: a bulk sender is not called for every acknowledged
+    /// segment.
     fn enough_room(&self) -> bool {
         self.room() * 4 >= self.socket().send_capacity()
     }

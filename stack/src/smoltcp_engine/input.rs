@@ -1,4 +1,4 @@
-//! What the smoltcp engine does with a segment that has arrived.
+//! Segment reception of the smoltcp engine.
 
 use super::SmoltcpEngine;
 use super::flow::Phase;
@@ -17,8 +17,7 @@ use smoltcp::wire::{IpListenEndpoint, TcpPacket};
 use std::net::SocketAddr;
 
 impl SmoltcpEngine {
-    /// Begins to load what the segments of `tuples` will touch: with many flows, most of it is far from the core, and
-    /// it comes faster together than one after the other.
+    /// Prefetches the state of the flows `tuples`: with many flows it is not in the cache, and the loads overlap.
     pub(super) fn fetch_ahead<'a>(&mut self, tuples: impl Iterator<Item = &'a Tuple>) {
         self.burst.clear();
         self.burst.extend(tuples.filter_map(|tuple| self.table.get(tuple)));
@@ -49,7 +48,7 @@ impl SmoltcpEngine {
         let data = if packet.len() == packet.data().len() {
             packet.data()
         } else {
-            // smoltcp reads a packet in one piece.
+            // smoltcp requires contiguous packets.
             scratch.clear();
             packet.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
             self.copied_bytes += (scratch.len() - header) as u64;
@@ -86,7 +85,7 @@ impl SmoltcpEngine {
         self.scratch = scratch;
     }
 
-    /// What to do with a segment of no known flow: a slot for a new one, or an answer.
+    /// Handles a segment without a flow: returns the slot of a new one, or sends a reply.
     fn admit<N: Nic>(
         &mut self,
         tuple: Tuple,
@@ -109,7 +108,7 @@ impl SmoltcpEngine {
         let begins = tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin();
         let listens = self.listens(tuple.local());
         if listens && !begins && !tcp.ack() && !tcp.rst() {
-            // RFC 9293 §3.10.7.2, fourth: discarded silently. A SYN+FIN begins no connection.
+            // RFC 9293 §3.10.7.2, fourth: discard silently. A SYN with FIN does not open a connection.
             egress.count_drop(DropCause::InvalidFlags);
             return None;
         }
@@ -132,7 +131,7 @@ impl SmoltcpEngine {
             egress.count_drop(DropCause::TooMany);
             return None;
         };
-        // `remove` takes it off again.
+        // `remove` decrements it.
         self.half_open += 1;
         if let Some(sources) = &mut self.sources {
             sources.add(&tuple, true);

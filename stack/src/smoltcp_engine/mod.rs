@@ -1,12 +1,11 @@
-//! TCP by smoltcp's sockets: the reference, and the conventional copying design.
+//! TCP by smoltcp sockets: the reference engine, with the conventional copying design.
 //!
-//! Each flow is a socket in a set of its own behind our 4-tuple table, all polled through one IP-level interface, so
-//! that the cost of a packet does not grow with the number of flows. Payload is copied into a socket's ring on
-//! receive and out of one on transmit.
+//! Each flow is a socket in a set of its own behind the 4-tuple table. All are polled through one IP-level interface,
+//! so that the cost of a packet does not grow with the number of flows. Payload is copied into a socket's ring on
+//! reception and out of one on transmission.
 //!
-//! Known limits, from smoltcp: a retransmission time-out of at least a second, which resends the whole window; SACK is
-//! sent but not read; any reset inside the window ends a connection; initial sequence numbers come from the seeded generator
-//! alone.
+//! Limits of smoltcp: the RTO is at least one second and resends the whole window; SACK is sent but not read; any reset
+//! in the window ends a connection; initial sequence numbers come from the seeded generator alone.
 
 mod reset_reply;
 mod slots;
@@ -40,34 +39,34 @@ use smoltcp::wire::HardwareAddress;
 use std::net::{IpAddr, SocketAddr};
 use time_wait::TimeWait;
 
-/// A socket's rings in bytes, if nothing else was asked for.
+/// Default size of a socket's buffers in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Sockets with their buffers kept for the next connections.
+/// Maximum spare sockets kept for reuse.
 const SPARE: usize = 256;
 
-/// The smoltcp engine of one worker.
+/// smoltcp engine of one worker.
 pub struct SmoltcpEngine {
     interface: Interface,
     slots: Slots<Box<Flow>>,
     table: HashMap<Tuple, u32, foldhash::fast::FixedState>,
     time_wait: TimeWait,
-    /// Token 2 × slot is the flow's own timer, 2 × slot + 1 its service's.
+    /// Token 2 × slot is the flow's own timer, 2 × slot + 1 the timer of its service.
     wheel: Wheel,
     fired: Vec<u32>,
     ports: EphemeralPorts,
     listen: Vec<SocketAddr>,
     limits: Limits,
     half_open: usize,
-    /// How many connections each source has, if that is limited.
+    /// Per-source limits, if configured.
     sources: Option<Box<PerSourceLimits>>,
-    /// The slots of a burst's flows.
+    /// Slots of a burst's flows.
     burst: Vec<u32>,
     touched: Vec<u32>,
     dirty: Vec<u32>,
     news: EventBatch,
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
-    /// A chain in one piece; a way from one socket's ring to another's.
+    /// Buffer to linearise chained packets, and to move data between sockets.
     scratch: Vec<u8>,
     copies: CopyPool,
     copied_bytes: u64,
@@ -93,7 +92,7 @@ struct Counts {
 }
 
 impl SmoltcpEngine {
-    /// Lets the flow in `slot` be looked at in the next `collect`.
+    /// Marks the flow in `slot` for inspection in the next `take_events`.
     fn touch(&mut self, slot: u32) {
         if let Some(flow) = self.slots.get_mut(slot)
             && !flow.touched
@@ -103,7 +102,7 @@ impl SmoltcpEngine {
         }
     }
 
-    /// Lets the flow in `slot` send in the next `flush`.
+    /// Marks the flow in `slot` for transmission in the next `flush`.
     fn dirty(&mut self, slot: u32) {
         if let Some(flow) = self.slots.get_mut(slot)
             && !flow.dirty
@@ -133,7 +132,7 @@ impl SmoltcpEngine {
         }
     }
 
-    /// Forgets the flow in `slot`, but for a record if it is in TIME-WAIT.
+    /// Removes the flow in `slot`, leaving a record if it is in TIME-WAIT.
     fn remove(&mut self, slot: u32, now: Instant) {
         let Some(flow) = self.slots.remove(slot) else { return };
         self.table.remove(&flow.tuple);
@@ -152,7 +151,7 @@ impl SmoltcpEngine {
         }
         let mut set = flow.into_set();
         if self.spare.len() < SPARE {
-            // As good as new: an aborted socket without a peer, which the next use sets up again.
+            // An aborted socket without a peer is reusable.
             let socket = set.0.get_mut::<smoltcp::socket::tcp::Socket>(set.1);
             socket.abort();
             self.spare.push(set);
@@ -166,7 +165,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         let mut settings = smoltcp::iface::Config::new(HardwareAddress::Ip);
         settings.random_seed = random.u64(..);
         let mut interface = Interface::new(settings, &mut Device::new(Medium::Ip, egress, now), to_smoltcp_time(now));
-        // The demultiplexer has seen to it that what gets here is for us.
+        // The demultiplexer passes on local destinations only.
         interface.set_any_ip(true);
         let smoltcp_duration = |d: Duration| smoltcp::time::Duration::from_micros(d.as_micros() as u64);
         SmoltcpEngine {
@@ -217,7 +216,8 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
         let Some(&slot) = self.table.get(&tuple) else { return };
         let Some(flow) = self.slots.get_mut(slot) else { return };
-        // RFC 5927 §4.1: only what quotes the SYN that is in flight counts, and only before the connection exists.
+        // RFC 5927 §4.1: only an error that quotes the SYN in flight is accepted, and only before the connection is
+        // established.
         let syn = flow.sent.map(|sent| sent.next_sequence.wrapping_sub(1));
         if let Phase::Connecting(token) = flow.phase
             && syn == Some(sequence)
@@ -294,7 +294,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 }
                 Fate::Vanishes => {
                     self.counts.failed += u64::from(matches!(phase, Phase::Connecting(_)));
-                    // Only TIME-WAIT leaves a record, and a flow never established is not in it.
+                    // Only TIME-WAIT leaves a record, and a flow that was never established is not in it.
                     self.remove(slot, Instant::ZERO);
                 }
             }
@@ -386,7 +386,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             remote,
             state: flow.conn_state(),
             unread: socket.recv_queue() as u64,
-            // What is queued includes what is in flight, which the socket does not tell apart.
+            // The send queue includes data in flight, which the socket does not distinguish.
             unsent: socket.send_queue() as u64,
             tcp: TcpInfo::default(),
         })
@@ -438,7 +438,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
 
     fn close(&mut self, conn: ConnId) {
         if let Some(flow) = self.slots.find_mut(conn) {
-            // Nothing more will be sent to carry an acknowledgement along.
+            // No later segment can carry the acknowledgement.
             flow.socket_mut().set_ack_delay(None);
             flow.socket_mut().close();
             self.dirty(conn.slot() as u32);
@@ -456,7 +456,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             let token = 2 * conn.slot() as u32 + 1;
             match at {
                 Some(at) => {
-                    // The wheel brings it up before, if it is days ahead.
+                    // The wheel fires earlier if the time is days ahead.
                     flow.timer = at;
                     self.wheel.arm(token, at);
                 }

@@ -1,4 +1,4 @@
-//! What a service can do with a connection of the smoltcp engine.
+//! Connection operations of the smoltcp engine.
 
 use super::SmoltcpEngine;
 use super::flow::{Flow, Phase};
@@ -8,11 +8,11 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic};
 use std::net::SocketAddr;
 
-/// Bytes moved at once from one socket's ring to another's.
+/// Bytes moved at a time between sockets.
 const PIECE: usize = 16 << 10;
 
 impl SmoltcpEngine {
-    /// After bytes of `conn` were consumed: its window may open, and the peer's end may come into sight.
+    /// Updates `conn` after data were consumed: its window may open, and the peer's FIN may become reportable.
     fn after_consuming(&mut self, conn: ConnId) {
         let slot = conn.slot() as u32;
         if self.slots.find_mut(conn).is_some_and(|flow| flow.consumed()) {
@@ -25,7 +25,7 @@ impl SmoltcpEngine {
         let Some(flow) = self.slots.find_mut(conn) else { return };
         let socket = flow.socket_mut();
         let mut left = n.min(socket.recv_queue());
-        // In two steps where the ring wraps.
+        // Two steps if the ring wraps.
         while left > 0 {
             match socket.recv(|bytes| (bytes.len().min(left), bytes.len().min(left))) {
                 Ok(dropped) if dropped > 0 => left -= dropped,
@@ -78,7 +78,7 @@ impl SmoltcpEngine {
         if room == 0 || max == 0 {
             return None;
         }
-        // Writing nothing gives the place itself.
+        // Writing zero bytes returns the buffer.
         let place = flow.socket_mut().send(|place| (0, place)).ok()?;
         let n = place.len().min(max);
         Some(&mut place[..n])
@@ -87,7 +87,7 @@ impl SmoltcpEngine {
     pub(super) fn commit_place(&mut self, conn: ConnId, n: usize) {
         let Some(flow) = self.slots.find_mut(conn) else { return };
         let _ = flow.socket_mut().send(|place| {
-            assert!(n <= place.len(), "{n} bytes committed of a place of {}", place.len());
+            assert!(n <= place.len(), "{n} bytes committed of {} reserved", place.len());
             (n, ())
         });
         self.copied_bytes += n as u64;
@@ -125,7 +125,7 @@ impl SmoltcpEngine {
 
     pub(super) fn abort_flow(&mut self, slot: u32) {
         let Some(flow) = self.slots.get_mut(slot) else { return };
-        // Finished it is only once the service has read everything, which it is not going to.
+        // `Finished` requires that the service has read all data, which an abort rules out.
         if flow.reason.is_none_or(|why| why == CloseReason::Finished) {
             flow.reason = Some(CloseReason::Aborted);
         }
@@ -133,7 +133,7 @@ impl SmoltcpEngine {
         self.dirty(slot);
     }
 
-    /// Begins a connection.
+    /// Opens a connection.
     pub(super) fn begin<N: Nic>(
         &mut self,
         remote: SocketAddr,
@@ -171,7 +171,7 @@ impl SmoltcpEngine {
         Ok(())
     }
 
-    /// Gives up a connection that was being made.
+    /// Gives up a connection attempt.
     pub(super) fn fail(&mut self, slot: u32, token: u64, error: ConnectError) {
         self.counts.failed += 1;
         self.news.others.push(Event::Failed(token, error));

@@ -1,4 +1,4 @@
-//! What the smoltcp engine sends, and when it looks at a flow again.
+//! Transmission of the smoltcp engine, and scheduling of its flows.
 
 use super::SmoltcpEngine;
 use crate::egress::Egress;
@@ -9,15 +9,15 @@ use smoltcp::iface::PollResult;
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
 
-/// Segments that one flow sends before the next gets its turn.
+/// Segments that one flow sends before the next flow's turn.
 const SEGMENTS_PER_TURN: usize = 32;
-/// How soon to ask again when smoltcp says "now" but sent nothing.
+/// Retry interval when smoltcp reports a due deadline but sends nothing.
 const SOON: Duration = Duration::from_millis(1);
-/// How long a FIN may go unacknowledged before we repeat it ourselves.
+/// Time after which an unacknowledged FIN is retransmitted.
 const FIN_AGAIN: Duration = Duration::from_secs(2);
 
 impl SmoltcpEngine {
-    /// Sends what the flow in `slot` has to send. Returns whether there is more.
+    /// Sends pending segments of the flow in `slot`. Returns whether there are more.
     pub(super) fn flush_flow<N: Nic>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
         let Some(flow) = self.slots.get_mut(slot) else { return false };
         flow.dirty = false;
@@ -33,7 +33,7 @@ impl SmoltcpEngine {
             let result = self.interface.poll_egress(at, &mut device, &mut flow.sockets);
             let exhausted = device.exhausted;
             flow.sent = device.sent;
-            // Asking when there is something to do next costs less than trying to send once more in vain.
+            // Querying the deadline costs less than another fruitless transmission attempt.
             deadline = self.interface.poll_at(at, &flow.sockets);
             if result == PollResult::None || deadline.is_none_or(|deadline| deadline > at) {
                 more = exhausted;
@@ -55,7 +55,7 @@ impl SmoltcpEngine {
             Some(deadline) => self.wheel.arm(2 * slot, deadline.max(now + SOON)),
             None => self.wheel.disarm(2 * slot),
         }
-        // Those about to go wait for what was just sent.
+        // A flow about to be removed waits until its last segment is sent.
         if changed || matches!(before, State::Closed | State::TimeWait) {
             self.touch(slot);
         }

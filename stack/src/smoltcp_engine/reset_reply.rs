@@ -1,4 +1,4 @@
-//! Segments that belong to no connection's state: a reset, or the acknowledgement out of TIME-WAIT.
+//! Segments without a connection: resets, and acknowledgements in TIME-WAIT.
 
 use crate::drop_stats::DropCause;
 use crate::egress::Egress;
@@ -8,10 +8,10 @@ use linerate_bypass::{Nic, Packet};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 
-/// The hop limit of what we send.
+/// Hop limit of sent segments.
 const HOP_LIMIT: u8 = 64;
 
-/// What a reply says.
+/// Header fields of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub sequence: u32,
@@ -20,7 +20,7 @@ pub(crate) struct Reply {
     pub control: Control,
 }
 
-/// The one flag, beside ACK, that a reply can have.
+/// Flag of a reply besides ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Control {
     None,
@@ -29,7 +29,7 @@ pub(crate) enum Control {
 }
 
 impl Reply {
-    /// The reset for a segment that no connection claims (RFC 9293 §3.10.7.1); none for a reset.
+    /// Returns the reset for a segment without a connection (RFC 9293 §3.10.7.1); `None` for a reset.
     pub fn reset_for(segment: &TcpPacket<&[u8]>) -> Option<Reply> {
         if segment.rst() {
             return None;

@@ -1,4 +1,4 @@
-//! Connections in TIME-WAIT (RFC 9293 §3.3.2): a small record each, without buffers.
+//! Connections in TIME-WAIT (RFC 9293 §3.3.2), as small records without buffers.
 
 use super::reset_reply::{Control, Reply};
 use crate::engine::TIME_WAIT;
@@ -8,37 +8,37 @@ use linerate_bypass::time::Instant;
 use smoltcp::wire::TcpPacket;
 use std::collections::VecDeque;
 
-/// Records at most; beyond, the oldest goes early.
+/// Maximum records. Beyond it, the oldest is removed early.
 const MAX_RECORDS: usize = 1 << 18;
 
-/// What is left of a connection that both sides have closed.
+/// Record of a connection in TIME-WAIT.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    /// Our next sequence number.
+    /// SND.NXT.
     pub sequence: u32,
-    /// The peer's next sequence number.
+    /// RCV.NXT.
     pub acknowledge: u32,
-    /// The window we offered last.
+    /// Last offered window.
     pub window: u16,
-    /// When it ends.
+    /// End of TIME-WAIT.
     until: Instant,
 }
 
-/// What to do with a segment that met a record.
+/// Action for a segment of a connection in TIME-WAIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Nothing.
+    /// Ignore it.
     Ignore,
-    /// Acknowledge again.
+    /// Send an acknowledgement.
     Acknowledge(Reply),
-    /// A new connection begins: the record is gone.
+    /// Open a new connection. The record is removed.
     Reopen,
 }
 
-/// The connections of a worker that are in TIME-WAIT.
+/// TIME-WAIT records of a worker.
 pub(crate) struct TimeWait {
     records: HashMap<Tuple, Record, foldhash::fast::FixedState>,
-    /// In the order in which they end; one that was renewed or reopened since is skipped.
+    /// Records in order of expiry. Entries of renewed or reopened connections are skipped.
     order: VecDeque<(Instant, Tuple)>,
 }
 
@@ -47,7 +47,7 @@ impl TimeWait {
         TimeWait { records: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)), order: VecDeque::new() }
     }
 
-    /// Connections in it.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -56,7 +56,7 @@ impl TimeWait {
         self.records.contains_key(tuple)
     }
 
-    /// Notes that the connection `tuple` has entered TIME-WAIT.
+    /// Records that the connection `tuple` has entered TIME-WAIT.
     pub fn insert(&mut self, tuple: Tuple, sequence: u32, acknowledge: u32, window: u16, now: Instant) {
         while self.order.len() >= MAX_RECORDS {
             self.end_first();
@@ -66,20 +66,20 @@ impl TimeWait {
         self.order.push_back((until, tuple));
     }
 
-    /// What a segment on `tuple` gets, or `None` if there is no record of it.
+    /// Returns the action for a segment of `tuple`; `None` without a record.
     pub fn answer(&mut self, tuple: &Tuple, segment: &TcpPacket<&[u8]>) -> Option<Answer> {
         let record = *self.records.get(tuple)?;
         // RFC 1337: a reset does not end TIME-WAIT.
         if segment.rst() {
             return Some(Answer::Ignore);
         }
-        // RFC 9293 §3.10.7.4 and RFC 6191: a SYN beyond what the old connection used begins a new one.
+        // RFC 9293 §3.10.7.4 and RFC 6191: a SYN beyond the sequence numbers of the old connection opens a new one.
         let beyond = (segment.seq_number().0 as u32).wrapping_sub(record.acknowledge) as i32 >= 0;
         if segment.syn() && !segment.ack() && beyond {
             self.records.remove(tuple);
             return Some(Answer::Reopen);
         }
-        // A pure acknowledgement is no reason to answer, or two such records could talk for ever.
+        // A pure acknowledgement gets no reply, or two TIME-WAIT ends could exchange them forever.
         if segment.segment_len() == 0 {
             return Some(Answer::Ignore);
         }
@@ -87,14 +87,14 @@ impl TimeWait {
         Some(Answer::Acknowledge(Reply { sequence, acknowledge: Some(acknowledge), window, control: Control::None }))
     }
 
-    /// Forgets what has ended.
+    /// Removes expired records.
     pub fn expire(&mut self, now: Instant) {
         while self.order.front().is_some_and(|(until, _)| *until <= now) {
             self.end_first();
         }
     }
 
-    /// When the first record ends.
+    /// Returns the end of the first record.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_fin_is_acknowledged_again_and_a_reset_changes_nothing() {
+    fn repeated_fin_is_acknowledged_and_reset_is_ignored() {
         let mut table = TimeWait::new(0);
         table.insert(tuple(1), 1000, 2000, 99, Instant::ZERO);
         let reply = Reply { sequence: 1000, acknowledge: Some(2000), window: 99, control: Control::None };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_beyond_the_old_connection_begins_a_new_one() {
+    fn syn_beyond_the_old_connection_reopens() {
         let mut table = TimeWait::new(0);
         table.insert(tuple(1), 1000, 2000, 99, Instant::ZERO);
         let old = segment(1500, |s| s.set_syn(true));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_after_its_time_and_a_renewed_one_later() {
+    fn record_expires_after_its_time_unless_renewed() {
         let mut table = TimeWait::new(0);
         table.insert(tuple(1), 0, 0, 0, Instant::ZERO);
         table.insert(tuple(1), 0, 0, 0, Instant::ZERO + Duration::from_secs(10));

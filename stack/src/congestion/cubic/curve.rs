@@ -1,8 +1,8 @@
-//! The curve of CUBIC and Reno's line beside it, in integers: the same windows on every machine (RFC 9438 §4.2, §4.3).
+//! CUBIC's window curve and its Reno estimate, in integers: equal windows on every machine (RFC 9438 §4.2, §4.3).
 
 use linerate_bypass::time::{Duration, Instant};
 
-/// A span of time in units of 2⁻²⁰ s, a little less than a microsecond: powers of it need shifts only.
+/// Duration in units of 2⁻²⁰ s, just below a microsecond: powers of it need only shifts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticks(i32);
 
@@ -12,7 +12,7 @@ impl Ticks {
     /// Bits after the binary point.
     const SHIFT: u32 = 20;
 
-    /// Whole ticks of `nanos` nanoseconds, less than a second.
+    /// Returns the whole ticks of `nanos` nanoseconds, less than a second.
     fn of_second(nanos: u64) -> u64 {
         (nanos << Ticks::SHIFT) / 1_000_000_000
     }
@@ -31,30 +31,30 @@ impl Ticks {
     }
 }
 
-/// A point in time in ticks, modulo 2³²: for spans of at most an hour. Of many short spans nothing is lost, as their ends
-/// are rounded and not they.
+/// Point in time in ticks modulo 2³², for durations of at most an hour. Rounding applies to points, so many short
+/// durations lose nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp(u32);
 
 impl Stamp {
     pub fn new(now: Instant) -> Self {
         let (seconds, nanos) = (now.as_nanos() / 1_000_000_000, now.as_nanos() % 1_000_000_000);
-        // The low half is what is meant.
+        // Truncation to the low half is intended.
         Stamp(((seconds << Ticks::SHIFT) | Ticks::of_second(nanos)) as u32)
     }
 
-    /// From `earlier` to this.
+    /// Returns the time from `earlier` to this.
     pub fn since(self, earlier: Stamp) -> Ticks {
         Ticks::saturating(self.0.wrapping_sub(earlier.0).into())
     }
 }
 
-/// W_cubic − W_max in bytes, `position` = t − K from where the curve is flat: C·(t − K)³ with C = 0.4 segments/s³
-/// (RFC 9438 §4.2, figure 1).
+/// Returns W_cubic − W_max in bytes at `position` = t − K: C·(t − K)³ with C = 0.4 segments/s³ (RFC 9438 §4.2, figure
+/// 1).
 pub(super) fn height(position: Ticks, mss: u32) -> i64 {
     let ticks = u64::from(position.0.unsigned_abs());
-    // Cubed, it has three times as many bits after the point. As many as time has are kept, and C in bytes/s³ gets as many:
-    // 2⁵³ · 2³⁵ is then to be shifted twice.
+    // The cube has three times as many fraction bits; as many as time has are kept. C in bytes/s³ gets the same number:
+    // 2⁵³ · 2³⁵ needs two shifts.
     let cubed = (u128::from(ticks * ticks) * u128::from(ticks)) >> (2 * Ticks::SHIFT);
     let c = ((u64::from(mss) * 2) << Ticks::SHIFT) / 5;
     let height = (cubed * u128::from(c)) >> (2 * Ticks::SHIFT);
@@ -62,16 +62,17 @@ pub(super) fn height(position: Ticks, mss: u32) -> i64 {
     if position.0 < 0 { -height } else { height }
 }
 
-/// The other way round: where the curve is `height` bytes above W_max. From cwnd − W_max it is −K (RFC 9438 §4.2, figure 2).
+/// Returns the inverse: the position at which the curve is `height` bytes above W_max. For cwnd − W_max it is −K (RFC
+/// 9438 §4.2, figure 2).
 pub(super) fn position(height: i64, mss: u32) -> Ticks {
-    // At most 2³¹ bytes: cubed seconds with three times the bits of time after the point then fit easily.
+    // At most 2³¹ bytes, so cubed seconds with three times the fraction bits of time fit.
     let bytes = u128::from(height.unsigned_abs().min(1 << 31));
     let cubed = ((bytes * 5) << (3 * Ticks::SHIFT - 1)) / u128::from(mss.max(1));
     let ticks = i32::try_from(cube_root(cubed)).unwrap_or(i32::MAX);
     Ticks(if height < 0 { -ticks } else { ticks })
 }
 
-/// The cube root, rounded down, of at most 2⁹⁶; bit by bit, as it is needed once per loss.
+/// Returns the integer cube root of at most 2⁹⁶, bit by bit, since it is needed once per loss.
 fn cube_root(n: u128) -> u32 {
     (0..u32::BITS).rev().fold(0, |root, bit| {
         let candidate = root | 1 << bit;
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_is_that_of_rfc_9438_4_2() {
+    fn curve_is_that_of_rfc_9438_4_2() {
         for mss in [536, 1448, 8948] {
             for t in [-60.0, -4.2, -1.0, -0.05, 0.0, 0.01, 0.7, 3.3, 100.0, 1000.0] {
                 let exact = 0.4 * f64::from(mss) * f64::powi(t, 3);
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_is_two_to_the_twentieth_ticks() {
+    fn second_has_two_to_the_twentieth_ticks() {
         assert_eq!(Ticks::from_duration(Duration::from_secs(3)), Ticks(3 << 20));
         assert_eq!(Ticks::from_duration(Duration::from_millis(500)), Ticks(1 << 19));
         assert_eq!(Ticks::from_duration(Duration::from_nanos(1_999_999_999)), Ticks((2 << 20) - 1));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn many_short_spans_are_as_long_as_together_also_where_stamps_wrap() {
+    fn short_durations_add_up_exactly_across_wraps() {
         let start = Instant::from_nanos(4_095_900_000_123);
         let (mut now, mut sum) = (start, Ticks::ZERO);
         for _ in 0..1_000_000 {

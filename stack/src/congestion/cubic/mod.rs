@@ -1,4 +1,4 @@
-//! CUBIC (RFC 9438): the window grows by the time since the last congestion, not by the round trip.
+//! CUBIC (RFC 9438): the window grows with the time since the last congestion, not with the round trip.
 
 mod curve;
 
@@ -9,51 +9,51 @@ use crate::Config;
 use curve::{Stamp, Ticks};
 use linerate_bypass::time::{Duration, Instant};
 
-/// CUBIC (RFC 9438): fast at first after a congestion, level around the window at which it happened, then fast again; and
-/// never slower than NewReno would be.
+/// CUBIC (RFC 9438): fast growth after a congestion, level around the window at which it occurred, then fast again.
+/// Growth is never slower than NewReno's.
 #[derive(Debug, Clone, Copy)]
 pub struct Cubic {
     window: Window,
-    /// W_max in bytes; zero while it is undefined, before the first congestion and after a time-out (RFC 9438 §4.8, §4.10).
+    /// W_max in bytes; zero while undefined, before the first congestion and after a timeout (RFC 9438 §4.8, §4.10).
     w_max: u32,
-    /// W_max and cwnd_prior before the last reduction, for undoing it (RFC 9438 §4.9.2).
+    /// W_max and cwnd_prior before the last reduction, to undo it (RFC 9438 §4.9.2).
     saved_w_max: u32,
     saved_prior: u32,
     phase: Phase,
 }
 
-/// What the window grows by.
+/// Growth phase.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// The first slow start; congestion avoidance has never begun.
+    /// Initial slow start.
     Start(HyStart),
-    /// Congestion avoidance has begun: its last stage.
+    /// Congestion avoidance, or slow start after its last stage.
     Avoidance(Stage),
 }
 
-/// A stage of congestion avoidance (RFC 9438 §4.1.2).
+/// Stage of congestion avoidance (RFC 9438 §4.1.2).
 #[derive(Debug, Clone, Copy)]
 struct Stage {
-    /// t − K: the time until (negative) or since the curve is at W_max.
+    /// t − K: time until (negative) or since the curve reaches W_max.
     position: Ticks,
-    /// Up to when time has been counted in `position`.
+    /// Time up to which `position` is updated.
     counted: Stamp,
-    /// W_est in bytes, and in 2⁻¹⁶ bytes beyond.
+    /// W_est in bytes, and its fraction in 2⁻¹⁶ bytes.
     reno: u32,
     reno_fraction: u16,
-    /// The window's own fraction of a byte, in 2⁻¹⁶.
+    /// Fraction of the window in 2⁻¹⁶ bytes.
     fraction: u16,
     state: State,
 }
 
-/// Whether a stage goes on.
+/// State of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It does.
+    /// In progress.
     Running,
-    /// A reduction has ended it; undoing that, before another has begun, revives it.
+    /// Ended by a reduction. Undoing that before the next stage begins resumes it.
     Suspended,
-    /// It is over.
+    /// Ended.
     Over,
 }
 
@@ -67,7 +67,7 @@ fn scaled(window: u32, numerator: u64, denominator: u64) -> u32 {
 }
 
 impl Stage {
-    /// A stage that begins with a window of `window` bytes, where the curve around `w_max` has it.
+    /// Begins a stage with a window of `window` bytes, at its position on the curve around `w_max`.
     fn begin(now: Instant, window: u32, w_max: u32, mss: u32) -> Self {
         Stage {
             position: curve::position(i64::from(window) - i64::from(w_max), mss),
@@ -79,8 +79,8 @@ impl Stage {
         }
     }
 
-    /// Counts the time to `now`. An acknowledgement tells of the round trip before it, so of a longer silence no more
-    /// counts: there was nothing to send in it (RFC 9438 §5.8).
+    /// Advances to `now`. An acknowledgement covers the round trip before it, so only that part of a longer silence
+    /// counts: there was nothing to send (RFC 9438 §5.8).
     fn advance(&mut self, now: Instant, smoothed_rtt: Ticks) {
         let now = Stamp::new(now);
         let elapsed = now.since(self.counted);
@@ -89,14 +89,15 @@ impl Stage {
         self.counted = now;
     }
 
-    /// Lets the time to `now` pass uncounted.
+    /// Skips the time to `now`.
     fn pause(&mut self, now: Instant) {
         self.counted = Stamp::new(now);
     }
 
-    /// W_est for `share` of a window delivered, in units of 2⁻³² (RFC 9438 §4.3, figure 4), in 2⁻¹⁶ bytes.
+    /// Advances W_est for `share` of a window delivered, in units of 2⁻³² (RFC 9438 §4.3, figure 4). Returns it in 2⁻¹⁶
+    /// bytes.
     fn advance_reno(&mut self, share: u64, prior: u32, mss: u32) -> u64 {
-        // α is 3(1 − β)/(1 + β) = 9/17, and 1 from where the last stage ended.
+        // α is 3(1 − β)/(1 + β) = 9/17, and 1 from the window of the last congestion on.
         let segment = u64::from(mss) * share;
         let more = if self.reno >= prior { segment } else { segment * 9 / 17 };
         let reno = join(self.reno, self.reno_fraction).saturating_add(more >> 16);
@@ -104,10 +105,10 @@ impl Stage {
         join(self.reno, self.reno_fraction)
     }
 
-    /// The window of `window` bytes after `bytes` delivered (RFC 9438 §4.2 to §4.5).
+    /// Returns the window of `window` bytes after `bytes` delivered (RFC 9438 §4.2 to §4.5).
     fn grown(&mut self, window: &Window, w_max: u32, bytes: u32, smoothed_rtt: Ticks) -> u32 {
         let (cwnd, mss) = (window.bytes().max(1), window.mss());
-        // By bytes and not by acknowledgements, of which a peer or a port that coalesces sends few.
+        // Growth counts bytes, not acknowledgements, of which a peer or a coalescing port sends few.
         let share = (u64::from(bytes.min(cwnd)) << 32) / u64::from(cwnd);
         let reno = self.advance_reno(share, window.prior(), mss);
         let ahead = i64::from(w_max) + curve::height(self.position.plus(smoothed_rtt), mss).min(MAX_WINDOW.into());
@@ -119,12 +120,12 @@ impl Stage {
     }
 }
 
-/// Bytes and 2⁻¹⁶ bytes.
+/// Combines bytes and 2⁻¹⁶ bytes.
 fn join(bytes: u32, fraction: u16) -> u64 {
     u64::from(bytes) << 16 | u64::from(fraction)
 }
 
-/// The other way round, for at most the largest window.
+/// Splits the combined value, limited to the largest window.
 fn split(wide: u64) -> (u32, u16) {
     let wide = wide.min(join(MAX_WINDOW, 0));
     ((wide >> 16) as u32, (wide & 0xffff) as u16)
@@ -136,7 +137,7 @@ impl Cubic {
         match &mut self.phase {
             Phase::Avoidance(stage) if stage.state == State::Running => stage.advance(delivery.now, smoothed_rtt),
             _ => {
-                // Without a W_max, the curve begins where it is flat (RFC 9438 §4.8, §4.10).
+                // Without W_max, the curve begins at its flat point (RFC 9438 §4.8, §4.10).
                 if self.w_max == 0 {
                     self.w_max = self.window.bytes();
                 }
@@ -150,7 +151,7 @@ impl Cubic {
         }
     }
 
-    /// Keeps what a reduction is about to change. The stage itself stays as it is until the next begins.
+    /// Saves the values that a reduction is about to change. The stage stays unchanged until the next begins.
     fn save(&mut self, prior: u32) {
         self.saved_w_max = self.w_max;
         self.saved_prior = prior;
@@ -202,12 +203,12 @@ impl CongestionControl for Cubic {
         }
     }
 
-    // From the window and not from what is in flight, as RFC 9438 §4.6 allows where an unused window does not grow.
+    // Based on the window and not on the data in flight, as RFC 9438 §4.6 allows if an unused window does not grow.
     fn congested(&mut self, _: CongestionSignal, _: u32, _: Instant) {
         let (window, prior) = (self.window.bytes(), self.window.prior());
         if self.window.congested(reduced(window)) {
             self.save(prior);
-            // Fast convergence: less than last time, so others need the room (RFC 9438 §4.7).
+            // Fast convergence: a window below the last W_max shows that other flows need room (RFC 9438 §4.7).
             self.w_max = if window < self.w_max { scaled(window, 17, 20) } else { window };
         }
     }
@@ -233,7 +234,7 @@ impl CongestionControl for Cubic {
         match &mut self.phase {
             Phase::Start(_) => {}
             phase if self.window.in_initial_slow_start() => *phase = Phase::Start(HyStart::new()),
-            // Where another stage has begun, one that begins now finds its place on the restored curve from the window.
+            // A later stage takes its position on the restored curve from the window.
             Phase::Avoidance(stage) => {
                 stage.state = if stage.state == State::Suspended { State::Running } else { State::Over };
             }
@@ -251,7 +252,7 @@ impl CongestionControl for Cubic {
 
     fn set_mss(&mut self, mss: u32) {
         self.window.set_mss(mss);
-        // The curve is steeper for longer segments.
+        // Longer segments make the curve steeper.
         if let Phase::Avoidance(stage) = &mut self.phase {
             stage.state = State::Over;
         }

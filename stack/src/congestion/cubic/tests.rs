@@ -9,19 +9,19 @@ fn segments(bytes: u32) -> f64 {
     f64::from(bytes) / f64::from(MSS)
 }
 
-/// W_cubic `t` seconds after the window was reduced to `cwnd` segments, around `w_max` (RFC 9438 §4.2, figures 1 and 2).
+/// Returns W_cubic `t` seconds after a reduction to `cwnd` segments, around `w_max` (RFC 9438 §4.2, figures 1 and 2).
 fn w_cubic(t: f64, w_max: f64, cwnd: f64) -> f64 {
     let k = ((w_max - cwnd) / 0.4).cbrt();
     0.4 * (t - k).powi(3) + w_max
 }
 
-/// Seconds since `begun`.
+/// Returns the seconds since `begun`.
 fn elapsed(sender: &Sender<Cubic>, begun: Instant) -> f64 {
     sender.now.since(begun).as_secs_f64()
 }
 
 #[test]
-fn a_congestion_takes_three_tenths_off_the_window_rfc9438_4_6() {
+fn congestion_reduces_the_window_by_three_tenths_rfc9438_4_6() {
     for cause in [CongestionSignal::Loss, CongestionSignal::EcnEcho] {
         let mut sender = Sender::<Cubic>::new(millis(20));
         sender.start_to(1000 * MSS);
@@ -33,7 +33,7 @@ fn a_congestion_takes_three_tenths_off_the_window_rfc9438_4_6() {
 }
 
 #[test]
-fn two_segments_are_left_rfc9438_4_6() {
+fn reduction_leaves_two_segments_rfc9438_4_6() {
     let mut sender = Sender::<Cubic>::new(millis(20));
     for _ in 0..20 {
         sender.lose();
@@ -43,7 +43,7 @@ fn two_segments_are_left_rfc9438_4_6() {
 }
 
 #[test]
-fn the_window_follows_the_curve_through_w_max_and_beyond_rfc9438_4_2() {
+fn window_follows_the_curve_through_w_max_and_beyond_rfc9438_4_2() {
     for (rtt, w_max) in [(20, 20_000), (50, 5_000), (100, 1_000), (100, 10_000), (300, 3_000)] {
         let mut sender = Sender::<Cubic>::after_loss_at(w_max * MSS, millis(rtt));
         sender.segments_per_ack = 1 + w_max / 500;
@@ -61,7 +61,7 @@ fn the_window_follows_the_curve_through_w_max_and_beyond_rfc9438_4_2() {
 }
 
 #[test]
-fn the_curve_does_not_depend_on_how_much_an_acknowledgement_is_for() {
+fn curve_does_not_depend_on_acknowledgement_size() {
     let windows = [1, 2, 10, 45].map(|segments_per_ack| {
         let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
         sender.segments_per_ack = segments_per_ack;
@@ -73,20 +73,20 @@ fn the_curve_does_not_depend_on_how_much_an_acknowledgement_is_for() {
 }
 
 #[test]
-fn a_window_grows_by_at_most_half_in_a_round_trip_rfc9438_4_2() {
+fn window_grows_by_at_most_half_per_round_trip_rfc9438_4_2() {
     let mut sender = Sender::<Cubic>::after_loss_at(10 * MSS, Duration::from_secs(20));
     for _ in 0..4 {
         let window = sender.window();
         sender.round();
-        // The target moves with the window, so that acknowledgement by acknowledgement it is e^½ and not 3/2.
+        // The target moves with the window, so the factor is e^½ for many acknowledgements instead of 3/2.
         assert!(sender.window() <= window * 5 / 3, "{} after {window}", sender.window());
     }
 }
 
 #[test]
-fn on_short_paths_the_window_is_renos_rfc9438_4_3() {
-    // At 1 ms the curve takes seconds for what additive increase does in milliseconds: α = 9/17 of a segment per round
-    // trip up to the window of the last congestion, a whole one from there.
+fn short_path_uses_the_reno_window_rfc9438_4_3() {
+    // At 1 ms the curve takes seconds for the additive increase of milliseconds: α = 9/17 of a segment per round trip
+    // up to the window of the last congestion, one segment from there.
     let (w_max, rounds) = (100.0, 200);
     let mut sender = Sender::<Cubic>::after_loss_at(100 * MSS, millis(1));
     let mut aimd = segments(sender.window());
@@ -100,8 +100,8 @@ fn on_short_paths_the_window_is_renos_rfc9438_4_3() {
 }
 
 #[test]
-fn on_short_paths_the_average_is_that_of_renos_sawtooth_rfc9438_4_3() {
-    /// Segments in flight on average, when every window of 100 segments loses one.
+fn short_path_has_the_average_of_the_reno_sawtooth_rfc9438_4_3() {
+    /// Average segments in flight if every window of 100 segments has one loss.
     fn average<C: CongestionControl>() -> f64 {
         let mut sender = Sender::<C>::after_loss_at(100 * MSS, millis(1));
         let mut sum = 0.0;
@@ -115,12 +115,12 @@ fn on_short_paths_the_average_is_that_of_renos_sawtooth_rfc9438_4_3() {
         sum / 2000.0
     }
     let (cubic, reno) = (average::<Cubic>(), average::<super::super::NewReno>());
-    // For the same frequency of losses the averages would be the same; here the peak is, and CUBIC backs off by less.
+    // With equal loss frequency the averages would be equal. Here the peak is equal, and CUBIC reduces less.
     assert!((cubic / reno - 0.85 / 0.75).abs() < 0.02, "{cubic} and {reno}");
 }
 
 #[test]
-fn a_flow_that_loses_before_it_is_back_gives_room_rfc9438_4_7() {
+fn fast_convergence_lowers_w_max_after_an_early_loss_rfc9438_4_7() {
     let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     assert_eq!(sender.control.w_max, 1000 * MSS);
     let window = sender.window();
@@ -128,7 +128,7 @@ fn a_flow_that_loses_before_it_is_back_gives_room_rfc9438_4_7() {
     sender.lose();
     // (1 + β)/2 of the window at the loss.
     assert_eq!(sender.control.w_max, 595 * MSS);
-    // One that has come further than last time does not.
+    // A window above the last W_max is not lowered.
     sender.rounds(120);
     let window = sender.window();
     assert!(window > 595 * MSS);
@@ -137,7 +137,7 @@ fn a_flow_that_loses_before_it_is_back_gives_room_rfc9438_4_7() {
 }
 
 #[test]
-fn after_a_time_out_the_curve_begins_flat_at_the_threshold_rfc9438_4_8() {
+fn curve_begins_flat_at_the_threshold_after_a_timeout_rfc9438_4_8() {
     let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     sender.time_out();
     assert_eq!((sender.window(), sender.threshold()), (MSS, 490 * MSS));
@@ -148,7 +148,7 @@ fn after_a_time_out_the_curve_begins_flat_at_the_threshold_rfc9438_4_8() {
     while elapsed(&sender, begun) < 15.0 {
         sender.round();
         let t = elapsed(&sender, begun);
-        // Or, where it is more, Reno's line with α = 9/17.
+        // Reno's estimate with α = 9/17, if it is larger.
         let exact = w_cubic(t, 490.0, 490.0).max(490.0 + t / 0.1 * 9.0 / 17.0);
         let error = (segments(sender.window()) - exact).abs() / exact;
         assert!(error < 0.01, "{} for {exact}", sender.window());
@@ -156,7 +156,7 @@ fn after_a_time_out_the_curve_begins_flat_at_the_threshold_rfc9438_4_8() {
 }
 
 #[test]
-fn when_slow_start_ends_without_a_loss_the_curve_begins_flat_rfc9438_4_10() {
+fn curve_begins_flat_after_slow_start_without_loss_rfc9438_4_10() {
     let mut sender = Sender::<Cubic>::new(millis(100));
     sender.rounds(4);
     sender.rtt = millis(120);
@@ -168,7 +168,7 @@ fn when_slow_start_ends_without_a_loss_the_curve_begins_flat_rfc9438_4_10() {
     let begun = sender.now;
     sender.rounds(10);
     assert_eq!((sender.control.w_max, sender.control.window.prior()), (window, window));
-    // Reno's line at first, with α = 1 at once: it has reached cwnd_prior.
+    // Reno's estimate first, with α = 1 at once, since it has reached cwnd_prior.
     assert!(sender.window().abs_diff(window + 10 * MSS) < MSS, "{} after {window}", sender.window());
     while elapsed(&sender, begun) < 30.0 {
         sender.round();
@@ -178,12 +178,12 @@ fn when_slow_start_ends_without_a_loss_the_curve_begins_flat_rfc9438_4_10() {
 }
 
 #[test]
-fn time_in_which_the_window_was_not_used_does_not_count_rfc9438_5_8() {
+fn time_of_an_unused_window_does_not_count_rfc9438_5_8() {
     let mut busy = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     let mut paused = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     busy.rounds(20);
     paused.rounds(10);
-    // Little to send for a minute, then nothing for another.
+    // Little to send for a minute, then a minute of silence.
     paused.window_limited = false;
     for _ in 0..60 {
         paused.now += Duration::from_secs(1);
@@ -192,13 +192,13 @@ fn time_in_which_the_window_was_not_used_does_not_count_rfc9438_5_8() {
     paused.now += Duration::from_secs(60);
     paused.window_limited = true;
     paused.rounds(10);
-    // Nor does more of the silence than two round trips.
+    // At most two round trips of the silence count.
     let difference = busy.window().abs_diff(paused.window());
     assert!(difference < busy.window() / 50, "{} and {}", busy.window(), paused.window());
 }
 
 #[test]
-fn an_undone_congestion_has_not_happened_to_the_curve_rfc9438_4_9_2() {
+fn undone_congestion_leaves_the_curve_unchanged_rfc9438_4_9_2() {
     for late in [false, true] {
         let mut undisturbed = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
         let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
@@ -223,7 +223,7 @@ fn an_undone_congestion_has_not_happened_to_the_curve_rfc9438_4_9_2() {
 }
 
 #[test]
-fn an_undone_time_out_has_not_happened_to_the_curve_rfc9438_4_9_1() {
+fn undone_timeout_leaves_the_curve_unchanged_rfc9438_4_9_1() {
     let mut undisturbed = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     undisturbed.rounds(30);
@@ -238,7 +238,7 @@ fn an_undone_time_out_has_not_happened_to_the_curve_rfc9438_4_9_1() {
 }
 
 #[test]
-fn two_congestions_without_growth_between_leave_no_stage_to_revive() {
+fn two_congestions_without_growth_leave_no_stage_to_resume() {
     let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     sender.rounds(60);
     sender.lose();
@@ -251,7 +251,7 @@ fn two_congestions_without_growth_between_leave_no_stage_to_revive() {
 }
 
 #[test]
-fn another_segment_size_keeps_the_window_and_its_place_on_the_curve() {
+fn mss_change_keeps_window_and_curve_position() {
     let mut sender = Sender::<Cubic>::after_loss_at(1000 * MSS, millis(100));
     sender.rounds(10);
     let window = sender.window();

@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257): the window goes down by how much of it was marked, for networks whose switches mark early.
+//! DCTCP (RFC 8257): the reduction is proportional to the marked fraction, for networks whose switches mark early.
 
 use super::new_reno::half;
 use super::window::{Round, Window};
@@ -6,26 +6,26 @@ use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 
-/// One, as a fraction of marked bytes.
+/// Fixed-point one of the marked fraction.
 const ONE: u32 = 1 << 30;
 
 /// g = 1/16 (RFC 8257 §4.2), as a shift.
 const GAIN_SHIFT: u32 = 4;
 
-/// Data Center TCP (RFC 8257): NewReno whose answer to marks is in proportion to them. For networks under one
+/// Data Center TCP (RFC 8257): NewReno with a reduction proportional to the marked fraction. For networks under one
 /// administration that mark at a low threshold; elsewhere it takes more than its share.
 ///
-/// Deliveries during a recovery, if the engine tells of them, count for the estimate and otherwise for nothing.
+/// Deliveries during a recovery, if reported, update only the estimate.
 #[derive(Debug, Clone, Copy)]
 pub struct Dctcp {
     window: Window,
-    /// Bytes delivered in congestion avoidance since the window grew last.
+    /// Bytes delivered in congestion avoidance since the window last grew.
     credit: u32,
     /// `DCTCP.Alpha`, in units of 1/[`ONE`].
     alpha: u32,
-    /// `DCTCP.WindowEnd`: over which bytes are counted.
+    /// `DCTCP.WindowEnd`: the observation window.
     observation: Round,
-    /// The window of data that has been answered: further marks of it are not (RFC 3168 §6.1.2).
+    /// Window of data that has caused a reduction. Further marks in it are ignored (RFC 3168 §6.1.2).
     answered: Round,
     /// `DCTCP.BytesAcked`.
     acked: u32,
@@ -34,13 +34,13 @@ pub struct Dctcp {
 }
 
 impl Dctcp {
-    /// The estimated fraction of bytes that are marked, from 0 to 1 (`DCTCP.Alpha` of RFC 8257 §3.3).
+    /// Returns the estimated fraction of marked bytes, from 0 to 1 (`DCTCP.Alpha` of RFC 8257 §3.3).
     pub fn alpha(&self) -> f64 {
         f64::from(self.alpha) / f64::from(ONE)
     }
 
-    /// The estimate of RFC 8257 §3.3, steps 1 to 8. Selective acknowledgements are counted when they arrive, not when they
-    /// have become cumulative: the same bytes, sooner.
+    /// Updates the estimate (RFC 8257 §3.3, steps 1 to 8). Selectively acknowledged bytes count when reported, earlier
+    /// than cumulative ones would.
     fn estimate(&mut self, delivery: &Delivery) {
         self.acked = self.acked.saturating_add(delivery.bytes);
         self.marked = self.marked.saturating_add(delivery.marked.min(delivery.bytes)).min(self.acked);
@@ -55,7 +55,7 @@ impl Dctcp {
         (self.acked, self.marked) = (0, 0);
     }
 
-    /// The window less its marked part's half (RFC 8257 §3.3, step 9).
+    /// Returns the window less half of its marked fraction (RFC 8257 §3.3, step 9).
     fn reduced(&self) -> u32 {
         let window = u64::from(self.window.bytes());
         let less = (window * u64::from(self.alpha)) / (2 * u64::from(ONE));
@@ -91,8 +91,8 @@ impl CongestionControl for Dctcp {
             self.window.reduce_to(self.reduced());
             self.answered = Round::begin(delivery);
         }
-        // Growth is conventional (RFC 8257 §3.4). It goes on while a reduction is answered, or the window would only
-        // shrink where every window has a few marks.
+        // Growth is conventional (RFC 8257 §3.4). It continues during a reduction; otherwise the window would only
+        // shrink if every window has a few marks.
         if self.window.in_slow_start() {
             self.window.slow_start(bytes, delivery.paced, 1);
         } else {
@@ -102,7 +102,7 @@ impl CongestionControl for Dctcp {
 
     fn congested(&mut self, cause: CongestionSignal, in_flight: u32, _: Instant) {
         let threshold = match cause {
-            // As conventional TCP (RFC 8257 §3.5).
+            // As in conventional TCP (RFC 8257 §3.5).
             CongestionSignal::Loss => half(in_flight, &self.window),
             CongestionSignal::EcnEcho => self.reduced(),
         };

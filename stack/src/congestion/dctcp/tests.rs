@@ -7,7 +7,7 @@ fn sender() -> Sender<Dctcp> {
     Sender::new(RTT)
 }
 
-/// One with a window of 100 segments in congestion avoidance, and an estimate of about `alpha`.
+/// Returns a sender with a window of 100 segments in congestion avoidance and an estimate of about `alpha`.
 fn settled(alpha: f64) -> Sender<Dctcp> {
     let mut sender = Sender::<Dctcp>::after_loss_at(200 * MSS, RTT);
     sender.window_limited = false;
@@ -20,14 +20,14 @@ fn settled(alpha: f64) -> Sender<Dctcp> {
 }
 
 #[test]
-fn the_estimate_begins_at_one_and_moves_by_a_sixteenth_per_window_rfc8257_3_3() {
+fn estimate_begins_at_one_and_moves_by_a_sixteenth_per_window_rfc8257_3_3() {
     let mut sender = sender();
     assert_eq!(sender.control.alpha(), 1.0);
-    // The first observation ends with the first acknowledgement: DCTCP.WindowEnd begins at SND.UNA.
+    // The first observation ends with the first acknowledgement: DCTCP.WindowEnd starts at SND.UNA.
     sender.round();
     let first = 15.0 / 16.0;
     assert_eq!(sender.control.alpha(), first);
-    // The next one ends with what is sent after its beginning.
+    // The next observation ends with data sent after its start.
     sender.deliver(MSS, |_| {});
     assert_eq!(sender.control.alpha(), first * 15.0 / 16.0);
     sender.round();
@@ -36,7 +36,7 @@ fn the_estimate_begins_at_one_and_moves_by_a_sixteenth_per_window_rfc8257_3_3() 
 }
 
 #[test]
-fn the_estimate_converges_to_the_fraction_that_is_marked_rfc8257_3_3() {
+fn estimate_converges_to_the_marked_fraction_rfc8257_3_3() {
     for marked in [0, 10, 125, 500, 1000] {
         let mut sender = sender();
         sender.marked = marked;
@@ -47,7 +47,7 @@ fn the_estimate_converges_to_the_fraction_that_is_marked_rfc8257_3_3() {
 }
 
 #[test]
-fn the_estimate_goes_on_without_growth_and_in_recovery() {
+fn estimate_continues_without_growth_and_in_recovery() {
     let mut sender = sender();
     sender.window_limited = false;
     sender.rounds(20);
@@ -59,7 +59,7 @@ fn the_estimate_goes_on_without_growth_and_in_recovery() {
 }
 
 #[test]
-fn a_mark_takes_half_the_estimate_off_the_window_rfc8257_3_3() {
+fn mark_reduces_the_window_by_half_the_estimate_rfc8257_3_3() {
     for alpha in [1.0, 0.5, 0.1, 0.02] {
         let mut sender = settled(alpha);
         sender.deliver(MSS, |delivery| delivery.marked = MSS);
@@ -70,7 +70,7 @@ fn a_mark_takes_half_the_estimate_off_the_window_rfc8257_3_3() {
 }
 
 #[test]
-fn a_mark_ends_slow_start() {
+fn mark_ends_slow_start() {
     let mut sender = sender();
     sender.deliver(MSS, |_| {});
     sender.deliver(MSS, |delivery| delivery.marked = MSS);
@@ -81,13 +81,13 @@ fn a_mark_ends_slow_start() {
 }
 
 #[test]
-fn marks_of_one_window_are_answered_once_rfc8257_3_3() {
+fn marks_of_one_window_cause_one_reduction_rfc8257_3_3() {
     let mut sender = settled(0.5);
     let sent = sender.window();
     sender.deliver(MSS, |delivery| delivery.marked = MSS);
     let reduced = sender.window();
     assert!(reduced < 80 * MSS);
-    // The rest of what was sent before the reduction.
+    // Rest of the data sent before the reduction.
     for _ in 1..sent / MSS {
         sender.deliver(MSS, |delivery| delivery.marked = MSS);
     }
@@ -97,13 +97,13 @@ fn marks_of_one_window_are_answered_once_rfc8257_3_3() {
 }
 
 #[test]
-fn a_mark_long_after_another_is_answered_though_sequence_numbers_have_wrapped() {
+fn mark_after_sequence_wrap_causes_a_reduction() {
     let mut sender = settled(0.5);
     sender.deliver(MSS, |delivery| delivery.marked = MSS);
     sender.window_limited = false;
     sender.round();
     sender.round();
-    // Past half of the sequence space, where the answered window would look like one to come.
+    // Beyond half of the sequence space the end of the old window looks like a future one.
     for _ in 0..5 {
         sender.deliver(500_000_000, |_| {});
     }
@@ -113,8 +113,8 @@ fn a_mark_long_after_another_is_answered_though_sequence_numbers_have_wrapped() 
 }
 
 #[test]
-fn the_window_settles_where_growth_and_marks_are_even() {
-    // With a fraction F marked in every window, W·F/2 is lost and (1 − F) segments are gained per round trip.
+fn window_settles_where_growth_and_marks_balance() {
+    // With a marked fraction F in every window, each round trip loses W·F/2 and gains (1 − F) segments.
     let mut sender = sender();
     sender.marked = 100;
     sender.rounds(300);
@@ -123,7 +123,7 @@ fn the_window_settles_where_growth_and_marks_are_even() {
 }
 
 #[test]
-fn under_marks_alone_two_segments_are_left() {
+fn continuous_marks_leave_two_segments() {
     let mut sender = sender();
     sender.marked = 1000;
     sender.rounds(100);
@@ -131,7 +131,7 @@ fn under_marks_alone_two_segments_are_left() {
 }
 
 #[test]
-fn a_loss_is_answered_as_by_newreno_whatever_the_estimate_rfc8257_3_5() {
+fn loss_is_handled_as_by_newreno_rfc8257_3_5() {
     let mut sender = settled(0.05);
     sender.lose();
     assert_eq!((sender.window(), sender.threshold()), (50 * MSS, 50 * MSS));
@@ -140,7 +140,7 @@ fn a_loss_is_answered_as_by_newreno_whatever_the_estimate_rfc8257_3_5() {
 }
 
 #[test]
-fn an_answer_to_marks_is_not_taken_back_with_an_earlier_loss() {
+fn reduction_for_marks_is_not_undone_with_an_earlier_loss() {
     let mut sender = settled(0.5);
     sender.lose();
     sender.deliver(MSS, |delivery| delivery.marked = MSS);
@@ -150,7 +150,7 @@ fn an_answer_to_marks_is_not_taken_back_with_an_earlier_loss() {
 }
 
 #[test]
-fn it_asks_for_ecn_and_for_the_exact_echo_rfc8257_3_2() {
+fn ecn_and_exact_echo_are_requested_rfc8257_3_2() {
     let control = sender().control;
     assert!(control.wants_ecn() && control.exact_ecn_echo() && control.handles_ecn_echo());
 }

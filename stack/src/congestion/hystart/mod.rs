@@ -1,10 +1,10 @@
-//! HyStart++ (RFC 9406): slow start ends when the round-trip time grows, before it overshoots into loss.
+//! HyStart++ (RFC 9406): ends slow start when the RTT grows, before it overshoots into loss.
 
 use super::Delivery;
 use super::window::Round;
 use linerate_bypass::time::Duration;
 
-// The recommended values (RFC 9406 §4.3).
+// Recommended values (RFC 9406 §4.3).
 const MIN_RTT_THRESHOLD: RoundTrip = RoundTrip::from_millis(4);
 const MAX_RTT_THRESHOLD: RoundTrip = RoundTrip::from_millis(16);
 const MIN_RTT_DIVISOR: u16 = 8;
@@ -12,13 +12,13 @@ const RTT_SAMPLES: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
 
-/// A round-trip time in units of 64 µs, so that three of them take six bytes of a connection: the least increase that
-/// matters is 62 of them. Times of four seconds and more are all the same.
+/// RTT in units of 64 µs: three values take six bytes of a connection. The smallest relevant increase is 62 units.
+/// Times above four seconds are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RoundTrip(u16);
 
 impl RoundTrip {
-    /// None has been measured.
+    /// No measurement.
     const INFINITE: RoundTrip = RoundTrip(u16::MAX);
 
     const fn from_millis(millis: u16) -> Self {
@@ -40,7 +40,7 @@ impl RoundTrip {
     }
 }
 
-/// The state of slow start before the first congestion (RFC 9406 §4.2).
+/// State of the initial slow start (RFC 9406 §4.2).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HyStart {
     /// `windowEnd`.
@@ -53,7 +53,7 @@ pub(super) struct HyStart {
     baseline: RoundTrip,
     /// `rttSampleCount`.
     samples: u8,
-    /// Rounds of conservative slow start that have ended.
+    /// Completed rounds of conservative slow start.
     css_rounds: u8,
 }
 
@@ -69,15 +69,15 @@ impl HyStart {
         }
     }
 
-    /// By what to divide the growth of the window: more than one in conservative slow start.
+    /// Returns the divisor of window growth: above one in conservative slow start.
     pub fn divisor(&self) -> u32 {
         if self.baseline.is_finite() { CSS_GROWTH_DIVISOR } else { 1 }
     }
 
-    /// Takes note of a delivery that lets the window grow. True when slow start is to end: the delay grew, and stayed, for
-    /// five rounds.
+    /// Processes a delivery that lets the window grow. Returns true at the end of slow start: the delay grew and stayed
+    /// high for five rounds.
     ///
-    /// What the application limits says nothing of the window's part in the delay, and must not end slow start.
+    /// Application-limited data say nothing about the window's effect on the delay and must not end slow start.
     pub fn delivered(&mut self, delivery: &Delivery) -> bool {
         if let Some(rtt) = delivery.rtt {
             self.current = self.current.min(RoundTrip::new(rtt));
@@ -95,7 +95,7 @@ impl HyStart {
         self.css_rounds >= CSS_ROUNDS
     }
 
-    /// Enters conservative slow start, or goes back from it.
+    /// Enters or leaves conservative slow start.
     fn judge(&mut self) {
         if self.samples < RTT_SAMPLES {
             return;

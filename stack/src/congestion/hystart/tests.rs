@@ -6,17 +6,17 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The state by itself, driven round by round.
+/// HyStart++ state driven round by round.
 struct Rounds {
     hystart: HyStart,
     /// SND.UNA, which wraps soon.
     acknowledged: u32,
-    /// Where the round ends.
+    /// End of the round.
     end: u32,
 }
 
 impl Rounds {
-    /// After a first round of the delay `rtt`.
+    /// Creates the state after a first round with the delay `rtt`.
     fn after(rtt: Duration) -> Self {
         let acknowledged = u32::MAX - 150;
         let mut rounds = Rounds { hystart: HyStart::new(), acknowledged, end: acknowledged.wrapping_add(100) };
@@ -31,12 +31,12 @@ impl Rounds {
         self.hystart.delivered(&Delivery { bytes, rtt, next, acknowledged, smoothed_rtt, ..Delivery::default() })
     }
 
-    /// A sample in the round.
+    /// Takes a sample in the round.
     fn sample(&mut self, rtt: Duration) {
         assert!(!self.deliver(1, Some(rtt), self.end));
     }
 
-    /// The rest of the round, without a sample. Whether slow start ended.
+    /// Ends the round without a sample. Returns whether slow start ended.
     fn end(&mut self) -> bool {
         let rest = self.end.wrapping_sub(self.acknowledged);
         self.end = self.end.wrapping_add(100);
@@ -56,7 +56,7 @@ impl Rounds {
 }
 
 #[test]
-fn the_eighth_sample_of_a_round_decides_and_no_earlier_one_rfc9406_4_2() {
+fn eighth_sample_of_a_round_decides_rfc9406_4_2() {
     let mut rounds = Rounds::after(millis(50));
     for _ in 0..7 {
         rounds.sample(millis(100));
@@ -65,7 +65,7 @@ fn the_eighth_sample_of_a_round_decides_and_no_earlier_one_rfc9406_4_2() {
     rounds.sample(millis(100));
     assert!(rounds.is_conservative());
 
-    // Seven in each of two rounds are not eight.
+    // Seven samples in each of two rounds do not count as eight.
     let mut rounds = Rounds::after(millis(50));
     rounds.round(&[millis(100); 7]);
     rounds.round(&[millis(100); 7]);
@@ -73,12 +73,12 @@ fn the_eighth_sample_of_a_round_decides_and_no_earlier_one_rfc9406_4_2() {
 }
 
 #[test]
-fn the_least_sample_of_a_round_counts_rfc9406_4_2() {
+fn minimum_sample_of_a_round_counts_rfc9406_4_2() {
     let mut rounds = Rounds::after(millis(50));
     rounds.sample(millis(51));
     rounds.round(&[millis(200); 20]);
     assert!(!rounds.is_conservative());
-    // And is what the next round is compared with.
+    // The next round is compared with it.
     rounds.round(&[millis(56); 8]);
     assert!(!rounds.is_conservative());
     rounds.round(&[millis(64); 8]);
@@ -86,7 +86,7 @@ fn the_least_sample_of_a_round_counts_rfc9406_4_2() {
 }
 
 #[test]
-fn an_increase_by_an_eighth_counts_but_not_below_4_ms_and_always_from_16_ms_rfc9406_4_2() {
+fn threshold_is_an_eighth_between_4_and_16_ms_rfc9406_4_2() {
     for (rtt, least) in [(0, 4), (8, 4), (80, 10), (400, 16), (3000, 16)] {
         for (more, conservative) in [(millis(least) - Duration::from_micros(200), false), (millis(least), true)] {
             let mut rounds = Rounds::after(millis(rtt));
@@ -97,7 +97,7 @@ fn an_increase_by_an_eighth_counts_but_not_below_4_ms_and_always_from_16_ms_rfc9
 }
 
 #[test]
-fn slow_start_ends_after_five_rounds_the_one_in_which_it_slowed_included_rfc9406_4_2() {
+fn slow_start_ends_after_five_conservative_rounds_rfc9406_4_2() {
     let mut rounds = Rounds::after(millis(50));
     for n in 1..=5 {
         assert_eq!(rounds.round(&[millis(60); 8]), n == 5);
@@ -105,12 +105,12 @@ fn slow_start_ends_after_five_rounds_the_one_in_which_it_slowed_included_rfc9406
 }
 
 #[test]
-fn a_delay_below_the_one_that_slowed_it_resumes_slow_start_and_the_rounds_are_counted_anew_rfc9406_4_2() {
+fn lower_delay_resumes_slow_start_and_resets_the_round_count_rfc9406_4_2() {
     let mut rounds = Rounds::after(millis(50));
     for _ in 0..4 {
         assert!(!rounds.round(&[millis(60); 8]));
     }
-    // Too few to say so.
+    // Too few samples.
     for _ in 0..7 {
         rounds.sample(millis(59));
     }
@@ -124,12 +124,12 @@ fn a_delay_below_the_one_that_slowed_it_resumes_slow_start_and_the_rounds_are_co
 }
 
 #[test]
-fn slow_start_that_resumes_and_slows_in_one_round_has_five_rounds_again() {
+fn slow_start_resumed_and_slowed_in_one_round_gets_five_rounds() {
     let mut rounds = Rounds::after(millis(50));
     for _ in 0..3 {
         rounds.round(&[millis(60); 8]);
     }
-    // Too few to resume, but what the next round is compared with.
+    // Too few samples to resume, but the next round is compared with them.
     rounds.round(&[millis(40); 3]);
     for _ in 0..7 {
         rounds.sample(millis(60));
@@ -142,7 +142,7 @@ fn slow_start_that_resumes_and_slows_in_one_round_has_five_rounds_again() {
 }
 
 #[test]
-fn a_round_without_samples_says_nothing() {
+fn round_without_samples_is_ignored() {
     let mut rounds = Rounds::after(millis(50));
     rounds.end();
     rounds.round(&[millis(100); 8]);
@@ -152,14 +152,14 @@ fn a_round_without_samples_says_nothing() {
 }
 
 #[test]
-fn delays_of_many_seconds_are_all_the_same() {
+fn delays_of_many_seconds_are_equal() {
     let mut rounds = Rounds::after(Duration::from_secs(5));
     rounds.round(&[Duration::MAX; 8]);
     assert!(!rounds.is_conservative());
 }
 
 #[test]
-fn the_window_doubles_while_the_delay_does_not_grow_rfc9406_4_2() {
+fn window_doubles_while_the_delay_is_stable_rfc9406_4_2() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(millis(100));
         for round in 0..10 {
@@ -174,13 +174,13 @@ fn the_window_doubles_while_the_delay_does_not_grow_rfc9406_4_2() {
 }
 
 #[test]
-fn the_window_grows_at_a_quarter_of_the_speed_before_slow_start_ends_rfc9406_4_2() {
+fn window_grows_at_quarter_speed_in_conservative_slow_start_rfc9406_4_2() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(millis(80));
         sender.segments_per_ack = 1;
         sender.rounds(4);
         sender.rtt = millis(90);
-        // The round in which it was noticed.
+        // Round of the detection.
         sender.rounds(2);
         let mut rounds = 0;
         while sender.threshold() == u32::MAX {
@@ -201,7 +201,7 @@ fn the_window_grows_at_a_quarter_of_the_speed_before_slow_start_ends_rfc9406_4_2
 }
 
 #[test]
-fn the_delay_of_what_the_application_limits_does_not_end_slow_start() {
+fn application_limited_delay_does_not_end_slow_start() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(millis(50));
         sender.segments_per_ack = 1;
@@ -220,7 +220,7 @@ fn the_delay_of_what_the_application_limits_does_not_end_slow_start() {
 }
 
 #[test]
-fn after_a_pause_the_delay_is_compared_with_none_before_it() {
+fn delay_after_a_pause_is_not_compared_with_earlier_delay() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(millis(50));
         sender.rounds(5);
@@ -235,7 +235,7 @@ fn after_a_pause_the_delay_is_compared_with_none_before_it() {
 }
 
 #[test]
-fn only_the_first_slow_start_is_watched_rfc9406_4_3() {
+fn hystart_applies_to_the_initial_slow_start_only_rfc9406_4_3() {
     let mut sender = Sender::<NewReno>::new(millis(50));
     sender.start_to(400 * MSS);
     sender.time_out();
@@ -246,7 +246,7 @@ fn only_the_first_slow_start_is_watched_rfc9406_4_3() {
 }
 
 #[test]
-fn slow_start_is_watched_again_when_the_first_congestion_was_spurious() {
+fn hystart_applies_again_after_a_spurious_first_congestion() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(millis(50));
         sender.start_to(100 * MSS);

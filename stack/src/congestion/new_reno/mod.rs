@@ -6,12 +6,12 @@ use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 
-/// The standard congestion control (RFC 5681): a segment more per round trip, half the window less per loss.
+/// Standard congestion control (RFC 5681): one more segment per round trip, half the window per loss.
 #[derive(Debug, Clone, Copy)]
 pub struct NewReno {
     window: Window,
     hystart: HyStart,
-    /// Bytes delivered in congestion avoidance since the window grew last.
+    /// Bytes delivered in congestion avoidance since the window last grew.
     credit: u32,
 }
 
@@ -78,8 +78,8 @@ impl CongestionControl for NewReno {
     }
 }
 
-/// Half of what is in flight (RFC 5681 §3.1, equation 4). No more of it counts than the window allowed: what limited
-/// transmit added does not (RFC 5681 §3.2).
+/// Returns half of the data in flight (RFC 5681 §3.1, equation 4), of which at most the window counts: limited transmit
+/// is excluded (RFC 5681 §3.2).
 pub(super) fn half(in_flight: u32, window: &Window) -> u32 {
     in_flight.min(window.bytes()) / 2
 }

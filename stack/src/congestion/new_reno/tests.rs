@@ -1,4 +1,4 @@
-//! What the window does by RFC 5681, tried on NewReno; where it is the same for all algorithms, on all.
+//! Window behaviour of RFC 5681, tested on NewReno, or on all algorithms where it is common.
 
 use super::*;
 use crate::congestion::testing::{MSS, Sender};
@@ -11,7 +11,7 @@ fn sender() -> Sender<NewReno> {
 }
 
 #[test]
-fn the_first_window_is_ten_segments_and_fewer_when_they_are_large_rfc6928_2() {
+fn initial_window_is_ten_segments_or_fewer_large_ones_rfc6928_2() {
     for (mss, window) in [(536, 5360), (1000, 10_000), (1448, 14_480), (4000, 14_600), (8948, 17_896)] {
         assert_eq!(initial_window(mss), window);
         assert_eq!(NewReno::new(&Config::default(), mss).window(), window);
@@ -19,7 +19,7 @@ fn the_first_window_is_ten_segments_and_fewer_when_they_are_large_rfc6928_2() {
 }
 
 #[test]
-fn a_lost_handshake_leaves_one_segment_rfc5681_3_1() {
+fn lost_handshake_leaves_one_segment_rfc5681_3_1() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(RTT);
         sender.control.handshake_lost();
@@ -33,7 +33,7 @@ fn a_lost_handshake_leaves_one_segment_rfc5681_3_1() {
 }
 
 #[test]
-fn slow_start_doubles_the_window_in_a_round_trip_rfc5681_3_1() {
+fn slow_start_doubles_the_window_per_round_trip_rfc5681_3_1() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(RTT);
         sender.rounds(3);
@@ -45,7 +45,7 @@ fn slow_start_doubles_the_window_in_a_round_trip_rfc5681_3_1() {
 }
 
 #[test]
-fn slow_start_takes_eight_segments_of_an_acknowledgement_and_all_of_it_when_paced_rfc9406_4_3() {
+fn slow_start_counts_eight_segments_per_acknowledgement_unless_paced_rfc9406_4_3() {
     for (paced, grown) in [(false, 8), (true, 10)] {
         let mut sender = sender();
         sender.paced = paced;
@@ -69,7 +69,7 @@ fn slow_start_ends_at_the_threshold_rfc5681_3_1() {
 }
 
 #[test]
-fn congestion_avoidance_adds_a_segment_per_round_trip_however_it_is_acknowledged_rfc5681_3_1() {
+fn congestion_avoidance_adds_a_segment_per_round_trip_rfc5681_3_1() {
     for segments_per_ack in [1, 2, 7, 100] {
         let mut sender = Sender::<NewReno>::after_loss_at(100 * MSS, RTT);
         sender.segments_per_ack = segments_per_ack;
@@ -79,7 +79,7 @@ fn congestion_avoidance_adds_a_segment_per_round_trip_however_it_is_acknowledged
 }
 
 #[test]
-fn what_was_delivered_beyond_a_window_counts_for_the_next_rfc3465_2_1() {
+fn bytes_beyond_a_window_count_for_the_next_rfc3465_2_1() {
     let mut sender = Sender::<NewReno>::after_loss_at(100 * MSS, RTT);
     for _ in 0..100 {
         sender.deliver(7 * MSS, |_| {});
@@ -89,7 +89,7 @@ fn what_was_delivered_beyond_a_window_counts_for_the_next_rfc3465_2_1() {
 }
 
 #[test]
-fn a_loss_halves_what_is_in_flight_but_leaves_two_segments_rfc5681_3_1() {
+fn loss_halves_the_flight_but_leaves_two_segments_rfc5681_3_1() {
     for (in_flight, threshold) in [(40, 20), (10, 5), (3, 2), (0, 2)] {
         let mut sender = sender();
         sender.start_to(40 * MSS);
@@ -101,14 +101,14 @@ fn a_loss_halves_what_is_in_flight_but_leaves_two_segments_rfc5681_3_1() {
 }
 
 #[test]
-fn what_limited_transmit_sent_does_not_count_as_in_flight_rfc5681_3_2() {
+fn limited_transmit_does_not_count_as_flight_rfc5681_3_2() {
     let mut sender = sender();
     sender.control.congested(CongestionSignal::Loss, 12 * MSS, sender.now);
     assert_eq!(sender.threshold(), 5 * MSS);
 }
 
 #[test]
-fn the_window_goes_down_when_recovery_ends_and_does_not_grow_in_it() {
+fn window_is_reduced_at_the_end_of_recovery_and_does_not_grow_in_it() {
     fn check<C: CongestionControl>(threshold: u32) {
         let mut sender = Sender::<C>::new(RTT);
         sender.start_to(40 * MSS);
@@ -126,7 +126,7 @@ fn the_window_goes_down_when_recovery_ends_and_does_not_grow_in_it() {
 }
 
 #[test]
-fn one_window_of_data_is_answered_once_rfc3168_6_1_2() {
+fn one_window_of_data_causes_one_reduction_rfc3168_6_1_2() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(RTT);
         sender.control.congested(CongestionSignal::EcnEcho, 10 * MSS, sender.now);
@@ -136,7 +136,7 @@ fn one_window_of_data_is_answered_once_rfc3168_6_1_2() {
         sender.recovered();
         sender.congested();
         assert!(sender.threshold() < threshold);
-        // It is one reduction, too, that can be undone.
+        // It is a single reduction for undo, too.
         sender.control.congested(CongestionSignal::Loss, 5 * MSS, sender.now);
         sender.control.undo();
         assert_eq!((sender.window(), sender.threshold()), (threshold, threshold));
@@ -147,7 +147,7 @@ fn one_window_of_data_is_answered_once_rfc3168_6_1_2() {
 }
 
 #[test]
-fn a_time_out_leaves_one_segment_and_a_further_one_keeps_the_threshold_rfc5681_3_1() {
+fn timeout_leaves_one_segment_and_a_second_keeps_the_threshold_rfc5681_3_1() {
     fn check<C: CongestionControl>(threshold: u32) {
         let mut sender = Sender::<C>::new(RTT);
         sender.start_to(40 * MSS);
@@ -167,7 +167,7 @@ fn a_time_out_leaves_one_segment_and_a_further_one_keeps_the_threshold_rfc5681_3
 }
 
 #[test]
-fn a_time_out_in_recovery_answers_the_same_data_and_ends_the_recovery() {
+fn timeout_in_recovery_ends_it_without_a_second_reduction() {
     fn check<C: CongestionControl>(threshold: u32) {
         let mut sender = Sender::<C>::new(RTT);
         sender.start_to(40 * MSS);
@@ -176,7 +176,7 @@ fn a_time_out_in_recovery_answers_the_same_data_and_ends_the_recovery() {
         assert_eq!((sender.window(), sender.threshold()), (MSS, threshold));
         sender.recovered();
         assert_eq!(sender.window(), MSS);
-        // Only the time-out was for nothing.
+        // Only the timeout was spurious.
         sender.control.undo();
         assert_eq!((sender.window(), sender.threshold()), (threshold, threshold));
     }
@@ -186,14 +186,14 @@ fn a_time_out_in_recovery_answers_the_same_data_and_ends_the_recovery() {
 }
 
 #[test]
-fn a_time_out_in_recovery_lowers_the_threshold_when_less_is_in_flight_rfc5681_3_1() {
+fn timeout_in_recovery_lowers_the_threshold_for_a_smaller_flight_rfc5681_3_1() {
     let mut sender = sender();
     sender.start_to(40 * MSS);
     sender.congested();
     sender.control.timed_out(10 * MSS, sender.now);
     assert_eq!(sender.threshold(), 5 * MSS);
 
-    // And never raises it.
+    // It never raises the threshold.
     let mut sender = self::sender();
     sender.start_to(40 * MSS);
     sender.control.congested(CongestionSignal::Loss, 10 * MSS, sender.now);
@@ -202,7 +202,7 @@ fn a_time_out_in_recovery_lowers_the_threshold_when_less_is_in_flight_rfc5681_3_
 }
 
 #[test]
-fn a_spurious_reduction_is_undone_whenever_that_is_learnt_rfc4015_3() {
+fn spurious_reduction_can_be_undone_at_any_time_rfc4015_3() {
     fn check<C: CongestionControl>() {
         let reductions: [fn(&mut Sender<C>); 5] = [
             |sender| sender.congested(),
@@ -237,7 +237,7 @@ fn a_spurious_reduction_is_undone_whenever_that_is_learnt_rfc4015_3() {
 }
 
 #[test]
-fn a_reduction_is_undone_once() {
+fn reduction_is_undone_once() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(RTT);
         sender.start_to(40 * MSS);
@@ -253,7 +253,7 @@ fn a_reduction_is_undone_once() {
 }
 
 #[test]
-fn an_undo_never_shrinks_the_window_rfc9438_4_9_2() {
+fn undo_never_shrinks_the_window_rfc9438_4_9_2() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::after_loss_at(10 * MSS, RTT);
         sender.rounds(40);
@@ -268,7 +268,7 @@ fn an_undo_never_shrinks_the_window_rfc9438_4_9_2() {
 }
 
 #[test]
-fn after_a_pause_longer_than_the_time_out_the_first_window_is_used_again_rfc5681_4_1() {
+fn pause_longer_than_the_rto_restarts_with_the_initial_window_rfc5681_4_1() {
     fn check<C: CongestionControl>() {
         let rto = Duration::from_millis(200);
         let mut sender = Sender::<C>::new(RTT);
@@ -289,7 +289,7 @@ fn after_a_pause_longer_than_the_time_out_the_first_window_is_used_again_rfc5681
 }
 
 #[test]
-fn a_window_that_is_not_used_does_not_grow_rfc7661_4_2() {
+fn unused_window_does_not_grow_rfc7661_4_2() {
     fn check<C: CongestionControl>() {
         for mut sender in [Sender::<C>::new(RTT), Sender::after_loss_at(100 * MSS, RTT)] {
             let window = sender.window();
@@ -304,7 +304,7 @@ fn a_window_that_is_not_used_does_not_grow_rfc7661_4_2() {
 }
 
 #[test]
-fn what_was_marked_does_not_let_the_window_grow_rfc3168_6_1_2() {
+fn marked_bytes_do_not_grow_the_window_rfc3168_6_1_2() {
     fn check<C: CongestionControl>() {
         for mut sender in [Sender::<C>::new(RTT), Sender::after_loss_at(100 * MSS, RTT)] {
             let window = sender.window();
@@ -319,7 +319,7 @@ fn what_was_marked_does_not_let_the_window_grow_rfc3168_6_1_2() {
 }
 
 #[test]
-fn another_segment_size_changes_a_window_only_that_has_not_been_used() {
+fn mss_change_affects_only_an_unused_window() {
     let mut sender = sender();
     sender.control.set_mss(1448);
     assert_eq!(sender.window(), 14_480);
@@ -340,7 +340,7 @@ fn another_segment_size_changes_a_window_only_that_has_not_been_used() {
 }
 
 #[test]
-fn a_window_is_at_most_a_gigabyte() {
+fn window_is_at_most_a_gigabyte() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(RTT);
         sender.paced = true;
@@ -357,7 +357,7 @@ fn a_window_is_at_most_a_gigabyte() {
 }
 
 #[test]
-fn pacing_is_at_twice_the_window_in_slow_start_and_a_fifth_above_it_later() {
+fn pacing_rate_is_twice_the_window_in_slow_start_and_a_fifth_above_it_later() {
     let mut sender = sender();
     let second = Duration::from_secs(1);
     assert_eq!(sender.control.pacing_rate(second), 20_000);

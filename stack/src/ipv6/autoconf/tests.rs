@@ -6,20 +6,20 @@ use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use proptest::prelude::*;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
-/// On the link, and addresses may be formed of it.
+/// Flags: on-link and autonomous.
 const BOTH: u8 = 0xc0;
 const ON_LINK: u8 = 0x80;
 const AUTONOMOUS: u8 = 0x40;
 const OTHER_ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 
-/// What is known of the link, and the link.
+/// Autoconfiguration and its link.
 struct Bench {
     autoconf: Autoconf,
     egress: Egress<MemoryNic>,
     peer: MemoryNic,
     now: Instant,
     told: RouterInfo,
-    /// Changes that workers were told of.
+    /// Number of changes passed to workers.
     tellings: usize,
     asked: Vec<(Instant, Asked)>,
 }
@@ -31,7 +31,7 @@ enum Asked {
 }
 
 impl Bench {
-    /// Addresses are tried by so many probes.
+    /// Creates a bench with `transmits` DAD probes per address.
     fn new(transmits: u8) -> Self {
         let (nic, peer) = Link::pair(LinkConfig::default());
         let addresses = Addresses::new(&[], &[], MAC).with_link_local(MAC);
@@ -80,7 +80,7 @@ impl Bench {
         }
     }
 
-    /// Goes on for so many seconds, as whoever asks for deadlines does.
+    /// Advances by `seconds`, polling at each deadline.
     fn go_on(&mut self, seconds: u64) {
         let until = self.now + Duration::from_secs(seconds);
         let mut steps = 0;
@@ -88,7 +88,7 @@ impl Bench {
             self.now = at.max(self.now);
             self.poll();
             steps += 1;
-            assert!(steps < 100_000, "a deadline at which nothing is done: {at:?}");
+            assert!(steps < 100_000, "a deadline without work: {at:?}");
         }
         self.now = until;
         self.poll();
@@ -98,7 +98,7 @@ impl Bench {
         self.told.addresses().map(|(cidr, deprecated)| (cidr.to_string(), deprecated)).collect()
     }
 
-    /// When the questions were asked, in milliseconds from the start.
+    /// Returns the times of solicitations in milliseconds from the start.
     fn times(&self, of: Asked) -> Vec<u128> {
         let times = self.asked.iter().filter(|(_, asked)| *asked == of);
         times.map(|(at, _)| at.since(Instant::ZERO).as_millis()).collect()
@@ -112,7 +112,7 @@ fn own(text: &str) -> Vec<(String, bool)> {
 const OURS: &str = "2001:db8::ff:fe00:9/64";
 
 #[test]
-fn routers_are_asked_until_one_answers_and_again_when_there_is_none_any_more() {
+fn routers_are_solicited_until_one_answers_and_again_after_the_last_expires() {
     let mut bench = Bench::new(0);
     bench.go_on(10);
     let asked = bench.times(Asked::Routers);
@@ -126,7 +126,7 @@ fn routers_are_asked_until_one_answers_and_again_when_there_is_none_any_more() {
     assert_eq!(bench.told.router(), None);
     bench.go_on(2);
     assert_eq!(bench.times(Asked::Routers).len(), 4);
-    // And one that has run out.
+    // Expiry of the lifetime.
     bench.hear_from(ROUTER, &message(0, 30, &[]));
     bench.go_on(29);
     assert_eq!(bench.told.router(), Some(ROUTER));
@@ -135,12 +135,12 @@ fn routers_are_asked_until_one_answers_and_again_when_there_is_none_any_more() {
 }
 
 #[test]
-fn the_router_is_the_one_that_answers_and_wants_it_most() {
+fn default_router_is_reachable_and_most_preferred() {
     let mut bench = Bench::new(0);
     bench.hear(&[]);
     bench.hear_from(OTHER_ROUTER, &message(0, 1800, &[]));
     bench.go_on(2);
-    assert_eq!(bench.told.router(), Some(ROUTER), "the first of equals");
+    assert_eq!(bench.told.router(), Some(ROUTER), "first among equals");
     bench.hear_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
     bench.go_on(2);
     assert_eq!(bench.told.router(), Some(OTHER_ROUTER));
@@ -149,20 +149,20 @@ fn the_router_is_the_one_that_answers_and_wants_it_most() {
     assert_eq!(bench.told.router(), Some(ROUTER));
     bench.hear_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
     bench.go_on(2);
-    assert_eq!(bench.told.router(), Some(OTHER_ROUTER), "it is there again");
+    assert_eq!(bench.told.router(), Some(OTHER_ROUTER), "reachable again");
 }
 
 #[test]
-fn an_address_is_formed_of_a_prefix_and_tried() {
+fn address_is_formed_from_prefix_and_probed() {
     let mut bench = Bench::new(1);
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     assert_eq!(bench.told.on_link().map(|cidr| cidr.to_string()).collect::<Vec<_>>(), ["2001:db8::/64"]);
     bench.go_on(3);
     assert_eq!(bench.addresses(), own(OURS));
     let asked = bench.times(Asked::Who);
-    // RFC 4862 §5.4.2: a part of a second after what all have heard.
+    // RFC 4862 §5.4.2: a random delay below one second after a multicast advertisement.
     assert!(matches!(asked[..], [at] if at > 0 && at < 1000), "{asked:?}");
-    // Deprecated, and gone.
+    // First deprecated, then removed.
     bench.go_on(1796);
     assert_eq!(bench.addresses(), own(OURS));
     bench.go_on(1);
@@ -172,7 +172,7 @@ fn an_address_is_formed_of_a_prefix_and_tried() {
 }
 
 #[test]
-fn nothing_is_used_of_which_another_station_says_that_it_has_it() {
+fn duplicate_address_is_not_used() {
     let mut bench = Bench::new(1);
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     let ip: Ipv6Addr = "2001:db8::ff:fe00:9".parse().unwrap();
@@ -182,13 +182,13 @@ fn nothing_is_used_of_which_another_station_says_that_it_has_it() {
     assert_eq!(bench.autoconf.on_conflict(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
     bench.go_on(10);
     assert_eq!(bench.addresses(), []);
-    // It is not tried over and over.
+    // DAD is not repeated.
     let asked = bench.times(Asked::Who).len();
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     bench.go_on(10);
     assert_eq!((bench.addresses(), bench.times(Asked::Who).len()), (vec![], asked));
     assert_eq!(bench.autoconf.on_conflict(&probe), None);
-    // When it is over it may be.
+    // After expiry it may be probed again.
     bench.go_on(4000);
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     bench.go_on(10);
@@ -197,15 +197,15 @@ fn nothing_is_used_of_which_another_station_says_that_it_has_it() {
 
 /// RFC 4862 §5.5.3 a to d.
 #[test]
-fn no_address_is_formed_of_what_is_not_meant_for_that() {
+fn unsuitable_prefix_forms_no_address() {
     for (what, option) in [
         ("no A flag", prefix("2001:db8::", 64, ON_LINK, 3600, 1800)),
         ("link-local", prefix("fe80::", 64, AUTONOMOUS, 3600, 1800)),
         ("a group", prefix("ff02::", 64, AUTONOMOUS, 3600, 1800)),
         ("nothing", prefix("::", 64, AUTONOMOUS, 3600, 1800)),
-        ("preferred for longer than valid", prefix("2001:db8::", 64, AUTONOMOUS, 1800, 3600)),
-        ("preferred for ever", prefix("2001:db8::", 64, AUTONOMOUS, 1800, u32::MAX)),
-        ("valid for no time", prefix("2001:db8::", 64, AUTONOMOUS, 0, 0)),
+        ("preferred longer than valid", prefix("2001:db8::", 64, AUTONOMOUS, 1800, 3600)),
+        ("preferred forever", prefix("2001:db8::", 64, AUTONOMOUS, 1800, u32::MAX)),
+        ("zero valid lifetime", prefix("2001:db8::", 64, AUTONOMOUS, 0, 0)),
         ("too short", prefix("2001:db8::", 63, AUTONOMOUS, 3600, 1800)),
         ("too long", prefix("2001:db8::", 65, AUTONOMOUS, 3600, 1800)),
     ] {
@@ -214,7 +214,7 @@ fn no_address_is_formed_of_what_is_not_meant_for_that() {
         bench.go_on(2);
         assert_eq!(bench.addresses(), [], "{what}");
     }
-    // A prefix of which an address is formed need not be on the link.
+    // An address may be formed from a prefix that is not on-link.
     let mut bench = Bench::new(0);
     bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, 3600, 1800)]);
     assert_eq!((bench.addresses(), bench.told.on_link().count()), (own(OURS), 0));
@@ -228,9 +228,9 @@ fn no_address_is_formed_of_what_is_not_meant_for_that() {
 
 /// RFC 4862 §5.5.3 e.
 #[test]
-fn no_advertisement_ends_an_address_within_two_hours_that_was_to_last_for_longer() {
+fn advertisement_cannot_shorten_a_lifetime_below_two_hours() {
     const HOUR: u32 = 3600;
-    // What was promised, what is said then, and for how long it lasts.
+    // Initial lifetime, advertised lifetime, and resulting lifetime.
     for (first, then, lasts) in [
         (24 * HOUR, 0, 2 * HOUR),
         (24 * HOUR, HOUR, 2 * HOUR),
@@ -250,7 +250,7 @@ fn no_advertisement_ends_an_address_within_two_hours_that_was_to_last_for_longer
         bench.go_on(1);
         assert_eq!(bench.addresses(), [], "{first} {then}");
     }
-    // The time for which it is preferred is as it is said.
+    // The preferred lifetime is taken as advertised.
     let mut bench = Bench::new(0);
     bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, HOUR)]);
     bench.go_on(2);
@@ -264,7 +264,7 @@ fn no_advertisement_ends_an_address_within_two_hours_that_was_to_last_for_longer
 }
 
 #[test]
-fn an_mtu_counts_within_bounds() {
+fn mtu_outside_bounds_is_ignored() {
     let mut bench = Bench::new(0);
     for (said, then) in
         [(1279, None), (1501, None), (u32::MAX, None), (1280, Some(1280)), (0, Some(1280)), (1500, Some(1500))]
@@ -276,7 +276,7 @@ fn an_mtu_counts_within_bounds() {
 }
 
 #[test]
-fn times_of_neighbour_discovery_are_bounded() {
+fn ndp_times_outside_bounds_are_ignored() {
     for (said, least, most) in [(1, 500, 1500), (30_000, 15_000, 45_000), (u32::MAX, 1_800_000, 5_400_000)] {
         let mut bench = Bench::new(0);
         let mut message = message(0, 1800, &[]);
@@ -287,7 +287,7 @@ fn times_of_neighbour_discovery_are_bounded() {
         assert!((least..=most).contains(&reachable), "{said}: {reachable}");
         let retransmit = bench.told.retransmit.unwrap().as_millis();
         assert!((100..=10_000).contains(&retransmit), "{said}: {retransmit}");
-        // It stays until another is said.
+        // A value stays until another is advertised.
         bench.go_on(2);
         bench.hear_from(ROUTER, &message);
         bench.go_on(2);
@@ -296,7 +296,7 @@ fn times_of_neighbour_discovery_are_bounded() {
 }
 
 #[test]
-fn a_flood_takes_free_places_only() {
+fn flood_takes_only_free_entries() {
     let mut bench = Bench::new(0);
     bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     let mut kept = [0, 0];
@@ -309,12 +309,12 @@ fn a_flood_takes_free_places_only() {
     bench.go_on(2);
     assert_eq!(bench.told.addresses().count(), ADDRESSES);
     assert_eq!(bench.addresses()[0], own(OURS)[0]);
-    // Who was there first is heard still.
+    // Existing entries are still updated.
     assert!(bench.hear(&[&prefix("2001:db8::", 64, BOTH, 7200, 3600)]));
 }
 
 #[test]
-fn workers_are_told_once_a_second_at_most() {
+fn changes_are_passed_on_at_most_once_a_second() {
     let mut bench = Bench::new(0);
     for n in 0..1000_u32 {
         bench.hear(&[&mtu(1280 + n % 2)]);
@@ -327,7 +327,7 @@ fn workers_are_told_once_a_second_at_most() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever routers say, and when: nothing panics, no deadline is in vain, and no more is told or asked than there may be.
+    /// For any advertisements at any time: no panic, no deadline without work, and bounded output.
     #[test]
     fn no_advertisements_exceed_the_bounds(
         steps in prop::collection::vec(

@@ -12,7 +12,7 @@ fn group(n: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, n)
 }
 
-/// What is told: the kind of message, the source, where it goes, and the records.
+/// Sent report: message type, source, destination and records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
     kind: u8,
@@ -48,7 +48,7 @@ impl Bench {
         self.listener.set_groups(groups.iter().copied().map(group), self.now);
     }
 
-    /// What is told within `time`, and when, from then on.
+    /// Returns the reports sent within `time`, with their times.
     fn go_on(&mut self, time: Duration) -> Vec<(Duration, Told)> {
         let (start, end) = (self.now, self.now + time);
         let mut told = Vec::new();
@@ -73,7 +73,7 @@ impl Bench {
     }
 }
 
-/// What a frame tells, whose headers are as RFC 3810 §5.2 has them.
+/// Parses a report whose headers conform to RFC 3810 §5.2.
 fn read(frame: &[u8]) -> Told {
     let ip = &frame[ETHERNET..];
     let address = |at: usize| Ipv6Addr::from(*ip[at..].first_chunk::<16>().unwrap());
@@ -95,7 +95,7 @@ fn read(frame: &[u8]) -> Told {
     Told { kind: message[0], source, to, records }
 }
 
-/// A question which of `group`, or of all where it is unspecified, we listen to: by version 1 of 24 bytes, by version 2 of more.
+/// Returns a query for `group`, or a general query if unspecified: version 1 with 24 bytes, version 2 with more.
 fn query(group: Ipv6Addr, code: u16, len: usize) -> Vec<u8> {
     let mut frame = vec![0; ETHERNET + HEADERS + len];
     let bytes = &mut frame[ETHERNET..];
@@ -107,7 +107,7 @@ fn query(group: Ipv6Addr, code: u16, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_group_is_told_twice_when_we_begin_to_listen_and_when_we_end() {
+fn join_and_leave_are_reported_twice() {
     let mut bench = Bench::new(true);
     bench.listen(&[1, 2]);
     let told = bench.go_on(Duration::from_secs(5));
@@ -123,7 +123,7 @@ fn a_group_is_told_twice_when_we_begin_to_listen_and_when_we_end() {
 }
 
 #[test]
-fn before_there_is_an_address_it_is_told_from_none_and_when_the_link_is_up() {
+fn reports_use_the_unspecified_source_without_an_address_and_start_with_the_link() {
     let mut bench = Bench::new(false);
     bench.listener.set_link(false, bench.now);
     bench.listen(&[1]);
@@ -136,7 +136,7 @@ fn before_there_is_an_address_it_is_told_from_none_and_when_the_link_is_up() {
 }
 
 #[test]
-fn questions_are_answered_in_time() {
+fn queries_are_answered_within_the_response_delay() {
     let mut bench = Bench::new(true);
     bench.listen(&[1, 2]);
     bench.told();
@@ -148,7 +148,7 @@ fn questions_are_answered_in_time() {
         (Ipv6Addr::UNSPECIFIED, 26, false),
     ] {
         bench.listener.on_query(&query(of, 10_000, len), bench.now);
-        // Asked twice, answered once.
+        // Two queries, one response.
         bench.listener.on_query(&query(of, 10_000, len), bench.now);
         let told = bench.go_on(Duration::from_secs(10));
         let expected = if is_answered { vec![report(&[(IS_EXCLUDE, 1), (IS_EXCLUDE, 2)])] } else { vec![] };
@@ -157,7 +157,7 @@ fn questions_are_answered_in_time() {
 }
 
 #[test]
-fn version_1_is_answered_by_version_1_for_a_while() {
+fn version_1_querier_gets_version_1_reports() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
     bench.told();
@@ -172,7 +172,7 @@ fn version_1_is_answered_by_version_1_for_a_while() {
 }
 
 #[test]
-fn questions_that_are_not_valid_are_not_heard() {
+fn invalid_queries_are_ignored() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
     bench.told();
@@ -198,7 +198,7 @@ fn questions_that_are_not_valid_are_not_heard() {
 }
 
 #[test]
-fn a_flood_of_questions_makes_no_flood_of_answers() {
+fn flood_of_queries_causes_no_flood_of_reports() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
     bench.told();
@@ -212,7 +212,7 @@ fn a_flood_of_questions_makes_no_flood_of_answers() {
 }
 
 #[test]
-fn codes_of_time_are_those_of_rfc_3810() {
+fn response_codes_are_those_of_rfc_3810() {
     for (code, time) in [(0, 0), (0x7fff, 0x7fff), (0x8000, 0x8000), (0x8001, 0x8008), (0xffff, 0x1fff << 10)] {
         assert_eq!(milliseconds(code), time, "{code:#x}");
     }
@@ -232,7 +232,7 @@ proptest! {
         prop_assert!(bench.told().len() <= 3);
     }
 
-    /// However many groups there are and were: places are enough, and what is told is what is.
+    /// For any number of current and former groups, the entries suffice and the reports are correct.
     #[test]
     fn groups_are_bounded(changes in prop::collection::vec(prop::collection::vec(0_u16..40, 0..30), 1..20)) {
         let mut bench = Bench::new(true);
