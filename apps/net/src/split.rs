@@ -10,7 +10,7 @@ use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Service, Stop, Via, WorkerCtx};
-use linerate_split::{Commands, Config, Relay, Station, split};
+use linerate_split::{Commands, Config, Relay, RunnerSetup, split};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,21 +67,21 @@ impl<M: Send + 'static> Port<M> {
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
-        let (relays, stations): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
+        let (relays, setups): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
         let relays = Arc::new(Mutex::new(relays.into_iter().map(Some).collect::<Vec<Option<Relay>>>()));
         let take = {
             let relays = relays.clone();
             move |worker: usize| relays.lock().unwrap_or_else(PoisonError::into_inner)[worker].take()
         };
-        let seated = {
+        let attach = {
             let take = take.clone();
-            move |ctx: WorkerCtx<Commands>| take(ctx.worker).expect("each worker makes its relay once").seated(ctx)
+            move |ctx: WorkerCtx<Commands>| take(ctx.worker).expect("each worker makes its relay once").attach(ctx)
         };
-        let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready, stats)?;
+        let (workers, close) = self.port.jobs(Arc::new(attach), stop, ready, stats)?;
         let mut jobs: Vec<Job<S>> = Vec::new();
-        for (worker, (run, station)) in workers.into_iter().zip(stations).enumerate() {
+        for (worker, (run, setup)) in workers.into_iter().zip(setups).enumerate() {
             let make = make.clone();
-            let serve = move || Ok(Station::manned(station, |ctx| make(ctx)).run(&Clock::start()));
+            let serve = move || Ok(RunnerSetup::with_service(setup, |ctx| make(ctx)).run(&Clock::start()));
             let service = spawn(format!("service-{worker}"), self.services[worker], stop, serve)
                 .map_err(|source| Error::Spawn { worker, source })?;
             let take = take.clone();

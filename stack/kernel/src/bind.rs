@@ -1,4 +1,4 @@
-//! The sockets of workers, bound before any of them runs.
+//! Sockets of workers, bound before any worker runs.
 
 use crate::poller::{Poller, Token};
 use crate::{Config, Error, Protocol};
@@ -9,10 +9,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
-/// Connections that the kernel holds for us until we accept them; it may have a lower limit of its own.
+/// Maximum connections that wait for `accept`. The kernel may have a lower limit.
 const BACKLOG: i32 = 4096;
 
-/// What one worker runs on: made by [`bind`], to be sent to the worker's thread.
+/// Sockets of one worker, made by [`bind`] and sent to the worker's thread.
 pub struct Sockets<M> {
     pub(crate) worker: usize,
     pub(crate) config: Config,
@@ -23,24 +23,24 @@ pub struct Sockets<M> {
 }
 
 impl<M> Sockets<M> {
-    /// The number of the worker, counted from 0.
+    /// Returns the number of the worker, counted from 0.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// The TCP addresses that are listened on, in the order of [`Config::listen`], with the ports found for 0.
+    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports.
     pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|&(_, address)| address).collect()
     }
 
-    /// The UDP addresses, in the order of [`Config::listen_udp`], with the ports found for 0.
+    /// Returns the UDP addresses in the order of [`Config::listen_udp`], with the actual ports.
     pub fn udp_addrs(&self) -> Vec<SocketAddr> {
         self.udp.iter().map(|&(_, address)| address).collect()
     }
 }
 
-/// Binds the sockets of `workers` workers, which share every address, and returns them with the way to wake the
-/// connections of all of them. Raises this process's limit of open files to what it is allowed.
+/// Binds the sockets of `workers` workers, which share every address. Returns them with a sender that reaches the
+/// connections of all. Raises this process's limit of open files as far as allowed.
 pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSender<M>, Vec<Sockets<M>>), Error> {
     if !(1..=ConnId::MAX_WORKERS).contains(&workers) {
         return Err(Error::Workers(workers));
@@ -98,9 +98,9 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
     Ok((AppSender::new(senders), sockets))
 }
 
-/// Finds out whether `address` is free, and its port if that is 0. Sockets that share a port (`SO_REUSEPORT`)
-/// share it with any others of this user that do, so that two services would divide their connections between
-/// them unnoticed; one that does not share is refused.
+/// Checks that `address` is free, and finds a port if that is 0. Sockets with `SO_REUSEPORT` share a port with any
+/// others of the same user, so two services would split connections unnoticed. The probe socket does not share, so it
+/// fails in that case.
 fn claim(protocol: Protocol, address: SocketAddr) -> Result<SocketAddr, Error> {
     let claim = || {
         let socket = unbound(protocol, address)?;
@@ -115,7 +115,7 @@ fn open(protocol: Protocol, address: SocketAddr, shared: bool, config: &Config) 
     let socket = unbound(protocol, address)?;
     socket.set_reuse_port(shared)?;
     if protocol == Protocol::Tcp {
-        // Accepted connections inherit these.
+        // Accepted connections inherit these options.
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_user_timeout(Some(config.user_timeout))?;
     }
@@ -136,7 +136,7 @@ fn unbound(protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     if protocol == Protocol::Tcp {
-        // For TCP this only looks past old connections in TIME-WAIT; for UDP it would share the port.
+        // For TCP this ignores only old connections in TIME-WAIT; for UDP it would share the port.
         socket.set_reuse_address(true)?;
     }
     Ok(socket)

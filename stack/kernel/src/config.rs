@@ -1,37 +1,37 @@
-//! What workers are told about their sockets.
+//! Configuration of kernel socket workers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The sockets and the limits of a worker. All workers of one service share one.
+/// Sockets and limits of a worker. All workers of one service share one value.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// TCP addresses to accept connections on. Port 0 asks for any free one, the same for all workers. An
-    /// unspecified address means all of its family: `[::]` does not include IPv4.
+    /// TCP addresses to accept connections on. Port 0 selects any free port, the same for all workers. An unspecified
+    /// address stands for its family: `[::]` does not include IPv4.
     pub listen: Vec<SocketAddr>,
-    /// UDP addresses to receive datagrams on, as for [`listen`](Self::listen). The kernel does not say which of
-    /// our addresses a datagram came to, so one that came by way of an unspecified address names that one.
+    /// UDP addresses to receive datagrams on, as for [`listen`](Self::listen). The kernel does not report the local
+    /// address of a datagram, so on an unspecified address datagrams have that one.
     pub listen_udp: Vec<SocketAddr>,
-    /// Never sleep: poll the kernel without pause. The lowest latency, a whole core.
+    /// Poll without sleeping: lowest latency, a whole core.
     pub spin: bool,
-    /// Connections of one worker. A further one is reset and counted.
+    /// Maximum connections of one worker. A further one is reset and counted.
     pub max_connections: usize,
-    /// Received bytes that a connection may hold unconsumed; beyond them it is not read from, and TCP holds the
-    /// peer back.
+    /// Receive buffer of a connection in bytes. When it is full, the socket is not read, and TCP flow control stops the
+    /// peer.
     pub rx_buffer: usize,
-    /// Bytes that a connection may hold to be sent, on top of what the kernel's own buffer takes.
+    /// Send buffer of a connection in bytes, in addition to the kernel's buffer.
     pub tx_buffer: usize,
-    /// Bytes of blocks for all connections of one worker, shared among them as they need it, and as many again for
-    /// datagrams.
+    /// Bytes of blocks shared by all connections of one worker, and as many for datagrams.
     pub memory: usize,
-    /// Messages that a worker's mailbox holds.
+    /// Capacity of a worker's mailbox in messages.
     pub mailbox: usize,
-    /// How long an outgoing connection may take to be established.
+    /// Time limit for an outgoing connection.
     pub connect_timeout: Duration,
-    /// How long a peer may leave our data unacknowledged before its connection is given up.
+    /// Maximum time that sent data may stay unacknowledged before the connection is aborted.
     pub user_timeout: Duration,
-    /// An established connection from which nothing was read and to which nothing was written for so long is reset and ends as
-    /// [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout); it may last up to a quarter longer. No limit if `None`.
+    /// Idle timeout: an established connection without reads and writes for this time is reset and ends as
+    /// [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). It may last up to a quarter longer. No limit if
+    /// `None`.
     pub idle_timeout: Option<Duration>,
 }
 

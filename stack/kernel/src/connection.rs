@@ -1,61 +1,61 @@
-//! One TCP connection: its socket, its queues, and how far each side has come.
+//! TCP connection: its socket, queues and state.
 
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Buffer, BytesQueue, CloseReason, Linger, Timer, VECTOR};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-/// How far the connection has come.
+/// Progress of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The service asked for it with this token and has not been told of it.
+    /// Connecting, by the call with this token.
     Connecting(u64),
     /// Established.
     Open,
-    /// Its socket is closed; the service has still to be told why.
+    /// The socket is closed; the service has yet to be informed of the reason.
     Ended(CloseReason),
 }
 
-/// How far the peer's half has come.
+/// State of the receive direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// There may be more to come.
+    /// Data may follow.
     Open,
-    /// Its end has been read.
+    /// The peer's FIN has been read.
     Ended,
-    /// The service has been told so, after it consumed everything.
-    Told,
-    /// A lingering close: whatever comes is discarded.
+    /// The FIN has been reported to the service, after all data.
+    Reported,
+    /// Lingering close: input is discarded.
     Discarding(Linger),
 }
 
-/// How far our half has come.
+/// State of the send direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sending {
     /// The service may send.
     Open,
-    /// It has closed; the queue is still being sent.
+    /// The service has closed; the queue is still being sent.
     Closing,
-    /// The kernel has everything, the end of the stream included.
+    /// The kernel has all data and the FIN.
     Finished,
 }
 
-/// What an attempt to read came to.
+/// Result of a read.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// This many bytes, and nothing is left in the kernel.
+    /// Bytes read; the kernel has no more.
     Last(usize),
-    /// This many bytes; there may be more.
+    /// Bytes read; the kernel may have more.
     Some(usize),
-    /// Nothing yet.
+    /// No data available.
     Nothing,
-    /// The end of the stream.
+    /// End of stream.
     End,
-    /// The connection broke.
+    /// The connection failed.
     Broken(io::Error),
 }
 
-/// The events of a connection that have happened and not been delivered.
+/// Undelivered events of a connection.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub readable: bool,
@@ -63,9 +63,9 @@ pub(crate) struct Pending {
     pub timer: bool,
 }
 
-/// See the file's head.
+/// TCP connection of a worker.
 pub(crate) struct Connection {
-    /// `None` once it has ended.
+    /// Socket, until the connection ends.
     pub stream: Option<TcpStream>,
     pub remote: SocketAddr,
     pub stage: Stage,
@@ -74,20 +74,20 @@ pub(crate) struct Connection {
     pub rx: BytesQueue,
     pub tx: BytesQueue,
     pub timer: Timer,
-    /// Time of the last read or write of bytes, or of creation.
+    /// Time of the last read or write of data, or of creation.
     pub moved: Instant,
     pub pending: Pending,
-    /// It is in the worker's list of connections with events.
+    /// Whether it is in the worker's list of connections with events.
     pub listed: bool,
-    /// It is in the worker's list of connections to be written to.
-    pub dirty: bool,
-    /// It is in the worker's list of connections to be read from again.
+    /// Whether it is in the worker's list of connections to write to.
+    pub tx_pending: bool,
+    /// Whether it is in the worker's list of connections to read again.
     pub unread: bool,
-    /// Reading stopped because the receive queue was full; consuming resumes it.
+    /// Whether reading stopped at a full receive queue. Consuming resumes it.
     pub paused: bool,
-    /// The kernel's send buffer is full; an event will say when it is not.
+    /// Whether the kernel's send buffer is full. An event reports room in it.
     pub blocked: bool,
-    /// The service found too little room and is to be told when there is some.
+    /// Whether the service found too little send space and expects `writable`.
     pub wants_room: bool,
     /// See [`Readiness::more_than_bytes`](crate::poller::Readiness::more_than_bytes).
     pub more_than_bytes: bool,
@@ -107,7 +107,7 @@ impl Connection {
             moved: now,
             pending: Pending::default(),
             listed: false,
-            dirty: false,
+            tx_pending: false,
             unread: false,
             paused: false,
             blocked: false,
@@ -116,17 +116,17 @@ impl Connection {
         }
     }
 
-    /// Whether the service may still send.
+    /// Returns whether the service may send.
     pub(crate) fn may_send(&self) -> bool {
         self.stage == Stage::Open && self.sending == Sending::Open
     }
 
-    /// Returns true in a lingering close: input is discarded, and the service gets no event but `closed`.
+    /// Returns whether a lingering close is in progress: input is discarded, and the service gets only `closed`.
     pub(crate) fn is_lingering(&self) -> bool {
         matches!(self.receiving, Receiving::Discarding(_))
     }
 
-    /// Whether the service is to be told now that the peer has finished.
+    /// Returns whether `peer_closed` is due.
     pub(crate) fn peer_closed_is_due(&self) -> bool {
         self.receiving == Receiving::Ended && self.rx.is_empty()
     }
@@ -142,7 +142,7 @@ impl Connection {
             Ok(n) => {
                 self.rx.push(block.split_to(n));
                 self.pending.readable = true;
-                // A short read has emptied a stream socket (epoll(7)), so that the next bytes are an edge.
+                // A short read has drained a stream socket (epoll(7)), so new data cause an edge.
                 if n < want && !self.more_than_bytes { Received::Last(n) } else { Received::Some(n) }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
@@ -151,8 +151,8 @@ impl Connection {
         }
     }
 
-    /// Writes what the kernel takes of the first slices of the send queue, and returns how much that was. Zero
-    /// means that there is nothing to write or that the kernel's buffer is full.
+    /// Writes the first slices of the send queue. Returns the bytes that the kernel took: zero if the queue is empty or
+    /// the kernel's buffer is full.
     pub(crate) fn write(&mut self) -> io::Result<usize> {
         let Some(mut stream) = self.stream.as_ref() else { return Ok(0) };
         if self.blocked || self.tx.is_empty() {
@@ -168,7 +168,7 @@ impl Connection {
         };
         match written {
             Ok(n) => {
-                // A short write has filled the kernel's buffer, so that room in it will be an edge.
+                // A short write has filled the kernel's buffer, so room in it causes an edge.
                 self.blocked = n < offered;
                 self.tx.advance(n);
                 Ok(n)
@@ -182,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// Sends the end of the stream if the service has closed and everything before it is sent.
+    /// Sends the FIN if the service has closed and all data before it are sent.
     pub(crate) fn finish_sending(&mut self) -> io::Result<()> {
         if self.sending == Sending::Closing
             && self.tx.is_empty()
@@ -194,8 +194,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether both halves are done with.
+    /// Returns whether both directions are finished.
     pub(crate) fn is_finished(&self) -> bool {
-        self.stage == Stage::Open && self.receiving == Receiving::Told && self.sending == Sending::Finished
+        self.stage == Stage::Open && self.receiving == Receiving::Reported && self.sending == Sending::Finished
     }
 }

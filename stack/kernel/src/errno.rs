@@ -1,10 +1,10 @@
-//! What the kernel's error numbers mean for a connection.
+//! Meaning of the kernel's error numbers for a connection.
 
 use linerate_bypass::{CloseReason, ConnectError};
 use rustix::io::Errno;
 use std::io;
 
-/// Why an outgoing connection could not be made, from what `connect` or `SO_ERROR` said.
+/// Returns the reason of a failed connection attempt, from the error of `connect` or `SO_ERROR`.
 pub(crate) fn connect_error(error: &io::Error) -> ConnectError {
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED | Errno::CONNRESET) => ConnectError::Refused,
@@ -13,12 +13,12 @@ pub(crate) fn connect_error(error: &io::Error) -> ConnectError {
             ConnectError::NoLocalAddress
         }
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC) => ConnectError::TooMany,
-        // No route, no neighbour, a firewall that says so, an address that cannot be connected to.
+        // No route, no neighbour, a firewall's rejection, or an invalid remote address.
         _ => ConnectError::Unreachable,
     }
 }
 
-/// Why a connection broke, from what an operation on it or `SO_ERROR` said.
+/// Returns the reason of a broken connection, from the error of an operation or `SO_ERROR`.
 pub(crate) fn close_reason(error: &io::Error) -> CloseReason {
     match Errno::from_io_error(error) {
         Some(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN | Errno::NETDOWN) => {
@@ -28,7 +28,7 @@ pub(crate) fn close_reason(error: &io::Error) -> CloseReason {
     }
 }
 
-/// Whether `accept` failed for want of something of ours, which a moment later may be there again.
+/// Returns whether `accept` failed for a temporary lack of local resources.
 pub(crate) fn is_shortage(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }

@@ -1,9 +1,9 @@
-//! Services over ordinary kernel sockets: the baseline that everything else is compared with, so it is tuned.
+//! Services over kernel sockets: the tuned baseline for all comparisons.
 //!
-//! One loop per worker over edge-triggered epoll; each worker has its own listening sockets (`SO_REUSEPORT`), so
-//! that the kernel spreads connections over them and workers share nothing. An echo of depth one costs one
-//! `epoll_wait`, one `recv` and one `send`; under load one wait serves many connections and one read brings many
-//! requests. Received bytes lie in recycled blocks and are consumed, kept or sent on from there without a copy.
+//! Each worker runs one loop over edge-triggered epoll and has its own listening sockets (`SO_REUSEPORT`), so that the
+//! kernel spreads connections and workers share nothing. An echo of depth one takes one `epoll_wait`, one `recv` and
+//! one `send`; under load one wait serves many connections and one read brings many requests. Received bytes are in
+//! recycled blocks and are consumed, kept or sent from there without a copy.
 //!
 //! ```
 //! use linerate_bypass::{ConnId, Origin, Service, Transport};
@@ -23,7 +23,7 @@
 //! let config = Config { listen: vec!["127.0.0.1:0".parse()?], ..Config::default() };
 //! let (_postbox, sockets) = bind(&config, 1)?;
 //! for sockets in sockets {
-//!     // On a thread of its own: `Worker::new(sockets, Echo).run(&stop)`.
+//!     // On a separate thread: `Worker::new(sockets, Echo).run(&stop)`.
 //!     let mut worker = Worker::new(sockets, Echo);
 //!     worker.turn(std::time::Duration::ZERO);
 //! }

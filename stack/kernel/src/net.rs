@@ -1,14 +1,14 @@
-//! The sockets of a running worker: what the service acts on, and where the events come from.
+//! Sockets of a running worker: transport of the service and source of events.
 //!
-//! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it,
-//! so that an event in which the service ends another connection never runs inside one of that other.
+//! Nothing here calls the service. Events are queued (`opened`, `failed`, `ready`) and the worker delivers them, so
+//! that ending another connection inside an event never delivers an event of that connection recursively.
 
 mod idle;
-mod lingering;
+mod linger;
 mod memory;
-mod opening;
-mod receiving;
-mod sending;
+mod open;
+mod receive;
+mod send;
 
 use crate::connection::{Connection, Pending, Receiving, Stage};
 use crate::poller::{Events, Poller, Readiness, Ticker, Token};
@@ -18,17 +18,18 @@ use idle::Idle;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
 use memory::Memory;
-use opening::Listener;
-use sending::Placing;
+use open::Listener;
+use send::Placing;
 use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// Connections that a spinning worker reads without asking epoll: a read in vain costs no less than asking once.
-const FEW: usize = 2;
-/// How often it asks all the same, for what is not bytes: new connections, room, wakes.
-const ASK_EVERY: u32 = 16;
+/// Number of connections up to which a spinning worker reads all without epoll: a failed read costs at most as much as
+/// a query.
+const FEW_CONNECTIONS: usize = 2;
+/// Turns of a spinning worker between queries of epoll, for new connections, send space and wakes.
+const EPOLL_EVERY: u32 = 16;
 
 pub(crate) struct Net {
     clock: Clock,
@@ -46,19 +47,19 @@ pub(crate) struct Net {
     pub slots: ConnSlab<Connection>,
     pub timers: Timers,
     pub summary: Summary,
-    /// Connections that are established and unknown to the service.
+    /// Established connections that the service does not know yet.
     pub opened: VecDeque<(ConnId, Origin)>,
-    /// Connections that could not be made.
+    /// Failed connection attempts.
     pub failed: VecDeque<(u64, ConnectError)>,
-    /// Connections with events to deliver.
+    /// Connections with undelivered events.
     pub ready: VecDeque<ConnId>,
-    /// Connections of which the kernel may have more to read.
+    /// Connections with possibly more data in the kernel.
     unread: VecDeque<ConnId>,
-    /// Connections that have something to write.
-    dirty: Vec<ConnId>,
+    /// Connections with data to write.
+    tx_pending: Vec<ConnId>,
     memory: Memory,
     placing: Option<Placing>,
-    /// The search for idle connections, if there is an idle timeout.
+    /// Search for idle connections, if there is an idle timeout.
     idle: Option<Idle>,
 }
 
@@ -89,7 +90,7 @@ impl Net {
             failed: VecDeque::new(),
             ready: VecDeque::new(),
             unread: VecDeque::new(),
-            dirty: Vec::new(),
+            tx_pending: Vec::new(),
             memory: Memory::new(config.memory),
             placing: None,
             idle: config.idle_timeout.map(Idle::new),
@@ -101,8 +102,7 @@ impl Net {
         self.listeners.iter().map(|listener| listener.address).collect()
     }
 
-    /// How long the worker may sleep, `longest` at most: not at all while something is left to do, and with `None`
-    /// until something happens.
+    /// Returns how long the worker may sleep, at most `longest`: zero while work remains, `None` until an event.
     pub(crate) fn idle_time(&self, longest: Option<Duration>) -> Option<Duration> {
         let busy = !(self.ready.is_empty() && self.unread.is_empty() && self.failed.is_empty())
             || self.udp.is_ready()
@@ -116,17 +116,17 @@ impl Net {
         [longest, timer, self.memory.pause()].into_iter().flatten().min()
     }
 
-    /// Wakes the worker regularly, for as long as it runs.
+    /// Wakes the worker at regular intervals.
     pub(crate) fn tick(&mut self, interval: Duration) -> io::Result<()> {
         self.ticker = Some(self.poller.tick(interval)?);
         Ok(())
     }
 
-    /// As [`gather_events`](Self::gather_events) without waiting. While there are few connections, most turns read them
-    /// without asking epoll first, which finds what has come one system call sooner.
+    /// Gathers events without waiting. While there are few connections, most turns read them without asking epoll,
+    /// which saves one system call of latency.
     pub(crate) fn gather_spinning(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        if self.slots.slot_bound() > FEW || self.turns.is_multiple_of(ASK_EVERY) {
+        if self.slots.slot_bound() > FEW_CONNECTIONS || self.turns.is_multiple_of(EPOLL_EVERY) {
             return self.gather_events(Some(Duration::ZERO));
         }
         for slot in 0..self.slots.slot_bound() {
@@ -137,7 +137,7 @@ impl Net {
         self.take_in(&Events::default());
     }
 
-    /// Waits up to `timeout`, forever if there is none, then takes in all that has happened.
+    /// Waits up to `timeout`, or indefinitely, then gathers all events.
     pub(crate) fn gather_events(&mut self, timeout: Option<Duration>) {
         let mut events = std::mem::take(&mut self.events);
         if let Err(error) = self.poller.wait(&mut events, timeout) {
@@ -147,16 +147,16 @@ impl Net {
         self.events = events;
     }
 
-    /// What is told from here on happens now.
-    pub fn look_at_the_clock(&mut self) {
+    /// Updates the time of further events.
+    pub fn update_time(&mut self) {
         self.now = self.clock.now();
     }
 
     fn take_in(&mut self, events: &Events) {
-        self.look_at_the_clock();
+        self.update_time();
         self.memory.reset();
         self.udp.reset();
-        self.quench();
+        self.retry_waiting();
         for _ in 0..self.unread.len() {
             if let Some(id) = self.unread.pop_front() {
                 self.read(id);
@@ -231,14 +231,14 @@ impl Net {
         }
     }
 
-    /// Takes a connection out of everything.
+    /// Removes a connection from all lists.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Connection> {
         let mut conn = self.slots.remove(id)?;
         self.timers.cancel(id, &mut conn.timer);
         Some(conn)
     }
 
-    /// Puts a connection into the list of those with events.
+    /// Adds a connection to the list of those with events.
     pub(crate) fn list(&mut self, id: ConnId) {
         if let Some(conn) = self.slots.get_mut(id)
             && !conn.listed
@@ -250,10 +250,10 @@ impl Net {
 
     fn set_dirty(&mut self, id: ConnId) {
         if let Some(conn) = self.slots.get_mut(id)
-            && !conn.dirty
+            && !conn.tx_pending
         {
-            conn.dirty = true;
-            self.dirty.push(id);
+            conn.tx_pending = true;
+            self.tx_pending.push(id);
         }
     }
 
@@ -266,24 +266,24 @@ impl Net {
         }
     }
 
-    /// Resets a connection, and forgets what was queued either way.
+    /// Resets a connection and drops its queues.
     pub(crate) fn abort_now(&mut self, id: ConnId) {
         self.reset_as(id, CloseReason::Aborted);
     }
 
-    /// Resets a connection for `reason`, and forgets what was queued either way.
+    /// Resets a connection for `reason` and drops its queues.
     fn reset_as(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         if let Some(stream) = &conn.stream {
             reset(stream);
         }
         conn.rx.clear();
-        conn.receiving = Receiving::Told;
+        conn.receiving = Receiving::Reported;
         conn.pending = Pending::default();
         self.end(id, reason);
     }
 
-    /// Closes the socket of a connection, whose last event follows after those that came before.
+    /// Closes the socket of a connection. `closed` follows after earlier events.
     pub(crate) fn end(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
         conn.stage = Stage::Ended(reason);
@@ -298,8 +298,8 @@ impl Net {
     }
 }
 
-/// Makes the closing of `stream` a reset.
+/// Makes closing `stream` send a reset.
 fn reset(stream: &TcpStream) {
-    // If it fails, the peer sees the end of the stream instead.
+    // On failure, the peer sees the end of the stream instead.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

@@ -1,4 +1,4 @@
-//! One worker's epoll instance, edge-triggered, and the way to wake it from another thread.
+//! Edge-triggered epoll instance of a worker, with a waker for other threads.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -10,21 +10,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Events that one wait brings at most.
+/// Maximum events per wait.
 const EVENTS: usize = 256;
 
-/// What an event is about.
+/// Source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// The connection in this slot.
+    /// Connection in this slot.
     Connection(usize),
-    /// The listening socket of this index.
+    /// Listening socket of this index.
     Listener(usize),
-    /// The UDP socket of this index.
+    /// UDP socket of this index.
     Udp(usize),
-    /// Someone called [`Waker::wake`].
+    /// [`Waker::wake`].
     Wake,
-    /// The [`Ticker`] of [`Poller::tick`].
+    /// [`Ticker`] of [`Poller::tick`].
     Tick,
 }
 
@@ -51,54 +51,54 @@ impl Token {
     }
 }
 
-/// What has become of a socket.
+/// Readiness of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Readiness(EventFlags);
 
 impl Readiness {
-    /// Bytes, the end of the stream, or an error can be read.
+    /// Returns whether data, the end of the stream or an error can be read.
     pub(crate) fn readable(self) -> bool {
         self.0.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// There is room, or an error that a write would find.
+    /// Returns whether there is send space, or an error that a write would report.
     pub(crate) fn writable(self) -> bool {
         self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// Something lies behind the bytes (the end, an error, a mark of urgency), so that a short read does not mean
-    /// that nothing is left to read.
+    /// Returns whether an end, an error or urgent data follows the bytes, so that a short read does not imply a drained
+    /// socket.
     pub(crate) fn more_than_bytes(self) -> bool {
         self.0.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI)
     }
 
-    /// The socket has an error.
+    /// Returns whether the socket has an error.
     pub(crate) fn error(self) -> bool {
         self.0.contains(EventFlags::ERR)
     }
 }
 
-/// Wakes a [`Poller`] out of its wait, from any thread.
+/// Wakes a [`Poller`] from any thread.
 pub(crate) struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        // Each write is an edge, so the counter is never read. It overflows after 2^64 wakes: not in our time.
+        // Each write is an edge, so the counter is never read. It overflows after 2^64 wakes.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
 
-/// Ends waits at regular times, for as long as it exists.
+/// Timer that ends waits at regular intervals while it exists.
 pub(crate) struct Ticker(OwnedFd);
 
 impl Ticker {
-    /// Takes note of a [`Token::Tick`]; without that there is no other.
+    /// Acknowledges a [`Token::Tick`], which rearms the edge.
     pub(crate) fn ticked(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
-/// What a wait brought; the default has no room for anything.
+/// Events of a wait. The default has no capacity.
 #[derive(Default)]
 pub(crate) struct Events(Vec<Event>);
 
@@ -130,12 +130,12 @@ impl Poller {
         Waker(self.wake.clone())
     }
 
-    /// Reports `stream` until it is closed: once for all, there is no later change.
+    /// Registers `stream` for edge-triggered events until it is closed.
     pub(crate) fn add_stream(&self, stream: impl AsFd, token: Token) -> io::Result<()> {
         self.register(stream, token, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI)
     }
 
-    /// Reports a listening or UDP socket that has something to read, until it is closed.
+    /// Registers a listening or UDP socket for read events until it is closed.
     pub(crate) fn add_source(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
         self.register(socket, token, EventFlags::IN)
     }
@@ -144,8 +144,8 @@ impl Poller {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), interest | EventFlags::ET)?)
     }
 
-    /// Ends a wait each `interval`. This costs nothing at each wait; a time-out costs the kernel a timer, which a
-    /// round trip of a few microseconds feels.
+    /// Creates a timer that ends a wait each `interval`. It costs nothing per wait, whereas a timeout costs the kernel
+    /// a timer, which is noticeable in a round trip of a few microseconds.
     pub(crate) fn tick(&self, interval: Duration) -> io::Result<Ticker> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let interval = timespec(interval);
@@ -155,7 +155,7 @@ impl Poller {
         Ok(Ticker(timer))
     }
 
-    /// Waits for events, at most `timeout`; with `None`, until there are some.
+    /// Waits for events, at most `timeout`, or indefinitely with `None`.
     pub(crate) fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         events.0.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut events.0), timeout.map(timespec).as_ref()) {
@@ -175,7 +175,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn every_wake_ends_a_wait() {
+    fn each_wake_ends_a_wait() {
         let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
         let waker = poller.waker();
         for _ in 0..3 {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_may_be_shorter_than_a_millisecond() {
+    fn wait_can_be_shorter_than_a_millisecond() {
         let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
         let start = Instant::now();
         let shortest = (0..20)
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tick_ends_a_wait_until_there_is_no_ticker() {
+    fn each_tick_ends_a_wait_until_the_ticker_is_dropped() {
         let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
         let ticker = poller.tick(Duration::from_millis(1)).unwrap();
         for _ in 0..3 {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_survive_the_kernel() {
+    fn tokens_round_trip_through_epoll_data() {
         for token in [
             Token::Connection(0),
             Token::Connection((1 << 24) - 1),

@@ -1,4 +1,4 @@
-//! What a service can do with kernel sockets.
+//! [`Transport`] over kernel sockets.
 
 use crate::connection::{Connection, Stage};
 use crate::net::Net;

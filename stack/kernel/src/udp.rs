@@ -1,19 +1,19 @@
-//! The UDP sockets of one worker.
+//! UDP sockets of a worker.
 
 use linerate_bypass::{Buffer, BufferPool, Bytes, Datagram};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-/// More than any datagram carries, so that none is cut short.
+/// Larger than any datagram, so that none is truncated.
 const LARGEST: usize = 1 << 16;
 
-/// Blocks into which several of the largest fit.
+/// Block size: several of the largest datagrams fit.
 const BLOCK: usize = 4 * LARGEST;
 
 struct Socket {
     socket: UdpSocket,
     local: SocketAddr,
-    /// There may be more to receive.
+    /// Whether more datagrams may wait.
     ready: bool,
 }
 
@@ -21,12 +21,12 @@ pub(crate) struct Udp {
     sockets: Vec<Socket>,
     pool: BufferPool,
     block: Option<Buffer>,
-    /// Datagrams that arrived when there was no memory for them.
+    /// Received datagrams dropped for lack of memory.
     pub dropped: u64,
 }
 
 impl Udp {
-    /// The sockets, with up to `memory` bytes for what they receive.
+    /// Creates the sockets, with up to `memory` bytes for received datagrams.
     pub(crate) fn new(sockets: Vec<(UdpSocket, SocketAddr)>, memory: usize) -> Self {
         let sockets = sockets.into_iter().map(|(socket, local)| Socket { socket, local, ready: true }).collect();
         Udp { sockets, pool: BufferPool::new(BLOCK, 4, (memory / BLOCK).max(1)), block: None, dropped: 0 }
@@ -36,7 +36,7 @@ impl Udp {
         self.sockets.iter().map(|socket| socket.local).collect()
     }
 
-    /// Something has come for the socket of this index.
+    /// Marks the socket of this index as readable.
     pub(crate) fn set_ready(&mut self, index: usize) {
         if let Some(socket) = self.sockets.get_mut(index) {
             socket.ready = true;
@@ -47,14 +47,14 @@ impl Udp {
         self.sockets.iter().any(|socket| socket.ready)
     }
 
-    /// Makes the whole of the current block usable if nobody has a part of it any more.
+    /// Reuses the current block from its start if it has no users.
     pub(crate) fn reset(&mut self) {
         if let Some(block) = &mut self.block {
             block.reset();
         }
     }
 
-    /// The next datagram that has come.
+    /// Returns the next received datagram.
     pub(crate) fn receive(&mut self) -> Option<Datagram> {
         for Socket { socket, local, ready } in self.sockets.iter_mut().filter(|socket| socket.ready) {
             if self.block.as_ref().is_none_or(|block| block.len() < LARGEST) {
@@ -71,15 +71,15 @@ impl Udp {
                 Ok((n, remote)) => {
                     return Some(Datagram { local: *local, remote, payload: block.split_to(n) });
                 }
-                // Whatever else is wrong is wrong with an earlier datagram; the next attempt gets past it.
+                // Other errors concern an earlier datagram; the next attempt continues after it.
                 Err(error) => *ready = error.kind() != ErrorKind::WouldBlock,
             }
         }
         None
     }
 
-    /// Sends from the socket that is bound to the datagram's local address; with an unspecified one and port 0,
-    /// from the first of its family.
+    /// Sends from the socket bound to the datagram's local address; for an unspecified one with port 0, from the first
+    /// socket of its family.
     pub(crate) fn send(&self, datagram: &Datagram) -> bool {
         let Datagram { local, remote, payload } = datagram;
         let any = local.ip().is_unspecified() && local.port() == 0;

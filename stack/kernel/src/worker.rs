@@ -1,4 +1,4 @@
-//! One thread's loop: wait, take in what has happened, tell the service, write what it has to say.
+//! Worker loop: wait, gather events, call the service, write.
 
 use crate::bind::Sockets;
 use crate::connection::{Receiving, Sending, Stage};
@@ -11,26 +11,26 @@ use linerate_bypass::{AppMsg, CloseReason, ConnId, Drain, Service, Stop, Summary
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
-/// How soon a sleeping worker sees that it is to stop.
+/// Interval at which a sleeping worker checks for a stop.
 const STOP_CHECK: Duration = Duration::from_millis(20);
-/// Datagrams and messages that are delivered in one turn at most.
+/// Maximum datagrams and messages delivered in one turn.
 const BUDGET: usize = 256;
 
-/// A service running over kernel sockets, on the thread that made it.
+/// Worker that runs a service over kernel sockets on the current thread.
 pub struct Worker<S: Service> {
     net: Net,
     service: S,
-    /// By slot.
+    /// State of each connection, by slot.
     states: Vec<Option<S::Conn>>,
     mailbox: Receiver<AppMsg<S::Message>>,
     spin: bool,
     started: bool,
-    /// Kept for its memory.
+    /// Reused buffer.
     burst: Vec<ConnId>,
 }
 
 impl<S: Service> Worker<S> {
-    /// A worker with these sockets and this service, which is started in the first turn.
+    /// Creates a worker. The service starts in the first turn.
     pub fn new(sockets: Sockets<S::Message>, service: S) -> Self {
         let Sockets { worker, config, poller, mailbox, listeners, udp } = sockets;
         let spin = config.spin;
@@ -39,38 +39,38 @@ impl<S: Service> Worker<S> {
         Worker { net, service, states: Vec::new(), mailbox, spin, started: false, burst: Vec::new() }
     }
 
-    /// The TCP addresses that are listened on, in the order of the config, with the ports found for 0.
+    /// Returns the TCP addresses in the order of the configuration, with the actual ports.
     pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
         self.net.listen_addrs()
     }
 
-    /// The UDP addresses, in the order of the config, with the ports found for 0.
+    /// Returns the UDP addresses in the order of the configuration, with the actual ports.
     pub fn udp_addrs(&self) -> Vec<SocketAddr> {
         self.net.udp.local_addrs()
     }
 
-    /// What has happened so far.
+    /// Returns the counters so far.
     pub fn summary(&self) -> &Summary {
         &self.net.summary
     }
 
-    /// The service.
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.service
     }
 
-    /// Runs until `stop` is set, then resets all connections, and returns the service and what happened. A
-    /// sleeping worker sees `stop` within 20 ms. While it is to drain, it tells how many connections it has left.
+    /// Runs until `stop`, then resets all connections and returns the service and the counters. A sleeping worker
+    /// notices `stop` within 20 ms. While draining, it reports the number of remaining connections.
     pub fn run(mut self, stop: &Stop) -> (S, Summary) {
-        // The kernel may let a sleep last this much longer than asked for; by default 50 µs.
+        // Sleeps may last this much longer than requested; the default is 50 µs.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-            tracing::debug!("timers may come 50 µs late: {error}");
+            tracing::debug!("timers may expire 50 µs late: {error}");
         }
         let mut longest = None;
         if !self.spin
             && let Err(error) = self.net.tick(STOP_CHECK)
         {
-            tracing::warn!("every sleep costs a timer, for want of one for all: {error}");
+            tracing::warn!("timerfd unavailable; using one timeout per wait: {error}");
             longest = Some(STOP_CHECK);
         }
         let mut drain = Drain::default();
@@ -86,14 +86,14 @@ impl<S: Service> Worker<S> {
         self.finish()
     }
 
-    /// Accepts the connections that the kernel has made, and then no more: listening sockets are closed, and who connects is
-    /// refused. Datagrams are answered as before.
+    /// Accepts the waiting connections, then closes the listening sockets, so that new connections are refused.
+    /// Datagrams are not affected.
     pub fn stop_listening(&mut self) {
         self.net.stop_listening();
     }
 
-    /// One turn of the loop: waits until something happens, but no longer than `timeout` and, when spinning, not
-    /// at all; delivers the events; writes what is to be sent.
+    /// Runs one turn: waits for events, at most `timeout` and not at all when spinning, delivers them, and writes
+    /// pending data.
     pub fn turn(&mut self, timeout: Duration) {
         self.turn_within(Some(timeout));
     }
@@ -133,7 +133,7 @@ impl<S: Service> Worker<S> {
         summary.bursts += u64::from(has_read);
     }
 
-    /// Connections made and not made.
+    /// Delivers `opened` and `failed`.
     fn deliver_outcomes(&mut self) {
         while let Some((id, origin)) = self.net.opened.pop_front() {
             let state = self.service.opened(&mut self.net, id, origin);
@@ -143,7 +143,7 @@ impl<S: Service> Worker<S> {
             self.states[id.slot()] = Some(state);
             self.net.flush_all();
         }
-        // Only those there are now: the service may at once try again, and again in vain.
+        // Only the present ones: the service may retry at once and fail again.
         for _ in 0..self.net.failed.len() {
             let Some((token, error)) = self.net.failed.pop_front() else { break };
             self.net.summary.failed += 1;
@@ -152,8 +152,8 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Everything that happened to connections. What happens to them meanwhile is for the next turn, so that
-    /// sockets and timers have theirs.
+    /// Delivers the events of connections. Events that occur meanwhile wait for the next turn, so that sockets and
+    /// timers get their share.
     fn deliver_ready(&mut self) {
         let count = self.net.ready.len();
         self.burst.clear();
@@ -180,8 +180,7 @@ impl<S: Service> Worker<S> {
         let Some(state) = states.get_mut(id.slot()) else { return };
         conn.listed = false;
         if let Some(state) = state {
-            // Each step asks anew: the service may have ended the connection, or told it something else, in the
-            // one before.
+            // Each step checks again: the service may have ended or changed the connection in the previous one.
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
                 service.readable(net, id, state);
             }
@@ -191,7 +190,7 @@ impl<S: Service> Worker<S> {
             if let Some(conn) = net.slots.get_mut(id)
                 && conn.peer_closed_is_due()
             {
-                conn.receiving = Receiving::Told;
+                conn.receiving = Receiving::Reported;
                 service.peer_closed(net, id, state);
                 if net.slots.get(id).is_some_and(|conn| conn.is_finished()) {
                     net.end(id, CloseReason::Finished);
@@ -222,8 +221,8 @@ impl<S: Service> Worker<S> {
     fn deliver_datagrams(&mut self) {
         for _ in 0..BUDGET {
             let Some(datagram) = self.net.udp.receive() else { break };
-            // It may answer what was sent in an event of this turn.
-            self.net.look_at_the_clock();
+            // The timer may reply to data sent in an event of this turn.
+            self.net.update_time();
             self.net.summary.rx_frames += 1;
             self.net.summary.rx_bytes += datagram.payload.len() as u64;
             self.service.datagram(&mut self.net, datagram);
@@ -277,7 +276,7 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Inspect for Worker<S> {
-    /// What the kernel knows of a connection is a system call.
+    /// Slots per query, each of which takes a system call.
     const SLOTS_PER_QUERY: usize = 64;
 
     fn snapshot(&mut self) -> Snapshot {
@@ -302,7 +301,7 @@ impl<S: Service> Inspect for Worker<S> {
         let state = match connection.stage {
             Stage::Connecting(_) => ConnState::SynSent,
             Stage::Open => {
-                let peer_finished = matches!(connection.receiving, Receiving::Ended | Receiving::Told);
+                let peer_finished = matches!(connection.receiving, Receiving::Ended | Receiving::Reported);
                 ConnState::of_ends(peer_finished, connection.sending == Sending::Finished)
             }
             Stage::Ended(_) => ConnState::Closed,
@@ -314,7 +313,7 @@ impl<S: Service> Inspect for Worker<S> {
             state,
             unread: connection.rx.len() as u64,
             unsent: connection.tx.len() as u64,
-            // One that has just been closed is none of the kernel's any more.
+            // A socket just closed has no kernel state.
             tcp: connection.stream.as_ref().and_then(|stream| tcp_info(stream).ok()).unwrap_or_default(),
         })
     }

@@ -1,16 +1,17 @@
-//! A connection at the worker.
+//! Connection state at the worker.
 
 use linerate_bypass::{Bytes, ConnId, Transport};
 use std::collections::VecDeque;
 
-/// Slices of one connection that the service has not consumed, at most: each may keep a packet of the port, however short it is. More
+/// Maximum slices of one connection that the service has not consumed, since each may hold a packet of the port. It
+/// exceeds the number that the service's thread keeps before it copies them.
 /// than are left lying at the service's thread before they are copied.
 const SLICES: usize = 256;
 
-/// How a service closes a connection.
+/// Kind of close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// Input is delivered as before.
+    /// Input is still delivered.
     Half,
     /// Input is discarded.
     Lingering,
@@ -25,45 +26,45 @@ impl Close {
     }
 }
 
-/// What the relay keeps for a connection.
+/// Relay's state of a connection.
 #[derive(Default)]
 pub(crate) struct Flow {
-    /// Bytes and slices passed on that the service has not consumed, as far as it has said.
+    /// Bytes and slices passed on and not reported as consumed.
     held: usize,
     held_slices: usize,
-    /// What the transport had no room for.
+    /// Data that the transport had no room for.
     unsent: VecDeque<Bytes>,
-    /// Bytes that the transport took, of which the service has not been told.
+    /// Bytes that the transport took and that are not reported to the service.
     taken: usize,
-    /// The service waits for room.
-    starved: bool,
-    /// The close that is to follow when everything is sent.
+    /// Whether the service waits for room.
+    waits_for_room: bool,
+    /// Close that follows when all data are sent.
     closing: Option<Close>,
-    /// In the relay's list of those that wait to pass something on.
+    /// Whether it is in the relay's list of connections with data to pass on.
     pub waits: bool,
-    /// There may be more to take when the service has consumed something.
+    /// Whether more data may follow when the service has consumed some.
     pub blocked: bool,
 }
 
 impl Flow {
-    /// Bytes that may be passed on now.
+    /// Returns the bytes that may be passed on now.
     pub fn allowance(&self, window: usize) -> usize {
         if self.held_slices < SLICES { window.saturating_sub(self.held) } else { 0 }
     }
 
-    /// A slice of so many bytes was passed on.
+    /// Records that a slice of `bytes` bytes was passed on.
     pub fn passed(&mut self, bytes: usize) {
         self.held += bytes;
         self.held_slices += 1;
     }
 
-    /// The service has consumed so much.
+    /// Records consumption by the service.
     pub fn consumed(&mut self, bytes: usize, slices: usize) {
         self.held = self.held.saturating_sub(bytes);
         self.held_slices = self.held_slices.saturating_sub(slices);
     }
 
-    /// Sends `bytes` after everything before.
+    /// Sends `bytes` after all earlier data.
     pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, bytes: Bytes) {
         let len = bytes.len();
         if !self.unsent.is_empty() {
@@ -79,7 +80,7 @@ impl Flow {
         }
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends queued data as far as there is room.
     pub fn send_more(&mut self, net: &mut impl Transport, conn: ConnId) {
         while let Some(first) = self.unsent.front_mut() {
             let room = net.send_space(conn);
@@ -92,7 +93,7 @@ impl Flow {
             match net.send(conn, piece) {
                 Ok(()) => self.taken += len,
                 Err(piece) => {
-                    // No memory, or a connection that cannot send any more. The end of that will be told.
+                    // No memory, or a connection that cannot send. In the second case `closed` follows.
                     self.unsent.push_front(piece);
                     return;
                 }
@@ -103,7 +104,7 @@ impl Flow {
         }
     }
 
-    /// Closes it after everything before.
+    /// Closes the connection after all earlier data.
     pub fn close(&mut self, net: &mut impl Transport, conn: ConnId, close: Close) {
         if self.unsent.is_empty() {
             close.run(net, conn);
@@ -112,17 +113,17 @@ impl Flow {
         }
     }
 
-    /// The service waits for room.
-    pub fn starve(&mut self) {
-        self.starved = true;
+    /// Records that the service waits for room.
+    pub fn wait_for_room(&mut self) {
+        self.waits_for_room = true;
     }
 
-    /// How much room the service is to be told of now, if it is enough to tell.
+    /// Returns the room to report to the service, if it is enough.
     pub fn room(&mut self, window: usize) -> Option<usize> {
-        if self.taken == 0 || !(self.starved || self.taken >= window / 4) {
+        if self.taken == 0 || !(self.waits_for_room || self.taken >= window / 4) {
             return None;
         }
-        self.starved = false;
+        self.waits_for_room = false;
         Some(std::mem::take(&mut self.taken))
     }
 }

@@ -1,5 +1,6 @@
-//! A service on a thread of its own, beside the worker that carries its bytes: the arrangement of mTCP (Jeong et al.,
-//! NSDI 2014, <https://www.usenix.org/node/179774>), where a service that computes for long does not hold its connections up.
+//! Service on a thread of its own, beside the worker that carries its data: the arrangement of mTCP (Jeong et al., NSDI
+//! 2014, <https://www.usenix.org/node/179774>). A service that computes for long does not delay its connections'
+//! segments.
 //!
 //! ```text
 //!  worker's thread                                           service's thread
@@ -8,52 +9,52 @@
 //!                       ╚══════════ batches of commands ══════╝
 //! ```
 //!
-//! The [`Relay`] is what the worker runs, whatever it is a worker of: it takes received slices as they lie and passes them on,
-//! and sends what the service's thread has for it. The [`Runner`] runs the service, which sees a
-//! [`Transport`](linerate_bypass::Transport) like any other. Batches of both go through mailboxes; their memory goes round, so that
-//! nothing is allocated for them. Received slices and sent ones pass through as they are; what a service writes by
-//! [`reserve`](linerate_bypass::Transport::reserve) is written into memory that the port reaches, and sent from there.
+//! The [`Relay`] is the service of the worker, on any transport: it passes received slices on unchanged, and sends the
+//! data of the service's thread. The [`Runner`] runs the service, which sees an ordinary
+//! [`Transport`](linerate_bypass::Transport). Batches travel through mailboxes and are recycled, so that nothing is
+//! allocated for them. Received and sent slices pass through uncopied; data written by
+//! [`reserve`](linerate_bypass::Transport::reserve) are in memory that the port can access, and are sent from there.
 //!
-//! Both ways are bounded, for each connection: the relay takes no more from a connection than [`Config::window`] bytes and
-//! some slices that the service has not consumed, beyond which the peer's window closes; and a service can send no more than
-//! `window` bytes that the worker has not taken, beyond which it finds no room.
+//! Both directions are bounded for each connection. The relay takes at most [`Config::window`] bytes and some slices
+//! that the service has not consumed; beyond that the peer's window closes. A service can send at most `window` bytes
+//! that the worker has not taken; beyond that it has no send space.
 #![forbid(unsafe_code)]
 
-mod crossing;
 mod flow;
 mod net;
+mod queues;
 mod relay;
 mod runner;
 mod stream;
 mod table;
 
-pub use crossing::Commands;
+pub use queues::Commands;
 pub use relay::Relay;
-pub use runner::{Runner, Station};
+pub use runner::{Runner, RunnerSetup};
 
-use crossing::{BATCHES, Shared};
 use linerate_bypass::mailbox::{mailbox, waking_mailbox};
 use linerate_bypass::{AppSender, Arena};
+use queues::{BATCHES, Shared};
 use std::sync::Arc;
 
-/// Messages to one service from other threads that it has not read.
+/// Capacity of a service's mailbox for messages from other threads.
 const MESSAGES: usize = 4096;
 
-/// What both threads are told.
+/// Configuration of both threads.
 #[derive(Clone)]
 pub struct Config {
-    /// Bytes each way of one connection that one thread has passed to the other and that are not done with there.
+    /// Bytes in each direction of a connection that one thread has passed to the other and that are outstanding there.
     pub window: usize,
-    /// Memory that the port reaches, where services write what they send.
+    /// Memory that the port can access, for data that services write.
     pub arena: Arena,
-    /// The two threads share a core: each leaves it to the other when it has nothing to do.
+    /// Whether the two threads share a core: each yields it when it has no work.
     pub co_scheduled: bool,
-    /// The service's thread may sleep while there is nothing to do. Else it polls.
+    /// Whether the service's thread may sleep without work. Otherwise it polls.
     pub sleeps: bool,
 }
 
-/// The two ends for each of `workers` workers, in the order of their numbers. `M` is the message of the service.
-pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, Station<M>)> {
+/// Creates the two ends for each of `workers` workers, in order of worker number. `M` is the service's message.
+pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, RunnerSetup<M>)> {
     let shared: Vec<Arc<Shared>> = (0..workers).map(|_| Arc::default()).collect();
     let wake = |shared: &Arc<Shared>| {
         let shared = shared.clone();
@@ -70,7 +71,7 @@ pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, 
             let _ = (events_back.send(Default::default()), commands_back.send(Default::default()));
         }
         let relay = Relay::new(config, shared.clone(), events, events_empty, commands_back);
-        let station = Station {
+        let setup = RunnerSetup {
             worker,
             workers,
             config: config.clone(),
@@ -81,7 +82,7 @@ pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, 
             events_back,
             commands_empty,
         };
-        (relay, station)
+        (relay, setup)
     });
     ends.collect()
 }

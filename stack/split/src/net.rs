@@ -1,7 +1,7 @@
-//! What a service on a thread of its own acts on.
+//! [`Transport`](linerate_bypass::Transport) of a service on its own thread.
 
 use crate::Config;
-use crate::crossing::{BATCH, Command, Commands, DATAGRAMS, Shared};
+use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Shared};
 use crate::stream::Stream;
 use crate::table::Table;
 use linerate_bypass::mailbox::Receiver;
@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Places that services write in are of the first size at least, and of the second at most.
+/// Minimum and maximum size of buffers that services write to.
 const PLACE: std::ops::RangeInclusive<usize> = 496..=16 << 10;
 
-/// The connections of one service, and what it asks its worker for.
+/// Connections of one service, and its commands to the worker.
 pub(crate) struct Net {
     pub worker: usize,
     pub now: Instant,
@@ -22,22 +22,22 @@ pub(crate) struct Net {
     shared: Arc<Shared>,
     pub streams: Table<Stream>,
     pub timers: Timers,
-    /// The batch that is being filled, and those that are empty.
+    /// Batch being filled, and empty batches.
     commands: Commands,
     empty: Receiver<Commands>,
-    /// One that is empty and was not needed in the end.
+    /// Empty batch that was taken but not needed.
     spare: Option<Commands>,
-    /// Connections whose peer has finished and whose last bytes have just been consumed.
+    /// Connections whose peer has closed and whose last bytes have just been consumed.
     pub ended: Vec<ConnId>,
-    /// Those with a place that is being written.
+    /// Connections with a buffer being written.
     placed: Vec<ConnId>,
-    /// Those that found no memory to write in.
+    /// Connections that found no memory for a buffer.
     pub out_of_memory: Vec<ConnId>,
-    /// The service has aborted or closed a connection with a lingering close since it was last told of a burst.
+    /// Whether the service has aborted a connection, or closed one with a lingering close, since its last burst.
     pub has_silenced: bool,
-    /// How long the place is that was given last.
+    /// Length of the last reserved buffer.
     reserved: usize,
-    /// Slices consumed, of all connections.
+    /// Slices consumed, over all connections.
     slices_done: u64,
 }
 
@@ -62,7 +62,7 @@ impl Net {
         }
     }
 
-    /// The connection, if it is there and was not reset.
+    /// Returns the connection, if it exists and was not reset.
     fn stream(&self, conn: ConnId) -> Option<&Stream> {
         self.streams.get(conn).filter(|stream| !stream.aborted)
     }
@@ -71,7 +71,7 @@ impl Net {
         self.streams.get_mut(conn).filter(|stream| !stream.aborted)
     }
 
-    /// Takes a connection out, with everything that it has.
+    /// Removes a connection and its data.
     pub fn remove(&mut self, conn: ConnId) {
         if let Some(mut stream) = self.streams.remove(conn) {
             self.slices_done += stream.received.slices() as u64;
@@ -79,7 +79,7 @@ impl Net {
         }
     }
 
-    /// Takes in what was received on `conn`. Returns whether that is to be told, and was not going to be.
+    /// Queues data received on `conn`. Returns whether this requires a new `readable` event.
     pub fn receive(&mut self, conn: ConnId, bytes: Bytes) -> bool {
         let Some(stream) = self.streams.get_mut(conn).filter(|stream| !stream.aborted) else {
             self.slices_done += 1;
@@ -88,7 +88,7 @@ impl Net {
         stream.received.push(bytes);
         let news = !std::mem::replace(&mut stream.listed, true);
         if stream.received.is_scattered() {
-            // What the service leaves lying is worth a copy: its slices may keep packets of the port.
+            // Data that the service leaves unread are copied, since their slices may hold packets of the port.
             let before = (stream.received.len(), stream.received.slices());
             self.shared.copied.fetch_add(stream.received.gather() as u64, Ordering::Relaxed);
             self.has_consumed(conn, before);
@@ -96,7 +96,7 @@ impl Net {
         news
     }
 
-    /// Sends what has been written and asked for.
+    /// Sends written data and commands to the worker.
     pub fn flush(&mut self) {
         while let Some(conn) = self.placed.pop() {
             self.send_place(conn);
@@ -109,18 +109,18 @@ impl Net {
         if self.commands.items.is_empty() && self.commands.datagrams.is_empty() {
             return;
         }
-        let Some(way) = self.shared.way.get() else { return };
+        let Some(way) = self.shared.worker_sender.get() else { return };
         if let Some(empty) = self.spare.take().or_else(|| self.empty.receive()) {
             let commands = std::mem::replace(&mut self.commands, empty);
             if let Err(commands) = way.send_to_worker(self.worker, commands) {
-                // The mailbox is full: another time.
+                // The mailbox is full: retry later.
                 self.spare = Some(std::mem::replace(&mut self.commands, commands));
             }
         }
     }
 
-    /// Whether there is something that has not been asked for yet, for want of room.
-    pub fn is_backed_up(&self) -> bool {
+    /// Returns whether commands wait for room in the mailbox.
+    pub fn has_unsent_commands(&self) -> bool {
         !self.commands.items.is_empty() || !self.commands.datagrams.is_empty()
     }
 
@@ -131,7 +131,7 @@ impl Net {
         }
     }
 
-    /// Something has been consumed of what was received on `conn`, of which there were `before` bytes in so many slices.
+    /// Accounts for consumption on `conn`, which had `before` bytes and slices.
     fn has_consumed(&mut self, conn: ConnId, before: (usize, usize)) {
         let window = self.config.window;
         let Some(stream) = self.streams.get_mut(conn) else { return };
@@ -146,7 +146,7 @@ impl Net {
         }
     }
 
-    /// Sends what has been written into the place of `conn`, if there is one.
+    /// Sends the written buffer of `conn`, if there is one.
     fn send_place(&mut self, conn: ConnId) {
         if let Some((mut place, written)) = self.streams.get_mut(conn).and_then(|stream| stream.place.take())
             && written > 0
@@ -156,7 +156,7 @@ impl Net {
         }
     }
 
-    /// Leaves nothing to happen on `conn` but its end.
+    /// Suppresses all events of `conn` except `closed`.
     fn silence(&mut self, conn: ConnId) {
         let Some(stream) = self.stream_mut(conn) else { return };
         stream.aborted = true;
@@ -164,28 +164,28 @@ impl Net {
         let slices = stream.received.slices() as u64;
         stream.received.clear();
         if stream.finished {
-            // The worker does not know it any more.
+            // The worker has already removed it.
             self.ended.push(conn);
         }
         self.slices_done += slices;
         self.has_silenced = true;
     }
 
-    /// The service has found too little room on `conn`.
-    fn starve(&mut self, conn: ConnId) {
+    /// Records that the service found too little room on `conn`.
+    fn wait_for_room(&mut self, conn: ConnId) {
         let Some(stream) = self.streams.get_mut(conn) else { return };
         stream.wants_room = true;
-        if !std::mem::replace(&mut stream.starved, true) {
+        if !std::mem::replace(&mut stream.waits_for_room, true) {
             self.send_place(conn);
-            self.command(Command::Starved(conn));
+            self.command(Command::WaitsForRoom(conn));
         }
     }
 
-    /// A place to write up to `max` bytes in, behind what has been written before.
+    /// Provides a buffer for up to `max` bytes behind those written before.
     fn place(&mut self, conn: ConnId, max: usize) -> Option<()> {
         let stream = self.streams.get_mut(conn)?;
         if let Some((place, written)) = &stream.place {
-            // What is left is worth it, or is enough.
+            // The rest of the buffer is large enough.
             if place.len() - written >= max.min(*PLACE.start() / 4) {
                 return Some(());
             }
@@ -250,7 +250,7 @@ impl Transport for Net {
             Some(stream) if stream.closed => 0,
             Some(stream) if stream.credit > 0 => stream.credit,
             Some(_) => {
-                self.starve(conn);
+                self.wait_for_room(conn);
                 0
             }
             None => 0,
@@ -260,7 +260,7 @@ impl Transport for Net {
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
         let Some(stream) = self.stream_mut(conn).filter(|stream| !stream.closed) else { return Err(bytes) };
         if bytes.len() > stream.credit {
-            self.starve(conn);
+            self.wait_for_room(conn);
             return Err(bytes);
         }
         if bytes.is_empty() {
@@ -290,7 +290,7 @@ impl Transport for Net {
     fn commit(&mut self, conn: ConnId, n: usize) {
         let reserved = std::mem::take(&mut self.reserved);
         let Some(stream) = self.stream_mut(conn) else { return };
-        assert!(n <= reserved, "{n} bytes of {reserved} that were reserved");
+        assert!(n <= reserved, "{n} bytes committed of {reserved} reserved");
         if let Some((_, written)) = &mut stream.place {
             *written += n;
             stream.credit -= n;
@@ -347,7 +347,7 @@ impl Transport for Net {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crossing::BATCHES;
+    use crate::queues::BATCHES;
     use linerate_bypass::arena::{Arena, ArenaConfig};
     use linerate_bypass::mailbox::mailbox;
     use linerate_bypass::{AppMsg, AppSender};
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_lying_in_many_slices_is_gathered_and_counted() {
+    fn unread_data_in_many_slices_are_copied_together() {
         let (mut net, shared) = net();
         for n in 0..1000_u32 {
             net.receive(CONN(), Bytes::from(vec![n as u8]));
@@ -382,15 +382,15 @@ mod tests {
             read.extend_from_slice(&bytes);
         }
         assert!(read.iter().copied().eq((0..1000_u32).map(|n| n as u8)));
-        // Each slice that came has been told, or is to be, as consumed.
+        // Every received slice is reported as consumed, now or later.
         assert_eq!(net.slices_done, 1000);
     }
 
     #[test]
-    fn a_mailbox_that_is_full_loses_nothing_and_no_batch() {
+    fn full_mailbox_loses_no_command_and_no_batch() {
         let (mut net, shared) = net();
         let (way, mut worker) = mailbox(1);
-        shared.way.set(AppSender::new(vec![way])).ok().unwrap();
+        shared.worker_sender.set(AppSender::new(vec![way])).ok().unwrap();
         net.connect("127.0.0.1:1".parse().unwrap(), 0);
         net.flush();
         for token in 1..1000 {
@@ -402,7 +402,7 @@ mod tests {
             let AppMsg::Message { message, .. } = letter else { panic!("nobody looked") };
             let asked = message.items.into_iter().map(|command| match command {
                 Command::Connect(_, token) => token,
-                _ => panic!("nothing else was asked for"),
+                _ => panic!("unexpected command"),
             });
             tokens.extend(asked);
             net.flush();

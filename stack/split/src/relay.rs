@@ -1,8 +1,8 @@
-//! The worker's end: a service that passes everything on.
+//! Relay: the worker's end, a service that passes everything on.
 
 use crate::Config;
-use crate::crossing::{BATCH, Command, Commands, DATAGRAMS, Event, Events, Shared};
 use crate::flow::{Close, Flow};
+use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Event, Events, Shared};
 use crate::table::Table;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::Duration;
@@ -12,34 +12,34 @@ use linerate_bypass::{
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Slices of all connections together that the service has not consumed and that may keep packets of the port. Further ones are
-/// copied: connections whose services wait for the rest of something must not hold the others up.
+/// Maximum slices of all connections that the service has not consumed and that may hold packets of the port. Further
+/// ones are copied: connections whose services wait for more data must not stall others.
 const SLICES: u64 = 4096;
-/// Events that may wait when no batch is empty, before peers' connections are refused: there is no bound on how many connections
-/// come and go while a service stands still.
+/// Maximum events that wait without an empty batch before connections from peers are refused. Otherwise their number is
+/// unbounded while the service is blocked.
 const BACKLOG: usize = 1 << 16;
-/// How soon a worker that sleeps looks again whether something that waits can be passed on.
+/// Retry interval of a sleeping worker with data that wait to be passed on.
 const MOMENT: Duration = Duration::from_micros(50);
 
-/// Runs on a worker in the stead of a service, and passes on to its thread what happens, and to the worker what it asks for.
+/// Service on a worker that forwards events to the actual service's thread, and its commands to the worker.
 pub struct Relay {
     window: usize,
     yields: bool,
     shared: Arc<Shared>,
     events: Sender<Events>,
     empty: Receiver<Events>,
-    /// The batch that is being filled.
+    /// Batch being filled.
     batch: Events,
     commands_back: Sender<Commands>,
     flows: Table<Flow>,
-    /// Connections with something to pass on, when there is room for it.
+    /// Connections with data to pass on when there is room.
     waiting: Vec<ConnId>,
-    /// Kept for its memory.
+    /// Reused buffer.
     spare: Vec<ConnId>,
-    /// Slices passed on, of all connections, and how many of them were known to be consumed when that was last looked up.
+    /// Slices passed on, over all connections, and how many of them were consumed at the last check.
     slices: u64,
     slices_done: u64,
-    /// Datagrams that had no room, and connections that were refused because the service stood still.
+    /// Datagrams dropped for lack of room, and connections refused because the service was blocked.
     dropped: u64,
     refused: u64,
 }
@@ -70,14 +70,14 @@ impl Relay {
         }
     }
 
-    /// The relay on the worker of `ctx`: the service's thread learns the way to it.
-    pub fn seated(self, ctx: WorkerCtx<Commands>) -> Self {
-        let _ = self.shared.way.set(ctx.app_sender);
+    /// Starts the relay on the worker of `ctx`, which the service's thread can reach from now on.
+    pub fn attach(self, ctx: WorkerCtx<Commands>) -> Self {
+        let _ = self.shared.worker_sender.set(ctx.app_sender);
         self
     }
 
-    /// Tells the service's thread that the worker has ended, after everything else. Adds what was copied and dropped on the way to
-    /// what the worker has counted.
+    /// Reports the end of the worker to the service's thread. Adds copied bytes and drops to the counters of the
+    /// worker.
     pub fn end(self, summary: &mut Summary) {
         summary.copied_bytes += self.shared.copied.load(Ordering::Relaxed);
         summary.drop_for("no room between worker and service: datagram", self.dropped);
@@ -91,7 +91,7 @@ impl Relay {
         }
     }
 
-    /// Whether nothing more is to be passed on for now but what must be.
+    /// Returns whether only mandatory events may be passed on for now.
     fn is_full(&self) -> bool {
         self.batch.items.len() >= BATCH
     }
@@ -102,7 +102,7 @@ impl Relay {
         }
         if let Some(empty) = self.empty.receive() {
             let batch = std::mem::replace(&mut self.batch, empty);
-            // There is room for all batches that there are.
+            // The mailbox has room for all existing batches.
             let _ = self.events.send(batch);
         }
     }
@@ -114,7 +114,7 @@ impl Relay {
         self.slices - self.slices_done < SLICES
     }
 
-    /// Passes on what has been received on `conn`, as far as the service is to have it now.
+    /// Passes on data received on `conn`, within the window of the service.
     fn pass(&mut self, net: &mut impl Transport, conn: ConnId) {
         loop {
             let (full, keeps) = (self.is_full(), self.has_slices());
@@ -134,7 +134,7 @@ impl Relay {
                     }
                     self.push(Event::Data(conn, bytes));
                 }
-                // For want of room here, or of memory there.
+                // No room here, or no memory in the transport.
                 None if net.received(conn) > 0 => {
                     if !flow.waits {
                         flow.waits = true;
@@ -176,9 +176,9 @@ impl Relay {
                     }
                 }
             }
-            Command::Starved(conn) => {
+            Command::WaitsForRoom(conn) => {
                 if let Some(flow) = self.flows.get_mut(conn) {
-                    flow.starve();
+                    flow.wait_for_room();
                     self.tell_room(conn);
                 }
             }
@@ -190,11 +190,11 @@ impl Relay {
     }
 }
 
-/// However the worker ends, the service's thread does after it.
+/// Ends the service's thread when the worker ends in any way.
 impl Drop for Relay {
     fn drop(&mut self) {
         self.batch.items.push(Event::End);
-        // There is room for all batches that there are.
+        // The mailbox has room for all existing batches.
         let _ = self.events.send(std::mem::take(&mut self.batch));
     }
 }
@@ -212,7 +212,7 @@ impl Service for Relay {
         match addresses {
             Some((local, peer)) if self.batch.items.len() < BACKLOG || origin != Origin::Accepted => {
                 self.flows.insert(conn, Flow::default());
-                // The first batch that the event is in is the one that these are in.
+                // The addresses belong to the batch that the event is in.
                 self.batch.addresses.push([local, peer]);
                 self.push(Event::Opened(conn, origin));
             }
@@ -249,7 +249,7 @@ impl Service for Relay {
             self.obey(net, command);
         }
         for datagram in commands.datagrams.drain(..) {
-            // No room is loss, as anywhere in UDP.
+            // Lack of room is loss, as elsewhere in UDP.
             self.dropped += u64::from(net.send_datagram(datagram).is_err());
         }
         let _ = self.commands_back.send(commands);

@@ -1,8 +1,8 @@
-//! The service's end: takes in what the worker tells, and lets the service act.
+//! Runner: the service's end, which receives events and calls the service.
 
 use crate::Config;
-use crate::crossing::{Commands, Event, Events, Shared};
 use crate::net::Net;
+use crate::queues::{Commands, Event, Events, Shared};
 use crate::stream::{End, Stream};
 use crate::table::Table;
 use linerate_bypass::mailbox::{Receiver, Sender};
@@ -10,16 +10,16 @@ use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{AppMsg, AppSender, CloseReason, ConnId, Service, WorkerCtx};
 use std::sync::Arc;
 
-/// Batches and messages that are taken in in one turn.
+/// Batches and messages processed in one turn.
 const BATCHES_PER_TURN: usize = 4;
 const MESSAGES_PER_TURN: usize = 256;
 /// Turns without work before a thread that may sleep does.
 const IDLE_TURNS: u32 = 1000;
-/// How long it sleeps at most while something waits that nobody wakes it for.
+/// Maximum sleep while something waits that does not wake the thread.
 const MOMENT: Duration = Duration::from_micros(50);
 
-/// A service's thread that has no service yet.
-pub struct Station<M> {
+/// Service's thread without its service.
+pub struct RunnerSetup<M> {
     pub(crate) worker: usize,
     pub(crate) workers: usize,
     pub(crate) config: Config,
@@ -31,7 +31,7 @@ pub struct Station<M> {
     pub(crate) commands_empty: Receiver<Commands>,
 }
 
-/// A service on its thread.
+/// Service on its thread.
 pub struct Runner<S: Service> {
     net: Net,
     service: S,
@@ -40,30 +40,29 @@ pub struct Runner<S: Service> {
     events: Receiver<Events>,
     events_back: Sender<Events>,
     started: bool,
-    /// The worker has ended.
+    /// Whether the worker has ended.
     over: bool,
     poll_at: Option<Instant>,
-    /// What is to be delivered of a batch: connections with something to read, those with room again, and then what else happened,
-    /// in its order.
+    /// Undelivered events of a batch: connections with data, connections with room, and all other events in order.
     readable: Vec<ConnId>,
     writable: Vec<ConnId>,
     others: Vec<Other>,
-    /// Connections whose timers have come.
+    /// Connections whose timers have expired.
     due: Vec<ConnId>,
-    /// Kept for its memory.
+    /// Reused buffer.
     spare: Vec<ConnId>,
 }
 
-/// Event of a connection other than bytes and room.
+/// Event of a connection other than data and room.
 enum Other {
     PeerClosed(ConnId),
     Closed(ConnId, CloseReason),
 }
 
-impl<M: Send + 'static> Station<M> {
-    /// The service that `make` makes, on this thread.
-    pub fn manned<S: Service<Message = M>>(self, make: impl FnOnce(WorkerCtx<M>) -> S) -> Runner<S> {
-        let Station { worker, workers, config, app_sender, letters, shared, events, events_back, commands_empty } =
+impl<M: Send + 'static> RunnerSetup<M> {
+    /// Creates the service with `make`, on this thread.
+    pub fn with_service<S: Service<Message = M>>(self, make: impl FnOnce(WorkerCtx<M>) -> S) -> Runner<S> {
+        let RunnerSetup { worker, workers, config, app_sender, letters, shared, events, events_back, commands_empty } =
             self;
         let _ = shared.thread.set(std::thread::current());
         let service = make(WorkerCtx { worker, workers, app_sender });
@@ -107,18 +106,18 @@ impl<S: Service> Runner<S> {
         self.service
     }
 
-    /// The service, for a look at it.
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.service
     }
 
-    /// Whether the worker has ended, and everything has been delivered.
+    /// Returns whether the worker has ended and all events have been delivered.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// One turn: what the worker has told is delivered, and what the service does about it is passed on. Returns how many events
-    /// and messages there were.
+    /// Runs one turn: delivers the worker's events and passes on the service's commands. Returns the number of events
+    /// and messages.
     pub fn turn(&mut self, now: Instant) -> usize {
         self.net.now = now;
         let mut work = self.deliver_letters();
@@ -140,7 +139,7 @@ impl<S: Service> Runner<S> {
     fn sleep(&mut self, clock: &Clock) {
         if self.events.about_to_sleep() && self.letters.about_to_sleep() {
             let now = clock.now();
-            let waits = self.net.is_backed_up() || !self.net.out_of_memory.is_empty();
+            let waits = self.net.has_unsent_commands() || !self.net.out_of_memory.is_empty();
             let moment = waits.then_some(now + MOMENT);
             match [self.net.timers.next(), self.poll_at, moment].into_iter().flatten().min() {
                 Some(next) => std::thread::park_timeout(next.since(now)),
@@ -155,7 +154,7 @@ impl<S: Service> Runner<S> {
         for n in 0..MESSAGES_PER_TURN {
             let Some(letter) = self.letters.receive() else { return n };
             match letter {
-                // It is the worker that has connections and counters; who asks here hears that nobody answers.
+                // The worker has the connections and counters; dropping the query reports that there is no reply.
                 AppMsg::Query(_) => {}
                 AppMsg::Message { to: None, message } => self.service.on_message(&mut self.net, message),
                 AppMsg::Message { to: Some(conn), message } => {
@@ -180,7 +179,7 @@ impl<S: Service> Runner<S> {
                 }
                 Event::Opened(conn, origin) => {
                     if !self.others.is_empty() || !self.writable.is_empty() {
-                        // Another one may have to be told that it is gone first: its slot may be this one's.
+                        // Deliver first: `closed` of the previous connection in this slot may be pending.
                         self.deliver();
                     }
                     if let Some(addresses) = addresses.next() {
@@ -198,7 +197,7 @@ impl<S: Service> Runner<S> {
                 Event::Room(conn, room) => {
                     if let Some(stream) = self.net.streams.get_mut(conn) {
                         stream.credit += room;
-                        stream.starved = false;
+                        stream.waits_for_room = false;
                         if std::mem::take(&mut stream.wants_room) {
                             self.writable.push(conn);
                         }
@@ -214,16 +213,16 @@ impl<S: Service> Runner<S> {
         for datagram in batch.datagrams.drain(..) {
             self.service.datagram(&mut self.net, datagram);
         }
-        // There is room for all batches that there are.
+        // The mailbox has room for all existing batches.
         let _ = self.events_back.send(batch);
         if self.over {
-            for conn in self.states.names() {
+            for conn in self.states.ids() {
                 self.close(conn, CloseReason::Aborted);
             }
         }
     }
 
-    /// Delivers what was taken in.
+    /// Delivers the received events.
     fn deliver(&mut self) {
         if !self.readable.is_empty() {
             let mut readable = std::mem::replace(&mut self.readable, std::mem::take(&mut self.spare));
@@ -262,13 +261,13 @@ impl<S: Service> Runner<S> {
                 Other::Closed(conn, CloseReason::Finished)
                     if self.net.stream_mut(conn).is_some_and(|stream| !stream.received.is_empty()) =>
                 {
-                    // The service has not read everything yet, and is not to lose it.
+                    // The service has unread data, which it must not lose.
                     if let Some(stream) = self.net.stream_mut(conn) {
                         stream.finished = true;
                         stream.end = End::Due;
                     }
-                    self.net.streams.set_aside(conn);
-                    self.states.set_aside(conn);
+                    self.net.streams.move_aside(conn);
+                    self.states.move_aside(conn);
                 }
                 Other::Closed(conn, why) => self.close(conn, why),
             }
@@ -292,12 +291,12 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    /// Tells the service of the ends of streams that it has just read to.
+    /// Delivers `peer_closed` for streams that have just been read to the end.
     fn deliver_ends(&mut self) {
         while let Some(conn) = self.net.ended.pop() {
             let Some(stream) = self.net.streams.get_mut(conn) else { continue };
             if stream.end_is_due() {
-                stream.end = End::Told;
+                stream.end = End::Reported;
                 if let Some(state) = self.states.get_mut(conn) {
                     self.service.peer_closed(&mut self.net, conn, state);
                 }
@@ -311,7 +310,7 @@ impl<S: Service> Runner<S> {
     fn fire_timers(&mut self) -> usize {
         let now = self.net.now;
         let Net { streams, timers, .. } = &mut self.net;
-        // All that are due before any is told: one that asks for the time that it is gets it in the next turn.
+        // Collect all expired timers first: one that is set again at once expires in the next turn.
         while let Some(conn) = timers.pop(now) {
             if let Some(stream) = streams.get_mut(conn)
                 && timers.fired(conn, &mut stream.timer, now)
@@ -333,7 +332,7 @@ impl<S: Service> Runner<S> {
         fired
     }
 
-    /// Lets those try again that had found no memory.
+    /// Retries connections that found no memory.
     fn retry(&mut self) {
         for conn in std::mem::take(&mut self.net.out_of_memory) {
             if self.net.stream_mut(conn).is_some_and(|stream| std::mem::take(&mut stream.wants_room)) {

@@ -1,55 +1,55 @@
-//! A connection at the service's thread.
+//! Connection state at the service's thread.
 
-use crate::crossing::Command;
+use crate::queues::Command;
 use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{BytesQueue, ConnId, Timer};
 use std::net::SocketAddr;
 
-/// The worker is told of what was consumed when it is so much of the window, or so many slices.
-const PART_TOLD: usize = 4;
+/// Consumption is reported to the worker from this fraction of the window, or of the slices.
+const REPORT_PART: usize = 4;
 const SLICES_TOLD: usize = 16;
-/// It is told of anything when so much of what it passed on is here that it may have stopped: of the window, or slices.
-const PART_FULL: usize = 2;
+/// It is reported at once if this fraction of the window or slices is held here, since the relay may have stopped.
+const FULL_PART: usize = 2;
 const SLICES_FULL: usize = 32;
 
-/// How far the peer's end of the stream is known.
+/// State of the receive direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It has not come.
+    /// The peer has not closed.
     Open,
-    /// It has, and the service is to be told when it has consumed everything before.
+    /// The peer has closed; `peer_closed` is due when all data are consumed.
     Due,
-    /// The service knows.
-    Told,
+    /// `peer_closed` has been delivered.
+    Reported,
 }
 
-/// What is kept for a connection.
+/// State of a connection.
 pub(crate) struct Stream {
-    /// Ours and the peer's.
+    /// Local and remote address.
     pub addresses: [SocketAddr; 2],
     pub received: BytesQueue,
-    /// Bytes and slices consumed of which the worker has not been told.
+    /// Consumed bytes and slices not yet reported to the worker.
     consumed: usize,
     consumed_slices: usize,
     /// Bytes that may be sent.
     pub credit: usize,
-    /// A place that is being written, and how much of it is.
+    /// Buffer being written, and the bytes written.
     pub place: Option<(ArenaMut, usize)>,
-    /// The service found too little room, and is to be told when there is more.
+    /// Whether the service found too little room and expects `writable`.
     pub wants_room: bool,
-    /// The worker knows that the service waits.
-    pub starved: bool,
-    /// Nothing more is sent.
+    /// Whether the worker knows that the service waits for room.
+    pub waits_for_room: bool,
+    /// Whether the send direction is closed.
     pub closed: bool,
-    /// It was reset, or closed with a lingering close: nothing happens on it any more but its end.
+    /// Whether it was reset or closed with a lingering close: only `closed` follows.
     pub aborted: bool,
     pub end: End,
-    /// The connection is gone at the worker: when everything has been consumed, it is here.
+    /// Whether the connection is gone at the worker. It ends here when all data are consumed.
     pub finished: bool,
     pub timer: Timer,
-    /// The timer has expired, and the service has not been told.
+    /// Whether the timer has expired and its event is undelivered.
     pub timer_due: bool,
-    /// It is among those that have something to read, in this burst.
+    /// Whether it is in the list of readable connections of this burst.
     pub listed: bool,
 }
 
@@ -63,7 +63,7 @@ impl Stream {
             credit: window,
             place: None,
             wants_room: false,
-            starved: false,
+            waits_for_room: false,
             closed: false,
             aborted: false,
             end: End::Open,
@@ -74,20 +74,20 @@ impl Stream {
         }
     }
 
-    /// So many bytes in so many slices have been consumed. Returns what the worker is to be told, if it is to be.
+    /// Accounts for consumption. Returns the report to the worker, if one is due.
     pub fn consumed(&mut self, conn: ConnId, bytes: usize, slices: usize, window: usize) -> Option<Command> {
         self.consumed += bytes;
         self.consumed_slices += slices;
         let (held, slices) = (self.consumed + self.received.len(), self.consumed_slices + self.received.slices());
-        let is_much = self.consumed >= window / PART_TOLD || self.consumed_slices >= SLICES_TOLD;
-        if !is_much && held < window / PART_FULL && slices < SLICES_FULL {
+        let is_much = self.consumed >= window / REPORT_PART || self.consumed_slices >= SLICES_TOLD;
+        if !is_much && held < window / FULL_PART && slices < SLICES_FULL {
             return None;
         }
         let (bytes, slices) = (std::mem::take(&mut self.consumed), std::mem::take(&mut self.consumed_slices));
         Some(Command::Consumed { conn, bytes, slices })
     }
 
-    /// Whether the service is to be told now that the peer has finished.
+    /// Returns whether `peer_closed` is due.
     pub fn end_is_due(&self) -> bool {
         self.end == End::Due && self.received.is_empty() && !self.aborted
     }

@@ -1,12 +1,12 @@
-//! What is kept for each connection, found by its name.
+//! Connection table of the service's thread.
 
 use linerate_bypass::ConnId;
 use std::collections::HashMap;
 
 /// Values by connection.
 ///
-/// The worker gives a slot to another connection as soon as one is gone there. One whose last bytes the service has not consumed
-/// yet is moved out of its slot's way.
+/// The worker reuses a slot as soon as its connection is gone there. A connection with unread data then moves out of
+/// the slot.
 pub(crate) struct Table<T> {
     slots: Vec<Option<(ConnId, T)>>,
     aside: HashMap<ConnId, T>,
@@ -49,15 +49,15 @@ impl<T> Table<T> {
         }
     }
 
-    /// Leaves the slot of `conn` to others.
-    pub fn set_aside(&mut self, conn: ConnId) {
+    /// Moves `conn` out of its slot.
+    pub fn move_aside(&mut self, conn: ConnId) {
         if let Some(value) = self.remove(conn) {
             self.aside.insert(conn, value);
         }
     }
 
-    /// The names of all there are.
-    pub fn names(&self) -> Vec<ConnId> {
+    /// Returns the identifiers of all connections.
+    pub fn ids(&self) -> Vec<ConnId> {
         let in_slots = self.slots.iter().flatten().map(|(id, _)| *id);
         in_slots.chain(self.aside.keys().copied()).collect()
     }
@@ -68,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_was_set_aside_is_found_beside_the_next_in_its_slot() {
+    fn connection_set_aside_is_found_beside_its_successor() {
         let (old, new) = (ConnId::new(0, 3, 7), ConnId::new(0, 3, 8));
         let mut table = Table::new();
         table.insert(old, "old");
         assert_eq!((table.get(old), table.get(new)), (Some(&"old"), None));
-        table.set_aside(old);
+        table.move_aside(old);
         table.insert(new, "new");
         assert_eq!((table.get(old), table.get(new)), (Some(&"old"), Some(&"new")));
-        assert_eq!(table.names().len(), 2);
+        assert_eq!(table.ids().len(), 2);
         assert_eq!((table.remove(old), table.remove(old)), (Some("old"), None));
         assert_eq!(table.get_mut(old), None);
         assert_eq!((table.get_mut(new).copied(), table.remove(new)), (Some("new"), Some("new")));

@@ -1,5 +1,5 @@
-//! The order of events and lingering closes of a service on a thread of its own, over kernel sockets and over the stack. Both
-//! threads of an end take their turns in the test's.
+//! Order of events and lingering closes of a service on its own thread, over kernel sockets and over the stack. The
+//! test runs the turns of both threads.
 
 #[path = "../../kernel/tests/services/lingering.rs"]
 mod lingering;
@@ -20,23 +20,23 @@ use std::net::SocketAddr;
 const WINDOW: usize = 64 << 10;
 /// Time limit of each wait.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Connections of the client: several of each action, both with an early close and without one.
+/// Connections of the client: several of each action, each with and without an early close.
 const CONNECTIONS: usize = 50;
 
 /// A client on a worker, and a service beside another.
 trait Ends<C, S> {
-    /// Has everything take a turn.
+    /// Runs one turn of everything.
     fn turn(&mut self);
     fn client(&self) -> &C;
     fn server(&self) -> &S;
 }
 
-/// Both ends of a service beside a worker.
+/// Returns both ends of a service beside a worker.
 fn ends<S: Service<Message = ()>>(service: S) -> (Relay, Runner<S>) {
     let arena = Arena::new(ArenaConfig { bytes: 64 << 20, hugepages: false }).unwrap();
     let config = Config { window: WINDOW, arena, co_scheduled: true, sleeps: false };
-    let (relay, station) = split::<()>(1, &config).pop().unwrap();
-    (relay, station.manned(|_| service))
+    let (relay, setup) = split::<()>(1, &config).pop().unwrap();
+    (relay, setup.with_service(|_| service))
 }
 
 struct OverKernel<C: Service, S: Service> {
@@ -53,7 +53,7 @@ impl<C: Service<Message = ()>, S: Service<Message = ()>> OverKernel<C, S> {
         let (app_sender, mut sockets) = bind::<Commands>(&listening, 1).unwrap();
         let server = linerate_kernel::Worker::new(
             sockets.remove(0),
-            relay.seated(WorkerCtx { worker: 0, workers: 1, app_sender }),
+            relay.attach(WorkerCtx { worker: 0, workers: 1, app_sender }),
         );
         let client = client(server.tcp_addrs()[0]);
         let client = linerate_kernel::Worker::new(bind(&KernelConfig::default(), 1).unwrap().1.remove(0), client);
@@ -82,7 +82,7 @@ struct OverStack<C: Service, S: Service> {
     server: linerate_stack::Worker<MemoryNic, Relay>,
     runner: Runner<S>,
     link: Link,
-    /// How far a turn moves the clock.
+    /// Clock advance of a turn.
     tick: Duration,
 }
 
@@ -101,7 +101,7 @@ impl<C: Service<Message = ()>, S: Service<Message = ()>> OverStack<C, S> {
         let mailboxes = Mailboxes::for_workers(1).remove(0);
         let client = linerate_stack::Worker::new(&host(1), mailboxes, a, |_| client, Instant::ZERO);
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let server = linerate_stack::Worker::new(&listening, mailboxes, b, |ctx| relay.seated(ctx), Instant::ZERO);
+        let server = linerate_stack::Worker::new(&listening, mailboxes, b, |ctx| relay.attach(ctx), Instant::ZERO);
         OverStack { client, server, runner, link, tick: Duration::from_micros(10) }
     }
 }

@@ -1,5 +1,5 @@
-//! The four small services that every transport must carry, each on a thread of its own beside a worker over kernel sockets; and
-//! what must hold of the two threads.
+//! The four small services that every transport must support, each on its own thread beside a worker over kernel
+//! sockets, and properties of the two threads.
 
 #[path = "../../kernel/tests/services/mod.rs"]
 mod services;
@@ -21,7 +21,7 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(30);
 const WINDOW: usize = 64 << 10;
 
-/// A service and its worker on a thread each.
+/// A service and its worker, each on a thread.
 struct Running<S> {
     address: SocketAddr,
     stop: Stop,
@@ -47,13 +47,13 @@ fn start<S: Service + Send + 'static>(
     let (app_sender, mut bound) = bind::<Commands>(sockets, 1).unwrap();
     let bound = bound.remove(0);
     let address = *bound.tcp_addrs().iter().chain(&bound.udp_addrs()).next().unwrap();
-    let (relay, station) = split::<S::Message>(1, &config).pop().unwrap();
+    let (relay, setup) = split::<S::Message>(1, &config).pop().unwrap();
     let stop = Stop::default();
-    let service = std::thread::spawn(move || station.manned(make).run(&Clock::start()));
+    let service = std::thread::spawn(move || setup.with_service(make).run(&Clock::start()));
     let worker = std::thread::spawn({
         let stop = stop.clone();
         move || {
-            let relay = relay.seated(WorkerCtx { worker: 0, workers: 1, app_sender });
+            let relay = relay.attach(WorkerCtx { worker: 0, workers: 1, app_sender });
             let (relay, mut summary) = Worker::new(bound, relay).run(&stop);
             relay.end(&mut summary);
             summary
@@ -77,7 +77,7 @@ fn client(server: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn chargen_sends_everything_exact_as_fast_as_it_is_read() {
+fn chargen_stream_arrives_intact() {
     let length = 30_000_000;
     let server = start(&listening(), true, move |_| Chargen::new(length));
     let mut stream = client(server.address);
@@ -96,11 +96,11 @@ fn chargen_sends_everything_exact_as_fast_as_it_is_read() {
 }
 
 #[test]
-fn a_service_is_held_back_when_its_peer_does_not_read() {
+fn service_waits_for_a_stalled_peer() {
     let config = KernelConfig { tx_buffer: WINDOW, ..listening() };
     let server = start(&config, false, |_| Chargen::new(u64::MAX));
     let mut stream = client(server.address);
-    // Both buffers fill: what the kernel took is what can be read now without an end to it; the rest waits.
+    // Both buffers fill: the kernel's part can be read at once, the rest waits.
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -112,7 +112,7 @@ fn a_service_is_held_back_when_its_peer_does_not_read() {
 }
 
 #[test]
-fn echo_returns_a_large_stream_through_small_windows() {
+fn large_stream_is_echoed_through_small_windows() {
     for sleeps in [true, false] {
         let server = start(&listening(), sleeps, |_| Echo::default());
         let mut stream = client(server.address);
@@ -135,7 +135,7 @@ fn echo_returns_a_large_stream_through_small_windows() {
 }
 
 #[test]
-fn bytes_one_by_one_do_not_stop_a_stream() {
+fn single_byte_slices_do_not_stall_a_stream() {
     let server = start(&listening(), true, |_| Echo::default());
     let mut stream = client(server.address);
     stream.set_nodelay(true).unwrap();
@@ -177,7 +177,7 @@ fn proxy_splices_both_ways_and_half_closes() {
 }
 
 #[test]
-fn deferred_replies_come_from_another_thread() {
+fn deferred_replies_from_another_thread_arrive() {
     let (service, orders) = Deferred::new();
     let (tell_way, way) = channel::<AppSender<Bytes>>();
     let server = start(&listening(), true, move |ctx| {
@@ -199,7 +199,7 @@ fn deferred_replies_come_from_another_thread() {
 }
 
 #[test]
-fn datagrams_come_back() {
+fn datagrams_are_echoed() {
     let config = KernelConfig { listen_udp: vec![local()], ..KernelConfig::default() };
     let server = start(&config, true, |_| UdpEcho::default());
     let socket = UdpSocket::bind(local()).unwrap();
@@ -214,7 +214,7 @@ fn datagrams_come_back() {
     server.finish();
 }
 
-/// Reads nothing until it is told to, and then tells how it ended.
+/// Reads nothing until it gets a message, then reports how it ended.
 struct Late {
     told: Sender<CloseReason>,
     read: Vec<u8>,
@@ -231,7 +231,7 @@ impl Service for Late {
     }
 
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, ended: &mut bool) {
-        assert!(!*ended, "the end is told after what comes before it");
+        assert!(!*ended, "peer_closed before all data");
         while let Some(bytes) = net.take(conn, 7) {
             self.read.extend_from_slice(&bytes);
         }
@@ -250,7 +250,7 @@ impl Service for Late {
 }
 
 #[test]
-fn what_a_service_reads_late_is_not_lost_when_the_connection_has_finished() {
+fn late_reads_after_the_end_of_a_connection_lose_nothing() {
     let (told, ends) = channel();
     let server = start(&listening(), true, |_| Late { told, read: Vec::new() });
     let sent: Vec<u8> = (0..20_000).map(pattern).collect();
@@ -265,7 +265,7 @@ fn what_a_service_reads_late_is_not_lost_when_the_connection_has_finished() {
     assert!(service.read == [&sent[..], &sent, &sent].concat());
 }
 
-/// Stands still while `still` is set, and echoes.
+/// Blocks while `still` is set, and echoes.
 struct Standing {
     still: Arc<AtomicBool>,
     most: usize,
@@ -295,7 +295,7 @@ impl Service for Standing {
 }
 
 #[test]
-fn a_service_that_stands_still_closes_windows_and_goes_on_where_it_was() {
+fn blocked_service_closes_windows_and_resumes() {
     let still = Arc::new(AtomicBool::new(true));
     let server = start(&listening(), true, {
         let still = still.clone();
@@ -305,7 +305,7 @@ fn a_service_that_stands_still_closes_windows_and_goes_on_where_it_was() {
     stream.set_nonblocking(true).unwrap();
     let block: Vec<u8> = (0..100_000).map(pattern).collect();
     let (mut sent, mut full) = (Vec::new(), 0);
-    // Until nothing goes for a while, whatever the kernel's buffers take.
+    // Until no data move for a while, beyond the kernel's buffers.
     while full < 50 {
         let at = sent.len() % block.len();
         match stream.write(&block[at..]) {
@@ -320,7 +320,7 @@ fn a_service_that_stands_still_closes_windows_and_goes_on_where_it_was() {
             Err(error) => panic!("{error}"),
         }
     }
-    // Others come while it stands still.
+    // More connections arrive while it is blocked.
     let others: Vec<TcpStream> = (0..20).map(|_| client(server.address)).collect();
     for mut other in &others {
         other.write_all(b"hello").unwrap();
@@ -340,7 +340,7 @@ fn a_service_that_stands_still_closes_windows_and_goes_on_where_it_was() {
     assert!(service.most <= 2 * WINDOW, "{} bytes at once", service.most);
 }
 
-/// Fails on its first byte.
+/// Panics on its first byte.
 struct Failing;
 
 impl Service for Failing {
@@ -350,12 +350,12 @@ impl Service for Failing {
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
     fn readable(&mut self, _: &mut impl Transport, _: ConnId, (): &mut ()) {
-        panic!("as a test wants it");
+        panic!("intended by the test");
     }
 }
 
 #[test]
-fn a_worker_whose_service_has_failed_ends_when_it_is_stopped() {
+fn worker_of_a_panicked_service_can_be_stopped() {
     let server = start(&listening(), true, |_| Failing);
     let mut stream = client(server.address);
     stream.write_all(b"x").unwrap();
@@ -364,7 +364,7 @@ fn a_worker_whose_service_has_failed_ends_when_it_is_stopped() {
     server.worker.join().unwrap();
 }
 
-/// Asks again and again for the time that it is.
+/// Sets a timer that is always due.
 struct Restless {
     timers: u64,
 }
@@ -388,7 +388,7 @@ impl Service for Restless {
 }
 
 #[test]
-fn a_timer_that_is_always_due_does_not_stop_anything_else() {
+fn always_due_timer_does_not_starve_other_events() {
     let server = start(&listening(), true, |_| Restless { timers: 0 });
     let mut stream = client(server.address);
     for _ in 0..100 {

@@ -1,17 +1,17 @@
-//! The idle timeout: connections on which no bytes moved for too long are reset.
+//! Idle timeout: resets connections without data for too long.
 //!
-//! Reading and writing note the time. The connections are searched a part at a time, so that no turn looks at all of them.
+//! Reads and writes record the time. Each search covers a part of the connections, so that no turn visits all of them.
 
 use super::Net;
 use crate::connection::Stage;
 use linerate_bypass::CloseReason;
 use linerate_bypass::time::{Duration, Instant};
 
-/// Parts in which all connections are searched.
+/// Number of parts that cover all connections.
 const PARTS: usize = 16;
-/// Searches of a part within an idle timeout: each connection is found at most a quarter of the timeout late.
+/// Searches of a part per idle timeout: each connection is found at most a quarter of the timeout late.
 const PER_TIMEOUT: u32 = 64;
-/// The longest time between two searches.
+/// Maximum time between two searches.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// Progress of the search.
@@ -19,7 +19,7 @@ pub(super) struct Idle {
     timeout: Duration,
     interval: Duration,
     next: Instant,
-    /// The slot where the next search begins.
+    /// Slot at which the next search begins.
     slot: usize,
 }
 

@@ -1,69 +1,68 @@
-//! The blocks of one worker: shared by all of its connections, and bounded.
+//! Bounded block memory, shared by all connections of a worker.
 //!
-//! Reads for different connections go into one block, each behind the one before, and the block is used from its
-//! beginning again as soon as everything in it has been dropped. So as long as services consume what they get, all
-//! of it passes through the same few cache lines.
+//! Reads for different connections append to one block, which is reused from its start once everything in it has been
+//! dropped. As long as services consume their data, all of it passes through the same few cache lines.
 
 use super::Net;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Buffer, BufferPool, ConnId};
 
-/// The size of a block: what a second-level cache holds several of.
+/// Block size: several fit in a second-level cache.
 pub(super) const BLOCK: usize = 64 << 10;
-/// Blocks that are kept when nobody uses them.
+/// Maximum unused blocks kept.
 const IDLE_BLOCKS: usize = 64;
-/// How long to wait when all blocks are in use.
+/// Pause when all blocks are in use.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often all queues are gathered when all blocks are in use.
-const RELIEF_PAUSE: Duration = Duration::from_millis(50);
+/// Minimum interval between compactions of all queues when all blocks are in use.
+const COMPACT_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Memory {
     pool: BufferPool,
     rx: Option<Buffer>,
     tx: Option<Buffer>,
     /// Connections that wait for a block.
-    thirsty: Vec<ConnId>,
-    relieved: Option<Instant>,
+    waiting: Vec<ConnId>,
+    compacted: Option<Instant>,
 }
 
 impl Memory {
-    /// Blocks of up to `bytes` in all, but at least one to read into and one to write from.
+    /// Creates blocks of up to `bytes` in total, at least one for reading and one for writing.
     pub(super) fn new(bytes: usize) -> Self {
         let blocks = (bytes / BLOCK).max(2);
         let pool = BufferPool::new(BLOCK, IDLE_BLOCKS.min(blocks), blocks);
-        Memory { pool, rx: None, tx: None, thirsty: Vec::new(), relieved: None }
+        Memory { pool, rx: None, tx: None, waiting: Vec::new(), compacted: None }
     }
 
-    /// The block to read into, with `least` bytes of room if there is any such; `None` if there is no room at all.
+    /// Returns the block to read into, with `least` bytes of room if possible; `None` without any room.
     pub(super) fn rx(&mut self, least: usize) -> Option<&mut Buffer> {
         with_room(&mut self.rx, &self.pool, least)
     }
 
-    /// The block to write from, as [`rx`](Self::rx).
+    /// Returns the block to write from, as [`rx`](Self::rx).
     pub(super) fn tx(&mut self, least: usize) -> Option<&mut Buffer> {
         with_room(&mut self.tx, &self.pool, least)
     }
 
-    /// Room in the block to write from.
+    /// Returns the room in the block to write from.
     pub(super) fn tx_left(&self) -> usize {
         self.tx.as_ref().map_or(0, |block| block.len())
     }
 
-    /// Makes the current blocks whole again if nobody has a part of them any more.
+    /// Reuses the current blocks from their start if they have no users.
     pub(super) fn reset(&mut self) {
         for block in [&mut self.rx, &mut self.tx].into_iter().flatten() {
             block.reset();
         }
     }
 
-    /// Notes that `conn` found no room, to be tried again soon.
+    /// Records that `conn` found no room, for a retry.
     pub(super) fn wait(&mut self, conn: ConnId) {
-        self.thirsty.push(conn);
+        self.waiting.push(conn);
     }
 
-    /// How long to wait before trying those again.
+    /// Returns the pause before the retry.
     pub(super) fn pause(&self) -> Option<Duration> {
-        (!self.thirsty.is_empty()).then_some(PAUSE)
+        (!self.waiting.is_empty()).then_some(PAUSE)
     }
 }
 
@@ -77,17 +76,17 @@ fn with_room<'a>(current: &'a mut Option<Buffer>, pool: &BufferPool, least: usiz
 }
 
 impl Net {
-    /// Lets those that found no memory try again.
-    pub(super) fn quench(&mut self) {
-        if self.memory.thirsty.is_empty() {
+    /// Retries connections that found no memory.
+    pub(super) fn retry_waiting(&mut self) {
+        if self.memory.waiting.is_empty() {
             return;
         }
         let dry = self.memory.pool.take().is_none();
-        if dry && self.memory.relieved.is_none_or(|at| self.now.since(at) >= RELIEF_PAUSE) {
-            self.memory.relieved = Some(self.now);
-            self.relieve();
+        if dry && self.memory.compacted.is_none_or(|at| self.now.since(at) >= COMPACT_INTERVAL) {
+            self.memory.compacted = Some(self.now);
+            self.compact();
         }
-        for id in std::mem::take(&mut self.memory.thirsty) {
+        for id in std::mem::take(&mut self.memory.waiting) {
             let Some(conn) = self.slots.get_mut(id) else { continue };
             if conn.wants_room && conn.tx.len() <= self.config.tx_buffer / 2 {
                 conn.wants_room = false;
@@ -98,8 +97,8 @@ impl Net {
         }
     }
 
-    /// Small remains of many blocks keep all of them: gives those memory of their own.
-    fn relieve(&mut self) {
+    /// Copies small remainders that keep many blocks in use to memory of their own.
+    fn compact(&mut self) {
         for conn in self.slots.iter_mut() {
             for queue in [&mut conn.rx, &mut conn.tx] {
                 if queue.len() < queue.slices() * BLOCK / 4 {

@@ -1,4 +1,4 @@
-//! Workers on threads of their own, and clients for them.
+//! Workers on their own threads, and clients for them.
 
 use linerate_bypass::{Service, Stop, Summary};
 use linerate_kernel::{Config, Sockets, Worker, bind};
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long anything in a test may take.
+/// Time limit of each wait.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub fn local() -> SocketAddr {
@@ -17,7 +17,7 @@ pub fn listening() -> Config {
     Config { listen: vec![local()], ..Config::default() }
 }
 
-/// A worker that runs until it is asked what happened.
+/// Worker that runs until its results are requested.
 pub struct Running<S: Service> {
     pub address: SocketAddr,
     pub stop: Stop,
@@ -51,7 +51,7 @@ impl<S: Service + Send + 'static> Running<S> {
 pub fn turn_until<S: Service>(worker: &mut Worker<S>, what: &str, mut done: impl FnMut(&Worker<S>) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !done(worker) {
-        assert!(Instant::now() < deadline, "not in time: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         worker.turn(Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! The order of events, at both ends.
+//! Order of events, at both ends.
 
 #[path = "../services/contract.rs"]
 mod service;
@@ -8,7 +8,7 @@ use linerate_kernel::{Config, Worker, bind};
 use service::Contract;
 use std::time::{Duration, Instant};
 
-/// Connections of the client: several of each action, both with an early close and without one.
+/// Connections of the client: several of each action, each with and without an early close.
 const CONNECTIONS: usize = 50;
 
 fn order_of_events(spin: bool) {

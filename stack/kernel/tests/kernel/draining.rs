@@ -1,4 +1,4 @@
-//! A worker that drains: nobody new comes in, and those who are there lose nothing.
+//! Draining: new connections are refused, and existing ones lose nothing.
 
 use crate::common::{DEADLINE, Running, listening};
 use crate::services::Echo;
@@ -47,17 +47,17 @@ fn drains(config: &Config) {
 }
 
 #[test]
-fn a_worker_that_drains_refuses_who_is_new_and_answers_who_is_there() {
+fn draining_worker_refuses_new_and_serves_existing_connections() {
     drains(&listening());
 }
 
 #[test]
-fn so_does_one_that_spins() {
+fn spinning_worker_drains_likewise() {
     drains(&Config { spin: true, ..listening() });
 }
 
 #[test]
-fn connections_that_the_kernel_has_made_are_accepted_first() {
+fn drain_accepts_connections_in_the_backlog_first() {
     // More than are accepted in one turn.
     const CLIENTS: usize = 300;
     let (_, mut sockets) = linerate_kernel::bind(&listening(), 1).unwrap();

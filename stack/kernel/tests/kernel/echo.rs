@@ -1,4 +1,4 @@
-//! Streams arrive exact, over however many connections.
+//! Streams arrive intact, over any number of connections.
 
 use crate::common::{DEADLINE, Running, listening, turn_until};
 use crate::services::{Echo, pattern};
@@ -15,7 +15,7 @@ fn client(server: std::net::SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends `length` bytes, finishes sending, and checks that they come back, and then the end.
+/// Sends `length` bytes, closes the send direction, and checks that they return, followed by the end.
 fn echo_exact(server: std::net::SocketAddr, length: u64) {
     let mut stream = client(server);
     let writer = std::thread::spawn({
@@ -46,7 +46,7 @@ fn echo_exact(server: std::net::SocketAddr, length: u64) {
 }
 
 #[test]
-fn a_hundred_megabytes_come_back_exact_after_the_client_has_finished_sending() {
+fn hundred_megabytes_return_intact_after_the_client_closes() {
     let server = Running::start(&listening(), Echo::default());
     echo_exact(server.address, 100_000_000);
     let (echo, summary) = server.finish();
@@ -56,14 +56,14 @@ fn a_hundred_megabytes_come_back_exact_after_the_client_has_finished_sending() {
 }
 
 #[test]
-fn a_spinning_worker_echoes_as_a_sleeping_one_does() {
+fn spinning_worker_echoes_like_a_sleeping_one() {
     let server = Running::start(&Config { spin: true, ..listening() }, Echo::default());
     echo_exact(server.address, 1_000_000);
     assert_eq!(server.finish().0.closed, [CloseReason::Finished]);
 }
 
 #[test]
-fn tiny_buffers_slow_a_stream_down_and_nothing_else() {
+fn tiny_buffers_only_slow_a_stream_down() {
     let config = Config { rx_buffer: 100, tx_buffer: 70, memory: 1, ..listening() };
     let server = Running::start(&config, Echo::default());
     echo_exact(server.address, 100_000);
@@ -74,7 +74,7 @@ fn tiny_buffers_slow_a_stream_down_and_nothing_else() {
 }
 
 #[test]
-fn a_thousand_connections_each_get_their_own_bytes() {
+fn thousand_connections_get_their_own_bytes() {
     let server = Running::start(&listening(), Echo::default());
     let mut clients: Vec<_> = (0..1000).map(|_| client(server.address)).collect();
     for round in 0..3u32 {
@@ -98,7 +98,7 @@ fn a_thousand_connections_each_get_their_own_bytes() {
 }
 
 #[test]
-fn workers_share_a_port_and_each_gets_some_of_the_connections() {
+fn workers_share_a_port_and_its_connections() {
     let (_, sockets) = bind(&listening(), 3).unwrap();
     let address = sockets[0].tcp_addrs()[0];
     let workers: Vec<_> = sockets.into_iter().map(|sockets| Running::on(sockets, Echo::default())).collect();
@@ -119,16 +119,16 @@ fn ipv6_works_as_ipv4_does() {
 }
 
 #[test]
-fn turns_are_counted_and_those_that_brought_bytes() {
+fn turns_and_busy_turns_are_counted() {
     for spin in [false, true] {
         let (_, mut sockets) = bind(&Config { spin, ..listening() }, 1).unwrap();
         let mut worker = Worker::new(sockets.remove(0), Echo::default());
         let address = worker.tcp_addrs()[0];
         let mut streams: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();
-        turn_until(&mut worker, "they are accepted", |worker| worker.summary().accepted == 3);
+        turn_until(&mut worker, "all accepted", |worker| worker.summary().accepted == 3);
         worker.turn(Duration::ZERO);
         let before = worker.summary().clone();
-        // Over loopback, what has been sent is there.
+        // Over loopback, sent data are available at once.
         streams.iter_mut().for_each(|stream| stream.write_all(b"hello").unwrap());
         worker.turn(Duration::ZERO);
         let after = worker.summary().clone();

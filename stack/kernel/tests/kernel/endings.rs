@@ -1,4 +1,4 @@
-//! How connections end, and what is left of them.
+//! Ends of connections.
 
 use crate::common::{listening, turn_until};
 use crate::services::Echo;
@@ -18,28 +18,28 @@ fn vanish(stream: TcpStream) {
 }
 
 #[test]
-fn peers_that_vanish_end_their_own_connections_only() {
+fn peer_reset_ends_only_its_connection() {
     let mut worker = worker(&listening(), Echo::default());
     let address = worker.tcp_addrs()[0];
     let mut staying = TcpStream::connect(address).unwrap();
     let leaving: Vec<_> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
-    turn_until(&mut worker, "all are accepted", |worker| worker.summary().accepted == 51);
+    turn_until(&mut worker, "all accepted", |worker| worker.summary().accepted == 51);
     for (number, mut stream) in leaving.into_iter().enumerate() {
         if number % 2 == 0 {
             stream.write_all(b"last words").unwrap();
         }
         vanish(stream);
     }
-    turn_until(&mut worker, "the resets are seen", |worker| worker.service().closed.len() == 50);
+    turn_until(&mut worker, "resets seen", |worker| worker.service().closed.len() == 50);
     assert!(worker.service().closed.iter().all(|&why| why == CloseReason::Reset));
     staying.write_all(b"still here").unwrap();
-    turn_until(&mut worker, "the answer is sent", |worker| worker.summary().tx_bytes >= 10);
+    turn_until(&mut worker, "reply sent", |worker| worker.summary().tx_bytes >= 10);
     let mut reply = [0; 10];
     staying.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"still here");
 }
 
-/// Ends connections from within the events of others, and uses names that have gone stale.
+/// Ends connections within events of others, and uses stale identifiers.
 #[derive(Default)]
 struct Executioner {
     opened: Vec<ConnId>,
@@ -75,7 +75,7 @@ impl Service for Executioner {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
         self.events_after_the_end += usize::from(self.gone.contains(&conn));
         net.consume(conn, usize::MAX);
-        // All of them had something to read in this burst: the first one heard ends the others and itself.
+        // All of them are readable in this burst: the first event ends the others and itself.
         for &victim in &self.opened {
             net.abort(victim);
             Self::check_nothing_happens(net, victim);
@@ -95,28 +95,28 @@ impl Service for Executioner {
 }
 
 #[test]
-fn a_service_may_end_any_connection_from_any_event_and_old_names_do_nothing() {
+fn service_can_end_any_connection_in_any_event_and_stale_ids_are_ignored() {
     let mut worker = worker(&listening(), Executioner::default());
     let address = worker.tcp_addrs()[0];
     let mut generations = Vec::new();
     for round in 1..=3 {
         let mut streams: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
-        turn_until(&mut worker, "all are accepted", |worker| worker.summary().accepted == 10 * round);
+        turn_until(&mut worker, "all accepted", |worker| worker.summary().accepted == 10 * round);
         generations.extend(worker.service().opened.iter().map(|conn| (conn.slot(), conn.generation())));
         streams.iter_mut().for_each(|stream| stream.write_all(b"x").unwrap());
-        turn_until(&mut worker, "all are ended", |worker| worker.summary().broken == 10 * round);
+        turn_until(&mut worker, "all ended", |worker| worker.summary().broken == 10 * round);
         for stream in &mut streams {
             assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
     }
     assert_eq!(worker.service().events_after_the_end, 0);
-    assert!(generations.iter().all(|&(slot, _)| slot < 10), "slots are used again");
+    assert!(generations.iter().all(|&(slot, _)| slot < 10), "slots are reused");
     generations.sort_unstable();
     generations.dedup();
-    assert_eq!(generations.len(), 30, "and no name is");
+    assert_eq!(generations.len(), 30, "identifiers are not");
 }
 
-/// Says goodbye, closes at once, and goes on reading.
+/// Sends a message, closes at once, and continues to read.
 #[derive(Default)]
 struct ClosesFirst {
     received: usize,
@@ -150,10 +150,10 @@ impl Service for ClosesFirst {
 }
 
 #[test]
-fn after_closing_a_connection_still_receives_until_the_peer_closes_too() {
+fn closed_connection_receives_until_the_peer_closes() {
     let mut worker = worker(&listening(), ClosesFirst::default());
     let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
-    turn_until(&mut worker, "it is accepted", |worker| worker.summary().tx_bytes == 7);
+    turn_until(&mut worker, "accepted", |worker| worker.summary().tx_bytes == 7);
     let mut words = Vec::new();
     stream.read_to_end(&mut words).unwrap();
     assert_eq!(words, b"goodbye");
@@ -161,7 +161,7 @@ fn after_closing_a_connection_still_receives_until_the_peer_closes_too() {
         stream.write_all(&[0; 1000]).unwrap();
         worker.turn(Duration::from_millis(1));
     }
-    turn_until(&mut worker, "the rest is received", |worker| worker.service().received == 3000);
+    turn_until(&mut worker, "rest received", |worker| worker.service().received == 3000);
     assert_eq!(worker.service().closed, None);
     stream.shutdown(Shutdown::Write).unwrap();
     turn_until(&mut worker, "it ends", |worker| worker.service().closed.is_some());
@@ -170,7 +170,7 @@ fn after_closing_a_connection_still_receives_until_the_peer_closes_too() {
 }
 
 #[test]
-fn stopping_resets_what_is_open_and_tells_the_service() {
+fn stop_resets_open_connections_and_informs_the_service() {
     let server = crate::common::Running::start(&listening(), Echo::default());
     let mut streams: Vec<_> = (0..5).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     for stream in &mut streams {

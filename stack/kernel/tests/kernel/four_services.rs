@@ -1,4 +1,4 @@
-//! The four small services that every transport must carry.
+//! The four small services that every transport must support.
 
 use crate::common::{DEADLINE, Running, listening, local, turn_until};
 use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
@@ -15,7 +15,7 @@ fn client(server: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn chargen_sends_everything_exact_as_fast_as_it_is_read() {
+fn chargen_stream_arrives_intact() {
     let length = 30_000_000;
     let server = Running::start(&listening(), Chargen::new(length));
     let mut stream = client(server.address);
@@ -34,16 +34,16 @@ fn chargen_sends_everything_exact_as_fast_as_it_is_read() {
 }
 
 #[test]
-fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer() {
+fn chargen_waits_for_a_stalled_peer_within_its_buffer() {
     let config = Config { tx_buffer: 100_000, ..listening() };
     let (_, mut sockets) = bind(&config, 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), Chargen::new(u64::MAX));
     let mut stream = client(worker.tcp_addrs()[0]);
     let stalled = |worker: &mut Worker<Chargen>| {
-        // Nothing is sent any more when a second's worth of turns brings nothing.
+        // The stream has stalled when turns of one second make no progress.
         let mut before = u64::MAX;
         let mut quiet = 0;
-        turn_until(worker, "the stream stalls", |worker| {
+        turn_until(worker, "stream stalled", |worker| {
             let sent = worker.summary().tx_bytes;
             quiet = if sent == before && sent > 0 { quiet + 1 } else { 0 };
             before = sent;
@@ -53,18 +53,18 @@ fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer
     stalled(&mut worker);
     let (sent, written) = (worker.service().sent, worker.summary().tx_bytes);
     assert!(worker.service().held_back > 0);
-    assert!(sent - written <= 100_000, "{sent} handed over, {written} taken by the kernel");
+    assert!(sent - written <= 100_000, "{sent} passed to the transport, {written} taken by the kernel");
     let mut buffer = vec![0; written as usize];
     stream.read_exact(&mut buffer).unwrap();
     assert_pattern(&buffer, 0);
-    turn_until(&mut worker, "it goes on", |worker| worker.summary().tx_bytes > written + 1_000_000);
+    turn_until(&mut worker, "stream resumed", |worker| worker.summary().tx_bytes > written + 1_000_000);
     drop(stream);
-    turn_until(&mut worker, "it notices that the peer is gone", |worker| !worker.service().closed.is_empty());
+    turn_until(&mut worker, "end of the peer noticed", |worker| !worker.service().closed.is_empty());
     assert_eq!(worker.service().closed, [CloseReason::Reset]);
 }
 
 #[test]
-fn a_proxy_splices_both_ways_and_passes_each_end_on() {
+fn proxy_splices_both_ways_and_forwards_each_close() {
     let upstream = Running::start(&listening(), Echo::default());
     let proxy = Running::start(&listening(), Proxy::new(upstream.address));
     let mut stream = client(proxy.address);
@@ -90,7 +90,7 @@ fn a_proxy_splices_both_ways_and_passes_each_end_on() {
 }
 
 #[test]
-fn a_proxy_passes_on_an_end_that_comes_before_the_other_side_is_there() {
+fn proxy_forwards_a_close_that_precedes_the_upstream_connection() {
     let upstream = Running::start(&listening(), Echo::default());
     let proxy = Running::start(&listening(), Proxy::new(upstream.address));
     for _ in 0..50 {
@@ -104,7 +104,7 @@ fn a_proxy_passes_on_an_end_that_comes_before_the_other_side_is_there() {
 }
 
 #[test]
-fn a_proxy_whose_upstream_is_closed_resets_its_client() {
+fn proxy_with_refused_upstream_resets_its_client() {
     let closed = unused_address();
     let proxy = Running::start(&listening(), Proxy::new(closed));
     let error = client(proxy.address).read(&mut [0; 1]).unwrap_err();
@@ -138,17 +138,17 @@ fn deferred_replies(config: &Config) {
 }
 
 #[test]
-fn replies_come_from_another_thread_to_a_sleeping_worker() {
+fn replies_from_another_thread_reach_a_sleeping_worker() {
     deferred_replies(&listening());
 }
 
 #[test]
-fn replies_come_from_another_thread_to_a_spinning_worker() {
+fn replies_from_another_thread_reach_a_spinning_worker() {
     deferred_replies(&Config { spin: true, ..listening() });
 }
 
 #[test]
-fn datagrams_come_back_from_the_address_they_were_sent_to() {
+fn datagrams_return_from_their_destination_address() {
     let config = Config { listen_udp: vec![local(), "[::1]:0".parse().unwrap()], ..Config::default() };
     let (_, mut sockets) = bind(&config, 1).unwrap();
     let addresses = sockets[0].udp_addrs();

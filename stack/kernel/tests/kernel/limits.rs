@@ -1,4 +1,4 @@
-//! What is bounded, and what a config that cannot be had gets.
+//! Limits, and errors of impossible configurations.
 
 use crate::common::{DEADLINE, listening, local, turn_until};
 use crate::services::Echo;
@@ -14,26 +14,26 @@ fn worker<S: Service>(config: &Config, service: S) -> Worker<S> {
 }
 
 #[test]
-fn a_connection_too_many_is_reset_and_counted_and_a_place_that_is_left_is_taken() {
+fn excess_connection_is_reset_and_a_freed_slot_is_reused() {
     let mut worker = worker(&Config { max_connections: 3, ..listening() }, Echo::default());
     let address = worker.tcp_addrs()[0];
     let mut streams: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
     let refused = |worker: &Worker<Echo>| worker.summary().drops.get("accept: too many connections").copied();
-    turn_until(&mut worker, "two are refused", |worker| refused(worker) == Some(2));
+    turn_until(&mut worker, "two refused", |worker| refused(worker) == Some(2));
     assert_eq!(worker.summary().accepted, 3);
     for stream in &mut streams[3..] {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
     streams.clear();
-    turn_until(&mut worker, "they are gone", |worker| worker.service().closed.len() == 3);
+    turn_until(&mut worker, "all gone", |worker| worker.service().closed.len() == 3);
     let _another = TcpStream::connect(address).unwrap();
-    turn_until(&mut worker, "another is accepted", |worker| worker.summary().accepted == 4);
+    turn_until(&mut worker, "another accepted", |worker| worker.summary().accepted == 4);
     assert_eq!(refused(&worker), Some(2));
 }
 
 #[test]
-fn an_echo_whose_peer_never_reads_holds_no_more_than_its_buffers_and_serves_others() {
+fn echo_to_a_stalled_peer_is_bounded_and_others_are_served() {
     let config = Config { rx_buffer: 50_000, tx_buffer: 50_000, ..listening() };
     let mut worker = worker(&config, Echo::default());
     let address = worker.tcp_addrs()[0];
@@ -41,7 +41,7 @@ fn an_echo_whose_peer_never_reads_holds_no_more_than_its_buffers_and_serves_othe
     selfish.set_nonblocking(true).unwrap();
     let mut sent = 0;
     let mut stuck = 0;
-    turn_until(&mut worker, "the peer cannot send any more", |_| {
+    turn_until(&mut worker, "peer blocked", |_| {
         match selfish.write(&[7; 100_000]) {
             Ok(n) => (sent, stuck) = (sent + n, 0),
             Err(_) => stuck += 1,
@@ -54,12 +54,12 @@ fn an_echo_whose_peer_never_reads_holds_no_more_than_its_buffers_and_serves_othe
     let before = summary.tx_bytes;
     let mut other = TcpStream::connect(address).unwrap();
     other.write_all(b"hello").unwrap();
-    turn_until(&mut worker, "another is served", |worker| worker.summary().tx_bytes == before + 5);
+    turn_until(&mut worker, "another served", |worker| worker.summary().tx_bytes == before + 5);
     other.read_exact(&mut [0; 5]).unwrap();
-    // Now it reads after all, and everything is there.
+    // When the peer reads, all data arrive.
     let mut received = 0;
     let mut buffer = vec![0; 1 << 20];
-    turn_until(&mut worker, "everything comes back", |_| {
+    turn_until(&mut worker, "all returned", |_| {
         while let Ok(n) = selfish.read(&mut buffer) {
             assert!(buffer[..n].iter().all(|&byte| byte == 7));
             received += n;
@@ -68,7 +68,7 @@ fn an_echo_whose_peer_never_reads_holds_no_more_than_its_buffers_and_serves_othe
     });
 }
 
-/// Never consumes what the first connection sends, a byte at a time; echoes for the rest.
+/// Never consumes the single bytes of the first connections; echoes for the others.
 #[derive(Default)]
 struct Hoarder {
     hoarded: usize,
@@ -102,14 +102,14 @@ impl Service for Hoarder {
 }
 
 #[test]
-fn connections_that_leave_a_byte_in_many_blocks_do_not_take_the_memory_of_others() {
-    // Memory for eight blocks of 64 KB, and forty connections that would keep one each.
+fn unread_bytes_in_many_blocks_do_not_exhaust_memory() {
+    // Memory for eight blocks of 64 KB, and forty connections that would each hold one.
     let mut worker = worker(&Config { memory: 512 << 10, ..listening() }, Hoarder::default());
     let address = worker.tcp_addrs()[0];
     let mut hoarders = Vec::new();
     for number in 0..40 {
         hoarders.push(TcpStream::connect(address).unwrap());
-        turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == number + 1);
+        turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == number + 1);
     }
     let mut honest = TcpStream::connect(address).unwrap();
     honest.set_nonblocking(true).unwrap();
@@ -118,7 +118,7 @@ fn connections_that_leave_a_byte_in_many_blocks_do_not_take_the_memory_of_others
         let mut sent = 0;
         let mut received = 0;
         let mut buffer = vec![0; 200_000];
-        turn_until(&mut worker, "the honest one is served", |worker| {
+        turn_until(&mut worker, "other connection served", |worker| {
             if sent < 200_000 {
                 sent += honest.write(&buffer[sent..]).unwrap_or(0);
             }
@@ -127,12 +127,12 @@ fn connections_that_leave_a_byte_in_many_blocks_do_not_take_the_memory_of_others
         });
     }
     let copied = worker.summary().copied_bytes;
-    assert!((1..40_000).contains(&copied), "only what keeps too much is copied: {copied} bytes");
+    assert!((1..40_000).contains(&copied), "copies are limited: {copied} bytes");
 }
 
 #[test]
-fn when_no_descriptor_is_left_accepting_pauses_and_goes_on() {
-    // The limit is of the whole process, so this runs in one of its own.
+fn accept_pauses_without_descriptors_and_resumes() {
+    // The limit applies to the whole process, so this test runs in a separate one.
     const MARK: &str = "LINERATE_TEST_NO_DESCRIPTORS";
     if std::env::var_os(MARK).is_none() {
         let name = std::thread::current().name().unwrap().to_owned();
@@ -152,18 +152,18 @@ fn when_no_descriptor_is_left_accepting_pauses_and_goes_on() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum: limit.maximum }).unwrap();
     let shortages = |worker: &Worker<Echo>| worker.summary().drops.get("accept: no descriptor or memory").copied();
     let mut turns = 0;
-    turn_until(&mut worker, "it has failed twice", |worker| {
+    turn_until(&mut worker, "two failures", |worker| {
         turns += 1;
         shortages(worker) >= Some(2)
     });
-    assert!(turns > 20, "it does not try without pause: {turns} turns");
+    assert!(turns > 20, "accept retries without pause: {turns} turns");
     setrlimit(Resource::Nofile, limit).unwrap();
     client.write_all(b"x").unwrap();
-    turn_until(&mut worker, "it is served", |worker| worker.summary().tx_bytes == 1);
+    turn_until(&mut worker, "served", |worker| worker.summary().tx_bytes == 1);
     client.read_exact(&mut [0; 1]).unwrap();
 }
 
-/// Counts how often its timer fires.
+/// Counts the expiries of its timer.
 struct Ticker(u32);
 
 impl Service for Ticker {
@@ -186,23 +186,23 @@ impl Service for Ticker {
 }
 
 #[test]
-fn a_timer_ends_a_sleep_until_it_is_no_longer_wanted() {
+fn timer_ends_a_sleep_until_it_is_cancelled() {
     let mut worker = worker(&listening(), Ticker(0));
     let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
-    turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == 1);
+    turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
     let start = std::time::Instant::now();
     while worker.service().0 < 10 {
         worker.turn(DEADLINE);
     }
     assert!(start.elapsed() >= Duration::from_millis(18) && start.elapsed() < DEADLINE);
     stream.write_all(b"x").unwrap();
-    turn_until(&mut worker, "the byte is seen", |worker| worker.summary().rx_bytes == 1);
+    turn_until(&mut worker, "byte received", |worker| worker.summary().rx_bytes == 1);
     let ticks = worker.service().0;
     (0..20).for_each(|_| worker.turn(Duration::from_millis(1)));
     assert_eq!(worker.service().0, ticks);
 }
 
-/// Works in the background, every two milliseconds until it is told to stop.
+/// Works in the background every two milliseconds until it gets a message.
 #[derive(Default)]
 struct Gardener {
     turns: u32,
@@ -226,7 +226,7 @@ impl Service for Gardener {
 }
 
 #[test]
-fn a_sleep_is_no_longer_than_the_service_allows_and_ends_when_it_is_told_something() {
+fn sleep_ends_at_the_service_deadline_or_on_a_message() {
     let (app_sender, mut sockets) = bind(&listening(), 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), Gardener::default());
     let start = std::time::Instant::now();
@@ -237,7 +237,7 @@ fn a_sleep_is_no_longer_than_the_service_allows_and_ends_when_it_is_told_somethi
     app_sender.send_to_worker(0, ()).unwrap();
     worker.turn(DEADLINE);
     assert!(worker.service().stopped);
-    // From another thread, while it sleeps for longer.
+    // From another thread, during a longer sleep.
     let telling = std::thread::spawn(move || app_sender.send_to_worker(0, ()).unwrap());
     let turns = worker.service().turns;
     worker.turn(DEADLINE);
@@ -250,7 +250,7 @@ fn error(config: &Config, workers: usize) -> Error {
 }
 
 #[test]
-fn a_port_that_is_taken_is_refused_by_name_even_if_its_owner_would_share_it() {
+fn taken_port_is_refused_even_if_its_owner_shares_it() {
     let taken = TcpListener::bind(local()).unwrap();
     let config = Config { listen: vec![taken.local_addr().unwrap()], ..Config::default() };
     let (_, ours) = bind::<()>(&listening(), 2).unwrap();
@@ -269,7 +269,7 @@ fn a_port_that_is_taken_is_refused_by_name_even_if_its_owner_would_share_it() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_with_a_remedy() {
+fn impossible_configuration_is_refused_with_a_remedy() {
     let elsewhere = Config { listen: vec!["192.0.2.1:7".parse().unwrap()], ..Config::default() };
     let not_ours = error(&elsewhere, 1);
     assert!(matches!(not_ours, Error::NotOurs { .. }));
@@ -280,26 +280,26 @@ fn what_cannot_be_had_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_port_is_free_again_as_soon_as_its_service_is_gone() {
+fn port_is_free_once_its_service_has_ended() {
     let (_, sockets) = bind::<()>(&listening(), 1).unwrap();
     let config = Config { listen: sockets[0].tcp_addrs(), ..Config::default() };
     let mut worker = Worker::new(sockets.into_iter().next().unwrap(), Echo::default());
     let stream = TcpStream::connect(config.listen[0]).unwrap();
-    turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == 1);
+    turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
     drop(worker);
     drop(stream);
     bind::<()>(&config, 2).unwrap();
 }
 
 #[test]
-fn an_idle_connection_is_reset_and_one_in_use_is_not() {
+fn only_idle_connection_is_reset() {
     let idle_timeout = Some(Duration::from_millis(400));
     let mut worker = worker(&Config { idle_timeout, ..listening() }, Echo::default());
     let address = worker.tcp_addrs()[0];
     let mut idle = TcpStream::connect(address).unwrap();
     let mut used = TcpStream::connect(address).unwrap();
     used.set_nonblocking(true).unwrap();
-    turn_until(&mut worker, "the idle one is reset", |worker| {
+    turn_until(&mut worker, "idle connection reset", |worker| {
         used.write_all(b"x").unwrap();
         let _ = used.read(&mut [0; 64]);
         !worker.service().closed.is_empty()
@@ -309,6 +309,6 @@ fn an_idle_connection_is_reset_and_one_in_use_is_not() {
     assert_eq!(worker.summary().broken, 1);
     idle.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(idle.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // Now the other is not used any more.
-    turn_until(&mut worker, "the other is reset", |worker| worker.service().closed.len() == 2);
+    // Now the other connection is idle, too.
+    turn_until(&mut worker, "other connection reset", |worker| worker.service().closed.len() == 2);
 }

@@ -1,4 +1,4 @@
-//! Lingering close: the last reply arrives, and neither input nor time is without a bound.
+//! Lingering close: the last reply arrives, and input and time are bounded.
 
 #[path = "../services/lingering.rs"]
 mod service;

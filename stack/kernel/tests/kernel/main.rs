@@ -1,4 +1,4 @@
-//! Services over kernel sockets, against ordinary sockets of the standard library.
+//! Services over kernel sockets, against sockets of the standard library.
 
 mod common;
 mod contract;
@@ -6,9 +6,9 @@ mod draining;
 mod echo;
 mod endings;
 mod four_services;
+mod inspect;
 mod limits;
 mod lingering;
-mod looks;
 mod outgoing;
 mod sending;
 #[path = "../services/mod.rs"]

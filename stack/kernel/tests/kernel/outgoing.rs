@@ -1,4 +1,4 @@
-//! Connections that a service makes.
+//! Outgoing connections.
 
 use crate::common::{Running, listening, local, turn_until};
 use crate::services::Echo;
@@ -8,7 +8,7 @@ use linerate_kernel::{Config, Worker, bind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Connects to all of `remotes` at the start, and sends and checks `rounds` requests on each connection.
+/// Connects to all of `remotes` at start, and sends and checks `rounds` requests on each connection.
 struct Client {
     remotes: Vec<SocketAddr>,
     rounds: u32,
@@ -28,7 +28,7 @@ impl Client {
 }
 
 impl Service for Client {
-    /// The token, and the round.
+    /// Token and round.
     type Conn = (u64, u32);
     type Message = ();
 
@@ -39,7 +39,7 @@ impl Service for Client {
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> (u64, u32) {
-        let Origin::Connected(token) = origin else { panic!("nobody can connect to us") };
+        let Origin::Connected(token) = origin else { panic!("no listener") };
         assert_eq!(net.peer_addr(conn), Some(self.remotes[token as usize]));
         assert_ne!(net.local_addr(conn).unwrap().port(), 0);
         assert_eq!(net.write(conn, &0u32.to_le_bytes()), 4);
@@ -70,15 +70,15 @@ impl Service for Client {
 fn run(config: &Config, client: Client) -> (Client, linerate_bypass::Summary) {
     let (_, mut sockets) = bind(config, 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), client);
-    turn_until(&mut worker, "all is done", |worker| worker.service().finished());
-    // Stops at once: nothing is left to do.
+    turn_until(&mut worker, "finished", |worker| worker.service().finished());
+    // Returns at once: there is no work left.
     let stop = Stop::default();
     stop.stop();
     worker.run(&stop)
 }
 
 #[test]
-fn a_service_connects_asks_checks_and_closes() {
+fn service_connects_exchanges_requests_and_closes() {
     let server = Running::start(&listening(), Echo::default());
     let (client, summary) = run(&Config::default(), Client::new(vec![server.address; 100], 20));
     assert_eq!(client.done.len(), 100);
@@ -88,7 +88,7 @@ fn a_service_connects_asks_checks_and_closes() {
 }
 
 #[test]
-fn each_failure_has_its_name_and_its_token() {
+fn each_failure_reports_its_reason_and_token() {
     let refused = unused_address();
     let server = Running::start(&listening(), Echo::default());
     let no_host = "255.255.255.255:9".parse().unwrap();
@@ -97,7 +97,7 @@ fn each_failure_has_its_name_and_its_token() {
     let (client, summary) = run(&config, Client::new(remotes, 1));
     let mut failed = client.failed;
     failed.sort_by_key(|&(token, _)| token);
-    // The address that cannot be connected to takes no place; the last two find the others' taken.
+    // The invalid address takes no slot; the last two exceed the limit.
     let expected = [
         (0, ConnectError::Refused),
         (2, ConnectError::TooMany),
@@ -121,8 +121,8 @@ fn each_failure_has_its_name_and_its_token() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_given_up_in_time() {
-    // A listener with a full backlog answers nothing more.
+fn unresponsive_peer_is_given_up_at_the_timeout() {
+    // A listener with a full backlog does not respond.
     let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.bind(&local().into()).unwrap();
     listener.listen(0).unwrap();
@@ -130,6 +130,6 @@ fn a_peer_that_does_not_answer_is_given_up_in_time() {
     let config = Config { connect_timeout: Duration::from_millis(50), ..Config::default() };
     let (_, mut sockets) = bind(&config, 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), Client::new(vec![address; 8], 1));
-    turn_until(&mut worker, "the rest is given up", |worker| worker.service().failed.len() >= 6);
+    turn_until(&mut worker, "rest given up", |worker| worker.service().failed.len() >= 6);
     assert!(worker.service().failed.iter().all(|&(_, error)| error == ConnectError::TimedOut));
 }

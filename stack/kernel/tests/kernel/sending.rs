@@ -1,4 +1,4 @@
-//! The ways to send, mixed.
+//! Mixed ways to send.
 
 use crate::common::{DEADLINE, Running, listening, turn_until};
 use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
@@ -6,8 +6,8 @@ use linerate_kernel::{Worker, bind};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-/// When any connection sends something, sends every connection the same text in pieces, in turn, each piece in
-/// another way; closes all when the first finishes sending.
+/// On any received data, sends each connection the same text in pieces, in turn, each piece in another way. Closes all
+/// connections at the first `peer_closed`.
 #[derive(Default)]
 struct Mixer {
     conns: Vec<ConnId>,
@@ -40,7 +40,7 @@ impl Service for Mixer {
                     0 => assert_eq!(net.write(conn, &piece), piece.len()),
                     1 => net.send(conn, Bytes::from(piece.clone())).unwrap(),
                     _ => {
-                        // More is reserved than is sent, and then less.
+                        // Reserve more than is sent, then less.
                         let half = piece.len() / 2;
                         net.reserve(conn, 1000).unwrap()[..half].copy_from_slice(&piece[..half]);
                         net.commit(conn, half);
@@ -59,10 +59,10 @@ impl Service for Mixer {
 }
 
 #[test]
-fn bytes_sent_in_different_ways_on_many_connections_keep_their_order_and_their_connection() {
+fn mixed_sends_on_many_connections_keep_their_order() {
     let server = Running::start(&listening(), Mixer::default());
     let mut streams: Vec<_> = (0..5).map(|_| TcpStream::connect(server.address).unwrap()).collect();
-    // The last to connect asks, so that all are there.
+    // The last connection sends the request, so that all exist.
     streams[4].write_all(b"go").unwrap();
     streams[4].shutdown(Shutdown::Write).unwrap();
     for stream in &mut streams {
@@ -73,7 +73,7 @@ fn bytes_sent_in_different_ways_on_many_connections_keep_their_order_and_their_c
     }
     let (_, summary) = server.finish();
     assert_eq!(summary.tx_bytes as usize, 5 * text().len());
-    assert!(summary.tx_frames < 5 * PIECES as u64 / 10, "pieces leave together: {} writes", summary.tx_frames);
+    assert!(summary.tx_frames < 5 * PIECES as u64 / 10, "pieces are combined: {} writes", summary.tx_frames);
 }
 
 /// Commits more than was reserved.
@@ -95,10 +95,10 @@ fn committing_more_than_was_reserved_panics() {
     let (_, mut sockets) = bind(&listening(), 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), Greedy);
     let _stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
-    turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == 1);
+    turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
 }
 
-/// Aborts when the peer's last bytes come, whose end has come with them.
+/// Aborts on the peer's last data, which arrive with the FIN.
 #[derive(Default)]
 struct Rude {
     peer_closed: bool,
@@ -125,12 +125,12 @@ impl Service for Rude {
 }
 
 #[test]
-fn after_an_abort_the_only_event_is_that_it_is_closed() {
+fn only_closed_follows_an_abort() {
     let (_, mut sockets) = bind(&listening(), 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), Rude::default());
     let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
     stream.write_all(b"last words").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
-    turn_until(&mut worker, "it is closed", |worker| worker.service().closed.is_some());
+    turn_until(&mut worker, "closed", |worker| worker.service().closed.is_some());
     assert_eq!((worker.service().closed, worker.service().peer_closed), (Some(CloseReason::Aborted), false));
 }

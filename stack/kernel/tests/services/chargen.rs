@@ -1,23 +1,23 @@
-//! Sends a known stream from the moment a connection opens, as fast as the peer takes it, then closes.
+//! Sends a known stream on each new connection as fast as the peer reads it, then closes.
 
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 
-/// Byte `n` of the stream.
+/// Returns byte `n` of the stream.
 pub fn pattern(n: u64) -> u8 {
     (n % 251) as u8
 }
 
-/// `bytes` are those of the stream from byte `from` on.
+/// Checks that `bytes` are those of the stream from byte `from` on.
 pub fn assert_pattern(bytes: &[u8], from: u64) {
     assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
 }
 
-/// Sends `length` bytes on each connection.
+/// Service that sends `length` bytes on each connection.
 pub struct Chargen {
     pub length: u64,
-    /// Bytes handed over, on all connections.
+    /// Bytes passed to the transport, on all connections.
     pub sent: u64,
-    /// How often there was no room.
+    /// Number of times without send space.
     pub held_back: u64,
     pub closed: Vec<CloseReason>,
 }

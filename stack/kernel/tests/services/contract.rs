@@ -1,11 +1,11 @@
-//! Checks the order of events that [`Service`] defines, on whatever transport it runs: both ends are this service.
+//! Checks the order of events that [`Service`] defines, on any transport. Both ends are this service.
 
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Length of a message. Its first byte says what the server does with the connection.
+/// Length of a message. Its first byte selects the server's action.
 const MESSAGE: usize = 64;
 /// Messages that a client sends on a connection whose server echoes them.
 const MESSAGES: usize = 20;
@@ -32,15 +32,15 @@ const ACTIONS: [Action; 5] = [Action::Echo, Action::Close, Action::Linger, Actio
 /// Events of a connection so far.
 #[derive(Debug, Default)]
 struct Record {
-    /// `close`, `lingering_close` or `abort` was called.
+    /// Whether `close`, `lingering_close` or `abort` was called.
     has_closed: bool,
-    /// `lingering_close` or `abort` was called.
+    /// Whether `lingering_close` or `abort` was called.
     is_silenced: bool,
     has_peer_closed: bool,
     timer: Option<Instant>,
 }
 
-/// State of a connection, which only `opened` makes.
+/// State of a connection, created by `opened`.
 #[derive(Debug)]
 pub struct Conn {
     /// `None` at the server.
@@ -49,7 +49,7 @@ pub struct Conn {
     sent: usize,
 }
 
-/// Events counted.
+/// Event counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub opened: usize,
@@ -61,28 +61,28 @@ pub struct Counts {
     pub echoed: usize,
 }
 
-/// The service. It panics at an event that is out of order.
+/// Service that panics on an event out of order.
 #[derive(Debug, Default)]
 pub struct Contract {
     remote: Option<SocketAddr>,
-    /// Connections that it opens.
+    /// Connections to open.
     connections: usize,
-    /// It has connected to others.
+    /// Whether it is a client.
     is_client: bool,
     records: HashMap<ConnId, Record>,
-    /// Connections of the last burst of which `readable` has still to come.
+    /// Connections of the last burst whose `readable` is still due.
     pending: Vec<ConnId>,
     pub counts: Counts,
 }
 
 impl Contract {
-    /// Serves what clients ask for.
+    /// Creates a server.
     pub fn server() -> Self {
         Self::default()
     }
 
-    /// Opens `connections` connections to `remote`. The first of each five
-    /// asks for the first [`Action`], and so on; every other five close at once.
+    /// Creates a client with `connections` connections to `remote`. Each group of five uses one [`Action`]; every
+    /// second group closes at once.
     pub fn client(remote: SocketAddr, connections: usize) -> Self {
         Contract { remote: Some(remote), connections, ..Self::default() }
     }
@@ -92,13 +92,13 @@ impl Contract {
         self.counts.closed == connections && self.records.is_empty()
     }
 
-    /// Asserts that the events of a server have taken every way that matters.
+    /// Asserts that all relevant events of a server have occurred.
     pub fn assert_covered(&self) {
         let Counts { served, readable, echoed, .. } = self.counts;
         assert!(served > 0 && readable > 0 && echoed > 0, "{:?}", self.counts);
     }
 
-    /// Returns the record of `conn`, which may have an event now.
+    /// Returns the record of `conn`, which must be able to have an event.
     #[track_caller]
     fn live(&mut self, conn: ConnId, event: &str) -> &mut Record {
         let record = self.records.get_mut(&conn).unwrap_or_else(|| panic!("{event} of {conn:?}, which is not open"));
@@ -132,9 +132,9 @@ impl Contract {
         assert_eq!((net.send_space(conn), net.write(conn, b"late")), (0, 0));
     }
 
-    /// Does what the messages on `conn` ask a server for.
+    /// Runs the actions that messages on `conn` select.
     fn serve(&mut self, net: &mut impl Transport, conn: ConnId) {
-        // A connection that is closed sends nothing back.
+        // A closed connection sends nothing.
         if self.records.get(&conn).is_none_or(|record| record.has_closed) {
             return net.consume(conn, usize::MAX);
         }
@@ -194,13 +194,13 @@ impl Service for Contract {
 
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.assert_none_pending("burst");
-        assert!(!readable.is_empty(), "a burst of none");
+        assert!(!readable.is_empty(), "empty burst");
         for (at, conn) in readable.iter().enumerate() {
             self.live(*conn, "burst");
             assert!(!readable[..at].contains(conn), "{conn:?} is in a burst twice");
         }
         if self.is_client {
-            // Clients are told of each.
+            // Clients leave all connections to `readable`.
             self.pending.extend(readable);
             return 0;
         }
@@ -227,7 +227,7 @@ impl Service for Contract {
         let mut state = Conn { action, received: 0, sent: 0 };
         Self::send(net, conn, &mut state);
         if action.is_some() && (self.counts.opened - 1) / ACTIONS.len() % 2 == 1 {
-            // The server is told of the connection, of what it brings and of its end together.
+            // The server gets the connection, its data and its end together.
             self.close(net, conn);
         }
         state

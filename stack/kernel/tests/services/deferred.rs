@@ -1,25 +1,25 @@
-//! Answers from another thread.
+//! Replies from another thread.
 
 use linerate_bypass::{AppSender, Bytes, ConnId, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What the other thread is asked: to answer these bytes of this connection.
+/// Order for the other thread: reply with these bytes on this connection.
 pub type Order = (ConnId, Bytes);
 
-/// Hands what arrives to another thread, and sends what that posts back. Bytes cross both ways uncopied.
+/// Passes received data to another thread, and sends its replies. Data are not copied in either direction.
 pub struct Deferred {
     orders: Sender<Order>,
 }
 
 impl Deferred {
-    /// The service, and the orders that another thread is to answer.
+    /// Creates the service, and the receiver of its orders.
     pub fn new() -> (Self, Receiver<Order>) {
         let (orders, receiver) = channel();
         (Deferred { orders }, receiver)
     }
 
-    /// Answers orders with what they bring, until the service is gone.
+    /// Answers orders with their own data, until the service ends.
     pub fn answer(orders: Receiver<Order>, app_sender: AppSender<Bytes>) {
         for (conn, bytes) in orders {
             let mut reply = bytes;
@@ -41,7 +41,7 @@ impl Deferred {
 }
 
 impl Service for Deferred {
-    /// Replies for which there was no room.
+    /// Replies that wait for send space.
     type Conn = VecDeque<Bytes>;
     type Message = Bytes;
 

@@ -1,16 +1,16 @@
-//! Sends everything back, and closes its side once the peer has closed and all is sent.
+//! Echoes all data, and closes once the peer has closed and all data are sent.
 
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 
-/// What it saw, besides.
+/// Echo service with statistics.
 #[derive(Default)]
 pub struct Echo {
     pub closed: Vec<CloseReason>,
-    /// Connections of the last burst event, and what they add up to.
+    /// Connections of the last burst, and the total.
     pub burst: usize,
     pub bursts: usize,
     pub readable: usize,
-    /// The most that was waiting unconsumed.
+    /// Maximum of unconsumed data.
     pub most_received: usize,
 }
 
@@ -38,7 +38,7 @@ impl Service for Echo {
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
-        assert_eq!(net.received(conn), 0, "the end comes after everything has been consumed");
+        assert_eq!(net.received(conn), 0, "peer_closed before all data were consumed");
         net.close(conn);
     }
 

@@ -1,9 +1,9 @@
-//! Refuses whatever it is asked, with a lingering close; and clients for it.
+//! Service that refuses every request with a lingering close, and clients for it.
 
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 use std::net::SocketAddr;
 
-/// The reply to everything.
+/// Reply to every request.
 pub const REFUSAL: &[u8] = b"-ERR unknown command\r\n";
 
 /// Replies to the first message of a connection with [`REFUSAL`], and closes with a lingering close.
@@ -14,7 +14,7 @@ pub struct Refuser {
 }
 
 impl Service for Refuser {
-    /// Set once the connection has been refused.
+    /// Whether the connection was refused.
     type Conn = bool;
     type Message = ();
 
@@ -35,7 +35,7 @@ impl Service for Refuser {
     }
 
     fn timer(&mut self, _: &mut impl Transport, _: ConnId, _: &mut bool) {
-        panic!("a timer that the service has not set");
+        panic!("timer that the service has not set");
     }
 
     fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: bool, why: CloseReason) {
@@ -43,10 +43,10 @@ impl Service for Refuser {
     }
 }
 
-/// Client's action after its first message.
+/// Client's behaviour after its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// Closes when the server has.
+    /// Closes after the server.
     Closes,
     /// Sends without end, and does not close.
     SendsOn,
@@ -54,7 +54,7 @@ pub enum Manner {
     Waits,
 }
 
-/// A client of a [`Refuser`], with one connection.
+/// Client of a [`Refuser`], with one connection.
 #[derive(Debug)]
 pub struct Refused {
     pub remote: Option<SocketAddr>,

@@ -1,5 +1,5 @@
-//! Small services that between them use all of the seam. They know no transport: the tests of each transport run
-//! the same ones. `contract.rs` and `lingering.rs` are included by themselves.
+//! Small transport-independent services that together use the whole [`Transport`](linerate_bypass::Transport)
+//! interface. The tests of each transport run them. `contract.rs` and `lingering.rs` are included separately.
 
 mod chargen;
 mod deferred;

@@ -1,15 +1,15 @@
-//! Connects out for each connection that comes in, and splices the two both ways without a copy.
+//! Proxy that opens a connection for each incoming one, and splices the two without a copy.
 
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Passes the end of each half on by itself, and a break of one connection as a reset of the other.
+/// Forwards the close of each direction separately, and a broken connection as a reset.
 pub struct Proxy {
     pub upstream: SocketAddr,
     pub failed: Vec<ConnectError>,
     pub closed: Vec<CloseReason>,
-    /// Which connections belong together, both ways.
+    /// The partner of each connection, in both directions.
     pairs: HashMap<ConnId, ConnId>,
 }
 
@@ -18,8 +18,7 @@ impl Proxy {
         Proxy { upstream, failed: Vec::new(), closed: Vec::new(), pairs: HashMap::new() }
     }
 
-    /// Moves on what `from` has received, and its end if it has come. What does not fit is moved by `writable`
-    /// of the other.
+    /// Moves received data of `from`, and its close, to its partner. The partner's `writable` moves the rest.
     fn splice(&self, net: &mut impl Transport, from: ConnId) {
         if let Some(&to) = self.pairs.get(&from) {
             net.forward(from, to);
@@ -28,7 +27,7 @@ impl Proxy {
 }
 
 impl Service for Proxy {
-    /// Whether the peer has finished sending.
+    /// Whether the peer has closed.
     type Conn = bool;
     type Message = ();
 
@@ -44,7 +43,7 @@ impl Service for Proxy {
                 self.pairs.insert(conn, client);
                 self.pairs.insert(client, conn);
                 self.splice(net, client);
-                // If the client's end came before there was anyone to pass it on to, its timer does it now.
+                // If the client closed before there was a partner, its timer forwards the close now.
                 net.set_timer(client, Some(std::time::Duration::ZERO));
             }
         }

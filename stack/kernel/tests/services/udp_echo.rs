@@ -1,4 +1,4 @@
-//! Sends every datagram back where it came from.
+//! Sends every datagram back to its source.
 
 use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
 

@@ -1,4 +1,4 @@
-//! What is told of a running worker from outside.
+//! Introspection of a running worker.
 
 use crate::common::{DEADLINE, Running, listening};
 use crate::services::Echo;
@@ -51,21 +51,21 @@ fn looked_at(config: &Config) {
 }
 
 #[test]
-fn a_sleeping_worker_wakes_up_and_tells_of_its_connections() {
+fn sleeping_worker_wakes_up_to_report_its_connections() {
     looked_at(&listening());
 }
 
 #[test]
-fn a_spinning_worker_tells_of_its_connections() {
+fn spinning_worker_reports_its_connections() {
     looked_at(&Config { spin: true, ..listening() });
 }
 
 #[test]
-fn a_worker_that_has_ended_leaves_no_asker_waiting_for_ever() {
+fn query_of_an_ended_worker_does_not_wait_forever() {
     let (app_sender, mut sockets) = bind(&listening(), 1).unwrap();
     drop(Running::on(sockets.remove(0), Echo::default()).finish());
     let (reply, answer) = channel();
-    // It is in the mailbox, which nobody reads any more.
+    // The query is in a mailbox without a reader.
     assert!(app_sender.query(0, StatsQuery::Counters { reply }));
     drop(app_sender);
     assert!(answer.recv_timeout(DEADLINE).is_err());

@@ -1,4 +1,4 @@
-//! How connections begin: accepted, or made.
+//! Connection establishment: accepted and outgoing connections.
 
 use super::{Net, reset};
 use crate::connection::{Connection, Stage};
@@ -12,20 +12,20 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// Connections that are accepted from one listener in one turn.
+/// Connections accepted from one listener in one turn.
 const ACCEPT_BUDGET: usize = 64;
-/// How long to wait when the system has no descriptor or memory for a connection.
+/// Pause when the system has no descriptor or memory for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Listener {
     pub socket: TcpListener,
     pub address: SocketAddr,
-    /// There may be more to accept.
+    /// Whether more connections may wait.
     pub ready: bool,
 }
 
 impl Net {
-    /// Accepts the connections that peers have made, within the listeners' share of the turn.
+    /// Accepts waiting connections, within the listeners' share of the turn.
     pub(super) fn accept(&mut self) {
         if self.accept_again.is_some_and(|at| self.now < at) {
             return;
@@ -49,7 +49,7 @@ impl Net {
                         self.accept_again = Some(self.now + ACCEPT_PAUSE);
                         return;
                     }
-                    // The connection was gone before we came to it.
+                    // The connection ended before `accept`.
                     Err(_) => continue,
                 };
                 if self.slots.is_full() {
@@ -72,8 +72,8 @@ impl Net {
         }
     }
 
-    /// Accepts the connections that peers have made, and closes the listeners. What the system has no descriptor or memory for is
-    /// reset, and so is what comes between the last look and the end.
+    /// Accepts waiting connections, then closes the listeners. Connections without a descriptor or memory are reset,
+    /// and so are those that arrive between the last `accept` and the close.
     pub(crate) fn stop_listening(&mut self) {
         self.listeners.iter_mut().for_each(|listener| listener.ready = true);
         self.accept_again = None;
@@ -84,7 +84,7 @@ impl Net {
         self.accept_again = None;
     }
 
-    /// Begins to connect to `remote`.
+    /// Starts to connect to `remote`.
     pub(crate) fn begin_connect(&mut self, remote: SocketAddr, token: u64) {
         if self.slots.is_full() {
             return self.failed.push_back((token, ConnectError::TooMany));
@@ -105,7 +105,7 @@ impl Net {
         }
     }
 
-    /// Gives up a connection that was to be made.
+    /// Gives up a connection attempt.
     pub(super) fn fail(&mut self, id: ConnId, error: ConnectError) {
         if let Some(Connection { stage: Stage::Connecting(token), .. }) = self.remove(id) {
             self.failed.push_back((token, error));

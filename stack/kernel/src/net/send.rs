@@ -1,15 +1,15 @@
-//! From the service through the send queues to the kernel.
+//! Transmission: from the service through the send queues to the kernel.
 
 use super::Net;
 use crate::connection::{Connection, Sending, Stage};
 use crate::errno;
 use linerate_bypass::{Bytes, CloseReason, ConnId, VECTOR};
 
-/// The least that [`Net::place`] gives of what was asked for.
+/// Minimum size of the buffer that [`Net::place`] returns, unless less was requested.
 const LEAST_PLACE: usize = 4 << 10;
 
-/// The place that the service is writing to, at the beginning of the block that is written from. What it commits
-/// for one connection grows to one slice, until another connection or another kind of sending comes between.
+/// Buffer that the service writes to, at the start of the current block. Consecutive commits for one connection grow to
+/// one slice, until another connection or another kind of send intervenes.
 #[derive(Clone, Copy)]
 pub(super) struct Placing {
     conn: ConnId,
@@ -18,8 +18,8 @@ pub(super) struct Placing {
 }
 
 impl Net {
-    /// Bytes that can be queued on a connection now; if there are fewer than `needed`, the service is to be told
-    /// when there are more.
+    /// Returns the bytes that can be queued on a connection now. If these are fewer than `needed`, `writable` follows
+    /// when there is more room.
     pub(crate) fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
         let placed = self.placing.filter(|placing| placing.conn == id).map_or(0, |placing| placing.committed);
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return 0 };
@@ -28,7 +28,7 @@ impl Net {
         room
     }
 
-    /// Queues a slice on a connection that has room for it.
+    /// Queues a slice on a connection with room for it.
     pub(crate) fn queue(&mut self, id: ConnId, bytes: Bytes) {
         self.seal();
         let Some(conn) = self.slots.get_mut(id) else { return };
@@ -43,7 +43,7 @@ impl Net {
         self.set_dirty(id);
     }
 
-    /// A place of up to `max` bytes to write what is to be sent on a connection.
+    /// Returns a buffer of up to `max` bytes for data to send on a connection.
     pub(crate) fn place(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
         let wanted = self.room_for(id, max.min(1)).min(max);
         if wanted == 0 {
@@ -69,7 +69,7 @@ impl Net {
         Some(&mut place[..reserved])
     }
 
-    /// Sends `n` bytes of the last place.
+    /// Sends the first `n` bytes of the last buffer.
     pub(crate) fn commit_place(&mut self, id: ConnId, n: usize) {
         if !self.slots.get(id).is_some_and(Connection::may_send) {
             return;
@@ -86,7 +86,7 @@ impl Net {
         self.set_dirty(id);
     }
 
-    /// Makes what was committed a slice in its connection's queue.
+    /// Queues the committed bytes as a slice of their connection.
     fn seal(&mut self) {
         if let Some(placing) = self.placing.take()
             && placing.committed > 0
@@ -99,11 +99,11 @@ impl Net {
         }
     }
 
-    /// Writes what is queued on all connections.
+    /// Writes the queues of all connections.
     pub(crate) fn flush_all(&mut self) {
-        // A place does not outlive the event in which it was reserved.
+        // A reserved buffer is valid within one event.
         self.seal();
-        while let Some(id) = self.dirty.pop() {
+        while let Some(id) = self.tx_pending.pop() {
             self.flush(id);
         }
     }
@@ -111,7 +111,7 @@ impl Net {
     fn flush(&mut self, id: ConnId) {
         self.seal();
         let Some(conn) = self.slots.get_mut(id) else { return };
-        conn.dirty = false;
+        conn.tx_pending = false;
         if conn.stage != Stage::Open {
             return;
         }
@@ -146,7 +146,7 @@ impl Net {
         }
     }
 
-    /// Finishes sending once the queue is sent.
+    /// Closes the send direction after the queued data.
     pub(crate) fn begin_close(&mut self, id: ConnId) {
         self.seal();
         if let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) {

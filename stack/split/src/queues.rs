@@ -1,4 +1,4 @@
-//! What crosses between the two threads.
+//! Queues between the worker's and the service's thread.
 
 use linerate_bypass::{AppSender, Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin};
 use std::net::SocketAddr;
@@ -6,26 +6,26 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::thread::Thread;
 
-/// Batches each way.
+/// Batches in each direction.
 pub(crate) const BATCHES: usize = 64;
-/// Events or commands of a full batch. It takes more only while no other is empty.
+/// Events or commands of a full batch. A batch exceeds it only while no empty one is available.
 pub(crate) const BATCH: usize = 128;
 /// Datagrams of a batch; more are dropped.
 pub(crate) const DATAGRAMS: usize = 128;
 
-/// What the worker tells.
+/// Event that the worker reports.
 pub(crate) enum Event {
-    /// It has an address, and the way to it is known.
+    /// The worker has an address, and its mailbox is known.
     Start,
-    /// A connection is there. Its addresses are the next of the batch.
+    /// A connection is established. Its addresses are the next in the batch.
     Opened(ConnId, Origin),
-    /// One could not be made.
+    /// A connection attempt failed.
     Failed(u64, ConnectError),
-    /// Bytes were received.
+    /// Data were received.
     Data(ConnId, Bytes),
-    /// So many bytes that were sent need no room here any more.
+    /// This many sent bytes have left the window.
     Room(ConnId, usize),
-    /// The peer has finished sending.
+    /// The peer has closed.
     PeerClosed(ConnId),
     /// The connection is gone.
     Closed(ConnId, CloseReason),
@@ -33,55 +33,55 @@ pub(crate) enum Event {
     End,
 }
 
-/// A batch of events.
+/// Batch of events.
 #[derive(Default)]
 pub(crate) struct Events {
     pub items: Vec<Event>,
-    /// Ours and the peer's of each connection that is opened in it, in their order.
+    /// Local and remote address of each connection opened in the batch, in order.
     pub addresses: Vec<[SocketAddr; 2]>,
     pub datagrams: Vec<Datagram>,
 }
 
-/// What the service's thread asks for.
+/// Command of the service.
 pub(crate) enum Command {
     /// Send these bytes.
     Send(ConnId, Bytes),
-    /// So many bytes in so many slices have been consumed.
+    /// This many bytes in this many slices have been consumed.
     Consumed { conn: ConnId, bytes: usize, slices: usize },
-    /// The service waits for room, however little.
-    Starved(ConnId),
-    /// Finish sending.
+    /// The service waits for any send space.
+    WaitsForRoom(ConnId),
+    /// Close the send direction.
     Close(ConnId),
-    /// Finish sending, and discard what is received, within the bounds of a lingering close.
+    /// Close with a lingering close.
     LingeringClose(ConnId),
-    /// Reset it.
+    /// Reset the connection.
     Abort(ConnId),
     /// Connect, with this token.
     Connect(SocketAddr, u64),
 }
 
-/// A batch of commands: the message of a [`Relay`](crate::Relay).
+/// Batch of commands: the message of a [`Relay`](crate::Relay).
 #[derive(Default)]
 pub struct Commands {
     pub(crate) items: Vec<Command>,
     pub(crate) datagrams: Vec<Datagram>,
 }
 
-/// What both threads see.
+/// State shared by both threads.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// The way to the worker.
-    pub way: OnceLock<AppSender<Commands>>,
+    /// Sender that reaches the worker.
+    pub worker_sender: OnceLock<AppSender<Commands>>,
     /// The service's thread, once it runs.
     pub thread: OnceLock<Thread>,
-    /// Slices that the service has consumed, of all connections.
+    /// Slices that the service has consumed, over all connections.
     pub slices_done: AtomicU64,
-    /// Bytes of payload that were copied on the way, by either thread.
+    /// Payload bytes that either thread has copied.
     pub copied: AtomicU64,
 }
 
 impl Shared {
-    /// Wakes the service's thread, should it sleep.
+    /// Wakes the service's thread if it sleeps.
     pub fn wake(&self) {
         if let Some(thread) = self.thread.get() {
             thread.unpark();

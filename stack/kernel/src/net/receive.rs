@@ -1,17 +1,17 @@
-//! From the kernel to the receive queues.
+//! Reception: from the kernel to the receive queues.
 
 use super::Net;
 use crate::connection::{Received, Receiving, Stage};
 use crate::errno;
 use linerate_bypass::ConnId;
 
-/// The least of a block that is worth reading into.
+/// Minimum room of a block worth reading into.
 pub(super) const LEAST_READ: usize = 16 << 10;
-/// Bytes that one connection is read in one turn, so that the others have theirs.
+/// Bytes read from one connection in one turn, for fairness.
 pub(super) const READ_BUDGET: usize = 128 << 10;
 
 impl Net {
-    /// Reads what has come for a connection, within its share of the turn and its buffer.
+    /// Reads received data of a connection, within its share of the turn and its buffer.
     pub(super) fn read(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         conn.unread = false;
@@ -63,7 +63,7 @@ impl Net {
         }
     }
 
-    /// What consuming some of a connection's bytes leads to.
+    /// Updates a connection after its service has consumed data.
     pub(crate) fn consumed(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         if conn.peer_closed_is_due() {

@@ -1,17 +1,17 @@
-//! Lingering close: input is discarded, within bounds, until the peer closes, too.
+//! Lingering close: discards input, within bounds, until the peer closes.
 
 use super::Net;
-use super::receiving::{LEAST_READ, READ_BUDGET};
+use super::receive::{LEAST_READ, READ_BUDGET};
 use crate::connection::{Pending, Receiving, Stage};
 use crate::errno;
 use linerate_bypass::{CloseReason, ConnId, LINGER_TIME, Linger, tcp_info};
 use std::io::{ErrorKind, Read};
 
 impl Net {
-    /// Closes a connection and discards its input from now on.
+    /// Closes a connection and discards its further input.
     ///
-    /// The connection counts as paused, so that [`read`](Net::read) leaves its socket to [`discard`](Net::discard), and its timer,
-    /// which its service has no use for any more, is the deadline.
+    /// The connection counts as paused, so that [`read`](Net::read) leaves its socket to [`discard`](Net::discard). Its
+    /// timer, which the service no longer uses, becomes the deadline.
     pub(crate) fn begin_lingering_close(&mut self, id: ConnId) {
         self.begin_close(id);
         let now = self.now;
@@ -32,14 +32,14 @@ impl Net {
                 self.abort_now(id);
             }
         } else {
-            // The peer has closed. It ends once everything is sent.
-            conn.receiving = Receiving::Told;
+            // The peer has closed. The connection ends when all data are sent.
+            conn.receiving = Receiving::Reported;
             self.timers.set(id, &mut conn.timer, None);
             self.set_dirty(id);
         }
     }
 
-    /// Discards what has come for a connection with a lingering close, within its share of the turn.
+    /// Discards received data of a connection with a lingering close, within its share of the turn.
     #[cold]
     pub(super) fn discard(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
@@ -52,7 +52,7 @@ impl Net {
             let want = block.len().min(budget);
             match stream.read(&mut block[..want]) {
                 Ok(0) => {
-                    conn.receiving = Receiving::Told;
+                    conn.receiving = Receiving::Reported;
                     self.timers.set(id, &mut conn.timer, None);
                     if conn.is_finished() {
                         self.end(id, CloseReason::Finished);
@@ -76,7 +76,7 @@ impl Net {
         self.set_unread(id);
     }
 
-    /// The deadline of a lingering close has come.
+    /// Handles the deadline of a lingering close.
     pub(super) fn linger_expired(&mut self, id: ConnId, linger: Linger) {
         let now = self.now;
         let Some(conn) = self.slots.get_mut(id) else { return };
