@@ -336,14 +336,19 @@ impl Flight {
         self.set_mss(mss);
         self.disturbed = true;
         self.scoreboard.mark_lost_on_rto(|_| true);
-        self.probe.forget();
         self.forward_rto = ForwardRto::Off;
+        self.enter_loss();
+    }
+
+    /// Enters slow start from one segment, which may be sent regardless of the window.
+    pub(crate) fn enter_loss(&mut self) {
         self.phase = Phase::Loss;
         self.recover = self.next();
         self.duplicates = 0;
         self.duplicated = 0;
         self.guarded = false;
         self.forced = true;
+        self.probe.forget();
     }
 
     /// Sets the MSS for new segments (path MTU discovery).

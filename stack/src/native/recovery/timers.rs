@@ -171,13 +171,7 @@ impl Flight {
         // RFC 5682 §2.1 step 1: not during a recovery, unless it is for the same segment.
         let applicable = !recovering || again && self.forward_rto != ForwardRto::Off;
         self.forward_rto = if applicable { ForwardRto::First { retransmitted: None } } else { ForwardRto::Off };
-        self.phase = Phase::Loss;
-        self.recover = self.next();
-        self.duplicates = 0;
-        self.duplicated = 0;
-        self.guarded = false;
-        self.forced = true;
-        self.probe.forget();
+        self.enter_loss();
         self.rto_base = now;
         path.advise(rtt, limits);
         Expired::Timeout { lost, reneged }

@@ -1,7 +1,7 @@
 //! Bounds on memory and processing time.
 
 use super::super::{Acknowledgement, Expired, Flight, FlightConfig, Phase, Seq};
-use super::network::{FIRST, MS, MSS};
+use super::network::{FIRST, MS, MSS, ack_at};
 use super::*;
 
 fn flight_of(records: u32, burst: u32) -> (Network, u32) {
@@ -15,18 +15,7 @@ fn flight_of(records: u32, burst: u32) -> (Network, u32) {
 
 fn acknowledge(network: &mut Network, ack: u32, sack: &[(u32, u32)]) {
     let sack: Vec<_> = sack.iter().map(|&(start, end)| (FIRST + start * MSS, FIRST + end * MSS)).collect();
-    let acknowledgement = Acknowledgement {
-        ack: FIRST + ack * MSS,
-        sack: &sack,
-        echoed_timestamp: None,
-        ece: false,
-        duplicate_candidate: true,
-        pure: true,
-        unsent: false,
-        now: network.now,
-    };
-    let limits = &network.options.limits;
-    network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+    network.process(&ack_at(FIRST + ack * MSS, &sack, network.now));
 }
 
 #[test]
@@ -47,18 +36,7 @@ fn records_never_outnumber_segments() {
     for at in (1..segments - 4).step_by(2) {
         let una = network.flight.una();
         let sack = [(una + at * MSS + 13, una + (at + 2) * MSS + 700)];
-        let acknowledgement = Acknowledgement {
-            ack: una,
-            sack: &sack,
-            echoed_timestamp: None,
-            ece: false,
-            duplicate_candidate: true,
-            pure: true,
-            unsent: false,
-            now: network.now,
-        };
-        let limits = &network.options.limits;
-        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+        network.process(&ack_at(una, &sack, network.now));
         assert!(network.flight.records() <= segments as usize);
     }
     network.flight.check();
@@ -108,55 +86,20 @@ fn stored_sequence_numbers_survive_the_wrap() {
         network.flight.sent(60_000, network.now, 1 << 30);
         network.now += MS;
         sent += 120_000;
-        let acknowledgement = Acknowledgement {
-            ack: FIRST + sent.0,
-            sack: &[],
-            echoed_timestamp: None,
-            ece: false,
-            duplicate_candidate: false,
-            pure: true,
-            unsent: false,
-            now: network.now,
-        };
-        let limits = &network.options.limits;
-        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+        network.process(&Acknowledgement { duplicate_candidate: false, ..ack_at(FIRST + sent.0, &[], network.now) });
         acknowledged += 120_000;
         assert!(network.cc.deliveries.is_empty());
     }
     assert!(!network.path.reordering_seen());
     network.flight.sent(60_000, network.now, 1 << 30);
-    let acknowledgement = Acknowledgement {
-        ack: network.flight.next(),
-        sack: &[],
-        echoed_timestamp: None,
-        ece: true,
-        duplicate_candidate: true,
-        pure: true,
-        unsent: false,
-        now: network.now,
-    };
-    let limits = &network.options.limits;
-    let outcome =
-        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+    let outcome = network.process(&Acknowledgement { ece: true, ..ack_at(network.flight.next(), &[], network.now) });
     assert!(outcome.reduced);
     let una = network.flight.una();
     for _ in 0..5 {
         network.flight.sent(60_000, network.now, 1 << 30);
     }
     network.now += MS;
-    let acknowledgement = Acknowledgement {
-        ack: una,
-        sack: &[(una + 60_000, una + 300_000)],
-        echoed_timestamp: None,
-        ece: false,
-        duplicate_candidate: true,
-        pure: true,
-        unsent: false,
-        now: network.now,
-    };
-    let limits = &network.options.limits;
-    let outcome =
-        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+    let outcome = network.process(&ack_at(una, &[(una + 60_000, una + 300_000)], network.now));
     assert!(outcome.recovery_began && outcome.lost == 60_000 && !network.path.reordering_seen());
 }
 

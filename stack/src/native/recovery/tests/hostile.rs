@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::{Acknowledgement, Duration, Expired, Flight, FlightConfig, Limits, Path, RttEstimator, Seq};
-use super::network::{MSS, Reno};
+use super::network::{MSS, Reno, ack_at};
 use super::*;
 use crate::native::recovery::Instant;
 
@@ -127,16 +127,7 @@ proptest! {
             flight.check();
         }
         // After any sequence of events, a valid acknowledgement of all data empties the flight.
-        let acknowledgement = Acknowledgement {
-            ack: flight.next(),
-            sack: &[],
-            echoed_timestamp: None,
-            ece: false,
-            duplicate_candidate: false,
-            pure: true,
-            unsent: false,
-            now,
-        };
+        let acknowledgement = Acknowledgement { duplicate_candidate: false, ..ack_at(flight.next(), &[], now) };
         flight.acknowledge(&acknowledgement, &mut rtt, &mut path, &mut cc, &limits);
         prop_assert!(flight.is_empty() && flight.in_flight() == 0 && flight.records() == 0);
         flight.check();

@@ -10,6 +10,20 @@ pub(crate) const MSS: u32 = 1000;
 /// First sequence number: the sequence space wraps in every test.
 pub(crate) const FIRST: Seq = Seq(u32::MAX - 4_999);
 
+/// Creates an acknowledgement without data that may count as a duplicate.
+pub(crate) fn ack_at(ack: Seq, sack: &[(Seq, Seq)], now: Instant) -> Acknowledgement<'_> {
+    Acknowledgement {
+        ack,
+        sack,
+        echoed_timestamp: None,
+        ece: false,
+        duplicate_candidate: true,
+        pure: true,
+        unsent: false,
+        now,
+    }
+}
+
 /// Reno that records its calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Reno {
@@ -293,21 +307,16 @@ impl Network {
         self.now = self.now.max(end);
     }
 
+    pub(crate) fn process(&mut self, acknowledgement: &Acknowledgement) -> Outcome {
+        let limits = &self.options.limits;
+        self.flight.acknowledge(acknowledgement, &mut self.rtt, &mut self.path, &mut self.cc, limits)
+    }
+
     /// Processes an acknowledgement at the current time. `ack` and `sack` count segments from the first.
     pub(crate) fn acknowledge_segments(&mut self, ack: u32, sack: &[(u32, u32)], ece: bool) -> Outcome {
         let sack: Vec<_> = sack.iter().map(|&(start, end)| (FIRST + start * MSS, FIRST + end * MSS)).collect();
-        let acknowledgement = Acknowledgement {
-            ack: FIRST + ack * MSS,
-            sack: &sack,
-            echoed_timestamp: None,
-            ece,
-            duplicate_candidate: true,
-            pure: true,
-            unsent: true,
-            now: self.now,
-        };
-        let limits = &self.options.limits;
-        let outcome = self.flight.acknowledge(&acknowledgement, &mut self.rtt, &mut self.path, &mut self.cc, limits);
+        let outcome =
+            self.process(&Acknowledgement { ece, unsent: true, ..ack_at(FIRST + ack * MSS, &sack, self.now) });
         self.flight.check();
         outcome
     }
@@ -415,9 +424,7 @@ impl Network {
                     unsent: self.unsent > 0,
                     now: self.now,
                 };
-                let limits = &self.options.limits;
-                let outcome =
-                    self.flight.acknowledge(&acknowledgement, &mut self.rtt, &mut self.path, &mut self.cc, limits);
+                let outcome = self.process(&acknowledgement);
                 self.outcomes.push((self.now, outcome));
             }
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::super::{Acknowledgement, CongestionSignal, Phase};
-use super::network::{MS, MSS};
+use super::network::{MS, MSS, ack_at};
 use super::*;
 
 #[test]
@@ -76,18 +76,11 @@ fn recovery_sends_at_most_the_delivered_data_plus_one_segment_per_ack() {
 }
 
 fn echo(network: &mut Network, segments: u32, ece: bool) -> super::super::Outcome {
-    let acknowledgement = Acknowledgement {
-        ack: network.flight.una() + segments * MSS,
-        sack: &[],
-        echoed_timestamp: None,
+    network.process(&Acknowledgement {
         ece,
-        duplicate_candidate: true,
-        pure: true,
         unsent: true,
-        now: network.now,
-    };
-    let limits = &network.options.limits;
-    network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits)
+        ..ack_at(network.flight.una() + segments * MSS, &[], network.now)
+    })
 }
 
 #[test]
@@ -133,19 +126,8 @@ fn loss_in_the_round_trip_of_ece_does_not_reduce_again() {
     network.now += MS * 20;
     echo(&mut network, 1, true);
     let una = network.flight.una();
-    let acknowledgement = Acknowledgement {
-        ack: una,
-        sack: &[(una + MSS, una + 5 * MSS)],
-        echoed_timestamp: None,
-        ece: false,
-        duplicate_candidate: true,
-        pure: true,
-        unsent: true,
-        now: network.now,
-    };
-    let limits = &network.options.limits;
     let outcome =
-        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+        network.process(&Acknowledgement { unsent: true, ..ack_at(una, &[(una + MSS, una + 5 * MSS)], network.now) });
     assert!(outcome.recovery_began && !outcome.reduced);
     assert_eq!(network.cc.reductions.len(), 1);
 }

@@ -1,7 +1,7 @@
 //! Spurious and genuine timeouts.
 
 use super::super::{Duration, Evidence, Expired, Seq, Undone};
-use super::network::{MS, MSS};
+use super::network::{MS, MSS, ack_at};
 use super::*;
 
 /// Creates a connection whose path holds all packets for `pause` once the transfer has begun.
@@ -106,16 +106,7 @@ fn reneging_receiver_gets_data_again() {
     };
     let mut now = network.now + MS * 20;
     for (ack, sack) in [acknowledge(1, &[(2, 5)]), acknowledge(2, &[])] {
-        let acknowledgement = super::super::Acknowledgement {
-            ack,
-            sack: &sack,
-            echoed_timestamp: None,
-            ece: false,
-            duplicate_candidate: true,
-            pure: true,
-            unsent: false,
-            now,
-        };
+        let acknowledgement = ack_at(ack, &sack, now);
         flight.acknowledge(&acknowledgement, rtt, path, cc, limits);
         if let Some((seq, len)) = flight.retransmission(MSS) {
             flight.retransmitted(seq, len, now, 0);

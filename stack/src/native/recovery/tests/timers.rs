@@ -1,7 +1,7 @@
 //! Retransmission timer.
 
-use super::super::{Acknowledgement, Duration, Expired, Instant, Limits, Outcome};
-use super::network::{MS, MSS};
+use super::super::{Duration, Expired, Instant, Limits, Outcome};
+use super::network::{MS, MSS, ack_at};
 use super::*;
 
 /// Expires the timer `times` times without an acknowledgement. Returns the times and results.
@@ -30,18 +30,7 @@ fn let_expire(network: &mut Network, times: usize) -> Vec<(Instant, Expired)> {
 
 fn answer(network: &mut Network, segments: u32) -> Outcome {
     network.now += MS * 20;
-    let acknowledgement = Acknowledgement {
-        ack: network.flight.una() + segments * MSS,
-        sack: &[],
-        echoed_timestamp: None,
-        ece: false,
-        duplicate_candidate: true,
-        pure: true,
-        unsent: false,
-        now: network.now,
-    };
-    let limits = &network.options.limits;
-    network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits)
+    network.process(&ack_at(network.flight.una() + segments * MSS, &[], network.now))
 }
 
 #[test]

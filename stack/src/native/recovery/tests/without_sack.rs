@@ -1,6 +1,7 @@
 //! Peers without SACK: NewReno.
 
-use super::network::{MS, MSS};
+use super::super::Acknowledgement;
+use super::network::{MS, MSS, ack_at};
 use super::*;
 
 fn options() -> Options {
@@ -82,16 +83,7 @@ fn extraneous_duplicates_do_not_inflate_beyond_the_flight() {
     let now = network.now + MS * 20;
     let mut sent = 0;
     for _ in 0..500 {
-        let acknowledgement = super::super::Acknowledgement {
-            ack: una,
-            sack: &[],
-            echoed_timestamp: None,
-            ece: false,
-            duplicate_candidate: true,
-            pure: true,
-            unsent: true,
-            now,
-        };
+        let acknowledgement = Acknowledgement { unsent: true, ..ack_at(una, &[], now) };
         flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, cc, &network.options.limits);
         while flight.allowance(cc.window) >= MSS {
             match flight.retransmission(MSS) {
