@@ -51,17 +51,14 @@ impl FlowTable {
         FlowTable { slots: vec![0; (2 * capacity).max(2)].into(), len: 0, capacity }
     }
 
-    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the maximum number of entries.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

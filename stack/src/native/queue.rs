@@ -17,13 +17,11 @@ impl<T> Queue<T> {
         Queue { first: None, rest: VecDeque::new() }
     }
 
-    /// Returns the number of elements.
     #[inline(always)]
     pub fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Returns whether the queue is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
@@ -55,31 +53,26 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Returns the first element.
     #[inline(always)]
     pub fn front(&self) -> Option<&T> {
         self.first.as_ref()
     }
 
-    /// Returns the first element.
     #[inline(always)]
     pub fn front_mut(&mut self) -> Option<&mut T> {
         self.first.as_mut()
     }
 
-    /// Returns the last element.
     #[inline]
     pub fn back(&self) -> Option<&T> {
         self.rest.back().or(self.first.as_ref())
     }
 
-    /// Returns the last element.
     #[inline]
     pub fn back_mut(&mut self) -> Option<&mut T> {
         self.rest.back_mut().or(self.first.as_mut())
     }
 
-    /// Returns element number `at`.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&T> {
         match at.checked_sub(1) {
@@ -88,7 +81,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Returns element number `at`.
     #[inline]
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         match at.checked_sub(1) {
@@ -97,7 +89,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends an element.
     #[inline(always)]
     pub fn push_back(&mut self, element: T) {
         if self.first.is_some() {
@@ -125,20 +116,17 @@ impl<T> Queue<T> {
         self.rest.insert(at - 1, element);
     }
 
-    /// Takes the first element.
     #[inline(always)]
     pub fn pop_front(&mut self) -> Option<T> {
         let next = if self.rest.is_empty() { None } else { self.rest.pop_front() };
         std::mem::replace(&mut self.first, next)
     }
 
-    /// Takes the last element.
     #[inline]
     pub fn pop_back(&mut self) -> Option<T> {
         self.rest.pop_back().or_else(|| self.first.take())
     }
 
-    /// Drops all elements.
     #[inline]
     pub fn clear(&mut self) {
         self.first = None;
@@ -165,7 +153,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Iterates over all elements.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.rest)
     }
@@ -176,7 +163,6 @@ impl<T> Queue<T> {
         first.into_iter().chain(self.rest.iter().skip(at.saturating_sub(1)))
     }
 
-    /// Iterates over all elements.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.first.iter_mut().chain(&mut self.rest)
     }

@@ -4,7 +4,7 @@
 //! Nearly every segment of a request-response connection is the next in order, has no unusual option or flag, and
 //! acknowledges the only segment in flight. Nearly every transmission is one packet as the service left it. A few
 //! comparisons recognise these cases, and state changes only after all of them.
-//! [`process_segment`](crate::native::receive::process_segment) and [`output`](crate::native::send::output) handle everything else in the
+//! `receive/process_segment.rs` and [`output`](crate::native::send::output) handle everything else in the
 //! same steps.
 
 use crate::congestion::CongestionControl;

@@ -1,7 +1,7 @@
 //! Fast path of connection setup and close: completion of the handshake, FINs and their acknowledgements.
 //!
 //! As on the [fast path of data](crate::native::fast_path::established), a few comparisons recognise the case before
-//! any state changes. [`process_segment`](crate::native::receive::process_segment) handles everything else.
+//! any state changes. `receive/process_segment.rs` handles everything else.
 
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;

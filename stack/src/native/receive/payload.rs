@@ -36,7 +36,7 @@ impl<P: Packet> ConnBuffers<P> {
         } else {
             return;
         };
-        self.duplicate = duplicate;
+        self.dsack = duplicate;
         tcb.flags |= Flags::DSACK;
     }
 }

@@ -77,7 +77,6 @@ impl<P: Packet> Reassembly<P> {
         self.held.len()
     }
 
-    /// Returns the bytes held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

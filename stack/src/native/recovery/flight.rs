@@ -144,7 +144,6 @@ impl Flight {
         self.forward_rto = ForwardRto::Off;
     }
 
-    /// Returns SND.UNA.
     #[inline]
     pub(crate) fn una(&self) -> Seq {
         self.scoreboard.una()
@@ -176,7 +175,6 @@ impl Flight {
         !self.probe.is_unresolved() && !self.undo.is_active()
     }
 
-    /// Returns the phase of the sender.
     #[inline]
     pub(crate) fn phase(&self) -> Phase {
         self.phase

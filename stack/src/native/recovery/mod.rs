@@ -131,7 +131,6 @@ pub(crate) struct Acknowledgement<'a> {
     pub(crate) pure: bool,
     /// True if the engine has unsent data within the peer's window.
     pub(crate) unsent: bool,
-    /// Time of arrival.
     pub(crate) now: Instant,
 }
 
@@ -151,7 +150,6 @@ pub(crate) enum Evidence {
 pub(crate) struct Undone {
     /// True if a timeout caused it, as opposed to a fast retransmission.
     pub(crate) by_timeout: bool,
-    /// Evidence.
     pub(crate) evidence: Evidence,
 }
 

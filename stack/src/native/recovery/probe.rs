@@ -76,7 +76,6 @@ impl Probe {
         true
     }
 
-    /// Returns the bytes in flight when the probe became due.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }

@@ -22,7 +22,6 @@ impl Prr {
         Prr { flight, delivered: 0, out: 0, threshold, quota: 0 }
     }
 
-    /// Returns the bytes that may be sent now.
     #[inline]
     pub(crate) fn quota(&self) -> u32 {
         self.quota

@@ -39,7 +39,6 @@ impl Rack {
         Rack { sent: Instant::ZERO, end: una, rtt: 0, forward: una, duplicate_round: None, deadline: None }
     }
 
-    /// Returns the deadline of the reordering timer.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline

@@ -38,18 +38,15 @@ impl Undo {
         Undo { active: true, by_timeout, ..Undo::none(una) }
     }
 
-    /// Returns whether there is a reduction that may be undone.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.active
     }
 
-    /// Returns whether a timeout caused it.
     pub(crate) fn is_by_timeout(&self) -> bool {
         self.by_timeout
     }
 
-    /// Returns SND.UNA at its start.
     pub(crate) fn una(&self) -> Seq {
         self.una
     }

@@ -113,13 +113,11 @@ pub(crate) struct TxHeader<'a> {
 }
 
 impl TxHeader<'_> {
-    /// Returns the length of the TCP header.
     #[inline]
     pub fn tcp_len(&self) -> usize {
         TCP_FIXED + if self.timestamp.is_some() { options::TIMESTAMP_LEN } else { 0 } + self.options.len()
     }
 
-    /// Returns the length of the IP header.
     #[inline]
     pub fn ip_len(&self) -> usize {
         if self.tuple.is_ipv4() { IPV4 } else { IPV6 }

@@ -321,7 +321,6 @@ impl<'a> Writer<'a> {
         self.put(timestamp.echo.to_be_bytes());
     }
 
-    /// Returns the bytes written.
     #[inline]
     fn len(&self) -> usize {
         4 * self.at

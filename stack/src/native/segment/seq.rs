@@ -15,31 +15,26 @@ impl Seq {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Returns whether `self` is before `other`.
     #[inline]
     pub fn before(self, other: Seq) -> bool {
         self.distance(other) < 0
     }
 
-    /// Returns whether `self` is after `other`.
     #[inline]
     pub fn after(self, other: Seq) -> bool {
         self.distance(other) > 0
     }
 
-    /// Returns whether `self` is equal to or after `other`.
     #[inline]
     pub fn at_or_after(self, other: Seq) -> bool {
         self.distance(other) >= 0
     }
 
-    /// Returns the later of two sequence numbers.
     #[inline]
     pub fn max(self, other: Seq) -> Seq {
         if self.before(other) { other } else { self }
     }
 
-    /// Returns the earlier of two sequence numbers.
     #[inline]
     pub fn min(self, other: Seq) -> Seq {
         if self.after(other) { other } else { self }

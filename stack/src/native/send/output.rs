@@ -385,7 +385,7 @@ fn sack_option<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>) -> OptionBytes {
     let mut sack = [SackBlock::default(); MAX_SACK_BLOCKS];
     let mut n = 0;
     if tcb.flags.has(Flags::DSACK) {
-        let (left, right) = buffers.duplicate;
+        let (left, right) = buffers.dsack;
         sack[0] = SackBlock { left, right };
         n = 1;
     }

@@ -42,7 +42,6 @@ impl TxBacklog {
         Some(slot)
     }
 
-    /// Returns the number of slots.
     #[inline]
     pub fn len(&self) -> usize {
         self.queue.len()
@@ -53,7 +52,6 @@ impl TxBacklog {
         self.queue.is_empty()
     }
 
-    /// Returns whether `slot` is in the backlog.
     pub fn contains(&self, slot: u32) -> bool {
         let (word, bit) = place(slot);
         self.members.get(word).is_some_and(|members| members & bit != 0)

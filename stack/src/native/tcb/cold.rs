@@ -9,7 +9,6 @@ use linerate_bypass::time::Instant;
 /// Part of the connection state outside the [`Tcb`](crate::native::tcb::Tcb), in the same slot.
 #[derive(Clone)]
 pub(crate) struct TcbCold<C> {
-    /// Congestion control.
     pub control: C,
     /// Path properties that persist while no data is in flight.
     pub path: Path,

@@ -42,7 +42,7 @@ pub(crate) struct ConnBuffers<P> {
     /// True if the last received segment acknowledged the only segment in flight, and nothing was sent since.
     pub turned: bool,
     /// Duplicate range that the next acknowledgement reports (RFC 2883).
-    pub duplicate: (Seq, Seq),
+    pub dsack: (Seq, Seq),
     /// RCV.NXT, SND.UNA and SND.NXT as last seen by a timer, and when these values were first seen. Values left by a
     /// previous connection count as a change.
     pub seen: ([Seq; 3], Instant),
@@ -64,7 +64,7 @@ impl<P: Packet> ConnBuffers<P> {
             pace: Pace::default(),
             idle: false,
             turned: false,
-            duplicate: (Seq(0), Seq(0)),
+            dsack: (Seq(0), Seq(0)),
             seen: ([Seq(0); 3], Instant::ZERO),
             progress: Progress::default(),
             reserved: 0,

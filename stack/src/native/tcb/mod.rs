@@ -242,7 +242,6 @@ pub(crate) struct Tcb {
     pub ack_at: Tick,
     /// Deadline of the timer wheel entry; not later than any other deadline.
     pub wheel_at: Tick,
-    /// Flags.
     pub flags: Flags,
     /// Number of connections that used the slot before.
     pub generation: u32,

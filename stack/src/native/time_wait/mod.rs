@@ -163,7 +163,6 @@ impl TimeWait {
         }
     }
 
-    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -173,7 +172,6 @@ impl TimeWait {
         self.ended_early
     }
 
-    /// Returns whether there is a record of `tuple`.
     pub fn contains(&self, tuple: &Tuple) -> bool {
         self.find(tuple).is_some()
     }

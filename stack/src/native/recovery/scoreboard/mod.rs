@@ -96,7 +96,6 @@ impl Scoreboard {
         self.retransmissions.shrink_to(IDLE_RECORDS);
     }
 
-    /// Returns SND.UNA.
     #[inline]
     pub(crate) fn una(&self) -> Seq {
         self.una
@@ -132,13 +131,11 @@ impl Scoreboard {
         self.outstanding() - self.sacked.bytes() - self.lost.bytes()
     }
 
-    /// Returns the number of records.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns the oldest record.
     #[inline]
     pub(crate) fn first(&self) -> Option<&TxRecord> {
         self.records.front()
@@ -156,7 +153,6 @@ impl Scoreboard {
         self.records.only().is_some_and(TxRecord::is_one_segment)
     }
 
-    /// Returns the newest record.
     #[inline]
     pub(crate) fn last(&self) -> Option<&TxRecord> {
         self.records.back()

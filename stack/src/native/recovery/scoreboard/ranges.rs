@@ -33,7 +33,6 @@ impl SeqRanges {
         self.bytes = 0;
     }
 
-    /// Returns the first range.
     #[inline]
     pub(crate) fn first(&self) -> Option<(Seq, Seq)> {
         self.list.front().copied()
@@ -44,7 +43,6 @@ impl SeqRanges {
         self.list.back().map(|&(_, end)| end)
     }
 
-    /// Iterates over the ranges in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
         self.list.iter().copied()
     }

@@ -32,19 +32,16 @@ impl TxRecord {
         self.seq + self.len
     }
 
-    /// Returns whether it is selectively acknowledged.
     #[inline]
     pub(crate) fn is_sacked(&self) -> bool {
         self.flags & SACKED != 0
     }
 
-    /// Returns whether it is considered lost and not retransmitted since.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.flags & LOST != 0
     }
 
-    /// Returns whether it was ever retransmitted.
     #[inline]
     pub(crate) fn is_retransmitted(&self) -> bool {
         self.flags & RETRANSMITTED != 0
