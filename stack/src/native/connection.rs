@@ -72,7 +72,7 @@ pub(crate) struct Shared<P> {
     /// Time of the worker's turn, and values derived from it: the timestamp clock, and the earliest expiry of a
     /// retransmission timer started now, without and with a path-specific floor.
     pub now: Instant,
-    pub milliseconds: u32,
+    pub timestamp_ms: u32,
     pub earliest_rto: [Tick; 2],
     pub counters: Counters,
 }
@@ -81,7 +81,7 @@ impl<P> Shared<P> {
     /// Sets the time at the beginning of a turn.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
-        self.milliseconds = timestamp_clock(now);
+        self.timestamp_ms = timestamp_clock(now);
         self.earliest_rto = self.settings.limits.earliest_rto(now).map(Tick::at_or_after);
     }
 
@@ -199,7 +199,7 @@ impl<P: Packet> Shared<P> {
         tcb.flags |= Flags::CLOSE_REPORTED;
         let why = if tcb.flags.has(Flags::WAS_RESET) {
             CloseReason::Reset
-        } else if tcb.flags.has(Flags::IDLE) {
+        } else if tcb.flags.has(Flags::IDLE_TIMEOUT) {
             CloseReason::IdleTimeout
         } else if tcb.flags.has(Flags::WAS_ABORTED) {
             CloseReason::Aborted
@@ -240,7 +240,7 @@ impl<P: Packet> Shared<P> {
 
     /// [`detach`](Self::detach), out of line: buffers are rarely attached here.
     #[inline(never)]
-    fn give_back(&mut self, tcb: &mut Tcb) {
+    fn detach_cold(&mut self, tcb: &mut Tcb) {
         self.detach(tcb);
     }
 
@@ -255,7 +255,7 @@ impl<P: Packet> Shared<P> {
     pub fn remove(&mut self, slot: u32, tcb: &mut Tcb) {
         debug_assert!(!tcb.flags.has(Flags::IN_TABLE) && tcb.state != State::SynReceived);
         if tcb.has_buffers() {
-            self.give_back(tcb);
+            self.detach_cold(tcb);
         }
         if !self.service_timers.is_empty() || !self.linger_deadlines.is_empty() {
             self.remove_timers(slot);
@@ -349,13 +349,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     #[inline]
     pub fn detach(&mut self) {
         if self.tcb.has_buffers() {
-            self.give_back();
+            self.detach_cold();
         }
     }
 
-    fn give_back(&mut self) {
+    fn detach_cold(&mut self) {
         self.shared.detach(self.tcb);
-        self.cold.idle_since = self.shared.milliseconds;
+        self.cold.idle_since = self.shared.timestamp_ms;
     }
 
     /// Updates the counters of half-open connections when the connection leaves SYN-RECEIVED.

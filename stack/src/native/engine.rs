@@ -74,7 +74,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             events: EventBatch::default(),
             alloc_blocked: VecDeque::new(),
             now,
-            milliseconds: timestamp_clock(now),
+            timestamp_ms: timestamp_clock(now),
             earliest_rto: [Tick::NONE; 2],
             counters: Counters::default(),
             settings,
@@ -99,11 +99,11 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     #[inline(always)]
-    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
-        let hash = head.tuple.hash_with(&self.shared.key);
+    fn rx_segment(&mut self, packet: N::Packet, meta: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
+        let hash = meta.tuple.hash_with(&self.shared.key);
         let slot = self.candidate(hash);
-        if let Some(packet) = self.rr_receive(slot, head, packet, now) {
-            self.dispatch(packet, head, hash, slot, egress, now);
+        if let Some(packet) = self.rr_receive(slot, meta, packet, now) {
+            self.dispatch(packet, meta, hash, slot, egress, now);
         }
     }
 

@@ -96,7 +96,7 @@ pub(crate) struct Progress {
 }
 
 /// Returns the time since `number` last changed; zero if nothing is pending.
-fn age(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: Instant) -> Duration {
+fn time_since_change(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: Instant) -> Duration {
     if !waits || seen.1 == Instant::ZERO || seen.0 != number {
         *seen = (number, now);
     }
@@ -187,8 +187,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &*self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let waits = !buffers.queue.is_empty();
-        let stalled = age(&mut buffers.progress.sent, tcb.una, waits, now);
-        let gap = age(&mut buffers.progress.received, tcb.rcv_nxt, !buffers.reassembly.is_empty(), now);
+        let stalled = time_since_change(&mut buffers.progress.sent, tcb.una, waits, now);
+        let gap = time_since_change(&mut buffers.progress.received, tcb.rcv_nxt, !buffers.reassembly.is_empty(), now);
         let parked = buffers.progress.parked_to.filter(|end| end.after(tcb.una));
         buffers.progress.parked_to = parked;
         let held = buffers.received_packets() + buffers.queue.pieces();

@@ -51,17 +51,17 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes a segment of the connection in `slot` if header prediction accepts it. Otherwise returns the packet,
     /// without effect except on TS.Recent.
     #[inline]
-    pub(crate) fn header_predict(&mut self, slot: u32, head: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
+    pub(crate) fn header_predict(&mut self, slot: u32, meta: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
         if !self.shared.settings.fast_paths.has(FastPath::HeaderPrediction) {
             return Some(packet);
         }
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
         let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.tcp_offset) else { return Some(packet) };
+        let Some((_, tcp)) = data.split_at_checked(meta.tcp_offset) else { return Some(packet) };
         let Some(fixed) = tcp.first_chunk::<20>() else { return Some(packet) };
         let expected = if tcb.flags.has(Flags::TIMESTAMPS) { WITH_TIMESTAMP } else { PLAIN };
         let flags_and_window = field(fixed, 12);
-        if tcb.tuple != head.tuple
+        if tcb.tuple != meta.tuple
             || !tcb.flags.has(Flags::IN_TABLE)
             || tcb.flags.has_any(RX_SLOW_FLAGS)
             || tcb.state != State::Established
@@ -98,7 +98,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 tcb.ts_recent = timestamp;
             }
         }
-        if !packet.adjust(head.tcp_offset + header) {
+        if !packet.adjust(meta.tcp_offset + header) {
             return Some(packet);
         }
 
@@ -113,7 +113,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             ack_report = ack_lone_segment(tcb, buffers, &mut self.shared.mbufs_held, ack, now);
         }
-        buffers.turned = acknowledged != 0;
+        buffers.acked_lone = acknowledged != 0;
         queue_in_order(tcb, buffers, packet, len);
         self.shared.mbufs_held.all += 1;
         if tcb.mark_active(Flags::READABLE | Flags::NOTIFY | Flags::TX_PENDING) {
@@ -212,7 +212,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let link = egress.link_header(tcb.tuple.remote_v6().to_bits(), now)?;
         let window = tcb.offer_full_window(is_low)?;
         let kept =
-            prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, self.shared.milliseconds)?;
+            prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, self.shared.timestamp_ms)?;
         let packet = buffers.received.take_only()?;
         buffers.queue.push_lone(tcb.nxt, kept);
         self.shared.mbufs_held.queued += 1;
@@ -222,10 +222,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress.send_frame(packet);
         note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.earliest_rto, now);
         tcb.note_ack_sent();
-        let has_turned = std::mem::take(&mut buffers.turned);
+        let acked_lone = std::mem::take(&mut buffers.acked_lone);
         self.shared.arm_for(slot, tcb, tcb.retransmit_at);
         // Most connections with two such exchanges continue in this way.
-        if has_turned {
+        if acked_lone {
             self.promote(slot, now);
         }
         Some(len as usize)
@@ -245,7 +245,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let is_low = self.shared.is_low();
         let Some(tcb) = self.tcbs.get(slot as usize) else { return false };
-        if tcb.unsent > 0 && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.idle) {
+        if tcb.unsent > 0 && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.needs_restart) {
             self.demoted(slot).restart_after_idle(now);
         }
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
@@ -277,7 +277,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             let Some(link) = egress.link_header(tcb.tuple.remote_v6().to_bits(), now) else { break };
             let push = if len == tcb.unsent { Control::PSH } else { Control::ACK };
             let Some(kept) =
-                prepend_headers(packet, tcb, len, push, window, link, settings.offload, self.shared.milliseconds)
+                prepend_headers(packet, tcb, len, push, window, link, settings.offload, self.shared.timestamp_ms)
             else {
                 break;
             };
@@ -295,7 +295,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 break;
             }
         }
-        let has_turned = std::mem::take(&mut buffers.turned);
+        let acked_lone = std::mem::take(&mut buffers.acked_lone);
         if sent > 0 {
             tcb.flags.clear(Flags::CONSUMED);
             tcb.note_ack_sent();
@@ -307,7 +307,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         self.shared.arm_for(slot, tcb, tcb.retransmit_at);
         let is_done = tcb.unsent == 0;
-        if has_turned && is_done && sent == 1 && was_idle {
+        if acked_lone && is_done && sent == 1 && was_idle {
             self.promote(slot, now);
         }
         is_done
@@ -368,7 +368,7 @@ fn needs_headers_only<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>, settings: 
     tcb.state == State::Established
         && !tcb.flags.has_any(TX_SLOW_FLAGS)
         && settings.headers_only
-        && !buffers.idle
+        && !buffers.needs_restart
         && buffers.reserved == 0
         && buffers.reassembly.is_empty()
         && buffers.flight.is_clean()
@@ -386,7 +386,7 @@ pub(crate) fn prepend_headers<P: Packet>(
     window: u16,
     link: &[u8; ETHERNET],
     offload: Offload,
-    milliseconds: u32,
+    timestamp_ms: u32,
 ) -> Option<Bytes> {
     let header = TxHeader {
         tuple: &tcb.tuple,
@@ -400,7 +400,7 @@ pub(crate) fn prepend_headers<P: Packet>(
         payload: len as usize,
         tso: None,
     };
-    let timestamp = Timestamp { value: milliseconds.wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
+    let timestamp = Timestamp { value: timestamp_ms.wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
     // The constants let the compiler reduce the header to a few stores of whole words.
     let offload = Offload { tcp: true, ..offload };
     match (tcb.tuple.is_ipv4(), tcb.flags.has(Flags::TIMESTAMPS)) {

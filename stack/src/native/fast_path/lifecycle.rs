@@ -31,7 +31,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn lifecycle_fast_path(
         &mut self,
         slot: u32,
-        head: &SegmentMeta,
+        meta: &SegmentMeta,
         hash: u64,
         packet: &P,
         now: Instant,
@@ -41,7 +41,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
         let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.tcp_offset) else { return false };
+        let Some((_, tcp)) = data.split_at_checked(meta.tcp_offset) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
         let [seq, ack] = [4, 8].map(|at| Seq(field(fixed, at)));
         // Header length, control bits without PSH, and window.
@@ -52,7 +52,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || packet.len() != data.len()
             || seq != tcb.rcv_nxt
             || ack != tcb.nxt
-            || tcb.tuple != head.tuple
+            || tcb.tuple != meta.tuple
             || !tcb.flags.has(Flags::IN_TABLE)
             || tcb.in_rr_mode()
             || tcb.flags.has_any(Flags::ECN | Flags::PERSIST | Flags::ACTIVE_OPEN)
@@ -68,7 +68,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
         }
         match tcb.state {
-            State::SynReceived if control == Control::ACK && !self.shared.source_is_full(&head.tuple) => {
+            State::SynReceived if control == Control::ACK && !self.shared.source_is_full(&meta.tuple) => {
                 tcb.ts_recent = ts_recent;
                 let window = rest as u16;
                 let seg = TcpHeader { seq, ack, control, window, header: 0, len: 0, ce: false };

@@ -21,7 +21,7 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
 /// TCP header length of such a SYN.
-const LEN: usize = 20 + SynOptions::MAX_LEN;
+const SYN_HEADER_LEN: usize = 20 + SynOptions::MAX_LEN;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes a segment whose tuple, with the hash `hash`, is not in the flow table. A common SYN is answered at
@@ -30,13 +30,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn syn_fast_path<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        head: &SegmentMeta,
+        meta: &SegmentMeta,
         hash: u64,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let tuple = &head.tuple;
-        let common = common_syn(&packet, head).filter(|_| {
+        let tuple = &meta.tuple;
+        let common = common_syn(&packet, meta).filter(|_| {
             let Shared { half_open, settings, time_wait, .. } = &self.shared;
             settings.fast_paths.has(FastPath::Syn)
                 && *half_open < settings.half_open
@@ -51,20 +51,21 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 let tcb = Tcb { state: State::SynReceived, ..self.shared.new_tcb(tuple, now) };
                 self.create_half_open(tuple, tcb, &seg, hash, &params, carrier, egress, now);
             }
-            None => self.process_unpredicted(packet, head, hash, u32::MAX, egress, now),
+            None => self.process_unpredicted(packet, meta, hash, u32::MAX, egress, now),
         }
     }
 }
 
 /// Parses `packet` if it is a SYN with the common set of options.
 #[inline(always)]
-fn common_syn<P: Packet>(packet: &P, head: &SegmentMeta) -> Option<(TcpHeader, SynParams)> {
+fn common_syn<P: Packet>(packet: &P, meta: &SegmentMeta) -> Option<(TcpHeader, SynParams)> {
     let data = packet.data();
-    let header: &[u8; LEN] = data.get(head.tcp_offset..)?.try_into().ok()?;
+    let header: &[u8; SYN_HEADER_LEN] = data.get(meta.tcp_offset..)?.try_into().ok()?;
     let options = Options::parse_common_syn(&header[20..])?;
     // Header length, control bits and window (RFC 9293 §3.1).
     let flags_and_window = field(header, 12);
-    if flags_and_window >> 16 != (LEN as u32) << 10 | u32::from(Control::SYN.0) || packet.len() != data.len() {
+    if flags_and_window >> 16 != (SYN_HEADER_LEN as u32) << 10 | u32::from(Control::SYN.0) || packet.len() != data.len()
+    {
         return None;
     }
     let seg = TcpHeader {
@@ -76,5 +77,5 @@ fn common_syn<P: Packet>(packet: &P, head: &SegmentMeta) -> Option<(TcpHeader, S
         len: 0,
         ce: false,
     };
-    Some((seg, SynParams::of(&options, head.tuple.is_ipv4(), false)))
+    Some((seg, SynParams::of(&options, meta.tuple.is_ipv4(), false)))
 }

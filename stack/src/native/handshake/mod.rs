@@ -169,7 +169,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             let cold = &mut *self.cold;
             cold.control.handshake_lost();
             cold.path.syn_was_lost();
-            cold.path.advise(&mut tcb.rtt, &self.shared.settings.limits);
+            cold.path.update_consults_path(&mut tcb.rtt, &self.shared.settings.limits);
             tcb.cwnd = cold.control.window();
         }
         let tcb = &mut *self.tcb;

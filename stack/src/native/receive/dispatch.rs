@@ -21,18 +21,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let (packets, heads) = segments.parts();
+        let (packets, metas) = segments.parts();
         let mut hashes = [0; BURST];
         let mut slots = [u32::MAX; BURST];
         let mut packets = packets.drain(..);
-        for heads in heads.chunks(BURST) {
-            self.prefetch_burst(heads, &mut hashes, &mut slots);
-            for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
+        for metas in metas.chunks(BURST) {
+            self.prefetch_burst(metas, &mut hashes, &mut slots);
+            for (meta, (hash, slot)) in metas.iter().zip(hashes.iter().zip(&slots)) {
                 let Some(packet) = packets.next() else { break };
                 // An earlier segment of the burst may have created the connection.
                 let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
-                if let Some(packet) = self.rr_receive(slot, head, packet, now) {
-                    self.dispatch(packet, head, *hash, slot, egress, now);
+                if let Some(packet) = self.rr_receive(slot, meta, packet, now) {
+                    self.dispatch(packet, meta, *hash, slot, egress, now);
                 }
             }
         }
@@ -52,40 +52,40 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn dispatch<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        head: &SegmentMeta,
+        meta: &SegmentMeta,
         hash: u64,
         slot: u32,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
         let Some(tcb) = self.tcbs.get(slot as usize) else {
-            return self.syn_fast_path(packet, head, hash, egress, now);
+            return self.syn_fast_path(packet, meta, hash, egress, now);
         };
         let finishes =
-            packet.data().get(head.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
+            packet.data().get(meta.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
         let left = if tcb.state == State::Established && !finishes {
-            self.header_predict(slot, head, packet, now)
-        } else if self.lifecycle_fast_path(slot, head, hash, &packet, now) {
+            self.header_predict(slot, meta, packet, now)
+        } else if self.lifecycle_fast_path(slot, meta, hash, &packet, now) {
             None
         } else {
             Some(packet)
         };
         if let Some(packet) = left {
-            self.process_unpredicted(packet, head, hash, slot, egress, now);
+            self.process_unpredicted(packet, meta, hash, slot, egress, now);
         }
     }
 
-    /// Computes the hashes of the tuples in `heads` and the slots of their connections.
+    /// Computes the hashes of the tuples in `metas` and the slots of their connections.
     ///
     /// With many connections their state is in memory, where loads that overlap take less time than loads in sequence.
     /// Therefore the table slots of all segments are prefetched first, then all control blocks, then all queues.
     #[inline(never)]
-    fn prefetch_burst(&self, heads: &[SegmentMeta], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
-        for (hash, head) in hashes.iter_mut().zip(heads) {
-            *hash = head.tuple.hash_with(&self.shared.key);
+    fn prefetch_burst(&self, metas: &[SegmentMeta], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
+        for (hash, meta) in hashes.iter_mut().zip(metas) {
+            *hash = meta.tuple.hash_with(&self.shared.key);
             self.shared.table.prefetch(*hash);
         }
-        for (slot, hash) in slots.iter_mut().zip(&hashes[..heads.len()]) {
+        for (slot, hash) in slots.iter_mut().zip(&hashes[..metas.len()]) {
             *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
             if let Some(tcb) = self.tcbs.get(*slot as usize) {
                 prefetch_whole(tcb);
@@ -96,7 +96,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 prefetch_whole(cold);
             }
         }
-        for slot in &slots[..heads.len()] {
+        for slot in &slots[..metas.len()] {
             let tcb = self.tcbs.get(*slot as usize);
             if let Some(rr) = tcb.and_then(|tcb| self.shared.rr.of(tcb)) {
                 prefetch_whole(rr);
@@ -112,13 +112,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn process_unpredicted<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        head: &SegmentMeta,
+        meta: &SegmentMeta,
         hash: u64,
         candidate: u32,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let SegmentMeta { tuple, tcp_offset: tcp } = *head;
+        let SegmentMeta { tuple, tcp_offset: tcp } = *meta;
         let data = packet.data();
         let seg = TcpHeader::parse(data, tcp, packet.len());
         let slot = match self.tcbs.get(candidate as usize) {

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 const SHORT: usize = 256;
 
 /// Number of pieces from which on short ones are copied.
-const MANY: usize = 16;
+const COPY_FROM: usize = 16;
 
 /// Number of pieces for which an empty queue keeps memory.
-const KEPT: usize = 64;
+const RETAINED_CAPACITY: usize = 64;
 
 /// Piece of the stream in the single-mbuf packet that carried it. The packet contains payload only.
 struct Held<P> {
@@ -89,9 +89,9 @@ impl<P: Packet> Reassembly<P> {
     /// Drops all data.
     pub fn clear(&mut self) {
         self.held.clear();
-        self.held.shrink_to(KEPT);
+        self.held.shrink_to(RETAINED_CAPACITY);
         self.runs.clear();
-        self.runs.shrink_to(KEPT);
+        self.runs.shrink_to(RETAINED_CAPACITY);
         self.bytes = 0;
         self.recent_len = 0;
         self.fin = None;
@@ -152,7 +152,7 @@ impl<P: Packet> Reassembly<P> {
         self.bytes += len;
         let mut inserted = Inserted::Held;
         if len <= SHORT
-            && self.held.len() >= MANY
+            && self.held.len() >= COPY_FROM
             && self.bytes <= self.held.len() * SHORT
             && let Some(before) = at.checked_sub(1).and_then(|i| self.held.get_mut(i))
             && before.seq + before.packet.len() as u32 == seq

@@ -49,7 +49,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Returns the window that the receive queue has room for.
     #[inline]
-    fn free(&mut self) -> u32 {
+    fn available_window(&mut self) -> u32 {
         if self.shared.is_low() {
             self.hold_back();
             // The window is not extended, except to one segment if all data was read. A service that reads at once is
@@ -76,18 +76,21 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         {
             return window;
         }
-        let free = self.free();
+        let available = self.available_window();
         let rx_limit = self.cold.rx_limit;
         // The peer of a window below one segment waits for its persist timer if the increase alone is less than a
         // segment.
-        let reopens = self.shared.is_low() && self.tcb.rcv_window() < self.min_window() && free >= self.min_window();
+        let reopens =
+            self.shared.is_low() && self.tcb.rcv_window() < self.min_window() && available >= self.min_window();
         let tcb = &mut *self.tcb;
         tcb.flags.clear(Flags::CONSUMED);
         let scale = tcb.rcv_scale();
         let offered = tcb.rcv_window();
         let mut window = offered;
-        if free > offered && (free - offered >= u32::from(tcb.mss).min(rx_limit / 2) || free >= rx_limit || reopens) {
-            window = free;
+        if available > offered
+            && (available - offered >= u32::from(tcb.mss).min(rx_limit / 2) || available >= rx_limit || reopens)
+        {
+            window = available;
         }
         let mut field = (window >> scale).min(65_535);
         // Rounding down would shrink the window (RFC 7323 §2.4).
@@ -104,10 +107,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return false;
         }
         let rx_limit = self.cold.rx_limit;
-        let free = self.free();
+        let available = self.available_window();
         let tcb = &*self.tcb;
         let offered = tcb.rcv_window();
-        free > offered && (free - offered >= rx_limit / 2 || offered < u32::from(tcb.mss) && free >= u32::from(tcb.mss))
+        available > offered
+            && (available - offered >= rx_limit / 2 || offered < u32::from(tcb.mss) && available >= u32::from(tcb.mss))
     }
 
     /// Holds a window update back until packets are free, for which the peer may be waiting.
@@ -128,14 +132,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         tcb.flags |= Flags::CONSUMED;
         if n >= u32::from(tcb.mss) && self.cold.rx_limit < self.shared.settings.rx_max {
-            self.tune(now);
+            self.tune_rx_limit(now);
         }
     }
 
     /// Enlarges the receive queue of a service that consumes more than half of the window in a round trip (after Fisk
     /// and Feng, "Dynamic Right-Sizing in TCP", 2001).
     #[inline(never)]
-    fn tune(&mut self, now: Instant) {
+    fn tune_rx_limit(&mut self, now: Instant) {
         let tcb = &*self.tcb;
         let cold = &mut *self.cold;
         let round_trip = if tcb.rtt.has_sample() { tcb.rtt.smoothed() } else { UNKNOWN_ROUND_TRIP };

@@ -175,7 +175,7 @@ impl Flight {
             path.sample_ack_delay(sample);
         }
         path.clear_backoff();
-        path.advise(rtt, limits);
+        path.update_consults_path(rtt, limits);
         let window_limited = (ack - acknowledged).before(self.limited_until);
         if window_limited || self.config.exact_ecn {
             cc.delivered(&Delivery {
@@ -333,7 +333,7 @@ impl Flight {
         self.undo.expire(self.una(), !self.is_empty());
         self.follow_una();
         self.clean();
-        path.advise(rtt, limits);
+        path.update_consults_path(rtt, limits);
         if self.is_empty() && had_backlog {
             // From here on an empty flight waits for reports of duplicates or the result of a probe.
             self.rto_base = ack.now;

@@ -232,7 +232,7 @@ impl Path {
     }
 
     /// Records in `rtt` whether the path affects the timeout. To be called after every change of the path.
-    pub(crate) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
+    pub(crate) fn update_consults_path(&self, rtt: &mut RttEstimator, limits: &Limits) {
         rtt.set_consults_path(self.backoff > 0 || self.floor(limits) != limits.rto_floor);
     }
 
@@ -349,11 +349,11 @@ mod tests {
         for _ in 0..31 {
             path.sample_ack_delay(MS_NANOS + 20_000);
         }
-        path.advise(&mut rtt, &limits);
+        path.update_consults_path(&mut rtt, &limits);
         assert!(!rtt.consults_path());
         assert!(effective_rto(&rtt, &path, &limits) > 200 * MS_NANOS);
         path.sample_ack_delay(MS_NANOS);
-        path.advise(&mut rtt, &limits);
+        path.update_consults_path(&mut rtt, &limits);
         let rto = effective_rto(&rtt, &path, &limits);
         assert!((6 * MS_NANOS..7 * MS_NANOS).contains(&rto), "{rto}");
     }
@@ -365,7 +365,7 @@ mod tests {
         for i in 0..32 {
             path.sample_ack_delay(if i < 16 { MS_NANOS } else { 41 * MS_NANOS });
         }
-        path.advise(&mut rtt, &limits);
+        path.update_consults_path(&mut rtt, &limits);
         let rto = effective_rto(&rtt, &path, &limits);
         assert!((80 * MS_NANOS..82 * MS_NANOS).contains(&rto), "{rto}");
         // A longer delay counts at once.
@@ -387,10 +387,10 @@ mod tests {
             path.sample_ack_delay(MS_NANOS);
         }
         path.back_off();
-        path.advise(&mut rtt, &limits);
+        path.update_consults_path(&mut rtt, &limits);
         assert!(effective_rto(&rtt, &path, &limits) >= 12 * MS_NANOS);
         path.discard_learnt_delay();
-        path.advise(&mut rtt, &limits);
+        path.update_consults_path(&mut rtt, &limits);
         assert_eq!(path.acknowledgement_delay(), (Duration::ZERO, false));
         assert!(effective_rto(&rtt, &path, &limits) > 200 * MS_NANOS);
         for _ in 0..63 {
@@ -417,7 +417,7 @@ mod tests {
         let base = effective_rto(&rtt, &path, &limits);
         for doubled in 1..60u32 {
             path.back_off();
-            path.advise(&mut rtt, &limits);
+            path.update_consults_path(&mut rtt, &limits);
             let expected = base.checked_shl(doubled).unwrap_or(u64::MAX).min(60_000 * MS_NANOS);
             if doubled < 12 {
                 assert_eq!(effective_rto(&rtt, &path, &limits), expected);

@@ -173,7 +173,7 @@ impl Flight {
         self.forward_rto = if applicable { ForwardRto::First { retransmitted: None } } else { ForwardRto::Off };
         self.enter_loss();
         self.rto_base = now;
-        path.advise(rtt, limits);
+        path.update_consults_path(rtt, limits);
         Expired::Timeout { lost, reneged }
     }
 

@@ -82,8 +82,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now)?;
         let window = tcb.offer_full_window(is_low)?;
-        let (link, milliseconds) = (&rr.link, self.shared.milliseconds);
-        let kept = prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, milliseconds)?;
+        let (link, timestamp_ms) = (&rr.link, self.shared.timestamp_ms);
+        let kept = prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, timestamp_ms)?;
         let Turn::Local(LocalTurn { request, response, .. }) = std::mem::replace(&mut rr.turn, Turn::Peer(kept)) else {
             return None;
         };
@@ -132,8 +132,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // From here on the request is consumed.
         tcb.received = 0;
         write(place);
-        let (link, milliseconds) = (&rr.link, self.shared.milliseconds);
-        let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, milliseconds)
+        let (link, timestamp_ms) = (&rr.link, self.shared.timestamp_ms);
+        let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, timestamp_ms)
         else {
             // The flush sends it.
             turn.response = turn.request.take();

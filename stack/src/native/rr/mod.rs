@@ -57,7 +57,7 @@ pub(crate) struct RrState<P> {
 
 /// Request-response state of all connections of a worker.
 pub(crate) struct RrPool<P> {
-    places: Vec<RrState<P>>,
+    states: Vec<RrState<P>>,
     spare: Vec<u32>,
     /// Number of connections in the local turn.
     local_turns: usize,
@@ -78,20 +78,20 @@ impl Tcb {
 
 impl<P> RrPool<P> {
     pub fn new() -> Self {
-        RrPool { places: Vec::new(), spare: Vec::new(), local_turns: 0, readable: Vec::new(), readable_reported: false }
+        RrPool { states: Vec::new(), spare: Vec::new(), local_turns: 0, readable: Vec::new(), readable_reported: false }
     }
 
     /// Returns the state of `tcb`, if it is in request-response mode.
     #[inline(always)]
     pub fn of(&self, tcb: &Tcb) -> Option<&RrState<P>> {
         // For an index without the bit, and for `NO_BUFFERS`, XOR yields at least 2³¹ - 1, beyond the end of any vector.
-        self.places.get((tcb.buffers ^ RR_BIT) as usize)
+        self.states.get((tcb.buffers ^ RR_BIT) as usize)
     }
 
     /// Returns the state of `tcb`, if it is in request-response mode.
     #[inline(always)]
     fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut RrState<P>> {
-        self.places.get_mut((tcb.buffers ^ RR_BIT) as usize)
+        self.states.get_mut((tcb.buffers ^ RR_BIT) as usize)
     }
 
     /// Attaches a state to `tcb`, which has no buffers. `sent` was just sent.
@@ -107,12 +107,12 @@ impl<P> RrPool<P> {
         };
         let place = match self.spare.pop() {
             Some(place) => {
-                self.places[place as usize] = rr;
+                self.states[place as usize] = rr;
                 place
             }
             None => {
-                self.places.push(rr);
-                self.places.len() as u32 - 1
+                self.states.push(rr);
+                self.states.len() as u32 - 1
             }
         };
         tcb.buffers = place | RR_BIT;
@@ -131,7 +131,7 @@ impl<P> RrPool<P> {
 
     /// Returns the number of connections in request-response mode.
     pub fn len(&self) -> usize {
-        self.places.len() - self.spare.len()
+        self.states.len() - self.spare.len()
     }
 
     /// Returns the unacknowledged packets: one per connection in the peer's turn.
@@ -196,6 +196,6 @@ impl<P: Packet> RrPool<P> {
     /// Panics unless `owned` states are in use, `local_turns` of them in the local turn.
     pub fn assert_owned(&self, owned: usize, local_turns: usize) {
         assert_eq!(local_turns, self.local_turns, "local turns, and their counter");
-        assert_eq!(owned + self.spare.len(), self.places.len(), "states owned or spare");
+        assert_eq!(owned + self.spare.len(), self.states.len(), "states owned or spare");
     }
 }

@@ -39,13 +39,13 @@ impl<P: Packet> RrState<P> {
     /// Parses `packet` if it is the next request of the connection of `tcb`, with a TCP header of `N` bytes: the next
     /// data in order, which acknowledges everything sent.
     #[inline(always)]
-    fn match_segment<const N: usize>(&self, tcb: &Tcb, head: &SegmentMeta, packet: &P) -> Option<PeerSegment> {
+    fn match_segment<const N: usize>(&self, tcb: &Tcb, meta: &SegmentMeta, packet: &P) -> Option<PeerSegment> {
         // First, because much of the tuple is still in registers.
-        if tcb.tuple != head.tuple {
+        if tcb.tuple != meta.tuple {
             return None;
         }
         let data = packet.data();
-        let (header, payload) = data.get(head.tcp_offset..)?.split_first_chunk::<N>()?;
+        let (header, payload) = data.get(meta.tcp_offset..)?.split_first_chunk::<N>()?;
         let len = payload.len() as u32;
         let fixed = header.first_chunk::<20>()?;
         let flags_and_window = field(fixed, 12);
@@ -63,7 +63,7 @@ impl<P: Packet> RrState<P> {
         if N == 32 {
             timestamp = tcb.paws_ok(header.last_chunk()?)?;
         }
-        Some(PeerSegment { header: head.tcp_offset + N, len, window: flags_and_window as u16, timestamp })
+        Some(PeerSegment { header: meta.tcp_offset + N, len, window: flags_and_window as u16, timestamp })
     }
 }
 
@@ -71,22 +71,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes a segment of the connection in `slot` if the connection is in request-response mode and the segment is
     /// its next request. Otherwise demotes the connection and returns the packet.
     #[inline(always)]
-    pub(crate) fn rr_receive(&mut self, slot: u32, head: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
+    pub(crate) fn rr_receive(&mut self, slot: u32, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
         let Some(tcb) = self.tcbs.get(slot as usize) else { return Some(packet) };
         if !tcb.in_rr_mode() {
             return Some(packet);
         }
         if tcb.flags.has(Flags::TIMESTAMPS) {
-            self.rr_receive_as::<32>(slot, head, packet, now)
+            self.rr_receive_as::<32>(slot, meta, packet, now)
         } else {
-            self.rr_receive_without_timestamps(slot, head, packet, now)
+            self.rr_receive_without_timestamps(slot, meta, packet, now)
         }
     }
 
     /// [`rr_receive`](Self::rr_receive) without timestamps.
     #[inline(never)]
-    fn rr_receive_without_timestamps(&mut self, slot: u32, head: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
-        self.rr_receive_as::<20>(slot, head, packet, now)
+    fn rr_receive_without_timestamps(&mut self, slot: u32, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
+        self.rr_receive_as::<20>(slot, meta, packet, now)
     }
 
     /// [`rr_receive`](Self::rr_receive) in request-response mode, with a TCP header of `N` bytes.
@@ -94,13 +94,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn rr_receive_as<const N: usize>(
         &mut self,
         slot: u32,
-        head: &SegmentMeta,
+        meta: &SegmentMeta,
         mut packet: P,
         now: Instant,
     ) -> Option<P> {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Some(packet) };
-        let segment = rr.match_segment::<N>(tcb, head, &packet);
+        let segment = rr.match_segment::<N>(tcb, meta, &packet);
         let Some(segment) = segment.filter(|segment| packet.adjust(segment.header)) else {
             self.demote(slot);
             return Some(packet);
@@ -139,7 +139,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return;
         };
         cold.path.measured_nanos(sample, now);
-        cold.path.advise(&mut tcb.rtt, &self.shared.settings.limits);
+        cold.path.update_consults_path(&mut tcb.rtt, &self.shared.settings.limits);
     }
 
     /// Promotes the connection in `slot` to request-response mode if its last segment is the only data in flight and
@@ -224,7 +224,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some((turn, sent_at)) = self.shared.rr.detach(tcb) else { return };
         let buffers = self.shared.buffers.attach(tcb);
         // The connection was not idle.
-        buffers.idle = false;
+        buffers.needs_restart = false;
         match turn {
             Turn::Local(LocalTurn { request, response, reserved }) => {
                 // The request is the only unacknowledged data.

@@ -59,7 +59,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if !more {
             // A probe without data to send must not extend the window later.
             self.tcb.flags.clear(Flags::TLP);
-            self.idle(now);
+            self.after_output(now);
         }
         more
     }
@@ -98,7 +98,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(crate) fn restart_after_idle(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
-        buffers.idle = false;
+        buffers.needs_restart = false;
         if tcb.outstanding() > 0 {
             return;
         }
@@ -118,7 +118,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outstanding == 0 && tcb.unsent == 0 && !fin_waits {
             return None;
         }
-        if outstanding == 0 && self.shared.buffers.attach(tcb).idle {
+        if outstanding == 0 && self.shared.buffers.attach(tcb).needs_restart {
             self.restart_after_idle(now);
         }
         let tcb = &mut *self.tcb;

@@ -15,7 +15,7 @@ use linerate_bypass::time::Instant;
 use std::collections::HashSet;
 
 /// Packets for which a spare queue keeps memory. A queue that has grown beyond this is shrunk.
-const KEPT: usize = 64;
+const RETAINED_CAPACITY: usize = 64;
 
 /// Length of a receive queue from which on short payloads are merged, so that each does not hold a packet.
 pub(crate) const CROWDED: usize = 64;
@@ -38,9 +38,9 @@ pub(crate) struct ConnBuffers<P> {
     pub pace: Pace,
     /// True if nothing was sent since the buffers were attached, and the congestion window is larger than the initial
     /// window. It may have to be reset (RFC 5681 §4.1).
-    pub idle: bool,
+    pub needs_restart: bool,
     /// True if the last received segment acknowledged the only segment in flight, and nothing was sent since.
-    pub turned: bool,
+    pub acked_lone: bool,
     /// Duplicate range that the next acknowledgement reports (RFC 2883).
     pub dsack: (Seq, Seq),
     /// RCV.NXT, SND.UNA and SND.NXT as last seen by a timer, and when these values were first seen. Values left by a
@@ -62,8 +62,8 @@ impl<P: Packet> ConnBuffers<P> {
             probe: None,
             stalled: Instant::ZERO,
             pace: Pace::default(),
-            idle: false,
-            turned: false,
+            needs_restart: false,
+            acked_lone: false,
             dsack: (Seq(0), Seq(0)),
             seen: ([Seq(0); 3], Instant::ZERO),
             progress: Progress::default(),
@@ -92,8 +92,8 @@ impl<P: Packet> ConnBuffers<P> {
     #[cold]
     #[inline(never)]
     fn shrink(&mut self) {
-        self.received.shrink_to(KEPT);
-        self.queue.shrink_to(KEPT);
+        self.received.shrink_to(RETAINED_CAPACITY);
+        self.queue.shrink_to(RETAINED_CAPACITY);
     }
 
     /// Returns the packets held by the receive side.
@@ -126,14 +126,14 @@ impl<P: Packet> BufferPool<P> {
     #[inline(always)]
     pub fn attach(&mut self, tcb: &mut Tcb) -> &mut ConnBuffers<P> {
         if !tcb.has_buffers() {
-            self.give(tcb);
+            self.attach_new(tcb);
         }
         &mut self.buffers[tcb.buffers as usize]
     }
 
     #[cold]
     #[inline(never)]
-    fn give(&mut self, tcb: &mut Tcb) {
+    fn attach_new(&mut self, tcb: &mut Tcb) {
         let place = self.spare.pop().unwrap_or_else(|| {
             self.buffers.push(ConnBuffers::new());
             self.buffers.len() as u32 - 1
@@ -144,9 +144,9 @@ impl<P: Packet> BufferPool<P> {
         buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.handles_ecn_echo });
         buffers.probe = None;
         buffers.pace = Pace::default();
-        buffers.turned = false;
+        buffers.acked_lone = false;
         buffers.progress = Progress::default();
-        buffers.idle = tcb.cwnd > initial_window(tcb.mss.into());
+        buffers.needs_restart = tcb.cwnd > initial_window(tcb.mss.into());
     }
 
     /// Returns the buffers of `tcb`, if it has buffers.
@@ -183,7 +183,7 @@ impl<P: Packet> BufferPool<P> {
         if !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
             held = Some(buffers.clear());
         }
-        if buffers.received.capacity() > KEPT || buffers.queue.capacity() > KEPT {
+        if buffers.received.capacity() > RETAINED_CAPACITY || buffers.queue.capacity() > RETAINED_CAPACITY {
             buffers.shrink();
         }
         buffers.reserved = 0;

@@ -138,7 +138,7 @@ impl Flags {
     pub const ADDRESS_LOST: Flags = Flags::TIMED_OUT.or(Flags::UNREACHABLE);
 
     /// The idle timeout expired. Encoded as [`ADDRESS_LOST`](Self::ADDRESS_LOST) is.
-    pub const IDLE: Flags = Flags::TIMED_OUT.or(Flags::WAS_ABORTED);
+    pub const IDLE_TIMEOUT: Flags = Flags::TIMED_OUT.or(Flags::WAS_ABORTED);
 
     /// The slot is free.
     pub const VACANT: Flags = Flags(1 << 31);

@@ -14,7 +14,7 @@ use linerate_bypass::time::{Duration, Instant};
 
 /// Checks within one idle timeout of a connection with buffers, for which the time of the last activity is not
 /// recorded.
-const LOOKS: u64 = 4;
+const CHECKS_PER_TIMEOUT: u64 = 4;
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Arms the inactivity timers of a connection that was just established.
@@ -96,10 +96,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let due = self.last_activity(now) + timeout;
         if due <= now {
             self.shared.counters.idle_timeouts += 1;
-            return self.end_with_reset(Flags::IDLE);
+            return self.end_with_reset(Flags::IDLE_TIMEOUT);
         }
-        let look = Duration::from_nanos((timeout.as_nanos() as u64 / LOOKS).max(1));
-        self.arm_by(if self.tcb.has_buffers() { due.min(now + look) } else { due });
+        let next_check = Duration::from_nanos((timeout.as_nanos() as u64 / CHECKS_PER_TIMEOUT).max(1));
+        self.arm_by(if self.tcb.has_buffers() { due.min(now + next_check) } else { due });
     }
 
     /// Returns the latest possible time of the last data sent, acknowledged or received.

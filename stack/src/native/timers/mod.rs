@@ -211,7 +211,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Arms the timers after everything that can be sent was sent: a zero window is probed, and empty buffers are
     /// detached.
-    pub(crate) fn idle(&mut self, now: Instant) {
+    pub(crate) fn after_output(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         if tcb.outstanding() > 0 || !tcb.state.is_synchronized() {
             return;

@@ -3,9 +3,9 @@
 use super::Seq;
 
 /// Maximum number of blocks in an option (RFC 2018 §3).
-const BLOCKS: usize = 4;
+const MAX_BLOCKS: usize = 4;
 /// Maximum distance of a duplicate report below SND.UNA: one window (RFC 7323 §2.3).
-const HISTORY: u32 = 1 << 30;
+const MAX_DSACK_DISTANCE: u32 = 1 << 30;
 
 /// Validated blocks of one acknowledgement.
 #[derive(Debug, Default, Clone, Copy)]
@@ -14,7 +14,7 @@ pub(crate) struct SackReport {
     /// 2883 §4).
     pub(crate) duplicate: Option<(Seq, Seq)>,
     /// Other valid blocks, sorted by start. They may overlap.
-    blocks: [(Seq, Seq); BLOCKS],
+    blocks: [(Seq, Seq); MAX_BLOCKS],
     count: usize,
     /// Number of invalid blocks, which were ignored.
     pub(crate) invalid_blocks: u8,
@@ -25,15 +25,15 @@ impl SackReport {
     /// SND.UNA and SND.NXT. Blocks after the fourth are ignored.
     pub(crate) fn read(sack: &[(Seq, Seq)], ack: Seq, una: Seq, next: Seq) -> Self {
         let mut read = SackReport::default();
-        for (index, &(start, end)) in sack.iter().take(BLOCKS).enumerate() {
-            let possible = start.before(end) && end - start <= HISTORY && !end.after(next);
+        for (index, &(start, end)) in sack.iter().take(MAX_BLOCKS).enumerate() {
+            let possible = start.before(end) && end - start <= MAX_DSACK_DISTANCE && !end.after(next);
             let reported = index == 0
                 && possible
                 && (!end.after(ack)
                     || sack.get(1).is_some_and(|&(from, to)| {
                         from.before(to) && !start.before(from) && !end.after(to) && from.after(ack)
                     }));
-            if reported && una.distance(start) <= HISTORY as i32 {
+            if reported && una.distance(start) <= MAX_DSACK_DISTANCE as i32 {
                 read.duplicate = Some((start, end));
             } else if possible && start.after(una) {
                 // A block that starts at SND.UNA would have been acknowledged cumulatively.
