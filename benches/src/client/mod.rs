@@ -8,20 +8,20 @@
 
 pub mod connections;
 pub mod echo;
+mod error;
 pub mod messages;
 mod options;
 mod pattern;
 mod received;
 mod segment;
 mod tuples;
-mod wrong;
 
 #[cfg(test)]
 mod tests;
 
+pub use error::BenchError;
 pub use options::Agreed;
 pub use tuples::Endpoints;
-pub use wrong::BenchError;
 
 use crate::client::received::Header;
 use crate::client::segment::{Control, Outgoing};

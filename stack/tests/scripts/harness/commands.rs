@@ -18,19 +18,16 @@ impl Script {
         self.run_until_idle();
     }
 
-    /// Has the service write `n` bytes.
     #[track_caller]
     pub fn write(&mut self, n: Rel) {
         self.command(Command::Write(n as usize));
     }
 
-    /// Has the service send `n` owned bytes.
     #[track_caller]
     pub fn send(&mut self, n: Rel) {
         self.command(Command::Send(n as usize));
     }
 
-    /// Has the service consume `n` bytes.
     #[track_caller]
     pub fn read(&mut self, n: Rel) {
         self.command(Command::Read(n as usize));
@@ -66,13 +63,11 @@ impl Script {
         self.command(Command::OnReadable(commands));
     }
 
-    /// Has the service close its side of the connection.
     #[track_caller]
     pub fn close(&mut self) {
         self.command(Command::Close);
     }
 
-    /// Has the service abort the connection.
     #[track_caller]
     pub fn abort(&mut self) {
         self.command(Command::Abort);

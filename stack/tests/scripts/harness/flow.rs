@@ -131,12 +131,10 @@ impl Flow {
         [&self.peer_syn, &self.worker_syn].into_iter().all(|syn| syn.as_ref().is_some_and(|syn| offers(&syn.options)))
     }
 
-    /// Returns true if both sides have offered timestamps.
     pub fn has_timestamps(&self) -> bool {
         self.both(|options| options.timestamp.is_some())
     }
 
-    /// Returns true if both sides have offered window scaling.
     pub fn has_scaling(&self) -> bool {
         self.both(|options| options.window_scale.is_some())
     }

@@ -7,12 +7,10 @@ use linerate_stack::Config;
 /// Engine under test.
 pub type Engine = linerate_stack::NativeEngine<linerate_bypass::memory_nic::MemoryPacket>;
 
-/// Returns `n` milliseconds.
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Returns `n` seconds.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
@@ -81,7 +79,6 @@ pub fn peer() -> Peer {
 }
 
 impl Peer {
-    /// Adds SACK-permitted.
     pub fn sack(self) -> Self {
         Peer { sack: true, ..self }
     }
@@ -91,32 +88,26 @@ impl Peer {
         Peer { timestamps: true, mss: self.mss.map(|mss| mss + 12), ..self }
     }
 
-    /// Sets the MSS, which includes the timestamps option.
     pub fn mss(self, mss: u16) -> Self {
         Peer { mss: Some(mss), ..self }
     }
 
-    /// Adds window scaling.
     pub fn window_scale(self, shift: u8) -> Self {
         Peer { window_scale: Some(shift), ..self }
     }
 
-    /// Adds ECN.
     pub fn ecn(self) -> Self {
         Peer { ecn: true, ..self }
     }
 
-    /// Sets the window field.
     pub fn window(self, window: u16) -> Self {
         Peer { window, ..self }
     }
 
-    /// Sets the delay of replies.
     pub fn rtt(self, rtt: Duration) -> Self {
         Peer { rtt, ..self }
     }
 
-    /// Switches to IPv6.
     pub fn ipv6(self) -> Self {
         Peer { ipv6: true, ..self }
     }
@@ -133,7 +124,6 @@ pub mod settings {
         config.nagle = true;
     }
 
-    /// Enables ECN.
     pub fn ecn(config: &mut Config) {
         config.ecn = true;
     }

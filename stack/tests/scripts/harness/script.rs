@@ -272,12 +272,10 @@ impl Script {
         self
     }
 
-    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// Returns the connection of the current port.
     pub fn flow(&mut self) -> &mut Flow {
         self.flow_of(self.port)
     }
@@ -391,13 +389,11 @@ impl Script {
         self.run_until_idle();
     }
 
-    /// Sets the link state.
     pub fn set_link(&mut self, up: bool) {
         self.note(format_args!("link {}", if up { "up" } else { "down" }));
         self.arms.iter().for_each(|arm| arm.nic.link().set_up(up));
     }
 
-    /// Sets whether the peer's port receives.
     pub fn set_receiving(&mut self, receives: bool) {
         self.note(format_args!("the peer's port {}", if receives { "receives" } else { "does not receive" }));
         self.arms.iter_mut().for_each(|arm| arm.receives = receives);
@@ -513,7 +509,6 @@ impl Script {
         let _ = writeln!(self.trace, "{:5}.{:06} {what}", at / 1_000_000, at % 1_000_000);
     }
 
-    /// Fails the script with its trace.
     #[track_caller]
     pub fn fail(&self, why: &str) -> ! {
         panic!("{why}\n\ntrace:\n{}", self.trace);
@@ -524,7 +519,6 @@ impl Script {
         self.first_arm().worker.summary().drops.get(cause).copied().unwrap_or(0)
     }
 
-    /// Returns the payload bytes that the worker has copied.
     pub fn copied(&mut self) -> u64 {
         self.first_arm().worker.summary().copied_bytes
     }

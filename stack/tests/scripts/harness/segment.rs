@@ -44,7 +44,6 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Returns the length in bytes.
     pub fn len(&self) -> Rel {
         match *self {
             Payload::Stream(len) | Payload::Junk(len) => len,
@@ -108,17 +107,14 @@ fn segment(flags: u8, seq: Rel, ack: Option<Rel>) -> Seg {
     }
 }
 
-/// Returns a SYN.
 pub fn syn(seq: Rel) -> Seg {
     segment(SYN, seq, None)
 }
 
-/// Returns a SYN-ACK.
 pub fn syn_ack(seq: Rel, ack: Rel) -> Seg {
     segment(SYN | ACK, seq, Some(ack))
 }
 
-/// Returns an acknowledgement without data.
 pub fn ack(seq: Rel, ack: Rel) -> Seg {
     segment(ACK, seq, Some(ack))
 }
@@ -134,12 +130,10 @@ pub fn fin(seq: Rel, ack: Rel) -> Seg {
     segment(FIN | ACK, seq, Some(ack))
 }
 
-/// Returns a reset without an acknowledgement.
 pub fn rst(seq: Rel) -> Seg {
     segment(RST, seq, None)
 }
 
-/// Returns a reset with an acknowledgement.
 pub fn rst_ack(seq: Rel, ack: Rel) -> Seg {
     segment(RST | ACK, seq, Some(ack))
 }
@@ -151,12 +145,10 @@ pub fn refusal(ack: Rel) -> Seg {
 }
 
 impl Seg {
-    /// Sets the port of the peer.
     pub fn port(self, port: u16) -> Self {
         Seg { port: Some(port), ..self }
     }
 
-    /// Sets the acknowledgement number.
     pub fn ack(self, ack: Rel) -> Self {
         Seg { flags: self.flags | ACK, ack: Want::Is(ack), ..self }
     }
@@ -171,12 +163,10 @@ impl Seg {
         Seg { ignored_flags: self.ignored_flags | ACK, ack: Want::Any, ..self }
     }
 
-    /// Clears the ACK bit.
     pub fn no_ack(self) -> Self {
         Seg { flags: self.flags & !ACK, ack: Want::Absent, ..self }
     }
 
-    /// Sets the payload length.
     pub fn len(self, len: Rel) -> Self {
         Seg { payload: Payload::Stream(len), ..self }
     }
@@ -186,7 +176,6 @@ impl Seg {
         Seg { payload: Payload::Junk(self.payload.len()), ..self }
     }
 
-    /// Adds flags.
     pub fn with(self, flags: u8) -> Self {
         Seg { flags: self.flags | flags, ignored_flags: self.ignored_flags & !flags, ..self }
     }
@@ -196,22 +185,18 @@ impl Seg {
         Seg { flags, ignored_flags: 0, ..self }
     }
 
-    /// Adds PSH.
     pub fn push(self) -> Self {
         self.with(PSH)
     }
 
-    /// Adds FIN.
     pub fn with_fin(self) -> Self {
         self.with(FIN)
     }
 
-    /// Adds ECE.
     pub fn ece(self) -> Self {
         self.with(ECE)
     }
 
-    /// Adds CWR.
     pub fn cwr(self) -> Self {
         self.with(CWR)
     }
@@ -226,17 +211,14 @@ impl Seg {
         Seg { urgent: pointer, ..self.with(URG) }
     }
 
-    /// Sets the window field.
     pub fn window(self, window: u16) -> Self {
         Seg { window: Some(window), ..self }
     }
 
-    /// Sets the MSS option.
     pub fn mss(self, mss: u16) -> Self {
         Seg { mss: Want::Is(mss), ..self }
     }
 
-    /// Adds SACK-permitted.
     pub fn sack_permitted(self) -> Self {
         Seg { sack_permitted: Want::Is(()), ..self }
     }
@@ -256,7 +238,6 @@ impl Seg {
         Seg { echo: Some(echo), ..self }
     }
 
-    /// Sets the SACK blocks, in this order.
     pub fn sack(self, blocks: &[(Rel, Rel)]) -> Self {
         Seg { sack: blocks.to_vec(), ..self }
     }
@@ -271,7 +252,6 @@ impl Seg {
         Seg { raw_options: [&self.raw_options[..], bytes].concat(), ..self }
     }
 
-    /// Sets the ECN bits of the IP header.
     pub fn ecn(self, bits: u8) -> Self {
         Seg { ecn: Some(bits), ..self }
     }
@@ -281,7 +261,6 @@ impl Seg {
         Seg { bad_checksum: true, ..self }
     }
 
-    /// Returns the length in sequence space.
     pub fn sequence_len(&self) -> Rel {
         self.payload.len() + Rel::from(self.flags & SYN != 0) + Rel::from(self.flags & FIN != 0)
     }

@@ -79,6 +79,14 @@ macro_rules! with_unlike_engines {
     };
 }
 
+/// Defines tests with all four pairs of engines, from functions that are generic over both.
+macro_rules! with_all_engine_pairs {
+    ($($test:ident),* $(,)?) => {
+        with_each_engine! { $($test),* }
+        with_unlike_engines! { $($test),* }
+    };
+}
+
 /// Host at one end of a link, with one worker per queue.
 pub struct Host<S: Service, E: Engine<MemoryNic> = Native> {
     pub workers: Vec<Worker<MemoryNic, S, E>>,

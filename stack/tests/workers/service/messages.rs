@@ -9,11 +9,7 @@ use linerate_stack::{Engine, Mailboxes, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-with_each_engine! {
-    messages_timers_and_aborts_reach_their_connection,
-}
-
-with_unlike_engines! {
+with_all_engine_pairs! {
     messages_timers_and_aborts_reach_their_connection,
 }
 

@@ -13,26 +13,7 @@ use std::net::IpAddr;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-with_each_engine! {
-    connection_to_closed_port_is_refused,
-    stopped_listener_refuses_and_keeps_connections,
-    listener_accepts_only_on_its_address,
-    absent_neighbor_and_missing_route_are_unreachable,
-    off_link_packets_go_to_gateway,
-    connection_to_silent_host_times_out,
-    half_closed_connection_is_answered_completely,
-    vanished_peer_times_out,
-    link_outage_shorter_than_timeouts_loses_nothing,
-    stalled_peer_does_not_block_others,
-    port_in_time_wait_can_connect_again,
-    connection_limit_drops_and_counts_syns,
-    syn_flood_does_not_exclude_client,
-    all_packets_are_free_after_close,
-    segment_without_connection_is_reset,
-    restarted_peer_reconnects_from_same_ports,
-}
-
-with_unlike_engines! {
+with_all_engine_pairs! {
     connection_to_closed_port_is_refused,
     stopped_listener_refuses_and_keeps_connections,
     listener_accepts_only_on_its_address,

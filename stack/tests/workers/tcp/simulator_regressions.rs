@@ -11,13 +11,7 @@ use linerate_stack::{Config, Engine, Keepalive};
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-with_each_engine! {
-    received_data_is_readable_after_both_ends_closed,
-    received_data_is_readable_in_time_wait,
-    uncommitted_reservation_is_not_sent,
-}
-
-with_unlike_engines! {
+with_all_engine_pairs! {
     received_data_is_readable_after_both_ends_closed,
     received_data_is_readable_in_time_wait,
     uncommitted_reservation_is_not_sent,
