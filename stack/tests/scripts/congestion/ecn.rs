@@ -59,7 +59,7 @@ fn syn_ack_with_ece_and_cwr_does_not_grant_ecn() {
 }
 
 #[test]
-fn an_answer_without_the_flag_grants_nothing() {
+fn syn_ack_without_ece_does_not_grant_ecn() {
     // RFC 3168 §6.1.1.
     let mut s = Script::connecting(peer(), settings::ecn);
     s.expect(syn(0).ece().cwr());

@@ -46,7 +46,7 @@ fn check(s: &mut Script, from: Rel, to: Rel, acknowledged: Rel, blocks: &[(Rel, 
 }
 
 #[test]
-fn dsack_reports_a_duplicate_segment() {
+fn dsack_reports_duplicate_segment() {
     // RFC 2883 §4.1.1, example 1.
     let mut s = expecting(3000);
     receive(&mut s, &[(3000, 3500), (3500, 4000)]);
