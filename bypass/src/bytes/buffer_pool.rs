@@ -1,11 +1,12 @@
 //! Pool of reusable heap buffers, shared in parts as [`Bytes`].
 
+use crate::sync::refcount::RefCount;
 use crate::{Bytes, Memory, OwnerVtable};
 use crossbeam_queue::ArrayQueue;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Alignment of the rest of a buffer after a split, so that two owners share no cache line.
 const LINE: usize = 64;
@@ -40,7 +41,7 @@ struct Pool {
 /// Header of a buffer, to which the buffer and its parts point. It is a leaked box while it is referenced, and a box
 /// again in the pool.
 struct Header {
-    refs: AtomicUsize,
+    refs: RefCount,
     /// Memory of `size` bytes, allocated and freed with the header.
     data: NonNull<u8>,
     size: usize,
@@ -56,7 +57,7 @@ impl Header {
         let data = Box::into_raw(vec![0u8; size].into_boxed_slice());
         // SAFETY: a box is never null.
         let data = unsafe { NonNull::new_unchecked(data.cast()) };
-        Box::new(Header { refs: AtomicUsize::new(0), data, size, pool: None })
+        Box::new(Header { refs: RefCount::one(), data, size, pool: None })
     }
 }
 
@@ -90,7 +91,7 @@ impl BufferPool {
                 Header::new(pool.buffer_size)
             }
         };
-        *header.refs.get_mut() = 1;
+        header.refs.restart();
         header.pool = Some(self.pool.clone());
         // SAFETY: a box is never null.
         let header = unsafe { NonNull::new_unchecked(Box::into_raw(header)) };
@@ -139,8 +140,7 @@ impl Buffer {
         let header = self.header();
         // SAFETY: `start` is within the buffer, and `n <= len` bytes follow it.
         let first = unsafe { header.data.add(self.start) };
-        // Relaxed, as in `Arc`: a reference is only created from an existing one.
-        header.refs.fetch_add(1, Ordering::Relaxed);
+        header.refs.share();
         self.start = (self.start + n).next_multiple_of(LINE).min(header.size);
         // SAFETY: the `n` bytes from `first` live until the reference just counted is released. `start` has moved past
         // them, so this buffer, the only writer, does not write them: `reset` moves `start` back only when all other
@@ -158,8 +158,7 @@ impl Buffer {
 
     /// Restores the full length if all parts have been dropped. Returns whether it did.
     pub fn reset(&mut self) -> bool {
-        // Acquire: reads of the last dropped part happen before the next write.
-        let unshared = self.header().refs.load(Ordering::Acquire) == 1;
+        let unshared = self.header().refs.is_sole();
         if unshared {
             self.start = 0;
         }
@@ -202,7 +201,7 @@ static OWNER: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: false
 /// `owner` is the header of a buffer, and the caller holds a reference.
 unsafe fn share(owner: *const ()) {
     // SAFETY: the caller's reference keeps the header alive.
-    unsafe { &*owner.cast::<Header>() }.refs.fetch_add(1, Ordering::Relaxed);
+    unsafe { &*owner.cast::<Header>() }.refs.share();
 }
 
 /// Releases a reference. The last one returns the buffer to its pool.
@@ -211,12 +210,10 @@ unsafe fn share(owner: *const ()) {
 /// `owner` is the header of a buffer, and the caller gives up a reference.
 unsafe fn release(owner: *const ()) {
     let header = owner.cast::<Header>();
-    // SAFETY: the caller's reference keeps the header alive. Release here and the fence below order accesses of other
-    // holders before reuse.
-    if unsafe { &*header }.refs.fetch_sub(1, Ordering::Release) != 1 {
+    // SAFETY: the caller's reference keeps the header alive.
+    if !unsafe { &*header }.refs.release() {
         return;
     }
-    fence(Ordering::Acquire);
     // SAFETY: `take` leaked this box, and the last reference is gone, so this is the only access.
     let mut header = unsafe { Box::from_raw(header.cast_mut()) };
     if let Some(pool) = header.pool.take()

@@ -187,7 +187,6 @@ macro_rules! counters {
 
 counters!(frames, lost, down, chosen, too_long, queue_full, duplicated, reordered, corrupted, truncated, no_packet);
 
-/// Adds `n`.
 pub(super) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }

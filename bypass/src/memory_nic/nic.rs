@@ -285,11 +285,8 @@ impl MemoryNic {
 
 /// Frames that are sent to one queue at once.
 struct Run {
-    /// Index of the ring.
     sender: usize,
-    /// Number of frames.
     frames: usize,
-    /// Length of the frames.
     bytes: u64,
     end: RunEnd,
 }

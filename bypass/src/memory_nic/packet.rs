@@ -165,7 +165,6 @@ impl MemoryPacket {
         }
     }
 
-    /// Returns the last segment.
     #[inline]
     fn last(&self) -> NonNull<Slot> {
         self.end().0
@@ -259,7 +258,6 @@ impl MemoryPacket {
         Some(clone)
     }
 
-    /// Returns the number of segments.
     pub(super) fn segment_count(&self) -> usize {
         1 + self.end().1 as usize
     }
@@ -359,7 +357,6 @@ impl MemoryPacket {
         self.rest_mut().hash_or_tag = hash_or_tag;
     }
 
-    /// Returns the offloads and receive metadata.
     #[inline]
     pub(super) fn port(&self) -> Port {
         self.head().port

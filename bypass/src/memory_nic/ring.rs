@@ -21,7 +21,6 @@ struct Ring {
     received: Line<AtomicUsize>,
 }
 
-/// Value on its own cache line.
 #[repr(align(64))]
 struct Line<T>(T);
 

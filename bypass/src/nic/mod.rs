@@ -86,7 +86,7 @@ pub struct Capabilities {
     pub pool: usize,
     /// Checksums verified on receive.
     pub rx_checksum: ChecksumOffload,
-    /// Checksums computed on transmit on request of a [`TxOffload`](crate::TxOffload).
+    /// Checksums computed on transmit on request of a [`TxOffload`].
     pub tx_checksum: ChecksumOffload,
     /// TCP segmentation offload: the maximum TCP payload of one packet, or `None`.
     pub tso: Option<usize>,

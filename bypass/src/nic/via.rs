@@ -1,7 +1,7 @@
 //! Network selection by `--via`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Network to open, as written after `--via`. Text after the first comma contains device arguments for the PMD, which
@@ -179,38 +179,18 @@ fn pci_address(name: String) -> Result<String, InvalidVia> {
 
 impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let options = match self {
+        let (kind, name, server, options) = match self {
             Via::Kernel => return f.write_str("kernel"),
             Via::Eal => return f.write_str("eal"),
             Via::Rdma { device } => return write!(f, "rdma:{device}"),
-            Via::Pci { address, options } => {
-                write!(f, "pci:{address}")?;
-                options
-            }
-            Via::AfXdp { interface, options } => {
-                write!(f, "af_xdp:{interface}")?;
-                options
-            }
-            Via::Tap { interface, options } => {
-                write!(f, "tap:{interface}")?;
-                options
-            }
-            Via::VirtioUser { socket, options } => {
-                write!(f, "virtio-user:{}", socket.display())?;
-                options
-            }
-            Via::Vhost { socket, options } => {
-                write!(f, "vhost:{}", socket.display())?;
-                options
-            }
-            Via::Memif { socket, server, options } => {
-                write!(f, "memif:{}", socket.display())?;
-                if *server {
-                    f.write_str(",server")?;
-                }
-                options
-            }
+            Via::Pci { address, options } => ("pci", Path::new(address), false, options),
+            Via::AfXdp { interface, options } => ("af_xdp", Path::new(interface), false, options),
+            Via::Tap { interface, options } => ("tap", Path::new(interface), false, options),
+            Via::VirtioUser { socket, options } => ("virtio-user", socket.as_path(), false, options),
+            Via::Vhost { socket, options } => ("vhost", socket.as_path(), false, options),
+            Via::Memif { socket, server, options } => ("memif", socket.as_path(), *server, options),
         };
+        write!(f, "{kind}:{}{}", name.display(), if server { ",server" } else { "" })?;
         options.iter().try_for_each(|option| write!(f, ",{option}"))
     }
 }

@@ -18,7 +18,6 @@ pub(crate) struct FreeList {
 }
 
 impl FreeList {
-    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         FreeList { head: AtomicU64::new(NONE as u64) }
     }

@@ -11,7 +11,6 @@ const MAX: u32 = i32::MAX as u32;
 pub(crate) struct RefCount(AtomicU32);
 
 impl RefCount {
-    /// Creates a count of 1.
     pub(crate) fn one() -> Self {
         RefCount(AtomicU32::new(1))
     }

@@ -7,7 +7,6 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 pub(crate) struct SleepFlag(AtomicBool);
 
 impl SleepFlag {
-    /// Creates the flag of a polling reader.
     pub(crate) fn new() -> Self {
         SleepFlag(AtomicBool::new(false))
     }

@@ -24,7 +24,6 @@ const MIXED: Load = Load { descriptors: 64, segments: (1, 12) };
 
 /// Time limit for sending, on a busy machine.
 const ENOUGH: Duration = Duration::from_secs(5);
-/// Length of each frame.
 const LEN: usize = 400;
 /// Length of the headers, which no `Bytes` covers.
 const HEADERS: usize = 54;

@@ -9,7 +9,6 @@ impl BuddyArena {
     /// `labels`. After the caller has moved those blocks and [collected](Self::collect) them,
     /// [`end_evacuation`](Self::end_evacuation) frees the page.
     pub fn begin_evacuation(&mut self, labels: &mut Vec<u32>) -> Option<Evacuation> {
-        /// Chunks to search.
         const SEARCHED: usize = 16;
         self.end_evacuation();
         let pages = &self.pages;

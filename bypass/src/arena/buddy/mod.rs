@@ -29,7 +29,6 @@ const PAGE_ORDER: usize = (PAGE / UNIT).ilog2() as usize;
 /// Pages per chunk.
 const PAGES: usize = CHUNK / PAGE;
 
-/// Label of an excluded block.
 const EXCLUDED: u32 = u32::MAX;
 
 /// Buddy allocator in an arena, for one thread at a time. Blocks are any power of two from 512 bytes to 1 MiB. Free
@@ -57,7 +56,6 @@ struct ChunkPages {
     allocated: u16,
 }
 
-/// Memory of the allocator.
 pub(super) struct Inner {
     arena: Arena,
     chunks: Vec<Option<UsedChunk>>,
@@ -76,7 +74,6 @@ pub(super) struct Inner {
     withheld: Vec<(usize, usize)>,
 }
 
-/// Chunk in use.
 struct UsedChunk {
     chunk: Chunk,
     tree: BuddyTree,
@@ -414,7 +411,6 @@ impl BuddyArena {
     }
 }
 
-/// Size of a block table.
 const TABLE_SIZE: usize = size_of::<BlockTable>() + size_of::<Entries>();
 /// Maximum of returned blocks collected per allocation.
 const MAX_COLLECTED: usize = 32;

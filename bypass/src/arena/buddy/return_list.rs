@@ -9,7 +9,6 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct ReturnList(AtomicU32);
 
 impl ReturnList {
-    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         ReturnList(AtomicU32::new(0))
     }
@@ -28,7 +27,6 @@ impl ReturnList {
         }
     }
 
-    /// Returns whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0

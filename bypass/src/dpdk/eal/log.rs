@@ -21,7 +21,6 @@ pub(crate) fn has_split_tx(port: u16) -> bool {
     split_tx().contains(&port)
 }
 
-/// Forgets the transmit function of `port`.
 pub(crate) fn forget_tx(port: u16) {
     split_tx().remove(&port);
 }

@@ -308,7 +308,6 @@ fn failed(spec: &PortSpec) -> impl Fn(Failure) -> OpenError {
     |(step, reason)| OpenError::Device { via: spec.via.clone(), step, reason }
 }
 
-/// Creates the devices of `spec`.
 pub(crate) fn probe(spec: &PortSpec) -> Result<Vec<Ethdev>, OpenError> {
     if spec.devices.is_empty() {
         return Ok(vec![Ethdev::first().ok_or(OpenError::NoPort)?]);
@@ -316,7 +315,6 @@ pub(crate) fn probe(spec: &PortSpec) -> Result<Vec<Ethdev>, OpenError> {
     spec.devices.iter().map(|device| Ethdev::probe(device).map_err(failed(spec))).collect()
 }
 
-/// Configures and starts the devices.
 pub(crate) fn start(
     spec: &PortSpec,
     settings: &PortSettings,

@@ -229,7 +229,7 @@ impl QueuePair {
     }
 }
 
-/// [Masks](Segment::mask_refcnt) the reference counts of `frames`, a burst at most, where possible. Returns a bit for
+/// Masks the reference counts of `frames`, a burst at most, where possible. Returns a bit for
 /// each frame, from the lowest.
 ///
 /// # Safety

@@ -466,7 +466,7 @@ fn ends_may_be_on_two_threads() {
 }
 
 #[test]
-#[should_panic(expected = "must take chains and compute checksums")]
+#[should_panic(expected = "segmentation requires multi_segment and checksum_offload")]
 fn segmentation_without_checksum_offload_is_rejected() {
     Link::pair(LinkConfig { tso: Some(65_000), ..LinkConfig::default() });
 }
