@@ -7,6 +7,7 @@ use crate::native::fair_share::Sweep;
 use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::Secrets;
 use crate::native::handshake::isn::timestamp_clock;
+use crate::native::mbufs_held::MbufsHeld;
 use crate::native::rr::RrPool;
 use crate::native::send::tx_backlog::TxBacklog;
 use crate::native::settings::Settings;
@@ -270,38 +271,6 @@ impl<P: Packet> Shared<P> {
         // The active list skips vacant slots.
         tcb.flags = tcb.flags & Flags::LISTED | Flags::VACANT;
         self.free.push(slot);
-    }
-}
-
-/// Counts of packets held by queues.
-#[derive(Debug, Default)]
-pub(crate) struct MbufsHeld {
-    /// Packets in receive and send queues.
-    pub all: usize,
-    /// Packets in send queues.
-    pub queued: usize,
-}
-
-impl MbufsHeld {
-    /// Adds `packets` to a send queue.
-    #[inline(always)]
-    pub fn queue(&mut self, packets: usize) {
-        self.all += packets;
-        self.queued += packets;
-    }
-
-    /// Subtracts the packets in `these`.
-    #[inline(always)]
-    pub fn release(&mut self, these: MbufsHeld) {
-        self.all -= these.all;
-        self.queued -= these.queued;
-    }
-
-    /// Removes `packets` from a send queue.
-    #[inline(always)]
-    pub fn unqueue(&mut self, packets: usize) {
-        self.all -= packets;
-        self.queued -= packets;
     }
 }
 

@@ -15,6 +15,7 @@ mod fast_path;
 mod flow_table;
 mod handshake;
 pub(crate) mod inspect;
+mod mbufs_held;
 mod operations;
 mod queue;
 mod receive;

@@ -4,7 +4,6 @@ use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::fast_paths::FastPaths;
-use crate::native::handshake::SYN_TIMEOUT;
 use crate::native::recovery::Limits;
 use crate::native::segment::header::Offload;
 use crate::native::tcb::conn_buffers::CROWDED;
@@ -13,6 +12,9 @@ use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
 use std::net::{IpAddr, SocketAddr};
+
+/// Time until the first retransmission of a SYN (RFC 6298 §2.1).
+pub(crate) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Initial receive window in bytes, before tuning.
 const FIRST_WINDOW: usize = 64 << 10;

@@ -12,7 +12,7 @@ use crate::demux::demux_fast::field;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
-use crate::native::connection::MbufsHeld;
+use crate::native::mbufs_held::MbufsHeld;
 use crate::native::recovery::{AckReport, Flight};
 use crate::native::segment::header::{Control, Ecn, Offload, TxHeader};
 use crate::native::segment::options::Timestamp;

@@ -13,16 +13,14 @@ use crate::native::handshake::isn::timestamp_clock;
 use crate::native::segment::header::Control;
 use crate::native::segment::options::Options;
 use crate::native::segment::tcp_header::TcpHeader;
-use crate::native::settings::Settings;
+use crate::native::settings::{SYN_TIMEOUT, Settings};
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::timers::tick::Tick;
 use crate::tcp::per_source_limits::SynVerdict;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::Packet;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::time::Instant;
 
-/// Time until the first retransmission of a SYN (RFC 6298 §2.1).
-pub(crate) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Returns the segment size of a peer that sends no MSS option (RFC 9293 §3.7.1).
 const fn default_mss(ipv4: bool) -> u16 {
     if ipv4 { 536 } else { 1220 }

@@ -13,7 +13,7 @@ mod local_turn;
 mod peer_turn;
 
 use crate::egress::ETHERNET;
-use crate::native::connection::MbufsHeld;
+use crate::native::mbufs_held::MbufsHeld;
 use crate::native::tcb::{NO_BUFFERS, State, Tcb};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Packet};

@@ -1,8 +1,8 @@
 //! Queues of a connection, attached while it has data in flight or unread.
 
 use crate::congestion::initial_window;
-use crate::native::connection::MbufsHeld;
 use crate::native::fair_share::Progress;
+use crate::native::mbufs_held::MbufsHeld;
 use crate::native::queue::Queue;
 use crate::native::receive::reassembly::Reassembly;
 use crate::native::recovery::{Flight, FlightConfig};
