@@ -42,8 +42,8 @@ pub enum Error {
     NoReflector(Via),
     /// Frames were lost or corrupted.
     #[error(
-        "{lost} requests were lost, {corrupt} came back corrupted: the figures cover the others; check the path, or lower \
-         --depth"
+        "{lost} requests were lost, {corrupt} came back corrupted: the figures cover the others; check the path, or \
+         lower --depth"
     )]
     Frames {
         /// Frames not reflected within the time limit.

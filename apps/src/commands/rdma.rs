@@ -10,8 +10,11 @@ mod perf;
 use linerate_bypass::ConnectError;
 use linerate_bypass::arena::ArenaError;
 use linerate_net::Error as NetError;
+use linerate_net::process::output::print_line;
 use linerate_rdma::rdma_core::{Error as Absent, RdmaCore};
 use linerate_rdma::verbs::Error as VerbsError;
+use serde::Serialize;
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -97,6 +100,12 @@ pub fn run(command: Command) -> Result<(), RdmaError> {
         Command::ConnectionsBench(args) => connections_bench::run(&args),
         Command::Perf(args) => Err(perf::run(&args)),
     }
+}
+
+/// Prints the report of a benchmark as text or as one JSON object.
+fn print_report(report: &(impl Serialize + fmt::Display), json: bool) -> Result<(), RdmaError> {
+    let text = if json { serde_json::to_string(report).map_err(io::Error::from)? } else { report.to_string() };
+    Ok(print_line(text)?)
 }
 
 fn show(args: &InfoArgs) -> Result<(), RdmaError> {

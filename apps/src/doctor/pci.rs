@@ -116,7 +116,8 @@ impl Device {
         let file = files.into_iter().find(|file| !machine.may_use(file))?;
         let remedy = format!(
             "sudo chown $(id -u) /{file}  # until the next bind; permanent: \
-             echo 'SUBSYSTEM==\"vfio\", GROUP=\"'$(id -gn)'\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/70-vfio.rules"
+             echo 'SUBSYSTEM==\"vfio\", GROUP=\"'$(id -gn)'\", MODE=\"0660\"' | \
+             sudo tee /etc/udev/rules.d/70-vfio.rules"
         );
         Some((format!("this user cannot open /{file}"), remedy))
     }

@@ -209,8 +209,10 @@ pub fn missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a str> {
 
 #[test]
 fn page_is_parsed_into_scripts() {
-    let text = "# Title\n```console\n$ one \\\n    two\nshown\n# cat <<'END'\na\nEND\n^C\nended\n```\n\n<!-- other -->\n```rust\n$ no\n```\n\
-                <!-- not run: no NIC -->\n```console\n$ three\n```\n- a list\n\n  <!-- anew -->\n  ```console\n  $ four\n  ```\n";
+    let text = "# Title\n```console\n$ one \\\n    two\nshown\n# cat <<'END'\na\nEND\n^C\nended\n```\n\n\
+                <!-- other -->\n```rust\n$ no\n```\n\
+                <!-- not run: no NIC -->\n```console\n$ three\n```\n- a list\n\n\
+               \x20 <!-- anew -->\n  ```console\n  $ four\n  ```\n";
     let run = |command: &str, shown: &[&str]| Step::Run {
         command: command.to_owned(),
         shown: shown.iter().map(|line| (*line).to_owned()).collect(),

@@ -146,7 +146,8 @@ fn prometheus_has_a_value_for_each_query() {
     let address = free_port();
     let targets: Vec<String> = servers.iter().map(|server| format!("'{server}'")).collect();
     let config = format!(
-        "global: {{scrape_interval: 1s}}\nscrape_configs:\n- {{job_name: linerate, static_configs: [{{targets: [{}]}}]}}\n",
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n\
+         - {{job_name: linerate, static_configs: [{{targets: [{}]}}]}}\n",
         targets.join(", ")
     );
     fs::write(directory.path().join("prometheus.yml"), config).unwrap();

@@ -110,8 +110,8 @@ fn memory_is_set_between_the_minimum_and_the_initial_size() {
     client.write_all(b"CONFIG GET maxmemory\r\nQUIT\r\n").unwrap();
     let mut reply = String::new();
     client.read_to_string(&mut reply).unwrap();
-    let refused = "-ERR CONFIG SET failed (possibly related to argument 'maxmemory') - argument must be between 4194304 and \
-                   16777216 inclusive\r\n";
+    let refused = "-ERR CONFIG SET failed (possibly related to argument 'maxmemory') - argument must be between \
+                   4194304 and 16777216 inclusive\r\n";
     let expected =
         format!("{refused}{refused}{refused}+OK\r\n+OK\r\n*2\r\n$9\r\nmaxmemory\r\n$8\r\n16777216\r\n+OK\r\n");
     assert_eq!(reply, expected);

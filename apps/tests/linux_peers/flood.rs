@@ -76,7 +76,7 @@ const BEFORE_SOLICITED: u64 = 25_000;
 const SLOW: Duration = Duration::from_secs(20);
 
 /// Tests an open IPv6 connection and a new IPv4 neighbour during a flood of solicitations.
-fn neighbors_are_served_during_solicitation_flood(name: &str, wire: Wire) {
+fn solicitation_flood(name: &str, wire: Wire) {
     in_namespaces(name, |namespace| {
         let [v4, v6] = [V4, V6].map(|to| to.parse().unwrap());
         wire.connect(namespace);
@@ -104,8 +104,8 @@ fn neighbors_are_served_during_solicitation_flood(name: &str, wire: Wire) {
 }
 
 named_tests! {
-    neighbors_are_served_during_solicitation_flood_over_af_xdp => neighbors_are_served_during_solicitation_flood(Wire::AfXdp);
-    neighbors_are_served_during_solicitation_flood_over_tap => neighbors_are_served_during_solicitation_flood(Wire::Tap);
+    neighbors_are_served_during_solicitation_flood_over_af_xdp => solicitation_flood(Wire::AfXdp);
+    neighbors_are_served_during_solicitation_flood_over_tap => solicitation_flood(Wire::Tap);
 }
 
 fn open_connection_works_during_flood(name: &str, wire: Wire, to: &str) {

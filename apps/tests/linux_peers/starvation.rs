@@ -48,7 +48,7 @@ fn write_all_that_fits(stream: &mut TcpStream, len: usize) -> bool {
 }
 
 /// Serves one client beside others that send messages of `len` bytes and read no reply.
-fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
+fn serve_beside_blocked_clients(name: &str, len: usize) {
     if !is_native_for(name) {
         return;
     }
@@ -84,6 +84,6 @@ fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
 }
 
 named_tests! {
-    client_is_served_beside_clients_that_do_not_read_long_messages => client_is_served_beside_clients_that_do_not_read(16 << 10);
-    client_is_served_beside_clients_that_do_not_read_short_messages => client_is_served_beside_clients_that_do_not_read(100);
+    client_is_served_beside_clients_that_do_not_read_long_messages => serve_beside_blocked_clients(16 << 10);
+    client_is_served_beside_clients_that_do_not_read_short_messages => serve_beside_blocked_clients(100);
 }

@@ -100,7 +100,8 @@ fn haproxy_balances_connections_and_avoids_a_draining_server() {
     let file = directory.path().join("haproxy.cfg");
     let [first, second] = addresses;
     let text = format!(
-        "defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n retries 3\n option redispatch 1\n\
+        "defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n retries 3\n\
+        \x20option redispatch 1\n\
          listen echo\n bind {front}\n balance roundrobin\n default-server check inter 500ms fall 1\n\
          server one {first}\n server two {second}\n"
     );

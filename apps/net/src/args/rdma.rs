@@ -298,6 +298,6 @@ mod tests {
         }
         let error = parse("--rdma-sends 8 --rdma-signal-every 5").unwrap().check().unwrap_err();
         assert!(error.is_usage());
-        assert!(error.to_string().contains("give 4 or less, or more of them with --rdma-sends"), "{error}");
+        assert!(error.to_string().contains("give 4 or less, or more requests with --rdma-sends"), "{error}");
     }
 }

@@ -80,7 +80,9 @@ pub struct KvLoadArgs {
     /// of counters. Every 16th request is a compare-and-swap. Verifies the sum at the end (rdma)
     #[arg(
         long,
-        conflicts_with_all = ["one_sided", "verify", "no_fill", "fail_on_miss", "rate", "get_ratio", "value_size", "protocol"],
+        conflicts_with_all = [
+            "one_sided", "verify", "no_fill", "fail_on_miss", "rate", "get_ratio", "value_size", "protocol",
+        ],
         help_heading = "Load",
     )]
     one_sided_incr: bool,

@@ -139,13 +139,7 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     connections.push(Row::from_nanos("TCP stack, in memory", &over_stack(rounds)?));
     let device = Device { name, emulated_by };
     let report = Report { device, steps, cold_us, warm_us, pooled_us, connections };
-    match args.json {
-        true => {
-            linerate_net::process::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?
-        }
-        false => linerate_net::process::output::print_line(&report)?,
-    }
-    Ok(())
+    super::print_report(&report, args.json)
 }
 
 /// Returns an IPv4 address of the device that peers can connect to.
@@ -190,8 +184,8 @@ fn over_verbs(
     setup_times(&service, rounds)
 }
 
-/// Returns a factory of services that make `rounds` connections to `remote` in sequence, and the barrier that shows when
-/// all are done.
+/// Returns a factory of services that make `rounds` connections to `remote` in sequence, and the barrier that shows
+/// when all are done.
 fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Barrier>, impl Fn() -> Connects + Send + Sync + 'static) {
     let barrier = Arc::new(Barrier::new(1, 1));
     // Count from the first connection.

@@ -169,13 +169,7 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
         }
     }
     let report = Report { device, rows };
-    match args.json {
-        true => {
-            linerate_net::process::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?
-        }
-        false => linerate_net::process::output::print_line(&report)?,
-    }
-    Ok(())
+    super::print_report(&report, args.json)
 }
 
 /// Measures connections between two ends on one device.

@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 fn process(directory: &Path, pid: u32, replies: &[&str]) -> JoinHandle<()> {
     let listener = UnixListener::bind(directory.join(format!("{pid}.sock"))).unwrap();
     let about = format!(
-        "{{\"version\":1,\"about\":{{\"pid\":{pid},\"program\":\"0\",\"command\":\"echo serve\\u001b[2J\",\"workers\":1}}}}\n"
+        "{{\"version\":1,\"about\":{{\"pid\":{pid},\"program\":\"0\",\"command\":\"echo serve\\u001b[2J\",\
+         \"workers\":1}}}}\n"
     );
     let replies: Vec<String> =
         std::iter::once(about).chain(replies.iter().map(|answer| (*answer).to_owned())).collect();
