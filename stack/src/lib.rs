@@ -20,6 +20,7 @@ mod ipv6;
 mod native;
 mod rng;
 mod slow_path;
+#[cfg(feature = "smoltcp-engine")]
 mod smoltcp_engine;
 mod tcp;
 mod udp;
@@ -39,6 +40,7 @@ pub use ipv6::dad::DuplicateAddress;
 pub use linerate_bypass::{Service, Transport};
 pub use native::NativeEngine;
 pub use slow_path::DhcpLease;
+#[cfg(feature = "smoltcp-engine")]
 pub use smoltcp_engine::SmoltcpEngine;
 pub use tcp::tuple::{HashKey, Tuple};
 pub use tcp::wheel::Wheel;

@@ -305,6 +305,10 @@ impl NetArgs {
                 {
                     return Err(Error::OnlyWith { what, with: "--engine native" });
                 }
+                #[cfg(not(feature = "smoltcp-engine"))]
+                if self.engine == Some(EngineArg::Smoltcp) {
+                    return Err(Error::NoSmoltcpEngine);
+                }
                 if self.ip.is_empty() && !self.dhcp && !self.slaac {
                     return Err(Error::NoAddress(self.via.clone()));
                 }

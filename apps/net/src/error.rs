@@ -147,6 +147,11 @@ pub enum Error {
     /// Duplicate address detection found another host with a local address.
     #[error("--ip {0}; --no-dad does not look")]
     Duplicate(#[from] linerate_stack::DuplicateAddress),
+    /// The smoltcp engine is not compiled in.
+    #[error(
+        "--engine smoltcp: not in this build: build it with the cargo feature smoltcp-engine, or use --engine native"
+    )]
+    NoSmoltcpEngine,
     /// The system's random number generator failed.
     #[error("random numbers from the system: {0}")]
     NoRandomness(getrandom::Error),
@@ -221,6 +226,7 @@ impl Error {
                 | NotAHost(_)
                 | SecondGateway(_)
                 | NotInThisBuild { .. }
+                | NoSmoltcpEngine
                 | NoFrames(_)
                 | OneCore(_)
         )

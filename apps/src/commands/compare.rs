@@ -60,6 +60,9 @@ enum Command {
     },
 }
 
+/// Engines to compare: all in this build.
+const DEFAULT_ENGINES: &str = if cfg!(feature = "smoltcp-engine") { "native,smoltcp" } else { "native" };
+
 /// Arguments of a comparison.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
@@ -75,7 +78,7 @@ struct RunArgs {
     via: Vec<Way>,
 
     /// TCP engines
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "native,smoltcp")]
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = DEFAULT_ENGINES)]
     engines: Vec<EngineArg>,
 
     /// Threading of the service: inline on the thread of the worker, or split on its own thread [default: inline; with

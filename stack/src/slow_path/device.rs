@@ -20,6 +20,7 @@ pub(crate) fn from_smoltcp_time(at: smoltcp::time::Instant) -> Instant {
 }
 
 /// Furthest values that a flow has sent.
+#[cfg_attr(not(feature = "smoltcp-engine"), expect(dead_code, reason = "only that engine reads it"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     /// Sequence number after all sent data.
@@ -48,6 +49,8 @@ impl<'a, N: Nic> Device<'a, N> {
         Device { received: None, egress, medium, now, exhausted: false, sent: None }
     }
 
+    /// Sets the state of an existing flow.
+    #[cfg(feature = "smoltcp-engine")]
     pub fn after(mut self, sent: Option<Sent>) -> Self {
         self.sent = sent;
         self

@@ -8,7 +8,7 @@ use crate::wire::Wire;
 use linerate_bypass::memory_nic::{End, Frame, Link, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Summary};
-use linerate_stack::{Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
+use linerate_stack::{Engine, Mailboxes, NativeEngine, Worker};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -36,7 +36,8 @@ impl Consistent for NativeEngine<MemoryPacket> {
     }
 }
 
-impl Consistent for SmoltcpEngine {}
+#[cfg(feature = "smoltcp-engine")]
+impl Consistent for linerate_stack::SmoltcpEngine {}
 
 /// Workers of one host, of either engine.
 trait Workers {
@@ -166,7 +167,11 @@ fn start(
     }
     match plan.engine {
         EngineKind::Native => of::<NativeEngine<MemoryPacket>>(end, plan, nics, ledger, now),
-        EngineKind::Smoltcp => of::<SmoltcpEngine>(end, plan, nics, ledger, now),
+        #[cfg(feature = "smoltcp-engine")]
+        EngineKind::Smoltcp => of::<linerate_stack::SmoltcpEngine>(end, plan, nics, ledger, now),
+        // Without the smoltcp engine, the native engine runs in its place.
+        #[cfg(not(feature = "smoltcp-engine"))]
+        EngineKind::Smoltcp => of::<NativeEngine<MemoryPacket>>(end, plan, nics, ledger, now),
     }
 }
 

@@ -10,7 +10,7 @@ use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Service, Stop, Summary, Via, WorkerCtx};
-use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -128,7 +128,10 @@ impl Port {
         }
         Ok(match self.engine {
             EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
-            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(queues, make, stop, ready),
+            #[cfg(feature = "smoltcp-engine")]
+            EngineArg::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(queues, make, stop, ready),
+            #[cfg(not(feature = "smoltcp-engine"))]
+            EngineArg::Smoltcp => return Err(Error::NoSmoltcpEngine),
         })
     }
 

@@ -48,6 +48,7 @@ macro_rules! with_each_engine {
         mod native_to_native {
             $(#[test] fn $test() { super::$test::<$crate::common::Native, $crate::common::Native>(); })*
         }
+        #[cfg(feature = "smoltcp-engine")]
         mod smoltcp_to_smoltcp {
             use linerate_stack::SmoltcpEngine;
             $(#[test] fn $test() { super::$test::<SmoltcpEngine, SmoltcpEngine>(); })*
@@ -61,6 +62,7 @@ macro_rules! with_one_engine {
         mod native_engine {
             $(#[test] fn $test() { super::$test::<$crate::common::Native>(); })*
         }
+        #[cfg(feature = "smoltcp-engine")]
         mod smoltcp_engine {
             $(#[test] fn $test() { super::$test::<linerate_stack::SmoltcpEngine>(); })*
         }
@@ -70,9 +72,11 @@ macro_rules! with_one_engine {
 /// Defines tests with different engines at client and server, from functions that are generic over both.
 macro_rules! with_unlike_engines {
     ($($test:ident),* $(,)?) => {
+        #[cfg(feature = "smoltcp-engine")]
         mod native_to_smoltcp {
             $(#[test] fn $test() { super::$test::<$crate::common::Native, linerate_stack::SmoltcpEngine>(); })*
         }
+        #[cfg(feature = "smoltcp-engine")]
         mod smoltcp_to_native {
             $(#[test] fn $test() { super::$test::<linerate_stack::SmoltcpEngine, $crate::common::Native>(); })*
         }

@@ -5,7 +5,7 @@ use crate::common::{Host, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, Nic, Packet};
-use linerate_stack::{Config, Engine, SmoltcpEngine};
+use linerate_stack::{Config, Engine};
 use smoltcp::wire::*;
 use std::net::Ipv4Addr;
 
@@ -257,8 +257,9 @@ macro_rules! with_each_engine_of_dhcp {
         mod native {
             $(#[test] fn $test() { super::$test::<super::Native>(); })*
         }
+        #[cfg(feature = "smoltcp-engine")]
         mod smoltcp_s {
-            $(#[test] fn $test() { super::$test::<super::SmoltcpEngine>(); })*
+            $(#[test] fn $test() { super::$test::<linerate_stack::SmoltcpEngine>(); })*
         }
     };
 }

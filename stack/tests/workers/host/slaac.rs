@@ -5,7 +5,7 @@ use crate::common::{HOST_MAC, Host, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, Nic, Packet};
-use linerate_stack::{Config, Engine, SmoltcpEngine};
+use linerate_stack::{Config, Engine};
 use smoltcp::wire::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -233,8 +233,9 @@ fn expired_address_closes_connections_native() {
 }
 
 #[test]
+#[cfg(feature = "smoltcp-engine")]
 fn expired_address_closes_connections_smoltcp() {
-    expired_address_closes_connections::<SmoltcpEngine>();
+    expired_address_closes_connections::<linerate_stack::SmoltcpEngine>();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::common::{host, server};
 use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
-use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, Worker};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -218,8 +218,9 @@ fn retransmission_uses_original_memory() {
 }
 
 #[test]
+#[cfg(feature = "smoltcp-engine")]
 fn copying_engine_is_detected() {
-    let exchange = exchange::<SmoltcpEngine>(
+    let exchange = exchange::<linerate_stack::SmoltcpEngine>(
         &LinkConfig::default(),
         Impairments::default(),
         false,
