@@ -51,9 +51,9 @@ impl<'a> Shards<'a> {
     /// Prefetches the items of keys with these hashes: first all index lines, then all items. Keys beyond the first few
     /// hundred are skipped, because their items would evict the first ones from the cache.
     pub fn prefetch_items(&self, hashes: impl Iterator<Item = u64>) {
-        const MOST: usize = 256;
+        const MAX_PREFETCHED: usize = 256;
         let shard_of = |hash| self.stores[shard_of(hash, self.stores.len())].as_ref();
-        let mut fetched = [0; MOST];
+        let mut fetched = [0; MAX_PREFETCHED];
         let mut count = 0;
         for (hash, place) in hashes.zip(&mut fetched) {
             (*place, count) = (hash, count + 1);

@@ -1,4 +1,4 @@
-//! The short pass of every fuzz target: its corpus, and seeded mutations of what is in it.
+//! Short run of every fuzz target: its corpus, and seeded mutations of it.
 
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -6,9 +6,9 @@ mod fuzz;
 
 use fuzz::Target;
 
-/// Runs the one input that the environment's `FUZZ_INPUT` has as `target:hexadecimal`.
+/// Runs the single input `target:hexadecimal` in the environment variable `FUZZ_INPUT`.
 #[test]
-fn the_input_in_the_environment() {
+fn input_from_environment_runs() {
     Target::run_from_environment(&TARGETS);
 }
 

@@ -1,17 +1,17 @@
-//! The memory of a process whose store has values of all sizes and changes all the time, by every policy.
+//! Resident memory of a process whose store changes constantly, with values of all sizes, under every policy.
 //!
-//! Each policy is tried for `LINERATE_SOAK_SECONDS`, a half by itself.
+//! Each policy runs for `LINERATE_SOAK_SECONDS`, 0.5 by default.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::store::{Config, Error, EvictionPolicy, Expiry, Store};
 use std::time::{Duration, Instant};
 
-/// The bound.
+/// Memory limit.
 const MEMORY: usize = 64 << 20;
-/// Sizes that values have for a while, as the most of each.
-const MOST: [usize; 6] = [30, 1 << 20, 300, 20_000, 100, 3000];
+/// Largest values of each phase.
+const MAX_LENS: [usize; 6] = [30, 1 << 20, 300, 20_000, 100, 3000];
 
-/// Bytes of memory that the process has.
+/// Returns the resident bytes of the process.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -19,12 +19,12 @@ fn resident() -> usize {
     kilobytes.expect("a number of kilobytes") << 10
 }
 
-/// From 1 to `capacity`, as many of each order of magnitude.
+/// Returns a size from 1 to `most`, uniform in its logarithm.
 fn size(random: &mut fastrand::Rng, most: usize) -> usize {
     (most as f64).powf(random.f64()) as usize
 }
 
-/// The value of `key` when it was written for the `version`th time has its bytes all alike.
+/// Returns the byte that fills the value of `key` in `version`.
 fn fill(key: u32, version: u8) -> u8 {
     (key as u8).wrapping_mul(31).wrapping_add(version)
 }
@@ -38,7 +38,7 @@ fn churn(evict: EvictionPolicy, time: Duration) {
     let (start, mut n, mut refused) = (Instant::now(), 0u64, 0u64);
     let is_full = |store: &Store, refused| refused > 0 || store.counts().evicted > 0;
     while start.elapsed() < time || !is_full(&store, refused) {
-        let phase = start.elapsed().as_millis() as usize * MOST.len() * 3 / (time.as_millis() as usize).max(1);
+        let phase = start.elapsed().as_millis() as usize * MAX_LENS.len() * 3 / (time.as_millis() as usize).max(1);
         for _ in 0..1000 {
             n += 1;
             let now = n / 100;
@@ -47,7 +47,7 @@ fn churn(evict: EvictionPolicy, time: Duration) {
             let key = store.key(0, &name);
             match random.u8(..16) {
                 0..9 => {
-                    let len = size(&mut random, MOST[phase % MOST.len()]);
+                    let len = size(&mut random, MAX_LENS[phase % MAX_LENS.len()]);
                     let version = versions[number as usize].wrapping_add(1);
                     let mut value = buffer[..len].to_vec();
                     value.fill(fill(number, version));
@@ -61,7 +61,7 @@ fn churn(evict: EvictionPolicy, time: Duration) {
                     }
                 }
                 9 if refused > 0 => _ = store.remove(&key, now),
-                // A hash in a space of its own, so that nothing else is under its key.
+                // Hashes have their own keyspace, so that no string is under their keys.
                 9 | 10 => {
                     let key = store.key(1, &name[..2]);
                     let len = size(&mut random, 5000);
@@ -73,7 +73,7 @@ fn churn(evict: EvictionPolicy, time: Duration) {
                 _ => {
                     if let Some(value) = store.get(&key, now).expect("a string") {
                         let fill = fill(number, versions[number as usize]);
-                        assert!(value.to_vec().iter().all(|byte| *byte == fill), "{number} is another's");
+                        assert!(value.to_vec().iter().all(|byte| *byte == fill), "{number} has bytes of another key");
                     }
                 }
             }
@@ -90,14 +90,14 @@ fn churn(evict: EvictionPolicy, time: Duration) {
     }
     let percent = most as f64 / MEMORY as f64 * 100.0;
     println!(
-        "{evict:?}: {percent:.0} % of the bound resident at most, {n} calls, {refused} refused, {:?}",
+        "{evict:?}: {percent:.0} % of the limit resident at most, {n} calls, {refused} refused, {:?}",
         store.counts()
     );
     assert!(store.counts().expired > 0);
 }
 
 #[test]
-fn what_is_resident_stays_near_the_bound() {
+fn resident_memory_stays_near_limit() {
     let seconds = std::env::var("LINERATE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0.5);
     for name in ["none", "lru", "lfu", "ttl", "random", "volatile-lru", "volatile-lfu", "volatile-random"] {
         churn(EvictionPolicy::from_name(name).expect("a policy"), Duration::from_secs_f64(seconds));

@@ -1,27 +1,27 @@
-//! Where bytes are cut: the first bytes of an input say it.
+//! Division of an input into pieces, as given by its first bytes.
 
-/// Places at most.
-const MOST: usize = 6;
+/// Maximum number of cuts.
+const MAX_CUTS: usize = 6;
 
-/// What is to be read, and in which pieces.
+/// Input bytes and the pieces in which they arrive.
 pub struct Cuts<'a> {
     pub bytes: &'a [u8],
-    /// From how many bytes on a value is long.
+    /// Threshold of long values.
     pub long: usize,
-    /// Choices, a bit each.
+    /// Choices, one bit each.
     pub bits: u8,
     places: &'a [u8],
 }
 
 impl<'a> Cuts<'a> {
-    /// Choices, a length, and places where the rest is cut.
+    /// Reads the choices, the threshold, and the cuts of the remaining bytes.
     pub fn read(data: &'a [u8]) -> Option<Self> {
         let (&[bits, long], rest) = data.split_first_chunk()?;
-        let (places, bytes) = rest.split_at_checked(MOST)?;
+        let (places, bytes) = rest.split_at_checked(MAX_CUTS)?;
         Some(Cuts { bytes, long: usize::from(long), bits, places })
     }
 
-    /// The pieces: one, some, or a byte each.
+    /// Returns the bytes as one piece, cut, and byte by byte.
     pub fn each(&self) -> [Vec<&'a [u8]>; 3] {
         let mut ends: Vec<usize> = self.places.iter().map(|at| usize::from(*at) * self.bytes.len() / 256).collect();
         ends.sort_unstable();

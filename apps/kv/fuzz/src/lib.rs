@@ -1,7 +1,7 @@
-//! Hostile input for the key-value service: what is done with an input, and what must hold whatever the input.
+//! Fuzz targets of the key-value service: hostile input, and the properties that hold for any input.
 //!
-//! Each target is an ordinary function of bytes. The fuzzer calls it with what it makes up, and an ordinary test
-//! (`apps/kv/tests/corpus.rs`, which includes this file) with the corpora that are kept and with seeded mutations of them.
+//! Each target is a function of bytes. The fuzzer calls it with generated inputs. A test (`apps/kv/tests/corpus.rs`,
+//! which includes this file) calls it with the stored corpora and seeded mutations of them.
 
 #[path = "../../../../stack/fuzz/src/corpus.rs"]
 mod corpus;

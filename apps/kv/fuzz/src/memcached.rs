@@ -1,4 +1,5 @@
-//! Requests in memcached's protocol, which mean the same in whatever pieces they come and wherever long data go.
+//! memcached requests. Their meaning depends neither on the pieces in which they arrive nor on the threshold of long
+//! values.
 
 use super::cuts::Cuts;
 use linerate_kv::memcached::{Data, Limits, LongLine, Parsed, Parser};
@@ -6,14 +7,14 @@ use linerate_kv::store::{Config, LongWriter, Store};
 use std::cell::RefCell;
 
 thread_local! {
-    /// Where long data go.
+    /// Store of long values.
     static STORE: RefCell<Store> = RefCell::new(Store::new(&Config::new(8 << 20), 0));
 }
 
-/// The largest item.
+/// Item limit.
 const ITEM: usize = 3000;
 
-/// Reads the input as requests.
+/// Parses the input as requests.
 pub fn memcached(data: &[u8]) {
     let Some(cuts) = Cuts::read(data) else { return };
     let limits = Limits { item: ITEM, long: usize::MAX };
@@ -24,24 +25,24 @@ pub fn memcached(data: &[u8]) {
     }
     let limits = Limits { long: cuts.long, ..limits };
     for pieces in [&whole, &some, &bytes] {
-        assert_eq!(requests(pieces, limits, false), expected, "from {} on apart", cuts.long);
+        assert_eq!(requests(pieces, limits, false), expected, "threshold {}", cuts.long);
     }
     if cuts.bits & 1 != 0 {
-        // Where some are not wanted, the requests are the same but for these data, for which the last does not wait.
+        // Refusing long data changes nothing but these data. The last request then does not wait for its data.
         let lines = |requests: Requests| requests.0.into_iter().map(|(line, _)| line).collect::<Vec<_>>();
         let expected = lines(expected);
         for pieces in [&whole, &some, &bytes] {
             let mut refused = lines(requests(pieces, limits, true));
             refused.truncate(expected.len().max(refused.len().saturating_sub(1)));
-            assert_eq!(refused, expected, "from {} on refused", cuts.long);
+            assert_eq!(refused, expected, "threshold {}, refused", cuts.long);
         }
     }
 }
 
-/// What is asked for, with the data; and whether a line has no end.
+/// Requests with their data blocks, and whether the parser failed.
 type Requests = (Vec<(String, Body)>, bool);
 
-/// What came with a line.
+/// Data block of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Body {
     Bytes(Vec<u8>),
@@ -50,7 +51,7 @@ enum Body {
     Full,
 }
 
-/// The requests in `pieces`; long data are refused if `refuses`.
+/// Returns the requests in `pieces`. If `refuses`, long data are refused.
 fn requests(pieces: &[&[u8]], limits: Limits, refuses: bool) -> Requests {
     let mut reader = Reader { refuses, ..Reader::default() };
     for piece in pieces {
@@ -65,9 +66,9 @@ fn requests(pieces: &[&[u8]], limits: Limits, refuses: bool) -> Requests {
 struct Reader {
     refuses: bool,
     parser: Parser,
-    /// The request that has not come to its end.
+    /// Incomplete request.
     data: Vec<u8>,
-    /// Data that are received apart, how many are missing, and what comes behind them.
+    /// Long value being received, the number of missing bytes, and the bytes behind it.
     apart: Option<(LongWriter, usize, Vec<u8>)>,
     requests: Vec<(String, Body)>,
 }

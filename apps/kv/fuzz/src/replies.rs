@@ -1,9 +1,9 @@
-//! Replies in Redis' protocol, one after the other (both versions).
+//! Parser of RESP replies of both versions.
 
-/// Nesting at most.
+/// Limit of nesting.
 const DEPTH: usize = 8;
 
-/// The replies in `bytes`; `None` if they are no replies, or the last one goes on.
+/// Returns the replies in `bytes`, or `None` if they are invalid or incomplete.
 pub fn all(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -14,7 +14,7 @@ pub fn all(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(all)
 }
 
-/// Bytes of the reply that `bytes` begin with.
+/// Returns the length of the reply at the start of `bytes`.
 fn len(bytes: &[u8], depth: usize) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")?;
     let start = line + 2;
@@ -22,7 +22,7 @@ fn len(bytes: &[u8], depth: usize) -> Option<usize> {
     match bytes[0] {
         b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => Some(start),
         b'$' | b'=' => match usize::try_from(number()?) {
-            // There is nothing.
+            // Null.
             Err(_) => Some(start),
             Ok(len) => bytes.get(start + len..start + len + 2).filter(|end| *end == b"\r\n").map(|_| start + len + 2),
         },

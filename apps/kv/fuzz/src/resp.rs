@@ -1,4 +1,4 @@
-//! Requests in Redis' protocol, which mean the same in whatever pieces they come and wherever long arguments go.
+//! RESP requests. Their meaning depends neither on the pieces in which they arrive nor on the threshold of long values.
 
 use super::cuts::Cuts;
 use linerate_kv::resp::{Limits, Parsed, Parser, ProtocolError};
@@ -6,14 +6,14 @@ use linerate_kv::store::{Config, LongWriter, Store};
 use std::cell::RefCell;
 
 thread_local! {
-    /// Where long arguments go.
+    /// Store of long arguments.
     static STORE: RefCell<Store> = RefCell::new(Store::new(&Config::new(8 << 20), 0));
 }
 
-/// The longest argument.
+/// Limit of an argument.
 const BULK: usize = 100_000;
 
-/// Reads the input as requests.
+/// Parses the input as requests.
 pub fn resp(data: &[u8]) {
     let Some(cuts) = Cuts::read(data) else { return };
     let limits = Limits { bulk: BULK, long: usize::MAX, apart: false, authenticated: cuts.bits & 1 == 0 };
@@ -24,13 +24,13 @@ pub fn resp(data: &[u8]) {
     }
     let limits = Limits { long: cuts.long, ..limits };
     for pieces in [&whole, &some, &bytes] {
-        assert_eq!(requests(pieces, limits), expected, "from {} on apart", cuts.long);
+        assert_eq!(requests(pieces, limits), expected, "threshold {}", cuts.long);
     }
 }
 
 type Requests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// The requests in `pieces`, and why they end, if they do.
+/// Returns the requests in `pieces`, and the error that ends them.
 fn requests(pieces: &[&[u8]], limits: Limits) -> Requests {
     let mut reader = Reader::default();
     for piece in pieces {
@@ -44,9 +44,9 @@ fn requests(pieces: &[&[u8]], limits: Limits) -> Requests {
 #[derive(Default)]
 struct Reader {
     parser: Parser,
-    /// The request that has not come to its end.
+    /// Incomplete request.
     data: Vec<u8>,
-    /// An argument that is received apart, and how much is missing of it and of its line's end.
+    /// Long value being received, and its missing bytes including the line end.
     apart: Option<(LongWriter, usize)>,
     requests: Vec<Vec<Vec<u8>>>,
 }
@@ -64,7 +64,7 @@ impl Reader {
             piece = &piece[n..];
         }
         self.data.extend_from_slice(piece);
-        // What has been received apart may be the end of a request, of which nothing is missing then.
+        // A long value may complete a request without further bytes.
         while !self.data.is_empty() {
             match self.parser.parse(&self.data, limits)? {
                 Parsed::Request(len) => {
@@ -80,7 +80,7 @@ impl Reader {
                 }
                 Parsed::Long { at, len } => {
                     assert!(at <= self.data.len() && len >= limits.long && self.data.len() < at + len + 2);
-                    // Without memory for it, it is read like any other.
+                    // Without memory, it is parsed like any other argument.
                     let Ok(mut writer) = STORE.with_borrow_mut(|store| store.long(len, 0)) else { continue };
                     let begun = self.data.split_off(at);
                     writer.fill(&begun);

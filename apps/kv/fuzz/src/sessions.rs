@@ -1,88 +1,89 @@
-//! Clients of both protocols at a service of one worker or two: whatever they send, replies come, one for each request and in
-//! order, memory has its bound, and the next client is served.
+//! Clients of both protocols at a service of one or two workers. For any input, each request gets one reply in order,
+//! memory stays within its limit, and the next client is served.
 //!
-//! An input is a byte of choices, and then parts with [`PART`] in front: a byte for which client and how, and what it sends.
+//! An input is a byte of choices, followed by parts that start with [`PART`]: a byte for the client and the kind of
+//! delivery, and the bytes it sends.
 
-use super::net::{Client, Host};
+use super::net::{Client, TestServer};
 use super::replies;
 use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
 use linerate_kv::store::{Evictable, EvictionPolicy};
 use linerate_kv::{memcached, resp};
 
-/// What parts begin with.
+/// Start of a part.
 pub const PART: u8 = 0xff;
-/// What repetitions begin with: how often, times 64, and which byte follow.
+/// Start of a repetition, followed by its count, times 64, and the byte.
 const REPEAT: u8 = 0xfe;
-/// Bytes sent in one session at most.
-const MOST: usize = 256 << 10;
-/// What a service may keep, and how much of that must be free for a client to be told anything.
+/// Limit of the bytes sent in a session.
+const MAX_SENT: usize = 256 << 10;
+/// Memory per worker.
 const MEMORY: u64 = 2 << 20;
-/// Bytes of an argument, and of replies that may wait.
+/// Limits of an argument, and of queued replies.
 const BULK: u64 = 20_000;
 const OUTPUT: u64 = 300_000;
-/// What a client reads at all.
+/// Limit of the bytes that a client reads.
 const ROOM: usize = 4 << 20;
-/// Clients of Redis, then those of memcached.
+/// Redis clients, followed by memcached clients.
 const CLIENTS: usize = 8;
 const REDIS: usize = 5;
 
-/// Bits of a part's first byte, above those of the client's number.
+/// Bits of a part's first byte, above the client number.
 struct Part;
 
 impl Part {
-    /// It comes at once with what comes before.
+    /// The part arrives in the same turn as the one before.
     const BURST: u8 = 1 << 3;
-    /// It comes in slices of a few bytes.
+    /// The part arrives in slices of a few bytes.
     const SLICES: u8 = 1 << 4;
-    /// A question follows whose answer is known.
+    /// A request with a known reply follows.
     const ASK: u8 = 1 << 5;
-    /// What else happens before: nothing, the client reads no more or goes on reading, sends no more or vanishes, time passes.
+    /// Event before the part: none, the client stops or resumes reading, it half-closes or vanishes, or time passes.
     const EVENT: u8 = 3 << 6;
 }
 
-/// Plays the input.
+/// Runs the input.
 pub fn sessions(data: &[u8]) {
     let (&bits, rest) = data.split_first().unwrap_or((&0, &[]));
-    let mut play = Play::new(bits);
+    let mut simulation = Simulation::new(bits);
     for part in rest.split(|byte| *byte == PART).skip(1) {
-        if let Some((how, said)) = part.split_first() {
-            play.part(*how, said);
+        if let Some((delivery, bytes)) = part.split_first() {
+            simulation.part(*delivery, bytes);
         }
     }
-    play.finish();
+    simulation.finish();
 }
 
-/// A client as it sees itself.
-struct Speaker {
-    client: Client,
+/// Client with its expected state.
+struct SimulatedClient {
+    conn: Client,
     is_memcached: bool,
-    /// What it has said, as the parsers read it: requests, and whether it is in the middle of one.
+    /// Parsers for the bytes sent.
     resp: resp::Parser,
     memcached: memcached::Parser,
     unread: Vec<u8>,
     requests: usize,
-    /// The requests that were questions, and what they asked for.
+    /// Requests with known replies: their positions and tokens.
     asked: Vec<(usize, String)>,
-    /// What it says is not understood any more, or it has said that it goes.
-    is_over: bool,
+    /// The client sent a protocol error or `quit`.
+    sends_no_more: bool,
     has_finished: bool,
     is_gone: bool,
     received: Vec<u8>,
     room: usize,
 }
 
-struct Play {
-    host: Host,
+struct Simulation {
+    server: TestServer,
     workers: usize,
-    speakers: Vec<Option<Speaker>>,
+    clients: Vec<Option<SimulatedClient>>,
     sent: usize,
     asked: usize,
-    /// Somebody may have changed what is checked here.
+    /// A client may have changed the settings that are checked here.
     is_lenient: bool,
 }
 
-impl Play {
+impl Simulation {
     fn new(bits: u8) -> Self {
         fastrand::seed(bits.into());
         let workers = 1 + usize::from(bits & 1);
@@ -98,76 +99,76 @@ impl Play {
             settings.output = OUTPUT;
             settings.password = (bits & 8 != 0).then(|| b"pw".to_vec());
         };
-        Play {
-            host: Host::with(workers, set),
+        Simulation {
+            server: TestServer::with(workers, set),
             workers,
-            speakers: (0..CLIENTS).map(|_| None).collect(),
+            clients: (0..CLIENTS).map(|_| None).collect(),
             sent: 0,
             asked: 0,
             is_lenient: bits & 8 != 0,
         }
     }
 
-    /// A client says `said`.
-    fn part(&mut self, how: u8, said: &[u8]) {
-        let number = usize::from(how) % CLIENTS;
-        if how & Part::BURST == 0 {
+    /// Sends `bytes` from a client.
+    fn part(&mut self, delivery: u8, bytes: &[u8]) {
+        let number = usize::from(delivery) % CLIENTS;
+        if delivery & Part::BURST == 0 {
             self.settle();
         }
-        let mut speaker = self.speakers[number].take().unwrap_or_else(|| self.connect(number));
-        let (first, mut rest) = said.split_first().unwrap_or((&0, &[]));
-        match (how & Part::EVENT) >> 6 {
-            0 => rest = said,
+        let mut client = self.clients[number].take().unwrap_or_else(|| self.connect(number));
+        let (first, mut rest) = bytes.split_first().unwrap_or((&0, &[]));
+        match (delivery & Part::EVENT) >> 6 {
+            0 => rest = bytes,
             1 => {
-                let room = if *first == b'+' { speaker.room } else { usize::from(*first).min(speaker.room) };
-                self.host.set_room(speaker.client, room);
+                let room = if *first == b'+' { client.room } else { usize::from(*first).min(client.room) };
+                self.server.set_room(client.conn, room);
             }
             2 if *first == b'-' => {
-                self.host.lose(speaker.client);
-                speaker.is_gone = true;
+                self.server.lose(client.conn);
+                client.is_gone = true;
             }
             2 => {
-                speaker.has_finished = true;
-                self.host.finish(speaker.client);
+                client.has_finished = true;
+                self.server.finish(client.conn);
             }
-            _ => self.host.pass(Duration::from_millis(1 << (first % 14))),
+            _ => self.server.pass(Duration::from_millis(1 << (first % 14))),
         }
-        if speaker.is_gone {
-            // Another takes its place.
+        if client.is_gone {
+            // A new client takes its place.
             return;
         }
-        if !speaker.has_finished {
-            let mut said = expanded(rest);
-            said.truncate(MOST.saturating_sub(self.sent));
-            self.sent += said.len();
-            self.is_lenient |= speaker.say(&said);
-            if how & Part::ASK != 0 {
+        if !client.has_finished {
+            let mut bytes = expanded(rest);
+            bytes.truncate(MAX_SENT.saturating_sub(self.sent));
+            self.sent += bytes.len();
+            self.is_lenient |= client.say(&bytes);
+            if delivery & Part::ASK != 0 {
                 self.asked += 1;
-                said.extend(speaker.ask(self.asked));
+                bytes.extend(client.ask(self.asked));
             }
-            let slice = if how & Part::SLICES != 0 { 1 + said.len() / 64 } else { said.len().max(1) };
-            said.chunks(slice).for_each(|slice| self.host.send(speaker.client, slice));
+            let slice = if delivery & Part::SLICES != 0 { 1 + bytes.len() / 64 } else { bytes.len().max(1) };
+            bytes.chunks(slice).for_each(|slice| self.server.send(client.conn, slice));
         }
-        self.speakers[number] = Some(speaker);
+        self.clients[number] = Some(client);
     }
 
-    fn connect(&mut self, number: usize) -> Speaker {
+    fn connect(&mut self, number: usize) -> SimulatedClient {
         let is_memcached = number >= REDIS;
         let worker = number % self.workers;
         let client = match is_memcached {
-            true => self.host.connect_to_memcached(worker),
-            false => self.host.connect(worker),
+            true => self.server.connect_to_memcached(worker),
+            false => self.server.connect(worker),
         };
-        self.host.set_room(client, ROOM);
-        Speaker {
-            client,
+        self.server.set_room(client, ROOM);
+        SimulatedClient {
+            conn: client,
             is_memcached,
             resp: resp::Parser::default(),
             memcached: memcached::Parser::default(),
             unread: Vec::new(),
             requests: 0,
             asked: Vec::new(),
-            is_over: false,
+            sends_no_more: false,
             has_finished: false,
             is_gone: false,
             received: Vec::new(),
@@ -175,42 +176,42 @@ impl Play {
         }
     }
 
-    /// Everything comes to rest; who has been disconnected is gone.
+    /// Runs until the service is idle. Removes disconnected clients.
     fn settle(&mut self) {
-        self.host.settle();
-        for place in &mut self.speakers {
-            let Some(speaker) = place else { continue };
-            let received = self.host.received(speaker.client);
-            speaker.room -= received.len();
-            speaker.received.extend(received);
-            let end = self.host.end(speaker.client);
+        self.server.settle();
+        for place in &mut self.clients {
+            let Some(client) = place else { continue };
+            let received = self.server.received(client.conn);
+            client.room -= received.len();
+            client.received.extend(received);
+            let end = self.server.end(client.conn);
             if end.is_aborted || end.is_closed {
-                speaker.check(self.is_lenient, end.is_aborted);
-                self.host.lose(speaker.client);
+                client.check(self.is_lenient, end.is_aborted);
+                self.server.lose(client.conn);
                 *place = None;
             }
         }
     }
 
-    /// Everybody reads all there is; everything is checked.
+    /// Lets all clients read everything, and checks the final state.
     fn finish(mut self) {
         self.settle();
-        for speaker in self.speakers.iter().flatten() {
-            self.host.set_room(speaker.client, speaker.room);
+        for client in self.clients.iter().flatten() {
+            self.server.set_room(client.conn, client.room);
         }
         self.settle();
-        for speaker in self.speakers.iter().flatten() {
-            speaker.check(self.is_lenient, false);
+        for client in self.clients.iter().flatten() {
+            client.check(self.is_lenient, false);
         }
         for worker in 0..self.workers {
-            let (redis, memcached) = (self.host.connect(worker), self.host.connect_to_memcached(worker));
-            let pong = self.host.ask(redis, b"PING\r\n");
-            let version = self.host.ask(memcached, b"version\r\n");
+            let (redis, memcached) = (self.server.connect(worker), self.server.connect_to_memcached(worker));
+            let pong = self.server.ask(redis, b"PING\r\n");
+            let version = self.server.ask(memcached, b"version\r\n");
             if self.is_lenient {
                 continue;
             }
             assert_eq!((&pong[..], &version[..]), ("+PONG\r\n", "VERSION 1.6.18\r\n"));
-            let info = self.host.ask(redis, b"INFO memory\r\n");
+            let info = self.server.ask(redis, b"INFO memory\r\n");
             let number = |name: &str| {
                 let line = info.lines().find_map(|line| line.strip_prefix(name)).expect(name);
                 line.parse::<u64>().expect(name)
@@ -220,26 +221,26 @@ impl Play {
     }
 }
 
-impl Speaker {
-    /// It says `bytes`. Returns whether what is checked here may be another after that.
+impl SimulatedClient {
+    /// Records `bytes` as sent. Returns true if they may change the settings that are checked.
     fn say(&mut self, bytes: &[u8]) -> bool {
         self.unread.extend_from_slice(bytes);
         let mut used = 0;
         let mut is_lenient = false;
-        while !self.is_over && used < self.unread.len() {
+        while !self.sends_no_more && used < self.unread.len() {
             let data = &self.unread[used..];
             let len = if self.is_memcached {
                 let limits = memcached::Limits { item: 1 << 20, long: usize::MAX };
                 match self.memcached.parse(data, &limits) {
                     Ok(memcached::Parsed::Request { len, .. }) => {
                         let line = data[..len].split(|byte| matches!(byte, 0 | b'\r' | b'\n')).next();
-                        self.is_over = line.unwrap_or_default().trim_ascii().starts_with(b"quit");
+                        self.sends_no_more = line.unwrap_or_default().trim_ascii().starts_with(b"quit");
                         len
                     }
                     Ok(memcached::Parsed::Skip(len)) => len,
                     Ok(_) => break,
                     Err(_) => {
-                        self.is_over = true;
+                        self.sends_no_more = true;
                         break;
                     }
                 }
@@ -251,15 +252,15 @@ impl Speaker {
                         if let Some(name) = args.get(0) {
                             self.requests += 1;
                             is_lenient |= name.eq_ignore_ascii_case(b"config");
-                            self.is_over = name.eq_ignore_ascii_case(b"quit");
+                            self.sends_no_more = name.eq_ignore_ascii_case(b"quit");
                         }
                         len
                     }
                     Ok(_) => break,
                     Err(_) => {
-                        // It is told so.
+                        // It gets an error reply.
                         self.requests += 1;
-                        self.is_over = true;
+                        self.sends_no_more = true;
                         break;
                     }
                 }
@@ -270,23 +271,23 @@ impl Speaker {
         is_lenient
     }
 
-    /// A question whose answer names `number`, if it can ask one now.
+    /// Returns a request whose reply contains `number`, if the client can send one now.
     fn ask(&mut self, number: usize) -> Vec<u8> {
-        if self.is_over || self.resp.is_within() || self.memcached.is_within() {
+        if self.sends_no_more || self.resp.is_within() || self.memcached.is_within() {
             return Vec::new();
         }
         let token = format!("~{number}~");
-        let question = match self.is_memcached {
-            // Nothing has this name.
+        let request = match self.is_memcached {
+            // No key has this name.
             true => format!("md {token} O{token}\r\n"),
             false => format!("*2\r\n$4\r\nECHO\r\n${}\r\n{token}\r\n", token.len()),
         };
         self.asked.push((self.requests, token));
-        self.say(question.as_bytes());
-        question.into_bytes()
+        self.say(request.as_bytes());
+        request.into_bytes()
     }
 
-    /// Checks the replies of one that has been served, or disconnected without regard to them if `is_aborted`.
+    /// Checks the replies of a client that was served, unless it was disconnected (`is_aborted`).
     fn check(&self, is_lenient: bool, is_aborted: bool) {
         if is_lenient || is_aborted || self.room == 0 {
             return;
@@ -297,7 +298,7 @@ impl Speaker {
             for (_, token) in &self.asked {
                 let answer = format!(" O{token}\r\n");
                 let at = rest.windows(answer.len()).position(|window| window == answer.as_bytes());
-                let Some(at) = at else { panic!("{token} is not answered: {}", received()) };
+                let Some(at) = at else { panic!("{token} has no reply: {}", received()) };
                 rest = &rest[at..];
             }
             return;
@@ -308,12 +309,12 @@ impl Speaker {
             let reply = replies[*request];
             let answer = format!("${}\r\n{token}\r\n", token.len());
             let is_answer = reply == answer.as_bytes() || reply == b"+QUEUED\r\n";
-            assert!(is_answer, "{token} is answered with {}: {}", reply.escape_ascii(), received());
+            assert!(is_answer, "{token} has the reply {}: {}", reply.escape_ascii(), received());
         }
     }
 }
 
-/// `bytes` with their repetitions.
+/// Returns `bytes` with the repetitions expanded.
 pub fn expanded(mut bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(at) = bytes.iter().position(|byte| *byte == REPEAT) {

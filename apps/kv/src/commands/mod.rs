@@ -23,7 +23,7 @@ mod testing;
 
 pub use admin::slowlog::SlowRequest;
 pub use error::CommandError;
-pub use server::{Change, RejectedSetting, Server, Settings, Stats, Totals};
+pub use server::{RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
 pub use session::{ClientInfo, Session};
 pub use table::{Command, FastCommand};
 

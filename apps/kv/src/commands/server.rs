@@ -20,7 +20,7 @@ pub trait Server {
     ///
     /// `change` gets a copy of the current settings, which replaces them unless the change is rejected. Concurrent
     /// changes are applied one after the other, so none is lost.
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting>;
+    fn update(&mut self, change: &mut SettingsChange<'_>) -> Result<(), RejectedSetting>;
 
     /// Returns all connections. The entry of the calling connection may be outdated.
     fn clients(&mut self) -> Vec<ClientInfo>;
@@ -53,7 +53,7 @@ pub trait Server {
 }
 
 /// Change of the settings.
-pub type Change<'a> = dyn FnMut(&mut Settings) -> Result<(), RejectedSetting> + 'a;
+pub type SettingsChange<'a> = dyn FnMut(&mut Settings) -> Result<(), RejectedSetting> + 'a;
 
 /// Reason why a parameter was not set.
 #[derive(Debug, Clone, PartialEq, Eq)]

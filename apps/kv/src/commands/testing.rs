@@ -2,7 +2,7 @@
 
 use crate::commands::session::ClientInfo;
 use crate::commands::{
-    Change, Context, DATABASES, RejectedSetting, Request, Server, Session, Settings, SlowRequest, Stats, Totals,
+    Context, DATABASES, RejectedSetting, Request, Server, Session, Settings, SettingsChange, SlowRequest, Stats, Totals,
 };
 use crate::counters::CounterNames;
 use crate::export::tests::{SEED, export, find};
@@ -43,7 +43,7 @@ impl Server for TestServer {
         &self.settings
     }
 
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
+    fn update(&mut self, change: &mut SettingsChange<'_>) -> Result<(), RejectedSetting> {
         let mut settings = self.settings.clone();
         change(&mut settings)?;
         if settings.clients > 50_000 {

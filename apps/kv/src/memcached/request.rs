@@ -165,7 +165,7 @@ fn is_http(line: &[u8]) -> bool {
 }
 
 /// Limit of words behind the command, except in lists of keys.
-const MOST: usize = 6;
+const MAX_WORDS: usize = 6;
 
 /// Parses a command with few words, the last of which may be `noreply`.
 fn parse_few_words<'a>(
@@ -186,9 +186,9 @@ fn parse_few_words<'a>(
     }
 }
 
-/// Returns the first [`MOST`] words and their number, or [`MOST`] + 1 if there are more.
-fn first_words(mut words: Words<'_>) -> ([&[u8]; MOST], usize) {
-    let mut args: [&[u8]; MOST] = [b""; MOST];
+/// Returns the first [`MAX_WORDS`] words and their number, or [`MAX_WORDS`] + 1 if there are more.
+fn first_words(mut words: Words<'_>) -> ([&[u8]; MAX_WORDS], usize) {
+    let mut args: [&[u8]; MAX_WORDS] = [b""; MAX_WORDS];
     let mut len = 0;
     for arg in &mut args {
         let Some(word) = words.next() else { return (args, len) };

@@ -4,7 +4,7 @@
 //! A request is one datagram. Its reply is as many as necessary. Differences from memcached 1.6.18:
 //! - All replies to the requests of a datagram form one message, as the protocol document says. memcached numbers the
 //!   replies to each request separately, and each value of a `get` of several keys.
-//! - A reply that takes more than [`MOST`] datagrams is replaced by an error. memcached sends any number.
+//! - A reply that takes more than [`MAX_DATAGRAMS`] datagrams is replaced by an error. memcached sends any number.
 //! - A datagram whose first line would get the reply `ERROR` gets no reply. No reply starts with a line that is a
 //!   request, so two servers cannot be made to reply to each other for ever.
 
@@ -13,11 +13,11 @@ pub const HEADER: usize = 8;
 /// Length limit of a reply datagram including its header, the same as in memcached: it fits into an Ethernet frame of
 /// 1500 bytes.
 pub const DATAGRAM: usize = 1400;
-/// Limit of datagrams per reply. A request, possibly with a forged source address, causes at most `MOST * DATAGRAM`
+/// Limit of datagrams per reply. A request, possibly with a forged source address, causes at most `MAX_DATAGRAMS * DATAGRAM`
 /// bytes.
-pub const MOST: usize = 8;
+pub const MAX_DATAGRAMS: usize = 8;
 /// Limit of reply bytes.
-pub const ANSWER: usize = MOST * (DATAGRAM - HEADER);
+pub const MAX_REPLY: usize = MAX_DATAGRAMS * (DATAGRAM - HEADER);
 
 /// Frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ const KEPT: usize = 256;
 
 /// Reply to a request that does not end in its datagram.
 const CUT: &[u8] = b"CLIENT_ERROR the request does not end in its datagram\r\n";
-/// Reply if the replies do not fit into [`udp::MOST`] datagrams.
+/// Reply if the replies do not fit into [`udp::MAX_DATAGRAMS`] datagrams.
 const TOO_LONG: &[u8] = b"SERVER_ERROR the answer takes more than 8 datagrams: ask over a connection\r\n";
 
 /// Source of a datagram.
@@ -160,7 +160,7 @@ impl Kv {
 
     /// Runs the requests of a datagram, whose shards are present, and replies.
     fn run_and_answer(&mut self, net: &mut impl Transport, pending: &PendingDatagram) {
-        self.replies.set_limit(udp::ANSWER as u64);
+        self.replies.set_limit(udp::MAX_REPLY as u64);
         self.run_datagram(pending.requests());
         self.replies.set_limit(self.server.settings().output);
         self.answer_datagram(net, &pending.source);
@@ -180,7 +180,7 @@ impl Kv {
 
     /// Sends the replies to the source of a datagram.
     fn answer_datagram(&mut self, net: &mut impl Transport, source: &DatagramSource) {
-        if self.replies.is_discarded() || self.replies.len() > udp::ANSWER {
+        if self.replies.is_discarded() || self.replies.len() > udp::MAX_REPLY {
             self.replies.clear();
             self.replies.put(TOO_LONG);
         }

@@ -1,4 +1,4 @@
-//! Clients: a service that connects out.
+//! Clients: a service that opens connections.
 
 use crate::model::Model;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
@@ -6,51 +6,51 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-/// Half of them speak Redis' protocol, half memcached's.
+/// Half of the clients use RESP, half the memcached protocol.
 #[derive(Debug)]
 pub struct Clients {
     seed: u64,
     six: bool,
     connections: usize,
-    /// Of each.
+    /// Per connection.
     requests: usize,
     finished: usize,
-    /// How often two numbers were counted up together, and how far they have come.
+    /// Number of transactions that increment the common counters, and the highest value seen.
     pub counted: u64,
     pub highest: u64,
 }
 
-/// A connection.
+/// State of a connection.
 pub struct Conn {
     model: Model,
-    /// What is to be sent, and how much of it has been.
+    /// Bytes to be sent, and the number of those sent.
     out: Vec<u8>,
     sent: usize,
-    /// What is to come.
+    /// Expected replies.
     expected: VecDeque<Reply>,
     received: Vec<u8>,
-    /// Requests to be made, and that may be under way together.
+    /// Requests still to be made, and the limit of outstanding ones.
     left: usize,
     depth: usize,
 }
 
-/// A reply.
+/// Expected reply.
 #[derive(Debug)]
 pub enum Reply {
     /// These bytes.
     Exactly(Vec<u8>),
-    /// That of a transaction that counts up two numbers that are the same.
+    /// Reply to the transaction that increments both common counters, which must be equal.
     Counted,
 }
 
-/// What comes before the numbers.
+/// Reply before the counters.
 const COUNTED: &[u8] = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n";
 
 impl Reply {
-    /// Its length at the beginning of `received`, if it has come, and the number that it has, if it has one.
+    /// Returns the length of the reply at the start of `received` and its counter, if it is complete.
     ///
     /// # Panics
-    /// If something else has come.
+    /// Panics if the reply is another one.
     fn read(&self, received: &[u8]) -> Option<(usize, Option<u64>)> {
         let expect = |bytes: &[u8]| {
             let n = received.len().min(bytes.len());
@@ -88,7 +88,7 @@ impl Clients {
         self.finished == self.connections
     }
 
-    /// Makes requests, and sends what there is room for.
+    /// Makes requests and sends as much as there is room for.
     fn pump(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
         if state.expected.len() <= state.depth / 2 {
             while state.left > 0 && state.expected.len() < state.depth {

@@ -1,8 +1,9 @@
-//! The service on the stack, over a link that loses, repeats and reorders frames: no reply is lost, changed or out of order.
+//! The service on the stack, over a link that loses, duplicates and reorders frames: no reply is lost, changed or out
+//! of order.
 //!
-//! Clients of both protocols on another host's stack send requests ahead of the replies to those before, and know each reply,
-//! as every client has keys of its own; in transactions they also count on two keys that all have, which must not differ.
-//! The environment's `SOAK_SECONDS` says for how long networks are played, if not for three seconds.
+//! Clients of both protocols on another host's stack pipeline requests. Each client has its own keys and therefore
+//! knows all replies. Transactions also increment two counters common to all clients, which must stay equal.
+//! `SOAK_SECONDS` sets the duration, 3 by default.
 
 mod clients;
 mod model;
@@ -16,14 +17,14 @@ use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config as KvConfig, Hub, Kv};
 use linerate_stack::{Config, Mailboxes, Worker};
 
-/// Turns at one time of the clock at most.
+/// Limit of turns at one time of the clock.
 const TURNS_AT_ONCE: usize = 10_000;
-/// Of the network's time, until everything must have been answered.
-const PATIENCE: Duration = Duration::from_secs(1200);
+/// Limit of simulated time per network.
+const MAX_TIME: Duration = Duration::from_secs(1200);
 /// Requests of all clients of a network.
 const REQUESTS: usize = 8000;
 
-/// The configuration of the host `10.0.0.n` and `fd00::n`.
+/// Returns the configuration of the host `10.0.0.n` and `fd00::n`.
 fn host(n: u8, listen: &[&str]) -> Config {
     Config {
         addresses: vec![format!("10.0.0.{n}/24").parse().unwrap(), format!("fd00::{n}/64").parse().unwrap()],
@@ -35,7 +36,7 @@ fn host(n: u8, listen: &[&str]) -> Config {
     }
 }
 
-/// One in a hundred of each.
+/// Returns impairments that affect one in a hundred frames each.
 fn impairments(seed: u64) -> Impairments {
     Impairments {
         seed,
@@ -48,14 +49,14 @@ fn impairments(seed: u64) -> Impairments {
     }
 }
 
-/// What comes next for `worker`.
+/// Returns the time of the next event of `worker`.
 fn next<S: Service>(worker: &mut Worker<MemoryNic, S>) -> Instant {
     let arrival = worker.nic().next_arrival();
     [arrival, worker.next_deadline()].into_iter().flatten().min().unwrap_or(Instant::from_nanos(u64::MAX))
 }
 
-/// Plays the network `seed` to its end. Returns what the link has done.
-fn play(seed: u64) -> [ImpairmentStats; 2] {
+/// Simulates the network `seed` to its end. Returns the statistics of the link.
+fn simulate(seed: u64) -> [ImpairmentStats; 2] {
     let mut random = fastrand::Rng::with_seed(seed);
     let queues = 1 + (seed % 2) as usize;
     let multi_segment = random.u8(..4) > 0;
@@ -91,11 +92,11 @@ fn play(seed: u64) -> [ImpairmentStats; 2] {
     let mut servers: Vec<Worker<MemoryNic, Kv>> = b
         .into_iter()
         .zip(mailboxes)
-        .map(|(nic, mailboxes)| Worker::new(&server, mailboxes, nic, |seat| Kv::new(hub.clone(), seat), Instant::ZERO))
+        .map(|(nic, mailboxes)| Worker::new(&server, mailboxes, nic, |ctx| Kv::new(hub.clone(), ctx), Instant::ZERO))
         .collect();
 
     let clock = link_of_a.clock();
-    let until = clock.now() + PATIENCE;
+    let until = clock.now() + MAX_TIME;
     while !clients.iter().all(|worker| worker.service().are_done()) {
         let now = clock.now();
         assert!(now < until, "network {seed} {link:?}: {:?}", clients.iter().map(Worker::service).collect::<Vec<_>>());
@@ -109,7 +110,7 @@ fn play(seed: u64) -> [ImpairmentStats; 2] {
         let next = clients.iter_mut().map(next).chain(servers.iter_mut().map(next)).min().unwrap();
         clock.advance_to(next.max(now + Duration::from_micros(1)));
     }
-    // All have counted up to the number of times that they have counted.
+    // The counters equal the number of increments.
     let (counted, highest) = clients.iter().fold((0, 0), |(counted, highest), worker| {
         (counted + worker.service().counted, highest.max(worker.service().highest))
     });
@@ -123,9 +124,9 @@ fn no_reply_is_lost_or_changed_or_out_of_order() {
     let began = std::time::Instant::now();
     let mut all = [ImpairmentStats::default(); 2];
     let mut networks = 0;
-    // One of each number of workers at least.
+    // At least one network for each number of workers.
     while networks < 2 || began.elapsed().as_secs() < seconds {
-        for (all, one) in all.iter_mut().zip(play(networks)) {
+        for (all, one) in all.iter_mut().zip(simulate(networks)) {
             all.frames += one.frames;
             all.lost += one.lost;
             all.duplicated += one.duplicated;

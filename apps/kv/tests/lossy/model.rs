@@ -1,4 +1,4 @@
-//! What a client asks for, and what must be replied, as nobody else has its keys.
+//! Requests of a client, and the replies that follow from its own keys.
 
 use crate::clients::Reply;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Keys of a client, half of them numbers.
 const KEYS: usize = 16;
 
-/// A client's keys.
+/// Keys of a client with their expected values.
 pub struct Model {
     name: String,
     is_redis: bool,
@@ -20,7 +20,7 @@ impl Model {
         Model { name, is_redis, random, values: HashMap::new() }
     }
 
-    /// Makes a request. Returns its reply.
+    /// Appends a request to `out`. Returns its expected reply.
     pub fn request(&mut self, out: &mut Vec<u8>) -> Reply {
         let mut expected = String::new();
         if !self.is_redis {
@@ -44,7 +44,7 @@ impl Model {
                 _ => self.single(out, &mut expected),
             }
         } else {
-            // These are in different shards, if there are some.
+            // With several shards, these keys are in different ones.
             for words in [&["MULTI"][..], &["INCR", "both:one"], &["INCR", "both:other"], &["EXEC"]] {
                 command(out, words);
             }
@@ -57,7 +57,7 @@ impl Model {
         format!("{}:{n}", self.name)
     }
 
-    /// A value of a few bytes, or of many.
+    /// Returns a value, mostly short.
     fn value(&mut self) -> String {
         let len = match self.random.u8(..20) {
             0 => self.random.usize(4000..20_000),
@@ -68,7 +68,7 @@ impl Model {
         (0..len).map(|at| char::from(b'a' + (first.wrapping_add((at / 7) as u8)) % 26)).collect()
     }
 
-    /// A number, counted up.
+    /// Increments a number.
     fn count_up(&mut self, n: usize, by: u64) -> u64 {
         let value = self.values.entry(n).or_insert_with(|| "0".to_owned());
         let number = value.parse::<u64>().unwrap() + by;
@@ -157,7 +157,7 @@ impl Model {
     }
 }
 
-/// A command as clients write it.
+/// Appends a RESP command.
 fn command(out: &mut Vec<u8>, words: &[&str]) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     words.iter().for_each(|word| out.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes()));

@@ -1,4 +1,4 @@
-//! A connection to shards in this process, as a service would hold it.
+//! Connection to shards in this process, as a service holds it.
 
 use linerate_kv::memcached::{
     Context, Counts, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, execute,
@@ -8,35 +8,35 @@ use linerate_kv::store::{Config, LongWriter, ShardStats, Store};
 use std::sync::Arc;
 
 pub const NOW: u64 = 1_700_000_000_000;
-/// memcached's limit, and a length from which data are received apart.
+/// memcached's item limit, and the threshold of long values.
 const LIMITS: Limits = Limits { item: 1 << 20, long: 4096 };
 
 pub struct Client {
     stores: Vec<Option<Box<Store>>>,
     parser: Parser,
-    host: Host,
+    server: TestServer,
     counts: Counts,
     pub limits: Limits,
     pub now: u64,
-    /// What has come and is not answered yet.
+    /// Received bytes without a reply yet.
     input: Vec<u8>,
-    /// Data that are received apart: where they begin, and the two bytes behind them.
+    /// Long value being received: its writer, its offset in the input, and the two bytes behind it.
     apart: Option<(LongWriter, usize, Vec<u8>)>,
     pub is_closed: bool,
 }
 
 #[derive(Default)]
-struct Host {
-    facts: ServerState,
+struct TestServer {
+    state: ServerState,
     was_reset: bool,
     flush_at: Option<u64>,
     shards: Vec<Arc<ShardStats>>,
 }
 
-impl Server for Host {
+impl Server for TestServer {
     fn state(&mut self, counts: &Counts) -> ServerState {
         let items = self.shards.iter().map(|shard| shard.keys(SPACE)).sum();
-        ServerState { counts: *counts, items, ..self.facts }
+        ServerState { counts: *counts, items, ..self.state }
     }
 
     fn reset(&mut self, _: &Counts) {
@@ -54,17 +54,17 @@ impl Client {
     }
 
     pub fn with(shards: usize, config: Config) -> Self {
-        // The same keys are in the same shards every time.
+        // Fixed secret: keys are in the same shards in every run.
         let config = Config { key: *b"0123456789abcdef", ..config };
         let stores: Vec<_> = (0..shards).map(|_| Some(Box::new(Store::new(&config, NOW)))).collect();
         let stats = stores.iter().flatten().map(|store| store.stats().clone()).collect();
         Client {
             stores,
             parser: Parser::default(),
-            host: Host {
-                facts: ServerState { since: NOW, workers: shards as u64, ..ServerState::default() },
+            server: TestServer {
+                state: ServerState { since: NOW, workers: shards as u64, ..ServerState::default() },
                 shards: stats,
-                ..Host::default()
+                ..TestServer::default()
             },
             counts: Counts::default(),
             limits: LIMITS,
@@ -75,22 +75,22 @@ impl Client {
         }
     }
 
-    /// One with a shard, and one with four.
+    /// Returns a client of one shard, and one of four shards.
     pub fn each() -> [Self; 2] {
         [1, 4].map(|shards| Self::new(shards, 16 << 20))
     }
 
-    /// Sends `request`, in which `|` stands for the end of a line, as in the `reply` that is expected; both have one at the
-    /// end, the reply if it is not empty.
+    /// Sends `request` and compares the reply. `|` stands for a line end in both. A line end is added to the request,
+    /// and to the reply unless it is empty.
     #[track_caller]
-    pub fn says(&mut self, request: &str, reply: &str) {
+    pub fn expect(&mut self, request: &str, reply: &str) {
         let lines = |text: &str| format!("{text}\r\n").replace('|', "\r\n");
         let expected = if reply.is_empty() { String::new() } else { lines(reply) };
         let answered = self.ask(lines(request).as_bytes());
         assert_eq!(answered.escape_ascii().to_string(), expected.as_bytes().escape_ascii().to_string(), "{request}");
     }
 
-    /// What is answered to `bytes`.
+    /// Returns the reply to `bytes`.
     pub fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         self.input.extend_from_slice(bytes);
@@ -98,7 +98,7 @@ impl Client {
         out
     }
 
-    /// Goes on with what has come. Returns whether there may be more to do.
+    /// Processes part of the input. Returns true if there may be more.
     fn step(&mut self, out: &mut Vec<u8>) -> bool {
         if let Some((writer, at, end)) = &mut self.apart {
             let filled = writer.fill(&self.input[*at..]);
@@ -151,24 +151,24 @@ impl Client {
 
     fn run(&mut self, request: &linerate_kv::memcached::Request<'_>, data: Data<'_>, out: &mut Vec<u8>) {
         let count = self.stores.len();
-        if self.host.flush_at.is_some_and(|at| at <= self.now) {
-            self.host.flush_at = None;
+        if self.server.flush_at.is_some_and(|at| at <= self.now) {
+            self.server.flush_at = None;
             self.stores.iter_mut().flatten().for_each(|store| store.flush(SPACE));
         }
-        // Only the shards that it says it needs.
+        // Only the shards that the request needs.
         let mut needed: Vec<bool> = vec![request.needs_all(); count];
         let store = self.stores[0].as_ref().unwrap();
         request.each_key(|key| needed[shard_of(store.key(SPACE, key).hash(), count)] = true);
         let mut lent: Vec<_> = (0..count).map(|n| if needed[n] { self.stores[n].take() } else { None }).collect();
         let mut cx = Context {
             shards: &mut Shards::new(&mut lent),
-            server: &mut self.host,
+            server: &mut self.server,
             counts: &mut self.counts,
             limits: self.limits,
             now: self.now,
         };
         self.is_closed = execute(request, data, &mut cx, out) != Flow::On;
-        if std::mem::take(&mut self.host.was_reset) {
+        if std::mem::take(&mut self.server.was_reset) {
             self.counts = Counts::default();
         }
         for (n, store) in lent.into_iter().enumerate().filter(|(_, store)| store.is_some()) {

@@ -1,4 +1,4 @@
-//! The same requests to memcached and to shards in this process: the same replies.
+//! Compares the replies of memcached and of shards in this process.
 
 use super::client::Client;
 use super::real::Real;
@@ -7,43 +7,43 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// What is answered to the last request of all.
+/// Reply to the last request.
 const LAST: &[u8] = b"VERSION 1.6.18\r\n";
 
-/// Unique numbers by the order in which they were seen, since every server has its own.
+/// CAS values in the order in which they were seen, because each server has its own.
 #[derive(Default)]
-struct LocationHint(HashMap<Vec<u8>, Vec<u64>>);
+struct CasValues(HashMap<Vec<u8>, Vec<u64>>);
 
-impl LocationHint {
-    /// The bytes of `step`, with the numbers that this server has.
+impl CasValues {
+    /// Returns the bytes of `step` with this server's CAS values.
     fn bytes(&self, step: &Step) -> Vec<u8> {
         let mut bytes = Vec::new();
         for part in &step.parts {
             match part {
                 Part::Bytes(part) => bytes.extend_from_slice(part),
-                Part::Unique { first } => {
+                Part::Cas { first } => {
                     let seen = self.0.get(&step.key).map_or(&[][..], |seen| seen);
-                    let unique = if *first { seen.first() } else { seen.last() };
-                    bytes.extend(unique.unwrap_or(&0).to_string().bytes());
+                    let cas = if *first { seen.first() } else { seen.last() };
+                    bytes.extend(cas.unwrap_or(&0).to_string().bytes());
                 }
             }
         }
         bytes
     }
 
-    fn rename(&mut self, key: &[u8], unique: u64) -> String {
-        if unique == 0 {
+    fn rename(&mut self, key: &[u8], cas: u64) -> String {
+        if cas == 0 {
             return "0".into();
         }
         let seen = self.0.entry(key.to_vec()).or_default();
-        let place = seen.iter().position(|known| *known == unique).unwrap_or_else(|| {
-            seen.push(unique);
+        let place = seen.iter().position(|known| *known == cas).unwrap_or_else(|| {
+            seen.push(cas);
             seen.len() - 1
         });
         format!("#{place}")
     }
 
-    /// `reply`, with the numbers in it renamed, and without what depends on memcached's slabs.
+    /// Returns `reply` with its CAS values renamed, and without data that depends on memcached's slabs.
     fn renamed(&mut self, step: &Step, reply: &[u8]) -> String {
         let mut text = String::new();
         let mut rest = reply;
@@ -65,8 +65,8 @@ impl LocationHint {
                 }
                 "VA" | "HD" | "EX" | "NF" | "NS" => {
                     for word in &mut words[1..] {
-                        if let Some(unique) = word.strip_prefix('c').and_then(number) {
-                            *word = format!("c{}", self.rename(&step.key, unique));
+                        if let Some(cas) = word.strip_prefix('c').and_then(number) {
+                            *word = format!("c{}", self.rename(&step.key, cas));
                         }
                     }
                 }
@@ -74,8 +74,8 @@ impl LocationHint {
                     let key = words[1].clone();
                     words.retain(|word| !word.starts_with("cls="));
                     for word in &mut words {
-                        if let Some(unique) = word.strip_prefix("cas=").and_then(number) {
-                            *word = format!("cas={}", self.rename(key.as_bytes(), unique));
+                        if let Some(cas) = word.strip_prefix("cas=").and_then(number) {
+                            *word = format!("cas={}", self.rename(key.as_bytes(), cas));
                         }
                     }
                 }
@@ -92,12 +92,13 @@ impl LocationHint {
     }
 }
 
-/// What ends the reply to a step: enough empty lines for data that are missing, and a request whose answer is known.
+/// Returns requests that end the reply to a step: empty lines that complete missing data, and a request with a known
+/// reply.
 fn end_of(step: &Step) -> (&'static [u8], &'static [u8]) {
     if step.is_ragged { (b"\r\n\r\n\r\n\r\nversion\r\n", LAST) } else { (b"mn\r\n", b"MN\r\n") }
 }
 
-/// Requests that show all that is stored.
+/// Returns requests that show everything stored.
 fn state() -> Vec<Step> {
     let line = |key: &[u8], line: &str| Step {
         key: key.to_vec(),
@@ -110,33 +111,33 @@ fn state() -> Vec<Step> {
     plain.into_iter().chain(binary).collect()
 }
 
-struct Both {
+struct ServerPair {
     real: Real,
-    ours: [Client; 2],
+    linerate: [Client; 2],
 }
 
-impl Both {
-    /// Compares the replies to `steps`; `None` if memcached's clock went on in between.
+impl ServerPair {
+    /// Compares the replies to `steps`. Returns `None` if memcached's clock advanced in between.
     fn compare(&mut self, steps: &[Step]) -> Option<Result<(), String>> {
         self.real.ask(b"flush_all\r\n", b"OK\r\n");
         let now = self.real.time() * 1000;
-        for ours in &mut self.ours {
-            ours.now = now;
-            ours.ask(b"flush_all\r\n");
+        for linerate in &mut self.linerate {
+            linerate.now = now;
+            linerate.ask(b"flush_all\r\n");
         }
-        let mut seen: [LocationHint; 3] = Default::default();
+        let mut seen: [CasValues; 3] = Default::default();
         let mut wrong = None;
         for step in steps {
             let (more, end) = end_of(step);
-            let theirs = self.real.ask(&[&seen[2].bytes(step)[..], more].concat(), end);
-            let theirs = seen[2].renamed(step, &theirs);
-            for (ours, seen) in self.ours.iter_mut().zip(&mut seen) {
+            let real = self.real.ask(&[&seen[2].bytes(step)[..], more].concat(), end);
+            let real = seen[2].renamed(step, &real);
+            for (linerate, seen) in self.linerate.iter_mut().zip(&mut seen) {
                 let bytes = [&seen.bytes(step)[..], more].concat();
-                let reply = ours.ask(&bytes);
-                assert!(reply.ends_with(end), "{} is answered with {}", bytes.escape_ascii(), reply.escape_ascii());
+                let reply = linerate.ask(&bytes);
+                assert!(reply.ends_with(end), "reply to {} is {}", bytes.escape_ascii(), reply.escape_ascii());
                 let reply = seen.renamed(step, &reply);
-                if reply != theirs && wrong.is_none() {
-                    wrong = Some(format!("to {step:?}\nmemcached: {theirs}\nours:      {reply}"));
+                if reply != real && wrong.is_none() {
+                    wrong = Some(format!("to {step:?}\nmemcached: {real}\nlinerate:  {reply}"));
                 }
             }
             if wrong.is_some() {
@@ -148,8 +149,8 @@ impl Both {
 }
 
 #[test]
-fn replies_are_those_of_memcached() {
-    let both = RefCell::new(Both { real: Real::start(), ours: Client::each() });
+fn replies_equal_those_of_memcached() {
+    let pair = RefCell::new(ServerPair { real: Real::start(), linerate: Client::each() });
     let mut runner = TestRunner::new(Config {
         cases: 1000.max(Config::default().cases),
         max_shrink_iters: 20_000,
@@ -158,9 +159,9 @@ fn replies_are_those_of_memcached() {
     });
     let result = runner.run(&steps(), |mut steps| {
         steps.extend(state());
-        let mut both = both.borrow_mut();
+        let mut pair = pair.borrow_mut();
         let compared = loop {
-            if let Some(compared) = both.compare(&steps) {
+            if let Some(compared) = pair.compare(&steps) {
                 break compared;
             }
         };
@@ -172,12 +173,12 @@ fn replies_are_those_of_memcached() {
 }
 
 #[test]
-fn large_items_are_treated_as_memcached_treats_them() {
-    let mut both = Both { real: Real::start(), ours: [1, 4].map(|shards| Client::new(shards, 64 << 20)) };
+fn large_items_are_handled_as_in_memcached() {
+    let mut pair = ServerPair { real: Real::start(), linerate: [1, 4].map(|shards| Client::new(shards, 64 << 20)) };
     let mut requests: Vec<String> = Vec::new();
     let put = |line: String, len: usize| format!("{line} {len}\r\n{}\r\n", "x".repeat(len));
     let long = "k".repeat(250);
-    // The longest value that there is room for beside a key, and flags.
+    // Longest value that fits beside a key and flags.
     for (key, flags, most) in [("a", 0, 1_048_516), ("a", 5, 1_048_512), (&long[..], 0, 1_048_267)] {
         for len in [4095, 4096, 65_536, 500_000, most, most + 1, 1_048_576, 3_000_000] {
             for verb in ["set", "add", "replace", "append", "prepend"] {
@@ -201,10 +202,10 @@ fn large_items_are_treated_as_memcached_treats_them() {
         .into_iter()
         .map(|request| Step { key: b"a".to_vec(), parts: vec![Part::Bytes(request.into_bytes())], is_ragged: false })
         .collect();
-    // In parts, of which each is over before memcached's clock goes on.
+    // In parts that each end before memcached's clock advances.
     for steps in steps.chunks(20) {
         let compared = loop {
-            if let Some(compared) = both.compare(steps) {
+            if let Some(compared) = pair.compare(steps) {
                 break compared;
             }
         };

@@ -1,4 +1,4 @@
-//! memcached's protocol over shards, alone and beside a real memcached.
+//! memcached protocol on shards, alone and compared with a real memcached.
 
 mod behaviour;
 mod client;

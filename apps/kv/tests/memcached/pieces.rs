@@ -1,16 +1,16 @@
-//! Requests that come in pieces.
+//! Requests that arrive in pieces.
 
 use super::client::Client;
 use super::steps::{Part, Step, steps};
 use proptest::prelude::*;
 
-/// The bytes of all of them, with 1 for every unique number.
+/// Returns the bytes of all steps, with 1 for every CAS value.
 fn bytes(steps: &[Step]) -> Vec<u8> {
     let parts = steps.iter().flat_map(|step| &step.parts);
     parts.flat_map(|part| if let Part::Bytes(bytes) = part { &bytes[..] } else { b"1" }).copied().collect()
 }
 
-/// What is answered to `bytes`, cut at `cuts`, where data of `long` bytes are received apart.
+/// Returns the reply to `bytes`, cut at `cuts`, with long values from `long` bytes on.
 fn answered(bytes: &[u8], cuts: impl IntoIterator<Item = usize>, long: usize) -> (String, bool) {
     let mut client = Client::new(2, 1 << 20);
     client.limits.long = long;
@@ -26,7 +26,7 @@ fn answered(bytes: &[u8], cuts: impl IntoIterator<Item = usize>, long: usize) ->
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Wherever requests are cut, and whatever is received apart, the replies are the same.
+    /// Replies depend neither on the cuts nor on the threshold of long values.
     #[test]
     fn replies_do_not_depend_on_pieces(
         steps in steps(),
@@ -43,9 +43,9 @@ proptest! {
         prop_assert_eq!(&answered(&bytes, 0..bytes.len(), long), &whole);
     }
 
-    /// Whatever comes, in one piece or byte by byte, comes to the same.
+    /// The result depends neither on the cuts nor on the threshold.
     #[test]
-    fn hostile_bytes_mean_the_same_however_they_are_cut(
+    fn result_for_hostile_bytes_does_not_depend_on_cuts(
         words in prop::collection::vec(prop_oneof![
             Just("\r\n".to_string()), Just(" ".into()), Just("a".into()), Just("1".into()), Just("-1".into()),
             "(get|gat|set|cas|append|incr|touch|delete|flush_all|stats|mg|ms|md|ma|me|mn) a ?",

@@ -1,4 +1,4 @@
-//! A real memcached.
+//! Real memcached.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long it may take to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time to wait for a reply.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A memcached that listens on a socket in a directory of its own, and ends with this.
+/// memcached process with its own socket directory. Dropping it ends the process.
 pub struct Real {
     child: Child,
     directory: PathBuf,
@@ -25,7 +25,7 @@ impl Real {
         std::fs::create_dir_all(&directory).expect("a directory for the socket");
         let socket = directory.join("socket");
         let mut memcached = Command::new("memcached");
-        // Threads of its own that hold on to items make it write numbers elsewhere, now and then.
+        // memcached's background threads hold references to items, which makes it copy numbers now and then.
         memcached.args(["-m", "64", "-t", "1", "-u", "root", "-o", "no_lru_maintainer,no_lru_crawler"]);
         memcached.arg("-s").arg(&socket);
         let mut child = match memcached.stdin(Stdio::null()).stderr(Stdio::null()).spawn() {
@@ -41,23 +41,23 @@ impl Real {
                 Ok(stream) => break stream,
                 Err(error) => {
                     assert!(child.try_wait().unwrap().is_none(), "memcached ended at once");
-                    assert!(started.elapsed() < PATIENCE, "memcached does not listen: {error}");
+                    assert!(started.elapsed() < TIMEOUT, "memcached does not listen: {error}");
                     std::thread::yield_now();
                 }
             }
         };
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Real { child, directory, stream }
     }
 
-    /// Sends `bytes`, and returns what is answered up to `end`.
+    /// Sends `bytes` and returns the reply up to `end`.
     pub fn ask(&mut self, bytes: &[u8], end: &[u8]) -> Vec<u8> {
         self.stream.write_all(bytes).expect("memcached reads");
         let mut out = Vec::new();
         let mut part = [0; 1 << 16];
         while !out.ends_with(end) {
             let n = self.stream.read(&mut part).unwrap_or_else(|error| {
-                panic!("memcached says no more than {} to {}: {error}", out.escape_ascii(), bytes.escape_ascii())
+                panic!("memcached sent only {} in reply to {}: {error}", out.escape_ascii(), bytes.escape_ascii())
             });
             assert!(n > 0, "memcached closed the connection after {}", bytes.escape_ascii());
             out.extend_from_slice(&part[..n]);
@@ -65,12 +65,12 @@ impl Real {
         out
     }
 
-    /// Seconds since 1970, as it has them.
+    /// Returns memcached's clock in seconds since 1970.
     pub fn time(&mut self) -> u64 {
         let stats = self.ask(b"stats\r\n", b"END\r\n");
         let stats = String::from_utf8(stats).unwrap();
         let time = stats.lines().find_map(|line| line.strip_prefix("STAT time "));
-        time.expect("memcached knows the time").parse().unwrap()
+        time.expect("stats have the time").parse().unwrap()
     }
 }
 

@@ -1,25 +1,25 @@
-//! Random requests, by a grammar, over few keys.
+//! Random requests from a grammar, over few keys.
 
 use fastrand::Rng;
 use proptest::prelude::*;
 use std::fmt;
 
-/// A request.
+/// Request.
 #[derive(Clone)]
 pub struct Step {
-    /// The key that its reply is about, if that does not say so.
+    /// Key that the reply refers to, if it does not name it.
     pub key: Vec<u8>,
     pub parts: Vec<Part>,
-    /// Whether its data may take what follows with them.
+    /// Missing data may consume the bytes that follow.
     pub is_ragged: bool,
 }
 
-/// A piece of a request.
+/// Part of a request.
 #[derive(Clone)]
 pub enum Part {
     Bytes(Vec<u8>),
-    /// The unique number that the key was last seen with, or the one that it was first seen with.
-    Unique {
+    /// CAS value with which the key was seen last or first.
+    Cas {
         first: bool,
     },
 }
@@ -28,8 +28,8 @@ impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = self.parts.iter().map(|part| match part {
             Part::Bytes(bytes) => bytes.escape_ascii().to_string(),
-            Part::Unique { first: true } => "<first>".into(),
-            Part::Unique { first: false } => "<last>".into(),
+            Part::Cas { first: true } => "<first>".into(),
+            Part::Cas { first: false } => "<last>".into(),
         });
         write!(f, "{}", parts.collect::<String>())
     }
@@ -39,7 +39,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(any::<u64>().prop_map(|seed| step(&mut Rng::with_seed(seed))), 1..40)
 }
 
-/// Keys, and the same in base64. Only the latter ones are sent so.
+/// Keys, and binary keys with their base64 encoding.
 const KEYS: [&str; 4] = ["a", "b", "c", "key"];
 const BINARY: [(&[u8], &str); 3] = [(b"foo", "Zm9v"), (b"\x00 \xff", "ACD/"), (b"\t\x01", "CQE=")];
 
@@ -47,7 +47,8 @@ fn pick<'a>(rng: &mut Rng, of: &[&'a str]) -> &'a str {
     of[rng.usize(..of.len())]
 }
 
-/// Numbers whose sums have no sign: where one seems to, memcached looks for it beyond the end of the value.
+/// Returns a number. Sums of these never look negative: memcached would then search for a sign beyond the end of the
+/// value.
 fn number(rng: &mut Rng) -> &'static str {
     pick(rng, &["0", "1", "2", "9", "10", "99", "100", "7", "12345", "4294967295", "1000000000000"])
 }
@@ -56,7 +57,7 @@ fn strange_number(rng: &mut Rng) -> &'static str {
     pick(rng, &["x", "-1", "1x", "18446744073709551616", "+5", "007", "-0", "", "1.5", "-18446744073709551615"])
 }
 
-/// Up to a length where both reckon that it is an item of the same class.
+/// Returns a value so short that both servers compute the same item class.
 fn value(rng: &mut Rng) -> &'static str {
     match rng.u8(..4) {
         0 => pick(rng, &["x", "", "abc", "a\r\nb", "VALUE a 0 1", "12x", "-5", "1 2", "+3", "5 "]),
@@ -65,7 +66,7 @@ fn value(rng: &mut Rng) -> &'static str {
     }
 }
 
-/// Times that are far from where seconds are counted differently; a negative one only where it is not asked for.
+/// Returns a time far from the points where the servers' clocks could differ. Negative times only if `may_be_past`.
 fn seconds(rng: &mut Rng, may_be_past: bool) -> &'static str {
     match rng.u8(..8) {
         0 if may_be_past => pick(rng, &["-1", "-100", "2592001", "4294967295", "2147483648"]),
@@ -90,23 +91,23 @@ fn step(rng: &mut Rng) -> Step {
     }
 }
 
-/// Starts a request.
-struct Draft(Step);
+/// Request being built.
+struct RequestBuilder(Step);
 
-impl Draft {
+impl RequestBuilder {
     fn new(key: &[u8], line: String) -> Self {
-        Draft(Step { key: key.to_vec(), parts: vec![Part::Bytes(line.into_bytes())], is_ragged: false })
+        RequestBuilder(Step { key: key.to_vec(), parts: vec![Part::Bytes(line.into_bytes())], is_ragged: false })
     }
 
     fn add(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.parts.push(Part::Bytes(bytes.as_ref().to_vec()));
     }
 
-    fn add_unique(&mut self, rng: &mut Rng) {
+    fn add_cas(&mut self, rng: &mut Rng) {
         match rng.u8(..8) {
             0 => self.add("0"),
             1 => self.add("1000000000000000"),
-            n => self.0.parts.push(Part::Unique { first: n < 4 }),
+            n => self.0.parts.push(Part::Cas { first: n < 4 }),
         }
     }
 
@@ -117,7 +118,7 @@ impl Draft {
                 self.0.is_ragged = true;
                 self.add(format!("{value}{}\r\n", pick(rng, &["x", "\r\n", "xyz", "\r", "\n"])));
             }
-            // What is white space only, memcached reads beyond its end for a number.
+            // Values of white space only are excluded, because memcached reads beyond their end for a number.
             1 if value.len() > 2 => {
                 self.0.is_ragged = true;
                 self.add(format!("{}\r\n", &value[..value.len() - rng.usize(1..3)]));
@@ -131,17 +132,19 @@ fn text_put(rng: &mut Rng) -> Step {
     let key = pick(rng, &["a", "b", "c", "key", "foo"]);
     let verb = pick(rng, &["set", "set", "set", "add", "replace", "append", "prepend", "cas", "cas"]);
     let value = value(rng);
-    let mut draft =
-        Draft::new(key.as_bytes(), format!("{verb} {key} {} {} {}", flags(rng), seconds(rng, true), value.len()));
+    let mut builder = RequestBuilder::new(
+        key.as_bytes(),
+        format!("{verb} {key} {} {} {}", flags(rng), seconds(rng, true), value.len()),
+    );
     if verb == "cas" {
-        draft.add(" ");
-        draft.add_unique(rng);
+        builder.add(" ");
+        builder.add_cas(rng);
     }
     if rng.u8(..8) == 0 {
-        draft.add(" noreply");
+        builder.add(" noreply");
     }
-    draft.data(rng, value);
-    draft.0
+    builder.data(rng, value);
+    builder.0
 }
 
 fn text_line(rng: &mut Rng) -> Step {
@@ -158,10 +161,10 @@ fn text_line(rng: &mut Rng) -> Step {
         10 if rng.u8(..4) == 0 => format!("flush_all{noreply}"),
         _ => format!("me {}", pick(rng, &["a", "b", "c", "nothing"])),
     };
-    Draft::new(key.as_bytes(), line + "\r\n").0
+    RequestBuilder::new(key.as_bytes(), line + "\r\n").0
 }
 
-/// A key, how it is sent, and the flag that says so.
+/// Returns a key, its encoding, and the flag for the encoding.
 fn meta_key(rng: &mut Rng) -> (&'static [u8], &'static str, &'static str) {
     if rng.u8(..4) == 0 {
         let (key, name) = BINARY[rng.usize(..BINARY.len())];
@@ -172,19 +175,19 @@ fn meta_key(rng: &mut Rng) -> (&'static [u8], &'static str, &'static str) {
     }
 }
 
-/// Flags of which each is there with one chance of three, in any order.
-fn some(rng: &mut Rng, draft: &mut Draft, of: &[&str]) {
+/// Adds each flag with a chance of one in three, in random order.
+fn add_some_flags(rng: &mut Rng, builder: &mut RequestBuilder, of: &[&str]) {
     let mut chosen: Vec<&str> = of.iter().copied().filter(|_| rng.u8(..3) == 0).collect();
     rng.shuffle(&mut chosen);
     for flag in chosen {
-        draft.add(" ");
-        draft.add(flag);
+        builder.add(" ");
+        builder.add(flag);
         match flag {
-            "C" => draft.add_unique(rng),
-            "O" => draft.add(pick(rng, &["", "1", "opaque", "0123456789012345678901234567890"])),
-            "D" | "J" => draft.add(number(rng)),
-            "F" => draft.add(flags(rng)),
-            "T" | "N" | "R" => draft.add(seconds(rng, false)),
+            "C" => builder.add_cas(rng),
+            "O" => builder.add(pick(rng, &["", "1", "opaque", "0123456789012345678901234567890"])),
+            "D" | "J" => builder.add(number(rng)),
+            "F" => builder.add(flags(rng)),
+            "T" | "N" | "R" => builder.add(seconds(rng, false)),
             _ => {}
         }
     }
@@ -192,57 +195,57 @@ fn some(rng: &mut Rng, draft: &mut Draft, of: &[&str]) {
 
 fn meta_get(rng: &mut Rng) -> Step {
     let (key, name, b) = meta_key(rng);
-    let mut draft = Draft::new(key, format!("mg {name}{b}"));
+    let mut builder = RequestBuilder::new(key, format!("mg {name}{b}"));
     match rng.u8(..8) {
         0 => {
-            draft.add(format!(" {}{}", pick(rng, &["T", "N"]), seconds(rng, true)));
-            some(rng, &mut draft, &["v", "f", "s", "c", "k", "h", "l", "O", "q", "u"]);
+            builder.add(format!(" {}{}", pick(rng, &["T", "N"]), seconds(rng, true)));
+            add_some_flags(rng, &mut builder, &["v", "f", "s", "c", "k", "h", "l", "O", "q", "u"]);
         }
-        _ => some(rng, &mut draft, &["v", "f", "s", "t", "c", "k", "h", "l", "O", "q", "u", "T", "N", "R"]),
+        _ => add_some_flags(rng, &mut builder, &["v", "f", "s", "t", "c", "k", "h", "l", "O", "q", "u", "T", "N", "R"]),
     }
-    draft.add("\r\n");
-    draft.0
+    builder.add("\r\n");
+    builder.0
 }
 
 fn meta_set(rng: &mut Rng) -> Step {
     let (key, name, b) = meta_key(rng);
     let value = value(rng);
-    let mut draft = Draft::new(key, format!("ms {name} {}{b}", value.len()));
+    let mut builder = RequestBuilder::new(key, format!("ms {name} {}{b}", value.len()));
     if rng.u8(..2) == 0 {
-        draft.add(format!(" M{}", pick(rng, &["S", "E", "R", "A", "P"])));
+        builder.add(format!(" M{}", pick(rng, &["S", "E", "R", "A", "P"])));
     }
-    some(rng, &mut draft, &["c", "C", "F", "I", "k", "O", "q", "T"]);
-    draft.data(rng, value);
-    draft.0
+    add_some_flags(rng, &mut builder, &["c", "C", "F", "I", "k", "O", "q", "T"]);
+    builder.data(rng, value);
+    builder.0
 }
 
 fn meta_count(rng: &mut Rng) -> Step {
     let (key, name, b) = meta_key(rng);
-    let mut draft = Draft::new(key, format!("ma {name}{b}"));
+    let mut builder = RequestBuilder::new(key, format!("ma {name}{b}"));
     match rng.u8(..4) {
-        // memcached forgets a time to live when the number gets longer.
+        // memcached loses a new time to live when the number gets longer.
         0 => {
-            draft.add(pick(rng, &[" D0", " MD", " M-"]));
-            some(rng, &mut draft, &["T", "t", "c", "k", "O", "q", "v", "N", "J"]);
+            builder.add(pick(rng, &[" D0", " MD", " M-"]));
+            add_some_flags(rng, &mut builder, &["T", "t", "c", "k", "O", "q", "v", "N", "J"]);
         }
         _ => {
-            draft.add(pick(rng, &["", "", " MI", " M+", " MD"]));
-            some(rng, &mut draft, &["D", "C", "t", "c", "k", "O", "q", "v", "N", "J"]);
+            builder.add(pick(rng, &["", "", " MI", " M+", " MD"]));
+            add_some_flags(rng, &mut builder, &["D", "C", "t", "c", "k", "O", "q", "v", "N", "J"]);
         }
     }
-    draft.add("\r\n");
-    draft.0
+    builder.add("\r\n");
+    builder.0
 }
 
 fn meta_delete(rng: &mut Rng) -> Step {
     let (key, name, b) = meta_key(rng);
-    let mut draft = Draft::new(key, format!("md {name}{b}"));
-    some(rng, &mut draft, &["C", "I", "k", "O", "q", "T"]);
-    draft.add("\r\n");
-    draft.0
+    let mut builder = RequestBuilder::new(key, format!("md {name}{b}"));
+    add_some_flags(rng, &mut builder, &["C", "I", "k", "O", "q", "T"]);
+    builder.add("\r\n");
+    builder.0
 }
 
-/// What is wrong, or seldom.
+/// Returns an invalid or rare request.
 fn odd(rng: &mut Rng) -> Step {
     let long = "l".repeat(251);
     let (a, b) = (strange_number(rng), number(rng));
@@ -296,7 +299,7 @@ fn odd(rng: &mut Rng) -> Step {
         28 => format!("flush_all {}", pick(rng, &["x", "noreply x", "noreply noreply", "0 0 0", "x noreply"])),
         _ => format!("stats {}", pick(rng, &["x", "noreply", "a b c"])),
     };
-    let mut draft = Draft::new(b"a", line + "\r\n");
-    draft.0.is_ragged = true;
-    draft.0
+    let mut builder = RequestBuilder::new(b"a", line + "\r\n");
+    builder.0.is_ragged = true;
+    builder.0
 }

@@ -3,21 +3,21 @@
 use crate::servers::{Args, now};
 use fastrand::Rng;
 
-/// What is done next.
+/// Next step.
 #[derive(Debug)]
 pub enum Step {
-    /// A command of a client.
+    /// Command of a client.
     Run(usize, Args),
-    /// The same, and nothing until what it wrote has expired.
+    /// Command whose effect expires before the next step.
     RunBriefly(usize, Args),
-    /// All turns of a scan.
+    /// All calls of a scan.
     Scan(usize, Args),
 }
 
-/// Keys that commands are about.
+/// Keys of the commands.
 pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "h", "n"];
 const FIELDS: [&str; 4] = ["f", "g", "i", ""];
-/// What stands where something else should. No number among them is a time that is soon over.
+/// Wrong words. None is a time in the near future.
 pub const WRONG: [&str; 16] = [
     "",
     "x",
@@ -37,7 +37,7 @@ pub const WRONG: [&str; 16] = [
     "16",
 ];
 
-/// Commands: what is in braces is [filled in](Grammar::word).
+/// Commands. Words in braces are [filled in](Grammar::word).
 const COMMANDS: &[&str] = &[
     "GET {k}",
     "GET {k}",
@@ -157,7 +157,7 @@ const COMMANDS: &[&str] = &[
     "COMMAND COUNT {v} {v}",
 ];
 
-/// Commands after which a key is soon gone.
+/// Commands that make a key expire soon.
 const BRIEF: &[&str] = &["SET {k} {v} PX 15", "PEXPIRE {h} 15", "PSETEX {k} 15 {v}", "GETEX {k} PX 15"];
 
 const SCANS: &[&str] = &[
@@ -171,10 +171,10 @@ const SCANS: &[&str] = &[
     "HSCAN {h} 0 COUNT 50",
 ];
 
-/// Makes steps.
+/// Generator of steps.
 pub struct Grammar {
     random: Rng,
-    /// Seconds since 1970 at which times are that are given so.
+    /// Base of absolute times, in seconds since 1970.
     base: u64,
 }
 
@@ -250,11 +250,11 @@ impl Grammar {
             .collect()
     }
 
-    /// What stands for a word in braces.
+    /// Returns a value for a word in braces.
     fn word(&mut self, word: &str) -> Vec<u8> {
         let text = match word {
             "{k}" => self.one(&KEYS).to_owned(),
-            // Mostly a hash, and at times what is none.
+            // Mostly a hash, at times another type.
             "{h}" if self.is(8) => self.one(&KEYS).to_owned(),
             "{h}" => "h".to_owned(),
             "{i}" => self.one(&FIELDS).to_owned(),

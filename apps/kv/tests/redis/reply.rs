@@ -1,8 +1,8 @@
-//! Replies, as a client reads them.
+//! Parser of replies.
 
 use std::io::{self, BufRead};
 
-/// A reply of either protocol.
+/// Reply of either protocol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     Null,
@@ -14,12 +14,12 @@ pub enum Value {
     Verbatim(String),
     Array(Vec<Value>),
     Set(Vec<Value>),
-    /// Keys and values, one after the other.
+    /// Keys and values alternating.
     Map(Vec<Value>),
 }
 
 impl Value {
-    /// The next reply of `from`.
+    /// Reads the next reply.
     pub fn read(from: &mut impl BufRead) -> io::Result<Value> {
         let mut line = Vec::new();
         from.read_until(b'\n', &mut line)?;
@@ -42,7 +42,7 @@ impl Value {
         })
     }
 
-    /// The replies within.
+    /// Returns the elements of an aggregate.
     pub fn parts(&self) -> &[Value] {
         match self {
             Value::Array(parts) | Value::Set(parts) | Value::Map(parts) => parts,
@@ -50,7 +50,7 @@ impl Value {
         }
     }
 
-    /// The text of it.
+    /// Returns the text of a string or error.
     pub fn text(&self) -> &str {
         match self {
             Value::Simple(text) | Value::Error(text) | Value::Bulk(text) | Value::Verbatim(text) => text,
@@ -58,7 +58,7 @@ impl Value {
         }
     }
 
-    /// The same, with what is `step` replies in an order of their own.
+    /// Returns the reply with groups of `step` elements sorted.
     pub fn sorted(mut self, step: usize) -> Value {
         if let Value::Array(parts) | Value::Set(parts) | Value::Map(parts) = &mut self {
             let mut groups: Vec<Vec<Value>> = parts.chunks(step).map(<[Value]>::to_vec).collect();
@@ -72,7 +72,7 @@ impl Value {
 fn bulk(from: &mut impl BufRead, len: i64) -> io::Result<String> {
     let mut bytes = vec![0; len as usize + 2];
     from.read_exact(&mut bytes)?;
-    assert!(bytes.ends_with(b"\r\n"), "a bulk is longer than it says");
+    assert!(bytes.ends_with(b"\r\n"), "a bulk string is longer than its length says");
     Ok(bytes[..len as usize].escape_ascii().to_string())
 }
 

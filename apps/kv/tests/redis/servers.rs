@@ -1,8 +1,8 @@
-//! The commands run in this process, and by Redis.
+//! Command execution in this process and by Redis.
 
 use crate::reply::Value;
 use linerate_kv::commands::{
-    Change, ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, Stats, Totals,
+    ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, SettingsChange, Stats, Totals,
 };
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::shards::Shards;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A command and its arguments.
+/// Command and arguments.
 pub type Args = Vec<Vec<u8>>;
 
-/// Connections to each.
+/// Connections to each server.
 pub const CLIENTS: usize = 2;
 
-/// `args` as a client sends them.
+/// Encodes `args` in RESP.
 fn encoded(args: &Args) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
@@ -32,18 +32,18 @@ fn encoded(args: &Args) -> Vec<u8> {
     bytes
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_millis() as u64
 }
 
-struct Host {
+struct TestServer {
     settings: Settings,
     sessions: Vec<ClientInfo>,
     shards: Vec<Arc<ShardStats>>,
 }
 
-impl Server for Host {
+impl Server for TestServer {
     fn export(&self) -> Option<(linerate_bypass::RemoteAddr, linerate_kv::export::Layout)> {
         None
     }
@@ -56,7 +56,7 @@ impl Server for Host {
         &self.settings
     }
 
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
+    fn update(&mut self, change: &mut SettingsChange<'_>) -> Result<(), RejectedSetting> {
         let mut settings = self.settings.clone();
         change(&mut settings)?;
         self.settings = settings;
@@ -88,26 +88,26 @@ impl Server for Host {
     }
 }
 
-/// The commands, on shards in this process.
-pub struct Ours {
+/// Commands on shards in this process.
+pub struct LinerateServer {
     stores: Vec<Option<Box<Store>>>,
     hasher: KeyHasher,
     sessions: Vec<Session>,
-    host: Host,
+    server: TestServer,
     stats: Stats,
     parser: Parser,
 }
 
-impl Ours {
+impl LinerateServer {
     pub fn with_shards(count: usize) -> Self {
         let config = Config::new(64 << 20);
         let address = "127.0.0.1:6379".parse().expect("an address");
         let session = |id| Session::new(id, address, address, true, now());
         let sessions: Vec<Session> = (0..CLIENTS as u64).map(|at| session(at + 1)).collect();
         let stores: Vec<_> = (0..count).map(|_| Some(Box::new(Store::new(&config, now())))).collect();
-        Ours {
+        LinerateServer {
             hasher: KeyHasher::new(&config.key),
-            host: Host {
+            server: TestServer {
                 settings: Settings::default(),
                 sessions: sessions.iter().map(|session| session.client(now())).collect(),
                 shards: stores.iter().flatten().map(|store| store.stats().clone()).collect(),
@@ -119,12 +119,12 @@ impl Ours {
         }
     }
 
-    /// What `client` is replied. If it is long, the last argument is received apart if `apart`. Only those shards are there that the command says
-    /// it needs.
+    /// Returns the reply to `client`. If `apart`, a long last argument is received as a long value. Only the shards
+    /// that the command requests are present.
     pub fn run(&mut self, client: usize, command: &Args, apart: bool) -> Value {
         let mut data = encoded(command);
         let limits = Limits { bulk: 512 << 20, long: 4096, apart: false, authenticated: true };
-        // All but the last byte has come at first.
+        // At first all but the last byte have arrived.
         let mut come = if apart { data.len() - 1 } else { data.len() };
         let end = loop {
             match self.parser.parse(&data[..come], limits).expect("a request") {
@@ -154,7 +154,7 @@ impl Ours {
             shards: &mut Shards::new(&mut lent),
             hasher: &self.hasher,
             session,
-            server: &mut self.host,
+            server: &mut self.server,
             stats: &mut self.stats,
             now: now(),
         };
@@ -167,7 +167,7 @@ impl Ours {
         value
     }
 
-    /// A bit of what is done in the background.
+    /// Does a little background work.
     pub fn tick(&mut self) {
         for store in self.stores.iter_mut().flatten() {
             store.tick(now(), 10);
@@ -175,7 +175,7 @@ impl Ours {
     }
 }
 
-/// A `redis-server` of our own, which ends with this.
+/// `redis-server` process. Dropping it ends the process.
 pub struct Redis {
     process: Child,
     directory: PathBuf,
@@ -183,10 +183,10 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// One without data.
+    /// Starts a server without data.
     ///
     /// # Panics
-    /// If it is not installed.
+    /// Panics if it is not installed.
     pub fn start() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl Redis {
         redis
     }
 
-    /// What `client` is replied to each of `commands`.
+    /// Returns the replies to `commands` of `client`.
     pub fn run(&mut self, client: usize, commands: &[Args]) -> Vec<Value> {
         let bytes: Vec<u8> = commands.iter().flat_map(encoded).collect();
         let connection = &mut self.connections[client];
@@ -229,7 +229,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.directory);

@@ -1,24 +1,24 @@
-//! memcached's clients without connections.
+//! memcached over UDP.
 
-use crate::net::Host;
+use crate::net::TestServer;
 use linerate_bypass::Datagram;
-use linerate_kv::memcached::udp::{ANSWER, DATAGRAM, Frame, HEADER, MOST};
+use linerate_kv::memcached::udp::{DATAGRAM, Frame, HEADER, MAX_DATAGRAMS, MAX_REPLY};
 use proptest::prelude::*;
 
 const FROM: u16 = 5000;
 
-fn hosts() -> impl Iterator<Item = Host> {
-    [1, 2, 5].into_iter().map(|workers| Host::with_datagrams(workers, |_| {}))
+fn servers() -> impl Iterator<Item = TestServer> {
+    [1, 2, 5].into_iter().map(|workers| TestServer::with_datagrams(workers, |_| {}))
 }
 
 fn datagram(id: u16, requests: &[u8]) -> Vec<u8> {
     [&Frame::request(id).bytes()[..], requests].concat()
 }
 
-/// The answer that `datagrams` are, which are one message with this name.
+/// Returns the reply in `datagrams`, which must be one message with this id.
 #[track_caller]
 fn message(id: u16, datagrams: &[Datagram]) -> Vec<u8> {
-    assert!(datagrams.len() <= MOST, "{}", datagrams.len());
+    assert!(datagrams.len() <= MAX_DATAGRAMS, "{}", datagrams.len());
     let mut all = Vec::new();
     for (sequence, datagram) in datagrams.iter().enumerate() {
         assert!(datagram.payload.len() <= DATAGRAM);
@@ -32,67 +32,67 @@ fn message(id: u16, datagrams: &[Datagram]) -> Vec<u8> {
     all
 }
 
-/// What `worker` answers to `requests` in one datagram.
+/// Returns the reply of `worker` to `requests` in one datagram.
 #[track_caller]
-fn ask(host: &mut Host, worker: usize, requests: &[u8]) -> String {
+fn ask(server: &mut TestServer, worker: usize, requests: &[u8]) -> String {
     let id = requests.len() as u16 ^ 0xabcd;
-    host.datagram(worker, FROM, &datagram(id, requests));
-    host.settle();
-    String::from_utf8(message(id, &host.datagrams(worker))).unwrap()
+    server.datagram(worker, FROM, &datagram(id, requests));
+    server.settle();
+    String::from_utf8(message(id, &server.datagrams(worker))).unwrap()
 }
 
-fn stat(host: &mut Host, name: &str) -> u64 {
-    // What was counted is known a little later.
-    host.pass(linerate_bypass::time::Duration::from_millis(2));
-    let client = host.connect_to_memcached(0);
-    let stats = host.ask(client, b"stats\r\n");
-    host.lose(client);
+fn stat(server: &mut TestServer, name: &str) -> u64 {
+    // Counters are published periodically.
+    server.pass(linerate_bypass::time::Duration::from_millis(2));
+    let client = server.connect_to_memcached(0);
+    let stats = server.ask(client, b"stats\r\n");
+    server.lose(client);
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     line.unwrap_or_else(|| panic!("{name}: {stats}")).parse().unwrap()
 }
 
 #[test]
-fn requests_are_answered_under_their_names_wherever_their_keys_are() {
-    for mut host in hosts() {
+fn datagram_requests_reach_keys_of_all_shards() {
+    for mut server in servers() {
         for n in 0..50 {
-            assert_eq!(ask(&mut host, 0, format!("set key{n} {n} 0 2\r\n{n:02}\r\n").as_bytes()), "STORED\r\n");
+            assert_eq!(ask(&mut server, 0, format!("set key{n} {n} 0 2\r\n{n:02}\r\n").as_bytes()), "STORED\r\n");
         }
         for n in 0..50 {
             assert_eq!(
-                ask(&mut host, 0, format!("get key{n}\r\n").as_bytes()),
+                ask(&mut server, 0, format!("get key{n}\r\n").as_bytes()),
                 format!("VALUE key{n} {n} 2\r\n{n:02}\r\nEND\r\n")
             );
         }
-        assert_eq!(ask(&mut host, 0, b"mg key7 v\r\nmn\r\n"), "VA 2\r\n07\r\nMN\r\n");
-        assert_eq!(stat(&mut host, "udp_requests"), 101);
-        assert_eq!((stat(&mut host, "udp_ignored"), stat(&mut host, "udp_dropped")), (0, 0));
-        // They are those of memcached's clients with connections.
-        let client = host.connect_to_memcached(0);
-        assert_eq!(host.ask(client, b"incr key7 1\r\n"), "8\r\n");
-        assert!(host.ask(client, b"stats settings\r\n").contains("STAT udpport 11211\r\n"));
+        assert_eq!(ask(&mut server, 0, b"mg key7 v\r\nmn\r\n"), "VA 2\r\n07\r\nMN\r\n");
+        assert_eq!(stat(&mut server, "udp_requests"), 101);
+        assert_eq!((stat(&mut server, "udp_ignored"), stat(&mut server, "udp_dropped")), (0, 0));
+        // Keys are the same as over connections.
+        let client = server.connect_to_memcached(0);
+        assert_eq!(server.ask(client, b"incr key7 1\r\n"), "8\r\n");
+        assert!(server.ask(client, b"stats settings\r\n").contains("STAT udpport 11211\r\n"));
     }
 }
 
 #[test]
-fn several_requests_in_one_datagram_have_one_answer_and_keys_of_all_shards() {
-    for mut host in hosts() {
+fn requests_of_one_datagram_have_one_reply() {
+    for mut server in servers() {
         let sets: String = (0..20).map(|n| format!("set key{n} 0 0 1\r\nx\r\n")).collect();
-        assert_eq!(ask(&mut host, 0, sets.as_bytes()), "STORED\r\n".repeat(20));
+        assert_eq!(ask(&mut server, 0, sets.as_bytes()), "STORED\r\n".repeat(20));
         let names: String = (0..20).map(|n| format!(" key{n}")).collect();
         let values: String = (0..20).map(|n| format!("VALUE key{n} 0 1\r\nx\r\n")).collect();
-        assert_eq!(ask(&mut host, 0, format!("get{names}\r\n").as_bytes()), format!("{values}END\r\n"));
-        assert_eq!(ask(&mut host, 0, b"flush_all\r\nget key1 key2\r\n"), "OK\r\nEND\r\n");
-        // Nothing is said to whom nothing is to be said.
+        assert_eq!(ask(&mut server, 0, format!("get{names}\r\n").as_bytes()), format!("{values}END\r\n"));
+        assert_eq!(ask(&mut server, 0, b"flush_all\r\nget key1 key2\r\n"), "OK\r\nEND\r\n");
+        // Quiet requests get no reply.
         for silent in ["set a 0 0 1 noreply\r\nx\r\n", "quit\r\n", "mg none q\r\n"] {
-            assert_eq!(ask(&mut host, 0, silent.as_bytes()), "");
+            assert_eq!(ask(&mut server, 0, silent.as_bytes()), "");
         }
-        assert_eq!(ask(&mut host, 0, b"quit\r\nget a\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n", "there is nothing to quit");
+        assert_eq!(ask(&mut server, 0, b"quit\r\nget a\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n", "quit has no effect");
     }
 }
 
 #[test]
-fn what_is_no_request_in_one_datagram_is_not_answered() {
-    for mut host in hosts() {
+fn datagram_without_request_gets_no_reply() {
+    for mut server in servers() {
         let request = |frame: Frame| [&frame.bytes()[..], b"mn\r\n"].concat();
         let mut strange = vec![
             Vec::new(),
@@ -107,27 +107,27 @@ fn what_is_no_request_in_one_datagram_is_not_answered() {
         ];
         strange.extend([0, 2, 256, u16::MAX].map(|total| request(Frame { id: 1, sequence: 0, total })));
         for datagram in &strange {
-            host.datagram(0, FROM, datagram);
+            server.datagram(0, FROM, datagram);
         }
-        host.datagram(0, 0, &request(Frame::request(1)));
-        // That is where Redis' clients come.
-        host.datagram_to(6379, 0, FROM, &request(Frame::request(1)));
-        host.settle();
-        assert_eq!(host.datagrams(0), []);
-        assert_eq!(stat(&mut host, "udp_ignored"), strange.len() as u64 + 1);
-        assert_eq!(stat(&mut host, "udp_requests"), 0);
-        // What else the header says is no matter to memcached.
-        host.datagram(0, FROM, &[0, 9, 0, 5, 0, 1, 7, 7, b'm', b'n', b'\r', b'\n']);
-        host.settle();
-        assert_eq!(message(9, &host.datagrams(0)), b"MN\r\n");
+        server.datagram(0, 0, &request(Frame::request(1)));
+        // This is the port of Redis clients.
+        server.datagram_to(6379, 0, FROM, &request(Frame::request(1)));
+        server.settle();
+        assert_eq!(server.datagrams(0), []);
+        assert_eq!(stat(&mut server, "udp_ignored"), strange.len() as u64 + 1);
+        assert_eq!(stat(&mut server, "udp_requests"), 0);
+        // Like memcached, the server ignores the rest of the header.
+        server.datagram(0, FROM, &[0, 9, 0, 5, 0, 1, 7, 7, b'm', b'n', b'\r', b'\n']);
+        server.settle();
+        assert_eq!(message(9, &server.datagrams(0)), b"MN\r\n");
     }
 }
 
 #[test]
-fn no_answer_is_a_request_that_is_answered() {
-    let mut host = Host::with_datagrams(2, |_| {});
-    ask(&mut host, 0, b"set trap 0 0 23\r\n\r\nget trap\r\nmn\r\nget \r\n\r\n");
-    ask(&mut host, 0, format!("set long 0 0 6000\r\n{}\r\n", "get trap\r\n".repeat(600)).as_bytes());
+fn no_reply_is_a_request_that_gets_a_reply() {
+    let mut server = TestServer::with_datagrams(2, |_| {});
+    ask(&mut server, 0, b"set trap 0 0 23\r\n\r\nget trap\r\nmn\r\nget \r\n\r\n");
+    ask(&mut server, 0, format!("set long 0 0 6000\r\n{}\r\n", "get trap\r\n".repeat(600)).as_bytes());
     for requests in [
         "get trap\r\n",
         "gets trap none\r\n",
@@ -148,123 +148,123 @@ fn no_answer_is_a_request_that_is_answered() {
         "get long\r\n",
         "get long long\r\n",
     ] {
-        host.datagram(0, FROM, &datagram(3, requests.as_bytes()));
-        host.settle();
-        let answers = host.datagrams(0);
+        server.datagram(0, FROM, &datagram(3, requests.as_bytes()));
+        server.settle();
+        let answers = server.datagrams(0);
         assert!(!answers.is_empty(), "{requests}");
-        // As if another server had said it.
+        // As if another server had sent it.
         for answer in answers {
-            host.datagram(0, FROM, &answer.payload);
-            host.settle();
-            assert_eq!(host.datagrams(0), [], "{requests}");
+            server.datagram(0, FROM, &answer.payload);
+            server.settle();
+            assert_eq!(server.datagrams(0), [], "{requests}");
         }
     }
 }
 
 #[test]
-fn a_request_that_goes_on_beyond_its_datagram_is_refused_and_stores_nothing() {
-    for mut host in hosts() {
+fn request_beyond_its_datagram_is_rejected_and_stores_nothing() {
+    for mut server in servers() {
         let cut = "CLIENT_ERROR the request does not end in its datagram\r\n";
-        assert_eq!(ask(&mut host, 0, b"set a 0 0 10\r\nabc\r\n"), cut);
-        assert_eq!(ask(&mut host, 0, b"get a\r\nset a 0 0 500000\r\nabc\r\n"), format!("END\r\n{cut}"));
-        assert_eq!(ask(&mut host, 0, b"mn\r\nget a"), format!("MN\r\n{cut}"));
-        // What follows is no part of it.
-        assert_eq!(ask(&mut host, 0, b"get a\r\n"), "END\r\n");
+        assert_eq!(ask(&mut server, 0, b"set a 0 0 10\r\nabc\r\n"), cut);
+        assert_eq!(ask(&mut server, 0, b"get a\r\nset a 0 0 500000\r\nabc\r\n"), format!("END\r\n{cut}"));
+        assert_eq!(ask(&mut server, 0, b"mn\r\nget a"), format!("MN\r\n{cut}"));
+        // The next datagram is not part of it.
+        assert_eq!(ask(&mut server, 0, b"get a\r\n"), "END\r\n");
         let large = "SERVER_ERROR object too large for cache\r\n";
-        assert_eq!(ask(&mut host, 0, b"set a 0 0 2000000\r\nset b 0 0 1\r\nx\r\n"), large);
-        assert_eq!(ask(&mut host, 0, b"get b\r\n"), "END\r\n");
+        assert_eq!(ask(&mut server, 0, b"set a 0 0 2000000\r\nset b 0 0 1\r\nx\r\n"), large);
+        assert_eq!(ask(&mut server, 0, b"get b\r\n"), "END\r\n");
     }
 }
 
 #[test]
-fn a_long_answer_is_several_datagrams_and_one_that_is_too_long_an_error() {
+fn long_reply_takes_several_datagrams_up_to_limit() {
     let error = "SERVER_ERROR the answer takes more than 8 datagrams: ask over a connection\r\n";
-    for mut host in hosts() {
-        let client = host.connect_to_memcached(0);
-        // Just one datagram, one byte more, all that there may be, one byte more, and very much.
+    for mut server in servers() {
+        let client = server.connect_to_memcached(0);
+        // Exactly one datagram, one byte more, the maximum, one byte more, and far more.
         let line = |len: usize| format!("VALUE key 0 {len}\r\n").len() + 7;
         let fits = |answer: usize| answer - line(answer - 25);
-        for len in [1, fits(1392), fits(1392) + 1, 5000, fits(ANSWER), fits(ANSWER) + 1, 500_000] {
+        for len in [1, fits(1392), fits(1392) + 1, 5000, fits(MAX_REPLY), fits(MAX_REPLY) + 1, 500_000] {
             let value: String = (0..len).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
-            assert_eq!(host.ask(client, format!("set key 0 0 {len}\r\n{value}\r\n").as_bytes()), "STORED\r\n");
-            let answer = host.ask(client, b"get key\r\n");
-            host.datagram(0, FROM, &datagram(7, b"get key\r\n"));
-            host.settle();
-            let datagrams = host.datagrams(0);
-            let whole = answer.len() <= ANSWER;
+            assert_eq!(server.ask(client, format!("set key 0 0 {len}\r\n{value}\r\n").as_bytes()), "STORED\r\n");
+            let answer = server.ask(client, b"get key\r\n");
+            server.datagram(0, FROM, &datagram(7, b"get key\r\n"));
+            server.settle();
+            let datagrams = server.datagrams(0);
+            let whole = answer.len() <= MAX_REPLY;
             assert_eq!(datagrams.len(), if whole { answer.len().div_ceil(1392) } else { 1 }, "{len}");
             assert_eq!(message(7, &datagrams), if whole { answer.as_bytes() } else { error.as_bytes() }, "{len}");
         }
-        // Many short ones, and more than are ever kept.
-        host.ask(client, format!("set key 0 0 1000\r\n{}\r\n", "x".repeat(1000)).as_bytes());
+        // Many short values, and more than are ever kept.
+        server.ask(client, format!("set key 0 0 1000\r\n{}\r\n", "x".repeat(1000)).as_bytes());
         for count in [12, 5000] {
-            assert_eq!(ask(&mut host, 0, format!("get{}\r\n", " key".repeat(count)).as_bytes()), error);
+            assert_eq!(ask(&mut server, 0, format!("get{}\r\n", " key".repeat(count)).as_bytes()), error);
         }
-        assert_eq!(ask(&mut host, 0, b"mn\r\n"), "MN\r\n");
+        assert_eq!(ask(&mut server, 0, b"mn\r\n"), "MN\r\n");
     }
 }
 
 #[test]
-fn datagrams_and_connections_are_served_in_the_same_turn() {
-    for mut host in hosts() {
-        let clients: Vec<_> = (0..20).flat_map(|_| [host.connect(0), host.connect_to_memcached(0)]).collect();
+fn datagrams_and_connections_are_served_in_same_turn() {
+    for mut server in servers() {
+        let clients: Vec<_> = (0..20).flat_map(|_| [server.connect(0), server.connect_to_memcached(0)]).collect();
         for count in 0..100 {
             for n in 0..count {
-                host.datagram(0, FROM, &datagram(n, format!("set key{n} 0 0 1\r\nx\r\n").as_bytes()));
+                server.datagram(0, FROM, &datagram(n, format!("set key{n} 0 0 1\r\nx\r\n").as_bytes()));
             }
             for (n, client) in clients.iter().enumerate() {
-                host.send(*client, if n % 2 == 0 { b"GET key\r\n" } else { b"get k\r\n" });
+                server.send(*client, if n % 2 == 0 { b"GET key\r\n" } else { b"get k\r\n" });
             }
-            host.settle();
-            let said: Vec<_> = clients.iter().map(|client| host.received(*client)).collect();
+            server.settle();
+            let said: Vec<_> = clients.iter().map(|client| server.received(*client)).collect();
             assert!(said.chunks(2).all(|pair| pair == [&b"$-1\r\n"[..], b"END\r\n"]), "{said:?}");
-            assert_eq!(host.datagrams(0).len(), usize::from(count));
+            assert_eq!(server.datagrams(0).len(), usize::from(count));
         }
     }
 }
 
 #[test]
-fn a_server_that_was_not_told_to_answers_no_datagrams() {
-    let mut host = Host::new(1);
-    host.datagram(0, FROM, &datagram(1, b"mn\r\n"));
-    host.settle();
-    assert_eq!(host.datagrams(0), []);
-    let client = host.connect_to_memcached(0);
-    assert!(host.ask(client, b"stats settings\r\n").contains("STAT udpport 0\r\n"));
+fn server_ignores_datagrams_unless_enabled() {
+    let mut server = TestServer::new(1);
+    server.datagram(0, FROM, &datagram(1, b"mn\r\n"));
+    server.settle();
+    assert_eq!(server.datagrams(0), []);
+    let client = server.connect_to_memcached(0);
+    assert!(server.ask(client, b"stats settings\r\n").contains("STAT udpport 0\r\n"));
 }
 
 #[test]
-fn what_there_is_no_room_for_is_dropped_and_counted_and_the_rest_is_served() {
+fn datagrams_without_room_are_dropped_and_counted() {
     const FLOOD: u64 = 10_000;
     for workers in [1, 2] {
-        let mut host = Host::with_datagrams(workers, |_| {});
-        // All at once, of keys of both workers.
+        let mut server = TestServer::with_datagrams(workers, |_| {});
+        // All at once, for keys of both workers.
         for n in 0..FLOOD {
-            host.datagram(0, FROM, &datagram(n as u16, format!("get key{n}\r\n").as_bytes()));
+            server.datagram(0, FROM, &datagram(n as u16, format!("get key{n}\r\n").as_bytes()));
         }
-        host.settle();
-        let answered = host.datagrams(0).len() as u64;
-        let dropped = stat(&mut host, "udp_dropped");
+        server.settle();
+        let answered = server.datagrams(0).len() as u64;
+        let dropped = stat(&mut server, "udp_dropped");
         assert_eq!(answered + dropped, FLOOD);
-        assert_eq!(dropped > 0, workers > 1, "only what another worker runs is kept: {dropped}");
-        assert_eq!(ask(&mut host, 0, b"mn\r\n"), "MN\r\n");
+        assert_eq!(dropped > 0, workers > 1, "only requests for another worker are queued: {dropped}");
+        assert_eq!(ask(&mut server, 0, b"mn\r\n"), "MN\r\n");
 
-        let before = stat(&mut host, "udp_dropped");
-        ask(&mut host, 0, format!("set key 0 0 5000\r\n{}\r\n", "x".repeat(5000)).as_bytes());
-        host.set_datagram_room(0, 2);
-        host.datagram(0, FROM, &datagram(1, b"get key\r\n"));
-        host.datagram(0, FROM, &datagram(2, b"mn\r\n"));
-        host.settle();
-        assert_eq!(host.datagrams(0).len(), 2);
-        // An answer of another worker's shard comes last, and what is short has gone.
-        let dropped = stat(&mut host, "udp_dropped") - before;
+        let before = stat(&mut server, "udp_dropped");
+        ask(&mut server, 0, format!("set key 0 0 5000\r\n{}\r\n", "x".repeat(5000)).as_bytes());
+        server.set_datagram_room(0, 2);
+        server.datagram(0, FROM, &datagram(1, b"get key\r\n"));
+        server.datagram(0, FROM, &datagram(2, b"mn\r\n"));
+        server.settle();
+        assert_eq!(server.datagrams(0).len(), 2);
+        // The reply from another worker comes last. The short reply was sent before.
+        let dropped = stat(&mut server, "udp_dropped") - before;
         assert!(dropped == 2 || workers > 1 && dropped == 1, "{dropped}");
-        host.set_datagram_room(0, usize::MAX);
-        assert_eq!(ask(&mut host, 0, b"mn\r\n"), "MN\r\n");
+        server.set_datagram_room(0, usize::MAX);
+        assert_eq!(ask(&mut server, 0, b"mn\r\n"), "MN\r\n");
     }
 }
 
-/// A request of those that mean the same to every connection.
+/// Returns a request that means the same on every connection.
 fn request() -> impl Strategy<Value = String> {
     let key = (0..6u8).prop_map(|n| format!("k{n}"));
     let value = proptest::collection::vec(b'0'..=b'9', 0..40).prop_map(|bytes| String::from_utf8(bytes).unwrap());
@@ -285,11 +285,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn datagrams_are_answered_as_a_connection_is(
+    fn datagram_replies_equal_those_of_a_connection(
         workers in 1..4usize,
         datagrams in proptest::collection::vec(proptest::collection::vec(request(), 1..6), 1..20),
     ) {
-        let (mut one, mut other) = (Host::with_datagrams(workers, |_| {}), Host::new(workers));
+        let (mut one, mut other) = (TestServer::with_datagrams(workers, |_| {}), TestServer::new(workers));
         let client = other.connect_to_memcached(0);
         for requests in datagrams {
             let requests = requests.concat();

@@ -1,30 +1,30 @@
-//! Requests that take long are done in pieces, and other clients are served between them.
+//! Long requests run in steps, and other clients are served between the steps.
 
-use crate::net::{Client, Host};
-use crate::{line, lines, request, says};
+use crate::net::{Client, TestServer};
+use crate::{expect_reply, line, lines, request};
 use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
 
-/// Keys in the tests: several pieces of work.
+/// Number of keys in the tests: several steps of work.
 const KEYS: usize = 40_000;
 
 /// Sets the keys `k0`, `k1`, …, in database 0.
-fn fill(host: &mut Host, client: Client) {
+fn fill(server: &mut TestServer, client: Client) {
     let names: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
     for names in names.chunks(1000) {
         let words: Vec<&str> = ["mset"].into_iter().chain(names.iter().flat_map(|name| [name.as_str(), "v"])).collect();
-        assert_eq!(host.ask(client, &request(&words)), "+OK\r\n");
+        assert_eq!(server.ask(client, &request(&words)), "+OK\r\n");
     }
 }
 
-/// Has all workers have turns, in each of which `other` is answered, until `client` has been replied to. Returns its reply, and the number
-/// of turns.
-fn answered_between(host: &mut Host, client: Client, other: Client) -> (Vec<u8>, usize) {
+/// Runs turns of all workers until `client` gets a reply. `other` must get a reply in each turn. Returns the reply of
+/// `client` and the number of turns.
+fn answered_between(server: &mut TestServer, client: Client, other: Client) -> (Vec<u8>, usize) {
     for turns in 1..10_000 {
-        host.send(other, &line("ping"));
-        host.turn();
-        assert_eq!(host.received(other), b"+PONG\r\n", "turn {turns}");
-        let reply = host.received(client);
+        server.send(other, &line("ping"));
+        server.turn();
+        assert_eq!(server.received(other), b"+PONG\r\n", "turn {turns}");
+        let reply = server.received(client);
         if !reply.is_empty() {
             return (reply, turns);
         }
@@ -40,13 +40,13 @@ fn keys_in(reply: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn keys_serves_other_clients_between_its_pieces() {
+fn keys_serves_other_clients_between_steps() {
     for workers in [1, 2, 5] {
-        let mut host = Host::new(workers);
-        let (client, other) = (host.connect(0), host.connect(0));
-        fill(&mut host, client);
-        host.send(client, &line("keys *"));
-        let (reply, turns) = answered_between(&mut host, client, other);
+        let mut server = TestServer::new(workers);
+        let (client, other) = (server.connect(0), server.connect(0));
+        fill(&mut server, client);
+        server.send(client, &line("keys *"));
+        let (reply, turns) = answered_between(&mut server, client, other);
         assert!(turns > KEYS / (1 << 14), "{turns} turns");
         let mut expected: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
         expected.sort();
@@ -56,55 +56,55 @@ fn keys_serves_other_clients_between_its_pieces() {
 }
 
 /// Sets the fields `k0`, `k1`, … of the hash `h`.
-fn fill_hash(host: &mut Host, client: Client) {
+fn fill_hash(server: &mut TestServer, client: Client) {
     let names: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
     for names in names.chunks(1000) {
         let fields = names.iter().flat_map(|name| [name.as_str(), "v"]);
         let words: Vec<&str> = ["hset", "h"].into_iter().chain(fields).collect();
-        assert_eq!(host.ask(client, &request(&words)), ":1000\r\n");
+        assert_eq!(server.ask(client, &request(&words)), ":1000\r\n");
     }
 }
 
 #[test]
-fn commands_that_read_all_fields_serve_other_clients_between_their_pieces() {
-    let mut host = Host::new(1);
-    let (client, other) = (host.connect(0), host.connect(0));
-    fill_hash(&mut host, client);
+fn hgetall_hkeys_and_hvals_serve_other_clients_between_steps() {
+    let mut server = TestServer::new(1);
+    let (client, other) = (server.connect(0), server.connect(0));
+    fill_hash(&mut server, client);
     let mut expected: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
     expected.sort();
     for (command, elements) in [("hgetall h", 2 * KEYS), ("hkeys h", KEYS)] {
-        host.send(client, &line(command));
-        let (reply, turns) = answered_between(&mut host, client, other);
+        server.send(client, &line(command));
+        let (reply, turns) = answered_between(&mut server, client, other);
         assert!(turns > 2, "{turns} turns");
         assert!(keys_in(&reply) == expected);
         assert!(reply.starts_with(format!("*{elements}\r\n").as_bytes()));
     }
-    host.send(client, &lines(&["hvals h", "multi", "hkeys h", "exec", "ping"]));
-    host.settle();
-    let reply = String::from_utf8(host.received(client)).unwrap();
+    server.send(client, &lines(&["hvals h", "multi", "hkeys h", "exec", "ping"]));
+    server.settle();
+    let reply = String::from_utf8(server.received(client)).unwrap();
     assert_eq!(reply.matches("$1\r\nv\r\n").count(), KEYS);
     assert!(reply.contains(&format!("*1\r\n*{KEYS}\r\n")) && reply.ends_with("\r\n+PONG\r\n"));
 }
 
 #[test]
-fn fields_that_are_read_in_pieces_are_those_of_one_moment() {
-    // The hash changes once while it is read, or all the time, or goes.
+fn fields_read_in_steps_are_those_of_one_moment() {
+    // The hash changes once while it is read, changes all the time, or is removed.
     for (change, changes) in
         [("hset h new v", 1), ("hincrby h new 1", 1000), ("hdel h k0", 1), ("del h", 1), ("set h x", 1)]
     {
-        let mut host = Host::new(1);
-        let (client, other) = (host.connect(0), host.connect(0));
-        fill_hash(&mut host, other);
-        host.send(client, &line("hgetall h"));
-        host.turn();
-        let mut reply = host.received(client);
+        let mut server = TestServer::new(1);
+        let (client, other) = (server.connect(0), server.connect(0));
+        fill_hash(&mut server, other);
+        server.send(client, &line("hgetall h"));
+        server.turn();
+        let mut reply = server.received(client);
         assert!(reply.is_empty());
         for n in 0..1000 {
             if n < changes {
-                host.send(other, &line(change));
+                server.send(other, &line(change));
             }
-            host.turn();
-            reply = host.received(client);
+            server.turn();
+            reply = server.received(client);
             if !reply.is_empty() {
                 break;
             }
@@ -122,112 +122,112 @@ fn fields_that_are_read_in_pieces_are_those_of_one_moment() {
         };
         assert!(text.starts_with(&format!("*{elements}\r\n")), "{change}");
         assert_eq!(keys_in(text.as_bytes()).len(), fields, "{change}");
-        says(&mut host, client, "ping", "+PONG\r\n");
+        expect_reply(&mut server, client, "ping", "+PONG\r\n");
     }
 }
 
 #[test]
-fn requests_behind_keys_are_answered_behind_it() {
+fn requests_behind_keys_are_answered_after_it() {
     for workers in [1, 2] {
-        let mut host = Host::new(workers);
-        let client = host.connect(0);
-        fill(&mut host, client);
-        let commands = |host: &mut Host| {
-            // Counts of the other worker are published by then.
-            host.pass(Duration::from_millis(10));
-            let info = host.ask(client, &line("info stats"));
+        let mut server = TestServer::new(workers);
+        let client = server.connect(0);
+        fill(&mut server, client);
+        let commands = |server: &mut TestServer| {
+            // Counters of the other worker are published after this time.
+            server.pass(Duration::from_millis(10));
+            let info = server.ask(client, &line("info stats"));
             let figure = info.split("\r\n").find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
             figure.parse::<u64>().unwrap()
         };
-        let before = commands(&mut host);
-        host.send(client, &lines(&["get k7", "keys k39?", "set k7 new", "get k7", "keys nosuch", "ping"]));
-        host.settle();
-        let reply = String::from_utf8(host.received(client)).unwrap();
+        let before = commands(&mut server);
+        server.send(client, &lines(&["get k7", "keys k39?", "set k7 new", "get k7", "keys nosuch", "ping"]));
+        server.settle();
+        let reply = String::from_utf8(server.received(client)).unwrap();
         assert!(reply.starts_with("$1\r\nv\r\n*10\r\n$4\r\nk39"), "{reply}");
         assert!(reply.ends_with("\r\n+OK\r\n$3\r\nnew\r\n*0\r\n+PONG\r\n"), "{reply}");
-        assert_eq!(commands(&mut host), before + 7, "each command counts once");
+        assert_eq!(commands(&mut server), before + 7, "each command counts once");
     }
 }
 
 #[test]
-fn keys_is_answered_to_a_client_that_has_finished_and_forgotten_for_one_that_is_gone() {
+fn keys_replies_after_half_close_and_is_dropped_with_its_connection() {
     for workers in [1, 2] {
-        let mut host = Host::new(workers);
-        let client = host.connect(0);
-        fill(&mut host, client);
-        host.send(client, &line("keys *"));
-        host.finish(client);
-        host.settle();
-        assert_eq!(keys_in(&host.received(client)).len(), KEYS);
-        assert!(host.end(client).is_closed);
-        let gone = host.connect(0);
-        host.send(gone, &line("keys *"));
-        host.turn();
-        host.turn();
-        host.lose(gone);
-        host.settle();
-        let other = host.connect(0);
-        says(&mut host, other, "dbsize", &format!(":{KEYS}\r\n"));
+        let mut server = TestServer::new(workers);
+        let client = server.connect(0);
+        fill(&mut server, client);
+        server.send(client, &line("keys *"));
+        server.finish(client);
+        server.settle();
+        assert_eq!(keys_in(&server.received(client)).len(), KEYS);
+        assert!(server.end(client).is_closed);
+        let gone = server.connect(0);
+        server.send(gone, &line("keys *"));
+        server.turn();
+        server.turn();
+        server.lose(gone);
+        server.settle();
+        let other = server.connect(0);
+        expect_reply(&mut server, other, "dbsize", &format!(":{KEYS}\r\n"));
     }
 }
 
 #[test]
-fn keys_of_a_transaction_is_done_at_one_go() {
+fn keys_in_transaction_runs_in_one_step() {
     for workers in [1, 2] {
-        let mut host = Host::new(workers);
-        let client = host.connect(0);
-        fill(&mut host, client);
-        host.send(client, &lines(&["multi", "keys *", "set k0 x", "exec"]));
-        host.settle();
-        let reply = String::from_utf8(host.received(client)).unwrap();
+        let mut server = TestServer::new(workers);
+        let client = server.connect(0);
+        fill(&mut server, client);
+        server.send(client, &lines(&["multi", "keys *", "set k0 x", "exec"]));
+        server.settle();
+        let reply = String::from_utf8(server.received(client)).unwrap();
         assert!(reply.starts_with(&format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n*{KEYS}\r\n")));
         assert!(reply.ends_with("\r\n+OK\r\n"));
     }
 }
 
 #[test]
-fn keys_ends_early_for_a_client_whose_reply_exceeds_the_output_limit() {
-    let mut host = Host::with(1, |settings: &mut Settings| settings.output = 100_000);
-    let (client, other) = (host.connect(0), host.connect(0));
-    fill(&mut host, other);
-    host.send(client, &line("keys *"));
-    host.settle();
-    assert!(host.end(client).is_aborted);
-    assert!(host.received(client).is_empty());
+fn keys_ends_early_if_reply_exceeds_output_limit() {
+    let mut server = TestServer::with(1, |settings: &mut Settings| settings.output = 100_000);
+    let (client, other) = (server.connect(0), server.connect(0));
+    fill(&mut server, other);
+    server.send(client, &line("keys *"));
+    server.settle();
+    assert!(server.end(client).is_aborted);
+    assert!(server.received(client).is_empty());
 }
 
 #[test]
 fn flush_that_waits_for_earlier_ones_serves_other_clients() {
     for workers in [1, 2] {
-        let mut host = Host::new(workers);
-        let (client, other) = (host.connect(0), host.connect(0));
-        fill(&mut host, client);
-        says(&mut host, client, "select 1", "+OK\r\n");
-        // Each flush leaves keys behind until the background has come to them, after one or many turns.
+        let mut server = TestServer::new(workers);
+        let (client, other) = (server.connect(0), server.connect(0));
+        fill(&mut server, client);
+        expect_reply(&mut server, client, "select 1", "+OK\r\n");
+        // Each flush leaves dead keys until background work removes them, after one or many turns.
         const FLUSHES: usize = 1000;
-        host.send(client, &lines(&["set a 1", "set b 1", "set c 1", "set d 1", "flushall"]).repeat(FLUSHES));
+        server.send(client, &lines(&["set a 1", "set b 1", "set c 1", "set d 1", "flushall"]).repeat(FLUSHES));
         let mut replies = Vec::new();
         let mut turns = 0;
         while replies.len() < "+OK\r\n".len() * 5 * FLUSHES {
-            let (more, passed) = answered_between(&mut host, client, other);
+            let (more, passed) = answered_between(&mut server, client, other);
             replies.extend(more);
             turns = turns.max(passed);
         }
         assert_eq!(replies, "+OK\r\n".repeat(5 * FLUSHES).as_bytes());
         assert!(turns > 3, "{turns} turns");
-        says(&mut host, client, "dbsize", ":0\r\n");
-        says(&mut host, client, "keys *", "*0\r\n");
+        expect_reply(&mut server, client, "dbsize", ":0\r\n");
+        expect_reply(&mut server, client, "keys *", "*0\r\n");
     }
 }
 
 #[test]
-fn scan_looks_at_a_bounded_number_of_keys_whatever_its_count_is() {
-    let mut host = Host::new(1);
-    let client = host.connect(0);
-    fill(&mut host, client);
+fn scan_examines_bounded_number_of_keys_for_any_count() {
+    let mut server = TestServer::new(1);
+    let client = server.connect(0);
+    fill(&mut server, client);
     let (mut cursor, mut found, mut calls) = ("0".to_owned(), Vec::new(), 0);
     loop {
-        let reply = host.ask(client, &line(&format!("scan {cursor} count 1000000000")));
+        let reply = server.ask(client, &line(&format!("scan {cursor} count 1000000000")));
         let keys = keys_in(reply.as_bytes());
         assert!(keys.len() < KEYS / 2, "{} keys", keys.len());
         found.extend(keys);
@@ -244,91 +244,91 @@ fn scan_looks_at_a_bounded_number_of_keys_whatever_its_count_is() {
 }
 
 #[test]
-fn pattern_that_is_too_long_is_refused() {
-    let mut host = Host::new(1);
-    let client = host.connect(0);
+fn pattern_beyond_limit_is_rejected() {
+    let mut server = TestServer::new(1);
+    let client = server.connect(0);
     let pattern = "*".repeat(257);
     for words in [format!("keys {pattern}"), format!("scan 0 match {pattern}")] {
-        says(&mut host, client, &words, "-ERR pattern is too long: 256 bytes at most\r\n");
+        expect_reply(&mut server, client, &words, "-ERR pattern is too long: 256 bytes at most\r\n");
     }
-    says(&mut host, client, &format!("config get {pattern}"), "*0\r\n");
-    says(&mut host, client, &format!("keys {}", &pattern[1..]), "*0\r\n");
+    expect_reply(&mut server, client, &format!("config get {pattern}"), "*0\r\n");
+    expect_reply(&mut server, client, &format!("keys {}", &pattern[1..]), "*0\r\n");
 }
 
 #[test]
-fn watch_of_many_keys_serves_other_clients_between_its_pieces() {
+fn watch_of_many_keys_serves_other_clients_between_steps() {
     for workers in [1, 2] {
-        let mut host = Host::new(workers);
-        let (client, other) = (host.connect(0), host.connect(0));
+        let mut server = TestServer::new(workers);
+        let (client, other) = (server.connect(0), server.connect(0));
         let names: Vec<String> = (0..60_000).map(|n| format!("k{n}")).collect();
         let words: Vec<&str> = ["watch"].into_iter().chain(names.iter().map(String::as_str)).collect();
         for end in ["unwatch", "discard", "exec"] {
-            host.send(client, &request(&words));
-            let (reply, turns) = answered_between(&mut host, client, other);
+            server.send(client, &request(&words));
+            let (reply, turns) = answered_between(&mut server, client, other);
             assert_eq!((&reply[..], turns > 20), (&b"+OK\r\n"[..], true), "{turns} turns");
             if end == "exec" {
-                // The last of the keys is watched as the first is.
-                says(&mut host, other, "set k59999 x", "+OK\r\n");
+                // The last of the keys is watched like the first.
+                expect_reply(&mut server, other, "set k59999 x", "+OK\r\n");
             }
             if end != "unwatch" {
-                says(&mut host, client, "multi", "+OK\r\n");
+                expect_reply(&mut server, client, "multi", "+OK\r\n");
             }
-            host.send(client, &line(end));
-            let (reply, turns) = answered_between(&mut host, client, other);
+            server.send(client, &line(end));
+            let (reply, turns) = answered_between(&mut server, client, other);
             let (expected, is_in_pieces) = if end == "exec" { ("*-1\r\n", false) } else { ("+OK\r\n", true) };
             assert_eq!((&reply[..], turns > 20), (expected.as_bytes(), is_in_pieces), "{end}: {turns} turns");
-            says(&mut host, client, "discard", "-ERR DISCARD without MULTI\r\n");
+            expect_reply(&mut server, client, "discard", "-ERR DISCARD without MULTI\r\n");
         }
         let many = request(&["watch"].into_iter().chain(std::iter::repeat_n("k", (1 << 16) + 1)).collect::<Vec<_>>());
-        assert_eq!(host.ask(client, &many), "-ERR too many watched keys: 65536 at most\r\n");
+        assert_eq!(server.ask(client, &many), "-ERR too many watched keys: 65536 at most\r\n");
     }
 }
 
 #[test]
-fn client_that_watches_more_than_its_memory_allows_is_disconnected() {
+fn client_whose_watched_keys_exceed_memory_limit_is_disconnected() {
     for workers in [1, 2] {
-        let mut host = Host::with(workers, |settings: &mut Settings| settings.query = 1 << 20);
-        let client = host.connect(0);
+        let mut server = TestServer::with(workers, |settings: &mut Settings| settings.query = 1 << 20);
+        let client = server.connect(0);
         let key = "k".repeat(3900);
         for from in (0..250).step_by(10) {
             let names: String = (from..from + 10).map(|n| format!(" {key}{n:03}")).collect();
             let watch = line(&format!("watch{names}"));
-            assert!(host.ask(client, &watch.repeat(2)) == "+OK\r\n+OK\r\n", "{from}");
-            assert!(!host.end(client).is_aborted, "{from}");
+            assert!(server.ask(client, &watch.repeat(2)) == "+OK\r\n+OK\r\n", "{from}");
+            assert!(!server.end(client).is_aborted, "{from}");
         }
-        says(&mut host, client, "unwatch", "+OK\r\n");
+        expect_reply(&mut server, client, "unwatch", "+OK\r\n");
         for from in (0..300).step_by(10) {
             let names: String = (from..from + 10).map(|n| format!(" {key}{n:03}")).collect();
-            host.ask(client, &line(&format!("watch{names}")));
+            server.ask(client, &line(&format!("watch{names}")));
         }
-        assert!(host.end(client).is_aborted);
+        assert!(server.end(client).is_aborted);
     }
 }
 
 #[test]
-fn slow_log_has_the_requests_of_all_workers() {
+fn slow_log_has_requests_of_all_workers() {
     for workers in [1, 3] {
-        let mut host = Host::with(workers, |settings: &mut Settings| settings.slow_micros = 0);
-        let clients: Vec<Client> = (0..workers).map(|worker| host.connect(worker)).collect();
+        let mut server = TestServer::with(workers, |settings: &mut Settings| settings.slow_micros = 0);
+        let clients: Vec<Client> = (0..workers).map(|worker| server.connect(worker)).collect();
         for (n, client) in clients.iter().enumerate() {
-            says(&mut host, *client, &format!("client setname c{n}"), "+OK\r\n");
-            says(&mut host, *client, &format!("rename nosuch k{n}"), "-ERR no such key\r\n");
-            // The time of these does not depend on the size of the data.
-            host.ask(*client, &lines(&["set a 1", "get a", "incr a", "mget a b"]));
+            expect_reply(&mut server, *client, &format!("client setname c{n}"), "+OK\r\n");
+            expect_reply(&mut server, *client, &format!("rename nosuch k{n}"), "-ERR no such key\r\n");
+            // Their run time does not depend on the size of the data.
+            server.ask(*client, &lines(&["set a 1", "get a", "incr a", "mget a b"]));
         }
         let client = clients[0];
-        says(&mut host, client, "slowlog len", &format!(":{workers}\r\n"));
-        let entries = host.ask(client, &line("slowlog get"));
+        expect_reply(&mut server, client, "slowlog len", &format!(":{workers}\r\n"));
+        let entries = server.ask(client, &line("slowlog get"));
         let shown = |n: usize| format!("*3\r\n$6\r\nrename\r\n$6\r\nnosuch\r\n$2\r\nk{n}\r\n");
         let places: Vec<usize> = (0..workers).map(|n| entries.find(&shown(n)).unwrap()).collect();
         assert!(places.is_sorted_by(|before, behind| before > behind), "the newest is first: {entries}");
-        says(&mut host, client, "config set slowlog-max-len 1", "+OK\r\n");
-        says(&mut host, client, "slowlog len", ":1\r\n");
-        says(&mut host, client, "slowlog reset", "+OK\r\n");
-        says(&mut host, client, "slowlog get", "*0\r\n");
-        says(&mut host, client, "config set slowlog-log-slower-than -1", "+OK\r\n");
-        host.ask(client, &line("keys *"));
-        says(&mut host, client, "slowlog len", ":0\r\n");
-        assert!(host.ask(client, &line("info stats")).contains("\r\nslow_requests:"));
+        expect_reply(&mut server, client, "config set slowlog-max-len 1", "+OK\r\n");
+        expect_reply(&mut server, client, "slowlog len", ":1\r\n");
+        expect_reply(&mut server, client, "slowlog reset", "+OK\r\n");
+        expect_reply(&mut server, client, "slowlog get", "*0\r\n");
+        expect_reply(&mut server, client, "config set slowlog-log-slower-than -1", "+OK\r\n");
+        server.ask(client, &line("keys *"));
+        expect_reply(&mut server, client, "slowlog len", ":0\r\n");
+        assert!(server.ask(client, &line("info stats")).contains("\r\nslow_requests:"));
     }
 }

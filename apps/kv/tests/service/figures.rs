@@ -1,10 +1,10 @@
-//! Figures of all workers: `DBSIZE`, `INFO` and `stats`, which wait for no shard.
+//! Totals over all workers: `DBSIZE`, `INFO` and `stats`, which wait for no shard.
 
-use super::net::{Client, Host};
-use super::{hosts, line, lines, request, says};
+use super::net::{Client, TestServer};
+use super::{expect_reply, line, lines, request, servers};
 use linerate_bypass::time::Duration;
 
-/// The figure `name` in the answer to `INFO` or `stats`.
+/// Returns the value `name` in the reply to `INFO` or `stats`.
 #[track_caller]
 fn figure(answer: &str, name: &str) -> u64 {
     let found = answer.lines().find_map(|line| {
@@ -15,30 +15,30 @@ fn figure(answer: &str, name: &str) -> u64 {
 }
 
 #[track_caller]
-fn info(host: &mut Host, client: Client, name: &str) -> u64 {
-    figure(&host.ask(client, &line("info")), name)
+fn info(server: &mut TestServer, client: Client, name: &str) -> u64 {
+    figure(&server.ask(client, &line("info")), name)
 }
 
-/// Three workers with nine keys. The shard of worker 1 is on its way to worker 0, which does not take it in yet.
-fn host_with_a_lent_shard() -> (Host, Client) {
-    let mut host = Host::new(3);
-    let borrower = host.connect(0);
+/// Returns three workers with nine keys. The shard of worker 1 is on its way to worker 0.
+fn server_with_a_lent_shard() -> (TestServer, Client) {
+    let mut server = TestServer::new(3);
+    let borrower = server.connect(0);
     let keys: Vec<String> = (0..9).map(|n| format!("set key{n} x")).collect();
-    host.ask(borrower, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
-    host.lend_shard_of_worker_1(borrower, &line("keys *"));
-    (host, borrower)
+    server.ask(borrower, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
+    server.lend_shard_of_worker_1(borrower, &line("keys *"));
+    (server, borrower)
 }
 
 #[test]
-fn figures_are_told_at_once_while_a_shard_is_lent() {
+fn totals_are_reported_at_once_while_a_shard_is_lent() {
     for worker in [1, 2] {
-        let (mut host, borrower) = host_with_a_lent_shard();
-        let (client, memcached) = (host.connect(worker), host.connect_to_memcached(worker));
-        // In its own turn: no other worker has a part in it.
+        let (mut server, borrower) = server_with_a_lent_shard();
+        let (client, memcached) = (server.connect(worker), server.connect_to_memcached(worker));
+        // In its own turn, without any other worker.
         let mut at_once = |client, bytes: &[u8]| {
-            host.send(client, bytes);
-            host.turn_of(worker);
-            String::from_utf8(host.received(client)).unwrap()
+            server.send(client, bytes);
+            server.turn_of(worker);
+            String::from_utf8(server.received(client)).unwrap()
         };
         assert_eq!(at_once(client, &line("dbsize")), ":9\r\n");
         assert!(at_once(client, &line("info")).contains("\r\ndb0:keys=9,expires=0,avg_ttl=0\r\n"));
@@ -49,17 +49,17 @@ fn figures_are_told_at_once_while_a_shard_is_lent() {
             let answer = at_once(memcached, format!("{stats}\r\n").as_bytes());
             assert!(answer.ends_with("END\r\n") || answer == "RESET\r\n", "{stats}: {answer}");
         }
-        assert!(host.received(borrower).is_empty());
-        host.settle();
-        assert!(host.received(borrower).starts_with(b"*9\r\n"));
+        assert!(server.received(borrower).is_empty());
+        server.settle();
+        assert!(server.received(borrower).starts_with(b"*9\r\n"));
     }
 }
 
 #[test]
-fn dbsize_is_exact_after_each_write_on_whatever_worker() {
+fn dbsize_is_exact_after_each_write_on_any_worker() {
     for workers in [1, 2, 4] {
-        let mut host = Host::new(workers);
-        let clients: Vec<Client> = (0..workers).map(|worker| host.connect(worker)).collect();
+        let mut server = TestServer::new(workers);
+        let clients: Vec<Client> = (0..workers).map(|worker| server.connect(worker)).collect();
         let mut random = fastrand::Rng::with_seed(7);
         let mut keys = std::collections::HashSet::new();
         for step in 0..2000 {
@@ -83,78 +83,78 @@ fn dbsize_is_exact_after_each_write_on_whatever_worker() {
                     format!("set k{key} x")
                 }
             };
-            // On the same connection without a wait in between, and on any other behind the reply.
+            // On the same connection in a pipeline, and on any other one after the reply.
             let size = format!(":{}\r\n", keys.len());
-            let replies = host.ask(one, &[line(&command), line("dbsize")].concat());
+            let replies = server.ask(one, &[line(&command), line("dbsize")].concat());
             assert!(replies.ends_with(&size), "{step}: {command}: {replies}, not {size}");
-            says(&mut host, other, "dbsize", &size);
+            expect_reply(&mut server, other, "dbsize", &size);
         }
-        says(&mut host, clients[0], "flushall", "+OK\r\n");
-        says(&mut host, clients[workers - 1], "info keyspace", "$12\r\n# Keyspace\r\n\r\n");
+        expect_reply(&mut server, clients[0], "flushall", "+OK\r\n");
+        expect_reply(&mut server, clients[workers - 1], "info keyspace", "$12\r\n# Keyspace\r\n\r\n");
     }
 }
 
 #[test]
-fn keys_that_expire_leave_the_figures() {
-    for mut host in hosts() {
-        let client = host.connect(0);
+fn expired_keys_leave_the_totals() {
+    for mut server in servers() {
+        let client = server.connect(0);
         for n in 0..30 {
             let expires = if n < 20 { " px 50" } else { "" };
-            says(&mut host, client, &format!("set k{n} x{expires}"), "+OK\r\n");
+            expect_reply(&mut server, client, &format!("set k{n} x{expires}"), "+OK\r\n");
         }
-        assert!(host.ask(client, &line("info keyspace")).contains("db0:keys=30,expires=20,"));
+        assert!(server.ask(client, &line("info keyspace")).contains("db0:keys=30,expires=20,"));
         for _ in 0..10 {
-            host.pass(Duration::from_millis(20));
+            server.pass(Duration::from_millis(20));
         }
-        assert!(host.ask(client, &line("info keyspace")).contains("db0:keys=10,expires=0,"));
-        says(&mut host, client, "dbsize", ":10\r\n");
-        assert_eq!(info(&mut host, client, "expired_keys"), 20);
-        let memcached = host.connect_to_memcached(0);
-        assert_eq!(figure(&host.ask(memcached, b"stats\r\n"), "reclaimed"), 20);
-        says(&mut host, client, "config resetstat", "+OK\r\n");
-        assert_eq!(info(&mut host, client, "expired_keys"), 0);
+        assert!(server.ask(client, &line("info keyspace")).contains("db0:keys=10,expires=0,"));
+        expect_reply(&mut server, client, "dbsize", ":10\r\n");
+        assert_eq!(info(&mut server, client, "expired_keys"), 20);
+        let memcached = server.connect_to_memcached(0);
+        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "reclaimed"), 20);
+        expect_reply(&mut server, client, "config resetstat", "+OK\r\n");
+        assert_eq!(info(&mut server, client, "expired_keys"), 0);
     }
 }
 
 #[test]
-fn evicted_keys_and_used_memory_are_those_of_all_shards() {
+fn evictions_and_memory_are_totals_of_all_shards() {
     for workers in [1, 2, 5] {
-        let mut host = Host::with(workers, |settings| {
+        let mut server = TestServer::with(workers, |settings| {
             settings.memory = 8 << 20;
             settings.evict = linerate_kv::store::EvictionPolicy::from_name("lru").unwrap();
         });
-        let (client, memcached) = (host.connect(0), host.connect_to_memcached(workers - 1));
+        let (client, memcached) = (server.connect(0), server.connect_to_memcached(workers - 1));
         let value = "x".repeat(3000);
         for n in 0..6000 {
-            host.send(client, &request(&["set", &format!("k{n}"), &value]));
+            server.send(client, &request(&["set", &format!("k{n}"), &value]));
         }
-        host.settle();
-        host.pass(Duration::from_millis(20));
-        let answer = host.ask(client, &line("info"));
-        let size: u64 = host.ask(client, &line("dbsize"))[1..].trim_end().parse().unwrap();
+        server.settle();
+        server.pass(Duration::from_millis(20));
+        let answer = server.ask(client, &line("info"));
+        let size: u64 = server.ask(client, &line("dbsize"))[1..].trim_end().parse().unwrap();
         assert_eq!(figure(&answer, "evicted_keys"), 6000 - size);
         assert!((4 << 20..=8 << 20).contains(&figure(&answer, "used_memory")), "{answer}");
-        let stats = host.ask(memcached, b"stats\r\n");
+        let stats = server.ask(memcached, b"stats\r\n");
         let names = ["evictions", "bytes", "curr_items", "limit_maxbytes"];
         let expected = [6000 - size, figure(&answer, "used_memory"), 0, 8 << 20];
         assert_eq!(names.map(|name| figure(&stats, name)), expected);
-        assert_eq!(host.ask(memcached, b"set a 0 0 1\r\n1\r\n"), "STORED\r\n");
-        assert!(host.ask(memcached, b"stats items\r\n").starts_with("STAT items:1:number 1\r\n"));
-        assert_eq!(host.ask(memcached, b"flush_all\r\n"), "OK\r\n");
-        assert_eq!(host.ask(memcached, b"stats items\r\n"), "END\r\n");
-        assert_eq!(host.ask(memcached, b"stats reset\r\n"), "RESET\r\n");
-        assert_eq!(figure(&host.ask(memcached, b"stats\r\n"), "evictions"), 0);
+        assert_eq!(server.ask(memcached, b"set a 0 0 1\r\n1\r\n"), "STORED\r\n");
+        assert!(server.ask(memcached, b"stats items\r\n").starts_with("STAT items:1:number 1\r\n"));
+        assert_eq!(server.ask(memcached, b"flush_all\r\n"), "OK\r\n");
+        assert_eq!(server.ask(memcached, b"stats items\r\n"), "END\r\n");
+        assert_eq!(server.ask(memcached, b"stats reset\r\n"), "RESET\r\n");
+        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "evictions"), 0);
     }
 }
 
 #[test]
-fn dbsize_counts_no_less_than_its_connection_wrote_under_load() {
+fn dbsize_under_load_includes_all_earlier_writes_of_its_connection() {
     const ROUNDS: u64 = 12;
     const KEYS: u64 = 20;
     let workers = 3;
-    let mut host = Host::new(workers);
-    let clients: Vec<Client> = (0..workers).map(|worker| host.connect(worker)).collect();
-    host.run_on_threads(|worker, ask| {
+    let mut server = TestServer::new(workers);
+    let clients: Vec<Client> = (0..workers).map(|worker| server.connect(worker)).collect();
+    server.run_on_threads(|worker, ask| {
         let client = clients[worker];
         for round in 1..=ROUNDS {
             // The keys are in the shards of all workers.
@@ -164,64 +164,64 @@ fn dbsize_counts_no_less_than_its_connection_wrote_under_load() {
             let replies = ask(client, &lines(&requests), requests.len());
             let size: u64 = replies.lines().last().unwrap()[1..].parse().unwrap();
             assert!((round * KEYS..=ROUNDS * KEYS * workers as u64).contains(&size), "{size} in round {round}");
-            // Borrows shards.
+            // This command borrows shards.
             let mget = format!("mget {worker}:{round}:0 {worker}:1:7 {worker}:1:8 none");
             let values = "$1\r\nx\r\n".repeat(3);
             assert_eq!(ask(client, &line(&mget), 8), format!("*4\r\n{values}$-1\r\n"));
         }
     });
     let all = ROUNDS * KEYS * workers as u64;
-    clients.iter().for_each(|client| says(&mut host, *client, "dbsize", &format!(":{all}\r\n")));
+    clients.iter().for_each(|client| expect_reply(&mut server, *client, "dbsize", &format!(":{all}\r\n")));
 }
 
 #[test]
-fn figures_count_from_0_at_once_after_a_reset_and_metrics_never_decrease() {
-    for mut host in hosts() {
-        let (client, memcached) = (host.connect(0), host.connect_to_memcached(0));
+fn totals_restart_at_0_after_reset_and_metrics_never_decrease() {
+    for mut server in servers() {
+        let (client, memcached) = (server.connect(0), server.connect_to_memcached(0));
         let gets: Vec<u8> = (0..40).flat_map(|n| line(&format!("get k{n}"))).collect();
-        host.ask(client, &gets);
-        host.ask(memcached, b"get a b c\r\n");
-        host.pass(Duration::from_millis(20));
-        assert_eq!(info(&mut host, client, "keyspace_misses"), 40);
-        // One that no worker has told yet.
-        host.ask(client, &gets);
-        let before = host.requests(0);
-        says(&mut host, client, "config resetstat", "+OK\r\n");
-        assert!(host.requests(0) > before);
-        let after = host.ask(client, &line("info"));
+        server.ask(client, &gets);
+        server.ask(memcached, b"get a b c\r\n");
+        server.pass(Duration::from_millis(20));
+        assert_eq!(info(&mut server, client, "keyspace_misses"), 40);
+        // Counts that are not published yet.
+        server.ask(client, &gets);
+        let before = server.requests(0);
+        expect_reply(&mut server, client, "config resetstat", "+OK\r\n");
+        assert!(server.requests(0) > before);
+        let after = server.ask(client, &line("info"));
         assert_eq!(figure(&after, "total_commands_processed"), 1);
         let names = ["keyspace_misses", "keyspace_hits", "total_error_replies", "total_connections_received"];
         assert_eq!(names.map(|name| figure(&after, name)), [0; 4]);
         assert!(figure(&after, "total_net_input_bytes") < 100, "{after}");
-        host.ask(client, &line("get none"));
-        host.ask(client, &line("nosuch"));
-        host.pass(Duration::from_millis(20));
-        let after = host.ask(client, &line("info"));
+        server.ask(client, &line("get none"));
+        server.ask(client, &line("nosuch"));
+        server.pass(Duration::from_millis(20));
+        let after = server.ask(client, &line("info"));
         assert_eq!(names.map(|name| figure(&after, name)), [1, 0, 1, 0]);
-        // memcached's counts are reset with the others, and by themselves.
-        assert_eq!(figure(&host.ask(memcached, b"stats\r\n"), "get_misses"), 0);
-        host.ask(memcached, b"get a b\r\n");
-        host.pass(Duration::from_millis(20));
-        assert_eq!(figure(&host.ask(memcached, b"stats\r\n"), "get_misses"), 2);
-        let before = host.requests(0);
-        assert_eq!(host.ask(memcached, b"stats reset\r\n"), "RESET\r\n");
-        assert_eq!(figure(&host.ask(memcached, b"stats\r\n"), "get_misses"), 0);
-        assert_eq!(host.requests(0), before);
+        // The counters of memcached are reset together with the others, or alone.
+        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "get_misses"), 0);
+        server.ask(memcached, b"get a b\r\n");
+        server.pass(Duration::from_millis(20));
+        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "get_misses"), 2);
+        let before = server.requests(0);
+        assert_eq!(server.ask(memcached, b"stats reset\r\n"), "RESET\r\n");
+        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "get_misses"), 0);
+        assert_eq!(server.requests(0), before);
     }
 }
 
 #[test]
-fn figures_of_another_worker_count_from_0_after_a_reset() {
-    let mut host = Host::new(2);
-    let clients = [host.connect(0), host.connect(1)];
+fn totals_of_other_worker_restart_at_0_after_reset() {
+    let mut server = TestServer::new(2);
+    let clients = [server.connect(0), server.connect(1)];
     for round in 1..20 {
-        // Some of these have not been told by the worker that counts them when the reset comes.
-        clients.iter().for_each(|client| _ = host.ask(*client, &line("get none")));
-        says(&mut host, clients[round % 2], "config resetstat", "+OK\r\n");
-        host.pass(Duration::from_millis(20));
-        assert_eq!(info(&mut host, clients[0], "keyspace_misses"), 0);
-        clients.iter().for_each(|client| _ = host.ask(*client, &line("get none")));
-        host.pass(Duration::from_millis(20));
-        assert_eq!(info(&mut host, clients[1], "keyspace_misses"), 2);
+        // Some of these counts are not published when the reset comes.
+        clients.iter().for_each(|client| _ = server.ask(*client, &line("get none")));
+        expect_reply(&mut server, clients[round % 2], "config resetstat", "+OK\r\n");
+        server.pass(Duration::from_millis(20));
+        assert_eq!(info(&mut server, clients[0], "keyspace_misses"), 0);
+        clients.iter().for_each(|client| _ = server.ask(*client, &line("get none")));
+        server.pass(Duration::from_millis(20));
+        assert_eq!(info(&mut server, clients[1], "keyspace_misses"), 2);
     }
 }

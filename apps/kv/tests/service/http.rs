@@ -1,7 +1,7 @@
-//! HTTP requests, which a web page can have a browser send to any port.
+//! HTTP requests, which a web page can make a browser send to any port.
 
-use super::net::{Client, Host};
-use super::{line, lines, request, says};
+use super::net::{Client, TestServer};
+use super::{expect_reply, line, lines, request};
 use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Requests that Redis 7.0 disconnects at, whatever comes before and behind them.
+/// Requests at which Redis 7.0 disconnects, independent of the bytes around them.
 fn http_on_redis_port() -> Vec<Vec<u8>> {
     vec![
         b"POST / HTTP/1.1\r\n".to_vec(),
@@ -26,89 +26,89 @@ fn http_on_redis_port() -> Vec<Vec<u8>> {
 }
 
 #[track_caller]
-fn assert_reset(host: &mut Host, client: Client, sent: &[u8]) {
-    assert!(host.end(client).is_aborted, "{}", sent.escape_ascii());
-    host.received(client);
-    assert_eq!(host.ask(client, &line("ping")), "", "{}", sent.escape_ascii());
+fn assert_reset(server: &mut TestServer, client: Client, sent: &[u8]) {
+    assert!(server.end(client).is_aborted, "{}", sent.escape_ascii());
+    server.received(client);
+    assert_eq!(server.ask(client, &line("ping")), "", "{}", sent.escape_ascii());
 }
 
 #[test]
-fn http_request_on_the_redis_port_resets_the_connection_and_its_body_is_not_run() {
+fn http_request_on_redis_port_resets_connection_and_runs_nothing() {
     for workers in [1, 3] {
-        let mut host = host(workers);
-        let other = host.connect(0);
+        let mut server = server(workers);
+        let other = server.connect(0);
         for http in http_on_redis_port() {
-            // Some of these keys are in the shards of other workers, and GET and SET go through the fast parser.
+            // Some keys are in the shards of other workers, and GET and SET use the fast parser.
             for before in
                 [vec![], line("ping"), lines(&["set a 1", "get a", "set b 2", "get c", "get d"]), line("multi")]
             {
-                let client = host.connect(0);
+                let client = server.connect(0);
                 let all = [&before[..], &http, b"\r\nset evil 1\r\n", &line("set evil 1")].concat();
-                host.send(client, &all);
-                host.settle();
-                assert_reset(&mut host, client, &all);
-                says(&mut host, other, "exists evil", ":0\r\n");
+                server.send(client, &all);
+                server.settle();
+                assert_reset(&mut server, client, &all);
+                expect_reply(&mut server, other, "exists evil", ":0\r\n");
             }
         }
     }
 }
 
 #[test]
-fn http_request_resets_the_connection_in_whatever_pieces_it_comes() {
+fn http_request_in_any_pieces_resets_connection() {
     for http in http_on_redis_port() {
         for cut in 1..http.len() {
-            let mut host = host(2);
-            let client = host.connect(0);
-            host.send(client, &http[..cut]);
-            host.settle();
-            assert!(!host.end(client).is_aborted, "{cut} of {}", http.escape_ascii());
-            host.send(client, &http[cut..]);
-            host.settle();
-            assert_reset(&mut host, client, &http);
+            let mut server = server(2);
+            let client = server.connect(0);
+            server.send(client, &http[..cut]);
+            server.settle();
+            assert!(!server.end(client).is_aborted, "{cut} of {}", http.escape_ascii());
+            server.send(client, &http[cut..]);
+            server.settle();
+            assert_reset(&mut server, client, &http);
         }
     }
 }
 
 #[test]
-fn http_request_resets_the_connection_of_a_client_without_the_password() {
-    let mut host = host_with(1, |settings| settings.password = Some(b"secret".to_vec()));
-    let client = host.connect(0);
-    says(&mut host, client, "ping", "-NOAUTH Authentication required.\r\n");
-    host.send(client, b"POST / HTTP/1.1\r\n");
-    host.settle();
-    assert_reset(&mut host, client, b"POST");
+fn http_request_resets_unauthenticated_connection() {
+    let mut server = host_with(1, |settings| settings.password = Some(b"secret".to_vec()));
+    let client = server.connect(0);
+    expect_reply(&mut server, client, "ping", "-NOAUTH Authentication required.\r\n");
+    server.send(client, b"POST / HTTP/1.1\r\n");
+    server.settle();
+    assert_reset(&mut server, client, b"POST");
 }
 
 #[test]
-fn http_request_resets_the_connection_if_a_long_argument_has_no_room() {
-    let mut host = host_with(1, |settings| settings.memory = 4 << 20);
-    let client = host.connect(0);
+fn http_request_with_long_argument_beyond_memory_resets_connection() {
+    let mut server = host_with(1, |settings| settings.memory = 4 << 20);
+    let client = server.connect(0);
     let bytes = request(&["POST", &"x".repeat(5 << 20)]);
-    bytes.chunks(100_000).for_each(|piece| host.send(client, piece));
-    host.settle();
-    assert!(host.end(client).is_aborted);
+    bytes.chunks(100_000).for_each(|piece| server.send(client, piece));
+    server.settle();
+    assert!(server.end(client).is_aborted);
 }
 
 #[test]
-fn http_request_line_that_is_another_command_is_answered_as_that() {
-    let mut host = host(1);
-    let client = host.connect(0);
-    // As Redis does: the header that follows gives it away.
+fn http_request_line_that_is_a_command_gets_its_reply() {
+    let mut server = server(1);
+    let client = server.connect(0);
+    // As in Redis: the header line that follows reveals HTTP.
     let error = "-ERR wrong number of arguments for 'get' command\r\n";
-    assert_eq!(host.ask(client, b"GET / HTTP/1.1\r\n"), error);
-    assert!(host.ask(client, b"PUT / HTTP/1.1\r\n").starts_with("-ERR unknown command 'PUT'"));
+    assert_eq!(server.ask(client, b"GET / HTTP/1.1\r\n"), error);
+    assert!(server.ask(client, b"PUT / HTTP/1.1\r\n").starts_with("-ERR unknown command 'PUT'"));
     for name in ["pos", "posts", "host", "host::", "postx"] {
-        assert!(host.ask(client, &line(name)).starts_with("-ERR unknown command"), "{name}");
+        assert!(server.ask(client, &line(name)).starts_with("-ERR unknown command"), "{name}");
     }
-    says(&mut host, client, "echo POST", "$4\r\nPOST\r\n");
-    assert!(!host.end(client).is_aborted);
+    expect_reply(&mut server, client, "echo POST", "$4\r\nPOST\r\n");
+    assert!(!server.end(client).is_aborted);
 }
 
 #[test]
-fn http_request_line_on_the_memcached_port_resets_the_connection() {
+fn http_request_line_on_memcached_port_resets_connection() {
     for workers in [1, 3] {
-        let mut host = host(workers);
-        // Replies of memcached 1.6.18.
+        let mut server = server(workers);
+        // Replies as of memcached 1.6.18.
         for (line, is_http) in [
             ("GET / HTTP/1.1".to_owned(), true),
             ("POST / HTTP/1.0".to_owned(), true),
@@ -126,55 +126,55 @@ fn http_request_line_on_the_memcached_port_resets_the_connection() {
             for end in ["\n", "\r\n"] {
                 let bytes = format!("{line}{end}");
                 for cut in 0..bytes.len() {
-                    let client = host.connect_to_memcached(0);
-                    host.send(client, format!("get a b c d\r\n{}", &bytes[..cut]).as_bytes());
-                    host.settle();
-                    assert_eq!(host.received(client), b"END\r\n");
-                    host.send(client, format!("{}set evil 0 0 1\r\n1\r\n", &bytes[cut..]).as_bytes());
-                    host.settle();
-                    assert_eq!(host.end(client).is_aborted, is_http, "{line}");
+                    let client = server.connect_to_memcached(0);
+                    server.send(client, format!("get a b c d\r\n{}", &bytes[..cut]).as_bytes());
+                    server.settle();
+                    assert_eq!(server.received(client), b"END\r\n");
+                    server.send(client, format!("{}set evil 0 0 1\r\n1\r\n", &bytes[cut..]).as_bytes());
+                    server.settle();
+                    assert_eq!(server.end(client).is_aborted, is_http, "{line}");
                     let reply: &[u8] = if is_http { b"" } else { b"ERROR\r\nSTORED\r\n" };
-                    assert_eq!(host.received(client), reply, "{line}");
+                    assert_eq!(server.received(client), reply, "{line}");
                 }
             }
-            let other = host.connect_to_memcached(0);
-            assert_eq!(host.ask(other, b"delete evil\r\n"), if is_http { "NOT_FOUND\r\n" } else { "DELETED\r\n" });
+            let other = server.connect_to_memcached(0);
+            assert_eq!(server.ask(other, b"delete evil\r\n"), if is_http { "NOT_FOUND\r\n" } else { "DELETED\r\n" });
         }
-        let client = host.connect_to_memcached(0);
-        assert_eq!(host.ask(client, b"get / HTTP/1.1\r\n"), "END\r\n");
+        let client = server.connect_to_memcached(0);
+        assert_eq!(server.ask(client, b"get / HTTP/1.1\r\n"), "END\r\n");
     }
 }
 
 #[test]
-fn http_request_in_a_datagram_is_not_answered() {
+fn http_request_in_datagram_gets_no_reply() {
     collect_warnings();
-    let mut host = Host::with_datagrams(2, |_| {});
-    host.datagram(0, 1, b"\0\x01\0\0\0\x01\0\0GET / HTTP/1.1\r\n");
-    host.settle();
-    assert!(host.datagrams(0).is_empty());
+    let mut server = TestServer::with_datagrams(2, |_| {});
+    server.datagram(0, 1, b"\0\x01\0\0\0\x01\0\0GET / HTTP/1.1\r\n");
+    server.settle();
+    assert!(server.datagrams(0).is_empty());
 }
 
-/// Log of the warnings of the thread that reads it. It is the subscriber of the whole process from the first host on: the
-/// interest in an event is cached process-wide when any thread first reaches it, without the subscribers of other threads.
+/// Collector of the warnings logged by the calling thread. It is the global subscriber from the first test server on,
+/// because tracing caches the interest in an event for the whole process when any thread first reaches it.
 struct Warnings;
 
 thread_local! {
     static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lets the warnings of each thread be read there. Precedes all HTTP requests.
+/// Installs the collector. Must precede all HTTP requests.
 fn collect_warnings() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| tracing::subscriber::set_global_default(Warnings).unwrap());
 }
 
-fn host(workers: usize) -> Host {
+fn server(workers: usize) -> TestServer {
     host_with(workers, |_| {})
 }
 
-fn host_with(workers: usize, set: impl FnOnce(&mut Settings)) -> Host {
+fn host_with(workers: usize, set: impl FnOnce(&mut Settings)) -> TestServer {
     collect_warnings();
-    Host::with(workers, set)
+    TestServer::with(workers, set)
 }
 
 impl Visit for Warnings {
@@ -208,25 +208,25 @@ impl Subscriber for Warnings {
 }
 
 #[test]
-fn http_requests_are_logged_with_the_peer_once_a_minute() {
-    let mut host = host(2);
-    let send = |host: &mut Host, worker| {
-        let client = if worker == 0 { host.connect(0) } else { host.connect_to_memcached(worker) };
-        host.send(client, b"POST / HTTP/1.1\r\n");
-        host.settle();
-        assert!(host.end(client).is_aborted);
+fn http_requests_are_logged_with_peer_once_a_minute() {
+    let mut server = server(2);
+    let send = |server: &mut TestServer, worker| {
+        let client = if worker == 0 { server.connect(0) } else { server.connect_to_memcached(worker) };
+        server.send(client, b"POST / HTTP/1.1\r\n");
+        server.settle();
+        assert!(server.end(client).is_aborted);
     };
     let logged = || WARNINGS.take();
-    send(&mut host, 0);
+    send(&mut server, 0);
     let [warning] = &logged()[..] else { panic!("not one warning") };
     assert!(warning.contains("10.0.0.1:40000 sent an HTTP request"), "{warning}");
-    send(&mut host, 0);
-    send(&mut host, 1);
-    host.pass(Duration::from_secs(59));
-    send(&mut host, 1);
+    send(&mut server, 0);
+    send(&mut server, 1);
+    server.pass(Duration::from_secs(59));
+    send(&mut server, 1);
     assert!(logged().is_empty());
-    host.pass(Duration::from_secs(2));
-    send(&mut host, 1);
-    send(&mut host, 0);
+    server.pass(Duration::from_secs(2));
+    send(&mut server, 1);
+    send(&mut server, 0);
     assert_eq!(logged().len(), 1);
 }

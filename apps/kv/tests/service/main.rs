@@ -1,4 +1,4 @@
-//! The service as its clients see it, on one worker and on several.
+//! The service as seen by its clients, on one worker and on several.
 
 mod datagrams;
 mod fairness;
@@ -9,9 +9,9 @@ mod pieces;
 mod settings;
 
 use linerate_bypass::time::Duration;
-use net::{Client, Host};
+use net::{Client, TestServer};
 
-/// One request, as clients write it.
+/// Encodes a request.
 fn request(args: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
@@ -29,19 +29,19 @@ fn lines(requests: &[&str]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn says(host: &mut Host, client: Client, words: &str, reply: &str) {
-    assert_eq!(host.ask(client, &line(words)), reply, "{words}");
+fn expect_reply(server: &mut TestServer, client: Client, words: &str, reply: &str) {
+    assert_eq!(server.ask(client, &line(words)), reply, "{words}");
 }
 
-/// Servers with one shard, and with more.
-fn hosts() -> impl Iterator<Item = Host> {
-    [1, 2, 5].into_iter().map(Host::new)
+/// Returns servers with one shard and with several.
+fn servers() -> impl Iterator<Item = TestServer> {
+    [1, 2, 5].into_iter().map(TestServer::new)
 }
 
 #[test]
-fn replies_come_in_the_order_of_requests_wherever_their_keys_are() {
-    for mut host in hosts() {
-        let client = host.connect(0);
+fn replies_keep_request_order_across_shards() {
+    for mut server in servers() {
+        let client = server.connect(0);
         let mut requests = Vec::new();
         let mut replies = String::new();
         for n in 0..200 {
@@ -54,17 +54,22 @@ fn replies_come_in_the_order_of_requests_wherever_their_keys_are() {
             let value = n.to_string();
             replies += &format!("+OK\r\n${}\r\n{value}\r\n:{}\r\n+PONG\r\n", value.len(), n + 1);
         }
-        assert_eq!(host.ask(client, &requests), replies);
-        assert_eq!(host.ask(client, &line("dbsize")), ":200\r\n");
-        // Everybody sees the same.
-        let other = host.connect(0);
-        says(&mut host, other, "mget key0 key100 key199 none", "*4\r\n$1\r\n1\r\n$3\r\n101\r\n$3\r\n200\r\n$-1\r\n");
+        assert_eq!(server.ask(client, &requests), replies);
+        assert_eq!(server.ask(client, &line("dbsize")), ":200\r\n");
+        // Another client sees the same keys.
+        let other = server.connect(0);
+        expect_reply(
+            &mut server,
+            other,
+            "mget key0 key100 key199 none",
+            "*4\r\n$1\r\n1\r\n$3\r\n101\r\n$3\r\n200\r\n$-1\r\n",
+        );
     }
 }
 
 #[test]
-fn requests_may_come_in_any_pieces() {
-    for mut host in hosts() {
+fn requests_may_arrive_in_any_pieces() {
+    for mut server in servers() {
         let long = "x".repeat(9000);
         let mut requests = lines(&["set a 1", "get a", "hset h f v"]);
         requests.extend(request(&["set", "long", &long]));
@@ -72,40 +77,40 @@ fn requests_may_come_in_any_pieces() {
         requests.extend(b"get a\r\nping\r\n");
         let replies = "+OK\r\n$1\r\n1\r\n:1\r\n+OK\r\n:9000\r\n:9001\r\n$1\r\n1\r\n$1\r\n1\r\n+PONG\r\n";
         for cut in (1..requests.len()).filter(|cut| *cut < 200 || *cut % 997 == 0 || *cut + 200 > requests.len()) {
-            let client = host.connect(0);
-            host.send(client, &requests[..cut]);
+            let client = server.connect(0);
+            server.send(client, &requests[..cut]);
             if cut % 2 == 0 {
-                host.settle();
+                server.settle();
             }
-            let rest = host.ask(client, &requests[cut..]);
+            let rest = server.ask(client, &requests[cut..]);
             assert_eq!(rest, replies, "{cut}");
-            says(&mut host, client, "flushall", "+OK\r\n");
+            expect_reply(&mut server, client, "flushall", "+OK\r\n");
         }
-        let client = host.connect(0);
-        requests.chunks(7).for_each(|piece| host.send(client, piece));
-        host.settle();
-        assert_eq!(host.received(client), replies.as_bytes());
+        let client = server.connect(0);
+        requests.chunks(7).for_each(|piece| server.send(client, piece));
+        server.settle();
+        assert_eq!(server.received(client), replies.as_bytes());
     }
 }
 
 #[test]
-fn transactions_are_done_at_one_go_by_whoever_they_are() {
+fn transactions_are_atomic_across_clients_and_workers() {
     for workers in [1, 2, 4] {
-        let mut host = Host::new(workers);
-        let clients: Vec<Client> = (0..8).map(|n| host.connect(n % workers)).collect();
+        let mut server = TestServer::new(workers);
+        let clients: Vec<Client> = (0..8).map(|n| server.connect(n % workers)).collect();
         for round in 0..50 {
             for client in &clients {
-                // What one adds to ten keys is seen together or not at all.
+                // The increments of ten keys are visible together or not at all.
                 let adds: Vec<String> = (0..10).map(|n| format!("incr k{n}")).collect();
                 let adds: Vec<&str> = adds.iter().map(String::as_str).collect();
                 let mut bytes = line("multi");
                 bytes.extend(lines(&adds));
                 bytes.extend(lines(&["exec", "mget k0 k1 k2 k3 k4 k5 k6 k7 k8 k9"]));
-                host.send(*client, &bytes);
+                server.send(*client, &bytes);
             }
-            host.settle();
+            server.settle();
             for client in &clients {
-                let replies = String::from_utf8(host.received(*client)).unwrap();
+                let replies = String::from_utf8(server.received(*client)).unwrap();
                 let numbers: Vec<&str> = replies.split("\r\n").filter_map(|line| line.strip_prefix(':')).collect();
                 assert_eq!(numbers.len(), 10, "{replies}");
                 assert!(numbers.iter().all(|number| *number == numbers[0]), "{round}: {replies}");
@@ -114,98 +119,98 @@ fn transactions_are_done_at_one_go_by_whoever_they_are() {
                 assert!(seen.iter().all(|value| *value == seen[0]), "{replies}");
             }
         }
-        says(&mut host, clients[0], "get k9", "$3\r\n400\r\n");
+        expect_reply(&mut server, clients[0], "get k9", "$3\r\n400\r\n");
     }
 }
 
 #[test]
-fn a_watched_key_that_another_changes_lets_the_transaction_fail() {
+fn change_of_watched_key_by_another_client_aborts_transaction() {
     for workers in [1, 3] {
-        let mut host = Host::new(workers);
-        let (one, other) = (host.connect(0), host.connect(workers - 1));
+        let mut server = TestServer::new(workers);
+        let (one, other) = (server.connect(0), server.connect(workers - 1));
         for key in ["a", "b", "c", "d"] {
-            says(&mut host, one, &format!("watch {key} z"), "+OK\r\n");
-            says(&mut host, other, &format!("set {key} 1"), "+OK\r\n");
-            assert_eq!(host.ask(one, &lines(&["multi", "set z 1", "exec"])), "+OK\r\n+QUEUED\r\n*-1\r\n");
+            expect_reply(&mut server, one, &format!("watch {key} z"), "+OK\r\n");
+            expect_reply(&mut server, other, &format!("set {key} 1"), "+OK\r\n");
+            assert_eq!(server.ask(one, &lines(&["multi", "set z 1", "exec"])), "+OK\r\n+QUEUED\r\n*-1\r\n");
         }
-        // Who has gone watches nothing.
-        says(&mut host, one, "watch a b c", "+OK\r\n");
-        host.lose(one);
-        host.settle();
-        says(&mut host, other, "set a 2", "+OK\r\n");
+        // A closed connection watches nothing.
+        expect_reply(&mut server, one, "watch a b c", "+OK\r\n");
+        server.lose(one);
+        server.settle();
+        expect_reply(&mut server, other, "set a 2", "+OK\r\n");
     }
 }
 
 #[test]
-fn a_long_value_goes_out_from_where_it_lies_and_survives_being_overwritten() {
-    for mut host in hosts() {
-        let (one, other) = (host.connect(0), host.connect(0));
+fn long_value_is_sent_without_copy_and_survives_overwriting() {
+    for mut server in servers() {
+        let (one, other) = (server.connect(0), server.connect(0));
         let value = "0123456789abcdef".repeat(6000);
-        assert_eq!(host.ask(one, &request(&["set", "key", &value])), "+OK\r\n");
-        host.set_room(one, 1000);
-        host.send(one, &line("get key"));
-        host.settle();
-        let mut received = host.received(one);
+        assert_eq!(server.ask(one, &request(&["set", "key", &value])), "+OK\r\n");
+        server.set_room(one, 1000);
+        server.send(one, &line("get key"));
+        server.settle();
+        let mut received = server.received(one);
         assert_eq!(received.len(), 1000);
-        says(&mut host, other, "set key short", "+OK\r\n");
-        host.set_room(one, usize::MAX);
-        host.settle();
-        received.extend(host.received(one));
+        expect_reply(&mut server, other, "set key short", "+OK\r\n");
+        server.set_room(one, usize::MAX);
+        server.settle();
+        received.extend(server.received(one));
         assert!(received == format!("${}\r\n{value}\r\n", value.len()).as_bytes());
-        assert!(host.end(one).attached + 64 >= value.len(), "{} bytes", host.end(one).attached);
+        assert!(server.end(one).attached + 64 >= value.len(), "{} bytes", server.end(one).attached);
     }
 }
 
 #[test]
-fn who_does_not_read_is_disconnected_at_the_limit_and_nobody_else_notices() {
+fn client_that_does_not_read_is_disconnected_at_output_limit() {
     for workers in [1, 2] {
-        let mut host = Host::with(workers, |settings| settings.output = 10_000);
-        let (idle, other) = (host.connect(0), host.connect(0));
-        assert_eq!(host.ask(other, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
-        host.set_room(idle, 100);
+        let mut server = TestServer::with(workers, |settings| settings.output = 10_000);
+        let (idle, other) = (server.connect(0), server.connect(0));
+        assert_eq!(server.ask(other, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
+        server.set_room(idle, 100);
         let requests: Vec<u8> = std::iter::repeat_n(line("get key"), 100).flatten().collect();
-        host.send(idle, &requests);
-        host.settle();
-        assert!(host.end(idle).is_aborted);
-        assert!(!host.end(other).is_aborted);
-        says(&mut host, other, "strlen key", ":3000\r\n");
+        server.send(idle, &requests);
+        server.settle();
+        assert!(server.end(idle).is_aborted);
+        assert!(!server.end(other).is_aborted);
+        expect_reply(&mut server, other, "strlen key", ":3000\r\n");
     }
 }
 
 #[test]
-fn who_has_sent_much_does_not_keep_others_waiting() {
-    let mut host = Host::new(1);
-    let (busy, other) = (host.connect(0), host.connect(0));
+fn client_with_much_input_does_not_delay_others() {
+    let mut server = TestServer::new(1);
+    let (busy, other) = (server.connect(0), server.connect(0));
     for _ in 0..100 {
-        host.send(busy, &line("ping").repeat(1000));
+        server.send(busy, &line("ping").repeat(1000));
     }
-    host.send(other, &line("ping"));
-    host.finish(busy);
-    host.turn();
-    assert_eq!(host.received(other), b"+PONG\r\n");
-    let first = host.received(busy).len();
+    server.send(other, &line("ping"));
+    server.finish(busy);
+    server.turn();
+    assert_eq!(server.received(other), b"+PONG\r\n");
+    let first = server.received(busy).len();
     assert!((1..350_000).contains(&first), "{first} bytes");
-    host.settle();
-    assert_eq!(first + host.received(busy).len(), 700_000);
-    assert!(host.end(busy).is_closed);
+    server.settle();
+    assert_eq!(first + server.received(busy).len(), 700_000);
+    assert!(server.end(busy).is_closed);
 }
 
 #[test]
-fn too_many_replies_of_one_client_leave_those_alone_that_come_with_them() {
-    let mut host = Host::with(2, |settings| settings.output = 10_000);
+fn excessive_replies_of_one_client_leave_other_replies_in_batch_intact() {
+    let mut server = TestServer::with(2, |settings| settings.output = 10_000);
     let mut aborted = 0;
     for n in 0..20 {
-        // Whatever worker has the key, both ask for it in one turn.
-        let (greedy, other) = (host.connect(0), host.connect(0));
+        // Both requests are in the same turn, and so in the same batch.
+        let (greedy, other) = (server.connect(0), server.connect(0));
         let value = format!("{n:03000}");
-        assert_eq!(host.ask(other, &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
-        host.send(greedy, &line(&format!("get key:{n}")).repeat(30));
-        host.send(other, &line(&format!("get key:{n}")));
-        host.settle();
+        assert_eq!(server.ask(other, &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        server.send(greedy, &line(&format!("get key:{n}")).repeat(30));
+        server.send(other, &line(&format!("get key:{n}")));
+        server.settle();
         let reply = format!("$3000\r\n{value}\r\n");
-        assert_eq!(host.received(other), reply.as_bytes());
-        let greedys = host.received(greedy);
-        let is_aborted = host.end(greedy).is_aborted;
+        assert_eq!(server.received(other), reply.as_bytes());
+        let greedys = server.received(greedy);
+        let is_aborted = server.end(greedy).is_aborted;
         assert!(greedys == if is_aborted { Vec::new() } else { reply.repeat(30).into_bytes() }, "key:{n}");
         aborted += usize::from(is_aborted);
     }
@@ -213,59 +218,59 @@ fn too_many_replies_of_one_client_leave_those_alone_that_come_with_them() {
 }
 
 #[test]
-fn whose_replies_are_few_enough_alone_gets_them_in_company() {
-    let mut host = Host::with(2, |settings| settings.output = 10_000);
-    let clients: Vec<Client> = (0..4).map(|_| host.connect(0)).collect();
+fn output_limit_applies_to_each_client_of_a_batch() {
+    let mut server = TestServer::with(2, |settings| settings.output = 10_000);
+    let clients: Vec<Client> = (0..4).map(|_| server.connect(0)).collect();
     for n in 0..20 {
-        // Whatever worker has the key, all ask for it in one turn; what one of them gets is put together whatever the limit.
+        // All requests are in the same turn. The reply of a single client is assembled even beyond the limit.
         let value = format!("{n:03000}");
-        assert_eq!(host.ask(clients[0], &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
-        clients.iter().for_each(|client| host.send(*client, &line(&format!("get key:{n}")).repeat(20)));
-        host.settle();
+        assert_eq!(server.ask(clients[0], &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        clients.iter().for_each(|client| server.send(*client, &line(&format!("get key:{n}")).repeat(20)));
+        server.settle();
         let replies = format!("$3000\r\n{value}\r\n").repeat(20);
-        assert!(clients.iter().all(|client| host.received(*client) == replies.as_bytes()), "key:{n}");
+        assert!(clients.iter().all(|client| server.received(*client) == replies.as_bytes()), "key:{n}");
     }
 }
 
 #[test]
-fn who_asks_for_much_before_reading_gets_all_of_it() {
+fn pipelining_client_gets_all_replies_when_it_reads() {
     for workers in [1, 2] {
-        let mut host = Host::with(workers, |settings| settings.output = 8 << 20);
-        let client = host.connect(0);
-        assert_eq!(host.ask(client, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
-        host.set_room(client, 0);
+        let mut server = TestServer::with(workers, |settings| settings.output = 8 << 20);
+        let client = server.connect(0);
+        assert_eq!(server.ask(client, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
+        server.set_room(client, 0);
         let requests: Vec<u8> = std::iter::repeat_n(line("get key"), 1000).flatten().collect();
         for part in requests.chunks(1000) {
-            host.send(client, part);
-            host.settle();
+            server.send(client, part);
+            server.settle();
         }
-        assert!(host.received(client).is_empty());
-        host.set_room(client, usize::MAX);
-        host.settle();
-        assert!(host.received(client) == format!("$3000\r\n{}\r\n", "x".repeat(3000)).repeat(1000).as_bytes());
+        assert!(server.received(client).is_empty());
+        server.set_room(client, usize::MAX);
+        server.settle();
+        assert!(server.received(client) == format!("$3000\r\n{}\r\n", "x".repeat(3000)).repeat(1000).as_bytes());
     }
 }
 
 #[test]
-fn replies_that_are_too_many_are_not_put_together() {
+fn replies_beyond_limit_are_not_assembled() {
     for workers in [1, 2] {
-        let mut host = Host::with(workers, |settings| settings.output = 1 << 20);
-        let (greedy, other) = (host.connect(0), host.connect(0));
+        let mut server = TestServer::with(workers, |settings| settings.output = 1 << 20);
+        let (greedy, other) = (server.connect(0), server.connect(0));
         for n in 0..100 {
-            assert_eq!(host.ask(greedy, &request(&["hset", "h", &format!("f{n}"), &"x".repeat(1000)])), ":1\r\n");
+            assert_eq!(server.ask(greedy, &request(&["hset", "h", &format!("f{n}"), &"x".repeat(1000)])), ":1\r\n");
         }
-        host.send(greedy, &line("multi"));
-        host.send(greedy, &line("hgetall h").repeat(100));
-        host.send(greedy, &line("exec"));
-        host.settle();
-        assert!(host.end(greedy).is_aborted);
-        assert_eq!(host.received(greedy), [&b"+OK\r\n"[..], &b"+QUEUED\r\n".repeat(100)].concat());
-        says(&mut host, other, "hlen h", ":100\r\n");
+        server.send(greedy, &line("multi"));
+        server.send(greedy, &line("hgetall h").repeat(100));
+        server.send(greedy, &line("exec"));
+        server.settle();
+        assert!(server.end(greedy).is_aborted);
+        assert_eq!(server.received(greedy), [&b"+OK\r\n"[..], &b"+QUEUED\r\n".repeat(100)].concat());
+        expect_reply(&mut server, other, "hlen h", ":100\r\n");
     }
 }
 
 #[test]
-fn what_is_no_request_is_refused_in_redis_words_and_the_connection_closed() {
+fn protocol_error_gets_error_reply_and_closes_connection() {
     for (bytes, reply) in [
         (&b"*1\r\n$-1\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"),
         (b"*1\r\n$600000000\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
@@ -273,193 +278,198 @@ fn what_is_no_request_is_refused_in_redis_words_and_the_connection_closed() {
         (b"*1\r\n*1\r\n", "-ERR Protocol error: expected '$', got '*'\r\n"),
         (b"get 'a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
     ] {
-        let mut host = Host::new(1);
-        let client = host.connect(0);
+        let mut server = TestServer::new(1);
+        let client = server.connect(0);
         let mut all = line("ping");
         all.extend(bytes);
         all.extend(line("ping"));
-        assert_eq!(host.ask(client, &all), format!("+PONG\r\n{reply}"));
-        assert!(host.end(client).is_closed);
-        assert_eq!(host.ask(client, &line("ping")), "");
+        assert_eq!(server.ask(client, &all), format!("+PONG\r\n{reply}"));
+        assert!(server.end(client).is_closed);
+        assert_eq!(server.ask(client, &line("ping")), "");
     }
 }
 
 #[test]
-fn client_that_is_refused_is_closed_with_a_lingering_close() {
+fn rejected_client_is_closed_with_lingering_close() {
     for (bytes, reply) in
         [(&b"*1\r\n$-1\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"), (b"quit\r\n", "+OK\r\n")]
     {
-        let mut host = Host::new(1);
-        let client = host.connect(0);
-        assert_eq!(host.ask(client, &[bytes, &line("ping")].concat()), reply);
-        assert!(host.end(client).is_lingering);
-        assert_eq!(host.unread(client), 0);
+        let mut server = TestServer::new(1);
+        let client = server.connect(0);
+        assert_eq!(server.ask(client, &[bytes, &line("ping")].concat()), reply);
+        assert!(server.end(client).is_lingering);
+        assert_eq!(server.unread(client), 0);
     }
-    let mut host = Host::with(1, |settings| settings.clients = 0);
-    let client = host.connect(0);
-    assert!(host.end(client).is_lingering);
-    // Nothing more can come of a client that has finished.
-    let mut host = Host::new(1);
-    let client = host.connect(0);
-    host.finish(client);
-    assert_eq!(host.ask(client, &line("ping")), "+PONG\r\n");
-    assert!(host.end(client).is_closed && !host.end(client).is_lingering);
+    let mut server = TestServer::with(1, |settings| settings.clients = 0);
+    let client = server.connect(0);
+    assert!(server.end(client).is_lingering);
+    // No input can follow a half-close.
+    let mut server = TestServer::new(1);
+    let client = server.connect(0);
+    server.finish(client);
+    assert_eq!(server.ask(client, &line("ping")), "+PONG\r\n");
+    assert!(server.end(client).is_closed && !server.end(client).is_lingering);
 }
 
 #[test]
-fn input_of_a_refused_client_waits_until_it_has_taken_its_replies() {
-    let mut host = Host::new(1);
-    let client = host.connect(0);
-    host.set_room(client, 3);
-    host.send(client, b"*1\r\n$-1\r\n");
+fn input_of_rejected_client_stays_unread_until_replies_are_sent() {
+    let mut server = TestServer::new(1);
+    let client = server.connect(0);
+    server.set_room(client, 3);
+    server.send(client, b"*1\r\n$-1\r\n");
     for _ in 0..10 {
-        host.send(client, &line("ping").repeat(1000));
-        host.settle();
+        server.send(client, &line("ping").repeat(1000));
+        server.settle();
     }
-    assert!(!host.end(client).is_closed);
-    assert_eq!(host.unread(client), 10 * 1000 * line("ping").len());
-    host.set_room(client, 1000);
-    host.settle();
-    assert_eq!(host.received(client), b"-ERR Protocol error: invalid bulk length\r\n");
-    assert!(host.end(client).is_lingering);
-    assert_eq!(host.unread(client), 0);
+    assert!(!server.end(client).is_closed);
+    assert_eq!(server.unread(client), 10 * 1000 * line("ping").len());
+    server.set_room(client, 1000);
+    server.settle();
+    assert_eq!(server.received(client), b"-ERR Protocol error: invalid bulk length\r\n");
+    assert!(server.end(client).is_lingering);
+    assert_eq!(server.unread(client), 0);
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
-    let mut host = Host::with(2, |settings| settings.clients = 2);
-    let (one, two, three) = (host.connect(0), host.connect(1), host.connect(0));
-    assert_eq!(host.received(three), b"-ERR max number of clients reached\r\n");
-    assert!(host.end(three).is_closed);
-    host.lose(three);
-    host.lose(two);
-    let four = host.connect(1);
-    says(&mut host, one, "ping", "+PONG\r\n");
-    says(&mut host, four, "ping", "+PONG\r\n");
+fn client_beyond_maxclients_gets_error() {
+    let mut server = TestServer::with(2, |settings| settings.clients = 2);
+    let (one, two, three) = (server.connect(0), server.connect(1), server.connect(0));
+    assert_eq!(server.received(three), b"-ERR max number of clients reached\r\n");
+    assert!(server.end(three).is_closed);
+    server.lose(three);
+    server.lose(two);
+    let four = server.connect(1);
+    expect_reply(&mut server, one, "ping", "+PONG\r\n");
+    expect_reply(&mut server, four, "ping", "+PONG\r\n");
 }
 
 #[test]
-fn who_is_silent_for_too_long_is_disconnected() {
-    let mut host = Host::with(1, |settings| settings.timeout = 5);
-    let (silent, lively, brief) = (host.connect(0), host.connect(0), host.connect(0));
-    says(&mut host, lively, "set key value", "+OK\r\n");
+fn idle_client_is_disconnected_after_timeout() {
+    let mut server = TestServer::with(1, |settings| settings.timeout = 5);
+    let (silent, lively, brief) = (server.connect(0), server.connect(0), server.connect(0));
+    expect_reply(&mut server, lively, "set key value", "+OK\r\n");
     for _ in 0..8 {
-        host.pass(Duration::from_secs(1));
-        says(&mut host, lively, "ping", "+PONG\r\n");
-        says(&mut host, brief, "get key", "$5\r\nvalue\r\n");
+        server.pass(Duration::from_secs(1));
+        expect_reply(&mut server, lively, "ping", "+PONG\r\n");
+        expect_reply(&mut server, brief, "get key", "$5\r\nvalue\r\n");
     }
-    assert!(host.end(silent).is_aborted);
-    assert!(!host.end(lively).is_aborted && !host.end(brief).is_aborted);
+    assert!(server.end(silent).is_aborted);
+    assert!(!server.end(lively).is_aborted && !server.end(brief).is_aborted);
 }
 
 #[test]
-fn the_last_of_a_clients_requests_is_listed_with_its_time_however_it_was_answered() {
-    let mut host = Host::new(1);
-    let (one, other) = (host.connect(0), host.connect(0));
-    says(&mut host, one, "set key value", "+OK\r\n");
+fn client_list_shows_last_command_and_its_time_for_every_path() {
+    let mut server = TestServer::new(1);
+    let (one, other) = (server.connect(0), server.connect(0));
+    expect_reply(&mut server, one, "set key value", "+OK\r\n");
     for (words, reply, name) in
         [("ping", "+PONG\r\n", "ping"), ("get key", "$5\r\nvalue\r\n", "get"), ("set key other", "+OK\r\n", "set")]
     {
-        host.pass(Duration::from_secs(60));
-        says(&mut host, one, words, reply);
-        host.pass(Duration::from_secs(7));
-        let list = host.ask(other, &line("client list"));
+        server.pass(Duration::from_secs(60));
+        expect_reply(&mut server, one, words, reply);
+        server.pass(Duration::from_secs(7));
+        let list = server.ask(other, &line("client list"));
         let own = list.lines().find(|line| line.starts_with("id=1 ")).unwrap();
         assert!(own.contains(" idle=7 ") && own.contains(&format!(" cmd={name} ")), "{own}");
-        says(&mut host, one, "set key value", "+OK\r\n");
+        expect_reply(&mut server, one, "set key value", "+OK\r\n");
     }
 }
 
 #[test]
-fn no_answer_overtakes_one_that_waits() {
-    let mut host = Host::new(1);
-    let client = host.connect(0);
-    says(&mut host, client, "mset a 1 b 2 c 3", "+OK\r\n");
-    host.set_room(client, 0);
-    assert_eq!(host.ask(client, &line("get a")), "");
-    // There is room again, and the next request comes before anybody has made use of that.
-    host.set_room(client, 1000);
-    assert_eq!(host.ask(client, &line("get b")), "$1\r\n1\r\n$1\r\n2\r\n");
-    says(&mut host, client, "get c", "$1\r\n3\r\n");
+fn reply_does_not_overtake_queued_one() {
+    let mut server = TestServer::new(1);
+    let client = server.connect(0);
+    expect_reply(&mut server, client, "mset a 1 b 2 c 3", "+OK\r\n");
+    server.set_room(client, 0);
+    assert_eq!(server.ask(client, &line("get a")), "");
+    // Room becomes available, and the next request arrives before the queued reply is sent.
+    server.set_room(client, 1000);
+    assert_eq!(server.ask(client, &line("get b")), "$1\r\n1\r\n$1\r\n2\r\n");
+    expect_reply(&mut server, client, "get c", "$1\r\n3\r\n");
 }
 
 #[test]
-fn who_sends_more_than_is_kept_is_disconnected_and_nobody_else() {
+fn client_whose_input_exceeds_limit_is_disconnected() {
     for endless in ["*1000000\r\n$4\r\nMSET\r\n", "*1\r\n$5\r\nMULTI\r\n"] {
-        let mut host = Host::with(1, |settings| settings.query = 1 << 20);
-        let (endless_one, other) = (host.connect(0), host.connect(0));
-        host.send(endless_one, endless.as_bytes());
+        let mut server = TestServer::with(1, |settings| settings.query = 1 << 20);
+        let (endless_one, other) = (server.connect(0), server.connect(0));
+        server.send(endless_one, endless.as_bytes());
         let more = match endless.contains("MSET") {
             true => format!("$1000\r\n{}\r\n", "x".repeat(1000)).into_bytes(),
             false => request(&["set", "key", &"x".repeat(1000)]),
         };
         for n in 0..1200 {
-            assert!(n < 1100 || host.end(endless_one).is_aborted, "{n}");
-            host.send(endless_one, &more);
-            host.settle();
+            assert!(n < 1100 || server.end(endless_one).is_aborted, "{n}");
+            server.send(endless_one, &more);
+            server.settle();
         }
-        says(&mut host, other, "dbsize", ":0\r\n");
+        expect_reply(&mut server, other, "dbsize", ":0\r\n");
     }
 }
 
 #[test]
-fn clients_of_all_workers_are_listed_and_can_be_disconnected() {
+fn client_list_and_kill_cover_all_workers() {
     for workers in [1, 3] {
-        let mut host = Host::new(workers);
-        let clients: Vec<Client> = (0..6).map(|n| host.connect(n % workers)).collect();
+        let mut server = TestServer::new(workers);
+        let clients: Vec<Client> = (0..6).map(|n| server.connect(n % workers)).collect();
         for (n, client) in clients.iter().enumerate() {
-            says(&mut host, *client, &format!("client setname c{n}"), "+OK\r\n");
+            expect_reply(&mut server, *client, &format!("client setname c{n}"), "+OK\r\n");
         }
-        let list = host.ask(clients[0], &line("client list"));
+        let list = server.ask(clients[0], &line("client list"));
         assert_eq!(list.matches("id=").count(), 6, "{list}");
         assert!((0..6).all(|n| list.contains(&format!("name=c{n} "))), "{list}");
-        says(&mut host, clients[0], "client id", ":1\r\n");
-        says(&mut host, clients[0], "client kill id 5", ":1\r\n");
-        assert!(host.end(clients[4]).is_aborted && !host.end(clients[3]).is_aborted);
+        expect_reply(&mut server, clients[0], "client id", ":1\r\n");
+        expect_reply(&mut server, clients[0], "client kill id 5", ":1\r\n");
+        assert!(server.end(clients[4]).is_aborted && !server.end(clients[3]).is_aborted);
     }
 }
 
 #[test]
-fn a_client_that_has_finished_gets_its_replies_before_the_end() {
-    for mut host in hosts() {
-        let client = host.connect(0);
+fn half_closed_client_gets_its_replies() {
+    for mut server in servers() {
+        let client = server.connect(0);
         let requests: Vec<u8> = (0..50).flat_map(|n| line(&format!("set k{n} v"))).collect();
-        host.send(client, &requests);
-        host.finish(client);
-        host.settle();
-        assert_eq!(host.received(client), b"+OK\r\n".repeat(50));
-        assert!(host.end(client).is_closed);
+        server.send(client, &requests);
+        server.finish(client);
+        server.settle();
+        assert_eq!(server.received(client), b"+OK\r\n".repeat(50));
+        assert!(server.end(client).is_closed);
     }
 }
 
 #[test]
-fn memcached_clients_have_keys_of_their_own_in_all_shards() {
-    for mut host in hosts() {
-        let (memcached, redis) = (host.connect_to_memcached(0), host.connect(0));
+fn memcached_keys_are_separate_and_in_all_shards() {
+    for mut server in servers() {
+        let (memcached, redis) = (server.connect_to_memcached(0), server.connect(0));
         for n in 0..20 {
             let set = format!("set key{n} {n} 0 5\r\nvalue\r\n");
-            assert_eq!(host.ask(memcached, set.as_bytes()), "STORED\r\n");
+            assert_eq!(server.ask(memcached, set.as_bytes()), "STORED\r\n");
         }
         assert_eq!(
-            host.ask(memcached, b"get key3 none key4\r\n"),
+            server.ask(memcached, b"get key3 none key4\r\n"),
             "VALUE key3 3 5\r\nvalue\r\nVALUE key4 4 5\r\nvalue\r\nEND\r\n"
         );
         let pipelined: String = (0..20).map(|n| format!("mg key{n} v\r\n")).collect();
-        assert_eq!(host.ask(memcached, pipelined.as_bytes()), "VA 5\r\nvalue\r\n".repeat(20));
-        says(&mut host, redis, "dbsize", ":0\r\n");
-        assert_eq!(host.ask(memcached, b"flush_all\r\nget key3 key4\r\nquit\r\n"), "OK\r\nEND\r\n");
-        assert!(host.end(memcached).is_closed);
+        assert_eq!(server.ask(memcached, pipelined.as_bytes()), "VA 5\r\nvalue\r\n".repeat(20));
+        expect_reply(&mut server, redis, "dbsize", ":0\r\n");
+        assert_eq!(server.ask(memcached, b"flush_all\r\nget key3 key4\r\nquit\r\n"), "OK\r\nEND\r\n");
+        assert!(server.end(memcached).is_closed);
     }
 }
 
 #[test]
-fn the_password_comes_first() {
-    let mut host = Host::with(2, |settings| settings.password = Some(b"secret".to_vec()));
-    let client = host.connect(0);
+fn password_is_required_first() {
+    let mut server = TestServer::with(2, |settings| settings.password = Some(b"secret".to_vec()));
+    let client = server.connect(0);
     for n in 0..8 {
-        says(&mut host, client, &format!("get k{n}"), "-NOAUTH Authentication required.\r\n");
+        expect_reply(&mut server, client, &format!("get k{n}"), "-NOAUTH Authentication required.\r\n");
     }
-    says(&mut host, client, "auth wrong", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
-    says(&mut host, client, "auth secret", "+OK\r\n");
-    says(&mut host, client, "get k1", "$-1\r\n");
+    expect_reply(
+        &mut server,
+        client,
+        "auth wrong",
+        "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+    );
+    expect_reply(&mut server, client, "auth secret", "+OK\r\n");
+    expect_reply(&mut server, client, "get k1", "$-1\r\n");
 }

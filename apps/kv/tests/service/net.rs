@@ -1,4 +1,4 @@
-//! Workers of the service on a transport in memory, a turn at a time.
+//! Workers of the service on an in-memory transport, driven turn by turn.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::mailbox::{Receiver, mailbox};
@@ -10,33 +10,33 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Turns after which everything has come to rest, or never will.
+/// Number of turns after which the service must be idle.
 const TURNS: usize = 10_000;
-/// Where clients of Redis and of memcached come.
+/// Ports of Redis and memcached clients.
 const REDIS: u16 = 6379;
 const MEMCACHED: u16 = 11211;
 
-/// One end of a connection.
+/// Connection as seen by the transport.
 #[derive(Default)]
 pub struct End {
-    /// What has been sent and not read, in slices.
+    /// Slices sent by the client and not consumed.
     input: VecDeque<Vec<u8>>,
-    has_news: bool,
-    /// What has been received.
+    is_readable: bool,
+    /// Bytes received by the client.
     output: Vec<u8>,
-    /// Of that, bytes sent from where they lay.
+    /// Number of these bytes that were sent without a copy.
     pub attached: usize,
-    /// Bytes that may be received still.
+    /// Bytes the client can still receive.
     room: usize,
     wants_room: bool,
     has_finished: bool,
-    is_told: bool,
+    is_close_reported: bool,
     pub is_closed: bool,
-    /// It is closed, and its input discarded.
+    /// Lingering close: the input is discarded.
     pub is_lingering: bool,
     pub is_aborted: bool,
     port: u16,
-    /// Connections that have had this slot before.
+    /// Number of earlier connections in this slot.
     generation: u32,
     is_gone: bool,
 }
@@ -45,10 +45,10 @@ struct Net {
     worker: usize,
     now: Instant,
     ends: Vec<End>,
-    /// Of connections that are gone.
-    nobody: End,
-    place: Vec<u8>,
-    /// What has been sent, and how many datagrams more may be.
+    /// Stands for closed connections.
+    missing_end: End,
+    reserved: Vec<u8>,
+    /// Sent datagrams, and the number of further ones that can be sent.
     datagrams: Vec<Datagram>,
     datagram_room: usize,
 }
@@ -63,7 +63,7 @@ impl Net {
     }
 
     fn end(&mut self, conn: ConnId) -> &mut End {
-        if self.has(conn) { &mut self.ends[conn.slot()] } else { &mut self.nobody }
+        if self.has(conn) { &mut self.ends[conn.slot()] } else { &mut self.missing_end }
     }
 }
 
@@ -134,12 +134,12 @@ impl Transport for Net {
         if room.min(max) == 0 {
             return None;
         }
-        self.place.resize(room.min(max), 0);
-        Some(&mut self.place)
+        self.reserved.resize(room.min(max), 0);
+        Some(&mut self.reserved)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        let bytes = self.place[..n].to_vec();
+        let bytes = self.reserved[..n].to_vec();
         let end = self.end(conn);
         end.room -= n;
         end.output.extend(bytes);
@@ -152,7 +152,7 @@ impl Transport for Net {
     fn lingering_close(&mut self, conn: ConnId) {
         self.close(conn);
         let end = self.end(conn);
-        (end.is_lingering, end.has_news) = (true, false);
+        (end.is_lingering, end.is_readable) = (true, false);
         end.input.clear();
     }
 
@@ -169,7 +169,7 @@ impl Transport for Net {
             return Err(datagram);
         }
         self.datagram_room -= 1;
-        // Once it is on its way, its memory is free.
+        // Sending frees the buffer.
         self.datagrams.push(Datagram { payload: datagram.payload.to_vec().into(), ..datagram });
         Ok(())
     }
@@ -178,58 +178,58 @@ impl Transport for Net {
 struct Worker {
     kv: Kv,
     net: Net,
-    mail: Receiver<AppMsg<Message>>,
+    inbox: Receiver<AppMsg<Message>>,
 }
 
-/// A server.
-pub struct Host {
+/// Server.
+pub struct TestServer {
     workers: Vec<Worker>,
 }
 
-/// What is replied to a client's bytes, as soon as that is so many lines.
+/// Function that sends bytes of a client and returns the reply of a number of lines.
 pub type Ask<'a> = dyn FnMut(Client, &[u8], usize) -> String + 'a;
 
-/// A client's connection.
+/// Connection of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Client(ConnId);
 
-impl Host {
+impl TestServer {
     pub fn new(workers: usize) -> Self {
         Self::with(workers, |_| {})
     }
 
     pub fn with(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
-        Self::that(workers, set, |_| {})
+        Self::create(workers, set, |_| {})
     }
 
-    /// One that answers datagrams.
+    /// Creates a server that answers datagrams.
     pub fn with_datagrams(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
-        Self::that(workers, set, Hub::answer_datagrams)
+        Self::create(workers, set, Hub::answer_datagrams)
     }
 
-    fn that(workers: usize, set: impl FnOnce(&mut Settings), prepare: impl FnOnce(&Hub)) -> Self {
+    fn create(workers: usize, set: impl FnOnce(&mut Settings), prepare: impl FnOnce(&Hub)) -> Self {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
         let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export: None, counters: None };
         let hub = Hub::new(config);
         prepare(&hub);
-        let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
+        let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
         let app_sender = AppSender::new(senders);
-        let worker = |(worker, mail)| Worker {
+        let worker = |(worker, inbox)| Worker {
             kv: Kv::new(hub.clone(), WorkerCtx { worker, workers, app_sender: app_sender.clone() }),
             net: Net {
                 worker,
                 now: Instant::ZERO,
                 ends: Vec::new(),
-                nobody: End::default(),
-                place: Vec::new(),
+                missing_end: End::default(),
+                reserved: Vec::new(),
                 datagrams: Vec::new(),
                 datagram_room: usize::MAX,
             },
-            mail,
+            inbox,
         };
-        Host { workers: mails.into_iter().enumerate().map(worker).collect() }
+        TestServer { workers: inboxes.into_iter().enumerate().map(worker).collect() }
     }
 
     pub fn connect(&mut self, worker: usize) -> Client {
@@ -253,24 +253,24 @@ impl Host {
         Client(conn)
     }
 
-    /// A datagram comes to the worker `worker` on memcached's port, from the port `from` of the client.
+    /// Delivers a datagram to `worker` on the memcached port, from the client's port `from`.
     pub fn datagram(&mut self, worker: usize, from: u16, payload: &[u8]) {
         self.datagram_to(MEMCACHED, worker, from, payload);
     }
 
-    /// The same on any port of the server.
+    /// Delivers a datagram to any port.
     pub fn datagram_to(&mut self, port: u16, worker: usize, from: u16, payload: &[u8]) {
         let (local, remote) = (([10, 0, 0, 2], port).into(), ([10, 0, 0, 1], from).into());
         let Worker { kv, net, .. } = &mut self.workers[worker];
         kv.datagram(net, Datagram { local, remote, payload: payload.to_vec().into() });
     }
 
-    /// The datagrams that `worker` has sent since it was last asked.
+    /// Returns the datagrams that `worker` has sent since the last call.
     pub fn datagrams(&mut self, worker: usize) -> Vec<Datagram> {
         std::mem::take(&mut self.workers[worker].net.datagrams)
     }
 
-    /// `worker` can send so many datagrams more.
+    /// Sets the number of datagrams that `worker` can still send.
     pub fn set_datagram_room(&mut self, worker: usize, room: usize) {
         self.workers[worker].net.datagram_room = room;
     }
@@ -279,49 +279,49 @@ impl Host {
         self.workers[client.0.worker()].net.end(client.0)
     }
 
-    /// `bytes` come from the client, in one slice.
+    /// Delivers `bytes` of the client in one slice.
     pub fn send(&mut self, client: Client, bytes: &[u8]) {
         let end = self.end(client);
         if !end.is_lingering {
             end.input.push_back(bytes.to_vec());
-            end.has_news = true;
+            end.is_readable = true;
         }
     }
 
-    /// Bytes of the client that the service has not consumed.
+    /// Returns the number of bytes that the service has not consumed.
     pub fn unread(&mut self, client: Client) -> usize {
         self.end(client).input.iter().map(Vec::len).sum()
     }
 
-    /// The client sends nothing more.
+    /// Half-closes the connection from the client's side.
     pub fn finish(&mut self, client: Client) {
         self.end(client).has_finished = true;
     }
 
-    /// The client can receive so many bytes.
+    /// Sets the number of bytes that the client can still receive.
     pub fn set_room(&mut self, client: Client, room: usize) {
         self.end(client).room = room;
     }
 
-    /// What the client has received since it was last asked.
+    /// Returns the bytes received by the client since the last call.
     pub fn received(&mut self, client: Client) -> Vec<u8> {
         std::mem::take(&mut self.end(client).output)
     }
 
-    /// The connection is gone.
+    /// Closes the connection.
     pub fn lose(&mut self, client: Client) {
         let Worker { kv, net, .. } = &mut self.workers[client.0.worker()];
         net.end(client.0).is_gone = true;
         kv.closed(net, client.0, (), CloseReason::Reset);
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn pass(&mut self, time: Duration) {
         self.workers.iter_mut().for_each(|worker| worker.net.now += time);
         self.settle();
     }
 
-    /// All workers have turns until nothing happens any more.
+    /// Runs turns of all workers until nothing happens.
     pub fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..TURNS {
@@ -331,38 +331,38 @@ impl Host {
                 return;
             }
         }
-        panic!("the service does not come to rest");
+        panic!("the service does not become idle");
     }
 
-    /// Only the worker `worker` has a turn.
+    /// Runs a turn of one worker.
     pub fn turn_of(&mut self, worker: usize) {
         self.workers[worker].turn();
     }
 
-    /// Sends a request of `client`, which is one of worker 0, that borrows all shards, and has worker 1 lend its own. Worker 0 does not
-    /// take it in before its next turn.
+    /// Sends a request of `client` on worker 0 that borrows all shards, and makes worker 1 lend its own. Worker 0
+    /// receives the shard in its next turn.
     pub fn lend_shard_of_worker_1(&mut self, client: Client, request: &[u8]) {
         self.send(client, request);
         self.turn_of(0);
-        // It asks for the shard at the beginning of its next turn.
+        // Worker 0 requests the shard at the start of its next turn.
         self.turn_of(0);
         self.turn_of(1);
     }
 
-    /// Requests that `worker` counts for its metrics.
+    /// Returns the number of requests that `worker` counts for its metrics.
     pub fn requests(&self, worker: usize) -> u64 {
         self.workers[worker].kv.requests().unwrap()
     }
 
-    /// Runs each worker on a thread of its own. `run` asks the worker of this number; workers go on having turns until all have
-    /// returned from it.
+    /// Runs each worker on its own thread. `run` gets the number of the worker. Workers continue to have turns until
+    /// all calls have returned.
     pub fn run_on_threads(&mut self, run: impl Fn(usize, &mut Ask<'_>) + Sync) {
         let running = AtomicUsize::new(self.workers.len());
         std::thread::scope(|scope| {
             for (number, worker) in self.workers.iter_mut().enumerate() {
                 let (running, run) = (&running, &run);
                 scope.spawn(move || {
-                    // One that fails does not keep the others waiting.
+                    // A failed worker must not block the others.
                     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         run(number, &mut |client, bytes, lines| worker.ask(client, bytes, lines));
                     }));
@@ -379,12 +379,12 @@ impl Host {
         });
     }
 
-    /// All workers have a turn.
+    /// Runs a turn of all workers.
     pub fn turn(&mut self) {
         self.workers.iter_mut().for_each(|worker| _ = worker.turn());
     }
 
-    /// What is replied to `bytes`.
+    /// Returns the reply to `bytes`.
     pub fn ask(&mut self, client: Client, bytes: &[u8]) -> String {
         self.send(client, bytes);
         self.settle();
@@ -393,11 +393,11 @@ impl Host {
 }
 
 impl Worker {
-    /// What is replied to `bytes`, as soon as that is so many lines.
+    /// Returns the reply to `bytes` once it has `lines` lines.
     fn ask(&mut self, client: Client, bytes: &[u8], lines: usize) -> String {
         let end = self.net.end(client.0);
         end.input.push_back(bytes.to_vec());
-        end.has_news = true;
+        end.is_readable = true;
         loop {
             self.turn();
             let output = &mut self.net.end(client.0).output;
@@ -408,24 +408,24 @@ impl Worker {
         }
     }
 
-    /// One turn. Returns whether anything happened.
+    /// Runs a turn. Returns true if anything happened.
     fn turn(&mut self) -> bool {
-        let Worker { kv, net, mail } = self;
+        let Worker { kv, net, inbox } = self;
         let mut worked = false;
-        while let Some(letter) = mail.receive() {
+        while let Some(msg) = inbox.receive() {
             worked = true;
-            let AppMsg::Message { to: None, message } = letter else { panic!("a letter that is not for the service") };
+            let AppMsg::Message { to: None, message } = msg else { panic!("a message that is not for the service") };
             kv.on_message(net, message);
         }
         net.now += Duration::from_micros(1);
         worked |= kv.poll(net) == Some(Duration::ZERO);
-        let has_news = |end: &End| end.has_news && !end.is_aborted && !end.is_gone;
-        let slots = (0..net.ends.len()).filter(|slot| has_news(&net.ends[*slot]));
+        let is_readable = |end: &End| end.is_readable && !end.is_aborted && !end.is_gone;
+        let slots = (0..net.ends.len()).filter(|slot| is_readable(&net.ends[*slot]));
         let readable: Vec<ConnId> = slots.map(|slot| net.conn(slot)).collect();
-        net.ends.iter_mut().for_each(|end| end.has_news = false);
+        net.ends.iter_mut().for_each(|end| end.is_readable = false);
         if !readable.is_empty() {
             worked = true;
-            // Of some workers' events of those that have been served are left out, others deliver them.
+            // Some workers skip the events of connections already served, others deliver them.
             let served = kv.burst(net, &readable);
             let left_out = if net.now.as_micros() % 2 == 0 { served } else { 0 };
             readable.iter().skip(left_out).for_each(|conn| kv.readable(net, *conn, &mut ()));
@@ -442,8 +442,8 @@ impl Worker {
                 kv.writable(net, conn, &mut ());
             }
             let end = net.end(conn);
-            if end.has_finished && !end.is_told && !end.is_lingering && end.input.is_empty() {
-                end.is_told = true;
+            if end.has_finished && !end.is_close_reported && !end.is_lingering && end.input.is_empty() {
+                end.is_close_reported = true;
                 worked = true;
                 kv.peer_closed(net, conn, &mut ());
             }

@@ -1,42 +1,43 @@
-//! Requests cut at every byte get the same replies, whoever answers them.
+//! Requests cut at every byte get the same replies, on any worker.
 
-use crate::net::{Client, Host};
+use crate::net::{Client, TestServer};
 use crate::{line, lines, request};
 use linerate_kv::commands::Settings;
 
-/// Answered by one worker, and by two, where the client's is not that of all keys.
+/// One worker, and two workers, of which the client's does not hold all keys.
 const WORKERS: [usize; 2] = [1, 2];
 
-/// What is replied to `pieces`, each of which is looked at before the next comes if `rests`; and whether the connection is closed.
-fn replied(host: &mut Host, client: Client, pieces: &[&[u8]], rests: bool) -> (String, bool) {
+/// Returns the reply to `pieces`, and whether the connection is closed. If `rests`, each piece is handled before the
+/// next arrives.
+fn replied(server: &mut TestServer, client: Client, pieces: &[&[u8]], rests: bool) -> (String, bool) {
     for piece in pieces {
-        host.send(client, piece);
+        server.send(client, piece);
         if rests {
-            host.settle();
+            server.settle();
         }
     }
-    host.settle();
-    (host.received(client).escape_ascii().to_string(), host.end(client).is_closed)
+    server.settle();
+    (server.received(client).escape_ascii().to_string(), server.end(client).is_closed)
 }
 
-/// Checks that `session` is answered as it is in one piece by one worker, wherever it is cut. Returns what that is.
-fn check(session: &[u8], set: fn(&mut Settings), connect: fn(&mut Host, usize) -> Client) -> String {
+/// Checks that the replies to `session` do not depend on cuts and workers. Returns the replies.
+fn check(session: &[u8], set: fn(&mut Settings), connect: fn(&mut TestServer, usize) -> Client) -> String {
     let mut expected = None;
     for workers in WORKERS {
-        let mut host = Host::with(workers, set);
-        let (other, memcached) = (host.connect(0), host.connect_to_memcached(0));
+        let mut server = TestServer::with(workers, set);
+        let (other, memcached) = (server.connect(0), server.connect_to_memcached(0));
         let mut check = |pieces: &[&[u8]], rests| {
-            let client = connect(&mut host, 0);
-            let replied = replied(&mut host, client, pieces, rests);
+            let client = connect(&mut server, 0);
+            let replied = replied(&mut server, client, pieces, rests);
             let expected = expected.get_or_insert_with(|| replied.clone());
             let cut = pieces[0].len();
             assert!(replied == *expected, "{workers} workers, cut at {cut}: {}\n\n{}", replied.0, expected.0);
-            host.lose(client);
-            host.ask(other, &line("flushall"));
-            host.ask(memcached, b"flush_all\r\n");
+            server.lose(client);
+            server.ask(other, &line("flushall"));
+            server.ask(memcached, b"flush_all\r\n");
         };
         check(&[session], false);
-        // In the middle of a value, one place is like another.
+        // Most cuts inside a value are equivalent.
         let is_within = |at: usize| session[at.saturating_sub(5)..].iter().take(10).all(u8::is_ascii_alphanumeric);
         for cut in (1..session.len()).filter(|at| !is_within(*at) || at % 97 == 0) {
             let (before, behind) = session.split_at(cut);
@@ -49,9 +50,9 @@ fn check(session: &[u8], set: fn(&mut Settings), connect: fn(&mut Host, usize) -
     expected.unwrap_or_default().0
 }
 
-/// Everything a Redis client may say, long values among it.
+/// All kinds of Redis requests, with long values.
 #[test]
-fn requests_of_redis_clients_are_cut_anywhere() {
+fn redis_replies_do_not_depend_on_cuts() {
     let long = "0123456789".repeat(450);
     let mut session = Vec::new();
     for words in ["set a 1", "get a", "mset b 2 c 3 d 4", "mget a b c d e", "hset h f v g w", "hget h g"] {
@@ -71,14 +72,14 @@ fn requests_of_redis_clients_are_cut_anywhere() {
         session.extend(line(words));
     }
     session.extend(b"*2\r\n$3\r\nget\r\n$x\r\nping\r\n");
-    let replies = check(&session, |_| {}, Host::connect);
+    let replies = check(&session, |_| {}, TestServer::connect);
     assert!(replies.ends_with("-ERR Protocol error: invalid bulk length\\r\\n"), "{replies}");
     assert!(replies.contains(":4501") && replies.contains("*3\\r\\n:3\\r\\n$10\\r\\n0123456789\\r\\n+OK"), "{replies}");
 }
 
-/// A value that there is no memory for is left out of what follows, wherever it is cut.
+/// A value that exceeds memory is skipped, wherever it is cut.
 #[test]
-fn values_that_there_is_no_memory_for_are_cut_anywhere() {
+fn error_for_value_beyond_memory_does_not_depend_on_cuts() {
     let too_long = "x".repeat(3 << 20);
     let mut session = Vec::new();
     session.extend(line("set a 1"));
@@ -86,96 +87,96 @@ fn values_that_there_is_no_memory_for_are_cut_anywhere() {
     session.extend(request(&["set", "b", &too_long]));
     session.extend(line("get a"));
     session.extend(line("exists a b c d"));
-    // One that is to wait is refused at once, and so nothing of the transaction is done.
+    // A command to be queued fails at once, so the transaction does nothing.
     session.extend(lines(&["multi", "set a 2"]));
     session.extend(request(&["set", "b", &too_long]));
     session.extend(lines(&["exec", "get a"]));
     for workers in WORKERS {
-        // What a shard has must not be enough.
-        let mut host = Host::with(workers, |settings| settings.memory = 2 << 20);
+        // The memory of one shard must not suffice.
+        let mut server = TestServer::with(workers, |settings| settings.memory = 2 << 20);
         let last = session.len();
         let places = (1..last).filter(|at| (at % (too_long.len() + 100)) < 170 || at % 100_003 == 0 || at + 120 > last);
         for cut in places {
-            let client = host.connect(0);
+            let client = server.connect(0);
             let (before, behind) = session.split_at(cut);
-            let (replies, is_closed) = replied(&mut host, client, &[before, behind], cut % 2 > 0);
+            let (replies, is_closed) = replied(&mut server, client, &[before, behind], cut % 2 > 0);
             let refused = "-OOM command not allowed when used memory > 'maxmemory'.\\r\\n".replace('\'', "\\'");
             let aborted = "-EXECABORT Transaction discarded because of previous errors.\\r\\n$1\\r\\n1\\r\\n";
             let expected =
                 format!("+OK\\r\\n$-1\\r\\n{refused}$1\\r\\n1\\r\\n:1\\r\\n+OK\\r\\n+QUEUED\\r\\n{refused}{aborted}");
             assert!((&replies, is_closed) == (&expected, false), "{workers} workers, cut at {cut}: {replies}");
-            host.lose(client);
+            server.lose(client);
         }
     }
 }
 
-/// Everything a memcached client may say, with data that end where they should and with such that do not.
+/// All kinds of memcached requests, with valid and invalid ends of data blocks.
 #[test]
-fn requests_of_memcached_clients_are_cut_anywhere() {
+fn memcached_replies_do_not_depend_on_cuts() {
     let long = "0123456789".repeat(450);
     let mut session = String::from("set a 5 0 3\r\nabc\r\nget a b\r\nincr a 1\r\nbogus\r\n");
     for key in ["b", "c", "d"] {
         session += &format!("set {key} 0 0 4500\r\n{long}\r\nget {key}\r\n");
-        // Two bytes that do not end them; what follows is a line of its own.
+        // Two bytes that are no valid end. The bytes behind them are another line.
         session += &format!("set {key} 0 0 4500\r\n{long}xyget {key}\r\nmg {key} s\r\n");
         session += &format!("ms {key} 4500 T0 k Oq\r\n{long}\n\r\r\nmn\r\n");
         session += &format!("append {key} 0 0 2 noreply\r\nxy\r\nmg {key} s\r\nms {key} 3 q\r\nabc\r\nmg {key} v\r\n");
     }
     session += "set a 0 0 5000 noreply\r\nget a\r\nms a 6000 S1\r\nmn\r\n";
-    // Their data, of which the line is a part.
+    // Data block that includes the line.
     session += &"y".repeat(11_000);
     session += "\r\nget a\r\n";
-    let replies = check(session.as_bytes(), |_| {}, Host::connect_to_memcached);
+    let replies = check(session.as_bytes(), |_| {}, TestServer::connect_to_memcached);
     assert_eq!(replies.matches("CLIENT_ERROR bad data chunk").count(), 6, "{replies}");
 }
 
-/// What is larger than an item may be is refused and left out, wherever it is cut.
+/// A data block beyond the item limit is skipped, wherever it is cut.
 #[test]
-fn data_that_are_too_large_are_cut_anywhere() {
+fn error_for_too_large_item_does_not_depend_on_cuts() {
     let data = "x".repeat(1 << 20);
     let session = format!("get a\r\nset a 0 0 1048576\r\n{data}\r\nmn\r\nms b 1048576\r\n{data}\r\nget a b\r\n");
     for workers in WORKERS {
-        let mut host = Host::new(workers);
+        let mut server = TestServer::new(workers);
         let places = (1..session.len()).filter(|at| at % (1 << 20) < 90 || at % 50_021 == 0);
         for cut in places {
-            let client = host.connect_to_memcached(0);
+            let client = server.connect_to_memcached(0);
             let (before, behind) = session.as_bytes().split_at(cut);
-            let replies = replied(&mut host, client, &[before, behind], cut % 2 > 0);
+            let replies = replied(&mut server, client, &[before, behind], cut % 2 > 0);
             let refused = "SERVER_ERROR object too large for cache\\r\\n";
             assert_eq!(replies, (format!("END\\r\\n{refused}MN\\r\\n{refused}END\\r\\n"), false), "cut at {cut}");
-            host.lose(client);
+            server.lose(client);
         }
     }
 }
 
-/// What is wrong is said behind what is right, and the connection is closed only then.
+/// An error reply follows the earlier replies, and the connection closes after it.
 #[test]
-fn what_is_wrong_is_said_behind_what_is_right() {
-    for (wrong, said) in
+fn error_follows_earlier_replies() {
+    for (wrong, error) in
         [(&b"*1\r\n$x\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"), (b"quit\r\n", "+OK\r\n")]
     {
-        let mut host = Host::new(2);
+        let mut server = TestServer::new(2);
         for n in 0..20 {
-            let client = host.connect(0);
+            let client = server.connect(0);
             let session = [&request(&["get", &format!("key{n}")])[..], wrong].concat();
-            assert_eq!(host.ask(client, &session), format!("$-1\r\n{said}"));
-            assert!(host.end(client).is_closed);
+            assert_eq!(server.ask(client, &session), format!("$-1\r\n{error}"));
+            assert!(server.end(client).is_closed);
         }
     }
-    let mut host = Host::new(2);
+    let mut server = TestServer::new(2);
     for n in 0..20 {
-        let client = host.connect_to_memcached(0);
+        let client = server.connect_to_memcached(0);
         let session = format!("get key{n}\r\n{}\r\n", " ".repeat(3000));
-        assert_eq!(host.ask(client, session.as_bytes()), "END\r\n");
-        assert!(host.end(client).is_closed);
+        assert_eq!(server.ask(client, session.as_bytes()), "END\r\n");
+        assert!(server.end(client).is_closed);
     }
 }
 
-/// Who reads a few bytes at a time gets all replies, also when it has said that it sends no more.
+/// A client that reads a few bytes at a time gets all replies, even after a half-close.
 #[test]
-fn who_reads_little_by_little_gets_all_replies() {
+fn slow_reader_gets_all_replies() {
     for (workers, finishes, rests) in [(1, false, true), (1, true, false), (2, false, false), (2, true, true)] {
-        let mut host = Host::new(workers);
+        let mut server = TestServer::new(workers);
         let mut session = Vec::new();
         let mut expected = String::new();
         for n in 0..60 {
@@ -187,29 +188,29 @@ fn who_reads_little_by_little_gets_all_replies() {
         session.extend(b"*x\r\n");
         expected += "-ERR Protocol error: invalid multibulk length\r\n";
         for step in [1, 7, 100, 1000] {
-            let client = host.connect(0);
-            host.set_room(client, 3);
+            let client = server.connect(0);
+            server.set_room(client, 3);
             for piece in session.chunks(500) {
-                host.send(client, piece);
+                server.send(client, piece);
                 if rests {
-                    host.settle();
+                    server.settle();
                 }
             }
             if finishes {
-                host.finish(client);
+                server.finish(client);
             }
-            host.settle();
+            server.settle();
             let mut received = Vec::new();
-            while !host.end(client).is_closed {
+            while !server.end(client).is_closed {
                 let before = received.len();
-                received.extend(host.received(client));
+                received.extend(server.received(client));
                 assert!(received.len() > before || received.is_empty(), "{} of {}", received.len(), expected.len());
-                host.set_room(client, step);
-                host.settle();
+                server.set_room(client, step);
+                server.settle();
             }
-            received.extend(host.received(client));
+            received.extend(server.received(client));
             assert_eq!(String::from_utf8(received).unwrap(), expected);
-            host.lose(client);
+            server.lose(client);
         }
     }
 }

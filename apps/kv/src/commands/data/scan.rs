@@ -209,9 +209,9 @@ impl<'a> Matches<'a> {
     /// Returns the number of places to examine before the next check of the work limit: the longer the pattern, the
     /// fewer.
     fn places(&self) -> usize {
-        const FEWEST: usize = 8;
-        const MOST: usize = 512;
-        (4 * MOST / self.pattern.len().max(1)).clamp(FEWEST, MOST)
+        const MIN_BATCH: usize = 8;
+        const MAX_BATCH: usize = 512;
+        (4 * MAX_BATCH / self.pattern.len().max(1)).clamp(MIN_BATCH, MAX_BATCH)
     }
 
     fn take(&mut self, name: &[u8], value: Option<&Str<'_>>) {

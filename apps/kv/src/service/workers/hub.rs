@@ -1,6 +1,6 @@
 //! State shared by all workers of a service.
 
-use crate::commands::{Change, RejectedSetting, Settings, Stats, Totals};
+use crate::commands::{RejectedSetting, Settings, SettingsChange, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
 use crate::memcached::Counts;
@@ -230,7 +230,7 @@ impl Hub {
     }
 
     /// Applies `change` to the settings. The lock is held throughout, so concurrent changes are all kept.
-    pub(in crate::service) fn update(&self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
+    pub(in crate::service) fn update(&self, change: &mut SettingsChange<'_>) -> Result<(), RejectedSetting> {
         let mut current = lock(&self.settings);
         let mut settings = Settings::clone(&current);
         change(&mut settings)?;

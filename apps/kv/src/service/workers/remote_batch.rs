@@ -15,7 +15,7 @@ use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
 
 /// Approximate limit of request bytes per batch.
-const MOST: usize = 16 << 10;
+const MAX_TEXT: usize = 16 << 10;
 /// Number of finished batches kept for reuse.
 const IDLE: usize = 8;
 
@@ -155,7 +155,7 @@ impl Kv {
             let before = self.replies.mark();
             self.replies.set_limit_after(
                 before,
-                if matches!(part.source, BatchSource::Datagram(_)) { udp::ANSWER as u64 } else { most },
+                if matches!(part.source, BatchSource::Datagram(_)) { udp::MAX_REPLY as u64 } else { most },
             );
             match (part.redis, part.source) {
                 (Some((space, protocol)), _) => {
@@ -170,7 +170,7 @@ impl Kv {
         self.clear_ahead();
         self.guest_session = Some(guest_session);
         text.clear();
-        text.shrink_to(2 * MOST);
+        text.shrink_to(2 * MAX_TEXT);
         std::mem::swap(&mut self.replies, replies);
         let home = *home;
         self.server.outbox.send(home, Message::BatchDone(batch));
@@ -269,7 +269,7 @@ impl RemoteBatch {
     /// Returns true if there is room behind the requests from `begun` on.
     #[inline]
     fn has_room(&self, begun: usize) -> bool {
-        self.text.len() - begun < MOST && self.last.is_none()
+        self.text.len() - begun < MAX_TEXT && self.last.is_none()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Server interface of the commands, and the counters of a worker.
 
-use crate::commands::{Change, ClientInfo, RejectedSetting, Server, Settings, SlowRequest, Stats, Totals};
+use crate::commands::{ClientInfo, RejectedSetting, Server, Settings, SettingsChange, SlowRequest, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::Layout;
 use crate::memcached;
@@ -143,7 +143,7 @@ impl Server for ServerView {
         &self.settings
     }
 
-    fn update(&mut self, change: &mut Change<'_>) -> Result<(), RejectedSetting> {
+    fn update(&mut self, change: &mut SettingsChange<'_>) -> Result<(), RejectedSetting> {
         self.hub.update(change)?;
         self.refresh();
         self.tell_others(|| Message::SettingsChanged);

@@ -13,14 +13,14 @@ const LANES: usize = 4;
 /// Limit of words per key, including the word with the length.
 const WORDS: usize = 8;
 /// Limit of keys per batch.
-const MOST: usize = 16;
+const MAX_KEYS: usize = 16;
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
 /// Keys to be hashed together.
 #[derive(Debug, Default)]
 pub struct HashBatch {
-    keys: [KeyWords; MOST],
+    keys: [KeyWords; MAX_KEYS],
     len: usize,
 }
 
@@ -52,7 +52,7 @@ impl HashBatch {
     /// Returns true if the batch has no room for another key.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
-        self.len == MOST
+        self.len == MAX_KEYS
     }
 
     /// Adds `key` with the id `id`, to be hashed with a secret whose lower half is `low`. Returns false if the batch
@@ -151,13 +151,13 @@ mod tests {
             let high = random.u64(..);
             let longest = if round % 2 == 0 { WORDS * WORD - 1 } else { 20 };
             let mut expected = Vec::new();
-            for _ in 0..random.usize(..=MOST) {
+            for _ in 0..random.usize(..=MAX_KEYS) {
                 let (low, key) = (random.u64(..), vec![random.u8(..); random.usize(..=longest)]);
                 let id = random.u32(..);
                 assert!(batch.push(id, low, &key));
                 expected.push((id, SipHasher13::new_with_keys(low, high).hash(&key)));
             }
-            assert_eq!(batch.is_full(), expected.len() == MOST);
+            assert_eq!(batch.is_full(), expected.len() == MAX_KEYS);
             let mut hashes = Vec::new();
             batch.hash_all(high, |id, hash| hashes.push((id, hash)));
             assert_eq!(hashes, expected);
@@ -168,7 +168,7 @@ mod tests {
     fn batch_refuses_long_keys_and_a_seventeenth() {
         let mut batch = HashBatch::default();
         assert!(!batch.push(0, 0, &[b'k'; WORDS * WORD]));
-        (0..MOST).for_each(|_| assert!(batch.push(0, 0, &[b'k'; WORDS * WORD - 1])));
+        (0..MAX_KEYS).for_each(|_| assert!(batch.push(0, 0, &[b'k'; WORDS * WORD - 1])));
         assert!(batch.is_full() && !batch.push(0, 0, b"key"));
     }
 }

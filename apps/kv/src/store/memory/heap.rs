@@ -188,8 +188,8 @@ impl Heap {
     #[inline(always)]
     pub fn prefetch(&self, location: Location) {
         /// Beyond this, the hardware prefetcher follows the sequential read.
-        const MOST: usize = 256;
-        self.pieces.prefetch(start_of(location), self.slot_at(location).min(MOST));
+        const MAX_PREFETCHED: usize = 256;
+        self.pieces.prefetch(start_of(location), self.slot_at(location).min(MAX_PREFETCHED));
     }
 
     /// Returns the size of the slot at `location`.

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Largest values of each phase.
-const MOST: [usize; 6] = [30, 1 << 20, 300, 20_000, 100, 3000];
+const MAX_LENS: [usize; 6] = [30, 1 << 20, 300, 20_000, 100, 3000];
 const POLICIES: [&str; 8] = ["none", "lru", "lfu", "ttl", "random", "volatile-lru", "volatile-lfu", "volatile-random"];
 /// Runs per policy and memory size, and calls per run.
 const SEEDS: u64 = 2;
@@ -58,7 +58,7 @@ fn churn(evict: EvictionPolicy, memory: usize, seed: u64) {
     let mut refused = 0;
     for n in 0..CALLS {
         let now = n / 100;
-        let most = MOST[(n * phases / CALLS) as usize % MOST.len()].min(memory / 16);
+        let most = MAX_LENS[(n * phases / CALLS) as usize % MAX_LENS.len()].min(memory / 16);
         let name = random.u32(..keys).to_le_bytes();
         let len = size(&mut random, most);
         let expiry = [Expiry::Never, Expiry::Keep, Expiry::At(now + random.u64(1..20_000))][random.usize(..3)];
