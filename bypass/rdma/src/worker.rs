@@ -407,7 +407,7 @@ impl<C: Provider, S: Service> Inspect for Worker<C, S> {
     }
 
     fn slots(&self) -> usize {
-        self.net.slots.slot_bound()
+        self.net.slots.slot_count()
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {

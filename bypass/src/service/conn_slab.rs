@@ -65,6 +65,16 @@ impl<T> ConnSlab<T> {
         if slot.generation == id.generation() && self.worker == id.worker() { slot.connection.as_mut() } else { None }
     }
 
+    /// Returns the connection in slot `index`.
+    pub fn at(&self, index: usize) -> Option<&T> {
+        self.slots.get(index)?.connection.as_ref()
+    }
+
+    /// Returns the connection in slot `index` for modification.
+    pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.slots.get_mut(index)?.connection.as_mut()
+    }
+
     /// Returns the identifier of the connection in slot `index`.
     pub fn conn_id(&self, index: usize) -> Option<ConnId> {
         let slot = self.slots.get(index)?;
@@ -79,17 +89,37 @@ impl<T> ConnSlab<T> {
     }
 
     /// Returns the number of slots ever used. All connections are in slots below it.
-    pub fn slot_bound(&self) -> usize {
+    pub fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Iterates over all connections.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut())
+    /// Iterates over all connections and their slots.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| Some((index, slot.connection.as_mut()?)))
     }
 
     /// Returns the identifiers of all connections.
     pub fn conn_ids(&self) -> Vec<ConnId> {
         (0..self.slots.len()).filter_map(|index| self.conn_id(index)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_identifier_finds_nothing_in_a_reused_slot() {
+        let mut slab = ConnSlab::new(1, 8);
+        let old = slab.insert('a').unwrap();
+        assert_eq!((slab.get(old), slab.at(old.slot())), (Some(&'a'), Some(&'a')));
+        assert_eq!((slab.remove(old), slab.remove(old)), (Some('a'), None));
+        let new = slab.insert('b').unwrap();
+        assert_eq!(new.slot(), old.slot());
+        assert_eq!(slab.get(old), None);
+        assert_eq!(slab.get_mut(new), Some(&mut 'b'));
+        assert_eq!(slab.get(ConnId::new(0, new.slot(), new.generation())), None);
+        assert_eq!(slab.get(ConnId::new(1, 99, 0)), None);
+        assert_eq!((slab.len(), slab.conn_ids()), (1, vec![new]));
     }
 }

@@ -126,10 +126,10 @@ impl Net {
     /// which saves one system call of latency.
     pub(crate) fn gather_spinning(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        if self.slots.slot_bound() > FEW_CONNECTIONS || self.turns.is_multiple_of(EPOLL_EVERY) {
+        if self.slots.slot_count() > FEW_CONNECTIONS || self.turns.is_multiple_of(EPOLL_EVERY) {
             return self.gather_events(Some(Duration::ZERO));
         }
-        for slot in 0..self.slots.slot_bound() {
+        for slot in 0..self.slots.slot_count() {
             if let Some(id) = self.slots.conn_id(slot) {
                 self.set_unread(id);
             }

@@ -292,7 +292,7 @@ impl<S: Service> Inspect for Worker<S> {
     }
 
     fn slots(&self) -> usize {
-        self.net.slots.slot_bound()
+        self.net.slots.slot_count()
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {

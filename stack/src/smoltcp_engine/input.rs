@@ -25,12 +25,12 @@ impl SmoltcpEngine {
             return;
         }
         for &slot in &self.burst {
-            if let Some(flow) = self.slots.get(slot) {
+            if let Some(flow) = self.slots.at(slot as usize) {
                 prefetch_whole(&**flow);
             }
         }
         for &slot in &self.burst {
-            if let Some(flow) = self.slots.get(slot) {
+            if let Some(flow) = self.slots.at(slot as usize) {
                 prefetch_whole(flow.socket());
             }
         }
@@ -60,7 +60,7 @@ impl SmoltcpEngine {
             None => self.admit(tuple, &tcp, egress, now),
         };
         if let Some(slot) = slot
-            && let Some(flow) = self.slots.get_mut(slot)
+            && let Some(flow) = self.slots.at_mut(slot as usize)
         {
             if flow.is_reopened_by(&tcp) {
                 if let Some(challenge) = flow.challenge(now) {
@@ -138,7 +138,7 @@ impl SmoltcpEngine {
         }
         let local = tuple.local();
         let timeout = self.limits.half_open_timeout;
-        let socket = self.slots.get_mut(slot)?.socket_mut();
+        let socket = self.slots.at_mut(slot as usize)?.socket_mut();
         socket.set_timeout(Some(timeout));
         let endpoint = IpListenEndpoint { addr: Some(local.ip().into()), port: local.port() };
         if socket.listen(endpoint).is_err() {

@@ -8,7 +8,6 @@
 //! in the window ends a connection; initial sequence numbers come from the seeded generator alone.
 
 mod reset_reply;
-mod slots;
 mod time_wait;
 
 mod flow;
@@ -30,8 +29,7 @@ use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
 use linerate_bypass::inspect::{ConnInfo, Gauges, TcpInfo};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Summary};
-use slots::Slots;
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Nic, Summary};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
@@ -48,7 +46,7 @@ const SPARE: usize = 256;
 /// smoltcp engine of one worker.
 pub struct SmoltcpEngine {
     interface: Interface,
-    slots: Slots<Box<Flow>>,
+    slots: ConnSlab<Box<Flow>>,
     table: HashMap<Tuple, u32, foldhash::fast::FixedState>,
     time_wait: TimeWait,
     /// Token 2 × slot is the flow's own timer, 2 × slot + 1 the timer of its service.
@@ -94,7 +92,7 @@ struct Counts {
 impl SmoltcpEngine {
     /// Marks the flow in `slot` for inspection in the next `take_events`.
     fn touch(&mut self, slot: u32) {
-        if let Some(flow) = self.slots.get_mut(slot)
+        if let Some(flow) = self.slots.at_mut(slot as usize)
             && !flow.touched
         {
             flow.touched = true;
@@ -104,7 +102,7 @@ impl SmoltcpEngine {
 
     /// Marks the flow in `slot` for transmission in the next `flush`.
     fn dirty(&mut self, slot: u32) {
-        if let Some(flow) = self.slots.get_mut(slot)
+        if let Some(flow) = self.slots.at_mut(slot as usize)
             && !flow.dirty
         {
             flow.dirty = true;
@@ -120,7 +118,7 @@ impl SmoltcpEngine {
         let socket = set.0.get_mut::<smoltcp::socket::tcp::Socket>(set.1);
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(Some(smoltcp::time::Duration::from_millis(10)));
-        let slot = self.slots.insert(Box::new(Flow::new(tuple, phase, set)))?;
+        let slot = self.slots.insert(Box::new(Flow::new(tuple, phase, set)))?.slot() as u32;
         self.table.insert(tuple, slot);
         Some(slot)
     }
@@ -134,7 +132,8 @@ impl SmoltcpEngine {
 
     /// Removes the flow in `slot`, leaving a record if it is in TIME-WAIT.
     fn remove(&mut self, slot: u32, now: Instant) {
-        let Some(flow) = self.slots.remove(slot) else { return };
+        let conn = self.slots.conn_id(slot as usize);
+        let Some(flow) = conn.and_then(|conn| self.slots.remove(conn)) else { return };
         self.table.remove(&flow.tuple);
         self.wheel.disarm(2 * slot);
         self.wheel.disarm(2 * slot + 1);
@@ -170,7 +169,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         let smoltcp_duration = |d: Duration| smoltcp::time::Duration::from_micros(d.as_micros() as u64);
         SmoltcpEngine {
             interface,
-            slots: Slots::new(worker),
+            slots: ConnSlab::new(worker, ConnId::MAX_SLOTS),
             table: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             time_wait: TimeWait::new(random.u64(..)),
             wheel: Wheel::new(now),
@@ -215,7 +214,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             return;
         }
         let Some(&slot) = self.table.get(&tuple) else { return };
-        let Some(flow) = self.slots.get_mut(slot) else { return };
+        let Some(flow) = self.slots.at_mut(slot as usize) else { return };
         // RFC 5927 §4.1: only an error that quotes the SYN in flight is accepted, and only before the connection is
         // established.
         let syn = flow.sent.map(|sent| sent.next_sequence.wrapping_sub(1));
@@ -228,7 +227,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
 
     fn neighbor_unreachable(&mut self, ip: IpAddr) {
         let connecting = self.slots.iter_mut().filter_map(|(slot, flow)| match flow.phase {
-            Phase::Connecting(token) if flow.tuple.remote().ip() == ip => Some((slot, token)),
+            Phase::Connecting(token) if flow.tuple.remote().ip() == ip => Some((slot as u32, token)),
             _ => None,
         });
         for (slot, token) in connecting.collect::<Vec<_>>() {
@@ -237,9 +236,11 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn address_removed(&mut self, ip: IpAddr) {
-        let of_it = |(slot, flow): (u32, &mut Box<Flow>)| (flow.tuple.local().ip() == ip).then_some((slot, flow.phase));
+        let of_it = |(slot, flow): (usize, &mut Box<Flow>)| {
+            (flow.tuple.local().ip() == ip).then_some((slot as u32, flow.phase))
+        };
         for (slot, phase) in self.slots.iter_mut().filter_map(of_it).collect::<Vec<_>>() {
-            let Some(flow) = self.slots.get_mut(slot) else { continue };
+            let Some(flow) = self.slots.at_mut(slot as usize) else { continue };
             match phase {
                 Phase::HalfOpen => self.remove(slot, Instant::ZERO),
                 Phase::Connecting(token) => self.fail(slot, token, ConnectError::NoLocalAddress),
@@ -259,13 +260,13 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             let slot = token / 2;
             if token % 2 == 0 {
                 self.dirty(slot);
-            } else if let Some(flow) = self.slots.get_mut(slot)
+            } else if let Some(flow) = self.slots.at_mut(slot as usize)
                 && flow.phase == Phase::Open
             {
                 if flow.timer > now {
                     self.wheel.arm(token, flow.timer);
                 } else {
-                    self.news.timers.push(self.slots.id(slot));
+                    self.news.timers.extend(self.slots.conn_id(slot as usize));
                 }
             }
         }
@@ -276,8 +277,8 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     fn take_events(&mut self, news: &mut EventBatch) {
         let mut touched = std::mem::take(&mut self.touched);
         for slot in touched.drain(..) {
-            let conn = self.slots.id(slot);
-            let Some(flow) = self.slots.get_mut(slot) else { continue };
+            let Some(conn) = self.slots.conn_id(slot as usize) else { continue };
+            let Some(flow) = self.slots.at_mut(slot as usize) else { continue };
             flow.touched = false;
             let phase = flow.phase;
             match flow.look(conn, &mut self.news) {
@@ -304,7 +305,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn release(&mut self, conn: ConnId, now: Instant) {
-        let Some(flow) = self.slots.find(conn) else { return };
+        let Some(flow) = self.slots.get(conn) else { return };
         match flow.reason.unwrap_or(CloseReason::Finished) {
             CloseReason::Finished => self.counts.finished += 1,
             _ => self.counts.broken += 1,
@@ -316,7 +317,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&slot| {
             let more = self.flush_flow(slot, egress, now);
-            if more && let Some(flow) = self.slots.get_mut(slot) {
+            if more && let Some(flow) = self.slots.at_mut(slot as usize) {
                 flow.dirty = true;
             }
             more
@@ -341,9 +342,8 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn close_all(&mut self) {
-        let all: Vec<u32> = self.slots.iter_mut().map(|(slot, _)| slot).collect();
-        for slot in all {
-            if let Some(flow) = self.slots.get_mut(slot) {
+        for slot in 0..self.slots.slot_count() as u32 {
+            if let Some(flow) = self.slots.at_mut(slot as usize) {
                 flow.socket_mut().close();
                 self.dirty(slot);
             }
@@ -351,8 +351,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn abort_all(&mut self) {
-        let all: Vec<u32> = self.slots.iter_mut().map(|(slot, _)| slot).collect();
-        for slot in all {
+        for slot in 0..self.slots.slot_count() as u32 {
             self.abort_flow(slot);
         }
     }
@@ -377,11 +376,11 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
-        let flow = self.slots.get(slot as u32)?;
+        let flow = self.slots.at(slot)?;
         let socket = flow.socket();
         let (local, remote) = flow.addresses();
         Some(ConnInfo {
-            conn: self.slots.id(slot as u32),
+            conn: self.slots.conn_id(slot)?,
             local: Some(local),
             remote,
             state: flow.conn_state(),
@@ -393,19 +392,19 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.slots.find(conn).map(|flow| flow.addresses().0)
+        self.slots.get(conn).map(|flow| flow.addresses().0)
     }
 
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.slots.find(conn).map(|flow| flow.addresses().1)
+        self.slots.get(conn).map(|flow| flow.addresses().1)
     }
 
     fn received(&self, conn: ConnId) -> usize {
-        self.slots.find(conn).map_or(0, |flow| flow.socket().recv_queue())
+        self.slots.get(conn).map_or(0, |flow| flow.socket().recv_queue())
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        self.slots.find_mut(conn).and_then(|flow| flow.socket_mut().peek(usize::MAX).ok()).unwrap_or_default()
+        self.slots.get_mut(conn).and_then(|flow| flow.socket_mut().peek(usize::MAX).ok()).unwrap_or_default()
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
@@ -437,7 +436,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(flow) = self.slots.find_mut(conn) {
+        if let Some(flow) = self.slots.get_mut(conn) {
             // No later segment can carry the acknowledgement.
             flow.socket_mut().set_ack_delay(None);
             flow.socket_mut().close();
@@ -446,13 +445,13 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn abort(&mut self, conn: ConnId) {
-        if self.slots.find(conn).is_some() {
+        if self.slots.get(conn).is_some() {
             self.abort_flow(conn.slot() as u32);
         }
     }
 
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
-        if let Some(flow) = self.slots.find_mut(conn) {
+        if let Some(flow) = self.slots.get_mut(conn) {
             let token = 2 * conn.slot() as u32 + 1;
             match at {
                 Some(at) => {

@@ -15,14 +15,14 @@ impl SmoltcpEngine {
     /// Updates `conn` after data were consumed: its window may open, and the peer's FIN may become reportable.
     fn after_consuming(&mut self, conn: ConnId) {
         let slot = conn.slot() as u32;
-        if self.slots.find_mut(conn).is_some_and(|flow| flow.consumed()) {
+        if self.slots.get_mut(conn).is_some_and(|flow| flow.consumed()) {
             self.touch(slot);
         }
         self.dirty(slot);
     }
 
     pub(super) fn drop_received(&mut self, conn: ConnId, n: usize) {
-        let Some(flow) = self.slots.find_mut(conn) else { return };
+        let Some(flow) = self.slots.get_mut(conn) else { return };
         let socket = flow.socket_mut();
         let mut left = n.min(socket.recv_queue());
         // Two steps if the ring wraps.
@@ -36,7 +36,7 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn take_received(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        let flow = self.slots.find_mut(conn)?;
+        let flow = self.slots.get_mut(conn)?;
         let copies = &self.copies;
         let taken = flow.socket_mut().recv(|bytes| {
             let n = bytes.len().min(max);
@@ -49,14 +49,14 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn room_to_send(&mut self, conn: ConnId) -> usize {
-        let Some(flow) = self.slots.find_mut(conn) else { return 0 };
+        let Some(flow) = self.slots.get_mut(conn) else { return 0 };
         let room = flow.room();
         flow.wants_room |= room == 0;
         room
     }
 
     pub(super) fn send_bytes(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let Some(flow) = self.slots.find_mut(conn) else { return Err(bytes) };
+        let Some(flow) = self.slots.get_mut(conn) else { return Err(bytes) };
         if flow.room() < bytes.len() {
             flow.wants_room = true;
             return Err(bytes);
@@ -72,7 +72,7 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn reserve_place(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        let flow = self.slots.find_mut(conn)?;
+        let flow = self.slots.get_mut(conn)?;
         let room = flow.room();
         flow.wants_room |= room < max;
         if room == 0 || max == 0 {
@@ -85,7 +85,7 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn commit_place(&mut self, conn: ConnId, n: usize) {
-        let Some(flow) = self.slots.find_mut(conn) else { return };
+        let Some(flow) = self.slots.get_mut(conn) else { return };
         let _ = flow.socket_mut().send(|place| {
             assert!(n <= place.len(), "{n} bytes committed of {} reserved", place.len());
             (n, ())
@@ -99,7 +99,7 @@ impl SmoltcpEngine {
         piece.resize(piece.len().max(PIECE), 0);
         let mut moved = 0;
         loop {
-            let received = self.slots.find(from).map_or(0, |flow| flow.socket().recv_queue());
+            let received = self.slots.get(from).map_or(0, |flow| flow.socket().recv_queue());
             if received == 0 {
                 break;
             }
@@ -107,9 +107,9 @@ impl SmoltcpEngine {
             if n == 0 {
                 break;
             }
-            let Some(source) = self.slots.find_mut(from) else { break };
+            let Some(source) = self.slots.get_mut(from) else { break };
             let Ok(n) = source.socket_mut().recv_slice(&mut piece[..n]) else { break };
-            let Some(sink) = self.slots.find_mut(to) else { break };
+            let Some(sink) = self.slots.get_mut(to) else { break };
             let sent = sink.socket_mut().send_slice(&piece[..n]);
             debug_assert_eq!(sent, Ok(n));
             moved += n;
@@ -124,7 +124,7 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn abort_flow(&mut self, slot: u32) {
-        let Some(flow) = self.slots.get_mut(slot) else { return };
+        let Some(flow) = self.slots.at_mut(slot as usize) else { return };
         // `Finished` requires that the service has read all data, which an abort rules out.
         if flow.reason.is_none_or(|why| why == CloseReason::Finished) {
             flow.reason = Some(CloseReason::Aborted);
@@ -156,7 +156,7 @@ impl SmoltcpEngine {
         let slot = self.insert(tuple, Phase::Connecting(token)).ok_or(ConnectError::TooMany)?;
         let timeout = self.limits.half_open_timeout;
         let interface = &mut self.interface;
-        let connected = self.slots.get_mut(slot).map(|flow: &mut Box<Flow>| {
+        let connected = self.slots.at_mut(slot as usize).map(|flow: &mut Box<Flow>| {
             let socket = flow.socket_mut();
             socket.set_timeout(Some(timeout));
             let local = tuple.local();

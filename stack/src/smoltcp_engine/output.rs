@@ -19,7 +19,7 @@ const FIN_AGAIN: Duration = Duration::from_secs(2);
 impl SmoltcpEngine {
     /// Sends pending segments of the flow in `slot`. Returns whether there are more.
     pub(super) fn flush_flow<N: Nic>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
-        let Some(flow) = self.slots.get_mut(slot) else { return false };
+        let Some(flow) = self.slots.at_mut(slot as usize) else { return false };
         flow.dirty = false;
         let before = flow.socket().state();
         if before == State::TimeWait && flow.waits_to_be_read() {

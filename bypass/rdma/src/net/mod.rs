@@ -271,7 +271,7 @@ impl<C: Provider> Net<C> {
         self.give_up_draining();
         let after = self.config.probe_after;
         self.probed = self.now;
-        for index in 0..self.slots.slot_bound() {
+        for index in 0..self.slots.slot_count() {
             let Some(id) = self.slots.conn_id(index) else { continue };
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
             let quiet_for = if conn.link.transport.is_silent() { after / 4 } else { after };

@@ -38,7 +38,7 @@ impl Idle {
 impl Net {
     /// Resets the idle connections of one part, if it is time to search it.
     pub(super) fn end_idle(&mut self) {
-        let (now, extent) = (self.now, self.slots.slot_bound());
+        let (now, extent) = (self.now, self.slots.slot_count());
         let Some(idle) = self.idle.as_mut().filter(|idle| idle.next <= now) else { return };
         idle.next = now + idle.interval;
         let (timeout, first) = (idle.timeout, if idle.slot < extent { idle.slot } else { 0 });

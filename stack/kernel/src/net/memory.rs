@@ -99,7 +99,7 @@ impl Net {
 
     /// Copies small remainders that keep many blocks in use to memory of their own.
     fn compact(&mut self) {
-        for conn in self.slots.iter_mut() {
+        for (_, conn) in self.slots.iter_mut() {
             for queue in [&mut conn.rx, &mut conn.tx] {
                 if queue.len() < queue.slices() * BLOCK / 4 {
                     self.summary.copied_bytes += queue.gather() as u64;
