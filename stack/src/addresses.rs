@@ -1,6 +1,6 @@
 //! Local addresses and next hops.
 
-use crate::config::IpCidr;
+use crate::ip_cidr::IpCidr;
 use crate::ipv6::RouterInfo;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::MacAddr;

@@ -5,17 +5,16 @@ use crate::arp_ndp::neighbors::{Lookup, Neighbors, Solicitation, Update};
 use crate::arp_ndp::{Message, group_address};
 use crate::demux::vlan::VlanId;
 use crate::drop_stats::{DropCause, DropStats};
+use crate::ethernet::{self, ETHERNET_HEADER};
 use crate::ipv6::RouterInfo;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
-use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
+use smoltcp::wire::EthernetProtocol;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum frames that wait for the port. When it is reached, connections hold back, and replies are dropped and
 /// counted.
 const QUEUE: usize = 512;
-/// Length of an Ethernet header.
-pub(crate) const ETHERNET: usize = 14;
 
 /// Packets reserved for control segments, at most an eighth of the pool: both ends need acknowledgements to release
 /// packets, so payload must not take the last ones.
@@ -31,10 +30,10 @@ const HEADER_LIFETIME: Duration = Duration::from_secs(1);
 struct CachedHeader {
     destination: u128,
     until: Instant,
-    header: [u8; ETHERNET],
+    header: [u8; ETHERNET_HEADER],
 }
 
-const NO_HEADER: CachedHeader = CachedHeader { destination: 0, until: Instant::ZERO, header: [0; ETHERNET] };
+const NO_HEADER: CachedHeader = CachedHeader { destination: 0, until: Instant::ZERO, header: [0; ETHERNET_HEADER] };
 
 /// Queue pair of a port with its neighbour table, addresses and transmit queue. All frames of a worker pass through it.
 pub struct Egress<N: Nic> {
@@ -44,7 +43,7 @@ pub struct Egress<N: Nic> {
     neighbors: Neighbors<N::Packet>,
     /// Neighbours being resolved, for announcement to other workers.
     resolving: Vec<IpAddr>,
-    /// Whether there are other workers.
+    /// True if there are other workers.
     tracks_resolving: bool,
     headers: Box<[CachedHeader; HEADER_CACHE_SIZE]>,
     link_epoch: u32,
@@ -59,7 +58,7 @@ pub struct Egress<N: Nic> {
     /// VLAN of the worker, and the number of frames at the front of the queue that carry its tag.
     vlan: Option<VlanId>,
     tagged: usize,
-    /// Whether the port has taken frames since the last call of [`is_stuck`](Self::is_stuck).
+    /// True if the port has taken frames since the last call of [`is_stuck`](Self::is_stuck).
     took_some: bool,
 }
 
@@ -220,7 +219,7 @@ impl<N: Nic> Egress<N> {
     /// Returns the Ethernet header for the unicast address `destination` (IPv4 in mapped form), if its next hop is
     /// resolved. Otherwise [`send_ip`](Self::send_ip) resolves it.
     #[inline(always)]
-    pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<&[u8; ETHERNET]> {
+    pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<&[u8; ETHERNET_HEADER]> {
         let at = (destination as u32 as usize ^ (destination >> 16) as usize) % HEADER_CACHE_SIZE;
         let ready = &self.headers[at];
         if ready.destination != destination || now >= ready.until {
@@ -239,8 +238,8 @@ impl<N: Nic> Egress<N> {
             self.solicit(solicitation);
         }
         let protocol = if ip.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
-        let mut header = [0; ETHERNET];
-        write_ethernet(&mut header, mac, self.mac, protocol);
+        let mut header = [0; ETHERNET_HEADER];
+        ethernet::write_header(&mut header, mac, self.mac, protocol);
         self.headers[at] = CachedHeader { destination, until: now + HEADER_LIFETIME, header };
         Some(())
     }
@@ -303,9 +302,9 @@ impl<N: Nic> Egress<N> {
             Some(4) => EthernetProtocol::Ipv4,
             _ => EthernetProtocol::Ipv6,
         };
-        match packet.prepend(ETHERNET) {
+        match packet.prepend(ETHERNET_HEADER) {
             Some(header) => {
-                write_ethernet(header, to, self.mac, protocol);
+                ethernet::write_header(header, to, self.mac, protocol);
                 self.send_frame(packet);
             }
             None => self.drops.count(DropCause::NoPacket),
@@ -472,19 +471,12 @@ impl<N: Nic> Egress<N> {
     ) {
         let Some(mut packet) = self.allocate() else { return };
         let written = write(&mut packet, self.mac);
-        let (Some((to, protocol)), Some(header)) = (written, packet.prepend(ETHERNET)) else {
+        let (Some((to, protocol)), Some(header)) = (written, packet.prepend(ETHERNET_HEADER)) else {
             return self.drops.count(DropCause::NoPacket);
         };
-        write_ethernet(header, to, self.mac, protocol);
+        ethernet::write_header(header, to, self.mac, protocol);
         self.send_frame(packet);
     }
-}
-
-fn write_ethernet(header: &mut [u8], to: MacAddr, from: MacAddr, protocol: EthernetProtocol) {
-    let mut header = EthernetFrame::new_unchecked(header);
-    header.set_dst_addr(EthernetAddress(to.0));
-    header.set_src_addr(EthernetAddress(from.0));
-    header.set_ethertype(protocol);
 }
 
 #[cfg(test)]

@@ -13,9 +13,11 @@ mod demux;
 mod drop_stats;
 mod egress;
 mod engine;
+mod ethernet;
 mod fast_paths;
 #[doc(hidden)]
 pub mod fuzzing;
+mod ip_cidr;
 mod ipv6;
 mod native;
 mod rng;
@@ -27,7 +29,7 @@ mod udp;
 mod worker;
 
 pub use arp_ndp::receive::NeighborInfo;
-pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
+pub use config::{Config, Idle, Keepalive};
 pub use demux::steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
 pub use demux::vlan::{InvalidVlan, VlanId};
 pub use drop_stats::{DropCause, DropStats};
@@ -36,6 +38,7 @@ pub use engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 #[cfg(feature = "fast-path-switches")]
 #[doc(hidden)]
 pub use fast_paths::{FastPath, FastPaths};
+pub use ip_cidr::{InvalidCidr, IpCidr};
 pub use ipv6::dad::DuplicateAddress;
 pub use linerate_bypass::{Service, Transport};
 pub use native::NativeEngine;

@@ -5,16 +5,15 @@
 
 use crate::checksum;
 use crate::config::Config;
-use crate::demux::{UDP, UdpDatagram};
-use crate::egress::{ETHERNET, Egress};
+use crate::demux::{UDP, UDP_HEADER, UdpDatagram};
+use crate::egress::Egress;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::slow_path::copy_pool::CopyPool;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Capabilities, Datagram, L4, Nic, Packet, TxOffload};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 use std::net::{IpAddr, SocketAddr};
 
-/// Length of the UDP header.
-pub(crate) const HEADER: usize = 8;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// Hop limit (RFC 1700), as for TCP.
@@ -82,7 +81,7 @@ impl UdpFastPath {
             IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped(), egress.mtu()),
             IpAddr::V6(ip) => (IPV6, ip, egress.mtu_v6()),
         };
-        let udp_len = HEADER + payload.len();
+        let udp_len = UDP_HEADER + payload.len();
         if local.is_ipv4() != remote.is_ipv4()
             || ip_header + udp_len > mtu
             || remote.port() == 0
@@ -104,8 +103,10 @@ impl UdpFastPath {
             place.copy_from_slice(payload);
             egress.count_copied(payload.len());
         }
-        let Some(header) = packet.prepend(ETHERNET + ip_header + HEADER) else { return SendResult::NotHandled };
-        let (front, rest) = header.split_at_mut(ETHERNET);
+        let Some(header) = packet.prepend(ETHERNET_HEADER + ip_header + UDP_HEADER) else {
+            return SendResult::NotHandled;
+        };
+        let (front, rest) = header.split_at_mut(ETHERNET_HEADER);
         front.copy_from_slice(&link);
         let (ip, udp) = rest.split_at_mut(ip_header);
         write_ip(ip, local.ip(), remote.ip(), udp_len, !offload.ipv4);
@@ -119,15 +120,15 @@ impl UdpFastPath {
             let sum = !checksum::sum_of([&*udp.into_inner(), &payload[..]].into_iter());
             // RFC 768: a zero checksum field means no checksum.
             let sum = if sum == 0 { 0xffff } else { sum };
-            let at = ETHERNET + ip_header + 6;
+            let at = ETHERNET_HEADER + ip_header + 6;
             header[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         }
         let ipv4 = remote.is_ipv4();
         if offload.udp || ipv4 && offload.ipv4 {
             packet.set_tx_offload(TxOffload {
-                l2_len: ETHERNET,
+                l2_len: ETHERNET_HEADER,
                 l3_len: ip_header,
-                l4_len: HEADER,
+                l4_len: UDP_HEADER,
                 ipv4,
                 ipv4_checksum: ipv4 && offload.ipv4,
                 l4_checksum: offload.udp.then_some(L4::Udp),

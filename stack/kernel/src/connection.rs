@@ -77,17 +77,17 @@ pub(crate) struct Connection {
     /// Time of the last read or write of data, or of creation.
     pub moved: Instant,
     pub pending: Pending,
-    /// Whether it is in the worker's list of connections with events.
+    /// True if it is in the worker's list of connections with events.
     pub listed: bool,
-    /// Whether it is in the worker's list of connections to write to.
+    /// True if it is in the worker's list of connections to write to.
     pub tx_pending: bool,
-    /// Whether it is in the worker's list of connections to read again.
+    /// True if it is in the worker's list of connections to read again.
     pub unread: bool,
-    /// Whether reading stopped at a full receive queue. Consuming resumes it.
+    /// True if reading stopped at a full receive queue. Consuming resumes it.
     pub paused: bool,
-    /// Whether the kernel's send buffer is full. An event reports room in it.
+    /// True if the kernel's send buffer is full. An event reports room in it.
     pub blocked: bool,
-    /// Whether the service found too little send space and expects `writable`.
+    /// True if the service found too little send space and expects `writable`.
     pub wants_room: bool,
     /// See [`Readiness::more_than_bytes`](crate::poller::Readiness::more_than_bytes).
     pub more_than_bytes: bool,

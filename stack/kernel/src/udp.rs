@@ -13,7 +13,7 @@ const BLOCK: usize = 4 * LARGEST;
 struct Socket {
     socket: UdpSocket,
     local: SocketAddr,
-    /// Whether more datagrams may wait.
+    /// True if more datagrams may wait.
     ready: bool,
 }
 

@@ -36,13 +36,13 @@ pub(crate) struct Flow {
     unsent: VecDeque<Bytes>,
     /// Bytes that the transport took and that are not reported to the service.
     taken: usize,
-    /// Whether the service waits for room.
+    /// True if the service waits for room.
     waits_for_room: bool,
     /// Close that follows when all data are sent.
     closing: Option<Close>,
-    /// Whether it is in the relay's list of connections with data to pass on.
+    /// True if it is in the relay's list of connections with data to pass on.
     pub waits: bool,
-    /// Whether more data may follow when the service has consumed some.
+    /// True if more data may follow when the service has consumed some.
     pub blocked: bool,
 }
 

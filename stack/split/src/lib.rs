@@ -47,9 +47,9 @@ pub struct Config {
     pub window: usize,
     /// Memory that the port can access, for data that services write.
     pub arena: Arena,
-    /// Whether the two threads share a core: each yields it when it has no work.
+    /// True if the two threads share a core: each yields it when it has no work.
     pub co_scheduled: bool,
-    /// Whether the service's thread may sleep without work. Otherwise it polls.
+    /// True if the service's thread may sleep without work. Otherwise it polls.
     pub sleeps: bool,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Net {
     placed: Vec<ConnId>,
     /// Connections that found no memory for a buffer.
     pub out_of_memory: Vec<ConnId>,
-    /// Whether the service has aborted a connection, or closed one with a lingering close, since its last burst.
+    /// True if the service has aborted a connection, or closed one with a lingering close, since its last burst.
     pub has_silenced: bool,
     /// Length of the last reserved buffer.
     reserved: usize,

@@ -40,7 +40,7 @@ pub struct Runner<S: Service> {
     events: Receiver<Events>,
     events_back: Sender<Events>,
     started: bool,
-    /// Whether the worker has ended.
+    /// True if the worker has ended.
     over: bool,
     poll_at: Option<Instant>,
     /// Undelivered events of a batch: connections with data, connections with room, and all other events in order.

@@ -35,21 +35,21 @@ pub(crate) struct Stream {
     pub credit: usize,
     /// Buffer being written, and the bytes written.
     pub place: Option<(ArenaMut, usize)>,
-    /// Whether the service found too little room and expects `writable`.
+    /// True if the service found too little room and expects `writable`.
     pub wants_room: bool,
-    /// Whether the worker knows that the service waits for room.
+    /// True if the worker knows that the service waits for room.
     pub waits_for_room: bool,
-    /// Whether the send direction is closed.
+    /// True if the send direction is closed.
     pub closed: bool,
-    /// Whether it was reset or closed with a lingering close: only `closed` follows.
+    /// True if it was reset or closed with a lingering close: only `closed` follows.
     pub aborted: bool,
     pub end: End,
-    /// Whether the connection is gone at the worker. It ends here when all data are consumed.
+    /// True if the connection is gone at the worker. It ends here when all data are consumed.
     pub finished: bool,
     pub timer: Timer,
-    /// Whether the timer has expired and its event is undelivered.
+    /// True if the timer has expired and its event is undelivered.
     pub timer_due: bool,
-    /// Whether it is in the list of readable connections of this burst.
+    /// True if it is in the list of readable connections of this burst.
     pub listed: bool,
 }
 

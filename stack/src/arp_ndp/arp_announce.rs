@@ -4,9 +4,9 @@
 //! address with another station update at once.
 
 use crate::arp_ndp::Message;
-use crate::config::IpCidr;
 use crate::drop_stats::DropCause;
 use crate::egress::Egress;
+use crate::ip_cidr::IpCidr;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ impl Address {
 /// Announcement state of the local addresses of one worker.
 pub(crate) struct AddressAnnouncer {
     addresses: Vec<Address>,
-    /// Whether this worker announces, on behalf of all workers of the port.
+    /// True if this worker announces, on behalf of all workers of the port.
     announces: bool,
     link_up: bool,
 }

@@ -98,9 +98,9 @@ struct Entry<P> {
     heard: Instant,
     /// Time of the last lookup for a packet or a link header.
     used: Option<Instant>,
-    /// Whether the running scan has found a connection that needs the entry.
+    /// True if the running scan has found a connection that needs the entry.
     in_use: bool,
-    /// Whether another station may have the IP address, so that confirmation is multicast.
+    /// True if another station may have the IP address, so that confirmation is multicast.
     multicast_confirm: bool,
     asked: Option<PendingSolicitation>,
     parked: Vec<P>,

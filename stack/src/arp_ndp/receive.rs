@@ -2,7 +2,7 @@
 
 use crate::addresses::Addresses;
 use crate::drop_stats::DropCause;
-use crate::egress::ETHERNET;
+use crate::ethernet::ETHERNET_HEADER;
 use linerate_bypass::MacAddr;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, Icmpv6Packet, Icmpv6Repr, Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
@@ -17,7 +17,7 @@ pub struct NeighborInfo {
     pub ip: IpAddr,
     /// Ethernet address of the neighbour.
     pub mac: MacAddr,
-    /// Whether the message solicits a local address, and so may create an entry although no packet waits for it.
+    /// True if the message solicits a local address, and so may create an entry although no packet waits for it.
     pub may_create: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum ArpNdpEvent {
 
 /// Parses an ARP packet (RFC 826, RFC 5227) received by the station `mac`.
 pub(crate) fn parse_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Result<ArpNdpEvent, DropCause> {
-    let packet = ArpPacket::new_checked(&frame[ETHERNET..]).map_err(|_| DropCause::Truncated)?;
+    let packet = ArpPacket::new_checked(&frame[ETHERNET_HEADER..]).map_err(|_| DropCause::Truncated)?;
     let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, target_protocol_addr, .. } =
         ArpRepr::parse(&packet).map_err(|_| DropCause::EtherType)?
     else {
@@ -71,7 +71,7 @@ pub(crate) fn parse_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: Ma
 }
 
 fn heard_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<ArpNdpEvent> {
-    let ip = Ipv6Packet::new_checked(&frame[ETHERNET..]).ok()?;
+    let ip = Ipv6Packet::new_checked(&frame[ETHERNET_HEADER..]).ok()?;
     // RFC 4861 §7.1: a lower hop limit shows a sender beyond the link.
     if ip.hop_limit() != 255 {
         return None;

@@ -82,12 +82,12 @@ pub struct Delivery {
     pub marked: u32,
     /// Bytes in flight before it: sent, and neither delivered nor presumed lost (`pipe` of RFC 6675 §4).
     pub in_flight: u32,
-    /// Whether the congestion window limited the sender of this data, and not the application or the peer's receive
+    /// True if the congestion window limited the sender of this data, and not the application or the peer's receive
     /// window. An unused window is untested and does not grow (RFC 7661 §4.2, RFC 9438 §5.8).
     ///
     /// It applies to a whole round trip: the tail of a filled window counts as limited too.
     pub window_limited: bool,
-    /// Whether the sender paces. Slow start then uses all bytes of a large acknowledgement (RFC 9406 §4.3).
+    /// True if the sender paces. Slow start then uses all bytes of a large acknowledgement (RFC 9406 §4.3).
     pub paced: bool,
     /// RTT sample, not smoothed.
     pub rtt: Option<Duration>,

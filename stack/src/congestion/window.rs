@@ -41,7 +41,7 @@ pub(super) struct Window {
     prior_threshold: u32,
     mss: u16,
     episode: Episode,
-    /// Whether the last reduction can be undone.
+    /// True if the last reduction can be undone.
     undoable: bool,
 }
 

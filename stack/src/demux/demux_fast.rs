@@ -8,7 +8,7 @@
 
 use crate::addresses::{Addresses, OwnV4};
 use crate::demux::{TCP, Tcp};
-use crate::egress::ETHERNET;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::{MacAddr, Packet, RxChecksum, RxInfo};
 
@@ -52,13 +52,13 @@ impl FastDemux {
     /// fragment, and with checksums that the port has verified.
     #[inline(always)]
     pub fn v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<Tcp> {
-        let start: &[u8; ETHERNET + IPV4 + TCP_HEADER] = frame.data().first_chunk()?;
+        let start: &[u8; ETHERNET_HEADER + IPV4 + TCP_HEADER] = frame.data().first_chunk()?;
         // EtherType, version and header length.
         if !self.is_to_us(start.first_chunk()?) || field(start, 12) & 0xffff_ff00 != 0x0800_4500 {
             return None;
         }
         // "More fragments" flag, offset and protocol (RFC 791 §3.1).
-        if field(start, ETHERNET + 6) & 0x3fff_00ff != u32::from(TCP) {
+        if field(start, ETHERNET_HEADER + 6) & 0x3fff_00ff != u32::from(TCP) {
             return None;
         }
         // A single comparison if the port reports both in one word.
@@ -67,33 +67,33 @@ impl FastDemux {
         if !verified && !is_intact(start, frame) {
             return None;
         }
-        let (source, destination) = (field(start, ETHERNET + 12), field(start, ETHERNET + 16));
+        let (source, destination) = (field(start, ETHERNET_HEADER + 12), field(start, ETHERNET_HEADER + 16));
         // An address below the first wraps.
         if source.wrapping_sub(FIRST_V4) >= COUNT_V4
             || !self.own_v4.accepts(source, destination) && !addresses.accepts_v4(source, destination)
         {
             return None;
         }
-        let tuple = Tuple::received_v4(source, destination, field(start, ETHERNET + IPV4));
-        let end = ETHERNET + (field(start, ETHERNET) & 0xffff) as usize;
-        let tcp = Tcp { tuple, start: ETHERNET + IPV4, end };
-        has_segment(frame, start[ETHERNET + IPV4 + DATA_OFFSET], &tcp).then_some(tcp)
+        let tuple = Tuple::received_v4(source, destination, field(start, ETHERNET_HEADER + IPV4));
+        let end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
+        let tcp = Tcp { tuple, start: ETHERNET_HEADER + IPV4, end };
+        has_segment(frame, start[ETHERNET_HEADER + IPV4 + DATA_OFFSET], &tcp).then_some(tcp)
     }
 
     /// Returns the position of the TCP segment in an ordinary IPv6 `frame`: unicast, without extension headers, and
     /// with a checksum that the port has verified.
     #[inline]
     pub fn v6(&self, frame: &impl Packet, addresses: &Addresses) -> Option<Tcp> {
-        let start: &[u8; ETHERNET + IPV6 + TCP_HEADER] = frame.data().first_chunk()?;
+        let start: &[u8; ETHERNET_HEADER + IPV6 + TCP_HEADER] = frame.data().first_chunk()?;
         // EtherType and version.
         if !self.is_to_us(start.first_chunk()?) || field(start, 12) & 0xffff_f000 != 0x86dd_6000 {
             return None;
         }
-        let ends: &[u8; 32] = start[ETHERNET + 8..].first_chunk()?;
+        let ends: &[u8; 32] = start[ETHERNET_HEADER + 8..].first_chunk()?;
         let (source, destination) =
             (u64::from_be_bytes(*ends.first_chunk()?), u128::from_be_bytes(*ends.last_chunk()?));
         // An upper half of zero wraps: unspecified, loopback, IPv4-mapped, or unassigned.
-        if start[ETHERNET + 6] != TCP
+        if start[ETHERNET_HEADER + 6] != TCP
             || source.wrapping_sub(1) >= LAST_V6
             || destination >> 64 == 0
             || !addresses.is_local_v6(destination)
@@ -101,10 +101,10 @@ impl FastDemux {
         {
             return None;
         }
-        let tuple = Tuple::received_v6(ends, *start[ETHERNET + IPV6..].first_chunk()?);
-        let end = ETHERNET + IPV6 + (field(start, ETHERNET + 4) >> 16) as usize;
-        let tcp = Tcp { tuple, start: ETHERNET + IPV6, end };
-        has_segment(frame, start[ETHERNET + IPV6 + DATA_OFFSET], &tcp).then_some(tcp)
+        let tuple = Tuple::received_v6(ends, *start[ETHERNET_HEADER + IPV6..].first_chunk()?);
+        let end = ETHERNET_HEADER + IPV6 + (field(start, ETHERNET_HEADER + 4) >> 16) as usize;
+        let tcp = Tcp { tuple, start: ETHERNET_HEADER + IPV6, end };
+        has_segment(frame, start[ETHERNET_HEADER + IPV6 + DATA_OFFSET], &tcp).then_some(tcp)
     }
 }
 
@@ -126,9 +126,9 @@ fn has_segment(frame: &impl Packet, data_offset: u8, tcp: &Tcp) -> bool {
 /// Returns whether the port has verified the TCP checksum of `frame`, which begins with `start`, and the IPv4 header
 /// checksum is correct (RFC 791 §3.1).
 #[inline(never)]
-fn is_intact(start: &[u8; ETHERNET + IPV4 + TCP_HEADER], frame: &impl Packet) -> bool {
+fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4 + TCP_HEADER], frame: &impl Packet) -> bool {
     // Two 16-bit words per addition: a carry between them counts as one, as a sum modulo 2¹⁶ − 1 requires.
-    let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET + at))).iter().sum();
+    let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at))).iter().sum();
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
     l4_checksum == RxChecksum::Good && ipv4_checksum == RxChecksum::Unknown && sum.is_multiple_of(0xffff)
 }

@@ -9,11 +9,10 @@ pub(crate) mod vlan;
 use crate::addresses::{Addresses, is_valid_source_v6};
 use crate::checksum::{self, ChecksumStatus};
 use crate::drop_stats::DropCause;
-use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::ipv6::MLD_QUERY;
 use crate::tcp::tuple::Tuple;
-use crate::udp;
 use linerate_bypass::{MacAddr, Packet, RxChecksum};
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet,
@@ -88,6 +87,8 @@ pub(crate) struct Host<'a> {
 pub(crate) const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
+/// Length of the UDP header.
+pub(crate) const UDP_HEADER: usize = 8;
 
 impl Host<'_> {
     /// Returns the kind of `frame`, or the cause for dropping it.
@@ -100,8 +101,8 @@ impl Host<'_> {
         }
         match ethernet.ethertype() {
             EthernetProtocol::Arp => Ok(FrameKind::Arp),
-            EthernetProtocol::Ipv4 => self.ipv4(frame, &data[ETHERNET..], to),
-            EthernetProtocol::Ipv6 => self.ipv6(frame, &data[ETHERNET..], to),
+            EthernetProtocol::Ipv4 => self.ipv4(frame, &data[ETHERNET_HEADER..], to),
+            EthernetProtocol::Ipv6 => self.ipv6(frame, &data[ETHERNET_HEADER..], to),
             _ => Err(DropCause::EtherType),
         }
     }
@@ -113,7 +114,7 @@ impl Host<'_> {
             return Err(DropCause::Truncated);
         }
         let (header, len) = (usize::from(ip.header_len()), usize::from(ip.total_len()));
-        if header > data.len() || header > len || len > frame.len() - ETHERNET {
+        if header > data.len() || header > len || len > frame.len() - ETHERNET_HEADER {
             return Err(DropCause::Truncated);
         }
         match frame.rx_info().ipv4_checksum {
@@ -167,7 +168,7 @@ impl Host<'_> {
             return Err(DropCause::Truncated);
         }
         let len = HEADER + usize::from(ip.payload_len());
-        if len > frame.len() - ETHERNET {
+        if len > frame.len() - ETHERNET_HEADER {
             return Err(DropCause::Truncated);
         }
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
@@ -227,7 +228,7 @@ impl Host<'_> {
         }
         self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
         let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
-        let start = ETHERNET + ip_header;
+        let start = ETHERNET_HEADER + ip_header;
         Ok(FrameKind::Tcp(Tcp { tuple, start, end: start + l4_len }))
     }
 
@@ -242,7 +243,7 @@ impl Host<'_> {
     ) -> Result<FrameKind, DropCause> {
         let &[a, b, c, d, e, f, g, h, ..] = l4 else { return Err(DropCause::Truncated) };
         let [from, to, len, stored] = [[a, b], [c, d], [e, f], [g, h]].map(u16::from_be_bytes);
-        if !(udp::HEADER..=l4_len).contains(&len.into()) {
+        if !(UDP_HEADER..=l4_len).contains(&len.into()) {
             return Err(DropCause::Truncated);
         }
         match stored {
@@ -251,8 +252,8 @@ impl Host<'_> {
             0 => return Err(DropCause::L4Checksum),
             _ => self.checksum(frame, source, destination, UDP, stored, ip_header, len.into())?,
         }
-        let start = ETHERNET + ip_header + udp::HEADER;
-        let end = ETHERNET + ip_header + usize::from(len);
+        let start = ETHERNET_HEADER + ip_header + UDP_HEADER;
+        let end = ETHERNET_HEADER + ip_header + usize::from(len);
         // A source port of zero expects no reply, and no service is bound to port 0.
         if from == 0 || to == 0 || end > frame.data().len() {
             return Ok(FrameKind::Ip);
@@ -280,7 +281,7 @@ impl Host<'_> {
         if reported == RxChecksum::Bad && !self.partial_checksums {
             return Err(DropCause::L4Checksum);
         }
-        let skip = ETHERNET + ip_header;
+        let skip = ETHERNET_HEADER + ip_header;
         let segments = frame.segments().enumerate().map(|(i, bytes)| if i == 0 { &bytes[skip..] } else { bytes });
         match checksum::verify(source, destination, protocol, l4_len, stored, segments) {
             ChecksumStatus::Valid => Ok(()),

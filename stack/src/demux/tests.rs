@@ -55,13 +55,13 @@ fn frame_of(
 ) -> Vec<u8> {
     let (source, destination) = (from.ip().into(), to.ip().into());
     let ip = IpRepr::new(source, destination, protocol, len, 64);
-    let mut frame = vec![0; ETHERNET + ip.buffer_len()];
+    let mut frame = vec![0; ETHERNET_HEADER + ip.buffer_len()];
     let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
     ethernet.set_dst_addr(smoltcp::wire::EthernetAddress(OURS.0));
     ethernet.set_ethertype(if from.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 });
     let all = ChecksumCapabilities::default();
     ip.emit(ethernet.payload_mut(), &all);
-    let rest = &mut frame[ETHERNET + ip.header_len()..];
+    let rest = &mut frame[ETHERNET_HEADER + ip.header_len()..];
     emit(rest, &source, &destination, &all);
     frame
 }
@@ -94,7 +94,7 @@ fn any_flipped_bit_is_detected() {
     for (from, to) in [FOUR, SIX] {
         let frame = tcp(from, to, 20);
         let right = classify(&frame);
-        for bit in ETHERNET * 8..frame.len() * 8 {
+        for bit in ETHERNET_HEADER * 8..frame.len() * 8 {
             let mut wrong = frame.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
             // IPv6 has no checksum over traffic class, flow label and hop limit, which have no effect here.
@@ -113,10 +113,10 @@ fn partial_checksum_is_accepted_only_from_a_local_kernel() {
         let header = if from.starts_with('[') { 40 } else { 20 };
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
         let sum = checksum::pseudo_header_sum(from.ip(), to.ip(), TCP, 40);
-        TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum);
+        TcpPacket::new_unchecked(&mut frame[ETHERNET_HEADER + header..]).set_checksum(sum);
         assert_eq!(classify_on(&frame, false), Err(DropCause::L4Checksum));
         assert!(matches!(classify_on(&frame, true), Ok(FrameKind::Tcp(_))));
-        TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum ^ 0x100);
+        TcpPacket::new_unchecked(&mut frame[ETHERNET_HEADER + header..]).set_checksum(sum ^ 0x100);
         assert_eq!(classify_on(&frame, true), Err(DropCause::L4Checksum));
     }
 }
@@ -150,7 +150,7 @@ fn multicast_and_unspecified_sources_are_dropped() {
 fn fragments(frame: &[u8]) -> [Vec<u8>; 3] {
     [(true, 0), (true, 1480), (false, 2960)].map(|(more, offset)| {
         let mut fragment = frame.to_vec();
-        let mut ip = Ipv4Packet::new_unchecked(&mut fragment[ETHERNET..]);
+        let mut ip = Ipv4Packet::new_unchecked(&mut fragment[ETHERNET_HEADER..]);
         ip.set_more_frags(more);
         ip.set_frag_offset(offset);
         ip.fill_checksum();
@@ -254,7 +254,7 @@ fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
 
 /// Applies `change` to the UDP header of `frame` and updates the checksum.
 fn with_udp(mut frame: Vec<u8>, (from, to): (&str, &str), change: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let at = ETHERNET + if from.starts_with('[') { 40 } else { 20 };
+    let at = ETHERNET_HEADER + if from.starts_with('[') { 40 } else { 20 };
     change(&mut frame[at..]);
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let mut udp = UdpPacket::new_unchecked(&mut frame[at..]);
@@ -267,7 +267,7 @@ fn with_udp(mut frame: Vec<u8>, (from, to): (&str, &str), change: impl FnOnce(&m
 #[test]
 fn datagram_excludes_padding() {
     for (ends, header) in [(FOUR, 20), (SIX, 40)] {
-        let start = ETHERNET + header + 8;
+        let start = ETHERNET_HEADER + header + 8;
         let found = |len| {
             let (remote, local) = (ends.0.parse().unwrap(), ends.1.parse().unwrap());
             Ok(FrameKind::Udp(UdpDatagram { local, remote, start, end: start + len }))
@@ -300,7 +300,7 @@ fn datagrams_with_invalid_lengths_are_dropped() {
 #[test]
 fn datagram_without_checksum_is_accepted_over_ipv4_only() {
     for (ends, taken) in [(FOUR, true), (SIX, false)] {
-        let at = ETHERNET + if taken { 20 } else { 40 } + 6;
+        let at = ETHERNET_HEADER + if taken { 20 } else { 40 } + 6;
         let mut frame = udp(ends.0, ends.1, b"hello");
         frame[at..at + 2].fill(0);
         assert_eq!(matches!(classify(&frame), Ok(FrameKind::Udp(_))), taken);
@@ -339,7 +339,7 @@ fn other_protocols_are_classified() {
     arp[12..14].copy_from_slice(&[0x81, 0]);
     assert_eq!(classify(&arp), Err(DropCause::EtherType));
     let mut unknown = tcp(FOUR.0, FOUR.1, 0);
-    let mut ip = Ipv4Packet::new_unchecked(&mut unknown[ETHERNET..]);
+    let mut ip = Ipv4Packet::new_unchecked(&mut unknown[ETHERNET_HEADER..]);
     ip.set_next_header(IpProtocol::Unknown(200));
     ip.fill_checksum();
     assert_eq!(classify(&unknown), Ok(FrameKind::Ip));

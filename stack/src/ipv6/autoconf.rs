@@ -5,12 +5,12 @@
 //! takes free entries only, and displaces no router or address in use.
 
 use super::router_advert::{Advertisement, Preference, Prefix};
-use super::router_info::RouterInfo;
+use super::router_info::{ADDRESSES, PREFIXES, RouterInfo};
 use super::router_solicit::{DELAY, Solicitation, by_chance};
 use crate::addresses::eui64_address;
 use crate::arp_ndp::Message;
-use crate::config::IpCidr;
 use crate::egress::Egress;
+use crate::ip_cidr::IpCidr;
 use crate::ipv6::dad::{DadProbes, DuplicateAddress, Step, find_conflict};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
@@ -19,12 +19,6 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Number of default routers known at a time. RFC 4861 §6.3.4 requires two. A link has one, or two for redundancy, and
 /// twice as many while they are replaced.
 const ROUTERS: usize = 4;
-/// Number of addresses formed. A link has one prefix, or a provider's and a local one (RFC 4193), and twice as many
-/// during renumbering.
-pub(crate) const ADDRESSES: usize = 4;
-/// Number of on-link prefixes known: as many again without an address.
-pub(crate) const PREFIXES: usize = 8;
-
 /// Remaining lifetime below which an advertisement does not shorten it (RFC 4862 §5.5.3 e), since a forged packet
 /// could.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
@@ -53,7 +47,7 @@ struct Router {
     ip: Ipv6Addr,
     preference: Preference,
     until: Instant,
-    /// Whether it did not reply to solicitations.
+    /// True if it did not reply to solicitations.
     silent: bool,
 }
 

@@ -8,7 +8,8 @@ use super::router_solicit::by_chance;
 use crate::arp_ndp::{ALL_ROUTERS, group_address};
 use crate::checksum;
 use crate::config::Config;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
+use crate::ethernet::ETHERNET_HEADER;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic, Packet};
 use smoltcp::wire::EthernetProtocol;
@@ -49,7 +50,7 @@ struct Group {
     /// Remaining reports of the change, and the time of the next.
     left: u8,
     at: Instant,
-    /// Whether the group is being left.
+    /// True if the group is being left.
     ends: bool,
 }
 
@@ -221,7 +222,7 @@ fn finish(bytes: &mut [u8], source: Ipv6Addr, to: Ipv6Addr) -> Option<(MacAddr, 
 /// Parses an MLD query. Returns its version, the maximum response delay, and the queried group (unspecified for all).
 /// `None` for an invalid query: it needs a link-local source and a router alert.
 fn read_query(frame: &[u8]) -> Option<(u8, Duration, Ipv6Addr)> {
-    let (ip, rest) = frame.get(ETHERNET..)?.split_first_chunk::<IP>()?;
+    let (ip, rest) = frame.get(ETHERNET_HEADER..)?.split_first_chunk::<IP>()?;
     let octets = |at: usize| ip[at..].first_chunk::<16>().copied().map(Ipv6Addr::from);
     let (source, destination) = (octets(8)?, octets(24)?);
     let rest = rest.get(..usize::from(u16::from_be_bytes([ip[4], ip[5]])))?;

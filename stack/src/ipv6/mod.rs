@@ -27,7 +27,7 @@ use router_advert::Advertisement;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum addresses from SLAAC, without the link-local one.
-pub(crate) const MAX_SLAAC_ADDRESSES: usize = autoconf::ADDRESSES;
+pub(crate) const MAX_SLAAC_ADDRESSES: usize = router_info::ADDRESSES;
 
 /// DAD, SLAAC and MLD of the port.
 pub(crate) struct Ipv6Control {

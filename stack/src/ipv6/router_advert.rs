@@ -1,7 +1,7 @@
 //! Router advertisements (RFC 4861 §4.2), parsed in place.
 
 use crate::drop_stats::DropCause;
-use crate::egress::ETHERNET;
+use crate::ethernet::ETHERNET_HEADER;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
@@ -30,7 +30,7 @@ pub(crate) enum Preference {
 pub(crate) struct Advertisement<'a> {
     /// Link-local address of the sender.
     pub router: Ipv6Addr,
-    /// Whether it was multicast, so that other hosts form addresses at the same time.
+    /// True if it was multicast, so that other hosts form addresses at the same time.
     pub to_all: bool,
     pub preference: Preference,
     /// Router lifetime; zero if it is not a default router.
@@ -62,12 +62,12 @@ impl<'a> Advertisement<'a> {
     /// Parses the Ethernet frame `frame`. Returns `None` if it is not a router advertisement, and an error if it is
     /// invalid.
     pub fn parse(frame: &'a [u8]) -> Result<Option<Self>, DropCause> {
-        let ip = frame.get(ETHERNET..).and_then(|data| Ipv6Packet::new_checked(data).ok());
+        let ip = frame.get(ETHERNET_HEADER..).and_then(|data| Ipv6Packet::new_checked(data).ok());
         let Some(ip) = ip.filter(|ip| ip.next_header() == IpProtocol::Icmpv6) else { return Ok(None) };
         let (source, destination, hop_limit) = (ip.src_addr(), ip.dst_addr(), ip.hop_limit());
         // Slice of the frame, whose lifetime exceeds that of the packet view.
         let len = usize::from(ip.payload_len());
-        let Some(message) = frame.get(ETHERNET + 40..ETHERNET + 40 + len) else { return Ok(None) };
+        let Some(message) = frame.get(ETHERNET_HEADER + 40..ETHERNET_HEADER + 40 + len) else { return Ok(None) };
         if message.first() != Some(&ROUTER_ADVERTISEMENT) {
             return Ok(None);
         }
@@ -182,12 +182,12 @@ pub(crate) mod tests {
 
     /// Returns a multicast frame with the ICMPv6 message `message` and its checksum.
     pub fn frame(source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; ETHERNET + 40];
+        let mut frame = vec![0; ETHERNET_HEADER + 40];
         let mut ethernet = EthernetFrame::new_unchecked(&mut frame[..]);
         ethernet.set_src_addr(EthernetAddress(STATION.0));
         ethernet.set_dst_addr(EthernetAddress([0x33, 0x33, 0, 0, 0, 1]));
         ethernet.set_ethertype(EthernetProtocol::Ipv6);
-        let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET..]);
+        let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET_HEADER..]);
         ip.set_version(6);
         ip.set_hop_limit(255);
         ip.set_next_header(IpProtocol::Icmpv6);
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         ip.set_dst_addr(ALL_NODES);
         frame.extend_from_slice(message);
         if message.len() >= 4 {
-            Icmpv6Packet::new_unchecked(&mut frame[ETHERNET + 40..]).fill_checksum(&source, &ALL_NODES);
+            Icmpv6Packet::new_unchecked(&mut frame[ETHERNET_HEADER + 40..]).fill_checksum(&source, &ALL_NODES);
         }
         frame
     }
@@ -270,10 +270,10 @@ pub(crate) mod tests {
             frame(ROUTER, &message)
         };
         for (what, frame) in [
-            ("hop limit", changed(ETHERNET + 7, 254)),
+            ("hop limit", changed(ETHERNET_HEADER + 7, 254)),
             ("source", frame("2001:db8::1".parse().unwrap(), &good)),
             ("no source", frame(Ipv6Addr::UNSPECIFIED, &good)),
-            ("checksum", changed(ETHERNET + 40 + 7, 7)),
+            ("checksum", changed(ETHERNET_HEADER + 40 + 7, 7)),
             ("code", code),
             ("short", frame(ROUTER, &good[..15])),
             ("option of zero length", frame(ROUTER, &message(0, 1, &[&[5, 0, 0, 0, 0, 0, 5, 0x78]]))),

@@ -1,9 +1,14 @@
 //! Information from router advertisements, as passed to all workers.
 
-use super::autoconf::{ADDRESSES, PREFIXES};
-use crate::config::IpCidr;
+use crate::ip_cidr::IpCidr;
 use linerate_bypass::time::Duration;
 use std::net::Ipv6Addr;
+
+/// Number of addresses formed. A link has one prefix, or a provider's and a local one (RFC 4193), and twice as many
+/// during renumbering.
+pub(crate) const ADDRESSES: usize = 4;
+/// Number of on-link prefixes known: as many again without an address.
+pub(crate) const PREFIXES: usize = 8;
 
 /// Link parameters from router advertisements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -23,7 +23,7 @@ pub(super) struct Solicitation {
     interval: Duration,
     /// Time of the last solicitation, of this or an earlier start.
     last: Option<Instant>,
-    /// Whether a router has answered.
+    /// True if a router has answered.
     answered: bool,
 }
 

@@ -2,7 +2,8 @@
 
 use crate::checksum;
 use crate::drop_stats::DropCause;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
+use crate::ethernet::ETHERNET_HEADER;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
@@ -38,7 +39,7 @@ pub(crate) struct Device<'a, N: Nic> {
     pub egress: &'a mut Egress<N>,
     pub medium: Medium,
     pub now: Instant,
-    /// Whether transmission lacked room.
+    /// True if transmission lacked room.
     pub exhausted: bool,
     /// State of the flow's transmission, which the caller presets for an existing flow.
     pub sent: Option<Sent>,
@@ -96,7 +97,7 @@ impl<N: Nic> phy::Device for Device<'_, N> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = self.medium;
         capabilities.max_transmission_unit =
-            self.egress.mtu() + if self.medium == Medium::Ethernet { ETHERNET } else { 0 };
+            self.egress.mtu() + if self.medium == Medium::Ethernet { ETHERNET_HEADER } else { 0 };
         capabilities.checksum = checksum;
         capabilities
     }
@@ -187,7 +188,7 @@ fn finish<N: Nic>(packet: &mut N::Packet, egress: &mut Egress<N>, sent: &mut Opt
     if offload {
         tcp.set_checksum(checksum::pseudo_header_sum(source, destination, IpProtocol::Tcp.into(), l4_len));
         packet.set_tx_offload(TxOffload {
-            l2_len: ETHERNET,
+            l2_len: ETHERNET_HEADER,
             l3_len: header,
             l4_len: l4_header,
             ipv4,

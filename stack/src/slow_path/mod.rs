@@ -9,8 +9,9 @@ pub(crate) mod device;
 
 use crate::addresses::Addresses;
 use crate::arp_ndp::arp_announce::AddressAnnouncer;
-use crate::config::{Config, IpCidr};
+use crate::config::Config;
 use crate::egress::Egress;
+use crate::ip_cidr::IpCidr;
 use crate::ipv6::dad::DuplicateAddress;
 use crate::ipv6::{Ipv6Changes, Ipv6Control};
 use crate::rng;

@@ -44,13 +44,13 @@ pub(super) struct Flow {
     pub sockets: SocketSet<'static>,
     handle: SocketHandle,
     pub phase: Phase,
-    /// Whether this was a passive open.
+    /// True if this was a passive open.
     pub is_accepted: bool,
     /// Received bytes reported to the service.
     told: usize,
-    /// Whether an operation found too little send space.
+    /// True if an operation found too little send space.
     pub wants_room: bool,
-    /// Whether the peer's FIN was reported to the service.
+    /// True if the peer's FIN was reported to the service.
     told_end: bool,
     /// Reason of the end, once known.
     pub reason: Option<CloseReason>,
@@ -64,9 +64,9 @@ pub(super) struct Flow {
     pub timer: Instant,
     /// Time of the last challenge ACK.
     challenged: Option<Instant>,
-    /// Whether the flow is in the engine's inspection list.
+    /// True if the flow is in the engine's inspection list.
     pub touched: bool,
-    /// Whether the flow is in the engine's transmission list.
+    /// True if the flow is in the engine's transmission list.
     pub dirty: bool,
 }
 

@@ -5,8 +5,9 @@ use super::flow::Phase;
 use super::reset_reply::Reply;
 use super::time_wait::Answer;
 use crate::drop_stats::DropCause;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
 use crate::engine::SegmentMeta;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::slow_path::device::{Device, to_smoltcp_time};
 use crate::tcp::per_source_limits::SynVerdict;
 use crate::tcp::tuple::Tuple;
@@ -71,7 +72,7 @@ impl SmoltcpEngine {
             }
             let before = flow.socket().state();
             let queued = flow.socket().recv_queue();
-            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(&data[ETHERNET..]);
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(&data[ETHERNET_HEADER..]);
             self.interface.poll_ingress_single(to_smoltcp_time(now), &mut device, &mut flow.sockets);
             flow.sent = device.sent;
             flow.note_end(before, tcp.rst());

@@ -9,8 +9,9 @@ use crate::demux::steering::{owner, toeplitz};
 use crate::demux::vlan::{self, VlanId};
 use crate::demux::{FrameKind, Host, Tcp};
 use crate::drop_stats::DropCause;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
 use crate::engine::{Engine, SegmentMeta, Segments};
+use crate::ethernet::ETHERNET_HEADER;
 use crate::fast_paths::{FastPath, FastPaths};
 use crate::ipv6::RouterInfo;
 use crate::rng;
@@ -46,7 +47,7 @@ pub(crate) struct Ingress<P> {
     port_hash: PortHash,
     dhcp: bool,
     fragments: bool,
-    /// Whether DAD of initial addresses runs, which the first worker handles.
+    /// True if DAD of initial addresses runs, which the first worker handles.
     pub dad_running: bool,
     slaac: bool,
     fast_paths: FastPaths,
@@ -58,7 +59,7 @@ pub(crate) struct Ingress<P> {
     scratch: Vec<u8>,
     /// TCP segments of the current burst, unless the engine processes each at once.
     burst: Segments<P>,
-    /// Whether it does. Constant during a burst, so that segments stay in order.
+    /// True if the engine processes each segment at once. Constant during a burst, so that segments stay in order.
     at_once: bool,
     /// Received datagrams for delivery.
     pub datagrams: VecDeque<Datagram>,
@@ -380,7 +381,7 @@ impl<P: Packet> Ingress<P> {
         if kind == FrameKind::MldQuery {
             // smoltcp does not implement MLD queries for these groups.
         } else if kind == FrameKind::Ip {
-            slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
+            slow.ip_packet(&data[ETHERNET_HEADER..], egress, &mut self.datagrams, now);
             while self.datagrams.len() > DATAGRAMS {
                 self.datagrams.pop_back();
                 egress.count_drop(DropCause::DatagramQueue);

@@ -7,8 +7,9 @@ mod housekeeping;
 mod transport;
 
 use crate::config::{Config, Idle};
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch};
+use crate::ethernet::ETHERNET_HEADER;
 use crate::ipv6::Ipv6Control;
 use crate::ipv6::dad::{Dad, DuplicateAddress};
 use crate::native::NativeEngine;
@@ -80,7 +81,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     ) -> Self {
         let (worker, workers) = (mailboxes.worker, mailboxes.workers());
         let capabilities = nic.capabilities();
-        let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET);
+        let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET_HEADER);
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.unwrap_or_else(|| nic.mac());
         let first = config.initial_addresses(mac);

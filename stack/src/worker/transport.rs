@@ -1,10 +1,11 @@
 //! [`Transport`] of the worker's service, and the selection of local addresses.
 
 use crate::addresses::Addresses;
-use crate::config::{Config, IpCidr};
+use crate::config::Config;
 use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::engine::Engine;
+use crate::ip_cidr::IpCidr;
 use crate::ipv6::RouterInfo;
 use crate::slow_path::{DhcpLease, SlowPath};
 use crate::udp::SendResult;
@@ -25,7 +26,7 @@ pub(super) struct Core<N: Nic, E> {
     pub lease: Option<DhcpLease>,
     /// Router advertisements.
     pub network: Option<RouterInfo>,
-    /// Whether the IPv6 addresses have passed DAD.
+    /// True if the IPv6 addresses have passed DAD.
     pub is_verified: bool,
     pub stopping: bool,
     pub silenced: Silenced,
@@ -38,7 +39,7 @@ pub(super) struct Silenced {
     conns: HashMap<ConnId, Option<Linger>, foldhash::fast::FixedState>,
     /// Connections whose timer was set after the expired timers were collected. Their expiry is out of date.
     rearmed: HashSet<ConnId, foldhash::fast::FixedState>,
-    /// Whether expired timers may await delivery.
+    /// True if expired timers may await delivery.
     pub timers_pending: bool,
 }
 

@@ -20,7 +20,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Listener {
     pub socket: TcpListener,
     pub address: SocketAddr,
-    /// Whether more connections may wait.
+    /// True if more connections may wait.
     pub ready: bool,
 }
 

@@ -32,9 +32,9 @@ const ACTIONS: [Action; 5] = [Action::Echo, Action::Close, Action::Linger, Actio
 /// Events of a connection so far.
 #[derive(Debug, Default)]
 struct Record {
-    /// Whether `close`, `lingering_close` or `abort` was called.
+    /// True if `close`, `lingering_close` or `abort` was called.
     has_closed: bool,
-    /// Whether `lingering_close` or `abort` was called.
+    /// True if `lingering_close` or `abort` was called.
     is_silenced: bool,
     has_peer_closed: bool,
     timer: Option<Instant>,
@@ -67,7 +67,7 @@ pub struct Contract {
     remote: Option<SocketAddr>,
     /// Connections to open.
     connections: usize,
-    /// Whether it is a client.
+    /// True if it is a client.
     is_client: bool,
     records: HashMap<ConnId, Record>,
     /// Connections of the last burst whose `readable` is still due.

@@ -14,7 +14,7 @@ pub struct Refuser {
 }
 
 impl Service for Refuser {
-    /// Whether the connection was refused.
+    /// True if the connection was refused.
     type Conn = bool;
     type Message = ();
 

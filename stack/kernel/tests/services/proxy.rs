@@ -27,7 +27,7 @@ impl Proxy {
 }
 
 impl Service for Proxy {
-    /// Whether the peer has closed.
+    /// True if the peer has closed.
     type Conn = bool;
     type Message = ();
 

@@ -75,7 +75,7 @@ impl Bench {
 
 /// Parses a report whose headers conform to RFC 3810 §5.2.
 fn read(frame: &[u8]) -> Told {
-    let ip = &frame[ETHERNET..];
+    let ip = &frame[ETHERNET_HEADER..];
     let address = |at: usize| Ipv6Addr::from(*ip[at..].first_chunk::<16>().unwrap());
     let (source, to) = (address(8), address(24));
     assert_eq!((ip[0], ip[6], ip[7], &ip[40..48]), (0x60, 0, 1, &ROUTER_ALERT[..]));
@@ -97,8 +97,8 @@ fn read(frame: &[u8]) -> Told {
 
 /// Returns a query for `group`, or a general query if unspecified: version 1 with 24 bytes, version 2 with more.
 fn query(group: Ipv6Addr, code: u16, len: usize) -> Vec<u8> {
-    let mut frame = vec![0; ETHERNET + HEADERS + len];
-    let bytes = &mut frame[ETHERNET..];
+    let mut frame = vec![0; ETHERNET_HEADER + HEADERS + len];
+    let bytes = &mut frame[ETHERNET_HEADER..];
     bytes[HEADERS] = QUERY;
     bytes[HEADERS + 4..HEADERS + 6].copy_from_slice(&code.to_be_bytes());
     bytes[HEADERS + 8..HEADERS + 24].copy_from_slice(&group.octets());
@@ -179,7 +179,7 @@ fn invalid_queries_are_ignored() {
     let good = query(Ipv6Addr::UNSPECIFIED, 0, 28);
     let changed = |at: usize, byte: u8| {
         let mut frame = good.clone();
-        frame[ETHERNET + at] = byte;
+        frame[ETHERNET_HEADER + at] = byte;
         frame
     };
     for (what, frame) in [

@@ -9,8 +9,9 @@
 
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
 use crate::engine::SegmentMeta;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::fast_paths::FastPath;
 use crate::native::mbufs_held::MbufsHeld;
 use crate::native::recovery::{AckReport, Flight};
@@ -384,7 +385,7 @@ pub(crate) fn prepend_headers<P: Packet>(
     len: u32,
     push: Control,
     window: u16,
-    link: &[u8; ETHERNET],
+    link: &[u8; ETHERNET_HEADER],
     offload: Offload,
     timestamp_ms: u32,
 ) -> Option<Bytes> {
@@ -405,16 +406,16 @@ pub(crate) fn prepend_headers<P: Packet>(
     let offload = Offload { tcp: true, ..offload };
     match (tcb.tuple.is_ipv4(), tcb.flags.has(Flags::TIMESTAMPS)) {
         (true, true) => {
-            prepend_headers_as::<P, true, true, { ETHERNET + 52 }>(packet, header, timestamp, link, offload)
+            prepend_headers_as::<P, true, true, { ETHERNET_HEADER + 52 }>(packet, header, timestamp, link, offload)
         }
         (true, false) => {
-            prepend_headers_as::<P, true, false, { ETHERNET + 40 }>(packet, header, timestamp, link, offload)
+            prepend_headers_as::<P, true, false, { ETHERNET_HEADER + 40 }>(packet, header, timestamp, link, offload)
         }
         (false, true) => {
-            prepend_headers_as::<P, false, true, { ETHERNET + 72 }>(packet, header, timestamp, link, offload)
+            prepend_headers_as::<P, false, true, { ETHERNET_HEADER + 72 }>(packet, header, timestamp, link, offload)
         }
         (false, false) => {
-            prepend_headers_as::<P, false, false, { ETHERNET + 60 }>(packet, header, timestamp, link, offload)
+            prepend_headers_as::<P, false, false, { ETHERNET_HEADER + 60 }>(packet, header, timestamp, link, offload)
         }
     }
 }
@@ -425,7 +426,7 @@ fn prepend_headers_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const 
     packet: &mut P,
     header: TxHeader,
     timestamp: Timestamp,
-    link: &[u8; ETHERNET],
+    link: &[u8; ETHERNET_HEADER],
     offload: Offload,
 ) -> Option<Bytes> {
     let header = TxHeader { timestamp: if TIMESTAMP { Some(timestamp) } else { None }, ..header };

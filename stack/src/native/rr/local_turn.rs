@@ -2,7 +2,8 @@
 
 use super::{LocalTurn, Turn};
 use crate::congestion::CongestionControl;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::native::NativeEngine;
 use crate::native::connection::Shared;
 use crate::native::fast_path::established::prepend_headers;
@@ -26,7 +27,7 @@ impl Tcb {
 /// hop is unknown.
 #[inline(always)]
 fn refresh_link<N: Nic>(
-    (link, at): (&mut [u8; ETHERNET], &mut u32),
+    (link, at): (&mut [u8; ETHERNET_HEADER], &mut u32),
     tcb: &Tcb,
     egress: &mut Egress<N>,
     now: Instant,

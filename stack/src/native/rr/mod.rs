@@ -12,7 +12,7 @@
 mod local_turn;
 mod peer_turn;
 
-use crate::egress::ETHERNET;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::native::mbufs_held::MbufsHeld;
 use crate::native::tcb::{NO_BUFFERS, State, Tcb};
 use linerate_bypass::time::Instant;
@@ -51,7 +51,7 @@ pub(crate) struct RrState<P> {
     /// Window field of the last request.
     window: u16,
     /// Ethernet header of responses, and its [`Egress::link_epoch`](crate::egress::Egress::link_epoch).
-    link: [u8; ETHERNET],
+    link: [u8; ETHERNET_HEADER],
     link_epoch: u32,
 }
 
@@ -102,7 +102,7 @@ impl<P> RrPool<P> {
             sent_at: now,
             peer_turns: 0,
             window: (tcb.snd_wnd >> tcb.snd_scale()).min(65_535) as u16,
-            link: [0; ETHERNET],
+            link: [0; ETHERNET_HEADER],
             link_epoch: 0,
         };
         let place = match self.spare.pop() {

@@ -1,7 +1,8 @@
 //! Segments without payload: SYNs, acknowledgements and RSTs, with or without a connection.
 
 use crate::drop_stats::DropCause;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::native::connection::Shared;
 use crate::native::handshake::isn::timestamp_clock;
 use crate::native::segment::header::{Control, Ecn, OptionBytes, TxHeader};
@@ -56,7 +57,7 @@ impl<P: Packet> Shared<P> {
     pub(crate) fn send_fixed_len<N: Nic<Packet = P>, const LEN: usize>(
         &self,
         header: &TxHeader,
-        link: [u8; ETHERNET],
+        link: [u8; ETHERNET_HEADER],
         egress: &mut Egress<N>,
     ) -> bool {
         let Some(packet) = egress.allocate() else { return false };
@@ -69,7 +70,7 @@ impl<P: Packet> Shared<P> {
         &self,
         mut packet: P,
         header: &TxHeader,
-        link: [u8; ETHERNET],
+        link: [u8; ETHERNET_HEADER],
         egress: &mut Egress<N>,
     ) -> bool {
         // The headroom of an empty packet fits the headers.
@@ -102,10 +103,10 @@ impl<P: Packet> Shared<P> {
         now: Instant,
     ) -> bool {
         let link = egress.link_header(header.tuple.remote_v6().to_bits(), now);
-        let front = if link.is_some() { ETHERNET } else { 0 };
+        let front = if link.is_some() { ETHERNET_HEADER } else { 0 };
         let Some(place) = packet.prepend(front + header.len()) else { return false };
         if let Some(link) = link {
-            place[..ETHERNET].copy_from_slice(link);
+            place[..ETHERNET_HEADER].copy_from_slice(link);
         }
         header.write(&mut place[front..], self.settings.offload, 0);
         if let Some(offload) = header.offload(self.settings.offload) {
@@ -153,7 +154,7 @@ impl<P: Packet> Shared<P> {
             && self.is_fixed_len(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
-            return self.send_fixed_len::<N, { ETHERNET + 40 + TIMESTAMP_LEN }>(&header, link, egress);
+            return self.send_fixed_len::<N, { ETHERNET_HEADER + 40 + TIMESTAMP_LEN }>(&header, link, egress);
         }
         let timestamp = has_timestamp.then_some(timestamp);
         self.send_header(&TxHeader { timestamp, options, ..header }, egress, now)
@@ -203,7 +204,8 @@ impl<P: Packet> Shared<P> {
         {
             options.emit(&mut place);
             let header = TxHeader { options: &place, ..header };
-            return self.send_fixed_len_in::<N, { ETHERNET + 40 + SynOptions::MAX_LEN }>(packet, &header, link, egress);
+            return self
+                .send_fixed_len_in::<N, { ETHERNET_HEADER + 40 + SynOptions::MAX_LEN }>(packet, &header, link, egress);
         }
         let options = OptionBytes::written(|place| options.emit(place));
         self.send_header_in(packet, &TxHeader { options: options.as_slice(), ..header }, egress, now)

@@ -1,6 +1,6 @@
 //! Ethernet, IP and TCP headers of outgoing segments.
 
-use crate::egress::ETHERNET;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::native::segment::options::{self, MAX_LEN, Timestamp};
 use crate::native::segment::seq::Seq;
 use crate::tcp::tuple::Tuple;
@@ -142,7 +142,7 @@ impl TxHeader<'_> {
             return None;
         }
         Some(TxOffload {
-            l2_len: ETHERNET,
+            l2_len: ETHERNET_HEADER,
             l3_len: if ipv4 { IPV4 } else { IPV6 },
             l4_len: self.tcp_len(),
             ipv4,
@@ -159,7 +159,7 @@ impl TxHeader<'_> {
     pub fn write_frame<const V4: bool, const N: usize>(
         &self,
         place: &mut [u8; N],
-        link: &[u8; ETHERNET],
+        link: &[u8; ETHERNET_HEADER],
         offload: Offload,
     ) {
         let Some((front, rest)) = place.split_first_chunk_mut() else { return };
@@ -314,8 +314,8 @@ mod tests {
             let offload = Offload { ipv4, tcp: true };
             let (mut frame, mut any) = ([0xaa; N], [0xaa; N]);
             header.write_frame::<V4, N>(&mut frame, &link, offload);
-            any[..ETHERNET].copy_from_slice(&link);
-            header.write(&mut any[ETHERNET..], offload, 0);
+            any[..ETHERNET_HEADER].copy_from_slice(&link);
+            header.write(&mut any[ETHERNET_HEADER..], offload, 0);
             assert_eq!(frame, any);
             assert_eq!(header.offload_for(V4, offload), header.offload(offload));
         }
@@ -337,13 +337,13 @@ mod tests {
             tso: None,
         };
         let timestamp = Some(Timestamp { value: 77, echo: 88 });
-        frame_is_as_any::<true, { ETHERNET + 52 }>(&data(&four, timestamp));
-        frame_is_as_any::<true, { ETHERNET + 40 }>(&data(&four, None));
-        frame_is_as_any::<false, { ETHERNET + 72 }>(&data(&six, timestamp));
-        frame_is_as_any::<false, { ETHERNET + 60 }>(&data(&six, None));
+        frame_is_as_any::<true, { ETHERNET_HEADER + 52 }>(&data(&four, timestamp));
+        frame_is_as_any::<true, { ETHERNET_HEADER + 40 }>(&data(&four, None));
+        frame_is_as_any::<false, { ETHERNET_HEADER + 72 }>(&data(&six, timestamp));
+        frame_is_as_any::<false, { ETHERNET_HEADER + 60 }>(&data(&six, None));
         let options: [u8; 20] = std::array::from_fn(|i| i as u8);
         let syn = TxHeader { control: Control::SYN, options: &options, payload: 0, ..data(&four, None) };
-        frame_is_as_any::<true, { ETHERNET + 60 }>(&syn);
+        frame_is_as_any::<true, { ETHERNET_HEADER + 60 }>(&syn);
     }
 
     #[test]

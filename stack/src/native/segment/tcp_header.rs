@@ -1,6 +1,6 @@
 //! TCP header of a received segment.
 
-use crate::egress::ETHERNET;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::native::segment::header::Control;
 use crate::native::segment::seq::Seq;
 use smoltcp::wire::TcpPacket;
@@ -26,9 +26,9 @@ impl TcpHeader {
     #[inline]
     pub fn parse(data: &[u8], start: usize, total: usize) -> Self {
         let (headers, tcp) = data.split_at(start);
-        let ecn = match headers[ETHERNET] >> 4 {
-            4 => headers[ETHERNET + 1] & 3,
-            _ => headers[ETHERNET + 1] >> 4 & 3,
+        let ecn = match headers[ETHERNET_HEADER] >> 4 {
+            4 => headers[ETHERNET_HEADER + 1] & 3,
+            _ => headers[ETHERNET_HEADER + 1] >> 4 & 3,
         };
         let control = Control(tcp[13]);
         let segment = TcpPacket::new_unchecked(tcp);

@@ -1,7 +1,8 @@
 //! Transmission on the general path (RFC 9293 §3.8).
 
 use crate::congestion::CongestionControl;
-use crate::egress::{ETHERNET, Egress};
+use crate::egress::Egress;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::native::SEGMENTS_PER_TURN;
 use crate::native::connection::Connection;
 use crate::native::handshake::isn::timestamp_clock;
@@ -231,12 +232,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         };
         let offload = self.shared.settings.offload;
         let link = egress.link_header(tuple.remote_v6().to_bits(), now).copied();
-        let front = if link.is_some() { ETHERNET } else { 0 };
+        let front = if link.is_some() { ETHERNET_HEADER } else { 0 };
         // The checksum is computed before the payload is handed over, unless the port computes it.
         let sum = if offload.tcp { 0 } else { crate::checksum::sum_of(buffers.queue.slices(seq, len)) };
         let write = |place: &mut [u8]| {
             if let Some(link) = link {
-                place[..ETHERNET].copy_from_slice(&link);
+                place[..ETHERNET_HEADER].copy_from_slice(&link);
             }
             header.write(&mut place[front..], offload, sum);
         };
