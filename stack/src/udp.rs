@@ -20,10 +20,10 @@ const IPV6: usize = 40;
 const HOP_LIMIT: u8 = 64;
 
 /// Longest payload that is copied instead of chained: a second packet costs both ends more than the copy.
-const SHORT: usize = 256;
+const MAX_COPIED: usize = 256;
 
 /// Datagrams between two checks of the pool level.
-const LOOK_EVERY: u32 = 64;
+const POOL_CHECK_INTERVAL: u32 = 64;
 
 /// Bound UDP addresses of one worker, and the state of received packets that its services hold.
 pub(crate) struct UdpFastPath {
@@ -59,7 +59,7 @@ impl UdpFastPath {
     /// Extracts the datagram from `frame`, as [`Host::classify`](crate::demux::Host::classify) located it.
     pub fn receive<N: Nic>(&mut self, frame: N::Packet, udp: &UdpDatagram, egress: &mut Egress<N>) -> Datagram {
         if self.left == 0 {
-            self.left = LOOK_EVERY;
+            self.left = POOL_CHECK_INTERVAL;
             let pool = egress.capabilities().pool;
             self.is_low = egress.nic().pool_left().is_some_and(|left| pool.saturating_sub(left) >= self.most);
         }
@@ -96,7 +96,7 @@ impl UdpFastPath {
         }
         let Some(mut packet) = egress.nic().allocate() else { return SendResult::Full };
         let offload = egress.capabilities().tx_checksum;
-        let chained = payload.len() > SHORT && egress.capabilities().multi_segment_tx;
+        let chained = payload.len() > MAX_COPIED && egress.capabilities().multi_segment_tx;
         let tail = if chained { egress.attach(payload.clone()).ok() } else { None };
         if tail.is_none() {
             let Some(place) = packet.append(payload.len()) else { return SendResult::NotHandled };

@@ -28,7 +28,8 @@ impl fmt::Display for Protocol {
 #[non_exhaustive]
 pub enum Error {
     /// Another socket has the port.
-    #[error("{protocol} {address} is already taken: `ss -lnp 'sport = :{}'` names the owner; stop that or choose another port", .address.port())]
+    #[error("{protocol} {address} is already taken: `ss -lnp 'sport = :{}'` names the owner; \
+            stop it or choose another port", .address.port())]
     Taken {
         /// Protocol of the socket.
         protocol: Protocol,
@@ -37,7 +38,8 @@ pub enum Error {
     },
     /// No interface of this host has the address.
     #[error(
-        "{protocol} {address} is not an address of this host: `ip address` lists those that are, and the unspecified address stands for all"
+        "{protocol} {address} is not an address of this host: `ip address` lists its addresses, and \
+         the unspecified address stands for all"
     )]
     NotOurs {
         /// Protocol of the socket.
@@ -47,7 +49,8 @@ pub enum Error {
     },
     /// The process may not use the port.
     #[error(
-        "no permission for {protocol} {address}: ports below `sysctl net.ipv4.ip_unprivileged_port_start` need root or CAP_NET_BIND_SERVICE; choose a higher one"
+        "no permission for {protocol} {address}: ports below `sysctl net.ipv4.ip_unprivileged_port_start` need root \
+         or CAP_NET_BIND_SERVICE; choose a higher one"
     )]
     Denied {
         /// Protocol of the socket.

@@ -34,7 +34,7 @@ impl Message {
     /// Writes the message into the empty `packet`, without the Ethernet header. Returns the destination and the
     /// EtherType, or `None` if `packet` is too small or the address families differ.
     pub fn write(self, packet: &mut impl Packet, mac: MacAddr) -> Option<(MacAddr, EthernetProtocol)> {
-        let nobody = Ipv4Addr::UNSPECIFIED;
+        let unspecified = Ipv4Addr::UNSPECIFIED;
         match self {
             Message::Solicit { source: IpAddr::V4(source), target: IpAddr::V4(target), to } => {
                 arp(packet, ArpOperation::Request, (mac, source), (MacAddr([0; 6]), target))?;
@@ -75,7 +75,7 @@ impl Message {
                 Some((group_address(ALL_ROUTERS.into()), EthernetProtocol::Ipv6))
             }
             Message::ProbeReply { own, to } => {
-                arp(packet, ArpOperation::Reply, (mac, own), (to, nobody))?;
+                arp(packet, ArpOperation::Reply, (mac, own), (to, unspecified))?;
                 Some((to, EthernetProtocol::Arp))
             }
         }

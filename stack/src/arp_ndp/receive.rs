@@ -47,7 +47,7 @@ pub(crate) fn parse_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Re
         return Err(DropCause::EtherType);
     };
     let sender = MacAddr(source_hardware_addr.0);
-    let asks_for_us = operation == ArpOperation::Request && addresses.is_local(target_protocol_addr.into());
+    let solicits_local = operation == ArpOperation::Request && addresses.is_local(target_protocol_addr.into());
     if sender == mac {
         return Ok(ArpNdpEvent::OwnMessage);
     }
@@ -56,11 +56,11 @@ pub(crate) fn parse_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Re
         return Err(DropCause::BadSource);
     }
     Ok(if source_protocol_addr.is_unspecified() {
-        if asks_for_us { ArpNdpEvent::Probe(target_protocol_addr.into(), sender) } else { ArpNdpEvent::Nothing }
+        if solicits_local { ArpNdpEvent::Probe(target_protocol_addr.into(), sender) } else { ArpNdpEvent::Nothing }
     } else if is_local {
         ArpNdpEvent::Claim(source_protocol_addr.into(), sender)
     } else {
-        ArpNdpEvent::Neighbor(NeighborInfo { ip: source_protocol_addr.into(), mac: sender, may_create: asks_for_us })
+        ArpNdpEvent::Neighbor(NeighborInfo { ip: source_protocol_addr.into(), mac: sender, may_create: solicits_local })
     })
 }
 
@@ -86,8 +86,8 @@ fn heard_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> O
         NdiscRepr::NeighborSolicit { target_addr, lladdr } if source.is_unspecified() => {
             // RFC 4862 §5.4.3: a probe identifies its sender by the frame's source only.
             let sender = MacAddr(*frame[6..].first_chunk()?);
-            let wants_ours = lladdr.is_none() && sender != mac && is_local(target_addr.into());
-            wants_ours.then_some(ArpNdpEvent::Probe(target_addr.into(), sender))
+            let is_probe = lladdr.is_none() && sender != mac && is_local(target_addr.into());
+            is_probe.then_some(ArpNdpEvent::Probe(target_addr.into(), sender))
         }
         NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
             let (mac, new) = (station(lladdr?)?, is_local(target_addr.into()));

@@ -139,14 +139,14 @@ impl Host<'_> {
         if is_martian {
             return Err(DropCause::BadSource);
         }
-        let ours = self.addresses.is_local_v4(destination.to_bits());
-        if !ours && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
+        let is_local = self.addresses.is_local_v4(destination.to_bits());
+        if !is_local && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
             return Err(DropCause::NotOurs);
         }
         if fragment {
             return if self.fragments && protocol != TCP { Ok(FrameKind::Ip) } else { Err(DropCause::Fragment) };
         }
-        let unicast = ours && to == self.mac;
+        let unicast = is_local && to == self.mac;
         let (source, destination) = (source.into(), destination.into());
         let l4_len = len - header;
         match protocol {
@@ -175,11 +175,11 @@ impl Host<'_> {
         if !is_valid_source_v6(source) || destination.to_ipv4_mapped().is_some() {
             return Err(DropCause::BadSource);
         }
-        let ours = self.addresses.is_local_v6(destination.to_bits());
-        if !ours && !destination.is_multicast() {
+        let is_local = self.addresses.is_local_v6(destination.to_bits());
+        if !is_local && !destination.is_multicast() {
             return Err(DropCause::NotOurs);
         }
-        let unicast = ours && to == self.mac;
+        let unicast = is_local && to == self.mac;
         let l4 = &data[HEADER..len.min(data.len())];
         let l4_len = len - HEADER;
         let next = u8::from(ip.next_header());

@@ -6,7 +6,7 @@
 
 use super::router_advert::{Advertisement, Preference, Prefix};
 use super::router_info::{ADDRESSES, PREFIXES, RouterInfo};
-use super::router_solicit::{DELAY, Solicitation, by_chance};
+use super::router_solicit::{DELAY, Solicitation, random_below};
 use crate::addresses::eui64_address;
 use crate::arp_ndp::Message;
 use crate::egress::Egress;
@@ -23,9 +23,9 @@ const ROUTERS: usize = 4;
 /// could.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 /// Minimum MTU of IPv6 (RFC 8200 §5).
-const LEAST_MTU: u32 = 1280;
+const MIN_MTU: u32 = 1280;
 /// Minimum time between two changes passed to workers, each of which has a cost.
-const CHANGES: Duration = Duration::from_secs(1);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Accepted range of the reachable time and retransmission timer. Values outside would cause endless solicitations, or
 /// none.
 const REACHABLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
@@ -69,10 +69,10 @@ struct Address {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Under DAD.
-    Tried(DadProbes),
-    Ours,
+    Tentative(DadProbes),
+    Assigned,
     /// Used by another station. The entry prevents repeated DAD.
-    Taken,
+    Duplicate,
 }
 
 impl Address {
@@ -108,7 +108,7 @@ pub(super) struct Autoconf {
     random: fastrand::Rng,
     /// Information last passed to workers, and the earliest time of the next change.
     reported: RouterInfo,
-    tell_at: Instant,
+    report_at: Instant,
 }
 
 impl Autoconf {
@@ -129,7 +129,7 @@ impl Autoconf {
             link_up: false,
             random: fastrand::Rng::with_seed(seed),
             reported: RouterInfo::default(),
-            tell_at: Instant::ZERO,
+            report_at: Instant::ZERO,
         }
     }
 
@@ -138,8 +138,8 @@ impl Autoconf {
         if up && !self.link_up {
             self.solicitation.begin(now, &mut self.random);
             for address in self.addresses.iter_mut().flatten() {
-                if let State::Tried(trial) = &mut address.state {
-                    *trial = DadProbes::new(self.transmits, now + by_chance(DELAY, &mut self.random));
+                if let State::Tentative(probes) = &mut address.state {
+                    *probes = DadProbes::new(self.transmits, now + random_below(DELAY, &mut self.random));
                 }
             }
         } else if !up {
@@ -149,24 +149,24 @@ impl Autoconf {
     }
 
     /// Processes a router advertisement. Returns false if there was no free entry for part of it.
-    pub fn on_advertisement(&mut self, said: &Advertisement, now: Instant) -> bool {
-        let mut is_kept = self.process_router(said, now);
+    pub fn on_advertisement(&mut self, advert: &Advertisement, now: Instant) -> bool {
+        let mut is_kept = self.process_router(advert, now);
         // RFC 4861 §6.3.4: an MTU outside the bounds is ignored.
-        if let Some(mtu) = said.mtu().filter(|mtu| *mtu >= LEAST_MTU && *mtu as usize <= self.port_mtu) {
+        if let Some(mtu) = advert.mtu().filter(|mtu| *mtu >= MIN_MTU && *mtu as usize <= self.port_mtu) {
             self.mtu = Some(mtu as u16);
         }
-        if let Some(base) = said.reachable.map(|time| time.clamp(REACHABLE.0, REACHABLE.1))
+        if let Some(base) = advert.reachable.map(|time| time.clamp(REACHABLE.0, REACHABLE.1))
             && self.reachable.is_none_or(|(old, _)| old != base)
         {
             // RFC 4861 §6.3.2: a random value between a half and three halves of it.
-            self.reachable = Some((base, base / 2 + by_chance(base, &mut self.random)));
+            self.reachable = Some((base, base / 2 + random_below(base, &mut self.random)));
         }
-        if let Some(time) = said.retransmit {
+        if let Some(time) = advert.retransmit {
             self.retransmit = Some(time.clamp(RETRANSMIT.0, RETRANSMIT.1));
         }
-        for prefix in said.prefixes().filter(is_of_hosts) {
+        for prefix in advert.prefixes().filter(is_host_prefix) {
             is_kept &= !prefix.on_link || self.process_on_link(&prefix, now);
-            is_kept &= !prefix.autonomous || self.process_autonomous(&prefix, said.to_all, now);
+            is_kept &= !prefix.autonomous || self.process_autonomous(&prefix, advert.to_all, now);
         }
         is_kept
     }
@@ -176,13 +176,13 @@ impl Autoconf {
         self.routers.iter().flatten().any(|router| router.ip == ip)
     }
 
-    fn process_router(&mut self, said: &Advertisement, now: Instant) -> bool {
-        let Advertisement { router: ip, preference, lifetime, .. } = *said;
+    fn process_router(&mut self, advert: &Advertisement, now: Instant) -> bool {
+        let Advertisement { router: ip, preference, lifetime, .. } = *advert;
         let known = self.routers.iter_mut().find(|place| place.is_some_and(|router| router.ip == ip));
         if lifetime.is_zero() {
             if let Some(place) = known {
                 *place = None;
-                self.look_for_router(now);
+                self.solicit_routers(now);
             }
             return true;
         }
@@ -231,9 +231,9 @@ impl Autoconf {
         }
         let Some(place) = self.addresses.iter_mut().find(|place| place.is_none()) else { return false };
         // RFC 4862 §5.4.2: hosts that received the same multicast advertisement start at different times.
-        let delay = if to_all { by_chance(DELAY, &mut self.random) } else { Duration::ZERO };
-        let trial = DadProbes::new(self.transmits, now + delay);
-        let state = if self.transmits == 0 { State::Ours } else { State::Tried(trial) };
+        let delay = if to_all { random_below(DELAY, &mut self.random) } else { Duration::ZERO };
+        let probes = DadProbes::new(self.transmits, now + delay);
+        let state = if self.transmits == 0 { State::Assigned } else { State::Tentative(probes) };
         let (valid, preferred) = (until(prefix.valid, now), until(prefix.preferred, now));
         *place = Some(Address { ip, cidr, valid, preferred, state });
         true
@@ -241,12 +241,12 @@ impl Autoconf {
 
     /// Returns a DAD conflict that an NDP message reveals. The address is not used.
     pub fn on_conflict(&mut self, frame: &[u8]) -> Option<DuplicateAddress> {
-        let is_tried = |address: &Address, ip| address.ip == ip && matches!(address.state, State::Tried(_));
+        let is_tentative = |address: &Address, ip| address.ip == ip && matches!(address.state, State::Tentative(_));
         let addresses = &mut self.addresses;
         let found =
-            find_conflict(frame, |ip| addresses.iter().flatten().any(|address| is_tried(address, ip)), self.mac)?;
+            find_conflict(frame, |ip| addresses.iter().flatten().any(|address| is_tentative(address, ip)), self.mac)?;
         let address = addresses.iter_mut().flatten().find(|address| address.ip == found.address)?;
-        address.state = State::Taken;
+        address.state = State::Duplicate;
         Some(found)
     }
 
@@ -260,8 +260,8 @@ impl Autoconf {
     /// Returns the addresses whose DAD has begun, which must receive NDP messages.
     pub fn tentative(&self, now: Instant) -> impl Iterator<Item = Ipv6Addr> + '_ {
         self.addresses.iter().flatten().filter_map(move |address| match address.state {
-            State::Tried(trial) => (trial.has_begun(now) && self.link_up).then_some(address.ip),
-            State::Ours | State::Taken => None,
+            State::Tentative(probes) => (probes.has_begun(now) && self.link_up).then_some(address.ip),
+            State::Assigned | State::Duplicate => None,
         })
     }
 
@@ -272,12 +272,12 @@ impl Autoconf {
         forget(&mut self.on_link, |link| is_over(link.until, now));
         forget(&mut self.addresses, |address| is_over(address.valid, now));
         if had_router {
-            self.look_for_router(now);
+            self.solicit_routers(now);
         }
     }
 
     /// Starts router solicitation if no router is known.
-    fn look_for_router(&mut self, now: Instant) {
+    fn solicit_routers(&mut self, now: Instant) {
         if self.link_up && self.routers.iter().all(Option::is_none) {
             self.solicitation.begin(now, &mut self.random);
         }
@@ -287,35 +287,36 @@ impl Autoconf {
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<RouterInfo> {
         if self.link_up {
             for address in self.addresses.iter_mut().flatten() {
-                let State::Tried(trial) = &mut address.state else { continue };
-                match trial.step(now) {
+                let State::Tentative(probes) = &mut address.state else { continue };
+                match probes.step(now) {
                     Step::Wait => {}
                     Step::Probe => egress.send_message(Message::Probe(address.ip)),
-                    Step::Done => address.state = State::Ours,
+                    Step::Done => address.state = State::Assigned,
                 }
             }
         }
         if self.solicitation.is_due(now) {
             egress.send_message(Message::SolicitRouters { source: egress.addresses().link_local() });
-            if self.solicitation.is_in_vain() {
+            if self.solicitation.is_unanswered() {
                 tracing::warn!(
-                    "SLAAC: no router on this link answers; solicitation continues. Check that a router sends advertisements here"
+                    "SLAAC: no router on this link answers; solicitation continues. Check that a router sends \
+                     advertisements here"
                 );
             }
         }
-        let network = self.network(now);
-        if network == self.reported || now < self.tell_at {
+        let network = self.router_info(now);
+        if network == self.reported || now < self.report_at {
             return None;
         }
         self.reported = network;
-        self.tell_at = now + CHANGES;
+        self.report_at = now + MIN_REPORT_INTERVAL;
         Some(network)
     }
 
     /// Returns the current information.
-    fn network(&self, now: Instant) -> RouterInfo {
+    fn router_info(&self, now: Instant) -> RouterInfo {
         let own = |address: &Address| (address.cidr, is_over(address.preferred, now));
-        let ours = |address: &Address| (address.state == State::Ours).then(|| own(address));
+        let ours = |address: &Address| (address.state == State::Assigned).then(|| own(address));
         // RFC 4191 §3.2: prefer a reachable router, then the highest preference, then the first received.
         let rank = |router: &&Router| (router.silent, std::cmp::Reverse(router.preference));
         RouterInfo {
@@ -333,21 +334,21 @@ impl Autoconf {
         let routers = self.routers.iter().flatten().map(|router| router.until);
         let on_link = self.on_link.iter().flatten().filter_map(|link| link.until);
         let addresses = self.addresses.iter().flatten().flat_map(|address| {
-            let trial = match address.state {
-                State::Tried(trial) if self.link_up => Some(trial.next_deadline()),
+            let probes = match address.state {
+                State::Tentative(probes) if self.link_up => Some(probes.next_deadline()),
                 _ => None,
             };
-            [address.valid, address.preferred.filter(|at| *at > now), trial].into_iter().flatten()
+            [address.valid, address.preferred.filter(|at| *at > now), probes].into_iter().flatten()
         });
-        let tell = (self.network(now) != self.reported).then_some(self.tell_at);
+        let report = (self.router_info(now) != self.reported).then_some(self.report_at);
         let all = routers.chain(on_link).chain(addresses);
-        all.chain(self.solicitation.next_deadline()).chain(tell).min()
+        all.chain(self.solicitation.next_deadline()).chain(report).min()
     }
 }
 
 /// Returns whether hosts can have addresses in the prefix: not the link-local one, which always exists, multicast, or
 /// loopback (RFC 4291 §2.5.3).
-fn is_of_hosts(prefix: &Prefix) -> bool {
+fn is_host_prefix(prefix: &Prefix) -> bool {
     let ip = Ipv6Addr::from_bits(prefix.bits);
     !ip.is_unicast_link_local() && !ip.is_multicast() && prefix.bits >> 64 != 0
 }

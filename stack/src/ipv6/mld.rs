@@ -4,7 +4,7 @@
 //! The groups are solicited-node groups; the all-nodes group is never reported (RFC 3810 §6). A version 1 querier
 //! receives version 1 reports (RFC 2710), and version 1 stays in use for a while.
 
-use super::router_solicit::by_chance;
+use super::router_solicit::random_below;
 use crate::arp_ndp::{ALL_ROUTERS, group_address};
 use crate::checksum;
 use crate::config::Config;
@@ -24,7 +24,7 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// §9.12).
 const OLD_QUERIER: Duration = Duration::from_secs(2 * 125 + 10);
 /// Minimum time between two responses, at any rate of queries.
-const ANSWERS: Duration = Duration::from_millis(100);
+const MIN_RESPONSE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All MLDv2-capable routers (RFC 3810 §5.2.14).
 const ALL_V2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
@@ -59,7 +59,7 @@ pub(super) struct MldListener {
     groups: [Option<Group>; GROUPS],
     link_up: bool,
     /// Time of the pending response, and time of the last.
-    answer_at: Option<Instant>,
+    respond_at: Option<Instant>,
     answered: Option<Instant>,
     /// End of MLDv1 compatibility.
     old_until: Instant,
@@ -72,7 +72,7 @@ impl MldListener {
         MldListener {
             groups: [None; GROUPS],
             link_up: false,
-            answer_at: None,
+            respond_at: None,
             answered: None,
             old_until: Instant::ZERO,
             random: fastrand::Rng::with_seed(seed),
@@ -122,9 +122,9 @@ impl MldListener {
         if !group.is_unspecified() && !self.groups.iter().flatten().any(|own| !own.ends && own.ip == group) {
             return;
         }
-        let at = now + by_chance(within, &mut self.random);
-        let at = self.answered.map_or(at, |last| at.max(last + ANSWERS));
-        self.answer_at = Some(self.answer_at.map_or(at, |before| before.min(at)));
+        let at = now + random_below(within, &mut self.random);
+        let at = self.answered.map_or(at, |last| at.max(last + MIN_RESPONSE_INTERVAL));
+        self.respond_at = Some(self.respond_at.map_or(at, |before| before.min(at)));
     }
 
     /// Sends due reports, from the link-local address if there is one.
@@ -137,33 +137,33 @@ impl MldListener {
         let is_due = |group: &Group| group.left > 0 && group.at <= now;
         let change = |group: &Group| (if group.ends { TO_INCLUDE } else { TO_EXCLUDE }, group.ip);
         if self.groups.iter().flatten().any(is_due) {
-            tell(egress, source, is_old, self.groups.iter().flatten().filter(|group| is_due(group)).map(change));
+            send_report(egress, source, is_old, self.groups.iter().flatten().filter(|group| is_due(group)).map(change));
             for place in &mut self.groups {
                 let Some(group) = place.as_mut().filter(|group| is_due(group)) else { continue };
                 group.left -= 1;
-                group.at = now + by_chance(REPEAT, &mut self.random);
+                group.at = now + random_below(REPEAT, &mut self.random);
                 if group.ends && group.left == 0 {
                     *place = None;
                 }
             }
         }
-        if self.answer_at.is_some_and(|at| at <= now) {
-            self.answer_at = None;
+        if self.respond_at.is_some_and(|at| at <= now) {
+            self.respond_at = None;
             self.answered = Some(now);
             let listened = self.groups.iter().flatten().filter(|group| !group.ends);
-            tell(egress, source, is_old, listened.map(|group| (IS_EXCLUDE, group.ip)));
+            send_report(egress, source, is_old, listened.map(|group| (IS_EXCLUDE, group.ip)));
         }
     }
 
     /// Returns the time of the next [`poll`](Self::poll).
     pub fn next_deadline(&self) -> Option<Instant> {
         let changes = self.groups.iter().flatten().filter(|group| group.left > 0).map(|group| group.at);
-        changes.chain(self.answer_at).min().filter(|_| self.link_up)
+        changes.chain(self.respond_at).min().filter(|_| self.link_up)
     }
 }
 
 /// Sends a report of group states; in version 1, one message per group.
-fn tell<N: Nic>(
+fn send_report<N: Nic>(
     egress: &mut Egress<N>,
     source: Ipv6Addr,
     is_old: bool,

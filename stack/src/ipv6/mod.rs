@@ -102,12 +102,12 @@ impl Ipv6Control {
         }
         let mut learnt = None;
         match Advertisement::parse(frame) {
-            Ok(Some(said)) => {
-                if !autoconf.on_advertisement(&said, now) {
+            Ok(Some(advert)) => {
+                if !autoconf.on_advertisement(&advert, now) {
                     egress.count_drop(DropCause::Beyond);
                 }
-                let known = said.station().filter(|_| autoconf.has_router(said.router));
-                learnt = known.map(|mac| NeighborInfo { ip: said.router.into(), mac, may_create: true });
+                let known = advert.station().filter(|_| autoconf.has_router(advert.router));
+                learnt = known.map(|mac| NeighborInfo { ip: advert.router.into(), mac, may_create: true });
                 self.due = Some(now);
             }
             Ok(None) => {}

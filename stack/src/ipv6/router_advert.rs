@@ -233,12 +233,15 @@ pub(crate) mod tests {
         let mut message = message(0x08, 1800, &[&station, &mtu, &[200, 1, 0, 0, 0, 0, 0, 0], &prefix]);
         message[8..16].copy_from_slice(&[0, 0, 0x75, 0x30, 0, 0, 3, 0xe8]);
         let frame = frame(ROUTER, &message);
-        let said = Advertisement::parse(&frame).unwrap().unwrap();
-        assert_eq!((said.router, said.to_all, said.preference), (ROUTER, true, Preference::High));
-        assert_eq!(said.lifetime, Duration::from_secs(1800));
-        assert_eq!((said.reachable, said.retransmit), (Some(Duration::from_secs(30)), Some(Duration::from_secs(1))));
-        assert_eq!((said.station(), said.mtu()), (Some(STATION), Some(1400)));
-        let prefixes: Vec<_> = said.prefixes().collect();
+        let advert = Advertisement::parse(&frame).unwrap().unwrap();
+        assert_eq!((advert.router, advert.to_all, advert.preference), (ROUTER, true, Preference::High));
+        assert_eq!(advert.lifetime, Duration::from_secs(1800));
+        assert_eq!(
+            (advert.reachable, advert.retransmit),
+            (Some(Duration::from_secs(30)), Some(Duration::from_secs(1)))
+        );
+        assert_eq!((advert.station(), advert.mtu()), (Some(STATION), Some(1400)));
+        let prefixes: Vec<_> = advert.prefixes().collect();
         let bits = "2001:db8::".parse::<Ipv6Addr>().unwrap().to_bits();
         let valid = Some(Duration::from_secs(100));
         assert_eq!(prefixes, [Prefix { bits, len: 64, on_link: true, autonomous: true, valid, preferred: None }]);
@@ -295,8 +298,8 @@ pub(crate) mod tests {
         let short_prefix = [&[3, 3], &prefix("2001:db8::", 64, 0xc0, 1, 1)[2..24]].concat();
         let far_prefix = prefix("2001:db8::", 129, 0xc0, 1, 1);
         let frame = frame(ROUTER, &message(0, 1, &[&long_mtu, &short_prefix, &far_prefix]));
-        let said = Advertisement::parse(&frame).unwrap().unwrap();
-        assert_eq!((said.mtu(), said.station(), said.prefixes().count()), (None, None, 0));
+        let advert = Advertisement::parse(&frame).unwrap().unwrap();
+        assert_eq!((advert.mtu(), advert.station(), advert.prefixes().count()), (None, None, 0));
     }
 
     proptest! {
@@ -306,10 +309,10 @@ pub(crate) mod tests {
             let mut message = message(0, 1800, &[]);
             message.extend_from_slice(&bytes);
             for frame in [bytes.clone(), frame(source, &message), frame(source, &bytes)] {
-                if let Ok(Some(said)) = Advertisement::parse(&frame) {
-                    prop_assert!(said.router.is_unicast_link_local());
-                    prop_assert!(said.prefixes().all(|prefix| prefix.len <= 128));
-                    let _ = (said.mtu(), said.station());
+                if let Ok(Some(advert)) = Advertisement::parse(&frame) {
+                    prop_assert!(advert.router.is_unicast_link_local());
+                    prop_assert!(advert.prefixes().all(|prefix| prefix.len <= 128));
+                    let _ = (advert.mtu(), advert.station());
                 }
             }
         }

@@ -18,7 +18,7 @@ pub(super) struct Solicitation {
     /// Time of the next solicitation.
     at: Option<Instant>,
     /// Solicitations since the start.
-    asked: u8,
+    sent: u8,
     /// Current interval.
     interval: Duration,
     /// Time of the last solicitation, of this or an earlier start.
@@ -30,9 +30,9 @@ pub(super) struct Solicitation {
 impl Solicitation {
     /// Starts soliciting after a random part of [`DELAY`], at least [`INTERVAL`] after the last solicitation.
     pub fn begin(&mut self, now: Instant, random: &mut fastrand::Rng) {
-        let at = now + by_chance(DELAY, random);
+        let at = now + random_below(DELAY, random);
         let at = self.last.map_or(at, |last| at.max(last + INTERVAL));
-        *self = Solicitation { at: Some(at), asked: 0, interval: INTERVAL, last: self.last, answered: false };
+        *self = Solicitation { at: Some(at), sent: 0, interval: INTERVAL, last: self.last, answered: false };
     }
 
     /// Stops soliciting: the link is down.
@@ -43,7 +43,7 @@ impl Solicitation {
     /// Records an advertisement. One solicitation is still sent, since an unsolicited advertisement may be incomplete.
     pub fn answered(&mut self) {
         self.answered = true;
-        if self.asked > 0 {
+        if self.sent > 0 {
             self.at = None;
         }
     }
@@ -53,9 +53,9 @@ impl Solicitation {
         if self.at.is_none_or(|at| at > now) {
             return false;
         }
-        self.asked = self.asked.saturating_add(1);
+        self.sent = self.sent.saturating_add(1);
         self.last = Some(now);
-        if self.asked >= FIRST {
+        if self.sent >= FIRST {
             self.interval = (2 * self.interval).min(LONGEST);
         }
         self.at = (!self.answered).then_some(now + self.interval);
@@ -63,8 +63,8 @@ impl Solicitation {
     }
 
     /// Returns whether the last solicitation was the first one after MAX_RTR_SOLICITATIONS, which is worth a log line.
-    pub fn is_in_vain(&self) -> bool {
-        self.asked == FIRST + 1 && !self.answered
+    pub fn is_unanswered(&self) -> bool {
+        self.sent == FIRST + 1 && !self.answered
     }
 
     /// Returns the time of the next solicitation.
@@ -74,7 +74,7 @@ impl Solicitation {
 }
 
 /// Returns a random part of `most`.
-pub(super) fn by_chance(most: Duration, random: &mut fastrand::Rng) -> Duration {
+pub(super) fn random_below(most: Duration, random: &mut fastrand::Rng) -> Duration {
     most.mul_f64(random.f64())
 }
 
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     /// Returns the times of solicitations within `time`, in seconds from the start.
-    fn questions(solicitation: &mut Solicitation, from: Instant, time: u64) -> Vec<f64> {
+    fn times(solicitation: &mut Solicitation, from: Instant, time: u64) -> Vec<f64> {
         let end = from + Duration::from_secs(time);
-        let mut asked = Vec::new();
+        let mut sent = Vec::new();
         while let Some(at) = solicitation.next_deadline().filter(|at| *at < end) {
             assert!(solicitation.is_due(at));
-            asked.push(at.since(Instant::ZERO).as_secs_f64());
+            sent.push(at.since(Instant::ZERO).as_secs_f64());
         }
-        asked
+        sent
     }
 
     #[test]
@@ -99,9 +99,9 @@ mod tests {
         let mut solicitation = Solicitation::default();
         assert_eq!(solicitation.next_deadline(), None);
         solicitation.begin(Instant::ZERO, &mut random);
-        let asked = questions(&mut solicitation, Instant::ZERO, 100_000);
-        assert!(asked[0] < 1.0);
-        let between: Vec<_> = asked.windows(2).map(|two| (two[1] - two[0]).round() as u64).collect();
+        let sent = times(&mut solicitation, Instant::ZERO, 100_000);
+        assert!(sent[0] < 1.0);
+        let between: Vec<_> = sent.windows(2).map(|two| (two[1] - two[0]).round() as u64).collect();
         assert_eq!(between[..6], [4, 4, 8, 16, 32, 64]);
         assert_eq!(between.iter().max(), Some(&3600));
     }
@@ -112,14 +112,14 @@ mod tests {
         let mut solicitation = Solicitation::default();
         solicitation.begin(Instant::ZERO, &mut random);
         solicitation.answered();
-        assert_eq!(questions(&mut solicitation, Instant::ZERO, 100).len(), 1);
+        assert_eq!(times(&mut solicitation, Instant::ZERO, 100).len(), 1);
         // Link flaps and changing routers cause no flood.
         let now = Instant::ZERO + Duration::from_secs(1);
         for _ in 0..10 {
             solicitation.begin(now, &mut random);
         }
-        let asked = questions(&mut solicitation, now, 10);
-        assert!(asked.len() == 2 && asked[0] >= 4.0, "{asked:?}");
+        let sent = times(&mut solicitation, now, 10);
+        assert!(sent.len() == 2 && sent[0] >= 4.0, "{sent:?}");
         solicitation.answered();
         assert_eq!(solicitation.next_deadline(), None);
     }

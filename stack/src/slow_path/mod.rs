@@ -1,4 +1,4 @@
-//! Slow path of a worker: ARP, NDP, DHCP, ICMP and the UDP that [`UdpFastPath`] does not handle, by smoltcp interfaces.
+//! Slow path of a worker, by smoltcp interfaces: ARP, NDP, DHCP, ICMP, and the UDP that [`UdpFastPath`] does not handle.
 //!
 //! The interface at the Ethernet level replies to ARP and neighbour solicitations and runs DHCP. The interface at the IP
 //! level replies to ICMP and carries UDP; its packets leave through the worker's neighbour table. Neither receives TCP
@@ -217,7 +217,8 @@ impl SlowPath {
         }
     }
 
-    /// Runs everything that is due. Returns a change of the DHCP lease (`Some(None)` when it has expired), and changes of IPv6.
+    /// Runs everything that is due. Returns a change of the DHCP lease (`Some(None)` when it has expired), and changes
+    /// of IPv6.
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<DhcpLease>>, Ipv6Changes) {
         self.announcer.poll(egress, now);
         let lease = self.poll_interfaces(egress, now);

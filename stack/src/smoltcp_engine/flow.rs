@@ -32,11 +32,11 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// No change.
-    Stays,
+    Unchanged,
     /// The connection was established.
     Opened,
     /// The connection ended before the service knew it.
-    Vanishes,
+    EndsUnknown,
 }
 
 pub(super) struct Flow {
@@ -47,18 +47,18 @@ pub(super) struct Flow {
     /// True if this was a passive open.
     pub is_accepted: bool,
     /// Received bytes reported to the service.
-    told: usize,
+    reported: usize,
     /// True if an operation found too little send space.
     pub wants_room: bool,
     /// True if the peer's FIN was reported to the service.
-    told_end: bool,
+    end_reported: bool,
     /// Reason of the end, once known.
     pub reason: Option<CloseReason>,
     /// Last segment sent.
     pub sent: Option<Sent>,
     /// Sequence number after the peer's FIN, once received in order.
     pub peer_end: Option<u32>,
-    /// Time to retransmit the FIN; see [`fin_untended`](Self::fin_untended).
+    /// Time to retransmit the FIN; see [`only_fin_unacknowledged`](Self::only_fin_unacknowledged).
     pub fin_again: Option<Instant>,
     /// Time of the service's timer.
     pub timer: Instant,
@@ -67,7 +67,7 @@ pub(super) struct Flow {
     /// True if the flow is in the engine's inspection list.
     pub touched: bool,
     /// True if the flow is in the engine's transmission list.
-    pub dirty: bool,
+    pub tx_pending: bool,
 }
 
 /// Creates a socket with its buffers, in a set of its own.
@@ -83,7 +83,7 @@ impl Flow {
     pub fn silence(&mut self, (sockets, handle): (SocketSet<'static>, SocketHandle), why: CloseReason) {
         (self.sockets, self.handle) = (sockets, handle);
         self.reason = Some(why);
-        self.dirty = false;
+        self.tx_pending = false;
     }
 
     /// Returns the state of the connection.
@@ -109,9 +109,9 @@ impl Flow {
             handle,
             phase,
             is_accepted: phase == Phase::HalfOpen,
-            told: 0,
+            reported: 0,
             wants_room: false,
-            told_end: false,
+            end_reported: false,
             reason: None,
             sent: None,
             peer_end: None,
@@ -119,7 +119,7 @@ impl Flow {
             timer: Instant::ZERO,
             challenged: None,
             touched: false,
-            dirty: false,
+            tx_pending: false,
         }
     }
 
@@ -152,19 +152,19 @@ impl Flow {
     }
 
     /// Returns whether the peer has closed, the service has consumed all data, and the close is unreported.
-    pub fn end_untold(&self) -> bool {
+    pub fn end_is_due(&self) -> bool {
         let socket = self.socket();
         let finished = match socket.state() {
             State::CloseWait | State::LastAck | State::Closing | State::TimeWait => true,
             State::Closed => self.reason == Some(CloseReason::Finished),
             _ => false,
         };
-        finished && !self.told_end && socket.recv_queue() == 0
+        finished && !self.end_reported && socket.recv_queue() == 0
     }
 
     /// Returns whether received bytes still wait for the service after both sides have closed. smoltcp drops them at
     /// the end of TIME-WAIT.
-    pub fn waits_to_be_read(&self) -> bool {
+    pub fn has_unread_data(&self) -> bool {
         self.socket().recv_queue() > 0 && self.sent.map(|sent| sent.acknowledged) == self.peer_end
     }
 
@@ -172,10 +172,10 @@ impl Flow {
     ///
     /// smoltcp 0.14 drops its retransmission timer when duplicate acknowledgements arrive in that state: it attempts a
     /// fast retransmission of data, of which there is none.
-    pub fn fin_untended(&self) -> bool {
+    pub fn only_fin_unacknowledged(&self) -> bool {
         let socket = self.socket();
         let sent = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
-        sent && socket.send_queue() == 0 && !self.dirty
+        sent && socket.send_queue() == 0 && !self.tx_pending
     }
 
     /// Returns a retransmission of the FIN.
@@ -204,28 +204,28 @@ impl Flow {
 
     /// Updates the state after the service has consumed data. Returns whether there is an event to report.
     pub fn consumed(&mut self) -> bool {
-        self.told = self.told.min(self.socket().recv_queue());
-        self.end_untold()
+        self.reported = self.reported.min(self.socket().recv_queue());
+        self.end_is_due()
     }
 
     /// Reports the events since the last inspection.
     pub fn look(&mut self, conn: ConnId, news: &mut EventBatch) -> Fate {
         let state = self.socket().state();
-        let mut fate = Fate::Stays;
+        let mut fate = Fate::Unchanged;
         match (self.phase, state) {
-            (Phase::Gone, _) => return Fate::Stays,
+            (Phase::Gone, _) => return Fate::Unchanged,
             (Phase::HalfOpen, State::SynReceived) | (Phase::Connecting(_), State::SynSent | State::SynReceived) => {
-                return Fate::Stays;
+                return Fate::Unchanged;
             }
             // A reset returns a half-open socket to LISTEN.
-            (Phase::HalfOpen, State::Listen | State::Closed) => return Fate::Vanishes,
+            (Phase::HalfOpen, State::Listen | State::Closed) => return Fate::EndsUnknown,
             (Phase::Connecting(token), State::Closed) => {
                 let error = match self.reason {
                     Some(CloseReason::Reset) => ConnectError::Refused,
                     _ => ConnectError::TimedOut,
                 };
                 news.others.push(Event::Failed(token, error));
-                return Fate::Vanishes;
+                return Fate::EndsUnknown;
             }
             (Phase::HalfOpen, _) => {
                 news.opened.push((conn, Origin::Accepted));
@@ -239,23 +239,23 @@ impl Flow {
         }
         self.phase = Phase::Open;
         let received = self.socket().recv_queue();
-        if received > self.told {
-            self.told = received;
+        if received > self.reported {
+            self.reported = received;
             news.readable.push(conn);
         }
         if self.wants_room && self.enough_room() {
             self.wants_room = false;
             news.others.push(Event::Writable(conn));
         }
-        if self.end_untold() {
-            self.told_end = true;
+        if self.end_is_due() {
+            self.end_reported = true;
             news.others.push(Event::PeerClosed(conn));
         }
         let over = match state {
             // The service may still be reading, and the last acknowledgement may be unsent.
-            State::TimeWait => self.told_end && self.sent.map(|sent| sent.acknowledged) == self.peer_end,
+            State::TimeWait => self.end_reported && self.sent.map(|sent| sent.acknowledged) == self.peer_end,
             // A pending reset is sent first, and complete received data is read first.
-            State::Closed => !self.dirty && (self.told_end || self.reason != Some(CloseReason::Finished)),
+            State::Closed => !self.tx_pending && (self.end_reported || self.reason != Some(CloseReason::Finished)),
             _ => false,
         };
         if over {

@@ -81,7 +81,7 @@ impl SmoltcpEngine {
             }
             self.copied_bytes += (flow.socket().recv_queue().saturating_sub(queued)) as u64;
             self.touch(slot);
-            self.dirty(slot);
+            self.tx_pending(slot);
         }
         self.scratch = scratch;
     }
@@ -123,7 +123,7 @@ impl SmoltcpEngine {
             egress.count_drop(DropCause::HalfOpenFull);
             return None;
         }
-        let verdict = self.sources.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(&tuple));
+        let verdict = self.per_source.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(&tuple));
         if verdict != SynVerdict::Accept {
             egress.count_drop(verdict.cause());
             return None;
@@ -134,7 +134,7 @@ impl SmoltcpEngine {
         };
         // `remove` decrements it.
         self.half_open += 1;
-        if let Some(sources) = &mut self.sources {
+        if let Some(sources) = &mut self.per_source {
             sources.add(&tuple, true);
         }
         let local = tuple.local();

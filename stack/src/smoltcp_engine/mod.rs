@@ -57,11 +57,11 @@ pub struct SmoltcpEngine {
     limits: Limits,
     half_open: usize,
     /// Per-source limits, if configured.
-    sources: Option<Box<PerSourceLimits>>,
+    per_source: Option<Box<PerSourceLimits>>,
     /// Slots of a burst's flows.
     burst: Vec<u32>,
     touched: Vec<u32>,
-    dirty: Vec<u32>,
+    tx_pending: Vec<u32>,
     news: EventBatch,
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// Buffer to linearise chained packets, and to move data between sockets.
@@ -101,12 +101,12 @@ impl SmoltcpEngine {
     }
 
     /// Marks the flow in `slot` for transmission in the next `flush`.
-    fn dirty(&mut self, slot: u32) {
+    fn tx_pending(&mut self, slot: u32) {
         if let Some(flow) = self.slots.at_mut(slot as usize)
-            && !flow.dirty
+            && !flow.tx_pending
         {
-            flow.dirty = true;
-            self.dirty.push(slot);
+            flow.tx_pending = true;
+            self.tx_pending.push(slot);
         }
     }
 
@@ -125,7 +125,7 @@ impl SmoltcpEngine {
 
     fn leave_half_open(&mut self, tuple: &Tuple) {
         self.half_open -= 1;
-        if let Some(sources) = &mut self.sources {
+        if let Some(sources) = &mut self.per_source {
             sources.establish(tuple);
         }
     }
@@ -141,7 +141,7 @@ impl SmoltcpEngine {
             self.leave_half_open(&flow.tuple);
         }
         if flow.is_accepted
-            && let Some(sources) = &mut self.sources
+            && let Some(sources) = &mut self.per_source
         {
             sources.remove(&flow.tuple);
         }
@@ -185,10 +185,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 tx_buffer: config.tx_buffer.unwrap_or(BUFFER),
             },
             half_open: 0,
-            sources: PerSourceLimits::from_config(config, random.u64(..)),
+            per_source: PerSourceLimits::from_config(config, random.u64(..)),
             burst: Vec::new(),
             touched: Vec::new(),
-            dirty: Vec::new(),
+            tx_pending: Vec::new(),
             news: EventBatch::default(),
             spare: Vec::new(),
             scratch: Vec::new(),
@@ -259,7 +259,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         for token in fired.drain(..) {
             let slot = token / 2;
             if token % 2 == 0 {
-                self.dirty(slot);
+                self.tx_pending(slot);
             } else if let Some(flow) = self.slots.at_mut(slot as usize)
                 && flow.phase == Phase::Open
             {
@@ -282,7 +282,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             flow.touched = false;
             let phase = flow.phase;
             match flow.look(conn, &mut self.news) {
-                Fate::Stays => {}
+                Fate::Unchanged => {}
                 Fate::Opened => {
                     flow.socket_mut().set_timeout(Some(self.limits.user_timeout));
                     let tuple = flow.tuple;
@@ -293,7 +293,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                         self.counts.connected += 1;
                     }
                 }
-                Fate::Vanishes => {
+                Fate::EndsUnknown => {
                     self.counts.failed += u64::from(matches!(phase, Phase::Connecting(_)));
                     // Only TIME-WAIT leaves a record, and a flow that was never established is not in it.
                     self.remove(slot, Instant::ZERO);
@@ -314,20 +314,20 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        dirty.retain(|&slot| {
+        let mut tx_pending = std::mem::take(&mut self.tx_pending);
+        tx_pending.retain(|&slot| {
             let more = self.flush_flow(slot, egress, now);
             if more && let Some(flow) = self.slots.at_mut(slot as usize) {
-                flow.dirty = true;
+                flow.tx_pending = true;
             }
             more
         });
-        dirty.append(&mut self.dirty);
-        self.dirty = dirty;
+        tx_pending.append(&mut self.tx_pending);
+        self.tx_pending = tx_pending;
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || !self.touched.is_empty() || !self.news.is_empty() {
+        if !self.tx_pending.is_empty() || !self.touched.is_empty() || !self.news.is_empty() {
             return Some(Instant::ZERO);
         }
         [self.wheel.next_expiry(), self.time_wait.next_deadline()].into_iter().flatten().min()
@@ -345,7 +345,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         for slot in 0..self.slots.slot_count() as u32 {
             if let Some(flow) = self.slots.at_mut(slot as usize) {
                 flow.socket_mut().close();
-                self.dirty(slot);
+                self.tx_pending(slot);
             }
         }
     }
@@ -440,7 +440,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             // No later segment can carry the acknowledgement.
             flow.socket_mut().set_ack_delay(None);
             flow.socket_mut().close();
-            self.dirty(conn.slot() as u32);
+            self.tx_pending(conn.slot() as u32);
         }
     }
 

@@ -18,7 +18,7 @@ impl SmoltcpEngine {
         if self.slots.get_mut(conn).is_some_and(|flow| flow.consumed()) {
             self.touch(slot);
         }
-        self.dirty(slot);
+        self.tx_pending(slot);
     }
 
     pub(super) fn drop_received(&mut self, conn: ConnId, n: usize) {
@@ -64,7 +64,7 @@ impl SmoltcpEngine {
         match flow.socket_mut().send_slice(&bytes) {
             Ok(_) => {
                 self.copied_bytes += bytes.len() as u64;
-                self.dirty(conn.slot() as u32);
+                self.tx_pending(conn.slot() as u32);
                 Ok(())
             }
             Err(_) => Err(bytes),
@@ -91,7 +91,7 @@ impl SmoltcpEngine {
             (n, ())
         });
         self.copied_bytes += n as u64;
-        self.dirty(conn.slot() as u32);
+        self.tx_pending(conn.slot() as u32);
     }
 
     pub(super) fn forward_received(&mut self, from: ConnId, to: ConnId) -> usize {
@@ -118,7 +118,7 @@ impl SmoltcpEngine {
         if moved > 0 {
             self.copied_bytes += 2 * moved as u64;
             self.after_consuming(from);
-            self.dirty(to.slot() as u32);
+            self.tx_pending(to.slot() as u32);
         }
         moved
     }
@@ -130,7 +130,7 @@ impl SmoltcpEngine {
             flow.reason = Some(CloseReason::Aborted);
         }
         flow.socket_mut().abort();
-        self.dirty(slot);
+        self.tx_pending(slot);
     }
 
     /// Opens a connection.
@@ -167,7 +167,7 @@ impl SmoltcpEngine {
             self.remove(slot, Instant::ZERO);
             return Err(ConnectError::NoLocalAddress);
         }
-        self.dirty(slot);
+        self.tx_pending(slot);
         Ok(())
     }
 

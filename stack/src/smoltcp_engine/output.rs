@@ -20,9 +20,9 @@ impl SmoltcpEngine {
     /// Sends pending segments of the flow in `slot`. Returns whether there are more.
     pub(super) fn flush_flow<N: Nic>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
         let Some(flow) = self.slots.at_mut(slot as usize) else { return false };
-        flow.dirty = false;
+        flow.tx_pending = false;
         let before = flow.socket().state();
-        if before == State::TimeWait && flow.waits_to_be_read() {
+        if before == State::TimeWait && flow.has_unread_data() {
             return false;
         }
         let at = to_smoltcp_time(now);
@@ -42,7 +42,7 @@ impl SmoltcpEngine {
         }
         flow.note_end(before, false);
         let changed = flow.socket().state() != before;
-        if !flow.fin_untended() {
+        if !flow.only_fin_unacknowledged() {
             flow.fin_again = None;
         } else if flow.fin_again.is_none_or(|at| at <= now) {
             if let (Some(_), Some(fin)) = (flow.fin_again, flow.fin()) {

@@ -317,7 +317,8 @@ mod tests {
         /// RFC 791 §3.1, RFC 8200 §3: source before destination; RFC 9293 §3.1: source port before destination port.
         #[test]
         fn headers_are_read_and_written_in_their_order(local: u128, remote: u128, ports: (u16, u16), four: bool) {
-            let ip = |bits: u128| if four { IpAddr::from((bits as u32).to_be_bytes()) } else { bits.to_be_bytes().into() };
+            let v4 = |bits: u128| IpAddr::from((bits as u32).to_be_bytes());
+            let ip = |bits: u128| if four { v4(bits) } else { bits.to_be_bytes().into() };
             let tuple = Tuple::new(SocketAddr::new(ip(local), ports.0), SocketAddr::new(ip(remote), ports.1));
             let source_and_destination = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
             prop_assert_eq!(&tuple.sent_ports()[..], source_and_destination);

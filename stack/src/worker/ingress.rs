@@ -35,8 +35,10 @@ const DATAGRAMS: usize = 16_384;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortHash {
     /// Number of hashes still to match.
-    OnTrial(u32),
+    Unverified(u32),
+    /// The hashes have matched.
     Trusted,
+    /// A hash differed.
     Ignored,
 }
 
@@ -71,7 +73,7 @@ impl<P: Packet> Ingress<P> {
         Ingress {
             worker,
             others,
-            port_hash: PortHash::OnTrial(HASHES_CHECKED),
+            port_hash: PortHash::Unverified(HASHES_CHECKED),
             dhcp: config.dhcp,
             fragments: config.fragments,
             dad_running: false,
@@ -415,17 +417,19 @@ impl<P: Packet> Ingress<P> {
         if let (Some(hash), PortHash::Trusted) = (reported, self.port_hash) {
             return hash;
         }
-        let ours = toeplitz(tuple);
-        if let (Some(hash), PortHash::OnTrial(left)) = (reported, self.port_hash) {
-            self.port_hash = if hash != ours {
-                tracing::warn!("the port's RSS hash is not used: {hash:#010x} differs from the expected {ours:#010x}");
+        let computed = toeplitz(tuple);
+        if let (Some(hash), PortHash::Unverified(left)) = (reported, self.port_hash) {
+            self.port_hash = if hash != computed {
+                tracing::warn!(
+                    "the port's RSS hash is not used: {hash:#010x} differs from the expected {computed:#010x}"
+                );
                 PortHash::Ignored
             } else if left <= 1 {
                 PortHash::Trusted
             } else {
-                PortHash::OnTrial(left - 1)
+                PortHash::Unverified(left - 1)
             };
         }
-        ours
+        computed
     }
 }

@@ -18,9 +18,9 @@ struct Bench {
     egress: Egress<MemoryNic>,
     peer: MemoryNic,
     now: Instant,
-    told: RouterInfo,
+    reported: RouterInfo,
     /// Number of changes passed to workers.
-    tellings: usize,
+    reports: usize,
     asked: Vec<(Instant, Asked)>,
 }
 
@@ -40,15 +40,15 @@ impl Bench {
             egress: Egress::new(nic, addresses, MAC, 1500, 0),
             peer,
             now: Instant::ZERO,
-            told: RouterInfo::default(),
-            tellings: 0,
+            reported: RouterInfo::default(),
+            reports: 0,
             asked: Vec::new(),
         };
         bench.autoconf.set_link(true, bench.now);
         bench
     }
 
-    fn hear_from(&mut self, router: Ipv6Addr, message: &[u8]) -> bool {
+    fn receive_from(&mut self, router: Ipv6Addr, message: &[u8]) -> bool {
         let frame = frame(router, message);
         let said = Advertisement::parse(&frame).unwrap().unwrap();
         let is_kept = self.autoconf.on_advertisement(&said, self.now);
@@ -56,15 +56,15 @@ impl Bench {
         is_kept
     }
 
-    fn hear(&mut self, options: &[&[u8]]) -> bool {
-        self.hear_from(ROUTER, &message(0, 1800, options))
+    fn receive(&mut self, options: &[&[u8]]) -> bool {
+        self.receive_from(ROUTER, &message(0, 1800, options))
     }
 
     fn poll(&mut self) {
         self.autoconf.expire(self.now);
         if let Some(network) = self.autoconf.poll(&mut self.egress, self.now) {
-            self.told = network;
-            self.tellings += 1;
+            self.reported = network;
+            self.reports += 1;
         }
         self.egress.flush();
         let mut frames = Vec::with_capacity(32);
@@ -81,7 +81,7 @@ impl Bench {
     }
 
     /// Advances by `seconds`, polling at each deadline.
-    fn go_on(&mut self, seconds: u64) {
+    fn advance(&mut self, seconds: u64) {
         let until = self.now + Duration::from_secs(seconds);
         let mut steps = 0;
         while let Some(at) = self.autoconf.next_deadline(self.now).filter(|at| *at <= until) {
@@ -95,7 +95,7 @@ impl Bench {
     }
 
     fn addresses(&self) -> Vec<(String, bool)> {
-        self.told.addresses().map(|(cidr, deprecated)| (cidr.to_string(), deprecated)).collect()
+        self.reported.addresses().map(|(cidr, deprecated)| (cidr.to_string(), deprecated)).collect()
     }
 
     /// Returns the times of solicitations in milliseconds from the start.
@@ -114,84 +114,84 @@ const OURS: &str = "2001:db8::ff:fe00:9/64";
 #[test]
 fn routers_are_solicited_until_one_answers_and_again_after_the_last_expires() {
     let mut bench = Bench::new(0);
-    bench.go_on(10);
+    bench.advance(10);
     let asked = bench.times(Asked::Routers);
     assert!(asked.len() == 3 && asked[0] < 1000, "{asked:?}");
-    bench.hear(&[]);
-    assert_eq!(bench.told.router(), Some(ROUTER));
-    bench.go_on(1000);
+    bench.receive(&[]);
+    assert_eq!(bench.reported.router(), Some(ROUTER));
+    bench.advance(1000);
     assert_eq!(bench.times(Asked::Routers).len(), 3);
     // RFC 4861 §6.3.4: a lifetime of zero.
-    bench.hear_from(ROUTER, &message(0, 0, &[]));
-    assert_eq!(bench.told.router(), None);
-    bench.go_on(2);
+    bench.receive_from(ROUTER, &message(0, 0, &[]));
+    assert_eq!(bench.reported.router(), None);
+    bench.advance(2);
     assert_eq!(bench.times(Asked::Routers).len(), 4);
     // Expiry of the lifetime.
-    bench.hear_from(ROUTER, &message(0, 30, &[]));
-    bench.go_on(29);
-    assert_eq!(bench.told.router(), Some(ROUTER));
-    bench.go_on(1);
-    assert_eq!(bench.told.router(), None);
+    bench.receive_from(ROUTER, &message(0, 30, &[]));
+    bench.advance(29);
+    assert_eq!(bench.reported.router(), Some(ROUTER));
+    bench.advance(1);
+    assert_eq!(bench.reported.router(), None);
 }
 
 #[test]
 fn default_router_is_reachable_and_most_preferred() {
     let mut bench = Bench::new(0);
-    bench.hear(&[]);
-    bench.hear_from(OTHER_ROUTER, &message(0, 1800, &[]));
-    bench.go_on(2);
-    assert_eq!(bench.told.router(), Some(ROUTER), "first among equals");
-    bench.hear_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
-    bench.go_on(2);
-    assert_eq!(bench.told.router(), Some(OTHER_ROUTER));
+    bench.receive(&[]);
+    bench.receive_from(OTHER_ROUTER, &message(0, 1800, &[]));
+    bench.advance(2);
+    assert_eq!(bench.reported.router(), Some(ROUTER), "first among equals");
+    bench.receive_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
+    bench.advance(2);
+    assert_eq!(bench.reported.router(), Some(OTHER_ROUTER));
     bench.autoconf.neighbor_unreachable(OTHER_ROUTER.into());
-    bench.go_on(2);
-    assert_eq!(bench.told.router(), Some(ROUTER));
-    bench.hear_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
-    bench.go_on(2);
-    assert_eq!(bench.told.router(), Some(OTHER_ROUTER), "reachable again");
+    bench.advance(2);
+    assert_eq!(bench.reported.router(), Some(ROUTER));
+    bench.receive_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
+    bench.advance(2);
+    assert_eq!(bench.reported.router(), Some(OTHER_ROUTER), "reachable again");
 }
 
 #[test]
 fn address_is_formed_from_prefix_and_probed() {
     let mut bench = Bench::new(1);
-    bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
-    assert_eq!(bench.told.on_link().map(|cidr| cidr.to_string()).collect::<Vec<_>>(), ["2001:db8::/64"]);
-    bench.go_on(3);
+    bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
+    assert_eq!(bench.reported.on_link().map(|cidr| cidr.to_string()).collect::<Vec<_>>(), ["2001:db8::/64"]);
+    bench.advance(3);
     assert_eq!(bench.addresses(), own(OURS));
     let asked = bench.times(Asked::Who);
     // RFC 4862 §5.4.2: a random delay below one second after a multicast advertisement.
     assert!(matches!(asked[..], [at] if at > 0 && at < 1000), "{asked:?}");
     // First deprecated, then removed.
-    bench.go_on(1796);
+    bench.advance(1796);
     assert_eq!(bench.addresses(), own(OURS));
-    bench.go_on(1);
+    bench.advance(1);
     assert_eq!(bench.addresses(), [(OURS.to_owned(), true)]);
-    bench.go_on(1800);
-    assert_eq!((bench.addresses(), bench.told.on_link().count()), (vec![], 0));
+    bench.advance(1800);
+    assert_eq!((bench.addresses(), bench.reported.on_link().count()), (vec![], 0));
 }
 
 #[test]
 fn duplicate_address_is_not_used() {
     let mut bench = Bench::new(1);
-    bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
+    bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     let ip: Ipv6Addr = "2001:db8::ff:fe00:9".parse().unwrap();
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
     solicitation.extend_from_slice(&ip.octets());
     let probe = frame(Ipv6Addr::UNSPECIFIED, &solicitation);
     assert_eq!(bench.autoconf.on_conflict(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
-    bench.go_on(10);
+    bench.advance(10);
     assert_eq!(bench.addresses(), []);
     // DAD is not repeated.
     let asked = bench.times(Asked::Who).len();
-    bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
-    bench.go_on(10);
+    bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
+    bench.advance(10);
     assert_eq!((bench.addresses(), bench.times(Asked::Who).len()), (vec![], asked));
     assert_eq!(bench.autoconf.on_conflict(&probe), None);
     // After expiry it may be probed again.
-    bench.go_on(4000);
-    bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
-    bench.go_on(10);
+    bench.advance(4000);
+    bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
+    bench.advance(10);
     assert_eq!(bench.addresses(), own(OURS));
 }
 
@@ -210,20 +210,20 @@ fn unsuitable_prefix_forms_no_address() {
         ("too long", prefix("2001:db8::", 65, AUTONOMOUS, 3600, 1800)),
     ] {
         let mut bench = Bench::new(0);
-        assert!(bench.hear(&[&option]), "{what}");
-        bench.go_on(2);
+        assert!(bench.receive(&[&option]), "{what}");
+        bench.advance(2);
         assert_eq!(bench.addresses(), [], "{what}");
     }
     // An address may be formed from a prefix that is not on-link.
     let mut bench = Bench::new(0);
-    bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, 3600, 1800)]);
-    assert_eq!((bench.addresses(), bench.told.on_link().count()), (own(OURS), 0));
-    bench.hear(&[&prefix("fd00::", 48, ON_LINK, u32::MAX, 0)]);
-    bench.go_on(2);
-    assert_eq!(bench.told.on_link().count(), 1);
-    bench.hear(&[&prefix("fd00::", 48, ON_LINK, 0, 0)]);
-    bench.go_on(2);
-    assert_eq!(bench.told.on_link().count(), 0);
+    bench.receive(&[&prefix("2001:db8::", 64, AUTONOMOUS, 3600, 1800)]);
+    assert_eq!((bench.addresses(), bench.reported.on_link().count()), (own(OURS), 0));
+    bench.receive(&[&prefix("fd00::", 48, ON_LINK, u32::MAX, 0)]);
+    bench.advance(2);
+    assert_eq!(bench.reported.on_link().count(), 1);
+    bench.receive(&[&prefix("fd00::", 48, ON_LINK, 0, 0)]);
+    bench.advance(2);
+    assert_eq!(bench.reported.on_link().count(), 0);
 }
 
 /// RFC 4862 §5.5.3 e.
@@ -243,23 +243,23 @@ fn advertisement_cannot_shorten_a_lifetime_below_two_hours() {
         (HOUR, 48 * HOUR, 48 * HOUR),
     ] {
         let mut bench = Bench::new(0);
-        bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, first, 0)]);
-        bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, then, 0)]);
-        bench.go_on(u64::from(lasts) - 1);
+        bench.receive(&[&prefix("2001:db8::", 64, AUTONOMOUS, first, 0)]);
+        bench.receive(&[&prefix("2001:db8::", 64, AUTONOMOUS, then, 0)]);
+        bench.advance(u64::from(lasts) - 1);
         assert_eq!(bench.addresses().len(), 1, "{first} {then}");
-        bench.go_on(1);
+        bench.advance(1);
         assert_eq!(bench.addresses(), [], "{first} {then}");
     }
     // The preferred lifetime is taken as advertised.
     let mut bench = Bench::new(0);
-    bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, HOUR)]);
-    bench.go_on(2);
+    bench.receive(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, HOUR)]);
+    bench.advance(2);
     assert_eq!(bench.addresses(), own(OURS));
-    bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, 0)]);
-    bench.go_on(2);
+    bench.receive(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, 0)]);
+    bench.advance(2);
     assert_eq!(bench.addresses(), [(OURS.to_owned(), true)]);
-    bench.hear(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, HOUR)]);
-    bench.go_on(2);
+    bench.receive(&[&prefix("2001:db8::", 64, AUTONOMOUS, HOUR, HOUR)]);
+    bench.advance(2);
     assert_eq!(bench.addresses(), own(OURS));
 }
 
@@ -269,9 +269,9 @@ fn mtu_outside_bounds_is_ignored() {
     for (said, then) in
         [(1279, None), (1501, None), (u32::MAX, None), (1280, Some(1280)), (0, Some(1280)), (1500, Some(1500))]
     {
-        bench.hear(&[&mtu(said)]);
-        bench.go_on(2);
-        assert_eq!(bench.told.mtu, then, "{said}");
+        bench.receive(&[&mtu(said)]);
+        bench.advance(2);
+        assert_eq!(bench.reported.mtu, then, "{said}");
     }
 }
 
@@ -282,45 +282,45 @@ fn ndp_times_outside_bounds_are_ignored() {
         let mut message = message(0, 1800, &[]);
         message[8..12].copy_from_slice(&u32::to_be_bytes(said));
         message[12..16].copy_from_slice(&u32::to_be_bytes(said));
-        bench.hear_from(ROUTER, &message);
-        let reachable = bench.told.reachable.unwrap().as_millis();
+        bench.receive_from(ROUTER, &message);
+        let reachable = bench.reported.reachable.unwrap().as_millis();
         assert!((least..=most).contains(&reachable), "{said}: {reachable}");
-        let retransmit = bench.told.retransmit.unwrap().as_millis();
+        let retransmit = bench.reported.retransmit.unwrap().as_millis();
         assert!((100..=10_000).contains(&retransmit), "{said}: {retransmit}");
         // A value stays until another is advertised.
-        bench.go_on(2);
-        bench.hear_from(ROUTER, &message);
-        bench.go_on(2);
-        assert_eq!(bench.told.reachable.unwrap().as_millis(), reachable);
+        bench.advance(2);
+        bench.receive_from(ROUTER, &message);
+        bench.advance(2);
+        assert_eq!(bench.reported.reachable.unwrap().as_millis(), reachable);
     }
 }
 
 #[test]
 fn flood_takes_only_free_entries() {
     let mut bench = Bench::new(0);
-    bench.hear(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
+    bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     let mut kept = [0, 0];
     for n in 0..100_u16 {
         let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, n);
-        kept[0] += usize::from(bench.hear_from(router, &message(0x08, 9000, &[])));
-        kept[1] += usize::from(bench.hear(&[&prefix(&format!("2001:db8:1:{n:x}::"), 64, BOTH, u32::MAX, u32::MAX)]));
+        kept[0] += usize::from(bench.receive_from(router, &message(0x08, 9000, &[])));
+        kept[1] += usize::from(bench.receive(&[&prefix(&format!("2001:db8:1:{n:x}::"), 64, BOTH, u32::MAX, u32::MAX)]));
     }
     assert_eq!(kept, [ROUTERS - 1, ADDRESSES - 1]);
-    bench.go_on(2);
-    assert_eq!(bench.told.addresses().count(), ADDRESSES);
+    bench.advance(2);
+    assert_eq!(bench.reported.addresses().count(), ADDRESSES);
     assert_eq!(bench.addresses()[0], own(OURS)[0]);
     // Existing entries are still updated.
-    assert!(bench.hear(&[&prefix("2001:db8::", 64, BOTH, 7200, 3600)]));
+    assert!(bench.receive(&[&prefix("2001:db8::", 64, BOTH, 7200, 3600)]));
 }
 
 #[test]
 fn changes_are_passed_on_at_most_once_a_second() {
     let mut bench = Bench::new(0);
     for n in 0..1000_u32 {
-        bench.hear(&[&mtu(1280 + n % 2)]);
+        bench.receive(&[&mtu(1280 + n % 2)]);
         bench.now += Duration::from_millis(10);
     }
-    assert!(bench.tellings <= 11, "{}", bench.tellings);
+    assert!(bench.reports <= 11, "{}", bench.reports);
     assert!(bench.times(Asked::Routers).len() <= 3);
 }
 
@@ -349,13 +349,13 @@ proptest! {
                 .collect();
             let mtu = mtu(said);
             let options: Vec<&[u8]> = prefixes.iter().map(Vec::as_slice).chain([&mtu[..]]).collect();
-            bench.hear_from(router, &message(flags, lifetime, &options));
-            bench.go_on(seconds);
-            prop_assert!(bench.told.addresses().all(|(cidr, _)| cidr.prefix() == 64));
-            prop_assert!(bench.told.mtu.is_none_or(|mtu| (1280..=1500).contains(&mtu)));
+            bench.receive_from(router, &message(flags, lifetime, &options));
+            bench.advance(seconds);
+            prop_assert!(bench.reported.addresses().all(|(cidr, _)| cidr.prefix() == 64));
+            prop_assert!(bench.reported.mtu.is_none_or(|mtu| (1280..=1500).contains(&mtu)));
         }
         let seconds = bench.now.since(Instant::ZERO).as_secs() as usize;
-        prop_assert!(bench.tellings <= seconds + 2);
+        prop_assert!(bench.reports <= seconds + 2);
         prop_assert!(bench.times(Asked::Routers).len() <= seconds / 4 + 2);
     }
 }

@@ -14,16 +14,16 @@ fn group(n: u16) -> Ipv6Addr {
 
 /// Sent report: message type, source, destination and records.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct Report {
     kind: u8,
     source: Ipv6Addr,
     to: Ipv6Addr,
     records: Vec<(u8, Ipv6Addr)>,
 }
 
-fn report(records: &[(u8, u16)]) -> Told {
+fn report(records: &[(u8, u16)]) -> Report {
     let records = records.iter().map(|(kind, n)| (*kind, group(*n))).collect();
-    Told { kind: REPORT_V2, source: LINK_LOCAL, to: ALL_V2_ROUTERS, records }
+    Report { kind: REPORT_V2, source: LINK_LOCAL, to: ALL_V2_ROUTERS, records }
 }
 
 struct Bench {
@@ -49,7 +49,7 @@ impl Bench {
     }
 
     /// Returns the reports sent within `time`, with their times.
-    fn go_on(&mut self, time: Duration) -> Vec<(Duration, Told)> {
+    fn advance(&mut self, time: Duration) -> Vec<(Duration, Report)> {
         let (start, end) = (self.now, self.now + time);
         let mut told = Vec::new();
         while let Some(at) = self.listener.next_deadline().filter(|at| *at <= end) {
@@ -60,7 +60,7 @@ impl Bench {
         told
     }
 
-    fn poll(&mut self) -> Vec<Told> {
+    fn poll(&mut self) -> Vec<Report> {
         self.listener.poll(&mut self.egress, self.now);
         self.egress.flush();
         let mut frames = Vec::with_capacity(32);
@@ -68,13 +68,13 @@ impl Bench {
         frames.iter().map(|frame| read(frame.data())).collect()
     }
 
-    fn told(&mut self) -> Vec<Told> {
-        self.go_on(Duration::from_secs(20)).into_iter().map(|(_, told)| told).collect()
+    fn told(&mut self) -> Vec<Report> {
+        self.advance(Duration::from_secs(20)).into_iter().map(|(_, told)| told).collect()
     }
 }
 
 /// Parses a report whose headers conform to RFC 3810 §5.2.
-fn read(frame: &[u8]) -> Told {
+fn read(frame: &[u8]) -> Report {
     let ip = &frame[ETHERNET_HEADER..];
     let address = |at: usize| Ipv6Addr::from(*ip[at..].first_chunk::<16>().unwrap());
     let (source, to) = (address(8), address(24));
@@ -92,7 +92,7 @@ fn read(frame: &[u8]) -> Told {
         }
         _ => vec![(0, Ipv6Addr::from(*message[8..].first_chunk::<16>().unwrap()))],
     };
-    Told { kind: message[0], source, to, records }
+    Report { kind: message[0], source, to, records }
 }
 
 /// Returns a query for `group`, or a general query if unspecified: version 1 with 24 bytes, version 2 with more.
@@ -110,7 +110,7 @@ fn query(group: Ipv6Addr, code: u16, len: usize) -> Vec<u8> {
 fn join_and_leave_are_reported_twice() {
     let mut bench = Bench::new(true);
     bench.listen(&[1, 2]);
-    let told = bench.go_on(Duration::from_secs(5));
+    let told = bench.advance(Duration::from_secs(5));
     assert_eq!(told[0], (Duration::ZERO, report(&[(TO_EXCLUDE, 1), (TO_EXCLUDE, 2)])));
     let of = |n: u16| told.iter().filter(|(_, told)| told.records.contains(&(TO_EXCLUDE, group(n)))).count();
     assert_eq!((of(1), of(2)), (2, 2));
@@ -150,7 +150,7 @@ fn queries_are_answered_within_the_response_delay() {
         bench.listener.on_query(&query(of, 10_000, len), bench.now);
         // Two queries, one response.
         bench.listener.on_query(&query(of, 10_000, len), bench.now);
-        let told = bench.go_on(Duration::from_secs(10));
+        let told = bench.advance(Duration::from_secs(10));
         let expected = if is_answered { vec![report(&[(IS_EXCLUDE, 1), (IS_EXCLUDE, 2)])] } else { vec![] };
         assert_eq!(told.into_iter().map(|(_, told)| told).collect::<Vec<_>>(), expected, "{of} {len}");
     }
@@ -162,11 +162,11 @@ fn version_1_querier_gets_version_1_reports() {
     bench.listen(&[1]);
     bench.told();
     bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 1000, 24), bench.now);
-    let told = |kind, to| Told { kind, source: LINK_LOCAL, to, records: vec![(0, group(1))] };
+    let told = |kind, to| Report { kind, source: LINK_LOCAL, to, records: vec![(0, group(1))] };
     assert_eq!(bench.told(), [told(REPORT_V1, group(1))]);
     bench.listen(&[]);
     assert_eq!(bench.told()[0], told(DONE_V1, ALL_ROUTERS));
-    bench.go_on(OLD_QUERIER);
+    bench.advance(OLD_QUERIER);
     bench.listen(&[2]);
     assert_eq!(bench.told()[0], report(&[(TO_EXCLUDE, 2)]));
 }
@@ -238,7 +238,7 @@ proptest! {
         let mut bench = Bench::new(true);
         for groups in changes {
             bench.listen(&groups);
-            bench.go_on(Duration::from_millis(200));
+            bench.advance(Duration::from_millis(200));
         }
         bench.listen(&[5]);
         bench.told();
