@@ -119,7 +119,7 @@ fn two_machines() -> Option<([Host; 2], Vec<String>)> {
         return None;
     }
     let never = AtomicBool::new(false);
-    let hosts = Host::offloading_pair(&never).unwrap();
+    let hosts = Host::pair_with_offloads(&never).unwrap();
     hosts.iter().for_each(|host| host.address(&never).unwrap());
     let [load, server] = &hosts;
     let on = |host: &Host| {
@@ -220,11 +220,11 @@ fn invalid_comparisons_are_refused() {
     for (args, part) in [
         ("compare --apps ecko", "give echo, kv"),
         ("compare --via ethernet", "rdma:DEVICE"),
-        ("compare --server-cores 1023", "core 1023 may not be used"),
+        ("compare --server-cores 1023", "core 1023 cannot be used"),
         ("compare --quick render x.json", "cannot be used with"),
         ("compare --points 64", "64x16"),
         ("compare --server-ip 10.0.0.1/24", "--server-ip has an effect only with --server-on"),
-        ("compare --via pci:0000:03:00.0", "say with --server-on"),
+        ("compare --via pci:0000:03:00.0", "name them with --server-on"),
         ("compare --server-on false --via kernel", "false"),
         ("compare --server-on env --via veth", "joins processes of one machine"),
         ("compare --server-on env --via kernel", "--server-ip"),

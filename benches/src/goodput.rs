@@ -123,7 +123,7 @@ pub fn measure(
 
 fn linerate(setting: &Setting, host: &Host, what: &str) -> Command {
     let mut command = host.command(&setting.linerate);
-    command.args(["chargen", what]).args(host.taken_over()).args(["--buffer", &setting.buffer]);
+    command.args(["chargen", what]).args(host.via_args()).args(["--buffer", &setting.buffer]);
     command.arg(format!("--cores={}", setting.linerate_core));
     if let Some(engine) = &setting.engine {
         command.args(["--engine", engine]);

@@ -42,15 +42,15 @@ impl Host {
 
     /// Creates two hosts joined by a veth pair without offloads. They have no addresses yet.
     pub fn pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
-        let hosts = Host::offloading_pair(interrupted)?;
+        let hosts = Host::pair_with_offloads(interrupted)?;
         for Host { namespace, interface, .. } in &hosts {
-            namespace.leave_nothing_to(interface, interrupted)?;
+            namespace.disable_offloads(interface, interrupted)?;
         }
         Ok(hosts)
     }
 
     /// Creates two hosts joined by a veth pair, with the offloads that kernels use between each other.
-    pub fn offloading_pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
+    pub fn pair_with_offloads(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
         let [near, far] = Namespace::all(["near", "far"], interrupted)?;
         near.cable("lr0", &far, "lr1", interrupted)?;
         for (namespace, interface) in [(&near, "lr0"), (&far, "lr1")] {
@@ -67,7 +67,7 @@ impl Host {
 
     /// Disables offloads of the interface, which now exists, and brings it up.
     pub fn plug(&self, interrupted: &AtomicBool) -> Result<(), Error> {
-        self.namespace.leave_nothing_to(self.interface, interrupted)?;
+        self.namespace.disable_offloads(self.interface, interrupted)?;
         self.namespace.up(self.interface, interrupted)
     }
 
@@ -91,7 +91,7 @@ impl Host {
     }
 
     /// Returns `--via` and `--ip` arguments of a program that takes over the interface.
-    pub fn taken_over(&self) -> [String; 6] {
+    pub fn via_args(&self) -> [String; 6] {
         let Host { interface, v4, v6, .. } = self;
         let words = ["--via", &format!("af_xdp:{interface}"), "--ip", &format!("{v4}/24"), "--ip", &format!("{v6}/64")];
         words.map(str::to_owned)
@@ -142,7 +142,7 @@ impl Namespace {
     }
 
     /// Disables the offloads of an interface.
-    pub fn leave_nothing_to(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
+    pub fn disable_offloads(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
         self.run(&[&["ethtool", "-K", interface], &OFFLOADS[..]].concat(), interrupted).map(drop)
     }
 

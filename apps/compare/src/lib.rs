@@ -6,7 +6,7 @@
 
 pub mod host_checks;
 pub mod hosts;
-pub mod place;
+pub mod location;
 pub mod priority;
 pub mod process;
 pub mod report;

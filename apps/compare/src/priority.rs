@@ -17,7 +17,7 @@ pub struct Priority {
 }
 
 /// Raises the priority of this process and its children, and prints a warning if that is not permitted.
-pub fn come_first() -> Priority {
+pub fn raise_priority() -> Priority {
     if let Err(error) = setpriority_process(None, FIRST) {
         eprintln!("priority not raised ({error}): other processes on these cores affect the figures");
         return Priority { before: None };

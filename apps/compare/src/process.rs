@@ -118,7 +118,7 @@ impl Process {
     }
 
     /// Requests the program to end.
-    fn tell_to_end(&mut self) {
+    fn request_exit(&mut self) {
         if self.input.take().is_some() {
             return;
         }
@@ -254,7 +254,7 @@ impl Process {
 
     /// Requests the program to end, waits for it, and returns its output after the line that was waited for.
     pub fn stop(mut self) -> Result<String, Error> {
-        self.tell_to_end();
+        self.request_exit();
         match self.wait(self.patience, None)? {
             Some(status) if status.success() => {}
             Some(status) => return Err(self.failed(&format!("failed ({status})"))),
@@ -316,7 +316,7 @@ impl Drop for Process {
         }
         // If closing the input has no effect, the command prefix itself gets a signal.
         for _ in 0..if self.is_supervised() { 2 } else { 1 } {
-            self.tell_to_end();
+            self.request_exit();
             if matches!(self.wait(self.patience, None), Ok(Some(_))) {
                 return;
             }

@@ -113,7 +113,7 @@ pub struct Row {
     /// Design of the transport.
     pub design: Design,
     /// Link between the two processes.
-    pub link: Link,
+    pub link: LinkInfo,
     /// Thread of the service, where there is a choice.
     pub threading: Option<Threading>,
     /// Whether polling threads shared a core, because there were too few.
@@ -144,7 +144,7 @@ pub enum Design {
 
 /// Link between two processes. Rows of different link kinds are not comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct LinkInfo {
     /// Kind of the link.
     pub kind: LinkKind,
     /// Software that emulates the link, if any: `rxe`, `QEMU`, `rxe in QEMU`.

@@ -2,7 +2,8 @@
 
 pub mod cores;
 pub mod counters;
-pub mod joint;
+pub mod link;
+pub mod link_spec;
 pub mod load;
 pub mod network;
 pub mod obstacles;
@@ -12,13 +13,13 @@ pub mod schedule;
 pub mod server;
 pub mod sweep;
 mod sweeps;
-pub mod way;
 
 use super::process::Error;
 use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
-use joint::Joint;
+use link::Link;
+use link_spec::LinkSpec;
 use network::Network;
 use plan::Planned;
 use schedule::{Schedule, Step, Task};
@@ -28,7 +29,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use way::Way;
 
 /// Bytes of an echo request and of a value.
 pub const SIZE: u32 = 64;
@@ -57,7 +57,7 @@ pub struct Setting {
 }
 
 /// Progress of a comparison.
-pub struct Standing<'a> {
+pub struct Status<'a> {
     /// Description of the current step.
     pub now: String,
     /// Number of completed steps, and of all.
@@ -75,7 +75,7 @@ pub struct Comparison {
     schedule: Schedule,
     values: Values,
     results: Results,
-    joints: HashMap<Way, Joint>,
+    links: HashMap<LinkSpec, Link>,
     /// Failures of each row.
     failed: Vec<u32>,
     began: Instant,
@@ -85,7 +85,7 @@ pub struct Comparison {
 }
 
 /// Configuration of a comparison.
-pub struct Of {
+pub struct ComparisonConfig {
     /// Path of `linerate`.
     pub linerate: PathBuf,
     /// The rows.
@@ -111,23 +111,24 @@ impl Comparison {
     ///
     /// # Errors
     /// [`Error::Interrupted`].
-    pub fn new(of: Of, scratch: &Path, interrupted: Arc<AtomicBool>) -> Result<Comparison, Error> {
-        let Of { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine, other } = of;
+    pub fn new(config: ComparisonConfig, scratch: &Path, interrupted: Arc<AtomicBool>) -> Result<Comparison, Error> {
+        let ComparisonConfig { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine, other } =
+            config;
         let (load_machine, network) = other.unzip();
-        let (mut joints, mut tuning) = (HashMap::new(), Vec::new());
+        let (mut links, mut tuning) = (HashMap::new(), Vec::new());
         for row in &mut rows {
-            if row.obstacle.is_some() || joints.contains_key(&row.way) {
+            if row.obstacle.is_some() || links.contains_key(&row.spec) {
                 continue;
             }
             let made = match &network {
-                Some(network) => Ok(Joint::of(network, &row.way)),
-                None => Joint::make(&row.way, scratch, kernel_tuning, &interrupted),
+                Some(network) => Ok(Link::of(network, &row.spec)),
+                None => Link::make(&row.spec, scratch, kernel_tuning, &interrupted),
             };
             match made {
-                Ok((joint, done)) => {
+                Ok((link, done)) => {
                     let new: Vec<String> = done.into_iter().filter(|done| !tuning.contains(done)).collect();
                     tuning.extend(new);
-                    joints.insert(row.way.clone(), joint);
+                    links.insert(row.spec.clone(), link);
                 }
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
@@ -151,7 +152,7 @@ impl Comparison {
             zipf: ZIPF,
             server_cores: cores.servers(),
             load_cores: vec![cores.load],
-            kernel_tuning: if rows.iter().any(|row| row.way.is_kernel()) { tuning } else { Vec::new() },
+            kernel_tuning: if rows.iter().any(|row| row.spec.is_kernel()) { tuning } else { Vec::new() },
         };
         let results = Results {
             format: FORMAT,
@@ -170,12 +171,12 @@ impl Comparison {
         let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
         let began = Instant::now();
         let skipped = 0;
-        Ok(Comparison { setting, rows, schedule, values, results, joints, failed, began, interrupted, skipped })
+        Ok(Comparison { setting, rows, schedule, values, results, links, failed, began, interrupted, skipped })
     }
 
-    /// Runs the schedule until it ends or is interrupted, and returns the results either way. `show` receives the
+    /// Runs the schedule until it ends or is interrupted, and returns the results in either case. `show` receives the
     /// progress.
-    pub fn run(mut self, mut show: impl FnMut(&Standing<'_>)) -> Results {
+    pub fn run(mut self, mut show: impl FnMut(&Status<'_>)) -> Results {
         let steps = self.schedule.steps.clone();
         let mut left: Duration = self.schedule.takes();
         self.results.finished = true;
@@ -190,7 +191,7 @@ impl Comparison {
                 continue;
             }
             let now = format!("{}: {}", row.id, step.task.name(self.schedule.times.rounds));
-            show(&Standing { now, steps: (number, steps.len()), left: left + step.takes, task: &step.task });
+            show(&Status { now, steps: (number, steps.len()), left: left + step.takes, task: &step.task });
             let from = Instant::now();
             let done = self.step(step);
             tracing::info!(

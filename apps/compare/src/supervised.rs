@@ -2,7 +2,7 @@
 //!
 //! Signals do not reach a program over ssh without a terminal, but the end of its standard input does.
 
-use crate::run::counters::{Observed, Used};
+use crate::run::counters::{CpuUsage, ProcessCounters};
 use linerate_net::process::output::{eprint_line, print_line};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
@@ -21,15 +21,15 @@ pub struct Usage {
     pub instructions: Option<u64>,
 }
 
-impl From<Used> for Usage {
-    fn from(Used { cpu, cycles, instructions }: Used) -> Usage {
+impl From<CpuUsage> for Usage {
+    fn from(CpuUsage { cpu, cycles, instructions }: CpuUsage) -> Usage {
         Usage { cpu_seconds: cpu.as_secs_f64(), cycles, instructions }
     }
 }
 
-impl From<Usage> for Used {
-    fn from(Usage { cpu_seconds, cycles, instructions }: Usage) -> Used {
-        Used { cpu: Duration::try_from_secs_f64(cpu_seconds).unwrap_or_default(), cycles, instructions }
+impl From<Usage> for CpuUsage {
+    fn from(Usage { cpu_seconds, cycles, instructions }: Usage) -> CpuUsage {
+        CpuUsage { cpu: Duration::try_from_secs_f64(cpu_seconds).unwrap_or_default(), cycles, instructions }
     }
 }
 
@@ -56,7 +56,7 @@ fn answer(input: impl BufRead, tell: &mut dyn FnMut(Usage) -> io::Result<()>) {
     let mut observed = None;
     for _ in input.lines().map_while(Result::ok) {
         // Create the counters at the first request, when all threads exist.
-        let observed = observed.get_or_insert_with(|| Observed::new(std::process::id()));
+        let observed = observed.get_or_insert_with(|| ProcessCounters::new(std::process::id()));
         if tell(observed.used().into()).is_err() {
             return;
         }
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn printed_usage_is_parsed() {
-        let used = Used { cpu: Duration::from_millis(1250), cycles: Some(7), instructions: None };
+        let used = CpuUsage { cpu: Duration::from_millis(1250), cycles: Some(7), instructions: None };
         let line = serde_json::to_string(&Usage::from(used)).unwrap();
         assert_eq!(line, r#"{"cpu_seconds":1.25,"cycles":7,"instructions":null}"#);
-        assert_eq!(Used::from(serde_json::from_str::<Usage>(&line).unwrap()), used);
+        assert_eq!(CpuUsage::from(serde_json::from_str::<Usage>(&line).unwrap()), used);
     }
 }

@@ -3,13 +3,13 @@
 mod machines;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use linerate_compare::priority::come_first;
+use linerate_compare::priority::raise_priority;
 use linerate_compare::report::{self, ReportError};
 use linerate_compare::results::{App, Point, Results, Threading};
-use linerate_compare::run::plan::{Wanted, rows};
-use linerate_compare::run::schedule::{Asked, Schedule, Task};
-use linerate_compare::run::way::Way;
-use linerate_compare::run::{Comparison, Of, Standing};
+use linerate_compare::run::link_spec::LinkSpec;
+use linerate_compare::run::plan::{Selection, rows};
+use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
+use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::{process, utc::Utc};
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
@@ -75,7 +75,7 @@ struct RunArgs {
     /// af_xdp:INTERFACE, written as rdma:SERVER/LOAD if the names differ between the ends [default: virtio-user (one
     /// machine), kernel, and existing RDMA devices]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    via: Vec<Way>,
+    via: Vec<LinkSpec>,
 
     /// TCP engines
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = DEFAULT_ENGINES)]
@@ -190,21 +190,21 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let interrupted = signals::stop_flag().map_err(begin("signals"))?;
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
     let machines = args.machines.examine(&linerate, &interrupted)?;
-    let ways = if args.via.is_empty() { machines.ways() } else { args.via.clone() };
-    machines.check(&ways).map_err(CompareError::Usage)?;
+    let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
+    machines.check(&specs).map_err(CompareError::Usage)?;
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
     let (servers, loads) = (cores(&args.server_cores), cores(&args.load_cores));
     let cores = machines.cores(servers.as_deref(), loads.as_deref()).map_err(CompareError::Usage)?;
-    let wanted = Wanted {
+    let selection = Selection {
         apps: args.apps.clone(),
         engines: args.engines.clone(),
         threading: args.threading.clone(),
         quick: args.quick,
-        ways,
+        specs,
     };
-    let rows = rows(&wanted, &cores, &machines.obstacles(&wanted.ways));
+    let rows = rows(&selection, &cores, &machines.obstacles(&selection.specs));
     let keys = args.keys.unwrap_or(KEYS[usize::from(!args.quick)]);
-    let asked = Asked {
+    let request = ScheduleRequest {
         quick: args.quick,
         rounds: args.rounds,
         round: args.round_time,
@@ -214,7 +214,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         within: args.time_limit,
         slower: machines.slower(),
     };
-    let schedule = Schedule::plan(&rows, asked);
+    let schedule = Schedule::plan(&rows, request);
 
     let out = args.out.clone().unwrap_or_else(|| format!("linerate-compare-{}", Utc::now().compact()).into());
     let measured = rows.iter().filter(|row| row.obstacle.is_none()).count();
@@ -227,13 +227,13 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     ));
     let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
     let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
-    let first = come_first();
+    let first = raise_priority();
     let (machine, other) = machines.apart();
-    let of = Of { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine, other };
+    let of = ComparisonConfig { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine, other };
     let mut results = {
         let comparison = Comparison::new(of, scratch.path(), interrupted)?;
         let mut progress = Progress::new();
-        let results = comparison.run(|standing| progress.show(standing));
+        let results = comparison.run(|status| progress.show(status));
         progress.bar.finish_and_clear();
         results
     };
@@ -289,23 +289,23 @@ impl Progress {
         Progress { bar, last_part: None }
     }
 
-    fn show(&mut self, standing: &Standing<'_>) {
-        let (done, of) = standing.steps;
+    fn show(&mut self, status: &Status<'_>) {
+        let (done, of) = status.steps;
         if self.bar.is_hidden() {
-            let part = match standing.task {
+            let part = match status.task {
                 Task::Round { round, .. } => format!("round {}", round + 1),
                 other => other.name(0),
             };
             if self.last_part.as_ref() != Some(&part) {
-                eprint_line(format_args!("{part}: {done} of {of} done, about {} left", time(standing.left)));
+                eprint_line(format_args!("{part}: {done} of {of} done, about {} left", time(status.left)));
                 self.last_part = Some(part);
             }
             return;
         }
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
-        self.bar.set_prefix(time(standing.left));
-        self.bar.set_message(standing.now.clone());
+        self.bar.set_prefix(time(status.left));
+        self.bar.set_message(status.now.clone());
         self.bar.tick();
     }
 }

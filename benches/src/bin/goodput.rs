@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::external::process::{Error, interruption, linerate};
 use linerate_benches::goodput::{Measured, Pair, Setting, measure};
 use linerate_benches::impair::path::{PathConfig, impair};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -145,7 +145,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         duration: Duration::from_secs(args.seconds.into()),
     };
     let impair = impair()?;
-    let _first = come_first();
+    let _first = raise_priority();
     let mut runs: Vec<(f64, Pair, Vec<Measured>)> =
         args.loss.iter().flat_map(|loss| args.pairs.iter().map(|pair| (*loss, *pair, Vec::new()))).collect();
     // Measurements are interleaved by round, so that a temporary disturbance affects all alike.

@@ -7,7 +7,7 @@ use linerate_benches::distance::median;
 use linerate_benches::echo_pair::Measured;
 use linerate_benches::external::process::{Error, interruption, linerate};
 use linerate_benches::hostile::{Attack, Plan, RECOVERY, Recovery, Round, Service, Setting};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -110,7 +110,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         duration: Duration::from_millis(args.milliseconds.into()),
     };
     raise_open_files().map_err(failed)?;
-    let _first = come_first();
+    let _first = raise_priority();
     let per_millisecond = args.rate as usize / 1000;
     let mut results = Vec::new();
     for &service in &args.services {

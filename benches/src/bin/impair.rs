@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use linerate_benches::external::process::interruption;
 use linerate_benches::impair::spec::{self, Spec};
 use linerate_benches::impair::{Bridge, BridgeConfig, BridgeStats};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
 use linerate_bypass::memory_nic::{ImpairmentStats, Impairments};
 use linerate_bypass::time::{Clock, Duration};
@@ -170,7 +170,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     {
         return Err("a queue needs a rate: add rate=".into());
     }
-    let _first = come_first();
+    let _first = raise_priority();
     if let Some(core) = args.core {
         let mut only = CpuSet::new();
         only.set(core as usize);

@@ -88,15 +88,15 @@ impl<'a> Site<'a> {
             let (near, far) = (format!("{name}0"), format!("{name}1"));
             clients.cable(&near, namespace, &far, interrupted)?;
             run(namespace, &format!("ip link set {far} address {mac}"))?;
-            clients.leave_nothing_to(&near, interrupted)?;
-            namespace.leave_nothing_to(&far, interrupted)?;
+            clients.disable_offloads(&near, interrupted)?;
+            namespace.disable_offloads(&far, interrupted)?;
             run(&clients, &format!("ip link set {near} master br0"))?;
             clients.up(&near, interrupted)?;
             namespace.up(&far, interrupted)?;
             // Frames for the sink never reach the server.
             run(&clients, &format!("bridge fdb add {mac} dev {near} master static"))?;
         }
-        clients.leave_nothing_to("br0", interrupted)?;
+        clients.disable_offloads("br0", interrupted)?;
         clients.up("br0", interrupted)?;
         run(&clients, &format!("ip addr add {CLIENT}/16 dev br0"))?;
         run(&attackers, &format!("ip addr add {GATEWAY}/16 dev at1"))?;

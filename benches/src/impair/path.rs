@@ -97,7 +97,7 @@ impl Path {
         middle.run(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"], interrupted)?;
         for (host, outer, inner) in [(&near, "lr0", "lra"), (&far, "lr1", "lrb")] {
             host.cable(outer, &middle, inner, interrupted)?;
-            host.leave_nothing_to(outer, interrupted)?;
+            host.disable_offloads(outer, interrupted)?;
             middle.up(inner, interrupted)?;
             host.up(outer, interrupted)?;
         }

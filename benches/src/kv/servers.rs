@@ -96,7 +96,7 @@ impl Server {
         near.address(interrupted)?;
         let at = SocketAddr::new(far.ip(false), PORT);
         let server = if way == Contender::AfXdp {
-            linerate(&far, &far.taken_over(), at)?
+            linerate(&far, &far.via_args(), at)?
         } else {
             far.address(interrupted)?;
             let mut redis = far.command(Path::new("taskset"));

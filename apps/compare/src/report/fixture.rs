@@ -1,7 +1,7 @@
 //! Made-up results for tests. Their figures come from a formula, and look like those of a machine.
 
 use crate::results::{
-    App, Design, FORMAT, Fixed, Link, LinkKind, Machine, Measured, Outcome, Point, Results, Round, Row, ServerSide,
+    App, Design, FORMAT, Fixed, LinkInfo, LinkKind, Machine, Measured, Outcome, Point, Results, Round, Row, ServerSide,
     Settings, Sweep, SweepPoint, Swept, Threading,
 };
 use linerate_load::report::Percentiles;
@@ -35,7 +35,7 @@ pub fn row(app: App, design: Design, kind: LinkKind, threading: Option<Threading
         fixed: [ONE, MANY, DEEP].map(|point| fixed(point, ns, rtt_us, &mut random)).to_vec(),
         sweeps: if design == Design::Raw { Vec::new() } else { sweeps(ns, rtt_us, split, &mut random) },
     };
-    let link = Link { kind, emulated_by };
+    let link = LinkInfo { kind, emulated_by };
     Row { id, app, design, link, threading, co_scheduled: split, outcome: Outcome::Ran(Box::new(measured)) }
 }
 

@@ -1,6 +1,6 @@
 //! What rows, settings and figures are called.
 
-use crate::results::{App, Design, Link, LinkKind, Point, Row, Swept, Threading};
+use crate::results::{App, Design, LinkInfo, LinkKind, Point, Row, Swept, Threading};
 
 impl App {
     /// What is served, in a heading.
@@ -61,7 +61,7 @@ pub fn design(row: &Row) -> String {
 
 /// What the row is called within its application.
 pub fn row(row: &Row) -> String {
-    let Link { kind, emulated_by } = &row.link;
+    let LinkInfo { kind, emulated_by } = &row.link;
     let emulated = emulated_by.as_ref().map_or(String::new(), |by| format!(" ({by})"));
     format!("{} · {}{emulated}", design(row), kind.name())
 }

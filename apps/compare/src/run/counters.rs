@@ -11,7 +11,7 @@ const TICKS: u64 = 100;
 
 /// Counters of all threads of a running process.
 #[derive(Debug)]
-pub struct Observed {
+pub struct ProcessCounters {
     process: u32,
     /// Cycles and instructions of each thread, if the machine counts them.
     threads: Option<Vec<[Counter; 2]>>,
@@ -19,7 +19,7 @@ pub struct Observed {
 
 /// Processor usage up to a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Used {
+pub struct CpuUsage {
     /// Processor time in user and kernel mode.
     pub cpu: Duration,
     /// Cycles in user and kernel mode.
@@ -28,11 +28,11 @@ pub struct Used {
     pub instructions: Option<u64>,
 }
 
-impl Used {
+impl CpuUsage {
     /// Returns the usage since `before`.
-    pub fn since(self, before: Used) -> Used {
+    pub fn since(self, before: CpuUsage) -> CpuUsage {
         let difference = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
-        Used {
+        CpuUsage {
             cpu: self.cpu.saturating_sub(before.cpu),
             cycles: difference(self.cycles, before.cycles),
             instructions: difference(self.instructions, before.instructions),
@@ -40,18 +40,18 @@ impl Used {
     }
 }
 
-impl Observed {
+impl ProcessCounters {
     /// Creates counters for the current threads of `process`. A server that is ready has created all its threads.
-    pub fn new(process: u32) -> Observed {
+    pub fn new(process: u32) -> ProcessCounters {
         let counters =
             |thread| Some([counter(Hardware::CPU_CYCLES, thread)?, counter(Hardware::INSTRUCTIONS, thread)?]);
         let threads = threads(Path::new("/proc"), process);
         let counted: Option<Vec<_>> = threads.into_iter().map(counters).collect();
-        Observed { process, threads: counted.filter(|threads| !threads.is_empty()) }
+        ProcessCounters { process, threads: counted.filter(|threads| !threads.is_empty()) }
     }
 
     /// Returns the usage so far.
-    pub fn used(&mut self) -> Used {
+    pub fn used(&mut self) -> CpuUsage {
         let mut sums = self.threads.as_ref().map(|_| [0, 0]);
         for counters in self.threads.iter_mut().flatten() {
             for (number, counter) in counters.iter_mut().enumerate() {
@@ -63,7 +63,7 @@ impl Observed {
         }
         // A machine without counters may still open them; they then read zero.
         let sums = sums.filter(|[cycles, instructions]| *cycles > 0 && *instructions > 0);
-        Used {
+        CpuUsage {
             cpu: busy(Path::new("/proc"), self.process),
             cycles: sums.map(|[cycles, _]| cycles),
             instructions: sums.map(|[_, instructions]| instructions),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn computation_is_measured() {
-        let mut observed = Observed::new(std::process::id());
+        let mut observed = ProcessCounters::new(std::process::id());
         let before = observed.used();
         let mut number = 1_u64;
         while observed.used().since(before).cpu < Duration::from_millis(20) {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn differences_need_both_values() {
-        let used = |cycles, millis| Used { cycles, cpu: Duration::from_millis(millis), instructions: None };
+        let used = |cycles, millis| CpuUsage { cycles, cpu: Duration::from_millis(millis), instructions: None };
         assert_eq!(used(Some(7), 30).since(used(Some(2), 10)), used(Some(5), 20));
         assert_eq!(used(None, 30).since(used(Some(2), 40)), used(None, 0));
     }

@@ -1,10 +1,10 @@
-//! Loads of rows: what they are told, and what they print.
+//! Load processes of rows: their arguments and their output.
 
 use super::Setting;
-use super::counters::Used;
-use super::joint::Joint;
+use super::counters::CpuUsage;
+use super::link::Link;
 use super::plan::Planned;
-use super::server::{Served, Server, Values, words};
+use super::server::{Server, ServiceKind, Values, words};
 use crate::process::{Ended, Error};
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
 use linerate_load::report::Percentiles;
@@ -14,78 +14,77 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a load may need beside the time that it measures: opening its port and connections, and closing them; and for
-/// each million keys to be set before.
+/// Timeouts beyond the measured time: to open and close the port and connections; and to set a million keys.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
-/// By how much the upper end of a bucket that is kept may be above that of the first which is in it.
+/// Ratio of a kept bucket's upper end to that of the first bucket merged into it, at most.
 const WIDTH: f64 = 1.03;
-/// How long is slept at a time while a load measures.
+/// Sleep interval while a load measures.
 const NAP: Duration = Duration::from_millis(20);
 
-/// One measurement to be made.
+/// Parameters of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measure {
-    /// How many connections, and requests on each.
+    /// Connections, and outstanding requests on each.
     pub point: Point,
-    /// Bytes of a request, or of a value.
+    /// Bytes of a request or a value.
     pub size: u32,
-    /// What is asked of the server: its application, or bytes.
-    pub served: Served,
-    /// How long.
+    /// Service of the server.
+    pub served: ServiceKind,
+    /// Measured duration.
     pub time: Duration,
-    /// What precedes that.
+    /// Warm-up before it.
     pub warm_up: Duration,
-    /// Requests per second that are asked for; without it, as many as are answered.
+    /// Offered requests per second; without it, a closed loop.
     pub rate: Option<f64>,
-    /// Each request on a connection of its own.
+    /// Whether each request has its own connection.
     pub reconnect: bool,
-    /// What a key-value server holds.
+    /// Contents of a key-value server.
     pub values: Values,
-    /// Whether its keys are to be set first.
+    /// Whether its keys are set first.
     pub fill: bool,
 }
 
-/// What a load of requests prints, as far as it is used here.
+/// Output of a request load, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Loaded {
-    /// Requests that were answered.
+pub struct LoadReport {
+    /// Answered requests.
     pub requests: u64,
-    /// In so many seconds.
+    /// Measured duration in seconds.
     pub seconds: f64,
     /// Requests per second.
     pub rate: f64,
-    /// What went wrong.
+    /// Errors.
     pub errors: u64,
-    /// GETs of keys that were not there.
+    /// GETs of missing keys.
     #[serde(default)]
     pub misses: u64,
     /// Round-trip times.
     pub rtt_us: Percentiles,
-    /// All of them.
+    /// Histogram of round-trip times.
     #[serde(default)]
     pub histogram: Vec<(f64, u64)>,
-    /// Of an open loop.
+    /// Open-loop figures.
     pub open: Option<Open>,
-    /// The device below.
+    /// RDMA device.
     pub device: Option<Device>,
 }
 
-/// How the pace was kept.
+/// Open-loop figures.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Open {
-    /// Requests that were due and were not answered.
+    /// Due requests without an answer.
     pub unanswered: u64,
 }
 
-/// What a load came over.
+/// RDMA device of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Device {
-    /// What emulates it.
+    /// Software that emulates it.
     pub emulated_by: Option<String>,
 }
 
-/// What a load of bytes prints.
+/// Output of a bulk load.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 struct Bulk {
     seconds: f64,
@@ -94,13 +93,13 @@ struct Bulk {
     errors: u64,
 }
 
-/// A load that has ended.
+/// Result of a load.
 #[derive(Debug)]
-pub struct Done {
-    /// What it measured.
-    pub loaded: Loaded,
-    /// What its server used meanwhile, the warm-up included, if that is known.
-    pub used: Option<Used>,
+pub struct LoadResult {
+    /// Its measurements.
+    pub loaded: LoadReport,
+    /// Usage of the server during warm-up and measurement, if known.
+    pub used: Option<CpuUsage>,
     /// Its command line.
     pub command: Vec<String>,
 }
@@ -108,20 +107,22 @@ pub struct Done {
 /// Runs the load of `row` against `server`.
 pub fn run(
     setting: &Setting,
-    joint: &Joint,
+    link: &Link,
     row: &Planned,
     server: &mut Server,
     measure: Measure,
     interrupted: &AtomicBool,
-) -> Result<Done, Error> {
-    let (ended, used, command) = watched(setting, joint, row, server, measure, interrupted)?;
+) -> Result<LoadResult, Error> {
+    let (ended, used, command) = watched(setting, link, row, server, measure, interrupted)?;
     let loaded = match measure.served {
-        Served::App { .. } => serde_json::from_str::<Loaded>(&ended.printed).ok(),
-        Served::Discard | Served::Chargen => serde_json::from_str::<Bulk>(&ended.printed).ok().map(Loaded::from),
+        ServiceKind::App { .. } => serde_json::from_str::<LoadReport>(&ended.printed).ok(),
+        ServiceKind::Discard | ServiceKind::Chargen => {
+            serde_json::from_str::<Bulk>(&ended.printed).ok().map(LoadReport::from)
+        }
     };
-    // One in which something went wrong has printed what was measured all the same.
+    // A load with errors still prints its measurements.
     match loaded {
-        Some(loaded) => Ok(Done { loaded, used, command }),
+        Some(loaded) => Ok(LoadResult { loaded, used, command }),
         None => {
             let what = format!("failed ({})", ended.status);
             Err(Error::Failed { command: command.join(" "), what, said: ended.said })
@@ -129,21 +130,21 @@ pub fn run(
     }
 }
 
-/// Runs it, and sees what the server uses from the beginning of the warm-up to the end of the measurement.
+/// Runs the load and measures the server's usage from the beginning of the warm-up to the end of the measurement.
 fn watched(
     setting: &Setting,
-    joint: &Joint,
+    link: &Link,
     row: &Planned,
     server: &mut Server,
     measure: Measure,
     interrupted: &AtomicBool,
-) -> Result<(Ended, Option<Used>, Vec<String>), Error> {
-    let command = command(setting, joint, row, (&server.address, server.ports), measure);
+) -> Result<(Ended, Option<CpuUsage>, Vec<String>), Error> {
+    let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
     server.watch(interrupted);
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
-    let (limit, around) = (joint.patience(AROUND + filling), joint.patience(AROUND));
-    let mut load = joint.start(command)?;
+    let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
+    let mut load = link.start(command)?;
     let mut used = None;
     if load.wait_until_said(&["warming up", "measuring"], limit, interrupted)? {
         let (begun, before) = (Instant::now(), server.used(interrupted));
@@ -156,22 +157,16 @@ fn watched(
     Ok((load.end(around, interrupted)?, used, line))
 }
 
-fn command(
-    setting: &Setting,
-    joint: &Joint,
-    row: &Planned,
-    (address, ports): (&str, u16),
-    measure: Measure,
-) -> Command {
+fn command(setting: &Setting, link: &Link, row: &Planned, (address, ports): (&str, u16), measure: Measure) -> Command {
     let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
-    let mut command = joint.at_load(&setting.linerate);
-    // It says when it begins.
+    let mut command = link.at_load(&setting.linerate);
+    // The log shows the beginning of the measurement.
     command.arg("-v");
-    let requests = matches!(served, Served::App { .. });
+    let requests = matches!(served, ServiceKind::App { .. });
     command.args(match (served, row.app, &row.design) {
         (_, _, Design::Raw) => ["raw", "load"],
-        (Served::Discard, ..) => ["discard", "load"],
-        (Served::Chargen, ..) => ["chargen", "load"],
+        (ServiceKind::Discard, ..) => ["discard", "load"],
+        (ServiceKind::Chargen, ..) => ["chargen", "load"],
         (_, App::Echo, _) => ["echo", "load"],
         (_, App::Kv, _) => ["kv", "load"],
     });
@@ -181,7 +176,7 @@ fn command(
     if !warm_up.is_zero() {
         command.args(["--warm-up", &millis(warm_up)]);
     }
-    let words = joint.load_words();
+    let words = link.load_words();
     if row.design == Design::Raw {
         let depth = point.connections * point.depth;
         command.args(&words[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);
@@ -196,7 +191,7 @@ fn command(
         return command;
     }
     command.arg("--histogram");
-    // A connection for each request has one on the way.
+    // With a connection per request the depth is one.
     if !reconnect {
         command.args(["--depth", &point.depth.to_string()]);
     }
@@ -216,16 +211,16 @@ fn command(
     command
 }
 
-impl From<Bulk> for Loaded {
-    fn from(Bulk { seconds, bytes_up, bytes_down, errors }: Bulk) -> Loaded {
+impl From<Bulk> for LoadReport {
+    fn from(Bulk { seconds, bytes_up, bytes_down, errors }: Bulk) -> LoadReport {
         let requests = bytes_up + bytes_down;
         let rate = if seconds > 0.0 { requests as f64 / seconds } else { 0.0 };
         let (rtt_us, histogram) = (Percentiles::default(), Vec::new());
-        Loaded { requests, seconds, rate, errors, misses: 0, rtt_us, histogram, open: None, device: None }
+        LoadReport { requests, seconds, rate, errors, misses: 0, rtt_us, histogram, open: None, device: None }
     }
 }
 
-/// The same histogram with wider buckets: none so narrow that it could not be told from the next in a plot.
+/// Merges buckets that a plot could not distinguish.
 fn coarse(histogram: &[(f64, u64)]) -> Vec<(f64, u64)> {
     let mut wide: Vec<(f64, u64)> = Vec::new();
     let mut from = 0.0;
@@ -241,11 +236,11 @@ fn coarse(histogram: &[(f64, u64)]) -> Vec<(f64, u64)> {
     wide
 }
 
-impl Done {
-    /// What is kept of it as a measurement of a fixed setting. Of what the server did for the warm-up, which the load
-    /// does not count, it is taken to have been as much as in the same time later.
+impl LoadResult {
+    /// Converts the result to a round of a fixed setting. The load does not count the requests of the warm-up, so the
+    /// server's are extrapolated from the measured rate.
     pub fn round(self, transfer_ns: Option<f64>, warm_up: Duration) -> Round {
-        let Done { loaded, used, .. } = self;
+        let LoadResult { loaded, used, .. } = self;
         let whole = if loaded.seconds > 0.0 { 1.0 + warm_up.as_secs_f64() / loaded.seconds } else { 1.0 };
         let server = ServerSide {
             requests: (loaded.requests as f64 * whole) as u64,
@@ -265,25 +260,25 @@ impl Done {
         }
     }
 
-    /// With fewer connections than there should be, a figure is none of so many.
+    /// Checks that all connections existed, if `of` is connections.
     ///
     /// # Errors
-    /// [`Error::Failed`], if this is one of a sweep of connections and some were not opened or were lost.
+    /// [`Error::Failed`], if connections were not opened or were lost.
     pub fn check(&self, of: Swept) -> Result<(), Error> {
         if of != Swept::Connections || self.loaded.errors == 0 {
             return Ok(());
         }
-        let what = format!("{} connections were not there, or not to the end", self.loaded.errors);
+        let what = format!("{} connections were not opened or were lost", self.loaded.errors);
         Err(Error::Failed { command: self.command.join(" "), what, said: String::new() })
     }
 
-    /// The same as one of a sweep.
+    /// Converts the result to a point of a sweep.
     pub fn point(&self, x: f64, measure: &Measure) -> SweepPoint {
-        let Loaded { requests, seconds, rate, errors, misses, rtt_us, open, .. } = &self.loaded;
+        let LoadReport { requests, seconds, rate, errors, misses, rtt_us, open, .. } = &self.loaded;
         let unanswered = open.map_or(0, |open| open.unanswered);
         let saturated =
             measure.rate.is_some_and(|asked| super::sweep::is_saturated(asked, *seconds, *requests, unanswered));
-        let rtt_us = matches!(measure.served, Served::App { .. }).then_some(*rtt_us);
+        let rtt_us = matches!(measure.served, ServiceKind::App { .. }).then_some(*rtt_us);
         SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses }
     }
 }
@@ -295,23 +290,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reports_of_loads_are_read() {
+    fn load_reports_are_parsed() {
         let rtt = r#""rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}"#;
         let echo = format!(
             r#"{{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,{rtt},"histogram":[[1.5,7],[5.0,3]]}}"#
         );
-        let loaded: Loaded = serde_json::from_str(&echo).unwrap();
+        let loaded: LoadReport = serde_json::from_str(&echo).unwrap();
         assert_eq!((loaded.requests, loaded.errors, &*loaded.histogram), (10, 1, &[(1.5, 7), (5.0, 3)][..]));
         let kv = format!(
             r#"{{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,{rtt},"get":{{}},"misses":3,
             "open":{{"rate":9.0,"unanswered":2,"late_us":{{}}}},"device":{{"name":"rxe0","emulated_by":"rxe"}}}}"#
         );
-        let loaded: Loaded = serde_json::from_str(&kv).unwrap();
+        let loaded: LoadReport = serde_json::from_str(&kv).unwrap();
         assert_eq!((loaded.misses, loaded.open), (3, Some(Open { unanswered: 2 })));
         assert_eq!(loaded.device.unwrap().emulated_by.as_deref(), Some("rxe"));
         let bulk =
             r#"{"seconds":2.0,"bytes_up":10,"bytes_down":0,"gbit_per_s_up":1.0,"gbit_per_s_down":0.0,"errors":1}"#;
-        let loaded = Loaded::from(serde_json::from_str::<Bulk>(bulk).unwrap());
+        let loaded = LoadReport::from(serde_json::from_str::<Bulk>(bulk).unwrap());
         assert_eq!((loaded.rate, loaded.errors), (5.0, 1));
     }
 
@@ -320,7 +315,7 @@ mod tests {
         let measure = Measure {
             point: Point { connections: 64, depth: 16 },
             size: 64,
-            served: Served::PLAIN,
+            served: ServiceKind::PLAIN,
             time: Duration::from_millis(300),
             warm_up: Duration::from_millis(60),
             rate: None,
@@ -329,8 +324,8 @@ mod tests {
             fill: false,
         };
         let line = |id: &str, measure: Measure| {
-            let joint = if id.contains("virtio") { Joint::VirtioUser("/s".into()) } else { Joint::Loopback(None) };
-            let command = command(&setting(), &joint, &row(id), ("10.0.0.2:7", 1), measure);
+            let link = if id.contains("virtio") { Link::VirtioUser("/s".into()) } else { Link::Loopback(None) };
+            let command = command(&setting(), &link, &row(id), ("10.0.0.2:7", 1), measure);
             words(&command).join(" ")
         };
         let common = "--json --cores 1 --duration 300ms --warm-up 60ms";
@@ -372,7 +367,7 @@ mod tests {
             ),
             (
                 "echo/virtio-user/native/split",
-                Measure { served: Served::Discard, ..measure },
+                Measure { served: ServiceKind::Discard, ..measure },
                 format!("linerate -v discard load {common} {via} --engine native {to}"),
             ),
         ] {
@@ -381,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_becomes_coarser_and_loses_nothing() {
+    fn coarse_histogram_keeps_all_counts() {
         let fine: Vec<(f64, u64)> = (1000..100_000).map(|end| (f64::from(end) / 1000.0, 1)).collect();
         let wide = coarse(&fine);
         assert!(wide.len() < 200 && wide.is_sorted_by(|one, other| one.0 < other.0), "{}", wide.len());
@@ -393,15 +388,15 @@ mod tests {
     }
 
     #[test]
-    fn a_round_counts_what_the_server_did_while_warming_up() {
-        let loaded: Loaded = serde_json::from_str(
+    fn round_includes_the_servers_warm_up() {
+        let loaded: LoadReport = serde_json::from_str(
             r#"{"requests":100,"seconds":2.0,"rate":50.0,"errors":1,"misses":2,
             "rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}}"#,
         )
         .unwrap();
-        let used = Used { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
+        let used = CpuUsage { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
         let round =
-            Done { loaded, used: Some(used), command: Vec::new() }.round(Some(30.0), Duration::from_millis(500));
+            LoadResult { loaded, used: Some(used), command: Vec::new() }.round(Some(30.0), Duration::from_millis(500));
         assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
         assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));
     }

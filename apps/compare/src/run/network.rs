@@ -1,53 +1,52 @@
-//! A network between two machines: how programs are run at its ends, and what they are told of it.
+//! A network between two machines: execution of programs at its ends, and their arguments.
 
-use super::way::Way;
-use crate::place::Place;
+use super::link_spec::LinkSpec;
+use crate::location::Location;
 use linerate_stack::IpCidr;
 use std::process::Command;
 
-/// What was done for kernel sockets over a network.
+/// Properties of kernel sockets over a network.
 pub const TUNING: [&str; 4] = [
     "TCP_NODELAY on every connection.",
     "One edge-triggered epoll for each core, listening sockets with SO_REUSEPORT: workers share nothing.",
-    "One read brings all requests that are there, and one write takes the answers to them.",
-    "No sysctl was set: the kernels of other machines are left as they are.",
+    "One read takes all available requests, and one write returns their answers.",
+    "No sysctl was set: the kernels of other machines are left unchanged.",
 ];
 
-/// What a program may take longer than on this machine, to begin and to end: between two machines, and where one is
-/// emulated.
+/// Factors of timeouts relative to this machine: between two machines, and if one is emulated.
 const SLOWER: [u32; 2] = [2, 8];
 
-/// Two machines.
+/// Two machines and the network between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
-    /// Where servers run.
+    /// The server's machine.
     pub server: End,
-    /// Where loads do.
+    /// The load's machine.
     pub load: End,
-    /// What emulates one of the machines, and so the network between them, if that is so.
+    /// Software that emulates one of the machines, and so the network, if any.
     pub emulated_by: Option<String>,
 }
 
-/// One machine.
+/// A machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// How programs are run there.
-    pub place: Place,
-    /// The address of its kernel, and of its verbs device.
+    /// Location of its `linerate`.
+    pub place: Location,
+    /// Address of its kernel and of its verbs device.
     pub ip: Option<IpCidr>,
-    /// That of ports which programs take over.
+    /// Address of its ports that programs take over.
     pub port_ip: Option<IpCidr>,
-    /// Whether its kernel has no connection manager for programs.
+    /// Whether its kernel lacks rdma_cm for programs.
     pub without_manager: bool,
 }
 
 impl Network {
-    /// By how much longer all takes, beside measuring, than on this machine.
+    /// Returns the factor of timeouts relative to this machine.
     pub fn slower(&self) -> u32 {
         SLOWER[usize::from(self.emulated_by.is_some())]
     }
 
-    /// What emulates a link of it whose `device`, if it has one, is emulated by that.
+    /// Returns the software that emulates a link over this network, whose device is emulated by `device`, if any.
     pub fn emulated_by(&self, device: Option<&str>) -> Option<String> {
         match (device, &self.emulated_by) {
             (Some(device), Some(machine)) => Some(format!("{device} in {machine}")),
@@ -55,12 +54,12 @@ impl Network {
         }
     }
 
-    /// What is missing for `way`, in words.
-    pub fn lacks(&self, way: &Way) -> Option<String> {
+    /// Returns the option that is missing for `spec`, if any.
+    pub fn lacks(&self, spec: &LinkSpec) -> Option<String> {
         let given = |option: &str, ip: &Option<IpCidr>| {
-            ip.is_none().then(|| format!("--via {way}: say with {option} what address is there, such as 10.0.0.2/24"))
+            ip.is_none().then(|| format!("--via {spec}: give the address there with {option}, such as 10.0.0.2/24"))
         };
-        if way.has_frames() {
+        if spec.has_frames() {
             return given("--server-port-ip", &self.server.port_ip)
                 .or_else(|| given("--load-port-ip", &self.load.port_ip));
         }
@@ -68,59 +67,59 @@ impl Network {
     }
 }
 
-/// A network that is used in one way.
+/// A network used over one kind of link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Between {
-    /// Which.
+    /// The network.
     pub network: Network,
-    /// How.
-    pub way: Way,
+    /// The kind of link.
+    pub spec: LinkSpec,
 }
 
 impl Between {
-    /// A command that runs `linerate` at the server's end.
+    /// Creates a command that runs `linerate` at the server's end.
     pub fn at_server(&self) -> Command {
         self.network.server.place.command()
     }
 
-    /// The same at the load's.
+    /// Creates a command that runs `linerate` at the load's end.
     pub fn at_load(&self) -> Command {
         self.network.load.place.command()
     }
 
-    /// What the server is told of its network.
+    /// Returns the network arguments of the server.
     pub fn server_words(&self) -> Vec<String> {
         self.words(&self.network.server, |ends| &ends.server)
     }
 
-    /// The same for the load.
+    /// Returns the network arguments of the load.
     pub fn load_words(&self) -> Vec<String> {
         self.words(&self.network.load, |ends| &ends.load)
     }
 
-    fn words(&self, end: &End, name: impl Fn(&super::way::Ends) -> &String) -> Vec<String> {
-        let words: Vec<String> = match &self.way {
-            Way::Rdma(Some(devices)) => vec!["--via".to_owned(), format!("rdma:{}", name(devices))],
-            Way::Port(form, ports) => {
+    fn words(&self, end: &End, name: impl Fn(&super::link_spec::Ends) -> &String) -> Vec<String> {
+        let words: Vec<String> = match &self.spec {
+            LinkSpec::Rdma(Some(devices)) => vec!["--via".to_owned(), format!("rdma:{}", name(devices))],
+            LinkSpec::Port(form, ports) => {
                 let via = ["--via".to_owned(), format!("{}:{}", form.name(), name(ports))];
                 let ip = end.port_ip.map(|ip| ["--ip".to_owned(), ip.to_string()]);
                 via.into_iter().chain(ip.into_iter().flatten()).collect()
             }
             _ => vec!["--via".to_owned(), "kernel".to_owned()],
         };
-        // Both ends have to connect in the same way.
-        let exchange = matches!(self.way, Way::Rdma(_))
+        // Both ends must connect in the same way.
+        let exchange = matches!(self.spec, LinkSpec::Rdma(_))
             && (self.network.server.without_manager || self.network.load.without_manager);
         let exchange = exchange.then_some(["--rdma-connect", "tcp"]).into_iter().flatten().map(str::to_owned);
         words.into_iter().chain(exchange).collect()
     }
 
-    /// Where to listen, with `port` where one has to be named.
+    /// Returns the listening address, with `port` where it must be given.
     pub fn listen(&self, port: u16) -> String {
         let End { ip, port_ip, .. } = &self.network.server;
-        let (ip, port) = match &self.way {
-            Way::Port(..) => (port_ip, port),
-            Way::Rdma(_) => (ip, port),
+        let (ip, port) = match &self.spec {
+            LinkSpec::Port(..) => (port_ip, port),
+            LinkSpec::Rdma(_) => (ip, port),
             _ => (ip, 0),
         };
         match ip.map(|ip| ip.address()) {
@@ -129,10 +128,10 @@ impl Between {
         }
     }
 
-    /// Whether what is below our code copies each byte that the server receives or sends once, as the kernel does. A
-    /// device fetches and puts bytes where they lie, except by AF_XDP where its driver cannot: that is not known here.
+    /// Whether software below Linerate copies each byte that the server receives or sends once, as the kernel does.
+    /// Devices use DMA. Whether AF_XDP copies depends on the driver, which is unknown here.
     pub fn copies(&self) -> bool {
-        self.way.is_kernel()
+        self.spec.is_kernel()
     }
 }
 
@@ -141,10 +140,10 @@ pub(super) mod tests {
     use super::super::server::words;
     use super::*;
 
-    /// Two machines, `a` and `b`.
+    /// Returns a network of two machines, `a` and `b`.
     pub(in super::super) fn network() -> Network {
         let end = |host: &str, number: u8| End {
-            place: Place::on(&format!("ssh {host}"), "/opt/linerate".into()).unwrap(),
+            place: Location::on(&format!("ssh {host}"), "/opt/linerate".into()).unwrap(),
             ip: Some(format!("10.1.0.{number}/24").parse().unwrap()),
             port_ip: Some(format!("10.2.0.{number}/24").parse().unwrap()),
             without_manager: false,
@@ -152,13 +151,13 @@ pub(super) mod tests {
         Network { server: end("a", 1), load: end("b", 2), emulated_by: None }
     }
 
-    fn between(way: &str) -> Between {
-        Between { network: network(), way: way.parse().unwrap() }
+    fn between(spec: &str) -> Between {
+        Between { network: network(), spec: spec.parse().unwrap() }
     }
 
     #[test]
-    fn each_end_is_told_of_its_own_names_and_addresses() {
-        for (way, server, load, listen) in [
+    fn each_end_gets_its_own_names_and_addresses() {
+        for (spec, server, load, listen) in [
             ("kernel", "--via kernel", "--via kernel", "10.1.0.1:0"),
             ("rdma:x/y", "--via rdma:x", "--via rdma:y", "10.1.0.1:7"),
             (
@@ -169,16 +168,16 @@ pub(super) mod tests {
             ),
             ("af_xdp:e", "--via af_xdp:e --ip 10.2.0.1/24", "--via af_xdp:e --ip 10.2.0.2/24", "10.2.0.1:7"),
         ] {
-            let between = between(way);
+            let between = between(spec);
             assert_eq!((&*between.server_words().join(" "), &*between.load_words().join(" ")), (server, load));
-            assert_eq!(between.listen(7), listen, "{way}");
-            assert_eq!(between.copies(), way == "kernel");
+            assert_eq!(between.listen(7), listen, "{spec}");
+            assert_eq!(between.copies(), spec == "kernel");
         }
         assert_eq!(words(&between("kernel").at_load()), ["ssh", "b", "/opt/linerate", "--supervised"]);
     }
 
     #[test]
-    fn where_one_kernel_has_no_manager_both_ends_exchange() {
+    fn both_ends_connect_over_tcp_if_one_lacks_rdma_cm() {
         let mut between = between("rdma:x");
         between.network.load.without_manager = true;
         assert_eq!(between.server_words().join(" "), "--via rdma:x --rdma-connect tcp");
@@ -186,7 +185,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_emulates_a_link_is_named_with_the_machine_below() {
+    fn emulation_names_the_device_and_the_machine() {
         let mut network = network();
         assert_eq!((network.emulated_by(None), network.emulated_by(Some("rxe")).as_deref()), (None, Some("rxe")));
         let on_hardware = network.slower();
@@ -197,14 +196,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_address_that_is_needed_is_asked_for() {
+    fn missing_addresses_are_reported() {
         let mut network = network();
-        let way = |text: &str| text.parse::<Way>().unwrap();
-        assert_eq!(network.lacks(&way("pci:0000:03:00.0")), None);
+        let spec = |text: &str| text.parse::<LinkSpec>().unwrap();
+        assert_eq!(network.lacks(&spec("pci:0000:03:00.0")), None);
         network.load.port_ip = None;
-        assert!(network.lacks(&way("pci:0000:03:00.0")).unwrap().contains("--load-port-ip"));
-        assert_eq!(network.lacks(&way("kernel")), None);
+        assert!(network.lacks(&spec("pci:0000:03:00.0")).unwrap().contains("--load-port-ip"));
+        assert_eq!(network.lacks(&spec("kernel")), None);
         network.server.ip = None;
-        assert!(network.lacks(&way("rdma:x")).unwrap().contains("--server-ip"));
+        assert!(network.lacks(&spec("rdma:x")).unwrap().contains("--server-ip"));
     }
 }

@@ -1,79 +1,79 @@
-//! What stands in the way of a link on this host, as `linerate doctor` knows it.
+//! Obstacles to links on a host, found by `linerate doctor`.
 
-use super::way::{Ends, Form, Way};
+use super::link_spec::{Ends, Form, LinkSpec};
 use crate::host_checks::{Check, Report, State, Subject, missing_for};
 
-/// The links that cannot be had, each with why, and what would change that.
+/// Links that cannot be used, each with reason and remedy.
 #[derive(Debug, Clone, Default)]
-pub struct Obstacles(Vec<(Way, String, String)>);
+pub struct Obstacles(Vec<(LinkSpec, String, String)>);
 
 impl Obstacles {
-    /// Those of `ways` on the host that was examined.
-    pub fn find(ways: &[Way], report: &Report) -> Obstacles {
+    /// Finds the obstacles to `specs` on the examined host.
+    pub fn find(specs: &[LinkSpec], report: &Report) -> Obstacles {
         let mut obstacles = Obstacles::default();
-        for way in ways {
-            if let Some((why, remedy)) = stands_in_the_way(way, report) {
-                obstacles.put(way.clone(), why, remedy);
+        for spec in specs {
+            if let Some((why, remedy)) = obstacle(spec, report) {
+                obstacles.put(spec.clone(), why, remedy);
             }
         }
         obstacles
     }
 
-    /// Those of `ways` between two machines that were examined, the server's and the load's.
-    pub fn between(ways: &[Way], server: &Report, load: &Report) -> Obstacles {
+    /// Finds the obstacles to `specs` between two examined machines.
+    pub fn between(specs: &[LinkSpec], server: &Report, load: &Report) -> Obstacles {
         let mut obstacles = Obstacles::default();
-        for way in ways {
+        for spec in specs {
             let at = |end: &str, name: fn(&Ends) -> &String, report| {
-                let (why, remedy) = stands_in_the_way_there(way, name, report)?;
+                let (why, remedy) = obstacle_at(spec, name, report)?;
                 Some((format!("at the {end}, {why}"), remedy))
             };
             let found = at("server", |ends| &ends.server, server).or_else(|| at("load", |ends| &ends.load, load));
             if let Some((why, remedy)) = found {
-                obstacles.put(way.clone(), why, remedy);
+                obstacles.put(spec.clone(), why, remedy);
             }
         }
         obstacles
     }
 
-    /// Notes one.
-    pub fn put(&mut self, way: Way, why: impl Into<String>, remedy: impl Into<String>) {
-        self.0.push((way, why.into(), remedy.into()));
+    /// Adds an obstacle.
+    pub fn put(&mut self, spec: LinkSpec, why: impl Into<String>, remedy: impl Into<String>) {
+        self.0.push((spec, why.into(), remedy.into()));
     }
 
-    /// Why there is no such link, and what would change that.
-    pub fn to(&self, way: &Way) -> Option<(String, String)> {
-        let (_, why, remedy) = self.0.iter().find(|(other, _, _)| other == way)?;
+    /// Returns reason and remedy, if there is an obstacle to `spec`.
+    pub fn to(&self, spec: &LinkSpec) -> Option<(String, String)> {
+        let (_, why, remedy) = self.0.iter().find(|(other, _, _)| other == spec)?;
         Some((why.clone(), remedy.clone()))
     }
 }
 
-/// The devices that verbs can be used with here.
+/// Returns the usable verbs devices.
 pub fn devices(report: &Report) -> Vec<String> {
     let known = ["support", "libraries", "ib_uverbs", "rdma_ucm", "devices", "/dev/infiniband"];
     let checks = report.checks.iter().filter(|check| check.subject == Subject::Rdma && check.state == State::Ok);
     checks.map(|check| check.name.clone()).filter(|name| !known.contains(&&**name)).collect()
 }
 
-fn stands_in_the_way(way: &Way, report: &Report) -> Option<(String, String)> {
-    let forms: &[&str] = match way {
-        Way::Kernel => &[],
-        Way::Veth => return namespaces(report),
-        Way::VirtioUser => &["vhost", "virtio-user"],
-        Way::Memif => &["memif"],
-        Way::AfXdp => &["af_xdp"],
-        Way::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &*devices.server), report),
-        Way::Port(form, ends) => return port(*form, &ends.server, report),
+fn obstacle(spec: &LinkSpec, report: &Report) -> Option<(String, String)> {
+    let forms: &[&str] = match spec {
+        LinkSpec::Kernel => &[],
+        LinkSpec::Veth => return namespaces(report),
+        LinkSpec::VirtioUser => &["vhost", "virtio-user"],
+        LinkSpec::Memif => &["memif"],
+        LinkSpec::AfXdp => &["af_xdp"],
+        LinkSpec::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &*devices.server), report),
+        LinkSpec::Port(form, ends) => return port(*form, &ends.server, report),
     };
     let missing = forms.iter().flat_map(|form| missing_for(form, &report.checks)).next();
-    missing.map(said).or_else(|| if *way == Way::AfXdp { namespaces(report) } else { None })
+    missing.map(said).or_else(|| if *spec == LinkSpec::AfXdp { namespaces(report) } else { None })
 }
 
-/// At one of two machines, where what it has is called by that `name` of the two.
-fn stands_in_the_way_there(way: &Way, name: fn(&Ends) -> &String, report: &Report) -> Option<(String, String)> {
-    match way {
-        Way::Rdma(devices) => verbs(devices.as_ref().map(|devices| &**name(devices)), report),
-        Way::Port(form, ends) => port(*form, name(ends), report),
-        _ => stands_in_the_way(way, report),
+/// Returns the obstacle at one of two machines, where names are given by `name`.
+fn obstacle_at(spec: &LinkSpec, name: fn(&Ends) -> &String, report: &Report) -> Option<(String, String)> {
+    match spec {
+        LinkSpec::Rdma(devices) => verbs(devices.as_ref().map(|devices| &**name(devices)), report),
+        LinkSpec::Port(form, ends) => port(*form, name(ends), report),
+        _ => obstacle(spec, report),
     }
 }
 
@@ -90,19 +90,19 @@ fn port(form: Form, name: &str, report: &Report) -> Option<(String, String)> {
         Some(_) => None,
         None => {
             let why = format!("there is no {} {name}", if form == Form::Pci { "network device" } else { "interface" });
-            Some((why, "run linerate doctor there: it lists those that there are".to_owned()))
+            Some((why, "run linerate doctor there: it lists the available ones".to_owned()))
         }
     }
 }
 
-/// Pairs of interfaces are made in namespaces.
+/// Returns the obstacle to veth pairs, which need network namespaces.
 fn namespaces(report: &Report) -> Option<(String, String)> {
     let user = report.checks.iter().find(|check| check.subject == Subject::Privileges && check.name == "user")?;
     if user.state == State::Ok {
         return None;
     }
     let remedy = user.remedy.clone().unwrap_or_else(|| "run it as root".to_owned());
-    Some(("network namespaces and interfaces are made by root only".to_owned(), remedy))
+    Some(("network namespaces and interfaces require root".to_owned(), remedy))
 }
 
 fn verbs(device: Option<&str>, report: &Report) -> Option<(String, String)> {
@@ -118,18 +118,18 @@ fn verbs(device: Option<&str>, report: &Report) -> Option<(String, String)> {
     let Some(device) = device else {
         let why = "no RDMA device".to_owned();
         let remedy = of_rdma("devices").and_then(|check| check.remedy.clone());
-        return Some((why, remedy.unwrap_or_else(|| "linerate doctor says what there is".to_owned())));
+        return Some((why, remedy.unwrap_or_else(|| "run linerate doctor for details".to_owned())));
     };
     let there = report.checks.iter().find(|check| check.subject == Subject::Rdma && check.name == device);
     match there {
         Some(check) if check.state == State::Ok => None,
         Some(check) => Some(said(check)),
-        None => Some((format!("no RDMA device {device}"), "linerate rdma info lists those that there are".to_owned())),
+        None => Some((format!("no RDMA device {device}"), "linerate rdma info lists the devices".to_owned())),
     }
 }
 
 fn said(check: &Check) -> (String, String) {
-    let remedy = check.remedy.clone().unwrap_or_else(|| "linerate doctor says more".to_owned());
+    let remedy = check.remedy.clone().unwrap_or_else(|| "run linerate doctor for details".to_owned());
     (format!("{}: {}", check.name, check.found), remedy)
 }
 
@@ -142,30 +142,30 @@ mod tests {
         Check { subject, name: name.into(), state, found: found.into(), via: Vec::new(), remedy }
     }
 
-    fn why(way: &str, checks: Vec<Check>) -> Option<(String, String)> {
-        let way = if way == "rdma" { Way::Rdma(None) } else { way.parse().unwrap() };
-        Obstacles::find(std::slice::from_ref(&way), &Report { checks }).to(&way)
+    fn why(spec: &str, checks: Vec<Check>) -> Option<(String, String)> {
+        let spec = if spec == "rdma" { LinkSpec::Rdma(None) } else { spec.parse().unwrap() };
+        Obstacles::find(std::slice::from_ref(&spec), &Report { checks }).to(&spec)
     }
 
     #[test]
-    fn a_program_without_dpdk_has_no_frames() {
+    fn program_without_dpdk_has_no_frames() {
         let without = check(Subject::Dpdk, "support", State::Missing, "built without DPDK", "build it");
-        for way in ["virtio-user", "memif", "af_xdp"] {
-            let found = why(way, vec![without.clone()]);
-            assert_eq!(found, Some(("support: built without DPDK".into(), "build it".into())), "{way}");
+        for spec in ["virtio-user", "memif", "af_xdp"] {
+            let found = why(spec, vec![without.clone()]);
+            assert_eq!(found, Some(("support: built without DPDK".into(), "build it".into())), "{spec}");
         }
         assert_eq!(why("kernel", vec![without]), None);
     }
 
     #[test]
-    fn each_link_needs_its_own_driver() {
+    fn each_link_needs_its_driver() {
         let vhost = check(Subject::Dpdk, "net_vhost", State::Missing, "not installed", "install it");
         assert!(why("virtio-user", vec![vhost.clone()]).is_some());
         assert!(why("memif", vec![vhost]).is_none());
     }
 
     #[test]
-    fn interfaces_are_made_by_root_only() {
+    fn interfaces_require_root() {
         let user = |state, remedy| check(Subject::Privileges, "user", state, "user 1000", remedy);
         assert_eq!(why("veth", vec![user(State::Ok, "")]), None);
         let (said, remedy) = why("af_xdp", vec![user(State::Warn, "sudo linerate")]).unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_need_a_device_that_is_there_and_active() {
+    fn verbs_need_an_active_device() {
         let none = check(Subject::Rdma, "devices", State::Warn, "none", "modprobe rdma_rxe");
         assert_eq!(why("rdma", vec![none]), Some(("no RDMA device".into(), "modprobe rdma_rxe".into())));
         let down = check(Subject::Rdma, "mlx5_0", State::Warn, "no port is active", "ip link set up");
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn each_of_two_machines_has_to_have_its_own_end() {
+    fn each_of_two_machines_needs_its_end() {
         let device = |name: &str| check(Subject::Rdma, name, State::Ok, "port 1 active", "");
         let report = |checks: Vec<Check>| Report { checks };
-        let way: Way = "rdma:x/y".parse().unwrap();
+        let spec: LinkSpec = "rdma:x/y".parse().unwrap();
         let between = |server: &Report, load: &Report| {
-            Obstacles::between(std::slice::from_ref(&way), server, load).to(&way).map(|(why, _)| why)
+            Obstacles::between(std::slice::from_ref(&spec), server, load).to(&spec).map(|(why, _)| why)
         };
         let (x, y) = (report(vec![device("x")]), report(vec![device("y")]));
         assert_eq!(between(&x, &y), None);
@@ -201,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_to_be_there_and_to_be_bound() {
+    fn port_must_exist_and_be_bound() {
         let mut bound = check(Subject::Pci, "0000:00:10.0", State::Ok, "virtio, uio_pci_generic", "");
         bound.via = vec!["pci:0000:00:10.0".to_owned()];
         let unbound = check(Subject::Pci, "0000:00:11.0", State::Warn, "virtio, eth0", "bind it");
         let report = Report { checks: vec![bound, unbound] };
         let found = |text: &str| {
-            let way: Way = text.parse().unwrap();
-            Obstacles::between(std::slice::from_ref(&way), &report, &report).to(&way)
+            let spec: LinkSpec = text.parse().unwrap();
+            Obstacles::between(std::slice::from_ref(&spec), &report, &report).to(&spec)
         };
         assert_eq!(found("pci:0000:00:10.0"), None);
         assert_eq!(found("pci:0000:00:10.0/0000:00:11.0").unwrap().1, "bind it");

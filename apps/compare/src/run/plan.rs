@@ -1,51 +1,51 @@
-//! Which rows there are, and what each of them needs.
+//! Rows of a comparison and their requirements.
 
 use super::cores::Cores;
+use super::link_spec::LinkSpec;
 use super::obstacles::Obstacles;
-use super::way::Way;
-use crate::results::{App, Design, Link, Outcome, Row, Threading};
+use crate::results::{App, Design, LinkInfo, Outcome, Row, Threading};
 use linerate_net::EngineArg;
 
-/// What a comparison is asked for.
+/// Selection of rows.
 #[derive(Debug, Clone)]
-pub struct Wanted {
-    /// What is served.
+pub struct Selection {
+    /// Applications.
     pub apps: Vec<App>,
-    /// What the processes are joined by.
-    pub ways: Vec<Way>,
-    /// The TCP engines, where frames go over the link.
+    /// Links.
+    pub specs: Vec<LinkSpec>,
+    /// TCP engines, for links that carry frames.
     pub engines: Vec<EngineArg>,
-    /// Where the service runs; without it, on the worker's thread, and that of the native engine on one of its own too.
+    /// Threads of services; by default the worker's thread, and for the native engine also a separate one.
     pub threading: Option<Vec<Threading>>,
-    /// Whether it is the short comparison.
+    /// Whether this is the short comparison.
     pub quick: bool,
 }
 
-/// A row that is to be measured.
+/// A row to be measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
     /// See [`Row::id`].
     pub id: String,
-    /// What is served.
+    /// Application.
     pub app: App,
-    /// What carries requests.
+    /// Design of the transport.
     pub design: Design,
-    /// What the processes are joined by.
-    pub way: Way,
-    /// Where the service runs.
+    /// Link between the processes.
+    pub spec: LinkSpec,
+    /// Thread of the service.
     pub threading: Option<Threading>,
-    /// Arguments of the server and of the load for this design.
+    /// Arguments of the server for this design.
     pub server: Vec<&'static str>,
-    /// See `server`.
+    /// Arguments of the load for this design.
     pub load: Vec<&'static str>,
-    /// Polling threads shared a core.
+    /// Whether polling threads share a core.
     pub co_scheduled: bool,
-    /// Why it cannot be measured, and what would change that.
+    /// Reason and remedy, if the row cannot be measured.
     pub obstacle: Option<(String, String)>,
 }
 
-/// A design of verbs: its name, the arguments of both ends, those of the server and of the load alone, and whether it
-/// is one of those that the short comparison has.
+/// A design of verbs: name, arguments of both ends, of the server and of the load, and whether the short comparison
+/// includes it.
 struct Verbs {
     name: &'static str,
     both: &'static [&'static str],
@@ -76,27 +76,26 @@ const VERBS: [Verbs; 8] = [
         short: false,
     },
 ];
-/// Of the key-value service alone.
+/// Design of the key-value service only.
 const ONE_SIDED: Verbs =
     Verbs { name: "one-sided", both: &[], server: &["--export", "256m"], load: &["--one-sided"], short: true };
 
-/// All rows of what is `wanted`, in the order in which they are shown: those that are to be measured, and those that
-/// cannot be.
-pub fn rows(wanted: &Wanted, cores: &Cores, obstacles: &Obstacles) -> Vec<Planned> {
+/// Returns all rows of `selection` in display order, including those that cannot be measured.
+pub fn rows(selection: &Selection, cores: &Cores, obstacles: &Obstacles) -> Vec<Planned> {
     let mut rows: Vec<Planned> = Vec::new();
-    for app in &wanted.apps {
-        for way in &wanted.ways {
-            rows.extend(of_way(wanted, *app, way));
+    for app in &selection.apps {
+        for spec in &selection.specs {
+            rows.extend(of_link(selection, *app, spec));
         }
     }
     for row in &mut rows {
         row.co_scheduled = cores.shared(row.threading == Some(Threading::Split));
-        row.obstacle = obstacles.to(&row.way);
+        row.obstacle = obstacles.to(&row.spec);
     }
     rows
 }
 
-fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
+fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
     let mut rows = Vec::new();
     let mut add = |name: &str, design: &Design, threading, server: &[&'static str], load: &[&'static str]| {
         let place = match (threading, design) {
@@ -109,10 +108,10 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
             App::Kv => "kv",
         };
         rows.push(Planned {
-            id: format!("{kind}/{way}/{name}{place}"),
+            id: format!("{kind}/{spec}/{name}{place}"),
             app,
             design: design.clone(),
-            way: way.clone(),
+            spec: spec.clone(),
             threading,
             server: server.to_vec(),
             load: load.to_vec(),
@@ -120,22 +119,22 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
             obstacle: None,
         });
     };
-    let places = |design: &Design| match (&wanted.threading, design) {
-        (Some(wanted), _) => wanted.clone(),
+    let places = |design: &Design| match (&selection.threading, design) {
+        (Some(selection), _) => selection.clone(),
         (None, Design::Native) => vec![Threading::Inline, Threading::Split],
         (None, _) => vec![Threading::Inline],
     };
-    if way.has_frames() {
+    if spec.has_frames() {
         if app == App::Echo {
             add("raw", &Design::Raw, None, &[], &[]);
         }
-        // memcached's protocol is the one that has datagrams.
+        // Only memcached's protocol has datagrams.
         let (server, load): (&[_], &[_]) = match app {
             App::Echo => (&[], &["--udp"]),
             App::Kv => (&["--udp"], &["--udp", "--protocol", "memcached"]),
         };
         add("datagrams", &Design::Datagrams, None, server, load);
-        for engine in &wanted.engines {
+        for engine in &selection.engines {
             let (name, design) = match engine {
                 EngineArg::Native => ("native", Design::Native),
                 EngineArg::Smoltcp => ("smoltcp", Design::Smoltcp),
@@ -145,7 +144,7 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
                 add(name, &design, Some(place), &words, &words);
             }
         }
-    } else if way.is_kernel() {
+    } else if spec.is_kernel() {
         for place in places(&Design::KernelSleeping) {
             add("sleeping", &Design::KernelSleeping, Some(place), &[], &[]);
         }
@@ -154,7 +153,7 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
         }
     } else {
         let one_sided = (app == App::Kv).then_some(&ONE_SIDED);
-        for verbs in VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !wanted.quick) {
+        for verbs in VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !selection.quick) {
             let design = Design::Verbs(verbs.name.to_owned());
             let name = verbs.name.replace(", ", "-").replace(' ', "-");
             for place in places(&design) {
@@ -167,7 +166,7 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
 }
 
 impl Planned {
-    /// The row of the results, with nothing measured yet.
+    /// Returns the row of the results, without measurements.
     pub fn row(&self) -> Row {
         let outcome = match &self.obstacle {
             Some((why, remedy)) => Outcome::NotRun { why: why.clone(), remedy: remedy.clone() },
@@ -177,23 +176,22 @@ impl Planned {
             id: self.id.clone(),
             app: self.app,
             design: self.design.clone(),
-            link: Link { kind: self.way.kind(), emulated_by: None },
+            link: LinkInfo { kind: self.spec.kind(), emulated_by: None },
             threading: self.threading,
             co_scheduled: self.co_scheduled,
             outcome,
         }
     }
 
-    /// Whether requests go over connections.
+    /// Whether requests use connections.
     pub fn has_connections(&self) -> bool {
         !matches!(self.design, Design::Raw | Design::Datagrams)
     }
 
-    /// The row of `all` whose server is the least that the load of this one could have: for the same application, over
-    /// the same link, and the load is the same or, with the engine of its own, speaks the same protocol. `None` if this
-    /// is that row.
-    pub fn least<'a>(&self, all: &'a [Planned]) -> Option<&'a Planned> {
-        let least = match self.design {
+    /// Returns the row of `all` with the fastest server for this row's load: of the same application, link and
+    /// protocol. `None` if it is this row.
+    pub fn fastest_server<'a>(&self, all: &'a [Planned]) -> Option<&'a Planned> {
+        let design = match self.design {
             Design::Native | Design::Smoltcp => Design::Native,
             Design::KernelSleeping | Design::KernelSpinning => Design::KernelSpinning,
             Design::Verbs(_) if self.threading == Some(Threading::Split) => self.design.clone(),
@@ -201,14 +199,14 @@ impl Planned {
         };
         all.iter().find(|row| {
             row.id != self.id
-                && (row.app, &row.way, &row.design) == (self.app, &self.way, &least)
+                && (row.app, &row.spec, &row.design) == (self.app, &self.spec, &design)
                 && row.threading == Some(Threading::Inline)
                 && row.obstacle.is_none()
         })
     }
 
-    /// Whether the load is told exactly the same as that of `other`.
-    pub fn loads_like(&self, other: &Planned) -> bool {
+    /// Whether the load has the same arguments as that of `other`.
+    pub fn has_same_load(&self, other: &Planned) -> bool {
         self.load == other.load
     }
 }
@@ -217,28 +215,31 @@ impl Planned {
 pub(super) mod tests {
     use super::*;
 
-    /// The row with this name, of all that there can be on a host of two cores.
+    /// Returns the row `id` among all rows of a host with two cores.
     pub(in super::super) fn row(id: &str) -> Planned {
         all(&["virtio-user", "kernel", "rdma:mlx5_0"], true).into_iter().find(|row| row.id == id).unwrap()
     }
 
-    /// All rows over these links on a host of two cores.
-    pub(in super::super) fn all(ways: &[&str], quick: bool) -> Vec<Planned> {
-        planned(&Wanted { quick, ..wanted(ways) }, &Obstacles::default())
+    /// Returns all rows over `specs` on a host with two cores.
+    pub(in super::super) fn all(specs: &[&str], quick: bool) -> Vec<Planned> {
+        planned(&Selection { quick, ..selection(specs) }, &Obstacles::default())
     }
 
-    fn wanted(ways: &[&str]) -> Wanted {
-        Wanted {
+    fn selection(specs: &[&str]) -> Selection {
+        Selection {
             apps: vec![App::Echo, App::Kv],
-            ways: ways.iter().map(|way| if *way == "rdma" { Way::Rdma(None) } else { way.parse().unwrap() }).collect(),
+            specs: specs
+                .iter()
+                .map(|spec| if *spec == "rdma" { LinkSpec::Rdma(None) } else { spec.parse().unwrap() })
+                .collect(),
             engines: vec![EngineArg::Native, EngineArg::Smoltcp],
             threading: None,
             quick: true,
         }
     }
 
-    fn planned(wanted: &Wanted, obstacles: &Obstacles) -> Vec<Planned> {
-        rows(wanted, &Cores::choose(&[0, 1], None, None).unwrap(), obstacles)
+    fn planned(selection: &Selection, obstacles: &Obstacles) -> Vec<Planned> {
+        rows(selection, &Cores::choose(&[0, 1], None, None).unwrap(), obstacles)
     }
 
     fn ids(rows: &[Planned]) -> Vec<&str> {
@@ -246,8 +247,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_host_with_hugepages_and_no_device_has_these_rows() {
-        let rows = planned(&wanted(&["virtio-user", "kernel"]), &Obstacles::default());
+    fn rows_of_a_host_without_rdma() {
+        let rows = planned(&selection(&["virtio-user", "kernel"]), &Obstacles::default());
         assert_eq!(
             ids(&rows),
             [
@@ -271,8 +272,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn verbs_have_their_modes_and_in_the_long_comparison_what_is_left_out_of_one() {
-        let short = wanted(&["rdma:mlx5_0"]);
+    fn verbs_have_modes_and_in_the_full_comparison_variants() {
+        let short = selection(&["rdma:mlx5_0"]);
         let rows = planned(&short, &Obstacles::default());
         assert_eq!(
             ids(&rows),
@@ -287,18 +288,18 @@ pub(super) mod tests {
             ]
         );
         assert_eq!(rows[6].load, ["--one-sided"]);
-        let long = planned(&Wanted { quick: false, ..short }, &Obstacles::default());
+        let long = planned(&Selection { quick: false, ..short }, &Obstacles::default());
         let no_inline = long.iter().find(|row| row.id == "echo/rdma:mlx5_0/send-no-inline").unwrap();
         assert_eq!((&*no_inline.server, &*no_inline.load), (&["--rdma-inline", "0"][..], &["--rdma-inline", "0"][..]));
     }
 
     #[test]
-    fn what_is_asked_for_is_all_that_there_is() {
-        let only = Wanted {
+    fn selection_limits_the_rows() {
+        let only = Selection {
             apps: vec![App::Kv],
             engines: vec![EngineArg::Smoltcp],
             threading: Some(vec![Threading::Split]),
-            ..wanted(&["memif", "veth"])
+            ..selection(&["memif", "veth"])
         };
         let rows = planned(&only, &Obstacles::default());
         assert_eq!(
@@ -308,10 +309,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_that_cannot_be_measured_is_there_and_says_why() {
+    fn row_with_an_obstacle_states_reason_and_remedy() {
         let mut obstacles = Obstacles::default();
-        obstacles.put(Way::VirtioUser, "built without DPDK", "build it with DPDK");
-        let rows = planned(&wanted(&["virtio-user", "kernel"]), &obstacles);
+        obstacles.put(LinkSpec::VirtioUser, "built without DPDK", "build it with DPDK");
+        let rows = planned(&selection(&["virtio-user", "kernel"]), &obstacles);
         assert_eq!(rows.len(), 13);
         let outcome = |id: &str| rows.iter().find(|row| row.id == id).unwrap().row().outcome;
         assert_eq!(
@@ -322,11 +323,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_least_server_of_a_load_speaks_its_protocol() {
-        let rows = planned(&wanted(&["virtio-user", "kernel"]), &Obstacles::default());
+    fn fastest_server_speaks_the_loads_protocol() {
+        let rows = planned(&selection(&["virtio-user", "kernel"]), &Obstacles::default());
         let least = |id: &str| {
             let row = rows.iter().find(|row| row.id == id).unwrap();
-            row.least(&rows).map(|least| (&*least.id, row.loads_like(least)))
+            row.fastest_server(&rows).map(|least| (&*least.id, row.has_same_load(least)))
         };
         assert_eq!(least("echo/virtio-user/native/split"), Some(("echo/virtio-user/native/inline", true)));
         assert_eq!(least("kv/virtio-user/smoltcp"), Some(("kv/virtio-user/native/inline", false)));

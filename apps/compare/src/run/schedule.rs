@@ -1,49 +1,48 @@
-//! What is done in which order, and how long it takes: a comparison says before it begins when it will be over, and
-//! keeps to it.
+//! Schedule of a comparison: its steps and their estimated durations. A comparison announces its end and keeps to it.
 
 use super::plan::Planned;
 use super::sweep;
 use crate::results::{App, Design, Point, Swept};
 use std::time::Duration;
 
-/// The fixed settings.
+/// Default fixed settings.
 pub const POINTS: [Point; 3] =
     [Point { connections: 1, depth: 1 }, Point { connections: 64, depth: 1 }, Point { connections: 64, depth: 16 }];
 
-/// How long a comparison may take, the short one and the other.
+/// Time limits of the short and the full comparison.
 pub const LIMITS: [Duration; 2] = [Duration::from_secs(118), Duration::from_secs(1_790)];
-/// What of it is planned with: machines are slower than expected at times.
+/// Fraction of the limit that is planned: machines are sometimes slower than expected.
 const PLANNED: f64 = 0.93;
 
-/// What is done at a time.
+/// Kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Each fixed setting once; by a server of its own each, which then tells what it did for that one alone, if
-    /// `apart`.
+    /// Each fixed setting once; with a separate server for each if `apart`, whose counters then belong to that setting
+    /// alone.
     Round {
-        /// Which, from 0 on.
+        /// Number of the round, from 0.
         round: u32,
-        /// See there.
+        /// Whether each setting has its own server.
         apart: bool,
     },
-    /// What the load reaches by itself at each fixed setting.
+    /// Rates that loads reach against the fastest server.
     Ceiling,
     /// A sweep.
     Sweep(Swept),
 }
 
 impl Task {
-    /// What to call it where there are so many rounds.
+    /// Returns a description, with the total number of `rounds`.
     pub fn name(&self, rounds: u32) -> String {
         match self {
             Task::Round { round, .. } => format!("round {} of {rounds}", round + 1),
-            Task::Ceiling => "what the load reaches by itself".to_owned(),
+            Task::Ceiling => "client ceiling".to_owned(),
             Task::Sweep(of) => name(*of).to_owned(),
         }
     }
 }
 
-/// What changes in a sweep, in words.
+/// Returns the name of a sweep.
 pub fn name(of: Swept) -> &'static str {
     match of {
         Swept::OfferedRate => "offered rate",
@@ -52,85 +51,85 @@ pub fn name(of: Swept) -> &'static str {
         Swept::Depth => "depth",
         Swept::ServiceTime => "service time",
         Swept::NewConnections => "new connections",
-        Swept::Bulk => "bytes one way",
+        Swept::Bulk => "bulk data",
     }
 }
 
-/// Something to be done for a row.
+/// A step of the schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// The row's number.
+    /// Index of the row.
     pub row: usize,
-    /// What.
+    /// Task.
     pub task: Task,
-    /// How long it is expected to take.
+    /// Estimated duration.
     pub takes: Duration,
 }
 
-/// How long is measured.
+/// Durations of measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Times {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
-    /// What a measurement of a round lasts.
+    /// Duration of a measurement of a round.
     pub round: Duration,
-    /// What a measurement of a sweep lasts.
+    /// Duration of a measurement of a sweep.
     pub sweep: Duration,
-    /// What precedes each and does not count.
+    /// Duration of the uncounted warm-up before each.
     pub warm_up: Duration,
-    /// How often it is measured what a load reaches by itself.
+    /// Number of measurements of a client's ceiling.
     pub ceilings: u32,
 }
 
-/// All that is done.
+/// Schedule of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// How long each part is measured.
+    /// Durations of measurements.
     pub times: Times,
-    /// In this order.
+    /// Steps in order.
     pub steps: Vec<Step>,
     /// The fixed settings.
     pub points: Vec<Point>,
-    /// Sweeps that there is no time for.
+    /// Sweeps omitted for lack of time.
     pub left_out: Vec<Swept>,
-    /// When it has to be over.
+    /// Time limit.
     pub limit: Duration,
 }
 
-/// What is asked of a schedule.
+/// Parameters of a schedule.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// Whether it is the short comparison.
+pub struct ScheduleRequest<'a> {
+    /// Whether this is the short comparison.
     pub quick: bool,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
-    /// What a measurement lasts; without it, as long as there is time for.
+    /// Duration of a measurement; without it, as long as the limit permits.
     pub round: Option<Duration>,
-    /// Keys that a key-value server has.
+    /// Keys of a key-value server.
     pub keys: u64,
     /// The fixed settings.
     pub points: &'a [Point],
-    /// Whether there are sweeps, as far as there is time.
+    /// Whether to include sweeps, as far as the limit permits.
     pub sweeps: bool,
-    /// When it has to be over; without it, as [`LIMITS`] say.
+    /// Time limit; without it, that of [`LIMITS`].
     pub within: Option<Duration>,
-    /// How often as long it takes to start and to stop programs as on this machine.
+    /// Factor of the time to start and stop programs, relative to this machine.
     pub slower: u32,
 }
 
-/// What is spent beside measuring, in seconds.
+/// Overhead beside measuring, in seconds.
 struct Cost {
-    /// To start and to stop a server.
+    /// To start and stop a server.
     server: f64,
     /// To set all keys.
     fill: f64,
-    /// To start and to stop a load.
+    /// To start and stop a load.
     load: f64,
 }
 
 impl Cost {
     fn of(row: &Planned, keys: u64, slower: u32) -> Cost {
-        // EAL takes its time; a second of a busy machine is longer than one of an idle machine.
+        // EAL takes a while to start; the figures allow for a busy machine.
         let (server, load, per_key) = match row.design {
             Design::Raw => (0.4, 0.3, 0.0),
             Design::Datagrams => (0.4, 0.3, 4e-6),
@@ -146,26 +145,26 @@ impl Cost {
 }
 
 impl Schedule {
-    /// Of the `rows` that can be measured.
-    pub fn plan(rows: &[Planned], asked: Asked<'_>) -> Schedule {
-        let limit = asked.within.unwrap_or(LIMITS[usize::from(!asked.quick)]);
-        let mut sweeps: Vec<Swept> = match asked {
-            Asked { sweeps: false, .. } => Vec::new(),
-            Asked { quick: true, .. } => sweep::SHORT.to_vec(),
-            Asked { quick: false, .. } => sweep::ALL.to_vec(),
+    /// Creates a schedule of the `rows` that can be measured.
+    pub fn plan(rows: &[Planned], request: ScheduleRequest<'_>) -> Schedule {
+        let limit = request.within.unwrap_or(LIMITS[usize::from(!request.quick)]);
+        let mut sweeps: Vec<Swept> = match request {
+            ScheduleRequest { sweeps: false, .. } => Vec::new(),
+            ScheduleRequest { quick: true, .. } => sweep::SHORT.to_vec(),
+            ScheduleRequest { quick: false, .. } => sweep::ALL.to_vec(),
         };
         let mut left_out = Vec::new();
-        // As long as what is measured would be too short to be worth much, there are fewer sweeps.
-        let (least, worth, most) = if asked.quick { (0.06, 0.2, 0.3) } else { (0.25, 1.0, 3.0) };
+        // Omit sweeps while measurements would be too short to be useful.
+        let (least, worth, most) = if request.quick { (0.06, 0.2, 0.3) } else { (0.25, 1.0, 3.0) };
         let times = loop {
-            let fits = match asked.round {
+            let fits = match request.round {
                 Some(round) => round.as_secs_f64(),
-                None => round_that_fits(rows, asked, &sweeps, limit.as_secs_f64() * PLANNED),
+                None => round_that_fits(rows, request, &sweeps, limit.as_secs_f64() * PLANNED),
             };
-            let round = if asked.round.is_some() { fits } else { fits.clamp(least, most) };
-            let times = times(asked, round);
-            let over = steps(rows, asked, times, &sweeps).iter().map(|step| step.takes).sum::<Duration>() > limit;
-            let enough = if asked.round.is_some() { !over } else { fits >= worth };
+            let round = if request.round.is_some() { fits } else { fits.clamp(least, most) };
+            let times = times(request, round);
+            let over = steps(rows, request, times, &sweeps).iter().map(|step| step.takes).sum::<Duration>() > limit;
+            let enough = if request.round.is_some() { !over } else { fits >= worth };
             match sweeps.pop() {
                 Some(sweep) if !enough => left_out.insert(0, sweep),
                 Some(sweep) => {
@@ -175,69 +174,70 @@ impl Schedule {
                 None => break times,
             }
         };
-        let points = asked.points.to_vec();
-        Schedule { times, steps: steps(rows, asked, times, &sweeps), points, left_out, limit }
+        let points = request.points.to_vec();
+        Schedule { times, steps: steps(rows, request, times, &sweeps), points, left_out, limit }
     }
 
-    /// Connections that there are at a time, at most.
+    /// Returns the largest number of concurrent connections.
     pub fn most_connections(&self) -> u32 {
         let sweeps = self.steps.iter().any(|step| step.task == Task::Sweep(Swept::Connections));
         let points = self.points.iter().map(|point| point.connections);
         points.chain(sweeps.then_some(sweep::MOST_CONNECTIONS)).max().unwrap_or(0)
     }
 
-    /// How long it is expected to take.
+    /// Returns the estimated duration.
     pub fn takes(&self) -> Duration {
         self.steps.iter().map(|step| step.takes).sum()
     }
 }
 
-fn times(asked: Asked<'_>, round: f64) -> Times {
+fn times(request: ScheduleRequest<'_>, round: f64) -> Times {
     let round = Duration::from_millis((round * 1000.0) as u64);
-    let sweep = if asked.quick { round } else { (round / 2).max(Duration::from_millis(200)).min(round) };
+    let sweep = if request.quick { round } else { (round / 2).max(Duration::from_millis(200)).min(round) };
     let warm_up = (round / 5).clamp(Duration::from_millis(10), Duration::from_millis(300));
-    let ceilings = if asked.quick { 1 } else { asked.rounds.min(3) };
-    Times { rounds: asked.rounds, round, sweep, warm_up, ceilings }
+    let ceilings = if request.quick { 1 } else { request.rounds.min(3) };
+    Times { rounds: request.rounds, round, sweep, warm_up, ceilings }
 }
 
-/// The seconds of a round with which all is done in `limit`: what is spent grows with them evenly, as long as no bound
-/// is met.
-fn round_that_fits(rows: &[Planned], asked: Asked<'_>, sweeps: &[Swept], limit: f64) -> f64 {
-    let total = |round| steps(rows, asked, times(asked, round), sweeps).iter().map(|step| step.takes).sum::<Duration>();
+/// Returns the round duration in seconds for which all steps fit `limit`. The total grows linearly with it, between the
+/// bounds.
+fn round_that_fits(rows: &[Planned], request: ScheduleRequest<'_>, sweeps: &[Swept], limit: f64) -> f64 {
+    let total =
+        |round| steps(rows, request, times(request, round), sweeps).iter().map(|step| step.takes).sum::<Duration>();
     let (one, two) = (total(0.5).as_secs_f64(), total(1.0).as_secs_f64());
     let per_second = 2.0 * (two - one);
     if per_second <= 0.0 { f64::INFINITY } else { 0.5 + (limit - one) / per_second }
 }
 
-fn steps(rows: &[Planned], asked: Asked<'_>, times: Times, sweeps: &[Swept]) -> Vec<Step> {
+fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &[Swept]) -> Vec<Step> {
     let mut steps = Vec::new();
     let runs = || rows.iter().enumerate().filter(|(_, row)| row.obstacle.is_none());
     let mut add = |row: usize, task, loads: u32, servers: u32, measured: Duration| {
-        let cost = Cost::of(&rows[row], asked.keys, asked.slower);
+        let cost = Cost::of(&rows[row], request.keys, request.slower);
         let each = cost.load + (times.warm_up + measured).as_secs_f64();
         let takes = f64::from(servers) * (cost.server + cost.fill) + f64::from(loads) * each;
         steps.push(Step { row, task, takes: Duration::from_secs_f64(takes) });
     };
-    let points = asked.points.len() as u32;
-    // Round by round over all rows, so that what disturbs the machine for a while disturbs all alike.
+    let points = request.points.len() as u32;
+    // Each round covers all rows, so that a temporary disturbance of the machine affects all rows alike.
     for round in 0..times.rounds {
         for (number, row) in runs() {
-            // A server of its own for each is dear where there is little time: then in the first round alone.
-            let apart = !asked.quick || round == 0;
+            // A separate server per setting is expensive in the short comparison: use them in the first round only.
+            let apart = !request.quick || round == 0;
             let mut servers = if apart { points } else { 1 };
-            // One that only has its keys set, to know what the others did before they were measured.
+            // One more server that only sets its keys, to subtract its counters.
             servers += u32::from(round == 0 && row.app == App::Kv);
             add(number, Task::Round { round, apart }, points, servers, times.round);
         }
     }
     for (number, row) in runs() {
-        if row.least(rows).is_some_and(|least| !row.loads_like(least)) {
+        if row.fastest_server(rows).is_some_and(|least| !row.has_same_load(least)) {
             add(number, Task::Ceiling, points * times.ceilings, 1, times.round);
         }
     }
     for of in sweeps {
         for (number, row) in runs() {
-            let (loads, servers) = sweep::takes(*of, row, asked.quick);
+            let (loads, servers) = sweep::takes(*of, row, request.quick);
             if loads > 0 {
                 add(number, Task::Sweep(*of), loads, servers, times.sweep);
             }
@@ -251,7 +251,7 @@ mod tests {
     use super::super::plan::tests::all;
     use super::*;
 
-    const QUICK: Asked<'_> = Asked {
+    const QUICK: ScheduleRequest<'_> = ScheduleRequest {
         quick: true,
         rounds: 5,
         round: None,
@@ -261,17 +261,17 @@ mod tests {
         within: None,
         slower: 1,
     };
-    const FULL: Asked<'_> = Asked { quick: false, keys: 1_000_000, ..QUICK };
+    const FULL: ScheduleRequest<'_> = ScheduleRequest { quick: false, keys: 1_000_000, ..QUICK };
 
     #[test]
-    fn the_short_one_is_over_within_two_minutes_and_the_other_within_thirty() {
-        for ways in [&["virtio-user", "kernel"][..], &["kernel"], &["virtio-user"]] {
-            for (asked, limit) in [(QUICK, 120), (FULL, 1800)] {
-                let schedule = Schedule::plan(&all(ways, asked.quick), asked);
-                assert!(schedule.takes() < Duration::from_secs(limit), "{ways:?} {limit}: {:?}", schedule.takes());
+    fn comparisons_fit_two_and_thirty_minutes() {
+        for specs in [&["virtio-user", "kernel"][..], &["kernel"], &["virtio-user"]] {
+            for (request, limit) in [(QUICK, 120), (FULL, 1800)] {
+                let schedule = Schedule::plan(&all(specs, request.quick), request);
+                assert!(schedule.takes() < Duration::from_secs(limit), "{specs:?} {limit}: {:?}", schedule.takes());
                 assert!(schedule.limit < Duration::from_secs(limit));
                 assert_eq!(schedule.times.rounds, 5);
-                assert!(schedule.times.round >= Duration::from_millis(60), "{ways:?}: {:?}", schedule.times);
+                assert!(schedule.times.round >= Duration::from_millis(60), "{specs:?}: {:?}", schedule.times);
             }
         }
         let full = Schedule::plan(&all(&["virtio-user", "kernel"], false), FULL);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_time_the_short_one_has_its_sweeps() {
+    fn short_comparison_has_sweeps_if_time_permits() {
         let schedule = Schedule::plan(&all(&["kernel"], true), QUICK);
         assert_eq!((schedule.times.round, &*schedule.left_out), (Duration::from_millis(300), &[][..]));
         for of in sweep::SHORT {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_go_over_all_rows_before_the_next_begins() {
+    fn each_round_covers_all_rows() {
         let rows = all(&["virtio-user", "kernel"], true);
         let schedule = Schedule::plan(&rows, QUICK);
         let rounds = schedule.steps.iter().filter_map(|step| match step.task {
@@ -305,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_takes_no_time() {
+    fn rows_with_obstacles_take_no_time() {
         let mut rows = all(&["virtio-user", "kernel"], true);
         let all = Schedule::plan(&rows, QUICK);
-        for row in rows.iter_mut().filter(|row| row.way.has_frames()) {
+        for row in rows.iter_mut().filter(|row| row.spec.has_frames()) {
             row.obstacle = Some(("no".to_owned(), "do".to_owned()));
         }
         let some = Schedule::plan(&rows, QUICK);
@@ -317,32 +317,32 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_given_is_kept() {
-        let asked = Asked { rounds: 1, round: Some(Duration::from_millis(50)), ..QUICK };
-        let schedule = Schedule::plan(&all(&["kernel"], true), asked);
+    fn given_round_duration_is_kept() {
+        let request = ScheduleRequest { rounds: 1, round: Some(Duration::from_millis(50)), ..QUICK };
+        let schedule = Schedule::plan(&all(&["kernel"], true), request);
         assert_eq!((schedule.times.round, schedule.times.rounds), (Duration::from_millis(50), 1));
         assert!(schedule.takes() < Duration::from_secs(20), "{:?}", schedule.takes());
     }
 
     #[test]
-    fn what_is_asked_for_less_takes_less() {
+    fn fewer_measurements_take_less_time() {
         let rows = all(&["kernel"], true);
-        let asked = Asked { rounds: 1, round: Some(Duration::from_millis(50)), ..QUICK };
-        let takes = |asked| Schedule::plan(&rows, asked).takes();
-        let none = Schedule::plan(&rows, Asked { sweeps: false, ..asked });
+        let request = ScheduleRequest { rounds: 1, round: Some(Duration::from_millis(50)), ..QUICK };
+        let takes = |request| Schedule::plan(&rows, request).takes();
+        let none = Schedule::plan(&rows, ScheduleRequest { sweeps: false, ..request });
         assert!(none.steps.iter().all(|step| !matches!(step.task, Task::Sweep(_))) && none.left_out.is_empty());
         assert_eq!(none.most_connections(), 64);
         assert_eq!(Schedule::plan(&all(&["kernel"], false), FULL).most_connections(), sweep::MOST_CONNECTIONS);
-        assert!(takes(Asked { points: &POINTS[..1], ..asked }) < takes(asked));
-        assert!(takes(Asked { slower: 8, ..asked }) > takes(asked));
-        assert_eq!(Schedule::plan(&rows, Asked { points: &POINTS[1..], ..asked }).points, POINTS[1..]);
+        assert!(takes(ScheduleRequest { points: &POINTS[..1], ..request }) < takes(request));
+        assert!(takes(ScheduleRequest { slower: 8, ..request }) > takes(request));
+        assert_eq!(Schedule::plan(&rows, ScheduleRequest { points: &POINTS[1..], ..request }).points, POINTS[1..]);
     }
 
     #[test]
-    fn a_limit_that_is_given_is_kept() {
+    fn given_limit_is_kept() {
         let rows = all(&["virtio-user", "kernel"], true);
         let within = Duration::from_secs(1_000);
-        let schedule = Schedule::plan(&rows, Asked { within: Some(within), ..FULL });
+        let schedule = Schedule::plan(&rows, ScheduleRequest { within: Some(within), ..FULL });
         assert!(schedule.takes() < within && schedule.limit == within, "{:?}", schedule.takes());
     }
 }

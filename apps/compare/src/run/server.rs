@@ -1,8 +1,8 @@
-//! Servers of rows, each on its core until it is stopped.
+//! Server processes of rows.
 
 use super::Setting;
-use super::counters::{Observed, Used};
-use super::joint::Joint;
+use super::counters::{CpuUsage, ProcessCounters};
+use super::link::Link;
 use super::plan::Planned;
 use crate::process::{Error, Process};
 use crate::results::{App, Design, Threading};
@@ -11,88 +11,88 @@ use serde::Deserialize;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-/// The ports of echo, discard, chargen, Redis and memcached where one has to be named.
-const PORTS: [(Served, u16); 2] = [(Served::Discard, 9), (Served::Chargen, 19)];
+/// Default ports of discard and chargen, echo, Redis and memcached, for links without automatic ports.
+const PORTS: [(ServiceKind, u16); 2] = [(ServiceKind::Discard, 9), (ServiceKind::Chargen, 19)];
 const ECHO: u16 = 7;
 const REDIS: u16 = 6379;
 const MEMCACHED: u16 = 11211;
-/// Bytes that a key-value server is given beside each value, for the key and all that is kept of it, and beside all.
+/// Memory of a key-value server beyond its values: bytes per key, and in total.
 const BESIDE: u64 = 96;
 const MEMORY: u64 = 96 << 20;
-/// Clients that it takes: all that a sweep has.
+/// Value of `--max-clients`, sufficient for every sweep.
 const MOST_CLIENTS: &str = "1000000";
 
-/// What a server does for a row.
+/// Service of a server process.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Served {
-    /// The row's application; it computes for so many microseconds for each request.
+pub enum ServiceKind {
+    /// The row's application, with a computation per request.
     App {
-        /// See there.
+        /// Microseconds of computation per request.
         service_us: f64,
     },
-    /// Takes what comes.
+    /// Discards all input.
     Discard,
     /// Sends without end.
     Chargen,
 }
 
-impl Served {
-    /// The row's application as it is.
-    pub const PLAIN: Served = Served::App { service_us: 0.0 };
+impl ServiceKind {
+    /// The row's application without computation.
+    pub const PLAIN: ServiceKind = ServiceKind::App { service_us: 0.0 };
 }
 
-/// How many values a key-value server is to hold, and of what size.
+/// Contents of a key-value server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Values {
-    /// How many keys.
+    /// Number of keys.
     pub keys: u64,
     /// Bytes of each value.
     pub size: u32,
 }
 
-/// A server that is ready.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     process: Process,
-    /// Where it listens, if it has an address.
+    /// Listening address, if it has one.
     pub address: String,
-    /// On how many ports, from that of `address` on.
+    /// Number of consecutive ports, starting with that of `address`.
     pub ports: u16,
     /// Its command line.
     pub command: Vec<String>,
-    watched: Watched,
+    watched: UsageSource,
 }
 
-/// How it is seen what a server has of the processors.
+/// Source of a server's processor usage.
 #[derive(Debug)]
-enum Watched {
-    /// From outside, on this machine.
-    Here(Box<Observed>),
-    /// It is asked, on another.
-    Asked,
-    /// It is not.
-    Not,
+enum UsageSource {
+    /// Counters read from outside, on this machine.
+    Local(Box<ProcessCounters>),
+    /// Queries to a supervised server on another machine.
+    Queried,
+    /// None.
+    None,
 }
 
-/// What a server prints in the end, as far as it is used here.
+/// Final summary of a server, as far as it is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Summary {
-    /// Bytes of payload that were copied.
+    /// Copied payload bytes.
     #[serde(default)]
     pub copied_bytes: Option<u64>,
-    /// Frames.
+    /// Received frames.
     #[serde(default)]
     pub rx_frames: Option<u64>,
-    /// Frames.
+    /// Sent frames.
     #[serde(default)]
     pub tx_frames: Option<u64>,
-    /// Polls that brought frames.
+    /// Polls that returned frames.
     #[serde(default)]
     pub bursts: Option<u64>,
 }
 
 impl Summary {
-    /// What was added since `before`.
+    /// Returns the difference since `before`.
     pub fn since(self, before: Summary) -> Summary {
         let difference = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
         Summary {
@@ -105,52 +105,52 @@ impl Summary {
 }
 
 impl Server {
-    /// Starts what serves `row` over `joint` on so many ports, where there may be several, and waits until it is ready.
+    /// Starts the server of `row` over `link` on up to `ports` ports, and waits until it is ready.
     pub fn start(
         setting: &Setting,
-        joint: &Joint,
+        link: &Link,
         row: &Planned,
-        (served, values): (Served, Values),
+        (served, values): (ServiceKind, Values),
         ports: u16,
         interrupted: &AtomicBool,
     ) -> Result<Server, Error> {
-        let ports = if row.has_connections() && joint.has_ports() { ports } else { 1 };
-        let command = command(setting, joint, row, (served, values), ports);
+        let ports = if row.has_connections() && link.has_ports() { ports } else { 1 };
+        let command = command(setting, link, row, (served, values), ports);
         let line = words(&command);
-        let mut process = joint.start(command)?;
+        let mut process = link.start(command)?;
         let ready = process.wait_for_line("ready ", interrupted)?;
-        Ok(Server { process, address: address(&ready), ports, command: line, watched: Watched::Not })
+        Ok(Server { process, address: address(&ready), ports, command: line, watched: UsageSource::None })
     }
 
-    /// Begins to watch what it has of the processors.
+    /// Starts measuring processor usage.
     pub fn watch(&mut self, interrupted: &AtomicBool) {
         self.watched = if self.process.is_supervised() {
-            Watched::Asked
+            UsageSource::Queried
         } else {
-            Watched::Here(Box::new(Observed::new(self.process.id())))
+            UsageSource::Local(Box::new(ProcessCounters::new(self.process.id())))
         };
-        // Another's counters begin to count when it is first asked.
+        // A supervised server's counters start at the first query.
         self.used(interrupted);
     }
 
-    /// What it has had until now, if that is known.
-    pub fn used(&mut self, interrupted: &AtomicBool) -> Option<Used> {
+    /// Returns the usage so far, if known.
+    pub fn used(&mut self, interrupted: &AtomicBool) -> Option<CpuUsage> {
         match &mut self.watched {
-            Watched::Here(observed) => Some(observed.used()),
-            Watched::Not => None,
-            Watched::Asked => {
+            UsageSource::Local(observed) => Some(observed.used()),
+            UsageSource::None => None,
+            UsageSource::Queried => {
                 let told = self.process.ask(interrupted).ok();
-                let used = told.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(Used::from);
+                let used = told.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(CpuUsage::from);
                 if used.is_none() {
-                    // What it might answer later would be taken for the answer to another question.
-                    self.watched = Watched::Not;
+                    // A late answer would be mistaken for that of a later query.
+                    self.watched = UsageSource::None;
                 }
                 used
             }
         }
     }
 
-    /// Stops it, and returns what it counted.
+    /// Stops the server and returns its counters.
     pub fn stop(self) -> Result<Summary, Error> {
         let command = self.process.command().to_owned();
         let printed = self.process.stop()?;
@@ -159,44 +159,50 @@ impl Server {
     }
 }
 
-fn command(setting: &Setting, joint: &Joint, row: &Planned, (served, values): (Served, Values), ports: u16) -> Command {
-    let mut command = joint.at_server(&setting.linerate);
+fn command(
+    setting: &Setting,
+    link: &Link,
+    row: &Planned,
+    (served, values): (ServiceKind, Values),
+    ports: u16,
+) -> Command {
+    let mut command = link.at_server(&setting.linerate);
     let port = match (served, row.app) {
-        (Served::App { .. }, App::Echo) => ECHO,
-        (Served::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
-        (Served::App { .. }, App::Kv) => REDIS,
+        (ServiceKind::App { .. }, App::Echo) => ECHO,
+        (ServiceKind::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
+        (ServiceKind::App { .. }, App::Kv) => REDIS,
         _ => PORTS.iter().find(|(other, _)| *other == served).map_or(ECHO, |(_, port)| *port),
     };
     command.args(match (served, row.app, &row.design) {
         (_, _, Design::Raw) => ["raw", "reflect"],
-        (Served::Discard, ..) => ["discard", "serve"],
-        (Served::Chargen, ..) => ["chargen", "serve"],
+        (ServiceKind::Discard, ..) => ["discard", "serve"],
+        (ServiceKind::Chargen, ..) => ["chargen", "serve"],
         (_, App::Echo, _) => ["echo", "serve"],
         (_, App::Kv, _) => ["kv", "serve"],
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
     if row.design == Design::Raw {
-        command.args(&joint.server_words()[..2]);
+        command.args(&link.server_words()[..2]);
         return command;
     }
-    command.args(joint.server_words()).args(&row.server);
+    command.args(link.server_words()).args(&row.server);
     let listen = if port == MEMCACHED { "--memcached" } else { "--listen" };
     if ports > 1 {
         for port in port..port + ports {
-            command.args([listen, &joint.listen_on(port)]);
+            command.args([listen, &link.listen_on(port)]);
         }
     } else {
-        command.args([listen, &joint.listen(port)]);
+        command.args([listen, &link.listen(port)]);
     }
     if row.threading == Some(Threading::Split) {
         command.args(["--threading", "split", "--service-cores", &setting.cores.service.to_string()]);
     }
-    if let Served::App { service_us } = served
+    if let ServiceKind::App { service_us } = served
         && service_us > 0.0
     {
         command.args(["--service-time", &format!("{service_us:.0}us")]);
     }
-    if let (Served::App { .. }, App::Kv) = (served, row.app) {
+    if let (ServiceKind::App { .. }, App::Kv) = (served, row.app) {
         let memory = values.keys * (u64::from(values.size) + BESIDE) + MEMORY;
         command.args(["--memory", &memory.to_string()]);
         command.args(setting.many_clients.then_some(["--max-clients", MOST_CLIENTS]).into_iter().flatten());
@@ -204,13 +210,13 @@ fn command(setting: &Setting, joint: &Joint, row: &Planned, (served, values): (S
     command
 }
 
-/// A command line, word by word.
+/// Returns the words of a command line.
 pub fn words(command: &Command) -> Vec<String> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The first address in `ready echo on 127.0.0.1:7, [::1]:7 via kernel, 1 worker`.
+/// Parses the first address of a line such as `ready echo on 127.0.0.1:7, [::1]:7 via kernel, 1 worker`.
 fn address(ready: &str) -> String {
     ready.split([' ', ',']).nth(3).unwrap_or_default().to_owned()
 }
@@ -221,9 +227,9 @@ mod tests {
     use super::*;
     use crate::run::plan::tests::row;
 
-    fn line(id: &str, served: Served) -> String {
-        let joint = if id.contains("virtio") { Joint::VirtioUser("/s".into()) } else { Joint::Loopback(None) };
-        words(&command(&setting(), &joint, &row(id), (served, Values { keys: 1000, size: 64 }), 1)).join(" ")
+    fn line(id: &str, served: ServiceKind) -> String {
+        let link = if id.contains("virtio") { Link::VirtioUser("/s".into()) } else { Link::Loopback(None) };
+        words(&command(&setting(), &link, &row(id), (served, Values { keys: 1000, size: 64 }), 1)).join(" ")
     }
 
     #[test]
@@ -254,44 +260,43 @@ mod tests {
                 "linerate kv serve --json --cores 0 --via kernel --spin --listen 127.0.0.1:0 --memory 100823296 --max-clients 1000000".to_owned(),
             ),
         ] {
-            assert_eq!(line(id, Served::PLAIN), expected);
+            assert_eq!(line(id, ServiceKind::PLAIN), expected);
         }
     }
 
     #[test]
-    fn a_server_makes_room_for_as_many_clients_as_will_come() {
-        let joint = Joint::Loopback(None);
-        let served = (Served::PLAIN, Values { keys: 1000, size: 64 });
+    fn server_reserves_room_for_the_expected_clients() {
+        let link = Link::Loopback(None);
+        let served = (ServiceKind::PLAIN, Values { keys: 1000, size: 64 });
         let few = Setting { many_clients: false, ..setting() };
-        let line =
-            |setting: &Setting| words(&command(setting, &joint, &row("kv/kernel/sleeping"), served, 1)).join(" ");
+        let line = |setting: &Setting| words(&command(setting, &link, &row("kv/kernel/sleeping"), served, 1)).join(" ");
         assert!(line(&setting()).contains("--max-clients") && !line(&few).contains("--max-clients"));
     }
 
     #[test]
-    fn sweeps_have_servers_of_other_kinds() {
+    fn sweeps_use_other_services() {
         let id = "echo/virtio-user/native/inline";
         assert!(
-            line(id, Served::Discard).starts_with("linerate discard serve")
-                && line(id, Served::Discard).ends_with(":9")
+            line(id, ServiceKind::Discard).starts_with("linerate discard serve")
+                && line(id, ServiceKind::Discard).ends_with(":9")
         );
         assert!(
-            line(id, Served::Chargen).starts_with("linerate chargen serve")
-                && line(id, Served::Chargen).ends_with(":19")
+            line(id, ServiceKind::Chargen).starts_with("linerate chargen serve")
+                && line(id, ServiceKind::Chargen).ends_with(":19")
         );
-        assert!(line(id, Served::App { service_us: 20.0 }).ends_with("--service-time 20us"));
+        assert!(line(id, ServiceKind::App { service_us: 20.0 }).ends_with("--service-time 20us"));
     }
 
     #[test]
-    fn a_server_of_many_connections_has_several_ports() {
-        let joint = Joint::VirtioUser("/s".into());
-        let served = (Served::PLAIN, Values { keys: 1000, size: 64 });
-        let line = words(&command(&setting(), &joint, &row("echo/virtio-user/smoltcp"), served, 2)).join(" ");
+    fn server_of_many_connections_has_several_ports() {
+        let link = Link::VirtioUser("/s".into());
+        let served = (ServiceKind::PLAIN, Values { keys: 1000, size: 64 });
+        let line = words(&command(&setting(), &link, &row("echo/virtio-user/smoltcp"), served, 2)).join(" ");
         assert!(line.ends_with("--listen 10.0.0.2:7 --listen 10.0.0.2:8"), "{line}");
     }
 
     #[test]
-    fn what_a_server_says_is_read() {
+    fn server_output_is_parsed() {
         assert_eq!(address("ready echo on 127.0.0.1:7007, [::1]:7007 via kernel, 1 worker"), "127.0.0.1:7007");
         let summary: Summary = serde_json::from_str(r#"{"rx_frames":9,"copied_bytes":4,"drops":{}}"#).unwrap();
         let before = Summary { rx_frames: Some(2), copied_bytes: Some(4), ..Summary::default() };

@@ -1,9 +1,9 @@
-//! What changes in each sweep, and how the rate is found at which a server is saturated.
+//! Values of each sweep, and the search for the rate at which a server saturates.
 
 use super::plan::Planned;
 use crate::results::{App, Design, SweepPoint, Swept};
 
-/// The sweeps, in the order in which they are made: what counts most comes first, should the time not suffice for all.
+/// Sweeps in order of execution, the most important first in case time is short.
 pub const ALL: [Swept; 7] = [
     Swept::OfferedRate,
     Swept::ServiceTime,
@@ -13,35 +13,36 @@ pub const ALL: [Swept; 7] = [
     Swept::NewConnections,
     Swept::Bulk,
 ];
-/// Those of the short comparison.
+/// Sweeps of the short comparison.
 pub const SHORT: [Swept; 2] = [Swept::OfferedRate, Swept::ServiceTime];
 
-/// Connections of sweeps of something else.
+/// Connections of sweeps over other variables.
 pub const CONNECTIONS: u32 = 64;
-/// Requests that an open loop may have on the way on each connection.
+/// Limit of outstanding requests per connection in an open loop.
 pub const OPEN_DEPTH: u32 = 64;
-/// Connections where the size of requests changes.
+/// Connections of the sweep over sizes.
 pub const SIZE_CONNECTIONS: u32 = 16;
-/// Connections that there are at most, where their number changes.
+/// Largest number of connections of the sweep over connections.
 pub const MOST_CONNECTIONS: u32 = 100_000;
-/// Connections to one port of a server.
+/// Connections per server port.
 const PER_PORT: f64 = 50_000.0;
-/// Bytes of payload that go into one frame over every link that has frames.
+/// Payload bytes that fit one frame on every link with frames.
 const ONE_FRAME: f64 = 1024.0;
 
-/// Parts of the rate that a closed loop reaches, at which an open loop begins; and how often the interval in which
-/// saturation begins is halved.
+/// Initial offered rates as fractions of the closed-loop rate, and number of bisections of the interval in which
+/// saturation begins.
 const PARTS: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 1.1];
 const PARTS_SHORT: [f64; 4] = [0.3, 0.6, 0.9, 1.2];
 const HALVINGS: u32 = 3;
 const HALVINGS_SHORT: u32 = 1;
-/// By how much more is asked for where all of the parts were kept up with, and how often.
-const MORE: f64 = 1.4;
-const MORE_TIMES: u32 = 2;
-/// What part of what was due has to have been answered.
+/// Factor and number of further increases while the server keeps up.
+const INCREASE: f64 = 1.4;
+const INCREASES: u32 = 2;
+/// Fraction of due requests that must be answered.
 const KEPT_UP: f64 = 0.97;
 
-/// The values of a sweep of `row`; those of [`Swept::OfferedRate`] are parts. None: it is not made.
+/// Returns the values of a sweep of `row`; those of [`Swept::OfferedRate`] are fractions. Empty if the sweep does not
+/// apply.
 pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
     let streams = row.has_connections();
     let one_sided = row.load.contains(&"--one-sided");
@@ -49,7 +50,7 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::OfferedRate if row.design == Design::Raw => Vec::new(),
         Swept::OfferedRate if quick => PARTS_SHORT.to_vec(),
         Swept::OfferedRate => PARTS.to_vec(),
-        // What is read by the client itself needs no service.
+        // One-sided GETs do not involve the service.
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
         Swept::ServiceTime if quick => vec![0.0, 10.0],
         Swept::ServiceTime => vec![0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0],
@@ -57,7 +58,7 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::Size => {
             let mut sizes = vec![8.0, 64.0, 512.0, ONE_FRAME, 4096.0, 32_768.0, 262_144.0, 1_048_576.0];
             match row.design {
-                // A frame has headers to be known by, and a datagram says when it was sent.
+                // A frame needs headers for identification, and a datagram a time stamp.
                 Design::Raw => sizes.retain(|size| (64.0..=ONE_FRAME).contains(size)),
                 Design::Datagrams => sizes.retain(|size| (64.0..=ONE_FRAME).contains(size)),
                 _ => {}
@@ -71,13 +72,13 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
     }
 }
 
-/// On how many ports a server of a sweep listens: to each an address of the load's has fewer than 64512 of its own.
+/// Returns the number of server ports of a sweep: the load has fewer than 64 512 local ports per server port.
 pub fn ports(of: Swept, values: &[f64]) -> u16 {
     let most = values.iter().copied().fold(1.0, f64::max);
     if of == Swept::Connections { (most / PER_PORT).ceil() as u16 } else { 1 }
 }
 
-/// How many loads a sweep of `row` takes at most, and how many servers.
+/// Returns the largest number of loads of a sweep of `row`, and of servers.
 pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
     let loads = values(of, row, quick).len() as u32;
     match of {
@@ -85,32 +86,33 @@ pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
         Swept::OfferedRate => (loads + if quick { HALVINGS_SHORT } else { HALVINGS }, 1),
         Swept::ServiceTime => (loads, loads),
         Swept::Size if row.app == App::Kv => (loads, loads),
-        // There and back.
+        // Both directions.
         Swept::Bulk => (2 * loads, 2),
         _ => (loads, 1),
     }
 }
 
-/// Whether a server did not keep up with `asked` requests a second for so many `seconds`, of which so many were
-/// answered and so many `unanswered`. Arrivals are random: what three standard deviations explain does not count.
-pub fn is_saturated(asked: f64, seconds: f64, answered: u64, unanswered: u64) -> bool {
-    let due = asked * seconds;
+/// Whether a server did not keep up with an `offered` rate for `seconds`. Deviations within three standard deviations
+/// of the Poisson arrivals are ignored.
+pub fn is_saturated(offered: f64, seconds: f64, answered: u64, unanswered: u64) -> bool {
+    let due = offered * seconds;
     let chance = 3.0 * due.sqrt();
     (answered as f64) < KEPT_UP * due - chance || unanswered as f64 > (1.0 - KEPT_UP) * due + chance
 }
 
-/// Asks for more and more of `peak`, the rate that a closed loop reaches, until the server does not keep up, and then
-/// for what lies between the last two, so that the rate is known at which it begins. Returns what was measured by rate,
-/// and why it ended before its time, if it did.
+/// Increases the offered rate from a fraction of `peak`, the closed-loop rate, until the server does not keep up, then
+/// bisects the last interval to locate saturation. Returns the measurements by rate, and the reason for ending early,
+/// if any.
 pub fn offered_rate(
     peak: f64,
     quick: bool,
     mut measure: impl FnMut(f64) -> Result<SweepPoint, String>,
 ) -> (Vec<SweepPoint>, Option<String>) {
     let parts: &[f64] = if quick { &PARTS_SHORT } else { &PARTS };
-    let more = (1..=if quick { 0 } else { MORE_TIMES }).map(|times| parts[parts.len() - 1] * MORE.powi(times as i32));
+    let more =
+        (1..=if quick { 0 } else { INCREASES }).map(|times| parts[parts.len() - 1] * INCREASE.powi(times as i32));
     let (mut points, mut kept_up, mut saturated) = (Vec::new(), 0.0, None);
-    let mut ask = |rate: f64, points: &mut Vec<SweepPoint>| {
+    let mut offer = |rate: f64, points: &mut Vec<SweepPoint>| {
         let point = measure(rate)?;
         let was = point.saturated;
         points.push(point);
@@ -118,7 +120,7 @@ pub fn offered_rate(
     };
     let ended = (|| {
         for rate in parts.iter().copied().chain(more).map(|part| part * peak) {
-            if ask(rate, &mut points)? {
+            if offer(rate, &mut points)? {
                 saturated = Some(rate);
                 break;
             }
@@ -127,7 +129,7 @@ pub fn offered_rate(
         let Some(mut above) = saturated else { return Ok(()) };
         for _ in 0..if quick { HALVINGS_SHORT } else { HALVINGS } {
             let between = f64::midpoint(kept_up, above);
-            if ask(between, &mut points)? {
+            if offer(between, &mut points)? {
                 above = between;
             } else {
                 kept_up = between;
@@ -145,18 +147,18 @@ mod tests {
     use super::super::plan::tests::row;
     use super::*;
 
-    /// A server that answers so many requests a second and no more.
+    /// Returns a server that answers up to `most` requests per second.
     fn server(most: f64) -> impl FnMut(f64) -> Result<SweepPoint, String> {
-        move |asked| {
-            let rate = asked.min(most);
-            let (answered, left) = (rate as u64, (asked - rate) as u64);
-            let saturated = is_saturated(asked, 1.0, answered, left);
-            Ok(SweepPoint { x: asked, rate, rtt_us: None, saturated, errors: 0 })
+        move |offered| {
+            let rate = offered.min(most);
+            let (answered, left) = (rate as u64, (offered - rate) as u64);
+            let saturated = is_saturated(offered, 1.0, answered, left);
+            Ok(SweepPoint { x: offered, rate, rtt_us: None, saturated, errors: 0 })
         }
     }
 
     #[test]
-    fn saturation_is_found_where_the_server_has_it() {
+    fn saturation_is_located() {
         for most in [80_000.0, 300_000.0, 620_000.0, 1_000_000.0, 1_050_000.0, 2_000_000.0] {
             let (points, ended) = offered_rate(1e6, false, server(most));
             assert_eq!(ended, None);
@@ -170,15 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_always_keeps_up_is_asked_for_more_and_then_left() {
+    fn increases_are_limited_for_a_server_that_keeps_up() {
         let (points, _) = offered_rate(1e6, false, server(1e12));
         assert!(points.iter().all(|point| !point.saturated));
         assert!(points.last().unwrap().x > 2e6);
-        assert_eq!(points.len(), PARTS.len() + MORE_TIMES as usize);
+        assert_eq!(points.len(), PARTS.len() + INCREASES as usize);
     }
 
     #[test]
-    fn a_measurement_that_fails_ends_it_with_what_there_is() {
+    fn failed_measurement_ends_the_sweep_with_the_points_so_far() {
         let mut server = server(1e12);
         let (points, ended) =
             offered_rate(1e6, false, |rate| if rate > 4e5 { Err("it is gone".to_owned()) } else { server(rate) });
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_no_more_loads_than_was_said() {
+    fn sweep_takes_at_most_the_announced_loads() {
         for quick in [false, true] {
             for most in [1.0, 450_000.0, 1e12] {
                 let mut measured = 0;
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_no_saturation() {
+    fn random_deviation_is_no_saturation() {
         assert!(!is_saturated(1000.0, 0.3, 275, 0));
         assert!(is_saturated(1000.0, 0.3, 200, 0));
         assert!(!is_saturated(1e6, 1.0, 975_000, 20_000));
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_made_of_what_a_row_can_do() {
+    fn sweeps_suit_the_row() {
         let count = |of, id| values(of, &row(id), false).len();
         for id in ["echo/virtio-user/raw", "echo/virtio-user/datagrams", "kv/virtio-user/datagrams"] {
             for of in [Swept::Connections, Swept::NewConnections, Swept::Bulk] {

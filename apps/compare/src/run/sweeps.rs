@@ -1,75 +1,75 @@
-//! The sweeps: one thing changes, and the server stays where it can.
+//! Execution of sweeps: one variable changes, and the server is kept where possible.
 
 use super::load::{self, Measure};
-use super::server::{Served, Server, Values};
+use super::server::{Server, ServiceKind, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
 use super::{Comparison, SIZE, one_line};
 use crate::process::Error;
 use crate::results::{App, Outcome, Point, Sweep, SweepPoint, Swept};
 
-/// Bytes that all values of a key-value server may take together while their size changes.
+/// Total bytes of values of a key-value server in the sweep over sizes.
 const VALUES: u64 = 64 << 20;
-/// Keys that there are at least.
+/// Smallest number of keys.
 const FEWEST: u64 = 16;
 
-/// A sweep that is made.
-struct Sweeping<'a> {
+/// A sweep in progress.
+struct SweepRun<'a> {
     comparison: &'a mut Comparison,
     row: usize,
     of: Swept,
-    served: Served,
-    /// The one that was used last.
+    served: ServiceKind,
+    /// The most recent server.
     server: Option<Server>,
-    /// Whether each value has a server of its own.
+    /// Whether each value needs its own server.
     own: bool,
-    /// On how many ports its server listens.
+    /// Number of server ports.
     ports: u16,
     failure: Option<Error>,
 }
 
 impl Comparison {
-    /// Makes a sweep of a row.
+    /// Runs a sweep of a row.
     pub(super) fn sweep(&mut self, row: usize, of: Swept) -> Result<(), Error> {
         if of == Swept::Bulk {
-            self.sweep_serving(row, of, Served::Discard)?;
-            self.sweep_serving(row, of, Served::Chargen)
+            self.sweep_serving(row, of, ServiceKind::Discard)?;
+            self.sweep_serving(row, of, ServiceKind::Chargen)
         } else {
-            self.sweep_serving(row, of, Served::PLAIN)
+            self.sweep_serving(row, of, ServiceKind::PLAIN)
         }
     }
 
-    fn sweep_serving(&mut self, row: usize, of: Swept, served: Served) -> Result<(), Error> {
+    fn sweep_serving(&mut self, row: usize, of: Swept, served: ServiceKind) -> Result<(), Error> {
         let (planned, quick) = (&self.rows[row], self.results.settings.quick);
         let own = of == Swept::ServiceTime || of == Swept::Size && planned.app == App::Kv;
         let values = sweep::values(of, planned, quick);
         let ports = sweep::ports(of, &values);
         let (setting, peak) = (self.setting_of(row, of, served), self.peak(row));
-        let mut sweeping = Sweeping { comparison: self, row, of, served, server: None, own, ports, failure: None };
+        let mut sweeping = SweepRun { comparison: self, row, of, served, server: None, own, ports, failure: None };
         let (points, ended) = match (of, peak) {
-            (Swept::OfferedRate, Some(peak)) => sweep::offered_rate(peak, quick, |rate| sweeping.at(rate)),
+            (Swept::OfferedRate, Some(peak)) => sweep::offered_rate(peak, quick, |rate| sweeping.measure(rate)),
             (Swept::OfferedRate, None) => return Ok(()),
             _ => sweeping.all(&values),
         };
-        let Sweeping { server, failure, .. } = sweeping;
+        let SweepRun { server, failure, .. } = sweeping;
         if let Some(Error::Interrupted) = failure {
             return Err(Error::Interrupted);
         }
         self.measured(row).sweeps.push(Sweep { of, setting, points, ended });
-        // One that failed is stopped whatever it says.
+        // A server of a failed sweep is stopped by dropping it.
         match server.filter(|_| failure.is_none()) {
             Some(server) => server.stop().map(drop),
             None => Ok(()),
         }
     }
 
-    /// The rate that a row reaches with the most on the way: the median of the rounds.
+    /// Returns the rate of a row with the most outstanding requests: the median of the rounds.
     fn peak(&self, row: usize) -> Option<f64> {
         let Outcome::Ran(measured) = &self.results.rows[row].outcome else { return None };
         let most = measured.fixed.iter().find(|fixed| Some(&fixed.point) == self.schedule.points.last())?;
         super::rounds::median(most).filter(|peak| *peak > 0.0)
     }
 
-    fn setting_of(&self, row: usize, of: Swept, served: Served) -> String {
+    fn setting_of(&self, row: usize, of: Swept, served: ServiceKind) -> String {
         let connections = self.rows[row].has_connections();
         let many = if connections { format!("{CONNECTIONS} connections") } else { format!("{CONNECTIONS} at a time") };
         match of {
@@ -81,13 +81,13 @@ impl Comparison {
             Swept::Depth => format!("{SIZE} bytes"),
             Swept::ServiceTime => format!("{many}, depth 1, {SIZE} bytes"),
             Swept::NewConnections => format!("one request of {SIZE} bytes on each"),
-            Swept::Bulk if served == Served::Discard => "bytes go to the server (discard)".to_owned(),
-            Swept::Bulk => "bytes come from the server (chargen)".to_owned(),
+            Swept::Bulk if served == ServiceKind::Discard => "data to the server (discard)".to_owned(),
+            Swept::Bulk => "data from the server (chargen)".to_owned(),
         }
     }
 
-    /// What is measured at `x`.
-    fn measure_at(&self, of: Swept, served: Served, x: f64) -> Measure {
+    /// Returns the parameters of a measurement at `x`.
+    fn measure_at(&self, of: Swept, served: ServiceKind, x: f64) -> Measure {
         let times = self.schedule.times;
         let point = |connections: u32, depth: u32| Point { connections, depth };
         let whole = x as u32;
@@ -114,19 +114,19 @@ impl Comparison {
             }
             Swept::Connections | Swept::Bulk => measure.point = point(whole, 1),
             Swept::Depth => measure.point = point(1, whole),
-            Swept::ServiceTime => measure.served = Served::App { service_us: x },
+            Swept::ServiceTime => measure.served = ServiceKind::App { service_us: x },
             Swept::NewConnections => (measure.point, measure.reconnect) = (point(whole, 1), true),
         }
         measure
     }
 }
 
-impl Sweeping<'_> {
-    /// At all of these values, until one cannot be measured.
+impl SweepRun<'_> {
+    /// Measures at each value, until one fails.
     fn all(&mut self, values: &[f64]) -> (Vec<SweepPoint>, Option<String>) {
         let mut points = Vec::new();
         for x in values {
-            match self.at(*x) {
+            match self.measure(*x) {
                 Ok(point) => points.push(point),
                 Err(said) => return (points, Some(format!("at {x}: {said}"))),
             }
@@ -134,8 +134,8 @@ impl Sweeping<'_> {
         (points, None)
     }
 
-    fn at(&mut self, x: f64) -> Result<SweepPoint, String> {
-        let measured = self.measured_at(x);
+    fn measure(&mut self, x: f64) -> Result<SweepPoint, String> {
+        let measured = self.try_measure(x);
         measured.map_err(|error| {
             let said = one_line(&error);
             self.failure = Some(error);
@@ -143,25 +143,25 @@ impl Sweeping<'_> {
         })
     }
 
-    fn measured_at(&mut self, x: f64) -> Result<SweepPoint, Error> {
+    fn try_measure(&mut self, x: f64) -> Result<SweepPoint, Error> {
         let mut measure = self.comparison.measure_at(self.of, self.served, x);
         if self.own
             && let Some(server) = self.server.take()
         {
             server.stop()?;
         }
-        let Comparison { setting, rows, joints, interrupted, .. } = &*self.comparison;
+        let Comparison { setting, rows, links, interrupted, .. } = &*self.comparison;
         let planned = &rows[self.row];
-        let joint = &joints[&planned.way];
+        let link = &links[&planned.spec];
         let server = match &mut self.server {
             Some(server) => server,
             none => {
                 measure.fill = true;
                 let served = (measure.served, measure.values);
-                none.insert(Server::start(setting, joint, planned, served, self.ports, interrupted)?)
+                none.insert(Server::start(setting, link, planned, served, self.ports, interrupted)?)
             }
         };
-        let done = load::run(setting, joint, planned, server, measure, interrupted)?;
+        let done = load::run(setting, link, planned, server, measure, interrupted)?;
         done.check(self.of)?;
         Ok(done.point(x, &measure))
     }

@@ -2,12 +2,12 @@
 
 use super::CompareError;
 use crate::doctor::{self, Examined, State};
-use linerate_compare::place::Place;
+use linerate_compare::location::Location;
 use linerate_compare::results::Machine;
 use linerate_compare::run::cores::Cores;
+use linerate_compare::run::link_spec::{Ends, LinkSpec};
 use linerate_compare::run::network::{End, Network};
 use linerate_compare::run::obstacles::{Obstacles, devices};
-use linerate_compare::run::way::{Ends, Way};
 use linerate_stack::IpCidr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -87,7 +87,7 @@ impl MachinesArgs {
     }
 
     /// Returns the places of server and load generator, or `None` if both are on this machine.
-    fn places(&self, program: &Path) -> Result<Option<[Place; 2]>, String> {
+    fn places(&self, program: &Path) -> Result<Option<[Location; 2]>, String> {
         let given = [
             ("--program", self.program.is_some()),
             ("--server-ip", self.server_ip.is_some()),
@@ -105,8 +105,10 @@ impl MachinesArgs {
         }
         let remote_program = self.program.as_deref().unwrap_or(program);
         let place = |option: &str, prefix: &Option<String>| match prefix {
-            Some(prefix) => Place::on(prefix, remote_program.to_owned()).map_err(|error| format!("{option}: {error}")),
-            None => Ok(Place::here(program.to_owned())),
+            Some(prefix) => {
+                Location::on(prefix, remote_program.to_owned()).map_err(|error| format!("{option}: {error}"))
+            }
+            None => Ok(Location::here(program.to_owned())),
         };
         Ok(Some([place("--server-on", &self.server_on)?, place("--load-on", &self.load_on)?]))
     }
@@ -124,31 +126,35 @@ impl Machines {
     }
 
     /// Returns the default links.
-    pub fn ways(&self) -> Vec<Way> {
+    pub fn specs(&self) -> Vec<LinkSpec> {
         let devices = devices(&self.server.report);
         let Some((load, _)) = &self.other else {
             let mut devices: Vec<_> = devices.iter().map(|device| Some(Ends::both(device))).collect();
             // The row names what is missing.
             devices.resize(devices.len().max(1), None);
-            return [Way::VirtioUser, Way::Kernel].into_iter().chain(devices.into_iter().map(Way::Rdma)).collect();
+            return [LinkSpec::VirtioUser, LinkSpec::Kernel]
+                .into_iter()
+                .chain(devices.into_iter().map(LinkSpec::Rdma))
+                .collect();
         };
         let load_devices = self::devices(&load.report);
         let ends = devices.first().zip(load_devices.first()).map(|(server, load)| Ends::new(server, load));
-        vec![Way::Kernel, Way::Rdma(ends)]
+        vec![LinkSpec::Kernel, LinkSpec::Rdma(ends)]
     }
 
     /// Returns an error if a link in `ways` does not fit these machines.
-    pub fn check(&self, ways: &[Way]) -> Result<(), String> {
+    pub fn check(&self, specs: &[LinkSpec]) -> Result<(), String> {
         let network = self.other.as_ref().map(|(_, network)| network);
-        let unfit = |way: &Way| way.unfit(network.is_some()).or_else(|| network.and_then(|network| network.lacks(way)));
-        ways.iter().find_map(unfit).map_or(Ok(()), Err)
+        let unfit =
+            |spec: &LinkSpec| spec.unfit(network.is_some()).or_else(|| network.and_then(|network| network.lacks(spec)));
+        specs.iter().find_map(unfit).map_or(Ok(()), Err)
     }
 
     /// Returns the obstacles of the links in `ways`.
-    pub fn obstacles(&self, ways: &[Way]) -> Obstacles {
+    pub fn obstacles(&self, specs: &[LinkSpec]) -> Obstacles {
         match &self.other {
-            None => Obstacles::find(ways, &self.server.report),
-            Some((load, _)) => Obstacles::between(ways, &self.server.report, &load.report),
+            None => Obstacles::find(specs, &self.server.report),
+            Some((load, _)) => Obstacles::between(specs, &self.server.report, &load.report),
         }
     }
 
@@ -181,19 +187,19 @@ mod tests {
         machines: MachinesArgs,
     }
 
-    fn places(words: &[&str]) -> Result<Option<[Place; 2]>, String> {
+    fn places(words: &[&str]) -> Result<Option<[Location; 2]>, String> {
         let words = std::iter::once("linerate").chain(words.iter().copied());
         Cli::try_parse_from(words).map_err(|error| error.to_string())?.machines.places(Path::new("/here/linerate"))
     }
 
     #[test]
     fn each_end_may_be_on_another_machine() {
-        let here = || Place::here("/here/linerate".into());
-        let there = |way: &str| Place::on(way, "/here/linerate".into()).unwrap();
+        let here = || Location::here("/here/linerate".into());
+        let there = |way: &str| Location::on(way, "/here/linerate".into()).unwrap();
         assert_eq!(places(&[]), Ok(None));
         assert_eq!(places(&["--server-on", "ssh a"]), Ok(Some([there("ssh a"), here()])));
         assert_eq!(places(&["--load-on", "ssh b"]), Ok(Some([here(), there("ssh b")])));
-        let elsewhere = Place::on("ssh a", "/opt/linerate".into()).unwrap();
+        let elsewhere = Location::on("ssh a", "/opt/linerate".into()).unwrap();
         assert_eq!(places(&["--server-on", "ssh a", "--program", "/opt/linerate"]), Ok(Some([elsewhere, here()])));
     }
 
@@ -214,14 +220,14 @@ mod tests {
         let one = Machines { server: examined(), other: None };
         assert!(one.check(&["kernel".parse().unwrap(), "veth".parse().unwrap()]).is_ok());
         assert!(one.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-on"));
-        assert!(one.ways().contains(&Way::VirtioUser) && one.slower() == 1);
-        let here = || Place::here("linerate".into());
+        assert!(one.specs().contains(&LinkSpec::VirtioUser) && one.slower() == 1);
+        let here = || Location::here("linerate".into());
         let end = || End { place: here(), ip: "10.0.0.1/24".parse().ok(), port_ip: None, without_manager: false };
         let network = Network { server: end(), load: end(), emulated_by: None };
         let two = Machines { server: examined(), other: Some((examined(), network)) };
         assert!(two.check(&["veth".parse().unwrap()]).unwrap_err().contains("one machine"));
         assert!(two.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-port-ip"));
-        assert!(two.check(&two.ways()).is_ok() && !two.ways().contains(&Way::VirtioUser));
+        assert!(two.check(&two.specs()).is_ok() && !two.specs().contains(&LinkSpec::VirtioUser));
         assert!(two.cores(None, None).unwrap().two_machines && two.slower() > 1);
     }
 }

@@ -8,7 +8,7 @@ use args::{Args, EngineName, Mode};
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_bypass::Service;
 use linerate_bypass::memory_nic::{MemoryNic, MemoryPacket};
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args = Args::parse_checked();
-    let _first = come_first();
+    let _first = raise_priority();
     let report = match args.engine {
         EngineName::Native => run::<NativeEngine<MemoryPacket>>(&args),
         EngineName::Smoltcp => run::<SmoltcpEngine>(&args),

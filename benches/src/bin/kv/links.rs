@@ -11,7 +11,7 @@ use linerate_benches::external::process::{self, interruption, linerate};
 use linerate_benches::kv::interleaved::{self, Interleaved, TURN};
 use linerate_benches::kv::service::{ServiceBench, Workload};
 use linerate_benches::kv::{CONNECTIONS, Contender, LONG, Row, Setting, answer_to_get, copied, measure, obstacle};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<Report, Error> {
         duration: Duration::from_secs(args.seconds.into()),
     };
     let setting = Setting { pair, keys: args.keys };
-    let _first = come_first();
+    let _first = raise_priority();
     let ways = Contenders::possible(&args.ways, &setting, &interrupted)?;
     let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<(f64, Vec<Row>)> = Vec::new();

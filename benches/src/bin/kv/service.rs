@@ -2,7 +2,7 @@
 
 use linerate_benches::engine::{Cost, measure};
 use linerate_benches::kv::service::{ServiceBench, Workload};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use serde::Serialize;
 use std::fmt;
 
@@ -59,7 +59,7 @@ pub struct Report {
 
 pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let Args { depth, keys, size, gets, mget, export, requests, rounds, .. } = *args;
-    let _first = come_first();
+    let _first = raise_priority();
     let export_bytes = (export as usize) << 20;
     let plan = Workload { depth: depth.into(), keys, value: size as usize, gets, together: mget, export: export_bytes };
     let bench = ServiceBench::new(plan);

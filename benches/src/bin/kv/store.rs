@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::client::BenchError;
 use linerate_benches::engine::memory::resident;
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use linerate_benches::requirements::limit::{self, Limit};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::store::{Config, Error, Evictable, EvictionPolicy, Expiry, Store};
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         limits: Vec::new(),
         missing: Vec::new(),
     };
-    let _first = come_first();
+    let _first = raise_priority();
     let mut fills: Vec<(usize, usize)> = Vec::new();
     for millions in &args.millions {
         let keys = millions.max(&1) * 1_000_000;

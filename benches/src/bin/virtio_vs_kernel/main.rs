@@ -10,7 +10,7 @@ use linerate_benches::distance::{Cores, at_distance, group_by_distance, median};
 use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
 use linerate_benches::external::process::{Error, interruption, linerate};
 use linerate_benches::external::{sockperf, testpmd};
-use linerate_benches::priority::come_first;
+use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use ratios::Extras;
 use report::{Distance, Report, Row, Sockperf};
@@ -81,7 +81,7 @@ fn run(args: &Args) -> Result<Report, Error> {
     if !args.no_testpmd && !testpmd::is_installed() {
         return Err(missing("dpdk-testpmd", "apt-get install dpdk-dev, or use --no-testpmd"));
     }
-    let _first = come_first();
+    let _first = raise_priority();
     let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
     // The distance of the cores is recorded with each measurement.
     let cores = Cores { server: args.server_core, load: args.load_core };

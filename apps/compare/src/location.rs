@@ -12,40 +12,40 @@ const EXAMINED: Duration = Duration::from_secs(120);
 
 /// Location of a `linerate` program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// Command prefix that reaches the machine; empty for this machine.
-    way: Vec<String>,
+    prefix: Vec<String>,
     /// Path of the program on that machine.
     program: PathBuf,
 }
 
-impl Place {
+impl Location {
     /// Returns this machine.
-    pub fn here(program: PathBuf) -> Place {
-        Place { way: Vec::new(), program }
+    pub fn here(program: PathBuf) -> Location {
+        Location { prefix: Vec::new(), program }
     }
 
-    /// Returns the machine reached through the command prefix `way`, which is split at white space only.
+    /// Returns the machine reached through the command prefix `prefix`, which is split at white space only.
     ///
     /// # Errors
     /// A description of what is wrong with the prefix.
-    pub fn on(way: &str, program: PathBuf) -> Result<Place, String> {
-        let way: Vec<String> = way.split_whitespace().map(str::to_owned).collect();
-        if way.is_empty() {
+    pub fn on(prefix: &str, program: PathBuf) -> Result<Location, String> {
+        let prefix: Vec<String> = prefix.split_whitespace().map(str::to_owned).collect();
+        if prefix.is_empty() {
             return Err("write a command prefix that runs a command there, such as 'ssh root@a'".to_owned());
         }
-        Ok(Place { way, program })
+        Ok(Location { prefix, program })
     }
 
     /// Creates a command that runs the program there until its standard input, a pipe, is closed.
     pub fn command(&self) -> Command {
-        let mut words = self.way.iter().map(String::as_str);
+        let mut words = self.prefix.iter().map(String::as_str);
         let mut command = match words.next() {
             Some(first) => Command::new(first),
             None => Command::new(&self.program),
         };
         command.args(words);
-        if !self.way.is_empty() {
+        if !self.prefix.is_empty() {
             command.arg(&self.program);
         }
         command.arg("--supervised").env_remove("RUST_LOG");
@@ -73,18 +73,18 @@ mod tests {
 
     #[test]
     fn prefix_precedes_the_program() {
-        let there = Place::on("  ssh -p  22 root@a ", "/opt/linerate".into()).unwrap();
+        let there = Location::on("  ssh -p  22 root@a ", "/opt/linerate".into()).unwrap();
         assert_eq!(words(&there.command()), ["ssh", "-p", "22", "root@a", "/opt/linerate", "--supervised"]);
-        assert_eq!(words(&Place::here("/opt/linerate".into()).command()), ["/opt/linerate", "--supervised"]);
-        assert!(Place::on(" ", "linerate".into()).unwrap_err().contains("ssh root@a"));
+        assert_eq!(words(&Location::here("/opt/linerate".into()).command()), ["/opt/linerate", "--supervised"]);
+        assert!(Location::on(" ", "linerate".into()).unwrap_err().contains("ssh root@a"));
     }
 
     #[test]
     fn unreachable_machine_is_reported_with_its_prefix() {
-        let nowhere = Place::on("sh -c false", "linerate".into()).unwrap();
+        let nowhere = Location::on("sh -c false", "linerate".into()).unwrap();
         let error = nowhere.examine(&AtomicBool::new(false)).unwrap_err();
         assert!(error.to_string().contains("sh -c false"), "{error}");
-        let other = Place::on("echo", "linerate".into()).unwrap();
+        let other = Location::on("echo", "linerate".into()).unwrap();
         assert!(matches!(other.examine(&AtomicBool::new(false)), Err(Error::Unexpected { .. })));
     }
 }

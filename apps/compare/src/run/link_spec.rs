@@ -1,16 +1,16 @@
-//! What two processes can be joined by, as `--via` names it.
+//! Links that `linerate compare --via` can name.
 
 use crate::results::LinkKind;
 use linerate_bypass::Via;
 use std::fmt;
 use std::str::FromStr;
 
-/// What two processes are joined by.
+/// Link between two processes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// The kernel's sockets: over loopback, or over the network between two machines.
+pub enum LinkSpec {
+    /// Kernel sockets, over loopback or over the network between two machines.
     Kernel,
-    /// Two network namespaces with a veth pair between them, used by kernel sockets.
+    /// Kernel sockets over a veth pair between two network namespaces.
     Veth,
     /// A virtio-user port at the load, a vhost port at the server.
     VirtioUser,
@@ -18,23 +18,23 @@ pub enum Way {
     Memif,
     /// AF_XDP at both ends of a veth pair.
     AfXdp,
-    /// A verbs device, which both processes open, or one on each machine; without a name, one that is not there.
+    /// A verbs device opened by both processes, or one on each machine; `None` if there is no device.
     Rdma(Option<Ends>),
-    /// A port of each machine: `pci:ADDRESS`, `af_xdp:INTERFACE`.
+    /// A port on each machine: `pci:ADDRESS`, `af_xdp:INTERFACE`.
     Port(Form, Ends),
 }
 
-/// How a port of a machine is named.
+/// Form of a port's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// By its address on PCI.
+    /// PCI address.
     Pci,
-    /// By the kernel's interface.
+    /// Kernel interface.
     AfXdp,
 }
 
 impl Form {
-    /// As `--via` begins.
+    /// Returns the prefix in `--via`.
     pub fn name(self) -> &'static str {
         match self {
             Form::Pci => "pci",
@@ -43,22 +43,22 @@ impl Form {
     }
 }
 
-/// What something is called at either end: `mlx5_0`, or `mlx5_0/mlx5_2` where it differs, the server's first.
+/// Names at the two ends: `mlx5_0`, or `mlx5_0/mlx5_2` if they differ, the server's first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// At the server.
+    /// Name at the server.
     pub server: String,
-    /// At the load.
+    /// Name at the load.
     pub load: String,
 }
 
 impl Ends {
-    /// With these two names.
+    /// Creates a pair of names.
     pub fn new(server: impl Into<String>, load: impl Into<String>) -> Ends {
         Ends { server: server.into(), load: load.into() }
     }
 
-    /// Both are called so.
+    /// Creates a pair of equal names.
     pub fn both(name: &str) -> Ends {
         Ends::new(name, name)
     }
@@ -76,64 +76,64 @@ impl fmt::Display for Ends {
     }
 }
 
-impl Way {
-    /// What kind of link it is, on one machine.
+impl LinkSpec {
+    /// Returns the kind of link on one machine.
     pub fn kind(&self) -> LinkKind {
         match self {
-            Way::Kernel => LinkKind::Loopback,
-            Way::Veth => LinkKind::Veth,
-            Way::VirtioUser => LinkKind::VirtioUser,
-            Way::Memif => LinkKind::Memif,
-            Way::AfXdp => LinkKind::AfXdp,
-            Way::Rdma(_) | Way::Port(..) => LinkKind::Network,
+            LinkSpec::Kernel => LinkKind::Loopback,
+            LinkSpec::Veth => LinkKind::Veth,
+            LinkSpec::VirtioUser => LinkKind::VirtioUser,
+            LinkSpec::Memif => LinkKind::Memif,
+            LinkSpec::AfXdp => LinkKind::AfXdp,
+            LinkSpec::Rdma(_) | LinkSpec::Port(..) => LinkKind::Network,
         }
     }
 
-    /// Whether frames go over it: the TCP stack of this project is what uses it.
+    /// Whether the link carries frames, for the TCP stack of this project.
     pub fn has_frames(&self) -> bool {
-        matches!(self, Way::VirtioUser | Way::Memif | Way::AfXdp | Way::Port(..))
+        matches!(self, LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp | LinkSpec::Port(..))
     }
 
-    /// Whether it is of the kernel's sockets.
+    /// Whether the link is used by kernel sockets.
     pub fn is_kernel(&self) -> bool {
-        matches!(self, Way::Kernel | Way::Veth)
+        matches!(self, LinkSpec::Kernel | LinkSpec::Veth)
     }
 
-    /// What is wrong with it, in words, where server and load have a machine each, or have not.
+    /// Returns why the link does not suit one machine, or `two_machines`; `None` if it does.
     pub fn unfit(&self, two_machines: bool) -> Option<String> {
         match (self, two_machines) {
-            (Way::Veth | Way::VirtioUser | Way::Memif | Way::AfXdp, true) => {
+            (LinkSpec::Veth | LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp, true) => {
                 let instead = "two machines are joined by kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE";
                 Some(format!("--via {self} joins processes of one machine: {instead}"))
             }
-            (Way::Port(..), false) => {
-                Some(format!("--via {self} joins two machines: say with --server-on and --load-on which"))
+            (LinkSpec::Port(..), false) => {
+                Some(format!("--via {self} joins two machines: name them with --server-on and --load-on"))
             }
-            (Way::Rdma(Some(Ends { server, load })), false) if server != load => {
-                Some(format!("--via {self} has a device at each of two machines: say with --server-on which"))
-            }
+            (LinkSpec::Rdma(Some(Ends { server, load })), false) if server != load => Some(format!(
+                "--via {self} has a device on each of two machines: name them with --server-on and --load-on"
+            )),
             _ => None,
         }
     }
 }
 
-impl FromStr for Way {
+impl FromStr for LinkSpec {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Way, String> {
+    fn from_str(text: &str) -> Result<LinkSpec, String> {
         const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp or rdma:DEVICE; between two machines kernel, rdma:DEVICE, \
                              pci:ADDRESS or af_xdp:INTERFACE, or with a name for each end, rdma:SERVER/LOAD";
         Ok(match text {
-            "kernel" => Way::Kernel,
-            "veth" => Way::Veth,
-            "virtio-user" => Way::VirtioUser,
-            "memif" => Way::Memif,
-            "af_xdp" => Way::AfXdp,
+            "kernel" => LinkSpec::Kernel,
+            "veth" => LinkSpec::Veth,
+            "virtio-user" => LinkSpec::VirtioUser,
+            "memif" => LinkSpec::Memif,
+            "af_xdp" => LinkSpec::AfXdp,
             _ => {
                 let (form, names) = text.split_once(':').ok_or(FORMS)?;
                 let ends = Ends::parse(names).ok_or(FORMS)?;
                 let port = match form {
-                    "rdma" => return Ok(Way::Rdma(Some(ends))),
+                    "rdma" => return Ok(LinkSpec::Rdma(Some(ends))),
                     "pci" => Form::Pci,
                     "af_xdp" => Form::AfXdp,
                     _ => return Err(FORMS.to_owned()),
@@ -141,23 +141,23 @@ impl FromStr for Way {
                 for name in [&ends.server, &ends.load] {
                     format!("{form}:{name}").parse::<Via>().map_err(|error| error.to_string())?;
                 }
-                Way::Port(port, ends)
+                LinkSpec::Port(port, ends)
             }
         })
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Kernel => f.write_str("kernel"),
-            Way::Veth => f.write_str("veth"),
-            Way::VirtioUser => f.write_str("virtio-user"),
-            Way::Memif => f.write_str("memif"),
-            Way::AfXdp => f.write_str("af_xdp"),
-            Way::Rdma(Some(devices)) => write!(f, "rdma:{devices}"),
-            Way::Rdma(None) => f.write_str("rdma"),
-            Way::Port(form, ends) => write!(f, "{}:{ends}", form.name()),
+            LinkSpec::Kernel => f.write_str("kernel"),
+            LinkSpec::Veth => f.write_str("veth"),
+            LinkSpec::VirtioUser => f.write_str("virtio-user"),
+            LinkSpec::Memif => f.write_str("memif"),
+            LinkSpec::AfXdp => f.write_str("af_xdp"),
+            LinkSpec::Rdma(Some(devices)) => write!(f, "rdma:{devices}"),
+            LinkSpec::Rdma(None) => f.write_str("rdma"),
+            LinkSpec::Port(form, ends) => write!(f, "{}:{ends}", form.name()),
         }
     }
 }
@@ -166,12 +166,12 @@ impl fmt::Display for Way {
 mod tests {
     use super::*;
 
-    fn way(text: &str) -> Way {
+    fn spec(text: &str) -> LinkSpec {
         text.parse().unwrap()
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn links_are_parsed_and_formatted() {
         for text in [
             "kernel",
             "veth",
@@ -184,18 +184,18 @@ mod tests {
             "pci:0000:03:00.0/0000:41:00.1",
             "af_xdp:eth0/eth1",
         ] {
-            assert_eq!(way(text).to_string(), text);
+            assert_eq!(spec(text).to_string(), text);
         }
         for text in ["", "rdma", "rdma:", "rdma:/a", "rdma:a/b/c", "tap", "virtio-user:/a.sock", "pci:"] {
-            assert!(text.parse::<Way>().unwrap_err().contains("rdma:DEVICE"), "{text}");
+            assert!(text.parse::<LinkSpec>().unwrap_err().contains("rdma:DEVICE"), "{text}");
         }
-        assert!("pci:0000:03:00.0/eth0".parse::<Way>().is_err());
-        assert_eq!(way("rdma:a/b"), Way::Rdma(Some(Ends::new("a", "b"))));
-        assert_eq!(way("rdma:a"), Way::Rdma(Some(Ends::both("a"))));
+        assert!("pci:0000:03:00.0/eth0".parse::<LinkSpec>().is_err());
+        assert_eq!(spec("rdma:a/b"), LinkSpec::Rdma(Some(Ends::new("a", "b"))));
+        assert_eq!(spec("rdma:a"), LinkSpec::Rdma(Some(Ends::both("a"))));
     }
 
     #[test]
-    fn a_way_fits_one_machine_or_two() {
+    fn links_suit_one_machine_or_two() {
         for (text, one, two) in [
             ("kernel", true, true),
             ("rdma:mlx5_0", true, true),
@@ -205,9 +205,9 @@ mod tests {
             ("veth", true, false),
             ("memif", true, false),
         ] {
-            assert_eq!((way(text).unfit(false).is_none(), way(text).unfit(true).is_none()), (one, two), "{text}");
+            assert_eq!((spec(text).unfit(false).is_none(), spec(text).unfit(true).is_none()), (one, two), "{text}");
         }
-        assert!(way("pci:0000:03:00.0").unfit(false).unwrap().contains("--server-on"));
-        assert!(way("veth").unfit(true).unwrap().contains("pci:ADDRESS"));
+        assert!(spec("pci:0000:03:00.0").unfit(false).unwrap().contains("--server-on"));
+        assert!(spec("veth").unfit(true).unwrap().contains("pci:ADDRESS"));
     }
 }
