@@ -1,4 +1,4 @@
-//! What is made from [`Results`]: a page, the same as Markdown, a table for the terminal, and two runs side by side.
+//! Reports of [`Results`]: an HTML page, Markdown, a table for the terminal, and a comparison of two runs.
 //!
 //! ```text
 //!  Results ── stats ── words ──┐
@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 pub use read::{ReportError, read};
 
-/// Writes `results.json`, `report.html` and `report.md` into `dir`, which is made if it is not there. Returns their
-/// paths, in this order. Each file is replaced whole or not at all, so it may be called after every row.
+/// Writes `results.json`, `report.html` and `report.md` into `dir`, which is created if necessary. Returns their paths
+/// in this order. Each file is replaced atomically, so this may be called after every row.
 pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError> {
     std::fs::create_dir_all(dir).map_err(|error| ReportError::Write { path: dir.to_owned(), error })?;
     let json = serde_json::to_string_pretty(results).expect("results are made of plain numbers and text");
@@ -42,27 +42,28 @@ pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError>
     Ok(paths)
 }
 
-/// The page: whole in itself, with no script, and nothing to fetch.
+/// Returns the HTML page: self-contained, without scripts or external resources.
 pub fn html(results: &Results) -> String {
     html::page(&format!("Linerate, side by side: {}", results.began), &pages::full(results))
 }
 
-/// The page as Markdown, without its plots.
+/// Returns the page as Markdown, without plots.
 pub fn markdown(results: &Results) -> String {
     markdown::page(&pages::full(results))
 }
 
-/// What was found, for a terminal: a table for each application and setting, and words. No end of line at its end.
+/// Returns the findings for a terminal: a table for each application and setting, and text. It does not end with a
+/// newline.
 pub fn terminal(results: &Results) -> String {
     terminal::page(&pages::brief(results))
 }
 
-/// Two runs side by side, for a terminal: what differs between them first, then each row that both have.
+/// Compares two runs, for a terminal: differences of settings, then each common row.
 pub fn diff(a: &Results, b: &Results) -> String {
     terminal::page(&diff::blocks(a, b))
 }
 
-/// The same as Markdown.
+/// Compares two runs, as Markdown.
 pub fn diff_markdown(a: &Results, b: &Results) -> String {
     markdown::page(&diff::blocks(a, b))
 }

@@ -1,4 +1,4 @@
-//! Two runs side by side.
+//! Comparison of two runs.
 
 use super::doc::{Block, Cell, Table};
 use super::names::{self, decimals, grouped};
@@ -7,7 +7,7 @@ use super::view::{Seen, View};
 use super::words::NO_DIFFERENCE;
 use crate::results::{Point, Results};
 
-/// What differs between them, and then each row that both have.
+/// Returns the differences of the runs' settings, then each common row.
 pub fn blocks(a: &Results, b: &Results) -> Vec<Block> {
     let (first, second) = (View::new(a), View::new(b));
     let mut blocks = vec![
@@ -61,7 +61,7 @@ fn run(results: &Results) -> String {
     format!("linerate {}, {}, {}{ended}", results.version, results.began, results.machine.cpu)
 }
 
-/// What is not the same in both: what it is, and how it is in each.
+/// Returns the differing settings: name, and value in each run.
 fn differences(a: &Results, b: &Results) -> Vec<(String, String, String)> {
     let json = |results: &Results| {
         let mut all = serde_json::Map::new();
@@ -114,7 +114,7 @@ fn tables(both: &[(&Seen, &Seen)]) -> Vec<Table> {
     points.into_iter().map(of).filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// What two rows are compared by, without their name.
+/// Returns the compared quantities of two rows.
 fn rows(a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
     type Of = fn(&PointStats) -> Option<Spread>;
     let all: [(&str, Of); 6] = [

@@ -1,57 +1,57 @@
-//! What a report says, before it is HTML, Markdown or text.
+//! Contents of a report, independent of its format (HTML, Markdown or text).
 
 use super::chart::Figure;
 use super::words::Finding;
 
-/// A part of a report.
+/// Block of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Block {
-    /// A heading: 1 is the page's, 2 a chapter's.
+    /// Heading: level 1 for the page, 2 for a chapter.
     Heading(u8, String),
     /// A paragraph.
     Text(String),
-    /// What was found.
+    /// Findings.
     Findings(Vec<Finding>),
-    /// Names and what they are.
+    /// Names and their values.
     Facts(Vec<(String, String)>),
-    /// Sentences.
+    /// List of sentences.
     List(Vec<String>),
     /// A table.
     Table(Table),
-    /// A plot. Only HTML has it.
+    /// Plot; HTML only.
     Figure(Figure),
-    /// Commands, as they can be typed, with what they belong to.
+    /// Commands in shell syntax, with their subjects.
     Commands(Vec<(String, Vec<String>)>),
-    /// What is not shown until it is asked for, where that can be.
+    /// Blocks that are initially hidden where the format permits.
     Folded(String, Vec<Block>),
 }
 
 /// A table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// What it is of.
+    /// Title.
     pub title: String,
-    /// The columns.
+    /// Columns.
     pub columns: Vec<Column>,
-    /// The rows, with a cell for each column.
+    /// Rows, with a cell for each column.
     pub rows: Vec<Vec<Cell>>,
 }
 
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// What stands above it.
+    /// Heading.
     pub head: String,
-    /// Whether it has figures.
+    /// Whether the column contains figures.
     pub is_figure: bool,
 }
 
 /// A cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// What stands in it.
+    /// Content.
     pub text: String,
-    /// What stands beside it in small: a range, or marks.
+    /// Additional small text: a range or marks.
     pub small: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl From<&str> for Cell {
 }
 
 impl Table {
-    /// An empty one. Columns whose heads begin with `#` have figures.
+    /// Creates an empty table. Columns whose heading begins with `#` contain figures.
     pub fn new(title: impl Into<String>, heads: &[&str]) -> Self {
         let column = |head: &&str| match head.strip_prefix('#') {
             Some(head) => Column { head: head.to_owned(), is_figure: true },
@@ -77,7 +77,7 @@ impl Table {
         Table { title: title.into(), columns: heads.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// The same without the columns of figures that have none.
+    /// Removes columns of figures without any value.
     pub fn without_empty(mut self) -> Self {
         let kept: Vec<bool> = (0..self.columns.len())
             .map(|at| !self.columns[at].is_figure || self.rows.iter().any(|row| !row[at].text.is_empty()))

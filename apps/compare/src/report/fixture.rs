@@ -1,4 +1,4 @@
-//! Made-up results for tests. Their figures come from a formula, and look like those of a machine.
+//! Synthetic results for tests. Figures follow a formula and resemble those of a real machine.
 
 use crate::results::{
     App, Design, FORMAT, Fixed, LinkInfo, LinkKind, Machine, Measured, Outcome, Point, Results, Round, Row, ServerSide,
@@ -10,10 +10,10 @@ use linerate_load::report::Percentiles;
 pub const ONE: Point = Point { connections: 1, depth: 1 };
 /// Many connections.
 pub const MANY: Point = Point { connections: 64, depth: 1 };
-/// With much on the way on each.
+/// Many outstanding requests on each connection.
 pub const DEEP: Point = Point { connections: 64, depth: 16 };
 
-/// A row that ran: `ns` of the server's time for a request, and `rtt_us` where nothing waits.
+/// Returns a measured row: `ns` of server time per request, and a round trip of `rtt_us` without queueing.
 pub fn row(app: App, design: Design, kind: LinkKind, threading: Option<Threading>, ns: f64, rtt_us: f64) -> Row {
     let text = |value| serde_json::to_value(value).unwrap().as_str().unwrap().to_owned();
     let design_id = match &design {
@@ -50,7 +50,7 @@ fn rtt(p50: f64) -> Percentiles {
     Percentiles { p50, p90: p50 * 1.4, p99: p50 * 2.6, p999: p50 * 6.0, max: p50 * 40.0 + 80.0 }
 }
 
-/// What one measurement of three seconds brings.
+/// Returns one measurement of three seconds.
 pub fn round(point: Point, ns: f64, rtt_us: f64) -> Round {
     let waiting = f64::from(point.connections * point.depth);
     let rate = (1e9 / ns).min(waiting / rtt_us * 1e6);
@@ -107,13 +107,13 @@ fn sweeps(ns: f64, rtt_us: f64, split: bool, random: &mut fastrand::Rng) -> Vec<
     ]
 }
 
-/// One that did not run.
+/// Returns a row that was not run.
 pub fn not_run(app: App, design: Design, kind: LinkKind, why: &str, remedy: &str) -> Row {
     let outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };
     Row { outcome, ..row(app, design, kind, None, 1000.0, 10.0) }
 }
 
-/// A comparison of everything.
+/// Returns a comparison with rows of every kind.
 pub fn results() -> Results {
     use Design::{Datagrams, KernelSleeping, KernelSpinning, Native, Raw, Smoltcp};
     use LinkKind::{AfXdp, Loopback, Memif, Veth, VirtioUser};
@@ -176,14 +176,14 @@ pub fn results() -> Results {
     }
 }
 
-/// The same with nothing but some of its rows.
+/// Returns the comparison with the selected rows only.
 pub fn only(keep: impl Fn(&Row) -> bool) -> Results {
     let mut results = results();
     results.rows.retain(keep);
     results
 }
 
-/// What was measured of a row.
+/// Returns the measurements of a row.
 pub fn measured(row: &mut Row) -> &mut Measured {
     match &mut row.outcome {
         Outcome::Ran(measured) => measured,

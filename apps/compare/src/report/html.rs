@@ -1,12 +1,12 @@
-//! A report as a page that is whole in itself: no script, and nothing to fetch.
+//! Report as a self-contained HTML page, without scripts or external resources.
 
 use super::chart::{Figure, escape};
 use super::doc::{Block, Cell, Table};
 
-/// How it looks.
+/// Style sheet.
 const STYLE: &str = include_str!("style.css");
 
-/// The page.
+/// Returns the page.
 pub fn page(title: &str, blocks: &[Block]) -> String {
     let body: String = blocks.iter().map(block).collect();
     format!(

@@ -1,14 +1,14 @@
-//! A report as Markdown.
+//! Report as Markdown.
 
 use super::doc::{Block, Cell, Table};
 
-/// The whole text.
+/// Returns the text.
 pub fn page(blocks: &[Block]) -> String {
     let parts: Vec<_> = blocks.iter().map(block).filter(|part| !part.is_empty()).collect();
     parts.join("\n\n") + "\n"
 }
 
-/// Text that is not to be Markdown.
+/// Escapes text that must not be interpreted as Markdown.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,9 +1,9 @@
-//! What rows, settings and figures are called.
+//! Names of rows, settings and figures.
 
 use crate::results::{App, Design, LinkInfo, LinkKind, Point, Row, Swept, Threading};
 
 impl App {
-    /// What is served, in a heading.
+    /// Returns the heading of the application.
     pub fn title(self) -> &'static str {
         match self {
             App::Echo => "Echo",
@@ -13,7 +13,7 @@ impl App {
 }
 
 impl LinkKind {
-    /// What joins the two processes.
+    /// Returns the name of the link kind.
     pub fn name(self) -> &'static str {
         match self {
             LinkKind::Loopback => "loopback",
@@ -26,7 +26,7 @@ impl LinkKind {
         }
     }
 
-    /// What that is, for those who do not know.
+    /// Returns an explanation of the link kind.
     pub fn is(self) -> &'static str {
         match self {
             LinkKind::Loopback => "the kernel's own way within one host, with no device and no Ethernet frame",
@@ -40,7 +40,7 @@ impl LinkKind {
     }
 }
 
-/// What carries requests, and where the service runs.
+/// Returns the name of a row's design and threading.
 pub fn design(row: &Row) -> String {
     let mut name = match &row.design {
         Design::Raw => "raw frames".to_owned(),
@@ -59,19 +59,19 @@ pub fn design(row: &Row) -> String {
     name
 }
 
-/// What the row is called within its application.
+/// Returns the name of a row within its application.
 pub fn row(row: &Row) -> String {
     let LinkInfo { kind, emulated_by } = &row.link;
     let emulated = emulated_by.as_ref().map_or(String::new(), |by| format!(" ({by})"));
     format!("{} · {}{emulated}", design(row), kind.name())
 }
 
-/// The same with its application.
+/// Returns the name of a row with its application.
 pub fn whole(of: &Row) -> String {
     format!("{}: {}", if of.app == App::Echo { "echo" } else { "kv" }, row(of))
 }
 
-/// A fixed setting.
+/// Returns the name of a fixed setting.
 pub fn point(point: Point) -> String {
     let Point { connections, depth } = point;
     let many = |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
@@ -79,13 +79,13 @@ pub fn point(point: Point) -> String {
     format!("{} with {}{each}", many(connections, "connection"), many(depth, "request"))
 }
 
-/// The same in a few characters.
+/// Returns the short name of a fixed setting.
 pub fn short_point(point: Point) -> String {
     format!("{} × {}", point.connections, point.depth)
 }
 
 impl Swept {
-    /// All of them, in the order in which they are shown.
+    /// All sweeps in display order.
     pub const ALL: [Swept; 7] = [
         Swept::OfferedRate,
         Swept::Size,
@@ -96,7 +96,7 @@ impl Swept {
         Swept::Bulk,
     ];
 
-    /// What the plot shows.
+    /// Returns the title of the sweep's plot.
     pub fn title(self) -> &'static str {
         match self {
             Swept::OfferedRate => "Throughput against latency",
@@ -109,7 +109,7 @@ impl Swept {
         }
     }
 
-    /// What changes, with its unit.
+    /// Returns the label of the variable, with its unit.
     pub fn axis(self) -> &'static str {
         match self {
             Swept::OfferedRate => "rate achieved, requests/s",
@@ -122,7 +122,7 @@ impl Swept {
         }
     }
 
-    /// What [`rate`](crate::results::SweepPoint::rate) is, with its unit, and what it is multiplied with for that.
+    /// Returns the label of [`rate`](crate::results::SweepPoint::rate), with its unit, and the factor to that unit.
     pub fn rate(self) -> (&'static str, f64) {
         match self {
             Swept::NewConnections => ("connections/s", 1.0),
@@ -132,7 +132,7 @@ impl Swept {
     }
 }
 
-/// A figure with three significant digits and a prefix: `5.11 M`, `16.0 k`, `0.250`.
+/// Formats a figure with three significant digits and a prefix: `5.11 M`, `16.0 k`, `0.250`.
 pub fn si(value: f64) -> String {
     let (scaled, prefix) = match value.abs() {
         v if v >= 999.5e6 => (value / 1e9, " G"),
@@ -143,7 +143,7 @@ pub fn si(value: f64) -> String {
     format!("{}{prefix}", three(scaled))
 }
 
-/// Three significant digits, and none after the point where there are three before it.
+/// Formats a figure with three significant digits, and no decimals from 100 on.
 pub fn three(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
@@ -153,7 +153,7 @@ pub fn three(value: f64) -> String {
     }
 }
 
-/// So many digits after the point, with the thousands apart.
+/// Formats a figure with `decimals` decimals and separated thousands.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -168,7 +168,7 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// Digits after the point that the figures of one column need: at least two that count, three from one on.
+/// Returns the number of decimals that the figures of a column need: at least two significant digits, three from 1 on.
 pub fn decimals(values: impl IntoIterator<Item = f64>) -> usize {
     let least = values.into_iter().map(f64::abs).filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min);
     match least {
@@ -179,7 +179,7 @@ pub fn decimals(values: impl IntoIterator<Item = f64>) -> usize {
     }
 }
 
-/// Bytes as people write them.
+/// Formats a number of bytes.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -189,12 +189,12 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// How many cores.
+/// Formats a number of cores.
 pub fn cores(cores: usize) -> String {
     if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins names: `a`, `a and b`, `a, b and c`.
 pub fn list(names: &[String]) -> String {
     match names {
         [] => String::new(),
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_that_count() {
+    fn figures_have_three_significant_digits() {
         let cases = [
             (5_112_096.0, "5.11 M"),
             (15_643.0, "15.6 k"),
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn thousands_stand_apart_from_five_digits_on() {
+    fn thousands_are_separated_from_five_digits_on() {
         assert_eq!(grouped(5_112_096.04, 1), "5\u{202f}112\u{202f}096.0");
         assert_eq!(grouped(9999.0, 0), "9999");
         assert_eq!(grouped(-10_000.0, 0), "-10\u{202f}000");
     }
 
     #[test]
-    fn the_smallest_of_a_column_says_how_many_digits_it_has() {
+    fn smallest_figure_of_a_column_determines_the_decimals() {
         assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [2, 0, 2, 0]);
     }
 

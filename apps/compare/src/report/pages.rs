@@ -1,4 +1,4 @@
-//! What the report of a comparison says, in its order.
+//! Contents of a report in order.
 
 use super::doc::Block;
 use super::names::{self, grouped};
@@ -7,7 +7,7 @@ use super::{chart, tables, words};
 use crate::results::{Machine, Results, Swept};
 use std::time::Duration;
 
-/// All of it.
+/// Returns the full report.
 pub fn full(results: &Results) -> Vec<Block> {
     let view = View::new(results);
     let mut blocks = vec![
@@ -54,7 +54,7 @@ pub fn full(results: &Results) -> Vec<Block> {
     blocks
 }
 
-/// What a terminal has room for.
+/// Returns the report for a terminal.
 pub fn brief(results: &Results) -> Vec<Block> {
     let view = View::new(results);
     let mut blocks = Vec::new();
@@ -66,7 +66,7 @@ pub fn brief(results: &Results) -> Vec<Block> {
         blocks.push(Block::Table(table));
     }
     let mut findings = words::findings(&view);
-    // The table above says it.
+    // The table above has this content.
     findings.retain(|finding| finding.topic != words::NOT_RUN);
     blocks.push(Block::Findings(findings));
     if !results.notes.is_empty() {
@@ -206,7 +206,7 @@ fn commands(view: &View) -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for a shell, if necessary.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_=+.,:/@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -221,7 +221,7 @@ mod tests {
     use super::quoted;
 
     #[test]
-    fn commands_can_be_typed() {
+    fn commands_are_valid_shell_syntax() {
         assert_eq!(
             [quoted("--via"), quoted(""), quoted("a b"), quoted("it's")],
             ["--via", "''", "'a b'", r"'it'\''s'"]

@@ -1,61 +1,61 @@
-//! Reading and writing what a comparison leaves behind.
+//! Files of a comparison.
 
 use crate::results::{FORMAT, Results};
 use serde::Deserialize;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there is no report. One line that names the file and says what to do.
+/// Reason why a report cannot be made: one line with the file and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// Results cannot be read.
+    /// The results cannot be read.
     #[error("{}: {error}: name the results.json that linerate compare wrote", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What was wrong.
+        /// System error.
         error: io::Error,
     },
-    /// The file ends too soon.
-    #[error("{}: it ends in the middle: copy it again, or compare again", path.display())]
+    /// The file is truncated.
+    #[error("{}: the file is truncated: copy it again, or compare again", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
     },
-    /// The results have another format.
-    #[error("{}: its format is {format}, and this program reads {FORMAT}: use the linerate that wrote it, or compare again", path.display())]
+    /// The results have another format version.
+    #[error("{}: format {format}, but this program reads format {FORMAT}: use the linerate that wrote it, or compare again", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// The number of its format.
+        /// Its format version.
         format: u64,
     },
-    /// The file is something else.
-    #[error("{}: these are no results of linerate compare ({why}): name the results.json that it wrote", path.display())]
+    /// The file does not contain results.
+    #[error("{}: not results of linerate compare ({why}): name the results.json that it wrote", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is not as it should be.
+        /// Parser error.
         why: String,
     },
-    /// A report cannot be written.
+    /// The report cannot be written.
     #[error("{}: {error}: choose a directory that can be written, with --out", path.display())]
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// What was wrong.
+        /// System error.
         error: io::Error,
     },
 }
 
-/// What every format has.
+/// Part common to all format versions.
 #[derive(Deserialize)]
 struct Head {
     format: u64,
 }
 
-/// The results in a file.
+/// Reads results from a file.
 pub fn read(path: &Path) -> Result<Results, ReportError> {
     let bytes = std::fs::read(path).map_err(|error| ReportError::Read { path: path.to_owned(), error })?;
     let wrong = |error: serde_json::Error| match error.is_eof() {
@@ -69,12 +69,12 @@ pub fn read(path: &Path) -> Result<Results, ReportError> {
     serde_json::from_slice(&bytes).map_err(wrong)
 }
 
-/// Names in a foreign file may have anything in them, ends of lines too.
+/// Formats an error in one line: names in a foreign file may contain line ends.
 fn one_line(error: &serde_json::Error) -> String {
     error.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Writes a file whole or not at all: an interrupted comparison leaves what was there before.
+/// Writes a file atomically: an interrupted comparison leaves the previous contents.
 pub(super) fn write(path: &Path, contents: &str) -> Result<(), ReportError> {
     let wrong = |error| ReportError::Write { path: path.to_owned(), error };
     let mut beside = path.as_os_str().to_owned();

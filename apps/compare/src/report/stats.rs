@@ -1,33 +1,33 @@
-//! Medians and spreads over the rounds of a row, and what may be said of two of them.
+//! Medians and spreads over the rounds of a row, and the comparison of two of them.
 
 use crate::results::{Fixed, Round};
 use linerate_load::report::Percentiles;
 use std::cmp::Ordering;
 
-/// A row comes near its client's ceiling from this part of it on.
+/// Fraction of the client's ceiling from which a row counts as limited by its client.
 pub const NEAR_CEILING: f64 = 0.9;
-/// What was measured this often has a spread of its own.
+/// Number of measurements from which the observed spread is used.
 const SPREAD_FROM: usize = 3;
-/// What was measured less often, or once, may be off by this part of it for all that is known.
+/// Relative uncertainty assumed for fewer measurements.
 pub const UNKNOWN: f64 = 0.05;
 
-/// A quantity over rounds.
+/// Distribution of a quantity over rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// Half of the rounds are at most this.
+    /// Median.
     pub median: f64,
-    /// The smallest.
+    /// Minimum.
     pub min: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
-    /// The first and the third quartile, of four rounds and more.
+    /// First and third quartile, for four rounds or more.
     pub quartiles: Option<(f64, f64)>,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Spread {
-    /// Of the values that there are. `None` if there are none.
+    /// Creates the spread of `values`; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -41,12 +41,12 @@ impl Spread {
         Some(Spread { median: at(0.5), min, max, quartiles, rounds: values.len() })
     }
 
-    /// Of what was measured once.
+    /// Creates the spread of a single measurement.
     pub fn once(value: f64) -> Option<Self> {
         Spread::of([value])
     }
 
-    /// Where it may lie: the smallest to the largest, and wider where there were too few rounds to know.
+    /// Returns the range of plausible values: minimum to maximum, widened for few rounds.
     pub fn range(&self) -> (f64, f64) {
         match self.rounds < SPREAD_FROM {
             true => (self.min * (1.0 - UNKNOWN), self.max * (1.0 + UNKNOWN)),
@@ -54,19 +54,19 @@ impl Spread {
         }
     }
 
-    /// Half the width of its range, as a part of the median.
+    /// Returns half the width of the range, relative to the median.
     pub fn relative(&self) -> f64 {
         let (low, high) = self.range();
         if self.median > 0.0 { (high - low) / 2.0 / self.median } else { 0.0 }
     }
 
-    /// The same with a range at least this part of the median to each side.
+    /// Widens the range to at least this fraction of the median on each side.
     pub fn widened(self, part: f64) -> Self {
         let (min, max) = (self.min.min(self.median * (1.0 - part)), self.max.max(self.median * (1.0 + part)));
         Spread { min, max, rounds: self.rounds.max(SPREAD_FROM), ..self }
     }
 
-    /// Whether it is more or less than another one. `None`: their ranges overlap, and no difference can be shown.
+    /// Compares with another spread; `None` if the ranges overlap.
     pub fn against(&self, other: &Self) -> Option<Ordering> {
         let ((low, high), (other_low, other_high)) = (self.range(), other.range());
         match () {
@@ -76,46 +76,46 @@ impl Spread {
         }
     }
 
-    /// How many times another one it is: of the medians, and at least and at most. `None` if the other one is nothing.
+    /// Returns the ratio to another spread: of the medians, minimum and maximum. `None` if the other is zero.
     pub fn times(&self, other: &Self) -> Option<(f64, f64, f64)> {
         let ((low, high), (other_low, other_high)) = (self.range(), other.range());
         (other_low > 0.0).then(|| (self.median / other.median, low / other_high, high / other_low))
     }
 }
 
-/// A row at one of the fixed settings, over its rounds. What was not counted in any round is `None`.
+/// Statistics of a row at a fixed setting. Quantities not counted in any round are `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PointStats {
     /// Requests per second.
     pub rate: Option<Spread>,
-    /// Round trips in µs: p50, p90, p99, p99.9 and the longest. Of rounds in which anything was answered.
+    /// Round trips in µs: p50, p90, p99, p99.9 and maximum, of rounds with answers.
     pub rtt: [Option<Spread>; 5],
-    /// Microseconds of processor for each request.
+    /// Microseconds of processor time per request.
     pub cpu_us: Option<Spread>,
-    /// Cycles for each.
+    /// Cycles per request.
     pub cycles: Option<Spread>,
-    /// Instructions for each.
+    /// Instructions per request.
     pub instructions: Option<Spread>,
-    /// Bytes that our code copied for each.
+    /// Bytes copied by Linerate per request.
     pub copied: Option<Spread>,
-    /// Bytes that what is below copied for each.
+    /// Bytes copied below Linerate per request.
     pub copied_below: Option<Spread>,
-    /// Frames for each, both ways together.
+    /// Frames per request, both directions together.
     pub frames: Option<Spread>,
-    /// Frames that one poll brought.
+    /// Frames per poll that returned any.
     pub batch: Option<Spread>,
-    /// Nanoseconds for a cache line from core to core.
+    /// Nanoseconds of a cache-line transfer between cores.
     pub transfer_ns: Option<Spread>,
-    /// What went wrong in all rounds together.
+    /// Errors of all rounds.
     pub errors: u64,
-    /// What part of its client's ceiling the rate is, if that is known.
+    /// Rate relative to the client's ceiling, if known.
     pub of_ceiling: Option<f64>,
 }
 
-/// One of the percentiles.
+/// Accessor of a percentile.
 type Of = fn(&Percentiles) -> f64;
 
-/// What [`PointStats::rtt`] has.
+/// Percentiles of [`PointStats::rtt`].
 pub const QUANTILES: [(&str, Of); 5] = [
     ("p50", |rtt| rtt.p50),
     ("p90", |rtt| rtt.p90),
@@ -125,7 +125,7 @@ pub const QUANTILES: [(&str, Of); 5] = [
 ];
 
 impl PointStats {
-    /// Of what was measured.
+    /// Computes the statistics of a fixed setting.
     pub fn of(fixed: &Fixed) -> Self {
         let rounds = &fixed.rounds;
         let over = |value: &dyn Fn(&Round) -> Option<f64>| Spread::of(rounds.iter().filter_map(value));
@@ -151,17 +151,17 @@ impl PointStats {
         }
     }
 
-    /// Whether the client was the limit, and not the row.
+    /// Whether the client limited the rate.
     pub fn is_limited_by_client(&self) -> bool {
         self.of_ceiling.is_some_and(|part| part >= NEAR_CEILING)
     }
 
-    /// The median round trip.
+    /// Returns the median round trip.
     pub fn p50(&self) -> Option<Spread> {
         self.rtt[0]
     }
 
-    /// Every quantity by its name, with its unit.
+    /// Returns every quantity with its name and unit.
     pub fn all(&self) -> Vec<(String, Spread)> {
         let mut all = vec![("requests/s".to_owned(), self.rate)];
         all.extend(QUANTILES.iter().zip(self.rtt).map(|((name, _), rtt)| (format!("round trip {name}, µs"), rtt)));
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+    fn median_of_an_even_number_is_the_mean_of_the_middle_two() {
         let spread = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
         assert_eq!((spread.median, spread.min, spread.max), (2.5, 1.0, 4.0));
         assert_eq!(spread.quartiles, Some((1.75, 3.25)));
     }
 
     #[test]
-    fn three_rounds_have_no_quartiles_and_none_have_nothing() {
+    fn quartiles_need_four_rounds() {
         assert_eq!(Spread::of([1.0, 5.0, 2.0]).unwrap().quartiles, None);
         assert_eq!(Spread::of([1.0, 5.0, 2.0]).unwrap().median, 2.0);
         assert_eq!(Spread::of([]), None);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_overlap_show_no_difference() {
+    fn overlapping_ranges_show_no_difference() {
         let (low, high) = (Spread::of([1.0, 2.0, 3.0]).unwrap(), Spread::of([4.0, 5.0, 6.0]).unwrap());
         let middle = Spread::of([3.0, 3.5, 4.0]).unwrap();
         assert_eq!((low.against(&high), high.against(&low)), (Some(Ordering::Less), Some(Ordering::Greater)));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_once_may_be_off_by_a_part() {
+    fn single_measurement_has_an_assumed_uncertainty() {
         let once = |value| Spread::once(value).unwrap();
         assert_eq!(once(100.0).against(&once(108.0)), None);
         assert_eq!(once(100.0).against(&once(112.0)), Some(Ordering::Less));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_of_the_servers_requests_and_rates_of_the_loads() {
+    fn costs_use_server_requests_and_rates_use_load_requests() {
         let server = ServerSide {
             requests: 400,
             cpu_seconds: Some(0.002),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn far_below_its_ceiling_or_without_one_no_client_limits() {
+    fn client_limits_only_near_its_ceiling() {
         let rounds = || vec![round(100, 1.0, ServerSide::default())];
         assert!(!fixed(rounds(), Some(112.0)).is_limited_by_client());
         assert!(!fixed(rounds(), None).is_limited_by_client());

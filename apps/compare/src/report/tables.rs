@@ -6,7 +6,7 @@ use super::stats::{PointStats, QUANTILES, Spread};
 use super::view::{Seen, View};
 use crate::results::{App, Point, Swept};
 
-/// What a column of figures has of a row.
+/// Accessor of a column's figure.
 type Figure = fn(&PointStats) -> Option<Spread>;
 
 fn cell(spread: Option<Spread>, decimals: usize) -> Cell {
@@ -22,7 +22,7 @@ fn name(seen: &Seen, point: Point) -> Cell {
     Cell { text: seen.name.clone(), small: (!marks.is_empty()).then(|| marks.join(", ")) }
 }
 
-/// A table with a row for each of the application's, and these columns.
+/// Creates a table with a row for each row of the application, and these columns.
 fn of(view: &View, app: App, point: Point, title: &str, figures: &[(&str, Figure)]) -> Table {
     let mut heads = vec!["row".to_owned()];
     heads.extend(figures.iter().map(|(head, _)| format!("#{head}")));
@@ -32,7 +32,7 @@ fn of(view: &View, app: App, point: Point, title: &str, figures: &[(&str, Figure
         decimals(medians)
     };
     let decimals: Vec<usize> = figures.iter().map(|(_, figure)| column(figure)).collect();
-    // What did not run is told elsewhere, with what would change that.
+    // Rows that did not run are listed in another table, with their remedy.
     for seen in view.of(app).filter(|seen| seen.measured().is_some()) {
         let mut row = vec![name(seen, point)];
         let stats = seen.at(point);
@@ -45,16 +45,16 @@ fn of(view: &View, app: App, point: Point, title: &str, figures: &[(&str, Figure
     table
 }
 
-/// A spread in thousands.
+/// Converts a spread to thousands.
 fn thousands(rate: Spread) -> Spread {
     let quartiles = rate.quartiles.map(|(first, third)| (first / 1e3, third / 1e3));
     Spread { median: rate.median / 1e3, min: rate.min / 1e3, max: rate.max / 1e3, quartiles, ..rate }
 }
 
-/// What stands above rates and round trips.
+/// Title of tables of rates and round trips.
 const RATES: &str = "Rates and round trips: medians, and under them the least and the most";
 
-/// Rates and round trips.
+/// Creates the table of rates and round trips.
 pub fn speeds(view: &View, app: App, point: Point) -> Table {
     of(
         view,
@@ -72,7 +72,7 @@ pub fn speeds(view: &View, app: App, point: Point) -> Table {
     )
 }
 
-/// The same in fewer columns.
+/// Creates a table of rates and round trips with fewer columns.
 pub fn brief(view: &View, app: App, point: Point) -> Table {
     let title = format!("{}, {}", app.title(), names::point(point));
     let mut table = of(
@@ -93,7 +93,7 @@ pub fn brief(view: &View, app: App, point: Point) -> Table {
     table
 }
 
-/// What a request costs.
+/// Creates the table of costs per request.
 pub fn costs(view: &View, app: App, point: Point) -> Table {
     of(
         view,
@@ -113,7 +113,7 @@ pub fn costs(view: &View, app: App, point: Point) -> Table {
     .without_empty()
 }
 
-/// Every figure with its spread.
+/// Creates the table of every figure with its spread.
 pub fn everything(view: &View, app: App) -> Table {
     let heads = [
         "row",
@@ -150,7 +150,7 @@ pub fn everything(view: &View, app: App) -> Table {
     table.without_empty()
 }
 
-/// Every value of the sweeps of one kind.
+/// Creates the table of every value of one kind of sweep.
 pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     let (unit, scale) = kind.rate();
     let x = if kind == Swept::OfferedRate { "asked for, requests/s" } else { kind.axis() };
@@ -182,7 +182,7 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     (!table.rows.is_empty()).then(|| table.without_empty())
 }
 
-/// What did not run, why, and what would make it run.
+/// Creates the table of rows that did not run, with reason and remedy.
 pub fn not_run(view: &View) -> Option<Table> {
     let mut table = Table::new(String::new(), &["row", "why", "what makes it run"]);
     for (seen, why, remedy) in view.not_run() {

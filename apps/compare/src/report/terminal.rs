@@ -3,21 +3,21 @@
 use super::doc::{Block, Cell, Table};
 use comfy_table::{CellAlignment, presets};
 
-/// How wide a line of words is.
+/// Line width in characters.
 const WIDTH: usize = 110;
 
-/// The whole text, without an end of line at its end.
+/// Returns the text, without a newline at its end.
 pub fn page(blocks: &[Block]) -> String {
     let parts: Vec<_> = blocks.iter().map(block).filter(|part| !part.is_empty()).collect();
     parts.join("\n\n")
 }
 
-/// What a terminal would take for a command is not shown to it.
+/// Removes control characters, which a terminal would interpret.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Lines of words, all but the first this far in.
+/// Wraps text, with continuation lines indented by `indent`.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = vec![String::new()];
     for word in plain(text).split_whitespace() {

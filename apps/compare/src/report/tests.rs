@@ -1,4 +1,4 @@
-//! Whole reports.
+//! Tests of complete reports.
 
 use super::*;
 use crate::results::{App, Design, FORMAT, LinkKind};
@@ -7,7 +7,7 @@ use view::View;
 
 #[test]
 #[ignore = "writes a report to look at into the directory that LINERATE_SAMPLE names"]
-fn a_sample_to_look_at() {
+fn sample_report_is_written() {
     let dir = PathBuf::from(std::env::var_os("LINERATE_SAMPLE").expect("LINERATE_SAMPLE names a directory"));
     write(&results(), &dir).unwrap();
     std::fs::write(dir.join("terminal.txt"), terminal(&results())).unwrap();
@@ -17,9 +17,9 @@ fn a_sample_to_look_at() {
     std::fs::write(dir.join("diff.txt"), diff(&results(), &other)).unwrap();
 }
 
-/// What each row is called in each output, and what would make it run.
+/// Each row has its name, and if it did not run its remedy, in every output.
 #[test]
-fn every_row_is_in_all_three_outputs_and_those_that_did_not_run_with_their_remedy() {
+fn every_output_has_every_row_with_its_remedy() {
     let results = results();
     let view = View::new(&results);
     let outputs = [html(&results), markdown(&results).replace('\\', ""), terminal(&results)];
@@ -35,7 +35,7 @@ fn every_row_is_in_all_three_outputs_and_those_that_did_not_run_with_their_remed
 }
 
 #[test]
-fn the_page_needs_nothing_from_elsewhere_and_says_how_it_was_made() {
+fn page_is_self_contained_and_states_the_method() {
     let page = html(&results());
     for foreign in ["<script", "http-equiv", "<link", "@import", "url(", "src="] {
         assert!(!page.contains(foreign), "{foreign}");
@@ -48,7 +48,7 @@ fn the_page_needs_nothing_from_elsewhere_and_says_how_it_was_made() {
 }
 
 #[test]
-fn nothing_in_results_becomes_markup() {
+fn results_are_escaped() {
     let bad = "<script>alert(\"x\")</script>&'|`*\u{1b}[31m";
     let mut results = results();
     results.notes = vec![bad.to_owned()];
@@ -74,7 +74,7 @@ fn nothing_in_results_becomes_markup() {
 }
 
 #[test]
-fn an_empty_and_an_interrupted_run_have_reports() {
+fn empty_and_interrupted_runs_have_reports() {
     let mut empty = results();
     empty.rows.clear();
     empty.finished = false;
@@ -94,7 +94,7 @@ fn an_empty_and_an_interrupted_run_have_reports() {
 }
 
 #[test]
-fn what_was_written_is_read_again() {
+fn written_results_are_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let paths = write(&results(), &dir.path().join("new")).unwrap();
     let names: Vec<_> = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
@@ -104,17 +104,17 @@ fn what_was_written_is_read_again() {
 }
 
 #[test]
-fn files_that_are_no_results_are_named_with_what_to_do() {
+fn invalid_results_are_reported_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("results.json");
     let whole = serde_json::to_string(&results()).unwrap();
     let cases = [
-        (String::new(), "it ends in the middle"),
-        (whole[..whole.len() / 2].to_owned(), "it ends in the middle"),
-        ("hello".to_owned(), "no results of linerate compare"),
-        ("{\"requests\":1}".to_owned(), "no results of linerate compare"),
-        (format!("{{\"format\":{FORMAT},\"a\\nb\":1}}"), "no results of linerate compare"),
-        ("{\"format\":99}".to_owned(), "its format is 99"),
+        (String::new(), "the file is truncated"),
+        (whole[..whole.len() / 2].to_owned(), "the file is truncated"),
+        ("hello".to_owned(), "not results of linerate compare"),
+        ("{\"requests\":1}".to_owned(), "not results of linerate compare"),
+        (format!("{{\"format\":{FORMAT},\"a\\nb\":1}}"), "not results of linerate compare"),
+        ("{\"format\":99}".to_owned(), "format 99, but"),
     ];
     for (text, expected) in cases {
         std::fs::write(&path, text).unwrap();
@@ -129,7 +129,7 @@ fn files_that_are_no_results_are_named_with_what_to_do() {
 }
 
 #[test]
-fn a_run_beside_itself_has_no_differences() {
+fn run_compared_with_itself_has_no_differences() {
     let text = diff(&results(), &results());
     assert!(text.contains("Settings and machine are the same."));
     assert!(!text.contains(" more\n") && !text.contains(" less\n") && text.contains(" overlap\n"));
@@ -137,7 +137,7 @@ fn a_run_beside_itself_has_no_differences() {
 }
 
 #[test]
-fn what_differs_between_runs_is_said_first_and_then_each_row() {
+fn differences_precede_the_rows() {
     let mut other = results();
     other.machine.kernel = "Linux 6.1".to_owned();
     other.settings.size = 128;

@@ -1,17 +1,17 @@
-//! Results with their statistics: what words, tables and plots are made from.
+//! Results with their statistics: the input of texts, tables and plots.
 
 use super::names;
 use super::stats::{PointStats, Spread};
 use crate::results::{App, Design, Measured, Outcome, Point, Results, Row, Sweep, Swept, Threading};
 
-/// A row, and what came of it.
+/// A row and its outcome.
 #[derive(Debug)]
 pub struct Seen<'a> {
     /// The row.
     pub row: &'a Row,
-    /// What it is called within its application.
+    /// Name within its application.
     pub name: String,
-    /// The fixed settings.
+    /// Statistics of the fixed settings.
     pub points: Vec<(Point, PointStats)>,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Seen<'a> {
         Seen { row, name: names::row(row), points }
     }
 
-    /// What was measured, if it ran.
+    /// Returns the measurements, if the row ran.
     pub fn measured(&self) -> Option<&'a Measured> {
         match &self.row.outcome {
             Outcome::Ran(measured) => Some(measured),
@@ -32,42 +32,42 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// A fixed setting.
+    /// Returns the statistics of a fixed setting.
     pub fn at(&self, point: Point) -> Option<&PointStats> {
         self.points.iter().find(|(at, _)| *at == point).map(|(_, stats)| stats)
     }
 
-    /// Its rate at a setting, if anything was answered.
+    /// Returns the rate at a setting, if any request was answered.
     pub fn rate(&self, point: Point) -> Option<Spread> {
         self.at(point)?.rate.filter(|rate| rate.median > 0.0)
     }
 
-    /// Its median round trip at a setting.
+    /// Returns the median round trip at a setting.
     pub fn p50(&self, point: Point) -> Option<Spread> {
         self.at(point)?.p50()
     }
 
-    /// A sweep that has a value at least.
+    /// Returns a sweep with at least one value.
     pub fn sweep(&self, of: Swept) -> Option<&'a Sweep> {
         self.measured()?.sweeps.iter().find(|sweep| sweep.of == of && !sweep.points.is_empty())
     }
 
-    /// Whether requests and answers come over it in order and once, whatever the link loses.
+    /// Whether requests and answers arrive in order and exactly once, whatever the link loses.
     pub fn is_reliable(&self) -> bool {
         !matches!(self.row.design, Design::Raw | Design::Datagrams)
     }
 
-    /// Whether it is this design with its service on the worker's thread, or where there is no choice.
+    /// Whether the row has this design with its service on the worker's thread, or without a choice of threads.
     pub fn is_inline(&self, design: &Design) -> bool {
         self.row.design == *design && self.row.threading != Some(Threading::Split)
     }
 
-    /// How much its rates differed from round to round, at worst: what a value that was measured once may be off by.
+    /// Returns the largest relative spread of its rates: the uncertainty of a value measured once.
     pub fn noise(&self) -> f64 {
         self.points.iter().filter_map(|(_, stats)| Some(stats.rate?.relative())).fold(0.0, f64::max)
     }
 
-    /// What has to be said of its figures, in a word each.
+    /// Returns the remarks on its figures, a word each.
     pub fn marks(&self, point: Point) -> Vec<&'static str> {
         let stats = self.at(point);
         let mut marks = Vec::new();
@@ -87,44 +87,44 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// All rows.
+/// All rows with their statistics.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// What it is of.
+    /// The results.
     pub results: &'a Results,
-    /// In their order.
+    /// Rows in display order.
     pub rows: Vec<Seen<'a>>,
 }
 
 impl<'a> View<'a> {
-    /// Of results.
+    /// Creates the view of `results`.
     pub fn new(results: &'a Results) -> Self {
         View { results, rows: results.rows.iter().map(Seen::new).collect() }
     }
 
-    /// The applications that there are rows of, in their order.
+    /// Returns the applications with rows, in display order.
     pub fn apps(&self) -> Vec<App> {
         distinct(self.rows.iter().map(|seen| seen.row.app))
     }
 
-    /// Rows of an application.
+    /// Returns the rows of an application.
     pub fn of(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
         self.rows.iter().filter(move |seen| seen.row.app == app)
     }
 
-    /// Those that ran.
+    /// Returns the rows of an application that ran.
     pub fn ran(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
         self.of(app).filter(|seen| seen.measured().is_some())
     }
 
-    /// The fixed settings that an application was measured at, those with the fewest requests on the way first.
+    /// Returns the fixed settings of an application, in ascending order of outstanding requests.
     pub fn points(&self, app: App) -> Vec<Point> {
         let mut points = distinct(self.ran(app).flat_map(|seen| seen.points.iter().map(|(point, _)| *point)));
         points.sort_by_key(|point| (u64::from(point.connections) * u64::from(point.depth), point.connections));
         points
     }
 
-    /// The rows that did not run, with why and what would make them.
+    /// Returns the rows that did not run, with reason and remedy.
     pub fn not_run(&self) -> impl Iterator<Item = (&Seen<'a>, &'a str, &'a str)> {
         self.rows.iter().filter_map(|seen| match &seen.row.outcome {
             Outcome::NotRun { why, remedy } => Some((seen, why.as_str(), remedy.as_str())),
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Each once, in the order of the first.
+/// Returns the distinct values in order of first occurrence.
 pub fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for one in all {

@@ -1,4 +1,4 @@
-//! What a comparison found, in words. Every one of them is computed from the results.
+//! Findings of a comparison as text, computed from the results.
 
 mod against;
 mod caveats;
@@ -9,22 +9,22 @@ use super::view::{Seen, View};
 use crate::results::{App, Design, Point};
 use std::cmp::Ordering;
 
-/// Said where ranges overlap.
+/// Text for overlapping ranges.
 pub const NO_DIFFERENCE: &str = "no difference that this run can show";
 
-/// The topic of what did not run.
+/// Topic of rows that did not run.
 pub const NOT_RUN: &str = "Did not run";
 
-/// What was found of one thing.
+/// Finding on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The thing.
+    /// Topic.
     pub topic: String,
-    /// What was found: a sentence or two each.
+    /// Text, a sentence or two each.
     pub sentences: Vec<String>,
 }
 
-/// All that was found, the most important first.
+/// Returns all findings, the most important first.
 pub fn findings(view: &View) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut say = |topic: String, sentences: Vec<String>| {
@@ -50,10 +50,10 @@ pub fn findings(view: &View) -> Vec<Finding> {
     findings
 }
 
-/// A row, and what is looked at of it.
+/// A row and one of its figures.
 type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
 
-/// The rows that nothing that was measured is better than, the best median first, and the best of the others.
+/// Returns the rows that no row is better than, the best median first, and the best of the others.
 fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
     let mut sorted = rows.to_vec();
     sorted.sort_by(|(_, a), (_, b)| match better {
@@ -69,13 +69,13 @@ fn names(rows: &[(&Seen, Spread)]) -> String {
     list(&rows.iter().map(|(seen, _)| seen.name.clone()).collect::<Vec<_>>())
 }
 
-/// Half of `a to b`.
+/// Formats a range as `a to b`.
 fn range(spread: &Spread, show: impl Fn(f64) -> String) -> String {
     let (low, high) = (show(spread.min), show(spread.max));
     if low == high { String::new() } else { format!(" ({low} to {high})") }
 }
 
-/// `3.14 times (2.90 to 3.40)`.
+/// Formats a ratio as `3.14 times (2.90 to 3.40)`.
 fn times((median, low, high): (f64, f64, f64)) -> String {
     format!("{} times ({} to {})", names::three(median), names::three(low), names::three(high))
 }
@@ -118,7 +118,7 @@ fn throughput(view: &View, app: App) -> Vec<String> {
     said
 }
 
-/// What a link does without TCP, and what part of that the engines reach.
+/// Returns the rates of links without TCP, and the fraction that the engines reach.
 fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
     let mut said = Vec::new();
     for bare in view.ran(app).filter(|seen| !seen.is_reliable()) {
@@ -131,7 +131,7 @@ fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
             .filter_map(|seen| {
                 let own = seen.rate(point)?;
                 Some(match own.against(&rate) {
-                    // Only because requests of one connection that wait share a segment.
+                    // Only because waiting requests of one connection share a segment.
                     Some(_) if own.median > rate.median && point.depth > 1 => format!(
                         "{} answered {:.2} times as many requests, which several to a segment allow",
                         seen.name,

@@ -1,4 +1,4 @@
-//! Fixed settings: each row's median, and how far its rounds were apart.
+//! Plots of fixed settings: each row's median and spread.
 
 use super::scale::Scale;
 use super::svg::{Anchor, Marker, Svg};
@@ -9,13 +9,13 @@ use crate::report::view::View;
 use crate::results::{App, Point};
 
 const WIDTH: f64 = 880.0;
-/// The names' part.
+/// Width of the names.
 const NAMES: f64 = 250.0;
 const GAP: f64 = 26.0;
 const TOP: f64 = 34.0;
 const ROW: f64 = 24.0;
 
-/// Rows of an application at a fixed setting. `None` if nothing was answered.
+/// Plots an application's rows at a fixed setting; `None` if no request was answered.
 pub fn plot(view: &View, app: App, point: Point, styles: &Styles) -> Option<Figure> {
     let rows: Vec<_> = view.of(app).collect();
     let wide = (WIDTH - NAMES - GAP) / 2.0 - 8.0;

@@ -1,4 +1,4 @@
-//! Sweeps: how rows change with one thing.
+//! Plots of sweeps.
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
@@ -10,14 +10,14 @@ use crate::results::{App, Sweep, SweepPoint, Swept};
 const WIDTH: f64 = 880.0;
 const TOP: f64 = 28.0;
 const HEIGHT: f64 = 300.0;
-/// What is left of a panel, for its labels.
+/// Left margin of a panel, for its labels.
 const LEFT: f64 = 66.0;
 const RIGHT: f64 = 10.0;
-/// What is under it.
+/// Bottom margin of a panel.
 const BELOW: f64 = 46.0;
 const LEGEND_LINE: f64 = 20.0;
 
-/// What a panel shows of a value, and where.
+/// Quantity and position of a panel.
 struct Panel {
     title: &'static str,
     unit: String,
@@ -26,7 +26,7 @@ struct Panel {
     scale: f64,
 }
 
-/// The sweep of all rows of an application that have it.
+/// Plots a sweep of all rows of an application that have it.
 pub fn plot(view: &View, app: App, of: Swept, styles: &Styles) -> Option<Figure> {
     let rows: Vec<(&Seen, &Sweep)> = view.of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
     let trip = "round trip, µs".to_owned();
@@ -60,7 +60,7 @@ pub fn plot(view: &View, app: App, of: Swept, styles: &Styles) -> Option<Figure>
     }
     let mut svg = Svg::new(WIDTH);
     let wide = WIDTH / panels.len() as f64;
-    // Percentiles of one thing are compared by eye: they have the same axis.
+    // Percentiles of the same quantity share an axis, for comparison by eye.
     let shared: Option<Vec<f64>> = (of == Swept::OfferedRate).then(|| {
         rows.iter()
             .flat_map(|(_, sweep)| sweep.points.iter().flat_map(|point| [p50(point), p99(point)]))

@@ -1,9 +1,9 @@
 //! Logarithmic axes.
 
-/// What part of an axis nothing has, where there is something that has nothing: a logarithm of zero does not exist.
+/// Fraction of an axis reserved for zero, which has no logarithm, if there are zeros.
 const ZERO_PART: f64 = 0.1;
 
-/// A logarithmic axis. Zero has a place of its own at its beginning, if it is shown.
+/// Logarithmic axis. Zero has a separate position at its beginning, if shown.
 #[derive(Debug, Clone)]
 pub struct Scale {
     low: f64,
@@ -13,17 +13,17 @@ pub struct Scale {
     zero: Option<f64>,
 }
 
-/// A tick: where, and what stands there.
+/// Tick with position and label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tick {
-    /// In pixels.
+    /// Position in pixels.
     pub at: f64,
-    /// Nothing for those between.
+    /// Label; empty for intermediate ticks.
     pub label: Option<String>,
 }
 
 impl Scale {
-    /// One that has all values, from the pixel `from` to the pixel `to`. `None` if there is none above zero.
+    /// Creates an axis for `values`, from pixel `from` to pixel `to`; `None` without a value above zero.
     pub fn new(values: impl IntoIterator<Item = f64>, from: f64, to: f64) -> Option<Self> {
         let (mut low, mut high, mut has_zero) = (f64::INFINITY, 0.0_f64, false);
         for value in values.into_iter().filter(|value| value.is_finite()) {
@@ -35,7 +35,7 @@ impl Scale {
         if high <= 0.0 {
             return None;
         }
-        // A little room at both ends, and an axis that is never so short that it has no tick.
+        // Leave room at both ends, and make the axis long enough for a tick.
         let room = ((high / low).ln() * 0.05).max(0.08).exp();
         let (mut low, mut high) = (low / room, high * room);
         if high / low < 3.0 {
@@ -47,7 +47,7 @@ impl Scale {
         Some(Scale { low, high, from, to, zero })
     }
 
-    /// Where a value is, in pixels.
+    /// Returns the position of a value in pixels.
     pub fn at(&self, value: f64) -> f64 {
         match self.zero {
             Some(zero) if value <= 0.0 => zero,
@@ -58,7 +58,7 @@ impl Scale {
         }
     }
 
-    /// Ticks at round values, of which those are labelled that leave `apart` pixels between them.
+    /// Returns ticks at round values, with labels that are at least `apart` pixels apart.
     pub fn ticks(&self, apart: f64) -> Vec<Tick> {
         let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
         let decades = (self.high / self.low).log10();
@@ -71,7 +71,7 @@ impl Scale {
         self.labelled(&values, apart)
     }
 
-    /// Ticks at these values.
+    /// Returns ticks at `values`.
     pub fn ticks_at(&self, values: &[f64], apart: f64) -> Vec<Tick> {
         self.labelled(&values.iter().map(|&value| (value, true)).collect::<Vec<_>>(), apart)
     }
@@ -91,7 +91,7 @@ impl Scale {
     }
 }
 
-/// A round value in a few characters: `50 k`, `0.2`.
+/// Formats a round value in a few characters: `50 k`, `0.2`.
 fn label(value: f64) -> String {
     let (scaled, prefix) = match value {
         v if v >= 0.999e9 => (value / 1e9, " G"),
@@ -102,7 +102,7 @@ fn label(value: f64) -> String {
     if prefix == " k" && value < 1e5 && (scaled * 10.0).fract().abs() > 1e-6 {
         return format!("{value:.0}");
     }
-    // As many digits as it takes, of those that are not the error of a division.
+    // As many digits as needed, without the error of the division.
     let text = format!("{scaled:.4}");
     format!("{}{prefix}", text.trim_end_matches('0').trim_end_matches('.'))
 }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn decades_are_labelled_and_between_them_where_there_are_few() {
+    fn decades_are_labelled_and_few_decades_have_intermediate_labels() {
         let scale = Scale::new([12e3, 8e6], 0.0, 400.0).unwrap();
         assert_eq!(labels(&scale.ticks(20.0)), ["10 k", "100 k", "1 M", "10 M"]);
         let scale = Scale::new([12.0, 80.0], 0.0, 400.0).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_always_has_a_label() {
+    fn axis_always_has_a_label() {
         for value in [1e-3, 0.7, 3.0, 12.5, 99.0, 1e9] {
             let scale = Scale::new([value], 300.0, 0.0).unwrap();
             assert!(!labels(&scale.ticks(20.0)).is_empty(), "{value}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_has_a_place_before_all_others() {
+    fn zero_precedes_all_other_values() {
         let scale = Scale::new([0.0, 0.5, 50.0], 0.0, 100.0).unwrap();
         assert!(scale.at(0.0) < scale.at(0.5) && scale.at(0.0) > 0.0);
         assert_eq!(labels(&scale.ticks_at(&[0.0, 0.5, 50.0], 5.0)), ["0", "0.5", "50"]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_would_overlap_are_left_out() {
+    fn overlapping_labels_are_omitted() {
         let scale = Scale::new([1.0, 1000.0], 0.0, 100.0).unwrap();
         assert_eq!(labels(&scale.ticks_at(&[1.0, 1.1, 30.0, 1000.0], 30.0)), ["1", "30", "1000"]);
     }

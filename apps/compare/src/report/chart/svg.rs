@@ -1,8 +1,8 @@
-//! Elements of SVG.
+//! SVG elements.
 
 use std::fmt::Write;
 
-/// Text that may have anything in it, as text and in attributes of HTML and SVG.
+/// Escapes arbitrary text for HTML and SVG content and attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -12,7 +12,7 @@ pub fn escape(text: &str) -> String {
             '>' => out += "&gt;",
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
-            // Neither XML nor HTML has these, whatever they are written as.
+            // These characters are invalid in XML and HTML, even as references.
             c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -20,7 +20,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Shapes.
+/// Marker shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
     Circle,
@@ -34,7 +34,7 @@ pub enum Marker {
 }
 
 impl Marker {
-    /// All that there are.
+    /// All shapes.
     pub const ALL: [Marker; 8] = [
         Marker::Circle,
         Marker::Square,
@@ -70,7 +70,7 @@ impl Marker {
     }
 }
 
-/// Where a text is held.
+/// Horizontal anchor of a text.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
     Start,
@@ -88,7 +88,7 @@ impl Anchor {
     }
 }
 
-/// A drawing.
+/// SVG drawing.
 #[derive(Debug)]
 pub struct Svg {
     width: f64,
@@ -96,7 +96,7 @@ pub struct Svg {
 }
 
 impl Svg {
-    /// An empty one.
+    /// Creates an empty drawing.
     pub fn new(width: f64) -> Self {
         Svg { width, body: String::new() }
     }
@@ -106,19 +106,19 @@ impl Svg {
         self.body.push('\n');
     }
 
-    /// A straight line of a class of the page's style.
+    /// Adds a straight line of a style class.
     pub fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         self.add(format_args!(r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#));
     }
 
-    /// A straight line in a colour.
+    /// Adds a straight line in a colour.
     pub fn stroke(&mut self, colour: &str, width: f64, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         self.add(format_args!(
             r#"<line stroke="{colour}" stroke-width="{width}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#
         ));
     }
 
-    /// Lines from point to point.
+    /// Adds a polyline.
     pub fn path(&mut self, colour: &str, dashes: &str, points: &[(f64, f64)]) {
         let at: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !at.is_empty() {
@@ -129,7 +129,7 @@ impl Svg {
         }
     }
 
-    /// A marker, and what is told of it when it is pointed at.
+    /// Adds a marker with a tooltip.
     pub fn marker(&mut self, marker: Marker, colour: &str, filled: bool, (x, y): (f64, f64), title: &str) {
         let fill = if filled { colour } else { "#fff" };
         self.add(format_args!(
@@ -139,14 +139,14 @@ impl Svg {
         ));
     }
 
-    /// A ring around a marker.
+    /// Adds a ring around a marker.
     pub fn ring(&mut self, colour: &str, (x, y): (f64, f64)) {
         self.add(format_args!(
             r#"<circle fill="none" stroke="{colour}" stroke-width="1" cx="{x:.1}" cy="{y:.1}" r="7.5"/>"#
         ));
     }
 
-    /// A text whose baseline is at `y`.
+    /// Adds a text with its baseline at `y`.
     pub fn text(&mut self, class: &str, anchor: Anchor, (x, y): (f64, f64), text: &str) {
         self.add(format_args!(
             r#"<text class="{class}" text-anchor="{}" x="{x:.1}" y="{y:.1}">{}</text>"#,
@@ -155,7 +155,7 @@ impl Svg {
         ));
     }
 
-    /// A text that is read from below.
+    /// Adds a text that reads upwards.
     pub fn upright(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
         self.add(format_args!(
             r#"<text class="{class}" text-anchor="middle" transform="translate({x:.1} {y:.1}) rotate(-90)">{}</text>"#,
@@ -163,7 +163,7 @@ impl Svg {
         ));
     }
 
-    /// The whole element, as high as it has to be.
+    /// Returns the `<svg>` element with the given height.
     pub fn end(self, height: f64, title: &str) -> String {
         let Svg { width, body } = self;
         let title = escape(title);

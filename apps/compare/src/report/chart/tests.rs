@@ -1,11 +1,11 @@
-//! What is in the plots.
+//! Contents of plots.
 
 use super::*;
 use crate::report::fixture::{measured, only, results};
 use crate::results::App;
 
 #[test]
-fn dots_have_the_name_of_every_row_and_the_units_of_both_axes() {
+fn dots_name_every_row_and_both_units() {
     let results = results();
     let view = View::new(&results);
     let figures = fixed(&view, App::Echo);
@@ -20,7 +20,7 @@ fn dots_have_the_name_of_every_row_and_the_units_of_both_axes() {
 }
 
 #[test]
-fn each_sweep_is_a_plot_with_units_and_all_its_rows() {
+fn each_sweep_is_a_plot_with_units_and_all_rows() {
     let results = results();
     let view = View::new(&results);
     let figures = sweeps(&view, App::Echo);
@@ -35,7 +35,7 @@ fn each_sweep_is_a_plot_with_units_and_all_its_rows() {
 }
 
 #[test]
-fn no_two_rows_are_drawn_alike_and_both_applications_draw_a_row_alike() {
+fn row_styles_are_unique_and_shared_by_applications() {
     let results = results();
     let styles = Styles::of(&View::new(&results));
     let drawn: Vec<_> =
@@ -45,7 +45,7 @@ fn no_two_rows_are_drawn_alike_and_both_applications_draw_a_row_alike() {
 }
 
 #[test]
-fn figures_that_are_zero_or_no_numbers_draw_nothing_that_is_none() {
+fn zero_and_non_finite_figures_are_not_drawn() {
     let mut results = only(|row| row.id.contains("native"));
     let first = measured(&mut results.rows[0]);
     first.fixed[0].rounds.iter_mut().for_each(|round| round.requests = 0);

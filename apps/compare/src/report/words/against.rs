@@ -1,4 +1,4 @@
-//! Some rows against others.
+//! Comparisons of groups of rows.
 
 use super::{NO_DIFFERENCE, best, names, times};
 use crate::report::names as called;
@@ -7,7 +7,7 @@ use crate::report::view::{Seen, View};
 use crate::results::{App, Design, Point, Swept, Threading};
 use std::cmp::Ordering;
 
-/// The kernel's row that does best at this setting, of those of one mode.
+/// Returns the best kernel row of one mode at a setting.
 fn baseline<'v, 'a>(
     view: &'v View<'a>,
     app: App,
@@ -20,7 +20,7 @@ fn baseline<'v, 'a>(
     best(&rows, better).0.first().copied()
 }
 
-/// The native engine, its service inline, against the kernel's sockets.
+/// Compares the native engine with inline service to kernel sockets.
 pub fn kernel(view: &View, app: App) -> Vec<String> {
     let mut said = Vec::new();
     let points = view.points(app);
@@ -30,7 +30,7 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
         .filter(|seen| seen.is_inline(&Design::Native))
         .filter_map(|seen| Some((seen, seen.rate(most)?)))
         .collect();
-    // Where it ran over several links, the tables have the others.
+    // The tables have the other links.
     let Some((native, _)) = best(&natives, Ordering::Greater).0.first().copied() else {
         return vec!["There is no row of the native engine with its service inline to compare.".to_owned()];
     };
@@ -72,7 +72,7 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
     said
 }
 
-/// Services on a thread of their own against those on the worker's.
+/// Compares services on their own threads to services on the workers' threads.
 pub fn split(view: &View, app: App) -> Vec<String> {
     let mut said = Vec::new();
     for split in view.ran(app).filter(|seen| seen.row.threading == Some(Threading::Split)) {
@@ -101,8 +101,8 @@ fn at(inline: &Seen, split: &Seen, point: Point) -> Option<String> {
     })
 }
 
-/// From which service time on a thread of its own is worth it. Each value was measured once: what the rows' rounds
-/// differed by at the fixed settings is what it may be off by.
+/// Returns the service time from which a separate thread is worthwhile. Each value was measured once, with the
+/// uncertainty of the rows' rounds at the fixed settings.
 fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
     let (ours, theirs) = (inline.sweep(Swept::ServiceTime)?, split.sweep(Swept::ServiceTime)?);
     let off = inline.noise().max(split.noise()).max(UNKNOWN);
@@ -151,7 +151,7 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
     Some(said + " Its service has a thread more.")
 }
 
-/// Verbs against the native engine.
+/// Compares verbs to the native engine.
 pub fn verbs(view: &View, app: App) -> Vec<String> {
     let mut said = Vec::new();
     let points = view.points(app);

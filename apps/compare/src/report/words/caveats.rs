@@ -1,11 +1,11 @@
-//! What has to be known to read the figures.
+//! Caveats for reading the figures.
 
 use crate::report::names::{self, list, three};
 use crate::report::stats::{NEAR_CEILING, PointStats};
 use crate::report::view::{View, distinct};
 use crate::results::Design;
 
-/// Of the run as a whole.
+/// Caveats of the whole run.
 pub fn run(view: &View) -> Vec<String> {
     let results = view.results;
     let mut said = Vec::new();
@@ -37,7 +37,7 @@ pub fn run(view: &View) -> Vec<String> {
     said
 }
 
-/// Of what no device stands behind.
+/// Caveats of emulated devices.
 pub fn emulated(view: &View) -> Vec<String> {
     let mut said = vec!["What an emulated device does says nothing of hardware.".to_owned()];
     let rows: Vec<_> =
@@ -60,7 +60,7 @@ pub fn emulated(view: &View) -> Vec<String> {
     said
 }
 
-/// Of which kind the rows are.
+/// Kinds of links of the rows.
 pub fn links(view: &View) -> Vec<String> {
     let kinds = distinct(view.rows.iter().filter(|seen| seen.measured().is_some()).map(|seen| seen.row.link.kind));
     let mut said = Vec::new();
@@ -79,7 +79,7 @@ pub fn links(view: &View) -> Vec<String> {
     said
 }
 
-/// Of rows that could do more.
+/// Rows limited by their clients.
 pub fn clients(view: &View) -> Vec<String> {
     let mut known = false;
     let mut near = Vec::new();
@@ -110,7 +110,7 @@ pub fn clients(view: &View) -> Vec<String> {
     }
 }
 
-/// Of rows whose threads waited for each other.
+/// Rows whose threads shared a core.
 pub fn shared(view: &View) -> Vec<String> {
     let ran = || view.rows.iter().filter(|seen| seen.measured().is_some());
     let names: Vec<_> = ran().filter(|seen| seen.row.co_scheduled).map(|seen| names::whole(seen.row)).collect();
@@ -124,7 +124,7 @@ pub fn shared(view: &View) -> Vec<String> {
     }
 }
 
-/// How far the cores were from each other.
+/// Distances between the cores.
 pub fn distance(view: &View) -> Vec<String> {
     let all = view.rows.iter().flat_map(|seen| &seen.points).filter_map(|(_, stats)| stats.transfer_ns);
     let (least, most) = all.fold((f64::INFINITY, 0.0_f64), |(least, most), ns| (least.min(ns.min), most.max(ns.max)));
@@ -139,7 +139,7 @@ pub fn distance(view: &View) -> Vec<String> {
     )]
 }
 
-/// What went wrong.
+/// Errors.
 pub fn errors(view: &View) -> Vec<String> {
     let wrong: Vec<_> = view
         .rows
@@ -167,7 +167,7 @@ pub fn errors(view: &View) -> Vec<String> {
     said
 }
 
-/// What is missing, and what would make it run.
+/// Rows that did not run, with their remedies.
 pub fn not_run(view: &View) -> Vec<String> {
     let all: Vec<_> = view.not_run().collect();
     distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
@@ -181,7 +181,7 @@ pub fn not_run(view: &View) -> Vec<String> {
         .collect()
 }
 
-/// With a full stop.
+/// Appends a full stop, if missing.
 fn ended(text: &str) -> String {
     let text = text.trim();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }

@@ -1,4 +1,4 @@
-//! The words change with what was found.
+//! Texts follow the results.
 
 use super::*;
 use crate::report::fixture::{self, DEEP, ONE, measured, not_run, results, row};
@@ -30,7 +30,7 @@ fn kernel(design: Design, ns: f64, rtt_us: f64) -> Row {
 }
 
 #[test]
-fn the_fastest_is_who_was_and_not_raw_frames() {
+fn fastest_row_is_named_without_raw_frames() {
     let fast = said(&results(), "Echo: throughput");
     assert!(fast.contains("native inline · virtio-user answered the most: 5."), "{fast}");
     assert!(
@@ -43,7 +43,7 @@ fn the_fastest_is_who_was_and_not_raw_frames() {
 }
 
 #[test]
-fn rows_whose_spreads_overlap_are_not_told_apart() {
+fn overlapping_spreads_are_not_distinguished() {
     let equal = echo(vec![native(1000.0, 10.0), kernel(Design::KernelSpinning, 1001.0, 10.01)]);
     for topic in ["throughput", "latency", "native and kernel"] {
         let text = said(&equal, &format!("Echo: {topic}"));
@@ -53,7 +53,7 @@ fn rows_whose_spreads_overlap_are_not_told_apart() {
 }
 
 #[test]
-fn one_round_shows_only_what_differs_by_more_than_a_tenth() {
+fn single_round_shows_differences_above_a_tenth_only() {
     let mut rows = vec![native(1000.0, 10.0), kernel(Design::KernelSpinning, 1070.0, 10.7)];
     for row in &mut rows {
         measured(row).fixed.iter_mut().for_each(|fixed| fixed.rounds.truncate(1));
@@ -65,7 +65,7 @@ fn one_round_shows_only_what_differs_by_more_than_a_tenth() {
 }
 
 #[test]
-fn native_is_compared_with_sleeping_and_with_spinning_kernel_sockets() {
+fn native_is_compared_with_both_kernel_modes() {
     let text = said(&results(), "Echo: native and kernel");
     assert!(text.contains("the requests/s of kernel sleeping inline · loopback"), "{text}");
     assert!(text.contains("the requests/s of kernel spinning inline · loopback"), "{text}");
@@ -78,7 +78,7 @@ fn native_is_compared_with_sleeping_and_with_spinning_kernel_sockets() {
     assert!(said(&alone, "native and kernel").contains("no row of the native engine"));
 }
 
-/// Inline and split rows whose rates at each service time are these.
+/// Returns the text for inline and split rows with these rates at each service time.
 fn service_times(inline: &[f64], other: &[f64]) -> String {
     let mut rows = vec![native(200.0, 1.4), split(300.0, 2.1)];
     for (row, rates) in rows.iter_mut().zip([inline, other]) {
@@ -90,7 +90,7 @@ fn service_times(inline: &[f64], other: &[f64]) -> String {
 }
 
 #[test]
-fn where_split_overtakes_is_read_off_the_sweep() {
+fn service_time_where_split_overtakes_is_named() {
     let text = service_times(&[200.0, 100.0, 50.0], &[100.0, 101.0, 80.0]);
     assert!(text.contains("inline had 1.5"), "{text}");
     assert!(text.contains("once the service takes 1 µs for a request (at 0.5 µs there is no difference"), "{text}");
@@ -109,7 +109,7 @@ fn where_split_overtakes_is_read_off_the_sweep() {
 }
 
 #[test]
-fn emulated_devices_are_always_said_to_say_nothing() {
+fn emulated_devices_have_a_caveat() {
     let text = said(&results(), "Emulated devices");
     assert!(
         text.contains("says nothing of hardware") && text.contains("By rxe: echo: verbs send · veth (rxe)"),
@@ -129,7 +129,7 @@ fn emulated_devices_are_always_said_to_say_nothing() {
 }
 
 #[test]
-fn what_did_not_run_is_said_with_its_remedy_and_once() {
+fn row_that_did_not_run_is_listed_once_with_its_remedy() {
     let text = said(&results(), NOT_RUN);
     assert!(
         text.contains("echo: native · AF_XDP and kv: native · AF_XDP: the kernel has no AF_XDP. To run: boot"),
@@ -139,7 +139,7 @@ fn what_did_not_run_is_said_with_its_remedy_and_once() {
 }
 
 #[test]
-fn rows_that_their_clients_limit_are_named() {
+fn rows_limited_by_their_clients_are_named() {
     assert!(said(&results(), "client").contains("echo: raw frames · virtio-user (64 × 1, 64 × 16)"));
     let mut limited = echo(vec![native(200.0, 1.4)]);
     assert!(said(&limited, "client").contains("No row came to 90 %"));
@@ -152,7 +152,7 @@ fn rows_that_their_clients_limit_are_named() {
 }
 
 #[test]
-fn shared_cores_kinds_of_links_and_moving_cores_are_said() {
+fn shared_cores_link_kinds_and_moving_cores_have_caveats() {
     assert!(said(&results(), "Shared cores").contains("echo: native split · virtio-user and kv: native split"));
     assert!(said(&echo(vec![native(200.0, 1.4)]), "Shared cores").contains("a core of its own"));
     let links = said(&results(), "Links");
@@ -168,7 +168,7 @@ fn shared_cores_kinds_of_links_and_moving_cores_are_said() {
 }
 
 #[test]
-fn errors_are_counted_and_silence_is_named() {
+fn errors_and_missing_answers_are_counted() {
     assert_eq!(said(&results(), "Errors"), "");
     let mut wrong = fixture::only(|row| row.id.contains("native"));
     measured(&mut wrong.rows[0]).fixed[0].rounds[1].errors = 3;
@@ -179,7 +179,7 @@ fn errors_are_counted_and_silence_is_named() {
 }
 
 #[test]
-fn the_settings_of_words_are_the_lightest_and_the_heaviest() {
+fn texts_use_the_lightest_and_the_heaviest_setting() {
     assert_eq!(View::new(&results()).points(App::Echo), [ONE, fixture::MANY, DEEP]);
     assert!(
         said(&results(), "Echo: latency")
@@ -189,7 +189,7 @@ fn the_settings_of_words_are_the_lightest_and_the_heaviest() {
 }
 
 #[test]
-fn nothing_that_ran_is_nothing_to_compare() {
+fn results_without_rows_that_ran_have_no_comparison() {
     let none = echo(vec![not_run(App::Echo, Design::Native, LinkKind::Memif, "no DPDK", "install it")]);
     assert!(said(&none, "This run").contains("Nothing ran"));
     assert_eq!(said(&none, "throughput"), "");
