@@ -1,4 +1,4 @@
-//! From a device to workers: what each of them has, and who connects them.
+//! Adapter: opens a device for a number of workers and a connector.
 
 use crate::config::{Connect, Mode, Unsupported};
 use crate::connector::{Connector, ExchangeError, Listeners, UdQpHandle, WorkerHandle, sessions};
@@ -12,81 +12,81 @@ use linerate_bypass::{AppMsg, AppSender, Arena, Published, RemoteAddr, RemoteAdd
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Messages that a worker's mailbox holds.
+/// Capacity of a worker's message mailbox.
 const MAILBOX: usize = 4096;
-/// What the connector may tell a worker of one connection before it is heard.
+/// Events per connection that the connector may send before the worker processes them.
 const NEWS: usize = 5;
-/// Windows of a worker.
+/// Memory windows per worker.
 const WINDOWS: usize = 64;
-/// Memory of a worker for what it sends.
+/// Bytes of send memory per worker.
 const BESIDE: usize = 32 << 20;
-/// Memory of a worker for buffers, and messages of a few bytes, beside what it needs for its connections' buffers.
+/// Bytes of buffer memory per worker, in addition to the connections' buffers.
 const LEAST: usize = 1 << 20;
 
-/// Why a device could not be made ready.
+/// Failure to open a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// A call failed.
     #[error("{device}: {error}")]
     Verbs {
-        /// The device.
+        /// Device name.
         device: String,
-        /// The call.
+        /// Failed call.
         error: Error,
     },
-    /// The device cannot do what was asked for.
+    /// The device does not support the configuration.
     #[error("{device}: {error}")]
     Unsupported {
-        /// The device.
+        /// Device name.
         device: String,
-        /// What.
+        /// Unsupported setting.
         error: Unsupported,
     },
-    /// Connections cannot be made by an exchange over TCP.
+    /// The TCP exchange cannot be used.
     #[error("{device}: {error}")]
     Exchange {
-        /// The device.
+        /// Device name.
         device: String,
-        /// Why not.
+        /// Cause.
         error: ExchangeError,
     },
-    /// There is no memory.
+    /// Out of memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
 }
 
-/// A device on which it is listened, without workers yet. `M` is the message of the services to be run on it.
+/// Device that listens for connections, before its workers run. `M` is the message type of the services.
 pub struct Adapter<C: Provider, M> {
     config: Config,
     provider: Arc<C>,
     listeners: Listeners<C>,
-    /// All memory that the device is to reach; the first is what messages are made in, the second what they come in.
+    /// All memory to register. Entry 0 is for data to send, entry 1 for receive buffers.
     arenas: Mutex<Vec<Arena>>,
-    /// What peers may read, and where they learn how.
+    /// Memory that peers may read, with the cells that receive its address.
     published: Mutex<Vec<(Arc<Published>, RemoteAddrCell)>>,
-    /// What they may count with, and where they learn how.
+    /// Counters that peers may update, with the cells that receive their addresses.
     counters: Mutex<Vec<(Arc<RemoteCounters>, RemoteAddrCell)>>,
     app_sender: AppSender<M>,
-    /// How each worker is written to, and woken.
-    #[expect(clippy::type_complexity, reason = "two things of each")]
+    /// Message mailbox and wake-up sources of each worker.
+    #[expect(clippy::type_complexity, reason = "a pair per worker")]
     workers: Vec<(Receiver<AppMsg<M>>, Option<IdleWait<C>>)>,
 }
 
-/// What one worker is made of, on the thread that will run it.
+/// Parts of one worker, to be assembled on its thread.
 pub struct WorkerParts<C: Provider, M> {
-    /// Its number, counted from 0.
+    /// Worker number, counted from 0.
     pub worker: usize,
-    /// Its limits.
+    /// Limits.
     pub config: Config,
-    /// What it has of the device.
+    /// Verbs objects and memory.
     pub parts: Parts<C>,
-    /// How it hears of others.
+    /// Channels to the connector and to other workers.
     pub lines: WorkerChannels<C, M>,
 }
 
 impl<C: Provider, M: Send + 'static> Adapter<C, M> {
-    /// Listens at `listen` for `workers` workers.
+    /// Opens the device for `workers` workers and listens on the addresses `listen`.
     pub fn open(provider: &Arc<C>, config: &Config, listen: &[SocketAddr], workers: usize) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
         let limits = provider.limits().map_err(Error::of("query the device")).map_err(failed)?;
@@ -98,21 +98,22 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             config.buffer = config.buffer.min(port.mtu.bytes() as usize);
         }
         let config = config;
-        tracing::debug!("{}: up to {} connections for each worker", provider.name(), config.max_connections);
+        tracing::debug!("{}: up to {} connections per worker", provider.name(), config.max_connections);
         let listeners = match config.connect {
             Connect::Manager => Listeners::open(provider, listen).map_err(failed)?,
             Connect::Exchange => Listeners::by_exchange(provider, listen)
                 .map_err(|error| OpenError::Exchange { device: provider.name().to_owned(), error })?,
         };
         let own = config.max_connections * usize::from(config.buffers);
-        // Each has a slot in its ring, if there are any; and those of datagrams may all be with services while as many are posted.
+        // With rings, each buffer also has a slot. In UD mode, services may hold all buffers while as many are
+        // posted.
         let (buffers, copies) = match (config.mode, config.srq) {
             (Mode::Send, None) => (own, 1),
             (Mode::Send, Some(srq)) => (srq as usize, 1),
             (Mode::Write, _) => (own, 2),
             (Mode::Ud, _) => (config.datagrams(&limits).1 as usize, 2),
         };
-        // Some are with services while others are posted in their place.
+        // A quarter more, because services hold buffers while replacements are posted.
         let bytes = workers * (LEAST + copies * buffers * (config.buffer + 64) * 5 / 4);
         let buffers = Arena::new(ArenaConfig { bytes, hugepages: true })?;
         let arena = Arena::new(ArenaConfig { bytes: workers * BESIDE, hugepages: true })?;
@@ -131,25 +132,25 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         })
     }
 
-    /// The addresses listened at, with the ports that were found for port 0.
+    /// Returns the addresses listened on, with the ports chosen for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         self.listeners.addresses()
     }
 
-    /// The way to every worker's connections.
+    /// Returns the sender of messages to workers and their connections.
     pub fn app_sender(&self) -> &AppSender<M> {
         &self.app_sender
     }
 
-    /// Memory of `bytes` that the device will reach.
+    /// Allocates `bytes` of memory that the device will be able to access.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         let arena = Arena::new(ArenaConfig { bytes, hugepages: true })?;
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena.clone());
         Ok(arena)
     }
 
-    /// Has `memory` opened to all peers that are connected, for atomic operations and nothing else. Where, is known when workers are
-    /// made.
+    /// Grants all connected peers atomic operations, and nothing else, on `memory`. The returned cell receives the
+    /// address when the workers are created.
     pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, OpenError> {
         let device = || self.provider.name().to_owned();
         let limits = self.provider.limits().map_err(Error::of("query the device"));
@@ -161,15 +162,16 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         Ok(place)
     }
 
-    /// Has `memory` opened to all peers that are connected, to be read and for nothing else. Where, is known when workers are made.
+    /// Grants all connected peers read access to `memory`. The returned cell receives the address when the workers
+    /// are created.
     pub fn publish(&self, memory: Arc<Published>) -> RemoteAddrCell {
         let place = RemoteAddrCell::default();
         self.published.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
         place
     }
 
-    /// The connector, and what each worker is made of.
-    #[expect(clippy::type_complexity, reason = "two things that belong together once")]
+    /// Creates the connector and the parts of each worker.
+    #[expect(clippy::type_complexity, reason = "used once")]
     pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
         let Adapter { config, provider, listeners, arenas, published, counters: counted, workers: ways, .. } = self;
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
@@ -191,7 +193,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             let _ = told.set(RemoteAddr { address: memory.address(), key: memory.rkey() });
             counters.push(memory);
         }
-        let narrow = Rendezvous::of(&limits, provider.emulated_by()) == Rendezvous::MrPart;
+        let narrow = Rendezvous::of(&limits, provider.emulated_by()) == Rendezvous::RegisteredWindows;
         let bell = Waker::new().map_err(failed)?;
         let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
         let (mut seats, mut workers) = (Vec::new(), Vec::new());
@@ -246,7 +248,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
     }
 }
 
-/// A mailbox of a worker, which is woken if it may sleep.
+/// Creates a mailbox that wakes its worker if the worker may sleep.
 fn mailbox_of<C: Provider, T: Send>(rest: Option<&IdleWait<C>>, capacity: usize) -> (Sender<T>, Receiver<T>) {
     match rest {
         Some(rest) => waking_mailbox(capacity, rest.wake()),

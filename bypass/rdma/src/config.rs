@@ -1,4 +1,4 @@
-//! What workers are told about their connections.
+//! Configuration of workers and connections.
 
 use crate::connection::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
@@ -8,73 +8,74 @@ use crate::session::DatagramHeader;
 use crate::verbs::QpConfig;
 use std::time::Duration;
 
-/// Datagrams of a worker that are being sent at a time, and buffers for those that come unless there are connections for more.
+/// Minimum UD send requests and receive buffers of a worker.
 const DATAGRAMS: u32 = 4096;
-/// Completion queues of a worker at most: it polls them all.
+/// Maximum completion queues of a worker, which polls all of them.
 const QUEUES: u32 = 64;
 
-/// The limits of a worker and its connections. All workers of one service share one.
+/// Limits of a worker and its connections. All workers of one service share one configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Buffers posted for each connection: so many messages may be on their way to it. 3 at least; where they are shared, at most.
+    /// Receive buffers per connection, which limit the messages in flight to it: at least 3. With shared buffers, an
+    /// upper bound.
     pub buffers: u16,
-    /// Bytes of a buffer, and so of a message.
+    /// Size of a buffer, and so of a message, in bytes.
     pub buffer: usize,
-    /// How messages come.
+    /// How the peer delivers messages.
     pub mode: Mode,
-    /// Buffers that all connections of a worker share, in place of their own; each connection may use as many as there are for it
-    /// when there are as many connections as there may be.
+    /// Buffers shared by all connections of a worker instead of private ones. Each connection may use its share at
+    /// the maximum number of connections.
     pub srq: Option<u32>,
-    /// Requests of a connection that are under way at a time. 8 at least.
+    /// Outstanding send requests per connection: at least 8.
     pub sends: u16,
-    /// Messages up to this many bytes are copied when they are posted, if the device can.
+    /// Maximum message size sent inline, within the limit of the device.
     pub inline: u32,
-    /// A completion is asked for at every so many messages, [so many](Self::most_unsignalled) at most.
+    /// Interval of signalled messages, at most [`most_unsignalled`](Self::most_unsignalled).
     pub signal_every: usize,
-    /// Requests posted by one call at most.
+    /// Maximum requests per post call.
     pub list: usize,
-    /// Slices from this many bytes on are read by the peer where they lie, if it can.
+    /// Minimum size in bytes of slices that the peer reads by rendezvous, if it can.
     pub offer_from: usize,
-    /// Bytes that a connection may hold to be sent.
+    /// Send queue of a connection in bytes.
     pub tx_buffer: usize,
-    /// Bytes of what was offered that a connection may hold unconsumed.
+    /// Maximum unconsumed rendezvous data of a connection in bytes.
     pub rx_buffer: usize,
-    /// Connections of one worker.
+    /// Maximum connections of one worker.
     pub max_connections: usize,
-    /// Queue pairs of one worker that are made ahead of the connections that will have them.
+    /// Queue pairs that one worker creates in advance.
     pub pool: usize,
-    /// How long such a queue pair rests between two connections by the connection manager, which takes one that asks for another
-    /// too early for the old connection's (IBA 12.9.8.4, time wait).
+    /// Idle time of a reused queue pair between two connections of the connection manager, which would otherwise take
+    /// an early request for the old connection (IBA 12.9.8.4, time-wait).
     pub reuse_after: Duration,
-    /// Whether workers without work sleep until they are woken, in place of polling on.
+    /// Idle workers sleep until they are woken instead of polling.
     pub rests: bool,
-    /// How connections are made; both ends do it the same way.
+    /// How connections are established; the same at both ends.
     pub connect: Connect,
-    /// How long a connection may take to be established.
+    /// Maximum duration of connection setup.
     pub connect_timeout: Duration,
-    /// After how long a connection on which nothing came is asked whether its peer is there.
+    /// Silence after which a peer is probed.
     pub probe_after: Duration,
-    /// How long all ports of the device may be down before its connections are over.
+    /// Time that all ports of the device may be down before its connections end.
     pub down_timeout: Duration,
 }
 
-/// How messages come to an end of a connection; each end has its own.
+/// How messages are delivered to an end of a connection. The two ends may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The peer sends them, and the device puts them into buffers that are posted.
+    /// The peer sends messages into posted buffers.
     Send,
-    /// The peer writes them to a ring of the connection's own, and tells of each by 32 bits that come with it.
+    /// The peer writes messages to a ring of the connection, each with immediate data.
     Write,
-    /// All peers send them to one queue pair, as datagrams that may be lost, and each end sees to it that they come all the same.
+    /// The peers send datagrams to one UD queue pair; sessions retransmit lost ones.
     Ud,
 }
 
-/// How connections are made.
+/// How connections are established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connect {
     /// By the connection manager (`rdma_cm(7)`).
     Manager,
-    /// Both ends tell each other of their queue pairs over TCP.
+    /// By an exchange of queue pair attributes over TCP.
     Exchange,
 }
 
@@ -104,52 +105,50 @@ impl Default for Config {
     }
 }
 
-/// What a device cannot do of what was asked for.
+/// Setting that a device or another setting does not permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// It has not as much.
-    #[error("{asked} {what} are more than it can have: ask for no more than {most}")]
+    /// The device's limit is lower.
+    #[error("{asked} {what} exceed the device's limit: at most {most} are possible")]
     TooMany {
-        /// Of what.
+        /// Resource.
         what: &'static str,
-        /// How many were asked for.
+        /// Requested number.
         asked: u32,
-        /// How many there are.
+        /// Limit.
         most: u32,
     },
-    /// Sessions are made by an exchange of what rdma_cm does not carry.
-    #[error("datagrams' sessions are made by an exchange over TCP: choose that for how connections are made")]
+    /// rdma_cm does not carry the attributes of sessions.
+    #[error("datagram sessions need the exchange over TCP instead of rdma_cm")]
     SessionsByManager,
-    /// iWARP has connections alone.
-    #[error("messages cannot be sent as datagrams over iWARP, which has none: have them sent by connections")]
+    /// iWARP has no UD queue pairs.
+    #[error("iWARP has no datagrams: use another mode")]
     NoDatagrams,
-    /// There is one queue pair, and its buffers are all sessions'.
-    #[error("datagrams come by one queue pair, with buffers for all: leave shared buffers and the pool out")]
+    /// The UD queue pair has its own buffers for all sessions.
+    #[error("datagrams use one queue pair with its own buffers: remove shared buffers and the pool")]
     DatagramsAlone,
-    /// iWARP writes without telling of it.
-    #[error("messages cannot be written over iWARP, which has no WRITE with immediate: have them sent")]
+    /// iWARP has no WRITE with immediate data.
+    #[error("messages cannot be written over iWARP, which has no WRITE with immediate: use mode send")]
     NoImmediate,
-    /// A ring that is not bound to a queue pair would be open to all others.
+    /// Without a window bound to the queue pair, any peer could write to a ring.
     #[error(
-        "messages cannot be written without memory windows of type 2, which a ring is open through to its own peer alone: have them sent"
+        "messages cannot be written without memory windows of type 2, which restrict a ring to its own peer: use mode send"
     )]
     NoWindows,
-    /// iWARP's queue pairs are made ready by their connections.
-    #[error("queue pairs cannot be prepared over iWARP, whose connections make them ready: leave the pool out")]
+    /// iWARP's connection manager changes the state of queue pairs.
+    #[error("queue pairs cannot be prepared over iWARP, which readies them when connecting: remove the pool")]
     NoPool,
-    /// It has none.
-    #[error(
-        "it does no atomic operations, by which its peers would count: `linerate rdma info` shows which devices do"
-    )]
+    /// The device has no atomic operations.
+    #[error("no atomic operations, which remote counters need: `linerate rdma info` shows which devices have them")]
     NoAtomics,
-    /// A ring is its connection's alone.
-    #[error("messages that are written to rings need no shared buffers: choose one of the two")]
+    /// A ring belongs to one connection.
+    #[error("messages written to rings need no shared buffers: choose one of the two")]
     SharedRings,
 }
 
 impl Config {
-    /// Of each queue pair, but that it sends nothing inline.
+    /// Returns the configuration of each queue pair, without inline data.
     pub(crate) fn qp(&self) -> QpConfig {
         QpConfig {
             sends: self.sends.into(),
@@ -160,7 +159,7 @@ impl Config {
         }
     }
 
-    /// As much of it as a device with these limits can do; an error for what cannot be less.
+    /// Returns the configuration reduced to the device's limits, or an error for a setting that cannot be reduced.
     pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, Unsupported> {
         let mut config = self.clone();
         let (sends, buffers) = (u32::from(self.sends), u32::from(self.buffers));
@@ -188,7 +187,7 @@ impl Config {
             if self.srq.is_some() || self.pool > 0 {
                 return Err(Unsupported::DatagramsAlone);
             }
-            // A READ needs a connection of the device's.
+            // READs need an RC connection that supports them.
             config.offer_from = usize::MAX;
             let most = DATAGRAMS.max(u32::from(LEAST_BUFFERS) * self.max_connections as u32).min(limits.qp_wrs);
             config.share(most);
@@ -205,7 +204,7 @@ impl Config {
         }
         config.signal_every = config.signal_every.min(self.most_unsignalled());
         let most = config.qps_per_cq(limits) * limits.cqs.min(QUEUES) as usize;
-        // A fifth is for those that go.
+        // A fifth is reserved for queue pairs of ended connections.
         let most = if config.srq.is_some() { (most * 4 / 5).max(most.min(1)) } else { most };
         config.max_connections = config.max_connections.min(most);
         if Rendezvous::of(limits, None) == Rendezvous::None {
@@ -214,8 +213,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Has connections use no more than `srq` buffers together: each finds one for whatever it sends, so that nobody is ever told that
-    /// there is none.
+    /// Limits the connections to `srq` buffers in total, so that every message finds a buffer and receiver-not-ready
+    /// never occurs.
     fn share(&mut self, srq: u32) {
         let (least, buffers) = (u32::from(LEAST_BUFFERS), u32::from(self.buffers));
         self.max_connections = self.max_connections.min((srq / least) as usize).max(1);
@@ -223,25 +222,25 @@ impl Config {
         self.buffers = each as u16;
     }
 
-    /// The most messages at which a completion can be asked for: more would not be under way at a time, and a queue pair that
-    /// learns nothing of them would stand still.
+    /// Returns the maximum interval of signalled messages. A longer interval could fill the send queue with
+    /// unsignalled requests, which never complete.
     pub fn most_unsignalled(&self) -> usize {
         usize::from(self.sends).saturating_sub(KEPT + 1).max(1)
     }
 
-    /// Queue pairs that a worker has at a time, at most. Where buffers are shared, they outlast their connections for a moment: a
-    /// quarter more than these is for those that do, whose places are not their successors'.
+    /// Returns the maximum number of queue pairs of a worker. With shared buffers, queue pairs outlast their
+    /// connections briefly, and a quarter more is reserved for them.
     pub(crate) fn qps(&self) -> usize {
         let leaving = if self.srq.is_some() { self.max_connections.div_ceil(4) } else { 0 };
         self.max_connections + leaving
     }
 
-    /// Whether queue pairs are used again. Those that share their buffers are not.
+    /// Returns true if queue pairs are reused. Those that share buffers are not.
     pub(crate) fn reuses(&self) -> bool {
         self.pool > 0 && self.srq.is_none()
     }
 
-    /// Bytes of a message, with its header.
+    /// Returns the message size in bytes, including the header.
     pub(crate) fn message(&self) -> usize {
         match self.mode {
             Mode::Send | Mode::Write => self.buffer,
@@ -249,21 +248,20 @@ impl Config {
         }
     }
 
-    /// Datagrams that a worker may be sending at a time, and buffers that it has for those that come, as many as all its connections
-    /// may use.
+    /// Returns the UD send requests and receive buffers of a worker: as many as all connections may use.
     pub(crate) fn datagrams(&self, limits: &DeviceLimits) -> (u32, u32) {
         let connections = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
         let of = |each: u16| connections.saturating_mul(each.into()).min(limits.qp_wrs);
         (of(self.sends).min(DATAGRAMS), of(self.buffers))
     }
 
-    /// Completions that a connection may have at once.
+    /// Returns the maximum number of completions of a connection at once.
     pub(crate) fn completions(&self) -> u32 {
         u32::from(self.sends) + u32::from(self.buffers)
     }
 
-    /// Queue pairs whose completions go to one queue: a queue that overflows is lost, and each may have everything completed at
-    /// once, as when a link goes down.
+    /// Returns the number of queue pairs per completion queue. An overflow destroys the queue, and when a link goes
+    /// down all requests of all its queue pairs may complete at once.
     pub(crate) fn qps_per_cq(&self, limits: &DeviceLimits) -> usize {
         (limits.cqes / self.completions()) as usize
     }
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_share_buffers_have_some_for_each_of_them() {
+    fn each_connection_has_a_share_of_the_buffers() {
         for (srq, asked, connections, buffers, each) in [
             (4096, 32, 1024, 1024, 4),
             (4096, 32, 64, 64, 32),
@@ -295,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_room_for_all_completions_that_there_may_be() {
+    fn completion_queue_holds_all_completions() {
         let limits = DeviceLimits { cqes: 1000, cqs: 2, ..limits() };
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
         assert_eq!((config.max_connections, config.qps_per_cq(&limits)), (40, 20));
-        // Those that go have room there, too.
+        // Draining queue pairs fit, too.
         for asked in 1..50 {
             let srq = Config { srq: Some(1000), buffers: 3, sends: 20, max_connections: asked, ..Config::default() };
             let config = srq.within(&limits).unwrap();
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_cannot_have_is_refused() {
+    fn excessive_limits_are_refused() {
         let limits = DeviceLimits { qp_wrs: 100, srq_wrs: 200, ..limits() };
         let most = |config: Config| match config.within(&limits) {
             Err(Unsupported::TooMany { most, .. }) => most,
@@ -322,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_by_a_device_or_together_is_refused() {
+    fn unsupported_combinations_are_refused() {
         let writes = Config { mode: Mode::Write, ..Config::default() };
         let iwarp = DeviceConfig::iwarp([10, 0, 0, 1].into()).limits;
         assert!(writes.within(&limits()).is_ok());
@@ -336,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_offered_where_it_cannot_be_read() {
+    fn rendezvous_is_disabled_without_support() {
         let iwarp = DeviceConfig::iwarp([10, 0, 0, 1].into()).limits;
         assert_eq!(Config::default().within(&iwarp).unwrap().offer_from, usize::MAX);
         assert_eq!(Config::default().within(&limits()).unwrap().offer_from, Config::default().offer_from);

@@ -1,4 +1,4 @@
-//! How long each step takes that leads to a connection, as this end alone has to do it.
+//! Duration of each local step of connection setup.
 
 use crate::Config;
 use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition};
@@ -8,18 +8,18 @@ use linerate_bypass::time::Duration;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// A step, and how long it took each time.
+/// Step with its measured durations.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// What was done.
+    /// Name.
     pub what: &'static str,
-    /// Whether each connection needs it, or only the first of a process.
+    /// The step is needed for each connection, not only once per process.
     pub each: bool,
-    /// How long that took.
+    /// Durations.
     pub took: Vec<Duration>,
 }
 
-/// Watches steps.
+/// Recorder of steps.
 struct Watch<F> {
     clock: F,
     steps: Vec<Step>,
@@ -38,11 +38,11 @@ impl<F: FnMut() -> Duration> Watch<F> {
     }
 }
 
-/// Does `rounds` times what makes a queue pair ready to send, to another of the device behind `provider` by its port 1, with buffers in
-/// `arena`; and before, once, what a process has to do. `clock` tells the time.
+/// Measures `rounds` times the steps that bring a queue pair to RTS, with another queue pair of the same device as
+/// the peer and buffers in `arena`; and once the steps that a process needs. `clock` returns the time.
 ///
 /// # Errors
-/// What the device says.
+/// Errors of the device.
 pub fn steps<C: Provider>(
     provider: &Arc<C>,
     config: &Config,
@@ -89,7 +89,7 @@ pub fn steps<C: Provider>(
 fn post<C: Provider>(qp: &mut Qp<C, Init>, config: &Config, arena: &Arena) -> Result<(), Error> {
     qp.post((0..config.buffers).map_while(|_| arena.alloc(config.buffer)))?;
     if qp.recv_room() > 0 {
-        return Err(Error { what: "have buffers for a connection", error: ErrorKind::OutOfMemory.into() });
+        return Err(Error { what: "allocate buffers for a connection", error: ErrorKind::OutOfMemory.into() });
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_done_as_often_as_there_are_rounds_and_nothing_is_left() {
+    fn each_step_is_measured_once_per_round_and_objects_are_released() {
         let fabric = Fabric::new(FabricConfig::default());
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
         let mut now = Duration::ZERO;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_told() {
+    fn device_error_is_returned() {
         let fabric = Fabric::new(FabricConfig::default());
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
         fabric.fail_call(&device, Call::Modify, 3, libc::EINVAL);

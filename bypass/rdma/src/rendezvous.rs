@@ -1,38 +1,38 @@
-//! How long slices are opened to be read by the peer.
+//! Rendezvous: the peer reads long slices from the sender's memory instead of receiving them in messages.
 
 use crate::provider::{DeviceLimits, TransportKind};
 
-/// The driver of Soft-RoCE, as [`Provider::emulated_by`](linerate_rdma_provider::Provider::emulated_by) has it.
+/// Driver name of Soft-RoCE in [`Provider::emulated_by`](crate::provider::Provider::emulated_by).
 const RXE: &str = "rxe";
 
-/// How a device opens a slice of memory to one peer, for as long as that reads it.
+/// Method by which a device exposes a slice to one peer while that peer reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// Through a memory window of type 2.
+    /// Type 2 memory window on the arena's registration.
     Windows,
-    /// Through one that is bound to a registration of the slice alone.
-    MrPart,
-    /// Not at all.
+    /// Type 2 memory window on a registration of the slice alone.
+    RegisteredWindows,
+    /// None: slices are sent in messages.
     None,
 }
 
 impl Rendezvous {
-    /// What a device with these limits does, emulated by this driver if it is.
+    /// Returns the method for a device with these limits, emulated by this driver if any.
     pub fn of(limits: &DeviceLimits, emulated_by: Option<&str>) -> Self {
         if limits.transport == TransportKind::Iwarp || !limits.mw_type_2 {
             Rendezvous::None
         } else if emulated_by == Some(RXE) {
-            Rendezvous::MrPart
+            Rendezvous::RegisteredWindows
         } else {
             Rendezvous::Windows
         }
     }
 
-    /// In words, with the reason.
+    /// Describes the method and its reason.
     pub fn why(self) -> &'static str {
         match self {
             Rendezvous::Windows => "offered through memory windows of type 2, and read by the peer",
-            Rendezvous::MrPart => {
+            Rendezvous::RegisteredWindows => {
                 "offered through memory windows on registrations for each, and read by the peer: rxe lets a peer read all of what a \
                  window is bound to"
             }

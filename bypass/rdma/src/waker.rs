@@ -1,4 +1,4 @@
-//! How a worker that may sleep does: until something is completed, or somebody has something for it.
+//! Sleeping and waking of idle threads.
 
 use crate::provider::Provider;
 use crate::verbs::{CompChannel, Error};
@@ -9,24 +9,24 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Wakes whoever waits for its descriptor, from any thread.
+/// Eventfd that wakes the thread waiting for it, from any thread.
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// One that nobody has rung.
+    /// Creates an eventfd that is not signalled.
     pub fn new() -> Result<Self, Error> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Ok(Waker(Arc::new(fd.map_err(|error| Error::of("make an eventfd")(error.into()))?)))
+        Ok(Waker(Arc::new(fd.map_err(|error| Error::of("create an eventfd")(error.into()))?)))
     }
 
-    /// What rings it.
+    /// Returns the function that signals the eventfd.
     pub fn wake(&self) -> Wake {
         let fd = self.0.clone();
-        // It fails when it has been rung 2⁶⁴ times, and then it is readable all the same.
+        // The write fails after 2⁶⁴ signals, and the eventfd is readable nevertheless.
         Box::new(move || _ = rustix::io::write(&*fd, &1u64.to_ne_bytes()))
     }
 
-    /// It has been heard.
+    /// Resets the eventfd.
     pub fn quiet(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
@@ -44,48 +44,49 @@ pub fn wait_readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration
     let timeout = Timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: timeout.subsec_nanos().into() };
     match poll(&mut polled, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(Error::of("wait for something to happen")(error.into())),
+        Err(error) => Err(Error::of("wait for events")(error.into())),
     }
 }
 
-/// What a worker that may sleep is woken by.
+/// Wake-up sources of an idle worker.
 pub struct IdleWait<C: Provider> {
     channel: CompChannel<C>,
     bell: Waker,
-    /// It looks around so often, whatever happens.
+    /// Maximum sleep.
     pub(crate) longest: Duration,
-    /// How often it has waited.
+    /// Number of sleeps.
     pub(crate) waits: u64,
 }
 
-/// How long a worker sleeps that cannot be woken.
+/// Sleep of a worker that cannot be woken.
 const SHORT: Duration = Duration::from_millis(1);
-/// A worker is stopped without being woken.
+/// Interval of checks whether the worker is stopped, which does not wake it.
 const STOP_CHECK: Duration = Duration::from_millis(20);
 
 impl<C: Provider> IdleWait<C> {
-    /// For a worker of the device behind `provider`, whose queue is to be made with its channel, and its mailboxes with its bell.
+    /// Creates the sources of one worker on the device of `provider`. The worker's completion queues must use the
+    /// channel, and its mailboxes the waker.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
         Ok(IdleWait { channel: CompChannel::new(provider)?, bell: Waker::new()?, longest: STOP_CHECK, waits: 0 })
     }
 
-    /// What its queue is made with.
+    /// Returns the channel for the worker's completion queues.
     pub fn channel(&self) -> &CompChannel<C> {
         &self.channel
     }
 
-    /// What wakes it.
+    /// Returns the function that wakes the worker.
     pub fn wake(&self) -> Wake {
         self.bell.wake()
     }
 
-    /// Waits until something is completed in its queue, which has been asked to say so, or it is woken, or for `timeout`.
+    /// Waits for a completion event, a wake-up, or `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration) {
         self.waits += 1;
         let waited = wait_readable([self.channel.as_fd(), self.bell.as_fd()], timeout.min(self.longest));
         self.bell.quiet();
         if let Err(error) = waited.and_then(|()| self.channel.take_events().map(drop)) {
-            // The queue will say whether there is a device.
+            // Polling the completion queue reports whether the device still exists.
             tracing::debug!("{error}");
             std::thread::sleep(SHORT);
         }

@@ -1,4 +1,4 @@
-//! One thread's loop: take in what is completed, tell the service, post what it has to say.
+//! Worker loop: process completions, call the service, post requests.
 
 use crate::Config;
 use crate::connection::{ConnCore, Receiving, Sending, Stage};
@@ -13,88 +13,88 @@ use linerate_bypass::{AppMsg, CloseReason, ConnId, ConnectError, Drain, Origin, 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Messages that are delivered in one turn at most.
+/// Maximum messages delivered in one turn.
 const BUDGET: usize = 256;
-/// Turns without work before an idle worker that may sleep does.
+/// Turns without work before an idle worker sleeps.
 const IDLE_TURNS: u32 = 1000;
-/// How long it sleeps when there is something to be tried again.
+/// Sleep while a request must be retried.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// What the connector tells a worker.
+/// Event from the connector to a worker.
 pub enum ConnectorEvent<C: Provider> {
-    /// The connection with this number is being made. It is told before its peer may send.
+    /// The connection with this number is being established. Sent before the peer can send data.
     Expected(u64),
-    /// It is not made.
+    /// The connection with this number was not established.
     Unexpected(u64),
-    /// A connection has been made.
+    /// Established connection.
     Made(ConnCore<C>, Origin),
-    /// The connection asked for with this token could not be made.
+    /// Failure of the connect with this token.
     Failed(u64, ConnectError),
-    /// The connection with this number is lost: its peer is gone, or the device cannot go on with it.
+    /// The connection with this number is lost: the peer is gone or the device failed.
     Lost(u64, CloseReason),
-    /// In the place of one that went with a link.
+    /// Memory window that replaces one of an ended connection.
     Mw(Mw<C>),
-    /// A queue pair of a link that was over is to be drained, to be used again.
+    /// Queue pair of an ended connection, to be drained for reuse.
     Drain(Qp<C, Errored>),
-    /// All that has been completed for the queue pair with this number, whose connection is over, is to be polled.
+    /// Request to poll all completions of the queue pair with this number, whose connection has ended.
     Poll(u32),
 }
 
-/// What a worker asks of the connector.
+/// Request from a worker to the connector.
 pub enum ConnectorRequest<C: Provider> {
-    /// Accept no more connections, of whichever worker.
+    /// Accept no more connections for any worker.
     Refuse,
     /// Connect `worker` to `remote`.
     Connect {
-        /// Who asks.
+        /// Requesting worker.
         worker: usize,
-        /// Where to.
+        /// Address of the peer.
         remote: SocketAddr,
-        /// What the service knows it by.
+        /// Token of the service.
         token: u64,
     },
-    /// A link of this worker's is over.
-    Bury(usize, ConnCore<C>),
-    /// A queue pair of this worker's has been drained, or could not be.
+    /// Ended connection of this worker.
+    Retire(usize, ConnCore<C>),
+    /// Queue pair of this worker that was drained, or that could not be.
     Drained(usize, Qp<C, Errored>),
-    /// All has been polled that was completed for the queue pair with this number, when this worker was told to.
+    /// All completions of the queue pair with this number were polled, as requested from this worker.
     Polled(usize, u32),
 }
 
-/// A service running over verbs, on the thread that made it.
+/// Worker that runs a service over verbs.
 pub struct Worker<C: Provider, S: Service> {
     net: Net<C>,
     service: S,
-    /// By slot.
+    /// Connection state of the service, by slot.
     states: Vec<Option<S::Conn>>,
     messages: Receiver<AppMsg<S::Message>>,
     news: Receiver<ConnectorEvent<C>>,
     commands: Sender<ConnectorRequest<C>>,
-    /// What the connector had no room for.
+    /// Requests that the connector had no room for.
     unsent: VecDeque<ConnectorRequest<C>>,
-    /// What it is woken by, if it may sleep.
+    /// Present if the worker may sleep.
     rest: Option<IdleWait<C>>,
-    /// Time of the next [`Service::poll`] at the latest.
+    /// Latest time of the next [`Service::poll`].
     poll_at: Option<Instant>,
     started: bool,
-    /// Kept for its memory.
+    /// Reused allocation.
     burst: Vec<ConnId>,
 }
 
-/// How a worker hears of others, and tells them.
+/// Channels of a worker.
 pub struct WorkerChannels<C: Provider, M> {
-    /// Messages for its service and its connections.
+    /// Messages for the service and its connections.
     pub messages: Receiver<AppMsg<M>>,
-    /// What the connector says.
+    /// Events from the connector.
     pub news: Receiver<ConnectorEvent<C>>,
-    /// What the connector is asked.
+    /// Requests to the connector.
     pub commands: Sender<ConnectorRequest<C>>,
-    /// What wakes it, if it may sleep: its queue, and the mailboxes above, are made with it.
+    /// Present if the worker may sleep. Its completion queue and the mailboxes above are created with it.
     pub rest: Option<IdleWait<C>>,
 }
 
 impl<C: Provider, S: Service> Worker<C, S> {
-    /// The worker with this number, and what it has of the device.
+    /// Creates worker number `worker`.
     pub fn new(
         worker: usize,
         config: Config,
@@ -109,34 +109,34 @@ impl<C: Provider, S: Service> Worker<C, S> {
         Worker { net, service, states, messages, news, commands, unsent, rest, poll_at, started, burst }
     }
 
-    /// What has happened so far.
+    /// Returns the statistics.
     pub fn summary(&self) -> &Summary {
         &self.net.summary
     }
 
-    /// How often it has slept.
+    /// Returns how often the worker has slept.
     pub fn waits(&self) -> u64 {
         self.rest.as_ref().map_or(0, |rest| rest.waits)
     }
 
-    /// The service.
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.service
     }
 
-    /// Windows that no connection has.
+    /// Returns the number of unused memory windows.
     #[cfg(test)]
     pub(crate) fn free_windows(&self) -> usize {
         self.net.free_windows()
     }
 
-    /// The service, to be told something by a test.
+    /// Returns the service, for tests.
     #[cfg(test)]
     pub(crate) fn service_mut(&mut self) -> &mut S {
         &mut self.service
     }
 
-    /// One turn. Returns how many completions, messages and events there were.
+    /// Runs one turn. Returns the number of completions, messages and events processed.
     pub fn turn(&mut self, now: Instant) -> usize {
         self.net.now = now;
         if !self.started {
@@ -160,9 +160,9 @@ impl<C: Provider, S: Service> Worker<C, S> {
         work
     }
 
-    /// Runs until `stop`; then ends all connections, and returns the service and what happened. When the device fails, its
-    /// connections end, and the worker goes on. One that may sleep does after a while without work, and sees `stop` within 20 ms.
-    /// While it is to drain, it tells how many connections it has left.
+    /// Runs until `stop`, then ends all connections and returns the service and the statistics. After a device
+    /// failure the worker keeps running without connections. An idle worker that may sleep does so, and notices
+    /// `stop` within 20 ms. While draining, it reports the number of remaining connections.
     pub fn run(mut self, clock: &Clock, stop: &Stop) -> (S, Summary) {
         let mut idle_turns = 0;
         let mut drain = Drain::default();
@@ -186,16 +186,16 @@ impl<C: Provider, S: Service> Worker<C, S> {
         self.finish()
     }
 
-    /// Has the connector accept no more connections: who asks for one is refused.
+    /// Makes the connector refuse all further connections.
     pub fn stop_listening(&mut self) {
         self.unsent.push_back(ConnectorRequest::Refuse);
     }
 
-    /// Sleeps until there is something to do, if it may.
+    /// Sleeps until an event, if the worker may sleep.
     pub(crate) fn sleep(&mut self, clock: &Clock) {
         if self.messages.about_to_sleep() && self.news.about_to_sleep() {
             self.net.arm();
-            // What was completed before that does not ring.
+            // Completions that precede the request generate no event.
             let now = clock.now();
             if self.turn(now) == 0 {
                 let tries_again = !self.unsent.is_empty() || self.net.is_starved();
@@ -213,7 +213,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         self.news.awake();
     }
 
-    /// What the connector has said.
+    /// Processes events of the connector.
     fn hear(&mut self) -> usize {
         let mut heard = 0;
         while let Some(news) = self.news.receive() {
@@ -223,7 +223,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 ConnectorEvent::Unexpected(number) => self.net.expect_no_more(number),
                 ConnectorEvent::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
                 ConnectorEvent::Made(link, origin) => {
-                    self.net.bury(link);
+                    self.net.retire(link);
                     if let Origin::Connected(token) = origin {
                         self.net.failed.push_back((token, ConnectError::TooMany));
                     }
@@ -238,11 +238,11 @@ impl<C: Provider, S: Service> Worker<C, S> {
         heard
     }
 
-    /// Asks the connector for what is wanted.
+    /// Sends requests to the connector.
     fn tell(&mut self) {
         let worker = self.net.worker;
-        // What is over goes first: there may be no more queue pairs than connections.
-        self.unsent.extend(self.net.buried.drain(..).map(|link| ConnectorRequest::Bury(worker, link)));
+        // Ended connections first: the number of queue pairs is limited by that of connections.
+        self.unsent.extend(self.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
         self.unsent.extend(self.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));
         self.unsent.extend(self.net.polled_for.drain(..).map(|qp| ConnectorRequest::Polled(worker, qp)));
         let connects =
@@ -256,7 +256,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         }
     }
 
-    /// Connections made and not made.
+    /// Delivers established and failed connections.
     fn deliver_outcomes(&mut self) -> usize {
         let mut delivered = 0;
         while let Some((id, origin)) = self.net.opened.pop_front() {
@@ -267,7 +267,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
             }
             self.states[id.slot()] = Some(state);
         }
-        // Only those there are now: the service may at once try again, and again in vain.
+        // The service may reconnect at once and fail again: only the failures present now are delivered.
         for _ in 0..self.net.failed.len() {
             let Some((token, error)) = self.net.failed.pop_front() else { break };
             delivered += 1;
@@ -277,7 +277,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         delivered
     }
 
-    /// Everything that happened to connections. What happens to them meanwhile is for the next turn.
+    /// Delivers all events of connections. Events that occur meanwhile wait for the next turn.
     fn deliver_ready(&mut self) -> usize {
         let count = self.net.ready.len();
         self.burst.clear();
@@ -304,7 +304,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         let Some(state) = states.get_mut(id.slot()) else { return };
         conn.listed = false;
         if let Some(state) = state {
-            // Each step asks anew: the service may have ended the connection, or told it something else, in the one before.
+            // Each step looks the connection up again, because the service may have ended it in the previous step.
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
                 service.readable(net, id, state);
             }
@@ -331,16 +331,16 @@ impl<C: Provider, S: Service> Worker<C, S> {
             && let Stage::Ended(reason) = conn.stage
         {
             let state = state.take();
-            self.bury(id);
+            self.retire(id);
             if let Some(state) = state {
                 self.closed(id, state, reason);
             }
         }
     }
 
-    fn bury(&mut self, id: ConnId) {
+    fn retire(&mut self, id: ConnId) {
         if let Some(conn) = self.net.remove(id) {
-            self.net.bury(conn.link);
+            self.net.retire(conn.link);
         }
     }
 
@@ -378,12 +378,12 @@ impl<C: Provider, S: Service> Worker<C, S> {
         read
     }
 
-    /// Ends all connections, and returns the service and what happened. What is buried goes to the connector.
+    /// Ends all connections, hands them to the connector, and returns the service and the statistics.
     pub fn finish(mut self) -> (S, Summary) {
         for id in self.net.slots.conn_ids() {
             self.net.abort_now(id);
             let Some(Stage::Ended(reason)) = self.net.slots.get(id).map(|conn| conn.stage) else { continue };
-            self.bury(id);
+            self.retire(id);
             if let Some(state) = self.states.get_mut(id.slot()).and_then(Option::take) {
                 self.closed(id, state, reason);
             }

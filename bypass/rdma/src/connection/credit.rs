@@ -1,53 +1,54 @@
-//! Who may send: a message needs a buffer that is posted for it, and a credit says that there is one.
+//! Flow control by credits: one credit for each buffer that the peer has posted.
 //!
-//! The last credit is kept for a message of nothing but credits. So an end that has buffers to tell of can always do so, unless
-//! it has done so with its last credit, and then the other end has some: no two ends wait for each other.
+//! The last credit is reserved for a message that carries only credits. An end with credits to return can therefore
+//! always send them, unless it has just used its last credit for that; then the other end has credits. So the two
+//! ends never wait for each other.
 
-/// The fewest buffers of an end: the last is kept for credits, and two that are used make it tell of them.
+/// Minimum buffers of an end: one is reserved for credit messages, and two used ones trigger a credit message.
 pub(crate) const LEAST_BUFFERS: u16 = 3;
 
-/// The credits of one end of a connection.
+/// Credits of one end of a connection.
 #[derive(Debug)]
 pub(crate) struct Credits {
-    /// Buffers of the peer's that are posted and not used.
+    /// Posted and unused buffers of the peer.
     have: u32,
-    /// Buffers of ours that were posted and the peer has not been told of.
+    /// Local buffers that were posted but not yet announced to the peer.
     owed: u32,
-    /// Buffers that we have, posted or not.
+    /// Number of local buffers, posted or not.
     ours: u32,
-    /// Buffers that the peer has.
+    /// Number of the peer's buffers.
     theirs: u32,
 }
 
-/// The peer told of more buffers than it has.
+/// The peer granted more credits than it has buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the peer told of more buffers than it has")]
+#[error("the peer granted more credits than it has buffers")]
 pub(crate) struct TooMany;
 
 impl Credits {
-    /// Of an end with so many buffers, all posted, whose peer has `theirs`, all posted.
+    /// Creates the credits of an end with `ours` posted buffers, whose peer has `theirs` posted buffers.
     pub fn new(ours: u16, theirs: u16) -> Self {
         Credits { have: theirs.into(), owed: 0, ours: ours.into(), theirs: theirs.into() }
     }
 
-    /// Messages that may be sent now.
+    /// Returns the number of data messages that may be sent now.
     pub fn sendable(&self) -> usize {
         self.have.saturating_sub(1) as usize
     }
 
-    /// Whether it is time for a message of nothing but credits, if there is no other.
+    /// Returns true if a credit message should be sent unless another message follows.
     pub fn is_overdue(&self) -> bool {
-        // One is owed for the peer's own message of credits: to answer that would go on for ever.
+        // The buffer used by a credit message alone triggers none: replies to it would never end.
         self.have > 0 && self.owed >= (self.ours / 2).max(2)
     }
 
-    /// Whether the peer may have sent so many messages whose buffers have not been posted again.
+    /// Returns true if the peer had credits for `used` messages whose buffers are not posted again.
     #[inline]
     pub fn allows(&self, used: u32) -> bool {
         used + self.owed <= self.ours
     }
 
-    /// A message goes: it tells of so many buffers.
+    /// Uses a credit for a message and returns the credits that the message grants.
     pub fn spend(&mut self) -> u16 {
         debug_assert!(self.have > 0);
         self.have = self.have.saturating_sub(1);
@@ -56,12 +57,12 @@ impl Credits {
         told
     }
 
-    /// So many buffers of ours were posted again.
+    /// Records `count` newly posted local buffers.
     pub fn posted(&mut self, count: u32) {
         self.owed += count;
     }
 
-    /// The peer told of so many buffers.
+    /// Records credits that the peer granted.
     pub fn gain(&mut self, count: u16) -> Result<(), TooMany> {
         self.have += u32::from(count);
         if self.have > self.theirs { Err(TooMany) } else { Ok(()) }
@@ -74,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// One end: what it has to send, what lies in its buffers, and what is on its way to it.
+    /// Simulated end, with messages in flight to it.
     struct End {
         credits: Credits,
         to_send: u32,
@@ -83,7 +84,7 @@ mod tests {
         arriving: VecDeque<(bool, u16)>,
     }
 
-    /// Sends what `from` may. Returns whether it sent.
+    /// Sends a message if `from` may. Returns true if it did.
     fn send(from: &mut End, to: &mut End) -> bool {
         let is_data = from.to_send > 0 && from.credits.sendable() > 0;
         if !is_data && !from.credits.is_overdue() {
@@ -91,7 +92,7 @@ mod tests {
         }
         from.to_send -= u32::from(is_data);
         let told = from.credits.spend();
-        // Receiver-not-ready is when there is none.
+        // Otherwise the device would report receiver-not-ready.
         assert!(to.free > to.arriving.len() as u32, "no buffer is posted");
         to.arriving.push_back((is_data, told));
         true
@@ -124,9 +125,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever both ends do in whatever order, a message finds a buffer, and all is sent in the end.
+        /// In any order of events, every message finds a buffer and all data is sent.
         #[test]
-        fn every_message_finds_a_buffer_and_nobody_waits_for_ever(
+        fn every_message_finds_a_buffer_without_deadlock(
             depths in (LEAST_BUFFERS..20, LEAST_BUFFERS..20),
             loads in (0u32..200, 0u32..200),
             choices in prop::collection::vec(0u8..6, 0..2000),
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_tells_of_more_than_it_has_is_found_out() {
+    fn excess_credits_are_detected() {
         let mut credits = Credits::new(4, 4);
         assert_eq!(credits.gain(1), Err(TooMany));
         let mut credits = Credits::new(4, 4);

@@ -1,4 +1,4 @@
-//! One connection: what carries it, its queues, and how far each side has come.
+//! Connections: transport, queues and state of both directions.
 
 pub(crate) mod conn_transport;
 pub(crate) mod credit;
@@ -19,32 +19,33 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-/// A connection that has been made, for the worker that is to have it.
+/// Transport-level state of a connection. The connector creates it, the worker's [`Connection`] holds it, and the
+/// connector receives it back when the connection ends.
 pub struct ConnCore<C: Provider> {
-    /// Slices that the peer may read, in the order in which they were offered. They go before the queue pair.
+    /// Slices that the peer may read, in the order of their offers. Dropped before the queue pair.
     pub(crate) opened: VecDeque<BoundMw<C>>,
     pub(crate) transport: ConnTransport<C>,
-    /// The connection manager's name for it, which ends it when it is dropped.
+    /// Connection manager identifier, which ends the connection when dropped.
     pub(crate) id: Option<CmId<C>>,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) credits: Credits,
-    /// Buffers that messages came in and that have not been posted again.
+    /// Buffers with received messages that are not posted again.
     pub(crate) used: u32,
-    /// Bytes of the stream that a message has at most.
+    /// Maximum stream bytes of a message.
     pub(crate) longest: usize,
-    /// Whether both ends read what they are offered.
+    /// Both ends support rendezvous.
     pub(crate) takes_offers: bool,
-    /// What the peer has to be told of our ring, once it is open.
+    /// Address of the local ring that the peer must be sent, once the ring is open.
     pub(crate) ring: Option<RingAddr>,
-    /// Bytes of a buffer of the peer's, and of all that it posted at first: its ring is as long, if it has one.
+    /// Buffer size of the peer, and total size of its initial buffers, which equals that of its ring, if any.
     pub(crate) their_buffers: (u32, u32),
-    /// Windows of the worker's that are here: opened, or being opened or closed. They go with the link.
+    /// Windows of the worker that are bound, or being bound or invalidated. They are dropped with this value.
     pub(crate) mws: usize,
 }
 
 impl<C: Provider> ConnCore<C> {
-    /// A connection by a queue pair whose buffers are posted, or by a session, as both ends described themselves.
+    /// Creates the state from the transport and the parameters that both ends announced.
     pub(crate) fn new(
         transport: ConnTransport<C>,
         id: Option<CmId<C>>,
@@ -68,14 +69,14 @@ impl<C: Provider> ConnCore<C> {
         }
     }
 
-    /// The header of a message, which takes a credit.
+    /// Returns the header of a message and uses a credit.
     pub(crate) fn header(&mut self, kind: Kind) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         Header { kind, credits: self.credits.spend() }.write(&mut bytes);
         bytes
     }
 
-    /// Says what has no bytes of the stream. Returns whether there was memory for it.
+    /// Sends a message without stream bytes. Returns false if memory is exhausted.
     pub(crate) fn say(&mut self, arena: &Arena, kind: Kind, offer: Option<Offer>) -> Result<bool, Error> {
         let len = if offer.is_some() { OFFER } else { HEADER };
         let Some(mut block) = arena.alloc(len) else { return Ok(false) };
@@ -90,7 +91,7 @@ impl<C: Provider> ConnCore<C> {
         Ok(true)
     }
 
-    /// Sends a message, for which there is room.
+    /// Sends a message. The caller has checked the room.
     pub(crate) fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Error> {
         self.transport
             .send(message, signalled)
@@ -98,42 +99,42 @@ impl<C: Provider> ConnCore<C> {
     }
 }
 
-/// How far the connection has come.
+/// Stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Established.
     Open,
-    /// Its queue pair is of no use any more; the service has still to be told why.
+    /// Ended; the service is yet to be notified.
     Ended(CloseReason),
 }
 
-/// How far the peer's half has come.
+/// State of the receiving direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// There may be more to come.
+    /// Open.
     Open,
-    /// Its end has come.
+    /// The peer's end of stream was received.
     Ended,
-    /// The service has been told so, after it consumed everything.
+    /// The service has consumed everything and was notified.
     Told,
-    /// A lingering close: whatever comes is discarded.
+    /// Lingering close: input is discarded.
     Discarding(Linger),
 }
 
-/// How far our half has come.
+/// State of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sending {
-    /// The service may send.
+    /// Open.
     Open,
-    /// It has closed; the queue is still being sent.
+    /// Closed by the service; queued data is still being sent.
     Closing,
-    /// The end of the stream is on its way.
+    /// End of stream sent.
     Finishing,
-    /// The peer has it.
+    /// End of stream acknowledged.
     Finished,
 }
 
-/// The events of a connection that have happened and not been delivered.
+/// Undelivered events of a connection.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub readable: bool,
@@ -141,16 +142,16 @@ pub(crate) struct Pending {
     pub timer: bool,
 }
 
-/// For whom something is read of the peer's memory.
+/// Destination of data read from the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// For the stream: a part of an offer.
+    /// The stream: a part of an offer.
     Stream,
-    /// For the service, which knows it by this token.
+    /// The service, which identifies the operation by this token.
     Service(u64),
 }
 
-/// See the file's head.
+/// Connection of a worker.
 pub(crate) struct Connection<C: Provider> {
     pub link: ConnCore<C>,
     pub stage: Stage,
@@ -158,27 +159,27 @@ pub(crate) struct Connection<C: Provider> {
     pub sending: Sending,
     pub rx: Rx,
     pub tx: Tx,
-    /// Who waits for what is read of the peer's memory, in order.
+    /// Destinations of outstanding READs and atomic operations, in order.
     pub readers: VecDeque<Reader>,
-    /// What the service has not been told of.
+    /// Results not yet delivered to the service.
     pub one_sided_done: VecDeque<(u64, OneSidedResult)>,
-    /// How many slices have been offered and not closed, and how many of those the peer has taken.
+    /// Offered slices that are not yet closed, and how many of them the peer has read.
     pub offered: usize,
     pub taken: usize,
-    /// How many offers of the peer's we have not told it that they were read, and how many of those were.
+    /// Offers of the peer not yet confirmed as read, and how many of them were read.
     pub open_offers: usize,
     pub to_take: usize,
-    /// When anything was last completed.
+    /// Time of the last completion.
     pub heard: Instant,
-    /// The peer has been asked whether it is there, and nothing was since.
+    /// A probe was sent since the last completion.
     pub is_probed: bool,
     pub timer: Timer,
     pub pending: Pending,
-    /// It is in the worker's list of connections with events.
+    /// Listed in the worker's connections with events.
     pub listed: bool,
-    /// It is in the worker's list of connections that have something to send or to post.
+    /// Listed in the worker's connections with data to send or buffers to post.
     pub dirty: bool,
-    /// The service found too little room and is to be told when there is some.
+    /// The service found too little room and waits for more.
     pub wants_room: bool,
 }
 
@@ -207,13 +208,13 @@ impl<C: Provider> Connection<C> {
         }
     }
 
-    /// The peer is there.
+    /// Records a sign of life of the peer.
     #[inline]
     pub fn hear(&mut self, now: Instant) {
         (self.heard, self.is_probed) = (now, false);
     }
 
-    /// Whether the service may still send.
+    /// Returns true if the service may send.
     pub fn may_send(&self) -> bool {
         self.stage == Stage::Open && self.sending == Sending::Open
     }
@@ -228,12 +229,12 @@ impl<C: Provider> Connection<C> {
         matches!(self.receiving, Receiving::Ended | Receiving::Told)
     }
 
-    /// Whether the service is to be told now that the peer has finished.
+    /// Returns true if the service must be notified now that the peer has finished.
     pub fn peer_closed_is_due(&self) -> bool {
         self.receiving == Receiving::Ended && self.rx.is_done()
     }
 
-    /// Whether both halves are done with.
+    /// Returns true if both directions have finished.
     pub fn is_finished(&self) -> bool {
         self.stage == Stage::Open && self.receiving == Receiving::Told && self.sending == Sending::Finished
     }

@@ -1,29 +1,29 @@
-//! What a connection has received: messages in the buffers that they came in, and slices that are read from the peer's memory.
+//! Receive queue of a connection: received messages in their buffers, and slices read from the peer's memory.
 
 use crate::connection::wire::Offer;
 use linerate_bypass::Bytes;
 use std::collections::VecDeque;
 
-/// The received bytes of one connection, in order.
+/// Received bytes of one connection, in order.
 #[derive(Default)]
 pub(crate) struct Rx {
-    /// What can be consumed, and whether it keeps a buffer that is to be posted again.
+    /// Consumable slices, each with a flag that it holds a receive buffer.
     slices: VecDeque<(Bytes, bool)>,
     len: usize,
-    /// The offer that is being read: what comes next.
+    /// Offer being read, whose data comes next.
     reading: Option<Reading>,
-    /// What has come behind it.
+    /// Data received after the offer.
     behind: VecDeque<Behind>,
-    /// Buffers that are kept.
+    /// Held buffers.
     held: u32,
 }
 
-/// An offer, and how far it has been read.
+/// Offer being read.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// What nobody has been asked for.
+    /// Part not yet requested.
     rest: Offer,
-    /// Bytes that have been asked for and not come.
+    /// Bytes requested and not yet received.
     asked: usize,
 }
 
@@ -33,24 +33,24 @@ enum Behind {
 }
 
 impl Rx {
-    /// Bytes that can be consumed.
+    /// Returns the number of consumable bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is nothing, and nothing that is being read.
+    /// Returns true if there is no data and no offer being read.
     pub fn is_done(&self) -> bool {
         self.len == 0 && self.reading.is_none()
     }
 
-    /// Buffers that are kept by what has not been consumed.
+    /// Returns the number of buffers held by unconsumed data.
     #[inline]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// What a message brought. Returns whether there is more to be consumed.
+    /// Adds received bytes. Returns true if they are consumable now.
     #[inline]
     pub fn push(&mut self, bytes: Bytes) -> bool {
         self.held += 1;
@@ -63,7 +63,7 @@ impl Rx {
         true
     }
 
-    /// What the peer offers comes next.
+    /// Adds an offer of the peer.
     pub fn offer(&mut self, offer: Offer) {
         match self.reading {
             None => self.reading = Some(Reading { rest: offer, asked: 0 }),
@@ -71,8 +71,8 @@ impl Rx {
         }
     }
 
-    /// The piece of the peer's memory that is to be read next, up to `most` bytes long, if it and what is here are no more than
-    /// `room`.
+    /// Returns the next part of the offer to read: at most `most` bytes, and no more than fit into `room` together
+    /// with unconsumed data.
     pub fn wanted(&self, most: usize, room: usize) -> Option<Offer> {
         let Reading { rest, asked } = self.reading?;
         let room = room.saturating_sub(self.len + asked).min(most);
@@ -80,7 +80,7 @@ impl Rx {
         (len > 0).then_some(Offer { len, ..rest })
     }
 
-    /// So many bytes of what is [wanted](Self::wanted) have been asked for.
+    /// Records that `len` bytes of the [wanted](Self::wanted) part were requested.
     pub fn asked(&mut self, len: usize) {
         if let Some(Reading { rest, asked }) = &mut self.reading {
             rest.address += len as u64;
@@ -89,7 +89,7 @@ impl Rx {
         }
     }
 
-    /// What was asked for first has come. Returns whether that was all of the offer.
+    /// Adds the data of the oldest READ. Returns true if it completes the offer.
     pub fn read(&mut self, bytes: Bytes) -> bool {
         let Some(Reading { rest, asked }) = &mut self.reading else { return false };
         *asked -= bytes.len();
@@ -113,13 +113,13 @@ impl Rx {
         is_all
     }
 
-    /// The first slice; empty if there is none.
+    /// Returns the first slice, or an empty one.
     #[inline]
     pub fn front(&self) -> &[u8] {
         self.slices.front().map_or(&[], |(slice, _)| slice)
     }
 
-    /// Takes the first slice out, or its first `max` bytes.
+    /// Takes the first slice, or its first `max` bytes.
     pub fn take(&mut self, max: usize) -> Option<Bytes> {
         let (front, _) = self.slices.front_mut()?;
         if max == 0 {
@@ -130,7 +130,7 @@ impl Rx {
         Some(taken)
     }
 
-    /// Drops the first `n` bytes; all, if there are fewer.
+    /// Drops the first `n` bytes, or all if there are fewer.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         let mut left = n.min(self.len);
@@ -146,7 +146,7 @@ impl Rx {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         *self = Rx::default();
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_an_offer_waits_for_it() {
+    fn data_behind_an_offer_waits_for_it() {
         let mut rx = Rx::default();
         assert!(rx.push(bytes("one ")));
         rx.offer(Offer { address: 1000, rkey: 7, len: 8 });
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_asked_for_than_there_is_room_for() {
+    fn reads_are_limited_by_room() {
         let mut rx = Rx::default();
         rx.push(bytes("0123456789"));
         rx.offer(Offer { address: 0, rkey: 0, len: 1000 });

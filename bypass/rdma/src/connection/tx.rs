@@ -1,4 +1,4 @@
-//! What a connection has to send: slices, and blocks that the service writes to, with room in front for a message's header.
+//! Send queue of a connection: slices, and blocks that the service writes, with headroom for a message header.
 
 use crate::connection::wire::HEADER;
 use crate::verbs::Message;
@@ -6,19 +6,19 @@ use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{Arena, Bytes};
 use std::collections::VecDeque;
 
-/// A slice that is shorter is copied: a piece of a message for itself costs more.
+/// Shorter slices are copied, because a separate piece of a message is more expensive.
 const SHORT: usize = 256;
-/// The least of a block that is worth writing to.
+/// Minimum free space of a block worth reserving.
 const LEAST_PLACE: usize = 64;
 
-/// The bytes that one connection has to send, in order.
+/// Unsent bytes of one connection, in order.
 #[derive(Default)]
 pub(crate) struct Tx {
     parts: VecDeque<Part>,
     len: usize,
 }
 
-/// A message that can be sent.
+/// Message to send.
 pub(crate) struct Made {
     pub message: Message,
     /// Bytes of slices that were copied.
@@ -26,13 +26,13 @@ pub(crate) struct Made {
 }
 
 enum Part {
-    /// So many bytes of it have been written, behind the room for a header.
+    /// Block with headroom, and the number of bytes written behind it.
     Block(ArenaMut, usize),
     Slice(Bytes),
 }
 
 impl Tx {
-    /// Bytes to be sent.
+    /// Returns the number of unsent bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -43,7 +43,7 @@ impl Tx {
         self.len == 0
     }
 
-    /// Adds a slice.
+    /// Appends a slice.
     pub fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();
@@ -51,7 +51,7 @@ impl Tx {
         }
     }
 
-    /// A place of up to `max` bytes behind all others, in a block of which a message may have `most` bytes.
+    /// Returns space for up to `max` bytes at the end, in a block of at most `most` message bytes.
     #[inline]
     pub fn place(&mut self, arena: &Arena, max: usize, most: usize) -> Option<&mut [u8]> {
         let has_room = match self.parts.back() {
@@ -67,10 +67,10 @@ impl Tx {
         Some(&mut place[..len])
     }
 
-    /// The first `n` bytes of the last place have been written.
+    /// Appends the first `n` bytes of the last reserved space.
     ///
     /// # Panics
-    /// If the place was shorter.
+    /// If less was reserved.
     #[inline]
     pub fn commit(&mut self, n: usize) {
         if let Some(Part::Block(block, written)) = self.parts.back_mut() {
@@ -80,7 +80,7 @@ impl Tx {
         }
     }
 
-    /// The first slice, if it is at least `least` bytes long and lies where the device reaches it.
+    /// Takes the first slice, if it has at least `least` bytes and the device can access it.
     pub fn take_large(&mut self, least: usize, reaches: impl Fn(&[u8]) -> bool) -> Option<Bytes> {
         self.drop_empty();
         match self.parts.front() {
@@ -92,14 +92,14 @@ impl Tx {
         Some(slice)
     }
 
-    /// A slice that was [taken](Self::take_large) goes first again.
+    /// Puts a slice from [`take_large`](Self::take_large) back to the front.
     pub fn put_back(&mut self, slice: Bytes) {
         self.len += slice.len();
         self.parts.push_front(Part::Slice(slice));
     }
 
-    /// A message of up to `most` bytes behind its header, for which `header` is asked, in up to `pieces` pieces; of slices from
-    /// `large` bytes on that the device reaches, none. `None` without bytes, or memory.
+    /// Builds a message of up to `most` bytes in up to `pieces` pieces behind the header from `header`. Excludes
+    /// slices of `large` bytes or more that the device can access. Returns `None` without data or memory.
     pub fn message(
         &mut self,
         arena: &Arena,
@@ -111,7 +111,7 @@ impl Tx {
         self.drop_empty();
         let mut made = Made { message: Message::new(), copied: 0 };
         let mut first = match self.parts.front()? {
-            // It has the header in front, and is no longer than a message.
+            // The header fits into the headroom, and a block never exceeds a message.
             Part::Block(..) => {
                 let Some(Part::Block(mut block, written)) = self.parts.pop_front() else { return None };
                 self.len -= written;
@@ -160,8 +160,8 @@ impl Tx {
         Some(made)
     }
 
-    /// Bytes of slices at the front, up to `most`, that are to be copied: those that are short, and those that the device does not
-    /// reach.
+    /// Returns the number of bytes, up to `most`, in leading slices that must be copied because they are short or
+    /// inaccessible to the device.
     fn copied(&self, most: usize, reaches: impl Fn(&[u8]) -> bool) -> usize {
         let mut copied = 0;
         for part in &self.parts {
@@ -175,7 +175,7 @@ impl Tx {
         copied.min(most)
     }
 
-    /// Copies the slices at the front to `place`.
+    /// Moves leading slices into `place`.
     fn copy(&mut self, mut place: &mut [u8]) {
         self.len -= place.len();
         while !place.is_empty()
@@ -191,12 +191,12 @@ impl Tx {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         *self = Tx::default();
     }
 
-    /// Blocks that nothing was written to are not sent.
+    /// Drops leading blocks without data.
     fn drop_empty(&mut self) {
         while let Some(Part::Block(_, 0)) = self.parts.front() {
             self.parts.pop_front();

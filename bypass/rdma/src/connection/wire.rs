@@ -1,44 +1,44 @@
-//! What the two ends of a connection say to each other: a header, and what follows it.
+//! Wire format of a connection.
 //!
-//! A connection is asked for, and accepted, with a [`EndParams`]. From then on each message begins with a [`Header`]. A stream's
-//! bytes are those of its `Data` messages and those that its `Offer`s lead to, in order.
+//! Both ends announce [`EndParams`] when connecting. Each message begins with a [`Header`]. The stream consists of
+//! the bytes of `Data` messages and of the memory that `Offer`s refer to, in order.
 
 use crate::connection::credit::LEAST_BUFFERS;
 
-/// Bytes of a header.
+/// Header size in bytes.
 pub(crate) const HEADER: usize = 8;
-/// Offers of one end at a time that the other has not taken.
+/// Maximum unread offers of one end.
 pub(crate) const OFFERS: usize = 4;
-/// Bytes of an offer, with its header.
+/// Size of an offer message in bytes.
 pub(crate) const OFFER: usize = HEADER + 16;
 
-/// What a message is.
+/// Message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Bytes of the stream follow.
+    /// Stream bytes follow.
     Data,
-    /// Nothing but credits.
+    /// Credits only.
     Credit,
-    /// Bytes of the stream are to be read from the sender's memory: an [`Offer`] follows.
+    /// Stream bytes are to be read from the sender's memory, described by an [`Offer`].
     Offer,
-    /// The first offer that was not taken yet has been read.
+    /// The oldest offer was read.
     Taken,
-    /// The stream has come to its end.
+    /// End of stream.
     Finish,
-    /// From now on messages can be written to a ring: an [`Offer`] of all of it follows. Its slots are as long as buffers, and as many
-    /// as the credits that there were at first.
+    /// Later messages may be written to the ring described by an [`Offer`]. Its slots have the size of a buffer and
+    /// the number of the initial credits.
     Ring,
 }
 
-/// What each message begins with.
+/// Message header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub kind: Kind,
-    /// Buffers that the sender has posted since it last said so.
+    /// Buffers that the sender has posted since its last message.
     pub credits: u16,
 }
 
-/// Where bytes are to be read.
+/// Memory to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub address: u64,
@@ -46,9 +46,9 @@ pub(crate) struct Offer {
     pub len: u32,
 }
 
-/// What a peer sent makes no sense.
+/// Malformed message of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the peer's message makes no sense")]
+#[error("malformed message from the peer")]
 pub(crate) struct Malformed;
 
 impl Header {
@@ -95,7 +95,7 @@ impl Offer {
         place[12..].copy_from_slice(&self.len.to_be_bytes());
     }
 
-    /// The offer behind a header.
+    /// Parses the offer behind a header.
     pub fn read(message: &[u8]) -> Result<Offer, Malformed> {
         let rest = message.get(HEADER..).ok_or(Malformed)?;
         let (address, rest) = rest.split_first_chunk().ok_or(Malformed)?;
@@ -111,23 +111,23 @@ impl Offer {
     }
 }
 
-/// What an end says of itself when a connection is made.
+/// Parameters of one end, announced when connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndParams {
-    /// Bytes of a buffer, which no message is longer than.
+    /// Buffer size in bytes, which limits messages.
     pub buffer: u32,
-    /// Buffers that it has posted.
+    /// Posted buffers.
     pub credits: u16,
-    /// Whether it reads what it is offered.
+    /// Rendezvous is supported.
     pub takes_offers: bool,
 }
 
 impl EndParams {
-    /// Bytes of it.
+    /// Encoded size in bytes.
     pub const LEN: usize = 16;
-    /// The first bytes: who speaks, and which version.
+    /// Protocol name and version.
     const MAGIC: [u8; 8] = *b"lrrdma\x00\x01";
-    /// The shortest buffer there may be: an offer has to fit.
+    /// Minimum buffer size: an offer must fit.
     const LEAST_BUFFER: u32 = 64;
 
     pub fn write(self) -> [u8; EndParams::LEN] {
@@ -139,7 +139,7 @@ impl EndParams {
         bytes
     }
 
-    /// The greeting at the beginning of `bytes`, which devices fill with zeros.
+    /// Parses the start of `bytes`, which devices pad with zeros.
     pub fn read(bytes: &[u8]) -> Result<EndParams, Malformed> {
         let bytes: &[u8; EndParams::LEN] = bytes.first_chunk().ok_or(Malformed)?;
         let (magic, rest) = bytes.split_at(8);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_they_were_written() {
+    fn headers_round_trip() {
         for kind in KINDS {
             let rest: &[u8] = match kind {
                 Kind::Data => b"x",
@@ -179,14 +179,14 @@ mod tests {
             };
             let message = [&header(kind, 0xfedc), rest].concat();
             assert_eq!(Header::read(&message), Ok(Header { kind, credits: 0xfedc }));
-            // One byte less or more is another thing, but for data.
+            // A different length is malformed, except for data.
             assert!(Header::read(&message[..message.len() - 1]).is_err());
             assert_eq!(Header::read(&[&message[..], b"x"].concat()).is_ok(), kind == Kind::Data);
         }
     }
 
     #[test]
-    fn offers_and_greetings_are_read_as_they_were_written() {
+    fn offers_and_end_params_round_trip() {
         let offer = Offer { address: 0x0123_4567_89ab_cdef, rkey: 0xfeed_beef, len: 1 << 20 };
         let mut message = [0; OFFER];
         offer.write(message.last_chunk_mut().unwrap());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_goes_round_the_end_of_memory_or_is_empty_makes_no_sense() {
+    fn empty_or_wrapping_offer_is_malformed() {
         for (address, len) in [(u64::MAX, 1), (u64::MAX - 9, 11), (0, 0)] {
             let mut message = [0; OFFER];
             Offer { address, rkey: 1, len }.write(message.last_chunk_mut().unwrap());
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_of_another_program_or_of_an_end_without_buffers_makes_no_sense() {
+    fn foreign_or_bufferless_end_params_are_malformed() {
         let greeting = EndParams { buffer: 4096, credits: 64, takes_offers: false };
         let mut other = greeting.write();
         other[7] += 1;
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_peer_sends_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_input_is_parsed_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(Header { kind: Kind::Offer | Kind::Ring, .. }) = Header::read(&bytes) {
                 let _ = Offer::read(&bytes);
             }

@@ -1,4 +1,4 @@
-//! Connections by the connection manager (`rdma_cm(7)`).
+//! Connection setup by the connection manager (`rdma_cm(7)`).
 
 use super::{Connector, Made, RESOLVE_MS, RETRIES, Step, Way};
 use crate::ConnectorEvent;
@@ -11,22 +11,22 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnectError, Origin};
 use std::net::SocketAddr;
 
-/// A connection that is being made.
+/// Connection being established.
 pub(super) struct Pending<C: Provider> {
     worker: usize,
     origin: Origin,
-    /// Its queue pair's, once the worker has been told of it.
+    /// Queue pair number, once the worker has been notified of it.
     number: Option<u64>,
     qp: Option<Qp<C, Init>>,
     ready: Option<Qp<C, Rts>>,
-    /// What the peer said of itself, who asked for it.
+    /// Parameters of the peer that requested the connection.
     theirs: Option<EndParams>,
     until: Instant,
     id: CmId<C>,
 }
 
 impl<C: Provider> Connector<C> {
-    /// Somebody asks for a connection.
+    /// Handles a connect request.
     pub(super) fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
         let refusal = |why: &'static [u8], id: CmId<C>| {
             if let Err(error) = id.reject(why) {
@@ -49,7 +49,7 @@ impl<C: Provider> Connector<C> {
         }
         match self.accept(id, worker, theirs, event, now) {
             Ok(()) => {}
-            Err(error) => tracing::warn!("a connection is not accepted: {error}"),
+            Err(error) => tracing::warn!("connection not accepted: {error}"),
         }
     }
 
@@ -62,7 +62,7 @@ impl<C: Provider> Connector<C> {
         now: Instant,
     ) -> Result<(), Error> {
         let qp = self.qp_for(worker, None, |qp| qp.init_by_cm(&id))?;
-        // One that was prepared does not know yet by which port it goes, and what its peer may do.
+        // A prepared queue pair is set up for neither the port nor the peer's rights.
         let qp = if self.config.pool > 0 { qp.reinit_by_cm(&id)? } else { qp };
         let parameters = self.parameters(qp.number(), event.initiator_depth, event.responder_resources);
         let (qp, ready) =
@@ -79,7 +79,7 @@ impl<C: Provider> Connector<C> {
         Ok(())
     }
 
-    /// A worker asks for a connection.
+    /// Connects a worker to a peer.
     pub(super) fn connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
         let Way::Manager { channel, .. } = &self.listeners.0 else {
             return self.exchange_connect(worker, remote, token, now);
@@ -98,7 +98,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Something has happened to an identifier of ours.
+    /// Handles an event of a local identifier.
     pub(super) fn event(&mut self, event: &CmEvent, now: Instant) {
         use CmEventKind::*;
         let Some(mut pending) = self.pending.remove(&event.id) else {
@@ -112,20 +112,20 @@ impl<C: Provider> Connector<C> {
             Ok(Step::Refused(why)) => self.refused(pending, why, now),
             Ok(Step::Ready(transport, theirs)) => self.hand_over(pending, transport, theirs),
             Err(error) => {
-                tracing::warn!("a connection is not made: {error}");
+                tracing::warn!("connection not established: {error}");
                 self.refused(pending, ConnectError::Unreachable, now);
             }
         }
     }
 
-    /// What an event leads to for a connection that is being made.
+    /// Advances a connection being established.
     fn step(&mut self, pending: &mut Pending<C>, event: &CmEvent) -> Result<Step<C>, Error> {
         use CmEventKind::*;
         let greeting = || EndParams::read(event.private_data.bytes());
         let id = &mut pending.id;
         match event.kind {
             AddressResolved if !id.is_here() => {
-                tracing::warn!("there is no way to the peer by {}", self.mr.pd().provider().name());
+                tracing::warn!("there is no route to the peer by {}", self.mr.pd().provider().name());
                 return Ok(Step::Refused(ConnectError::Unreachable));
             }
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
@@ -147,7 +147,7 @@ impl<C: Provider> Connector<C> {
                 id.establish()?;
                 return Ok(Step::Ready(ConnTransport::Rc(ready), theirs));
             }
-            // What was accepted is there; or, with iWARP, what was asked for.
+            // An accepted connection is established; over iWARP, also a requested one.
             Established => {
                 let theirs = pending.theirs.map_or_else(greeting, Ok);
                 let ready = match (pending.ready.take(), pending.qp.take()) {
@@ -169,7 +169,7 @@ impl<C: Provider> Connector<C> {
         Ok(Step::Wait)
     }
 
-    /// Gives a connection to its worker.
+    /// Hands a connection to its worker.
     fn hand_over(&mut self, pending: Pending<C>, transport: ConnTransport<C>, theirs: EndParams) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
@@ -179,7 +179,7 @@ impl<C: Provider> Connector<C> {
         self.tell(worker, ConnectorEvent::Made(link, origin));
     }
 
-    /// Gives up what has taken too long. Returns whether there was any.
+    /// Gives up connections that took too long. Returns true if there were any.
     pub(super) fn give_up_late(&mut self, now: Instant) -> bool {
         let late: Vec<Handle> =
             self.pending.iter().filter(|(_, pending)| pending.until <= now).map(|(id, _)| *id).collect();
@@ -195,7 +195,8 @@ impl<C: Provider> Connector<C> {
         let Pending { worker, origin, number, qp, ready, id, .. } = pending;
         self.not_made(worker, number, origin, error);
         if self.config.srq.is_some() {
-            // The peer may have been there, and have sent something. iWARP's is ready before that is known.
+            // The peer may have established the connection and sent data. An iWARP queue pair is in RTS before that
+            // is known.
             drop(id);
             if let Some(ready) = ready {
                 self.leave(worker, ready, false, now);
@@ -212,7 +213,7 @@ impl<C: Provider> Connector<C> {
             responder_resources: self.reads.0.min(asked),
             initiator_depth: self.reads.1.min(answered),
             retries: RETRIES,
-            // Nobody sends without a buffer at the other end.
+            // Credits ensure that the peer has a buffer.
             rnr_retries: 0,
             is_shared: self.config.srq.is_some(),
             private_data: PrivateData::new(&self.greeting.write()),

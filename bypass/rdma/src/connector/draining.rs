@@ -1,8 +1,8 @@
-//! Queue pairs whose connections are over, until all comes back that they had of a shared receive queue.
+//! Destruction of queue pairs with a shared receive queue, after all their shared buffers have completed.
 //!
-//! IBA 10.3.1 has the order: the state of error, the event of the last buffer, all completions polled, and then the end. Drivers of
-//! hardware take the completions of a queue pair that is destroyed out of its queue, so that what had not been polled before would be
-//! posted for ever as far as anybody knows.
+//! IBA 10.3.1 requires this order: ERROR state, last-WQE-reached event, all completions polled, destruction. Drivers
+//! of hardware remove the completions of a destroyed queue pair from its completion queue, so that unpolled buffers
+//! would be lost.
 
 use super::Connector;
 use crate::ConnectorEvent;
@@ -10,22 +10,22 @@ use crate::provider::{Handle, Provider};
 use crate::verbs::{Errored, Qp};
 use linerate_bypass::time::{Duration, Instant};
 
-/// How long a device may take to say that a queue pair has had its last buffer of a shared queue. Soft-RoCE says so from Linux 6.5 on,
-/// and not before; it leaves the completions of what is destroyed.
+/// Maximum wait for the last-WQE-reached event. Soft-RoCE generates it since Linux 6.5 only; it keeps completions of
+/// destroyed queue pairs.
 const LAST_BUFFER: Duration = Duration::from_millis(100);
 
-/// A queue pair that goes.
+/// Queue pair being drained.
 pub(super) struct Leaving<C: Provider> {
     qp: Qp<C, Errored>,
-    /// Whether its worker has been asked to poll all that has been completed.
+    /// The worker was requested to poll all completions.
     is_asked: bool,
-    /// It is not waited for longer than that.
+    /// Deadline of the current step.
     until: Instant,
 }
 
 impl<C: Provider> Connector<C> {
-    /// The connection of a queue pair that has a shared queue is over, or will not be made. `had_last` tells whether it is known to
-    /// have had its last buffer.
+    /// Drains a queue pair whose connection has ended or was not established. With `had_last`, the last-WQE-reached
+    /// event was already received.
     pub(super) fn leave<S>(&mut self, worker: usize, qp: Qp<C, S>, had_last: bool, now: Instant) {
         let number = qp.number();
         match qp.fail() {
@@ -36,12 +36,12 @@ impl<C: Provider> Connector<C> {
                     self.have_polled(worker, number, now);
                 }
             }
-            // The device is of no use any more, and neither are its buffers.
+            // The device has failed, and its buffers with it.
             Err(error) => tracing::debug!("{error}"),
         }
     }
 
-    /// A queue pair in the state of error has had its last buffer. It may be a connection's that is not over yet.
+    /// Handles a last-WQE-reached event. The connection may not have ended yet.
     pub(super) fn had_last(&mut self, qp: Handle, now: Instant) {
         let is_it = |leaving: &Leaving<C>| leaving.qp.handle() == qp && !leaving.is_asked;
         let found = self.pools.iter().enumerate().find_map(|(worker, pool)| {
@@ -54,7 +54,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// All that a queue pair had has been completed: its worker is to poll that.
+    /// Requests the worker to poll all completions of a queue pair.
     fn have_polled(&mut self, worker: usize, number: u32, now: Instant) {
         let patience = self.config.connect_timeout;
         if let Some(leaving) = self.pools[worker].leaving.get_mut(&number) {
@@ -63,7 +63,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// A worker has polled all that was completed for a queue pair, which goes.
+    /// Destroys a queue pair whose completions the worker has polled.
     pub(super) fn polled(&mut self, worker: usize, number: u32) {
         let leaving = &mut self.pools[worker].leaving;
         if leaving.get(&number).is_some_and(|leaving| leaving.is_asked) {
@@ -71,8 +71,8 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Goes on with those of which nothing was heard for too long: where the device says nothing, the worker is asked; where the worker
-    /// does not, it has ended. Returns whether there were any.
+    /// Continues draining after a time-out: without an event, the worker is requested to poll; without its reply, the
+    /// worker has ended. Returns true if there were any.
     pub(super) fn leave_late(&mut self, now: Instant) -> bool {
         let mut any = false;
         for worker in 0..self.pools.len() {

@@ -1,4 +1,4 @@
-//! What the device says by itself, and which connections are over for that.
+//! Asynchronous events of the device, and the connections that they end.
 
 use super::{Connector, Made, WorkerHandle};
 use crate::ConnectorEvent;
@@ -7,7 +7,7 @@ use linerate_bypass::CloseReason;
 use linerate_bypass::time::Instant;
 
 impl<C: Provider> Connector<C> {
-    /// Tells workers of their connections that are lost.
+    /// Notifies workers of lost connections.
     pub(super) fn lose(&mut self, why: CloseReason, is_lost: impl Fn(&Made) -> bool) {
         let lost = self.made.iter().filter(|(_, made)| is_lost(made));
         self.unsent.extend(lost.map(|(number, made)| (made.worker, ConnectorEvent::Lost(*number, why))));
@@ -27,11 +27,11 @@ impl<C: Provider> Connector<C> {
             }
             AsyncEvent::GidChange(port) => match provider.gids(port) {
                 Ok(gids) => {
-                    tracing::info!("{device}: the addresses of port {port} have changed");
+                    tracing::info!("{device}: the GID table of port {port} has changed");
                     let is_left = |ip| gids.iter().any(|gid| gid.ip() == ip);
                     self.lose(CloseReason::Reset, |made| !is_left(made.local));
                 }
-                Err(error) => tracing::warn!("{device}: query the addresses of port {port}: {error}"),
+                Err(error) => tracing::warn!("{device}: cannot query the GID table of port {port}: {error}"),
             },
             AsyncEvent::QpFatal(qp) | AsyncEvent::QpRequestError(qp) | AsyncEvent::QpAccessError(qp) => {
                 tracing::debug!("{device}: {event:?}");
@@ -39,33 +39,33 @@ impl<C: Provider> Connector<C> {
             }
             AsyncEvent::LastWqeReached(qp) => self.had_last(qp, now),
             AsyncEvent::CqError(cq) => {
-                tracing::error!("{device}: a completion queue is out of order, and its connections are over");
+                tracing::error!("{device}: a completion queue has failed, and its connections have ended");
                 self.lose_of(|seat| seat.cqs.iter().any(|it| it.handle() == cq));
             }
             AsyncEvent::SrqError(srq) => {
-                tracing::error!("{device}: a shared receive queue is out of order, and its connections are over");
+                tracing::error!("{device}: a shared receive queue has failed, and its connections have ended");
                 self.lose_of(|seat| seat.srq.as_ref().is_some_and(|it| it.handle() == srq));
             }
             AsyncEvent::DeviceFatal => {
-                tracing::error!("{device} is out of order: all its connections are over");
+                tracing::error!("{device} has failed: all its connections have ended");
                 self.lose(CloseReason::Reset, |_| true);
             }
             event => tracing::debug!("{device}: {event:?}"),
         }
     }
 
-    /// The connections are lost of the worker whose seat `is_it` says yes to.
+    /// Ends the connections of the workers that `is_it` selects.
     fn lose_of(&mut self, is_it: impl Fn(&WorkerHandle<C>) -> bool) {
         let worker = self.workers.iter().position(is_it);
         self.lose(CloseReason::Reset, |made| Some(made.worker) == worker);
     }
 
-    /// A port has been down for too long. It may have been another than all connections'.
+    /// Ends all connections if no port is active.
     pub(super) fn end_if_down(&mut self) {
         let provider = self.mr.pd().provider();
         let is_active = |port| provider.port(port).is_ok_and(|port| port.state == PortState::Active);
         if !(1..=self.ports).any(is_active) {
-            tracing::warn!("{}: no port carries packets, and all connections are over", provider.name());
+            tracing::warn!("{}: no port is active, and all connections have ended", provider.name());
             self.lose(CloseReason::TimedOut, |_| true);
         }
     }

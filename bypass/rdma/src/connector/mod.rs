@@ -1,5 +1,5 @@
-//! Who makes connections, by the connection manager or an exchange over TCP, for all workers: what takes system calls, on a thread
-//! of its own.
+//! Connector: establishes connections for all workers, by the connection manager or the TCP exchange. Its system
+//! calls run on a thread of their own.
 
 mod cm;
 mod draining;
@@ -35,37 +35,37 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tcp_exchange::Exchange;
 
-/// Connections that may wait to be accepted.
+/// Listen backlog.
 const BACKLOG: u32 = 512;
-/// How long an address or a route is looked for.
+/// Time-out of address and route resolution.
 const RESOLVE_MS: u32 = 2000;
-/// How often the device asks again when there is no answer: the most there can be.
+/// Transport retries: the maximum.
 const RETRIES: u8 = 7;
-/// How long what workers had no room for may wait.
+/// Retry interval while a worker's mailbox is full.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How often it looks whether there is something to be given up, or all is over.
+/// Interval of checks for time-outs and the end of all workers.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// What the connector has of a worker.
+/// A worker, as the connector knows it.
 pub struct WorkerHandle<C: Provider> {
-    /// Where completions of the worker's connections go.
+    /// Completion queues of the worker's connections.
     pub cqs: Vec<CqHandle<C>>,
-    /// Queue pairs whose completions each of them has room for.
+    /// Queue pairs per completion queue.
     pub most: usize,
-    /// The buffers that they share, if they do.
+    /// Shared receive queue, if any.
     pub srq: Option<SrqHandle<C>>,
-    /// The queue pair by which its sessions go, if it has such.
+    /// UD queue pair, if connections are sessions.
     pub datagrams: Option<UdQpHandle>,
-    /// The way to it.
+    /// Events for the worker.
     pub news: Sender<ConnectorEvent<C>>,
 }
 
-/// Where connections are asked for.
+/// Listening sockets or identifiers.
 pub struct Listeners<C: Provider>(Way<C>);
 
 enum Way<C: Provider> {
     Manager {
-        // Identifiers go before their channel.
+        // Dropped before their channel.
         ids: Vec<(CmId<C>, SocketAddr)>,
         channel: EventChannel<C>,
     },
@@ -73,7 +73,7 @@ enum Way<C: Provider> {
 }
 
 impl<C: Provider> Listeners<C> {
-    /// Listens at all `addresses` of the device behind `provider`.
+    /// Listens on `addresses` with the connection manager of the device.
     pub fn open(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, Error> {
         let channel = EventChannel::new(provider)?;
         let mut ids = Vec::new();
@@ -85,12 +85,12 @@ impl<C: Provider> Listeners<C> {
         Ok(Listeners(Way::Manager { ids, channel }))
     }
 
-    /// As [`open`](Self::open), for connections that are made without the connection manager, by an exchange over TCP.
+    /// Listens on `addresses` with the TCP exchange.
     pub fn by_exchange(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
         Ok(Listeners(Way::Exchange(Exchange::open(provider, addresses)?)))
     }
 
-    /// The addresses, with the ports that were found for port 0.
+    /// Returns the addresses, with the ports chosen for port 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         match &self.0 {
             Way::Manager { ids, .. } => ids.iter().map(|(_, address)| *address).collect(),
@@ -98,7 +98,7 @@ impl<C: Provider> Listeners<C> {
         }
     }
 
-    /// What the connection manager says.
+    /// Returns the next event of the connection manager.
     fn next_event(&mut self) -> Result<Option<CmNotification<C>>, Error> {
         match &mut self.0 {
             Way::Manager { channel, .. } => channel.next_event(),
@@ -116,7 +116,7 @@ impl<C: Provider> AsFd for Listeners<C> {
     }
 }
 
-/// See the file's head.
+/// Connector of a device.
 pub struct Connector<C: Provider> {
     config: Config,
     qp: QpConfig,
@@ -124,48 +124,48 @@ pub struct Connector<C: Provider> {
     is_iwarp: bool,
     reads: (u8, u8),
     ports: u8,
-    // Identifiers go before their channel.
+    // Dropped before their channel.
     pending: HashMap<Handle, Pending<C>>,
     listeners: Listeners<C>,
     mr: Mr<C>,
     buffers: Arena,
     workers: Vec<WorkerHandle<C>>,
-    /// Queue pairs that are prepared for connections to come, by worker.
+    /// Prepared queue pairs, by worker.
     pools: Vec<Pool<C>>,
-    /// Who gets the next connection.
+    /// Worker of the next connection.
     next: usize,
     commands: Receiver<ConnectorRequest<C>>,
-    /// What they ring.
+    /// Signalled by `commands`.
     bell: Waker,
-    /// Connections that workers have, by the number of what carries them.
+    /// Connections of workers, by queue pair number or session number.
     made: HashMap<u64, Made>,
-    /// The ways to sessions' peers.
+    /// Address handles of session peers.
     ways: Ways<C>,
-    /// When a port of the device was last said to be down, until one is said to be active.
+    /// Time when a port was last reported as down, until one is active.
     down_since: Option<Instant>,
-    /// A turn has failed, and that has been said.
+    /// The last turn failed, and the error was logged.
     has_failed: bool,
-    /// Nobody is accepted any more.
+    /// New connections are refused.
     refuses: bool,
-    /// What workers had no room for.
+    /// Events that workers had no room for.
     unsent: VecDeque<(usize, ConnectorEvent<C>)>,
-    /// What peers may reach for as long as there are any.
+    /// Memory that peers may access, kept while there are connections.
     exposed: Vec<ExposedMr<C>>,
     counters: Vec<Counters<C>>,
 }
 
-/// A connection that a worker has.
+/// Connection of a worker.
 struct Made {
     worker: usize,
     qp: Handle,
-    /// The connection manager's name for it, if that made it.
+    /// Connection manager identifier, if it was established that way.
     id: Option<Handle>,
     local: IpAddr,
-    /// Whether its queue pair is in the state of error, and has had its last buffer of a shared queue.
+    /// The queue pair is in ERROR and has reached its last shared buffer.
     had_last: bool,
 }
 
-/// What becomes of it.
+/// Next step of a connection being established.
 enum Step<C: Provider> {
     Wait,
     Refused(ConnectError),
@@ -173,7 +173,8 @@ enum Step<C: Provider> {
 }
 
 impl<C: Provider> Connector<C> {
-    /// One for `workers`, on memory of `mr`, of which `buffers` is a part. `commands` ring `bell`.
+    /// Creates a connector for `workers` with memory of `mr`, of which `buffers` is a part. `commands` signals
+    /// `bell`.
     pub fn new(
         config: &Config,
         listeners: Listeners<C>,
@@ -221,16 +222,16 @@ impl<C: Provider> Connector<C> {
         })
     }
 
-    /// Keeps memory open that peers may reach, and prepares queue pairs if any are to be.
+    /// Keeps memory that peers may access, and fills the pools of prepared queue pairs.
     pub fn begin(&mut self, exposed: Vec<ExposedMr<C>>, counters: Vec<Counters<C>>) -> Result<(), Error> {
         (self.exposed, self.counters) = (exposed, counters);
         self.fill_pools()
     }
 
-    /// Makes connections until `is_over` says so, and then ends those that workers have given up.
+    /// Establishes connections until `is_over` returns true, then processes the last requests of the workers.
     pub fn run(mut self, clock: &Clock, is_over: impl Fn() -> bool) {
         loop {
-            // What workers said before they ended is heard.
+            // Requests sent before the workers ended are still processed.
             let last = is_over();
             match self.turn(clock.now()) {
                 Ok(true) => self.has_failed = false,
@@ -250,10 +251,10 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Waits until something has happened to a connection or the device, or workers ask for something.
+    /// Waits for an event or a request.
     fn rest(&mut self) {
         if self.commands.about_to_sleep() {
-            // What is to be tried again, and whether it is all over, does not ring.
+            // Retries and the end of the workers signal nothing.
             let longest = if self.unsent.is_empty() { LOOK_AROUND } else { MOMENT };
             let rings = [self.listeners.as_fd(), self.mr.pd().async_fd(), self.bell.as_fd()];
             if let Err(error) = waker::wait_readable(rings, longest) {
@@ -264,20 +265,20 @@ impl<C: Provider> Connector<C> {
         self.commands.awake();
     }
 
-    /// Does all there is to be done at `now`. Returns whether there was anything.
+    /// Processes all events and requests. Returns true if there were any.
     pub fn turn(&mut self, now: Instant) -> Result<bool, Error> {
         let mut worked = false;
         while let Some(command) = self.commands.receive() {
             worked = true;
             match command {
                 ConnectorRequest::Refuse => self.refuses = true,
-                ConnectorRequest::Bury(worker, link) => self.bury(worker, link, now),
+                ConnectorRequest::Retire(worker, link) => self.retire(worker, link, now),
                 ConnectorRequest::Drained(worker, qp) => self.come_back(worker, qp, now),
                 ConnectorRequest::Polled(worker, qp) => self.polled(worker, qp),
                 ConnectorRequest::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
-        // Before what a device that is gone answers with an error.
+        // Precedes operations that fail after a device removal.
         worked |= self.leave_late(now);
         while let Some(news) = self.listeners.next_event()? {
             worked = true;
@@ -300,7 +301,7 @@ impl<C: Provider> Connector<C> {
         }
         worked |= self.give_up_late(now);
         worked |= self.take_up(now);
-        // Where nothing waits.
+        // Only if nothing else is pending.
         worked = worked || self.prepare_one();
         while let Some((worker, news)) = self.unsent.pop_front() {
             if let Err(news) = self.workers[worker].news.send(news) {
@@ -311,9 +312,9 @@ impl<C: Provider> Connector<C> {
         Ok(worked)
     }
 
-    /// Tells a worker of a connection, at once: soon the peer may send.
+    /// Notifies a worker of a connection immediately, because the peer may send soon.
     fn expect(&mut self, worker: usize, number: u64) -> Result<(), Error> {
-        let full = |_| Error { what: "tell a worker of a connection", error: ErrorKind::WouldBlock.into() };
+        let full = |_| Error { what: "notify a worker of a connection", error: ErrorKind::WouldBlock.into() };
         self.workers[worker].news.send(ConnectorEvent::Expected(number)).map_err(full)
     }
 
@@ -321,7 +322,7 @@ impl<C: Provider> Connector<C> {
         self.unsent.push_back((worker, news));
     }
 
-    /// A worker is told that a connection has not been made, the one with this number if it knows of it.
+    /// Notifies a worker that a connection was not established.
     fn not_made(&mut self, worker: usize, number: Option<u64>, origin: Origin, error: ConnectError) {
         if let Some(number) = number {
             self.tell(worker, ConnectorEvent::Unexpected(number));
@@ -331,8 +332,8 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// A link of a worker's is over.
-    fn bury(&mut self, worker: usize, link: ConnCore<C>, now: Instant) {
+    /// Releases an ended connection of a worker.
+    fn retire(&mut self, worker: usize, link: ConnCore<C>, now: Instant) {
         let ConnCore { transport, id, opened, mws, .. } = link;
         let had_last = self.made.remove(&transport.number()).is_some_and(|made| made.had_last);
         if let Way::Exchange(exchange) = &mut self.listeners.0 {
@@ -346,19 +347,20 @@ impl<C: Provider> Connector<C> {
         drop(opened);
         match transport {
             ConnTransport::Rc(qp) if self.config.srq.is_some() => self.leave(worker, qp, had_last, now),
-            ConnTransport::Rc(qp) => self.retire(worker, qp),
+            ConnTransport::Rc(qp) => self.recycle(worker, qp),
             ConnTransport::Ud(peer) => drop(peer),
         }
         for _ in 0..mws {
             match Mw::new(&self.mr) {
                 Ok(mw) => self.tell(worker, ConnectorEvent::Mw(mw)),
-                Err(error) => tracing::warn!("{error}: what would go through it goes in messages"),
+                Err(error) => tracing::warn!("{error}: more data is sent in messages instead of by rendezvous"),
             }
         }
     }
 }
 
-/// The most bytes up to `wanted` that a queue pair sends inline: what devices do not tell but by refusing.
+/// Returns the largest inline size up to `wanted` with which a queue pair can be created. Devices do not report the
+/// limit.
 fn inline<C: Provider>(mr: &Mr<C>, seat: &WorkerHandle<C>, qp: &QpConfig, wanted: u32) -> u32 {
     let mut inline = wanted;
     while inline > 0 {

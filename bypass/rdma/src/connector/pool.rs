@@ -1,4 +1,4 @@
-//! Queue pairs for connections: prepared ahead, or made when they are asked for.
+//! Queue pairs for connections: prepared in advance or created on demand.
 
 use super::draining::Leaving;
 use super::{Connector, Way, WorkerHandle};
@@ -9,24 +9,23 @@ use linerate_bypass::time::{Duration, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 
-/// Queue pairs of one worker for connections to come. The port they would go by is the first; connections by another have theirs
-/// made.
+/// Prepared queue pairs of one worker, for port 1. Connections by another port create theirs.
 ///
-/// A queue pair whose connection is over comes back, if there is a place for it: it is [drained](Connector::retire) by its worker,
-/// [rests](Connector::come_back) until nothing of the old connection is left on its way, and is [reset](Connector::take_up), so that
-/// nothing but its number is what it was.
+/// The queue pair of an ended connection is reused if the pool has a place: its worker [drains](Connector::recycle)
+/// it, it [rests](Connector::come_back) until no packets of the old connection are left, and it is
+/// [reset](Connector::take_up) with only its number unchanged.
 pub(super) struct Pool<C: Provider> {
-    /// Those that have their buffers, and wait for a peer.
+    /// Ready with posted buffers.
     ready: Vec<Qp<C, Init>>,
-    /// How many the worker drains.
+    /// Number of queue pairs that the worker drains.
     draining: usize,
-    /// Those that rest, and until when.
+    /// Resting queue pairs, with the end of their rest.
     resting: VecDeque<(Instant, Qp<C, Drained>)>,
-    /// Those that go, by their numbers.
+    /// Queue pairs to be destroyed, by number.
     pub(super) leaving: HashMap<u32, Leaving<C>>,
 }
 
-/// The port that prepared queue pairs go by.
+/// Port of prepared queue pairs.
 const PORT: u8 = 1;
 
 impl<C: Provider> Default for Pool<C> {
@@ -36,15 +35,15 @@ impl<C: Provider> Default for Pool<C> {
 }
 
 impl<C: Provider> Connector<C> {
-    /// Prepares queue pairs for all workers, as many as there are to be.
+    /// Fills the pools of all workers.
     pub(super) fn fill_pools(&mut self) -> Result<(), Error> {
         while self.try_to_prepare()? {}
         Ok(())
     }
 
-    /// Prepares a queue pair for a worker that lacks one. Returns whether it did.
+    /// Prepares one queue pair for a worker that lacks one. Returns true if it did.
     pub(super) fn prepare_one(&mut self) -> bool {
-        // Connections have theirs made without: they tell of an error that lasts.
+        // A connection creates its queue pair on demand and reports a persistent error.
         self.try_to_prepare().inspect_err(|error| tracing::debug!("{error}")).unwrap_or(false)
     }
 
@@ -53,7 +52,7 @@ impl<C: Provider> Connector<C> {
         let lacks = |worker: &usize| {
             let (pool, qps) = (&self.pools[*worker], self.qps(*worker));
             let to_come = pool.ready.len() + pool.draining;
-            // What is in use comes back: as long as half are there, no others are made.
+            // Queue pairs in use will return, so that none is created while half are available.
             let is_short = to_come < wanted.div_ceil(2) || qps < wanted;
             is_short && pool.ready.len() < wanted && qps < self.config.max_connections
         };
@@ -63,15 +62,15 @@ impl<C: Provider> Connector<C> {
         Ok(true)
     }
 
-    /// The connection of a queue pair is over. Its worker drains it, if it is to be used again; it is destroyed, if not.
-    pub(super) fn retire(&mut self, worker: usize, qp: Qp<C, Rts>) {
+    /// Drains the queue pair of an ended connection for reuse, or destroys it.
+    pub(super) fn recycle(&mut self, worker: usize, qp: Qp<C, Rts>) {
         if !self.config.reuses() {
             return;
         }
         let number = qp.number();
         let Pool { ready, draining, resting, .. } = &self.pools[worker];
         let has_place = ready.len() + draining + resting.len() < self.config.pool;
-        // A connection that is asked for meanwhile needs a place, too.
+        // A connection that is requested meanwhile needs a place, too.
         if has_place && self.qps(worker) < self.config.max_connections {
             match qp.fail() {
                 Ok(qp) => {
@@ -81,26 +80,26 @@ impl<C: Provider> Connector<C> {
                 Err(error) => tracing::debug!("{error}"),
             }
         }
-        // The worker keeps what comes for it.
+        // The worker keeps completions for the queue pair.
         self.tell(worker, ConnectorEvent::Unexpected(number.into()));
     }
 
-    /// A queue pair comes back from its worker.
+    /// Processes a queue pair that its worker has drained.
     pub(super) fn come_back(&mut self, worker: usize, qp: Qp<C, Errored>, now: Instant) {
         let rests = match self.listeners.0 {
             Way::Manager { .. } => self.config.reuse_after,
-            // The first packet's number, which is drawn anew, is all that it takes.
+            // A new random PSN is sufficient.
             Way::Exchange(_) => Duration::ZERO,
         };
         let pool = &mut self.pools[worker];
         pool.draining -= 1;
         match qp.drained() {
             Ok(qp) => pool.resting.push_back((now + rests, qp)),
-            Err(qp) => tracing::debug!("queue pair {} is not drained, and goes", qp.number()),
+            Err(qp) => tracing::debug!("queue pair {} is not drained and is destroyed", qp.number()),
         }
     }
 
-    /// Prepares queue pairs that have rested. Returns whether there were any.
+    /// Prepares queue pairs that have rested. Returns true if there were any.
     pub(super) fn take_up(&mut self, now: Instant) -> bool {
         let mut any = false;
         for worker in 0..self.pools.len() {
@@ -121,8 +120,8 @@ impl<C: Provider> Connector<C> {
         any
     }
 
-    /// A queue pair of a worker's, with its buffers, in the state that `init` brings a new one into; or one that was prepared for
-    /// `port`, if it is known.
+    /// Returns a queue pair of a worker with posted buffers: one that was prepared for `port`, if it is known, or a
+    /// new one that `init` moves to INIT.
     pub(super) fn qp_for(
         &mut self,
         worker: usize,
@@ -135,55 +134,55 @@ impl<C: Provider> Connector<C> {
             return Ok(qp);
         }
         if self.qps(worker) >= self.config.max_connections {
-            // One that rests is in the way.
+            // A resting queue pair occupies the place.
             self.pools[worker].resting.pop_front();
         }
         self.with_buffers(init(self.make_qp(worker)?)?)
     }
 
-    /// Queue pairs that are prepared for a worker.
+    /// Returns the number of prepared queue pairs of a worker.
     #[cfg(test)]
     pub(crate) fn prepared(&self, worker: usize) -> usize {
         self.pools[worker].ready.len()
     }
 
-    /// Whether a worker has as many connections as it may have: so many completions its queues have room for, and for so many are
-    /// the buffers that it shares.
+    /// Returns true if a worker has the maximum number of connections, for which its completion queues and shared
+    /// buffers are sized.
     pub(super) fn is_full(&self, worker: usize) -> bool {
         if self.workers[worker].datagrams.is_some() {
             return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
         }
         let Pool { ready, resting, .. } = &self.pools[worker];
         let is_most = self.qps(worker) - resting.len() >= self.config.max_connections;
-        // Those that go have room for their completions beside, for as many as go at a time if not all do at once.
+        // Completion queues have spare room for queue pairs being destroyed, unless all are at once.
         let WorkerHandle { cqs, most, .. } = &self.workers[worker];
         let has_room = !resting.is_empty() || cqs.iter().any(|cq| cq.qps() < *most);
         ready.is_empty() && (is_most || !has_room)
     }
 
-    /// Queue pairs of a worker's, with those that are prepared, and without those that go.
+    /// Returns the number of queue pairs of a worker, including prepared ones and excluding those being destroyed.
     fn qps(&self, worker: usize) -> usize {
         let qps: usize = self.workers[worker].cqs.iter().map(CqHandle::qps).sum();
         qps.saturating_sub(self.pools[worker].leaving.len())
     }
 
-    /// A queue pair of a worker's, with its ring if it has one.
+    /// Creates a queue pair, with its ring if it has one.
     fn make_qp(&self, worker: usize) -> Result<Qp<C, New>, Error> {
         let seat = &self.workers[worker];
         let cq = seat.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < seat.most);
-        let full = || Error { what: "have room for a connection's completions", error: ErrorKind::StorageFull.into() };
+        let full = || Error { what: "find room for a connection's completions", error: ErrorKind::StorageFull.into() };
         let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, seat.srq.as_ref(), &self.qp)?;
         self.furnish(qp)
     }
 
-    /// Gives a new queue pair what its peer may reach.
+    /// Adds the memory that the peer may access.
     fn furnish(&self, qp: Qp<C, New>) -> Result<Qp<C, New>, Error> {
         let qp = if self.counters.is_empty() { qp } else { qp.with_counters() };
         let Config { mode, buffers, buffer, .. } = self.config;
         if mode == Mode::Send {
             return Ok(qp);
         }
-        let none = || Error { what: "have a ring for a connection", error: ErrorKind::OutOfMemory.into() };
+        let none = || Error { what: "allocate a ring for a connection", error: ErrorKind::OutOfMemory.into() };
         let block = self.buffers.alloc(usize::from(buffers) * buffer).ok_or_else(none)?;
         Ok(qp.with_ring(Ring::new(&self.mr, block, buffer)?))
     }
@@ -193,7 +192,7 @@ impl<C: Provider> Connector<C> {
             qp.post((0..self.config.buffers).map_while(|_| self.buffers.alloc(self.config.buffer)))?;
             if qp.recv_room() > 0 {
                 let error = ErrorKind::OutOfMemory.into();
-                return Err(Error { what: "have buffers for a connection", error });
+                return Err(Error { what: "allocate buffers for a connection", error });
             }
         }
         Ok(qp)

@@ -1,49 +1,49 @@
-//! What the two ends of a connection tell each other of their queue pairs, where no connection manager does it for them.
+//! Queue pair attributes that both ends exchange over TCP.
 
 use crate::connection::conn_transport::FIRST_SESSION;
 use crate::connection::wire::{EndParams, Malformed};
 use crate::provider::Mtu;
 
-/// Numbers of queue pairs and of packets go so far.
+/// Upper bound of queue pair numbers and packet sequence numbers.
 pub(super) const NUMBERS: u32 = 1 << 24;
-/// Numbers of sessions, which nobody guesses.
+/// Range of session numbers, which are random.
 pub(super) const SESSIONS: std::ops::Range<u64> = FIRST_SESSION..1 << 60;
-/// What whoever asked for a connection says when its queue pair is ready, too.
+/// Confirmation of the client that its queue pair is ready.
 pub(super) const READY: u8 = b'r';
 
-/// One end's queue pair.
+/// Queue pair attributes of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QpInfo {
     pub greeting: EndParams,
-    /// The number of the queue pair, which is the connection's own unless it is a session.
+    /// Queue pair number; for a session, that of the UD queue pair.
     pub qp: u32,
-    /// What a session is called by this end, whose datagrams bear it.
+    /// Session, as this end numbers it.
     pub session: Option<SessionInfo>,
-    /// The number of its first packet.
+    /// Packet sequence number of the first packet sent.
     pub psn: u32,
-    /// Its port's address.
+    /// GID of the port.
     pub gid: [u8; 16],
-    /// Bytes of a packet that its port takes.
+    /// MTU of the port.
     pub mtu: Mtu,
-    /// READs that it asks for at a time, and that it answers.
+    /// Outstanding READ and atomic operations, initiated and accepted.
     pub initiator_depth: u8,
     pub responder_resources: u8,
 }
 
-/// A session, as the peer has to know it.
+/// Session attributes that the peer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SessionInfo {
     pub number: u64,
-    /// That of the queue pair.
+    /// Q_Key of the UD queue pair.
     pub q_key: u32,
 }
 
 const MTUS: [Mtu; 5] = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096];
 
 impl QpInfo {
-    /// Bytes of it.
+    /// Encoded size in bytes.
     pub const LEN: usize = EndParams::LEN + 40;
-    /// The version of what follows the greeting.
+    /// Version of the encoding behind the end parameters.
     const VERSION: u8 = 2;
 
     pub fn write(&self) -> [u8; QpInfo::LEN] {
@@ -61,7 +61,7 @@ impl QpInfo {
         bytes
     }
 
-    /// The number of what carries the connection at this end.
+    /// Returns the local queue pair number or session number.
     pub fn number(&self) -> u64 {
         self.session.map_or(self.qp.into(), |session| session.number)
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_they_were_written() {
+    fn qp_info_round_trips() {
         for mtu in MTUS {
             for session in [record().session, None] {
                 let record = QpInfo { mtu, session, ..record() };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_or_what_no_queue_pair_has_makes_no_sense() {
+    fn other_version_or_invalid_number_is_malformed() {
         let behind = [(0, 1), (1, 5), (4, 1), (8, 1), (28, 0xff)].map(|(at, value)| (EndParams::LEN + at, value));
         for (at, value) in [(0, b'x')].into_iter().chain(behind) {
             let mut bytes = record().write();
@@ -136,8 +136,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_peer_sends_is_read_or_refused(noise in prop::collection::vec(any::<u8>(), QpInfo::LEN - 8)) {
-            // With the right beginning, or hardly anything would be looked at.
+        fn arbitrary_input_is_parsed_or_rejected(noise in prop::collection::vec(any::<u8>(), QpInfo::LEN - 8)) {
+            // With a valid start, so that the rest is examined.
             let mut bytes = record().write();
             bytes[8..].copy_from_slice(&noise);
             if let Ok(record) = QpInfo::read(&bytes) {

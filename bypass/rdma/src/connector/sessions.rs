@@ -1,4 +1,4 @@
-//! Sessions: the queue pairs of datagrams that they go by, what tells them apart, and the ways to their peers.
+//! Sessions: their UD queue pairs, numbers, and address handles.
 
 use super::ExchangeError;
 use super::qp_info::SESSIONS;
@@ -8,31 +8,31 @@ use crate::verbs::{Ah, CqHandle, Error, Mr, Pd, QpConfig, UdQp};
 use linerate_bypass::Arena;
 use std::collections::HashMap;
 
-/// The port that all of them go by.
+/// Port of all UD queue pairs.
 pub(crate) const PORT: u8 = 1;
 
-/// Ways that are kept, whether or not they are in use.
+/// Maximum cached address handles.
 const KEPT: usize = 1024;
 
-/// The queue pair of a worker's sessions, as their peers have to know it.
+/// UD queue pair of a worker, as peers need to know it.
 #[derive(Debug, Clone, Copy)]
 pub struct UdQpHandle {
-    /// The device's name for it.
+    /// Handle of the provider.
     pub handle: Handle,
-    /// Its number.
+    /// Queue pair number.
     pub qp: u32,
-    /// What datagrams for it have to bear (IBA 10.2.5).
+    /// Q_Key (IBA 10.2.5).
     pub q_key: u32,
 }
 
 impl UdQpHandle {
-    /// Of this one.
+    /// Returns the attributes of `datagrams`.
     pub fn of<C: Provider>(datagrams: &UdQp<C>) -> Self {
         UdQpHandle { handle: datagrams.handle(), qp: datagrams.number(), q_key: datagrams.key() }
     }
 }
 
-/// A queue pair for all sessions of a worker, with its buffers.
+/// Creates the UD queue pair of a worker and posts its buffers.
 pub(crate) fn datagrams<C: Provider>(
     config: &Config,
     limits: &DeviceLimits,
@@ -45,7 +45,7 @@ pub(crate) fn datagrams<C: Provider>(
         QpConfig { sends, receives, inline: config.inline, signal_every: config.signal_every, list: config.list };
     let mut datagrams = loop {
         match UdQp::new(mr, cq, &qp, PORT, None) {
-            // What devices send inline they do not tell but by refusing.
+            // Devices do not report the inline limit.
             Err(_) if qp.inline > 0 => qp.inline /= 2,
             made => break made?,
         }
@@ -55,15 +55,15 @@ pub(crate) fn datagrams<C: Provider>(
     Ok(datagrams)
 }
 
-/// A number that nobody guesses: who knows it belongs to the session.
+/// Returns a random session number, which authenticates the datagrams of the session.
 pub(super) fn new_number() -> Result<u64, ExchangeError> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(ExchangeError::NoRandomness)?;
     Ok(SESSIONS.start + u64::from_ne_bytes(random) % (SESSIONS.end - SESSIONS.start))
 }
 
-/// The ways to peers' ports that have been used. All sessions of a worker with peers of one port go by one: workers have each their
-/// own, since each request counts who uses it.
+/// Cache of address handles. Each worker has its own handle per peer port, which its sessions share, because each
+/// request changes the reference count.
 pub(super) struct Ways<C: Provider>(HashMap<(usize, AhAttr), Ah<C>>);
 
 impl<C: Provider> Default for Ways<C> {
@@ -73,7 +73,7 @@ impl<C: Provider> Default for Ways<C> {
 }
 
 impl<C: Provider> Ways<C> {
-    /// A worker's way by `path`, for queue pairs of `pd`.
+    /// Returns the address handle of `path` for queue pairs of `pd`.
     pub fn to(&mut self, worker: usize, pd: &Pd<C>, path: &AhAttr) -> Result<Ah<C>, Error> {
         if let Some(way) = self.0.get(&(worker, *path)) {
             return Ok(way.clone());

@@ -1,19 +1,19 @@
-//! Sessions: between the queue pair of datagrams and the connections that go by it.
+//! Delivery of UD datagrams to sessions, and sending of session datagrams.
 
 use super::{Early, Net};
 use crate::connection::Stage;
 use crate::connection::conn_transport::ConnTransport;
 use crate::provider::Provider;
 use crate::session::{DatagramHeader, WINDOW};
-use crate::verbs::{Completion, Datagram, Error, Message};
+use crate::verbs::{Completion, Error, Message, UdMessage};
 use linerate_bypass::{CloseReason, ConnId};
 
-/// Why a datagram is dropped, in the summary.
+/// Drop causes in the summary.
 const SENSELESS: &str = "datagram: senseless";
 const STRANGE: &str = "datagram: of no session";
 
 impl<C: Provider> Net<C> {
-    /// A request of the queue pair of datagrams is done, or a datagram has come.
+    /// Processes a completion of the UD queue pair.
     pub(super) fn datagram_completed(&mut self, completion: Completion) {
         let Some(datagrams) = &mut self.datagrams else { return };
         let failed = if completion.is_buffer() {
@@ -34,13 +34,13 @@ impl<C: Provider> Net<C> {
         self.datagrams_failed(&failed);
     }
 
-    /// The queue pair of datagrams has failed: all its sessions are over, and it begins anew.
+    /// Ends all sessions after a failure of the UD queue pair, and rebuilds it.
     #[cold]
     fn datagrams_failed(&mut self, why: &dyn std::fmt::Display) {
         let Some(datagrams) = &mut self.datagrams else { return };
-        tracing::error!("the queue pair of datagrams has failed, and its connections are over: {why}");
+        tracing::error!("the UD queue pair has failed, and its connections have ended: {why}");
         if let Err(error) = datagrams.rebuild() {
-            tracing::error!("{error}: there will be no connections any more");
+            tracing::error!("{error}: no further connections are possible");
             self.datagrams = None;
         }
         for id in self.slots.conn_ids() {
@@ -48,14 +48,14 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// A datagram has come, for a session or for none.
-    pub(super) fn datagram(&mut self, received: Datagram) {
+    /// Passes a datagram to its session, or drops it.
+    pub(super) fn datagram(&mut self, received: UdMessage) {
         let Ok(header) = DatagramHeader::read(&received.payload) else {
             return self.summary.drop_for(SENSELESS, 1);
         };
         let Some(id) = self.of_number(header.session) else {
             match self.expected.get_mut(&header.session) {
-                // No more are sent before there is an answer.
+                // The peer sends no more than a window before it receives an answer.
                 Some(early) if early.len() < WINDOW as usize => early.push(Early::Datagram(received)),
                 _ => self.summary.drop_for(STRANGE, 1),
             }
@@ -76,7 +76,7 @@ impl<C: Provider> Net<C> {
             self.message(id, Ok(message));
         }
         self.all_may_be_sent(id);
-        // There is something to be acknowledged, or room.
+        // The session may have an acknowledgement to send, or new room.
         self.set_dirty(id);
     }
 
@@ -87,7 +87,7 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// A session has something to send again, or to acknowledge, unless that has been done meanwhile.
+    /// Handles a session timer: retransmits or acknowledges, unless that has become unnecessary.
     pub(super) fn session_timer_event(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         let ConnTransport::Ud(peer) = &mut conn.link.transport else { return };
@@ -96,14 +96,14 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Sends what a session has to send now.
+    /// Sends the datagrams of a session that are due.
     pub(super) fn send_datagrams(&mut self, id: ConnId) -> Result<(), Error> {
         let Some(conn) = self.slots.get_mut(id) else { return Ok(()) };
         let (ConnTransport::Ud(peer), Some(datagrams)) = (&mut conn.link.transport, &mut self.datagrams) else {
             return Ok(());
         };
         if peer.session.is_given_up() {
-            tracing::debug!("connection {id:?}: nothing is acknowledged any more");
+            tracing::debug!("connection {id:?}: the peer acknowledges nothing");
             self.end(id, CloseReason::TimedOut);
             return Ok(());
         }
@@ -138,8 +138,8 @@ impl<C: Provider> Net<C> {
         Ok(())
     }
 
-    /// Tells a peer once more what has come, before its session is forgotten. If that is lost, it hears from the end of the TCP
-    /// connection that nobody is there any more.
+    /// Acknowledges the received messages once more before the session is dropped. If this datagram is lost, the
+    /// closing TCP connection of the exchange informs the peer.
     pub(super) fn acknowledge(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         if let ConnTransport::Ud(peer) = &mut conn.link.transport {
@@ -148,7 +148,7 @@ impl<C: Provider> Net<C> {
         let _ = self.send_datagrams(id);
     }
 
-    /// Posts what is to be sent by datagrams, and buffers in the place of those that were used.
+    /// Posts queued datagrams, and buffers that replace used ones.
     pub(super) fn flush_datagrams(&mut self) {
         let Some(datagrams) = &mut self.datagrams else { return };
         let (arena, len) = (&self.buffers, datagrams.buffer_len());

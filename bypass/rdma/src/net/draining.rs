@@ -1,4 +1,4 @@
-//! Queue pairs whose connections are over, until all that was under way has come back.
+//! Queue pairs of ended connections, until all their requests have completed.
 
 use super::{Early, Net};
 use crate::connection::ConnCore;
@@ -6,7 +6,7 @@ use crate::provider::Provider;
 use crate::verbs::{Completion, Errored, Qp};
 use linerate_bypass::time::Instant;
 
-/// One of them.
+/// Queue pair being drained.
 pub(super) struct Draining<C: Provider> {
     qp: Qp<C, Errored>,
     since: Instant,
@@ -17,7 +17,7 @@ impl<C: Provider> Draining<C> {
         if !self.qp.owns(&completion) {
             return;
         }
-        // Whatever it is, it is for nobody.
+        // The connection has ended, so the result is dropped.
         if completion.is_buffer() {
             drop(self.qp.received(completion));
         } else {
@@ -33,24 +33,24 @@ impl<C: Provider> From<Draining<C>> for Qp<C, Errored> {
 }
 
 impl<C: Provider> Net<C> {
-    /// A link is over, of which no connection is left. If its queue pair may be used again, what comes for it is kept until the
-    /// connector has said whether it will be.
-    pub fn bury(&mut self, link: ConnCore<C>) {
+    /// Hands an ended connection to the connector. If its queue pair may be reused, its completions are kept until
+    /// the connector decides.
+    pub fn retire(&mut self, link: ConnCore<C>) {
         let number = link.transport.number();
         if self.config.reuses() && !self.is_over {
             self.expected.entry(number).or_default();
         } else {
             self.expect_no_more(number);
         }
-        self.buried.push(link);
+        self.retired.push(link);
     }
 
-    /// A queue pair of those will be used again, once it is drained.
+    /// Drains a queue pair that will be reused.
     pub fn drain(&mut self, qp: Qp<C, Errored>) {
         let number = qp.number();
         let mut draining = Draining { qp, since: self.now };
         for early in self.expected.remove(&number.into()).unwrap_or_default() {
-            // Who has sessions has no queue pairs to be used again.
+            // Sessions have no queue pairs to reuse.
             if let Early::Completion(completion) = early {
                 draining.take_back(completion);
             }
@@ -58,7 +58,7 @@ impl<C: Provider> Net<C> {
         self.go_on_draining(number, draining);
     }
 
-    /// Something of a queue pair that is being drained has come back.
+    /// Processes a completion of a queue pair being drained.
     #[cold]
     pub(super) fn come_back(&mut self, completion: Completion) {
         let number = completion.qp();
@@ -78,7 +78,7 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Gives up those that have taken too long: the connector destroys them.
+    /// Stops draining queue pairs that take too long. The connector destroys them.
     pub(super) fn give_up_draining(&mut self) {
         let (now, patience) = (self.now, self.config.connect_timeout);
         let late = self.draining.extract_if(|_, draining| draining.since + patience <= now);

@@ -1,4 +1,4 @@
-//! Lingering close: input is discarded, within bounds, until the peer closes, too.
+//! Lingering close: input is discarded, within bounds, until the peer closes.
 
 use super::Net;
 use crate::connection::wire::{HEADER, Kind, Malformed, OFFERS, Offer};
@@ -7,8 +7,8 @@ use crate::provider::Provider;
 use linerate_bypass::{Bytes, CloseReason, ConnId, LINGER_TIME, Linger};
 
 impl<C: Provider> Net<C> {
-    /// Closes a connection and discards its input from now on. Its timer, which its service has no use for any more, is the
-    /// deadline.
+    /// Closes a connection and discards its input from now on. The connection's timer, which the service no longer
+    /// uses, becomes the deadline.
     pub fn begin_lingering_close(&mut self, id: ConnId) {
         self.begin_close(id);
         let now = self.now;
@@ -24,7 +24,7 @@ impl<C: Provider> Net<C> {
             let received = conn.rx.len();
             return self.discard(id, received);
         }
-        // The peer has closed. It ends once everything is sent.
+        // The peer has already closed: the connection ends once all data is sent.
         conn.rx.clear();
         conn.receiving = Receiving::Told;
         self.timers.set(id, &mut conn.timer, None);
@@ -34,7 +34,7 @@ impl<C: Provider> Net<C> {
         self.set_dirty(id);
     }
 
-    /// Counts `n` bytes that have come for a connection with a lingering close, and discards what can be consumed.
+    /// Counts `n` bytes received during a lingering close, and discards consumable input.
     fn discard(&mut self, id: ConnId, n: usize) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         conn.rx.advance(usize::MAX);
@@ -46,7 +46,7 @@ impl<C: Provider> Net<C> {
         self.set_dirty(id);
     }
 
-    /// Takes in a message of the stream that came after the end of it, or during a lingering close.
+    /// Processes a stream message received after the end of the stream or during a lingering close.
     #[cold]
     pub(super) fn discard_message(&mut self, id: ConnId, kind: Kind, bytes: &Bytes) -> Result<(), Malformed> {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.is_lingering()) else { return Err(Malformed) };
@@ -57,7 +57,7 @@ impl<C: Provider> Net<C> {
                 if conn.open_offers > OFFERS || !conn.link.takes_offers {
                     return Err(Malformed);
                 }
-                // It is read as any other, since offers are taken in their order, and counted as it comes.
+                // Offers must be read in order, so this one is read like any other and counted on arrival.
                 conn.rx.offer(Offer::read(bytes)?);
             }
             Kind::Finish => {
@@ -72,7 +72,7 @@ impl<C: Provider> Net<C> {
         Ok(())
     }
 
-    /// Discards what was read from the peer's memory during a lingering close.
+    /// Discards bytes read from the peer's memory during a lingering close.
     #[cold]
     pub(super) fn discard_read(&mut self, id: ConnId, bytes: Bytes, is_of_stream: bool) {
         let Some(conn) = self.slots.get_mut(id) else { return };
@@ -83,7 +83,7 @@ impl<C: Provider> Net<C> {
         self.discard(id, n);
     }
 
-    /// The deadline of a lingering close has come.
+    /// Handles the deadline of a lingering close.
     pub(super) fn linger_expired(&mut self, id: ConnId, linger: Linger) {
         let now = self.now;
         let Some(conn) = self.slots.get_mut(id) else { return };

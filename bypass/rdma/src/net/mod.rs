@@ -1,7 +1,7 @@
-//! The connections of a running worker: what the service acts on, and where the events come from.
+//! Connections of a worker: the state that services act on, and the source of their events.
 //!
-//! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it, so that an
-//! event in which the service ends another connection never runs inside one of that other.
+//! Nothing here calls the service. Events are recorded (`opened`, `failed`, `ready`) and delivered by the worker, so
+//! that a service that ends another connection does so outside any event of that connection.
 
 mod datagrams;
 mod draining;
@@ -18,7 +18,7 @@ use crate::Config;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::{ConnCore, Connection, Pending, Receiving, Sending, Stage};
 use crate::provider::{Provider, WcOpcode, WcStatus};
-use crate::verbs::{Completion, Cq, Datagram, Error, Errored, Mr, Mw, Qp, Srq, UdQp};
+use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
@@ -27,38 +27,38 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Completions that are polled at a time.
+/// Completions polled at a time.
 const BURST: usize = 32;
-/// How long it takes until connections are asked again what they still hold, while there is no memory.
+/// Interval of probes for releasable memory while memory is exhausted.
 const PROBE_STARVED: Duration = Duration::from_micros(100);
 
-/// What a worker has of its device.
+/// Verbs objects and memory of one worker.
 pub struct Parts<C: Provider> {
-    /// Where completions of its connections go.
+    /// Completion queues of the connections.
     pub cqs: Vec<Cq<C>>,
-    /// The buffers that all its connections share, if they do.
+    /// Shared receive queue, if connections share buffers.
     pub srq: Option<Srq<C>>,
-    /// The queue pair that all of them go by, if they are sessions.
+    /// UD queue pair, if connections are sessions.
     pub datagrams: Option<UdQp<C>>,
-    /// The memory that the device reaches.
+    /// Registered memory.
     pub mr: Mr<C>,
-    /// Where what is sent and what is read is put: a part of the region.
+    /// Memory for data to send and to read: a part of the region.
     pub arena: Arena,
-    /// Where buffers for messages are taken from, and messages of a few bytes that make the peer go on: another part, so that what
-    /// services have to send leaves room for both.
+    /// Memory for receive buffers and for control messages, separate so that data to send cannot exhaust it.
     pub buffers: Arena,
-    /// Windows through which peers read, which are all that there are.
+    /// All memory windows for offers.
     pub mws: Vec<Mw<C>>,
-    /// Whether what a window is bound to is registered for that alone, since the device does not keep to a window's bounds.
+    /// Windows are bound to a registration of the slice alone, because the device does not enforce the bounds of a
+    /// window.
     pub narrow: bool,
-    /// Whether it does atomic operations.
+    /// The device supports atomic operations.
     pub atomics: bool,
 }
 
-/// What came before the connection that it is for.
+/// Completion or datagram that precedes its connection.
 enum Early {
     Completion(Completion),
-    Datagram(Datagram),
+    Datagram(UdMessage),
 }
 
 pub(crate) struct Net<C: Provider> {
@@ -74,46 +74,46 @@ pub(crate) struct Net<C: Provider> {
     narrow: bool,
     atomics: bool,
     pub slots: ConnSlab<Connection<C>>,
-    /// The queue pair by which all sessions go, if there are any.
+    /// UD queue pair of all sessions, if any.
     datagrams: Option<UdQp<C>>,
-    /// By the number of what carries it.
+    /// Connections by queue pair number or session number.
     by_number: HashMap<u64, ConnId, foldhash::fast::FixedState>,
-    /// What has come for connections that are being made, by their numbers.
+    /// Completions and datagrams of connections being established, by number.
     expected: HashMap<u64, Vec<Early>, foldhash::fast::FixedState>,
-    /// Queue pairs of connections that are over, until they are drained, by their numbers; and those that are.
+    /// Queue pairs of ended connections being drained, by number; and those that are drained.
     draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
     pub drained: Vec<Qp<C, Errored>>,
-    /// Queue pairs for which all is to be polled that has been completed, and those for which it has been.
+    /// Queue pairs whose remaining completions are being polled, and those for which that is done.
     polling: Polling,
     pub polled_for: Vec<u32>,
     pub timers: Timers,
-    /// When sessions have something to send.
+    /// Timers of session retransmissions and acknowledgements.
     pub session_timers: Timers,
-    /// Sessions for whose datagrams there was no room.
+    /// Sessions that found the UD send queue full.
     crowded: Vec<ConnId>,
     pub summary: Summary,
-    /// Connections that are established and unknown to the service.
+    /// Established connections that the service does not know yet.
     pub opened: VecDeque<(ConnId, Origin)>,
-    /// Connections that could not be made.
+    /// Failed connects.
     pub failed: VecDeque<(u64, ConnectError)>,
-    /// Connections that are asked for.
+    /// Requested connects.
     pub wanted: VecDeque<(SocketAddr, u64)>,
     /// Connections with events to deliver.
     pub ready: VecDeque<ConnId>,
-    /// Connections that have something to send or to post.
+    /// Connections with data to send or buffers to post.
     dirty: Vec<ConnId>,
-    /// Connections for which there was no memory.
+    /// Connections that found no memory.
     starved: Vec<ConnId>,
-    /// The numbers of connections that are lost, and why.
+    /// Numbers of lost connections, with the reason.
     pub lost: Vec<(u64, CloseReason)>,
-    /// Links that are over.
-    pub buried: Vec<ConnCore<C>>,
+    /// Ended connections for the connector.
+    pub retired: Vec<ConnCore<C>>,
     polled: Vec<Completion>,
-    /// There is no device any more.
+    /// The device has failed.
     is_over: bool,
-    /// All that was completed has been polled.
+    /// The last poll emptied all completion queues.
     is_drained: bool,
-    /// When silent peers were looked for.
+    /// Time of the last probe for silent peers.
     probed: Instant,
 }
 
@@ -150,7 +150,7 @@ impl<C: Provider> Net<C> {
             dirty: Vec::new(),
             starved: Vec::new(),
             lost: Vec::new(),
-            buried: Vec::new(),
+            retired: Vec::new(),
             polled: Vec::with_capacity(BURST),
             is_over: false,
             is_drained: false,
@@ -159,19 +159,21 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Whether there may be no connection more.
+    /// Returns true if no connection can be added.
     pub fn is_full(&self) -> bool {
         self.is_over || self.slots.is_full()
     }
 
-    /// A connection has been made, for which there is room.
+    /// Adds an established connection. The caller has checked [`is_full`](Self::is_full).
     pub fn add(&mut self, link: ConnCore<C>, origin: Origin) {
         let number = link.transport.number();
-        let Some(id) = self.slots.insert(Connection::new(link, self.now)) else { unreachable!("there is room") };
+        let Some(id) = self.slots.insert(Connection::new(link, self.now)) else {
+            unreachable!("the caller has checked is_full")
+        };
         self.by_number.insert(number, id);
         self.take_in_early(number);
         self.opened.push_back((id, origin));
-        // Its ring, if it has one, is opened.
+        // Opens the ring, if any.
         self.set_dirty(id);
         match origin {
             Origin::Accepted => self.summary.accepted += 1,
@@ -179,24 +181,24 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// A window in the place of one that went with a link.
+    /// Returns a memory window to the worker.
     pub fn add_window(&mut self, mw: Mw<C>) {
         self.mws.push(mw);
     }
 
-    /// Windows that no connection has.
+    /// Returns the number of unused windows.
     #[cfg(test)]
     pub fn free_windows(&self) -> usize {
         self.mws.len()
     }
 
-    /// The connection whose queue pair, or session, has this number.
+    /// Returns the connection with this queue pair number or session number.
     pub fn of_number(&self, number: u64) -> Option<ConnId> {
         self.by_number.get(&number).copied()
     }
 
-    /// Polls a burst of completions of each queue. What the connector has said before it lets a peer send is heard between this and
-    /// [`take_in`](Self::take_in).
+    /// Polls a burst of completions of each queue. Events of the connector must be processed between this and
+    /// [`take_in`](Self::take_in): the connector announces a connection before the peer can send on it.
     pub fn poll(&mut self) {
         self.is_drained = true;
         if !self.is_over {
@@ -218,10 +220,10 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// The device is of no use any more. Whoever runs the service goes on without it.
+    /// Ends all connections after a device failure. The worker keeps running.
     #[cold]
     fn give_up(&mut self, error: &Error) {
-        tracing::error!("{error}: all connections are over, and there will be no others");
+        tracing::error!("{error}: all connections have ended and no further ones are possible");
         self.is_over = true;
         self.expected.clear();
         self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
@@ -230,7 +232,7 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Takes in what was polled, and returns how much that was.
+    /// Processes the polled completions and returns their number.
     pub fn take_in(&mut self) -> usize {
         let mut polled = std::mem::take(&mut self.polled);
         let count = polled.len();
@@ -240,7 +242,7 @@ impl<C: Provider> Net<C> {
         self.polled = polled;
         self.polling.take_done(&mut self.polled_for);
         if self.is_drained {
-            // What the lost ones had sent before has been taken in.
+            // All data sent before the loss has been processed.
             for (number, why) in std::mem::take(&mut self.lost) {
                 if let Some(id) = self.of_number(number) {
                     self.end_lost(id, why);
@@ -263,9 +265,9 @@ impl<C: Provider> Net<C> {
         count
     }
 
-    /// Asks silent peers whether they are there: where something is under way, the device notices by itself that they are not.
-    /// Those whose last messages are not signalled are asked sooner, and the answer says that these have been sent: what they are
-    /// made of is kept until then. When memory is short, that is done soon.
+    /// Probes silent peers; with requests outstanding, the device detects a dead peer itself. Connections whose last
+    /// requests are unsignalled are probed sooner, because the completion releases the memory of those requests, and
+    /// at once while memory is exhausted.
     #[cold]
     fn probe(&mut self) {
         self.give_up_draining();
@@ -285,7 +287,7 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Asks the completion queues to ring their channel at the next completion.
+    /// Requests a channel event at the next completion.
     pub fn arm(&mut self) {
         if !self.is_over
             && let Err(error) = self.cqs.iter_mut().try_for_each(Cq::notify)
@@ -294,26 +296,26 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Whether somebody waits for memory, which comes without a sign.
+    /// Returns true if connections wait for memory, whose release generates no event.
     pub fn is_starved(&self) -> bool {
         !self.starved.is_empty()
     }
 
-    /// How many connections there are, those included that are being made for peers.
+    /// Returns the number of connections, including those being established for peers.
     pub fn connections(&self) -> usize {
         self.slots.len() + self.expected.len()
     }
 
-    /// The connection with this number is being made: what comes for it is kept until it is added.
+    /// Keeps completions of connection `number`, which is being established, until it is added.
     pub fn expect(&mut self, number: u64) {
-        // What was lost is another that had the number before.
+        // An entry in `lost` refers to an earlier connection with the same number.
         self.lost.retain(|(lost, _)| *lost != number);
         self.expected.insert(number, Vec::new());
     }
 
-    /// It is not.
+    /// Stops expecting connection `number`, which was not established.
     pub fn expect_no_more(&mut self, number: u64) {
-        // Buffers of the shared queue may be among what has come.
+        // The kept completions may include buffers of the shared receive queue.
         self.take_in_early(number);
     }
 
@@ -355,7 +357,7 @@ impl<C: Provider> Net<C> {
             }
             return;
         }
-        // One that is over may have the number of another, whose completions are still to come.
+        // Completions of an ended connection may carry the number of a new one.
         let Some(id) = id else { return };
         let Some(conn) = self.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp().filter(|qp| qp.owns(&completion)) else { return };
@@ -383,17 +385,17 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// The queue pair of a connection has failed.
+    /// Handles a failed completion of a connection.
     fn fail(&mut self, id: ConnId, status: WcStatus) {
         if status == WcStatus::Flushed {
-            // Buffers come back so, too, when the peer, which had finished, was the first to end the connection.
+            // Buffers are also flushed when the peer has finished and disconnects first.
             return self.end_lost(id, CloseReason::Reset);
         }
         tracing::debug!("connection {id:?}: {status}");
         self.end(id, if status == WcStatus::RetryExceeded { CloseReason::TimedOut } else { CloseReason::Reset });
     }
 
-    /// The connection is lost: that is no error where both had finished.
+    /// Ends a lost connection. The loss is no error if both ends had finished.
     fn end_lost(&mut self, id: ConnId, why: CloseReason) {
         let is_over = self.slots.get(id).is_some_and(|conn| {
             conn.peer_has_finished() && matches!(conn.sending, Sending::Finishing | Sending::Finished)
@@ -401,14 +403,14 @@ impl<C: Provider> Net<C> {
         self.end(id, if is_over { CloseReason::Finished } else { why });
     }
 
-    /// The peer does not keep to the protocol.
+    /// Ends a connection whose peer violated the protocol.
     fn refuse(&mut self, id: ConnId, why: &dyn std::fmt::Display) {
         tracing::warn!("connection {id:?} is closed: {why}");
         self.summary.drop_for("message: senseless", 1);
         self.end(id, CloseReason::Reset);
     }
 
-    /// Takes a connection out of everything.
+    /// Removes a connection from all tables.
     pub fn remove(&mut self, id: ConnId) -> Option<Connection<C>> {
         let mut conn = self.slots.remove(id)?;
         self.timers.cancel(id, &mut conn.timer);
@@ -419,7 +421,7 @@ impl<C: Provider> Net<C> {
         Some(conn)
     }
 
-    /// Puts a connection into the list of those with events.
+    /// Adds a connection to those with events to deliver.
     pub fn list(&mut self, id: ConnId) {
         if let Some(conn) = self.slots.get_mut(id)
             && !conn.listed
@@ -438,7 +440,7 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Ends a connection, and forgets what was queued either way.
+    /// Ends a connection and drops all queued data.
     pub fn abort_now(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         conn.rx.clear();
@@ -448,7 +450,7 @@ impl<C: Provider> Net<C> {
         self.end(id, CloseReason::Aborted);
     }
 
-    /// Gives up the queue pair of a connection, whose last event follows after those that came before.
+    /// Ends a connection. Its last event follows the earlier ones.
     pub fn end(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
         conn.stage = Stage::Ended(reason);
@@ -461,7 +463,7 @@ impl<C: Provider> Net<C> {
         conn.timer = Default::default();
         self.list(id);
         if is_session && reason == CloseReason::Finished {
-            // The peer waits to hear that its end has come.
+            // The peer waits for the acknowledgement of its last message.
             self.acknowledge(id);
         }
     }

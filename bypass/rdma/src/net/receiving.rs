@@ -1,4 +1,4 @@
-//! From the queue pairs to the receive queues.
+//! Receive path: from completions to the receive queues of connections.
 
 use super::Net;
 use crate::connection::conn_transport::ConnTransport;
@@ -8,11 +8,11 @@ use crate::provider::{Provider, WcStatus};
 use crate::verbs::RingAddr;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult};
 
-/// Bytes that are read from a peer's memory by one request, at most.
+/// Maximum bytes of one READ.
 const READ: usize = 64 << 10;
 
 impl<C: Provider> Net<C> {
-    /// A message has come for a connection, or a buffer of its has come back without one.
+    /// Processes a received message, or a flushed buffer.
     #[inline]
     pub(super) fn message(&mut self, id: ConnId, message: Result<Bytes, WcStatus>) {
         let bytes = match message {
@@ -25,7 +25,7 @@ impl<C: Provider> Net<C> {
             conn.link.used += 1;
             conn.hear(self.now);
             if !conn.link.credits.allows(conn.link.used) {
-                // Where buffers are shared, those are others'.
+                // With a shared receive queue, the excess buffers belong to other connections.
                 return self.refuse(id, &Malformed);
             }
         }
@@ -83,7 +83,7 @@ impl<C: Provider> Net<C> {
         Ok(())
     }
 
-    /// What was asked for first has been read from the peer's memory.
+    /// Processes the data of the oldest READ.
     pub(super) fn read(&mut self, id: ConnId, bytes: Bytes) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         self.summary.rx_bytes += bytes.len() as u64;
@@ -101,7 +101,7 @@ impl<C: Provider> Net<C> {
         self.set_dirty(id);
     }
 
-    /// Asks for what the peer offers, as far as there is room for it.
+    /// Reads offered data, as far as the connection has room.
     pub(super) fn ask(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp() else { return };
@@ -121,17 +121,17 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Posts buffers in the place of those of the shared queue that were used, whoever used them.
+    /// Replaces used buffers of the shared receive queue.
     pub(super) fn post_srq_recv(&mut self) {
         let Some(srq) = self.srq.as_mut().filter(|srq| srq.room() > 0) else { return };
         let (arena, len) = (&self.buffers, self.config.buffer);
         if let Err(error) = srq.post((0..srq.room()).map_while(|_| arena.alloc(len))) {
-            // It is tried again in the next turn; meanwhile nobody is told that there are any.
+            // Retried in the next turn. No credits are granted meanwhile.
             tracing::debug!("{error}");
         }
     }
 
-    /// Posts buffers in the place of those that were used and are not kept.
+    /// Replaces used buffers that are no longer held.
     pub(super) fn post(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         let (arena, len) = (&self.buffers, self.config.buffer);
@@ -145,9 +145,9 @@ impl<C: Provider> Net<C> {
                 let result = qp.post((0..wanted).map_while(|_| arena.alloc(len)));
                 result.map(|()| before - qp.recv_room())
             }
-            // All are posted that there may be, or there is no memory.
+            // Either the queue is full, which grants all wanted buffers, or memory is exhausted.
             (Some(srq), _) => Ok(if srq.room() == 0 { wanted } else { 0 }),
-            // A datagram that finds no buffer comes again.
+            // A datagram that finds no buffer is retransmitted.
             (None, ConnTransport::Ud(_)) => Ok(wanted),
         };
         match posted {
@@ -163,7 +163,7 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// What consuming some of a connection's bytes leads to.
+    /// Posts buffers and sends credits after a service has consumed data.
     #[inline]
     pub fn consumed(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };

@@ -1,4 +1,4 @@
-//! From the service through the send queues to the queue pairs.
+//! Send path: from services to the queue pairs.
 
 use super::Net;
 use crate::connection::conn_transport::ConnTransport;
@@ -10,11 +10,11 @@ use crate::verbs::{Done, Error, RingAddr};
 use linerate_bypass::{Bytes, CloseReason, ConnId};
 use std::io::ErrorKind;
 
-/// Room in a send queue that is kept: for an offer's two requests, and a message of credits.
+/// Reserved requests of a send queue: two for an offer, one for a credit message.
 pub(crate) const KEPT: usize = 3;
 
 impl<C: Provider> Net<C> {
-    /// A request of a connection has been done, or not.
+    /// Processes a send completion of a connection.
     pub(super) fn done(&mut self, id: ConnId, done: Result<Done<C>, WcStatus>) {
         match done {
             Ok(Done::Sent) => {}
@@ -39,7 +39,7 @@ impl<C: Provider> Net<C> {
         self.all_may_be_sent(id);
     }
 
-    /// If the end of the stream was on its way, and nothing is any more, our half is done.
+    /// Completes the sending direction if the end of stream was sent and nothing is outstanding.
     #[inline]
     pub(super) fn all_may_be_sent(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
@@ -51,8 +51,8 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Bytes that can be queued on a connection now; if there are fewer than `needed`, the service is to be told when there are
-    /// more.
+    /// Returns the number of bytes that can be queued. If fewer than `needed`, the service is notified when there is
+    /// more room.
     pub fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return 0 };
         let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
@@ -60,7 +60,7 @@ impl<C: Provider> Net<C> {
         room
     }
 
-    /// Queues a slice on a connection that has room for it.
+    /// Queues a slice. The caller has checked the room.
     pub fn queue(&mut self, id: ConnId, bytes: Bytes) {
         if let Some(conn) = self.slots.get_mut(id) {
             conn.tx.push(bytes);
@@ -68,7 +68,7 @@ impl<C: Provider> Net<C> {
         self.set_dirty(id);
     }
 
-    /// A place of up to `max` bytes to write what is to be sent on a connection.
+    /// Returns space for up to `max` bytes to send.
     pub fn place(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
         let wanted = self.room_for(id, max.min(1)).min(max);
         if wanted == 0 {
@@ -83,14 +83,14 @@ impl<C: Provider> Net<C> {
         place
     }
 
-    /// Sends `n` bytes of the last place.
+    /// Queues `n` bytes of the last reserved space.
     pub fn commit_place(&mut self, id: ConnId, n: usize) {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return };
         conn.tx.commit(n);
         self.set_dirty(id);
     }
 
-    /// Sends and posts all that can be.
+    /// Sends all queued data and posts all wanted buffers, as far as possible.
     pub fn flush_all(&mut self) {
         self.post_srq_recv();
         while let Some(id) = self.dirty.pop() {
@@ -118,7 +118,7 @@ impl<C: Provider> Net<C> {
                 && let Some(opened) = conn.link.opened.pop_front()
             {
                 (conn.taken, conn.offered) = (conn.taken - 1, conn.offered - 1);
-                // There is room.
+                // The room was checked above.
                 let _ = qp.close(opened);
             }
             if let Some(place) = qp.open_ring() {
@@ -148,7 +148,7 @@ impl<C: Provider> Net<C> {
                 let rkey = match qp.open(mw, slice, self.narrow) {
                     Ok(key) => key,
                     Err((mw, slice)) => {
-                        // It can be sent all the same.
+                        // The slice is sent in messages instead.
                         self.mws.push(mw);
                         conn.tx.put_back(slice);
                         conn.link.takes_offers = false;
@@ -158,7 +158,7 @@ impl<C: Provider> Net<C> {
                 conn.link.mws += 1;
                 conn.offered += 1;
                 if !conn.link.say(&self.buffers, Kind::Offer, Some(Offer { address, rkey, len }))? {
-                    // It is opened, and nobody knows.
+                    // The window is bound, but the peer cannot be informed.
                     return Err(Error { what: "offer a slice", error: ErrorKind::OutOfMemory.into() });
                 }
                 self.summary.tx_bytes += u64::from(len);
@@ -209,7 +209,7 @@ impl<C: Provider> Net<C> {
         Ok(())
     }
 
-    /// Finishes sending once the queue is sent.
+    /// Closes the sending direction once all queued data is sent.
     pub fn begin_close(&mut self, id: ConnId) {
         if let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) {
             conn.sending = Sending::Closing;

@@ -1,4 +1,4 @@
-//! What a service can do with connections over verbs.
+//! Implementation of [`Transport`](linerate_bypass::Transport), through which services use their connections.
 
 use crate::connection::{Connection, Stage};
 use crate::net::Net;
@@ -100,7 +100,7 @@ impl<C: Provider> Transport for Net<C> {
         self.remote(conn, operation, token)
     }
 
-    /// Reliable connections carry no datagrams.
+    /// Always refuses: connections over verbs carry streams only.
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
         Err(datagram)
     }

@@ -1,4 +1,4 @@
-//! The connection manager's values and ours.
+//! Conversions of connection manager types.
 
 use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData};
 use rdma_mummy_sys as sys;
@@ -6,12 +6,12 @@ use std::mem::zeroed;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::slice;
 
-/// A socket address as system calls take it.
+/// Socket address in the format of system calls.
 pub(super) struct Address(libc::sockaddr_storage);
 
 impl Address {
     pub(super) fn new(address: SocketAddr) -> Self {
-        // SAFETY: numbers, for which zero is a value.
+        // SAFETY: plain numbers, for which zero is valid.
         let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
         let place = &raw mut storage;
         match address {
@@ -22,7 +22,7 @@ impl Address {
                     sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
                     sin_zero: [0; 8],
                 };
-                // SAFETY: a storage has room and alignment for every kind of address.
+                // SAFETY: the storage has the size and alignment of every address type.
                 unsafe { place.cast::<libc::sockaddr_in>().write(raw) };
             }
             SocketAddr::V6(address) => {
@@ -45,12 +45,12 @@ impl Address {
     }
 }
 
-/// The address that is stored, if it is one of the internet's.
+/// Returns the stored IPv4 or IPv6 address.
 pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let place: *const libc::sockaddr_storage = storage;
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: a storage is as large and aligned as every kind of address, and all of them are numbers.
+            // SAFETY: the storage has the size and alignment of every address type, all of which are plain numbers.
             let raw = unsafe { &*place.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
             Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
@@ -65,7 +65,7 @@ pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// What points at `with`'s private data, and lives no longer.
+/// Converts connection parameters. The result points to the private data of `with`.
 pub(super) fn parameters(with: &CmConnParam) -> sys::rdma_conn_param {
     let private_data = with.private_data.bytes();
     sys::rdma_conn_param {
@@ -82,7 +82,7 @@ pub(super) fn parameters(with: &CmConnParam) -> sys::rdma_conn_param {
 }
 
 /// # Safety
-/// The event is as `rdma_get_cm_event` gave it, for an identifier of reliable connections.
+/// The event was returned by `rdma_get_cm_event` for an identifier of reliable connections.
 pub(super) unsafe fn event_value(event: &sys::rdma_cm_event) -> CmEvent {
     use sys::rdma_cm_event_type as kinds;
     let handle = |id: *mut sys::rdma_cm_id| Handle(id.expose_provenance());
@@ -117,14 +117,14 @@ pub(super) unsafe fn event_value(event: &sys::rdma_cm_event) -> CmEvent {
         CmEventKind::Request { .. } | CmEventKind::Response | CmEventKind::Rejected | CmEventKind::Established
     );
     if has_parameters {
-        // SAFETY: for reliable connections this member is written with these events.
+        // SAFETY: these events write this member for reliable connections.
         let said = unsafe { &event.param.conn };
-        // What the peer asks for is for us to answer, and the other way round (rdma_get_cm_event(3)).
+        // The peer's responder resources limit the local initiator depth and vice versa (rdma_get_cm_event(3)).
         value.initiator_depth = said.responder_resources;
         value.responder_resources = said.initiator_depth;
         value.qp = said.qp_num;
         if !said.private_data.is_null() {
-            // SAFETY: so many bytes are there, as part of the event.
+            // SAFETY: the event contains that many bytes.
             let bytes = unsafe { slice::from_raw_parts(said.private_data.cast(), said.private_data_len.into()) };
             value.private_data = PrivateData::new(bytes);
         }
@@ -137,21 +137,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_go_both_ways() {
+    fn addresses_round_trip() {
         for text in ["10.9.0.1:7", "0.0.0.0:0", "[fd00::2]:65535"] {
             let there: SocketAddr = text.parse().unwrap();
             assert_eq!(address(&Address::new(there).0), Some(there));
         }
         let scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
         assert_eq!(address(&Address::new(scoped).0), Some(scoped));
-        // SAFETY: numbers.
+        // SAFETY: plain numbers.
         assert_eq!(address(&unsafe { zeroed() }), None);
     }
 
     #[test]
-    fn an_address_is_in_the_order_of_the_network() {
+    fn address_is_in_network_byte_order() {
         let Address(storage) = Address::new("10.9.0.1:7".parse().unwrap());
-        // SAFETY: numbers, of which these are so many.
+        // SAFETY: plain numbers, of at least this size.
         let bytes = unsafe { slice::from_raw_parts((&raw const storage).cast::<u8>(), 8) };
         assert_eq!(bytes[2..], [0, 7, 10, 9, 0, 1]);
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_name_the_queue_pair_and_fit_their_fields() {
+    fn parameters_contain_qp_number_and_saturate() {
         let with = given();
         let raw = parameters(&with);
         assert_eq!((raw.qp_num, raw.responder_resources, raw.initiator_depth, raw.srq), (17, 3, 4, 1));
@@ -186,12 +186,12 @@ mod tests {
             status: -110,
             param: sys::param_t { conn },
         };
-        // SAFETY: the event is whole.
+        // SAFETY: the event is fully initialized.
         unsafe { event_value(&event) }
     }
 
     #[test]
-    fn an_event_says_what_the_peer_said() {
+    fn event_contains_peer_parameters() {
         let read = event(4, &given());
         assert_eq!((read.id, read.kind), (Handle(0x1000), CmEventKind::Request { listener: Handle(0x2000) }));
         assert_eq!((read.initiator_depth, read.responder_resources, read.qp, read.status), (3, 4, 17, -110));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_events_carry_what_the_peer_said() {
+    fn only_connect_events_contain_peer_parameters() {
         let kinds = [
             (0, CmEventKind::AddressResolved, false),
             (1, CmEventKind::AddressFailed, false),

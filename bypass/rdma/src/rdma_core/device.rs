@@ -1,4 +1,4 @@
-//! What a device and its ports say about themselves.
+//! Queries of devices and ports.
 
 use super::RdmaCore;
 use super::answer::done;
@@ -8,15 +8,15 @@ use rdma_mummy_sys as sys;
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
 
-/// Soft-RoCE, the kernel's module `rdma_rxe`.
+/// Soft-RoCE, the kernel module `rdma_rxe`.
 pub(super) const RXE: &str = "rxe";
 /// Soft-iWARP.
 const SIW: &str = "siw";
 
 fn attributes(native: &RdmaCore) -> io::Result<sys::ibv_device_attr> {
-    // SAFETY: a structure of numbers, for which zero is a value.
+    // SAFETY: plain numbers, for which zero is valid.
     let mut attributes = unsafe { zeroed() };
-    // SAFETY: the context is open as long as `native` lives, and the structure is written.
+    // SAFETY: `native` keeps the context open; the call writes the structure.
     done(unsafe { sys::ibv_query_device(native.context.as_ptr(), &mut attributes) })?;
     Ok(attributes)
 }
@@ -26,14 +26,14 @@ pub(super) fn limits(native: &RdmaCore) -> io::Result<DeviceLimits> {
 }
 
 fn transport(native: &RdmaCore) -> TransportKind {
-    // SAFETY: the context is open, and has its device as long.
+    // SAFETY: `native` keeps the context open, and the context its device.
     values::transport(unsafe { (*(*native.context.as_ptr()).device).transport_type })
 }
 
-/// The driver in software that emulates the device, if one does.
+/// Returns the software driver that emulates the device, if any.
 ///
-/// Both have numbers of vendors that no vendor has, and which nobody can change. Whether there is hardware below cannot be
-/// seen from `/sys/class/infiniband`: siw has the NIC for its parent, as NICs themselves do.
+/// Both drivers use fixed vendor numbers that no vendor has. `/sys/class/infiniband` does not reveal emulation: siw
+/// has the NIC as its parent, like hardware.
 pub(super) fn emulated_by(native: &RdmaCore) -> io::Result<Option<String>> {
     let vendor = attributes(native)?.vendor_id;
     Ok(emulator(vendor).map(str::to_owned))
@@ -48,9 +48,9 @@ fn emulator(vendor: u32) -> Option<&'static str> {
 }
 
 fn port_attributes(native: &RdmaCore, port: u8) -> io::Result<sys::ibv_port_attr> {
-    // SAFETY: a structure of numbers, for which zero is a value.
+    // SAFETY: plain numbers, for which zero is valid.
     let mut attributes = unsafe { zeroed() };
-    // SAFETY: the context is open, and the structure is written.
+    // SAFETY: the context is open; the call writes the structure.
     done(unsafe { sys::ibv_query_port(native.context.as_ptr(), port, &mut attributes) })?;
     Ok(attributes)
 }
@@ -72,9 +72,9 @@ pub(super) fn gids(native: &RdmaCore, port: u8) -> io::Result<Vec<Gid>> {
     let Ok(found) = usize::try_from(found) else {
         return Err(io::Error::from_raw_os_error(i32::try_from(found.unsigned_abs()).unwrap_or(libc::EIO)));
     };
-    // SAFETY: as many entries were written as it says, which is no more than there was room for.
+    // SAFETY: the call wrote that many entries, within the capacity.
     unsafe { entries.set_len(found.min(room)) };
-    // SAFETY: these were written.
+    // SAFETY: these entries were written.
     let entries = entries.iter().map(|entry| unsafe { entry.assume_init_ref() });
     Ok(entries.filter(|entry| entry.port_num == u32::from(port)).filter_map(values::gid).collect())
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn emulation_is_told_by_numbers_that_no_vendor_has() {
+    fn emulation_is_detected_by_vendor_number() {
         assert_eq!([0x00ff_ffff, 0x0062_6d74].map(emulator), [Some("rxe"), Some("siw")]);
         // Mellanox, Broadcom.
         assert_eq!([0x02c9, 0x14e4, 0].map(emulator), [None; 3]);

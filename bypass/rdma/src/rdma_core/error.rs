@@ -1,68 +1,68 @@
-//! Why a device could not be opened.
+//! Failures to open a device.
 
 use std::io;
 
-/// Why a device could not be opened, and what mends it.
+/// Failure to open a device, with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// libibverbs or librdmacm is not there.
+    /// libibverbs or librdmacm is missing.
     #[error("rdma-core was not found, which RDMA devices need: apt-get install ibverbs-providers librdmacm1")]
     NoLibraries,
-    /// The kernel offers verbs to nobody.
+    /// The kernel has no RDMA support loaded.
     #[error("the kernel offers no RDMA: modprobe ib_uverbs rdma_ucm{}", drivers())]
     NoKernel,
-    /// The kernel offers verbs, and there is no device.
+    /// There is no device.
     #[error("there is no RDMA device: modprobe its driver{}", drivers())]
     NoDevices,
-    /// There are others.
+    /// There is no device of this name.
     #[error("there is no RDMA device {name}; there are: {}", there.join(", "))]
     NoDevice {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// Those that there are.
+        /// Existing devices.
         there: Vec<String>,
     },
-    /// The kernel has it, and rdma-core knows nothing about its kind.
+    /// The kernel has the device, but rdma-core has no provider for it.
     #[error("RDMA device {name}: rdma-core has no provider for its driver: apt-get install ibverbs-providers")]
     NoProvider {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
-    /// This user may not.
+    /// Permission denied.
     #[error("RDMA device {name}: {error}: run it as root, or let this user read and write /dev/infiniband/*")]
     Permission {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// Devices need memory that stays where it is.
+    /// The limit of locked memory is too low.
     #[error(
         "RDMA device {name}: {error}: {} of locked memory are allowed, which is too little: ulimit -l unlimited, or run it \
          as root",
         kilobytes(*.limit)
     )]
     LockedMemory {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
-        /// The limit, in bytes.
+        /// Limit in bytes.
         limit: u64,
     },
-    /// Something else.
+    /// Any other error.
     #[error("RDMA device {name}: {error}: see linerate doctor")]
     Open {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What was said.
+        /// Error.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// What `error` means for the device of that name.
+    /// Classifies an error for the device `name`.
     pub(super) fn of(name: &str, error: io::Error) -> Error {
         let name = name.to_owned();
         match error.raw_os_error() {
@@ -78,15 +78,15 @@ impl Error {
     }
 }
 
-/// The limit of locked memory in bytes, if it is one for this process.
+/// Returns this process's limit of locked memory in bytes, if it is limited.
 pub(super) fn locked_memory() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure that lives through the call.
+    // SAFETY: the structure outlives the call.
     let returned = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     (returned == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Which drivers there are besides a NIC's own.
+/// Returns a suggestion for software drivers.
 fn drivers() -> &'static str {
     ", and for one in software over eth0: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0"
 }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_device_and_the_remedy_in_one_line() {
+    fn errors_name_device_and_remedy_in_one_line() {
         assert!(said(libc::EOPNOTSUPP).contains("apt-get install ibverbs-providers librdmacm1"));
         assert!(said(libc::ENOSYS).contains("modprobe ib_uverbs rdma_ucm"));
         for number in [libc::EACCES, libc::EPERM] {

@@ -1,4 +1,4 @@
-//! Completion channels, and what a device says unasked.
+//! Completion channels and asynchronous events.
 
 use super::RdmaCore;
 use super::answer::{done, is_nothing, made, object, set_nonblocking};
@@ -9,8 +9,8 @@ use std::mem::zeroed;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-/// `ibv_async_event` with its kind as the number that it is: of the bindings' enumeration, a kind that a later kernel
-/// has would be no value.
+/// `ibv_async_event` with a plain number as its type: the bindings' enumeration has no value for types of later
+/// kernels.
 #[repr(C)]
 struct Event {
     element: sys::ibv_async_event_element_t,
@@ -25,22 +25,22 @@ const _: () = {
 };
 
 pub(super) fn async_fd(native: &RdmaCore) -> RawFd {
-    // SAFETY: the context is open as long as `native` lives.
+    // SAFETY: `native` keeps the context open.
     unsafe { (*native.context.as_ptr()).async_fd }
 }
 
 pub(super) fn async_event(native: &RdmaCore) -> io::Result<Option<AsyncEvent>> {
-    // SAFETY: a union of pointers and a number, for which zero is a value.
+    // SAFETY: a union of pointers and a number, for which zero is valid.
     let mut event: Event = unsafe { zeroed() };
     let place = (&raw mut event).cast::<sys::ibv_async_event>();
-    // SAFETY: the context is open. `Event` is laid out as the structure that is written, and the call does not read it.
+    // SAFETY: the context is open. `Event` has the layout of the structure that the call writes and does not read.
     match done(unsafe { sys::ibv_get_async_event(native.context.as_ptr(), place) }) {
         Ok(()) => {}
         Err(error) if is_nothing(&error) => return Ok(None),
         Err(error) => return Err(error),
     }
     let read = value(&event);
-    // SAFETY: the event was got, and is acknowledged once. Its object is live: destroying it waits for this.
+    // SAFETY: the event is acknowledged once. Its object is live, because its destruction waits for this.
     unsafe { sys::ibv_ack_async_event(place) };
     Ok(Some(read))
 }

@@ -148,7 +148,7 @@ fn from_manager(name: &str) -> io::Result<(NonNull<sys::ibv_context>, Held)> {
 /// # Safety
 /// The device is one of a list that lives, or of an open context.
 unsafe fn name_of(device: *mut sys::ibv_device) -> String {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { sys::ibv_get_device_name(device) };
     if name.is_null() {
         return String::new();

@@ -1,4 +1,4 @@
-//! How requests ended.
+//! Completion queue polling.
 
 use super::RdmaCore;
 use super::answer::{done, object};
@@ -12,14 +12,14 @@ use std::mem::MaybeUninit;
 const BATCH: usize = 32;
 
 /// # Safety
-/// As [`Provider::notify`](linerate_rdma_provider::Provider::notify).
+/// As for [`Provider::req_notify_cq`](crate::provider::Provider::req_notify_cq).
 pub(super) unsafe fn req_notify_cq(cq: Handle) -> io::Result<()> {
-    // SAFETY: it is a live queue.
+    // SAFETY: the queue is live.
     done(unsafe { sys::ibv_req_notify_cq(object(cq), 0) })
 }
 
 /// # Safety
-/// As [`Provider::poll`](linerate_rdma_provider::Provider::poll).
+/// As for [`Provider::poll_cq`](crate::provider::Provider::poll_cq).
 pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
     let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
     let mut polled = 0;
@@ -28,14 +28,14 @@ pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkComp
         if room == 0 {
             return Ok(polled);
         }
-        // SAFETY: it is a live queue, and there is room for that many.
+        // SAFETY: the queue is live, and there is room for that many completions.
         let found = unsafe { sys::ibv_poll_cq(object(cq), room as c_int, batch.as_mut_ptr().cast()) };
         let Ok(found) = usize::try_from(found) else {
-            // What came before is not lost; the error comes again.
+            // Completions polled before are returned; the error recurs.
             return if polled > 0 { Ok(polled) } else { Err(io::Error::from_raw_os_error(libc::EIO)) };
         };
         let found = found.min(room);
-        // SAFETY: as many were written as it says.
+        // SAFETY: the call wrote that many completions.
         into.extend(batch[..found].iter().map(|one| completion(unsafe { one.assume_init_ref() }, native.invalidated)));
         polled += found;
         if found < room {
@@ -44,8 +44,8 @@ pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkComp
     }
 }
 
-/// The flags by which a device's completions say that the peer made a key invalid. rxe passes the kernel's flag on, which
-/// for programs means that a checksum is right; reliable connections have no checksums.
+/// Returns the flags by which completions of the device report an invalidated key. rxe forwards the kernel's flag,
+/// which for programs means a correct checksum; RC queue pairs have no checksums.
 pub(super) fn invalidated_flags(is_rxe: bool) -> u32 {
     let alias = if is_rxe { sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK.0 } else { 0 };
     sys::ibv_wc_flags::IBV_WC_WITH_INV.0 | alias
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_has_its_bits_only_if_they_were_sent() {
+    fn completion_has_immediate_only_if_flagged() {
         let read = completion(&raw(), invalidated_flags(false));
         assert_eq!(
             (read.id, read.status, read.opcode, read.len, read.qp),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_is_told_apart() {
+    fn statuses_are_distinct() {
         let known = [
             (1, WcStatus::LocalLength),
             (2, WcStatus::LocalQp),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_is_told_apart() {
+    fn opcodes_are_distinct() {
         let known = [
             (0, WcOpcode::Send),
             (1, WcOpcode::Write),

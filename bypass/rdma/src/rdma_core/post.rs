@@ -1,4 +1,4 @@
-//! Posting requests: their lists are linked on the stack, a chunk at a time.
+//! Posting of requests, linked into lists on the stack in chunks.
 
 use super::answer::{done, object};
 use super::values;
@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use std::mem::{MaybeUninit, offset_of, zeroed};
 use std::ptr::null_mut;
 
-/// Requests handed over by one call: 4 KB of the stack.
+/// Requests per call: 4 KB of stack.
 const CHUNK: usize = 32;
 
-// Lists of segments are handed over as they are.
+// `Sge` has the layout of `ibv_sge`.
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<sys::ibv_sge>());
     assert!(align_of::<Sge>() == align_of::<sys::ibv_sge>());
@@ -21,7 +21,7 @@ const _: () = {
 };
 
 /// # Safety
-/// As [`Provider::post_send`](linerate_rdma_provider::Provider::post_send).
+/// As for [`Provider::post_send`](crate::provider::Provider::post_send).
 pub(super) unsafe fn send(qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
     let qp: *mut sys::ibv_qp = object(qp);
     let mut list = List::<sys::ibv_send_wr>::new();
@@ -30,11 +30,11 @@ pub(super) unsafe fn send(qp: Handle, requests: &[SendWr<'_>]) -> Result<(), Pos
         let chunk = &requests[before..before + send_chunk(&requests[before..])];
         let first = list.link(chunk.iter().map(raw_send));
         let mut bad = null_mut();
-        // SAFETY: the queue pair is live, the list ends, and it and the segments live through the call; the caller answers for
-        // what they name.
+        // SAFETY: the queue pair is live; the list is terminated and, with its elements, outlives the call. The
+        // caller guarantees the memory that they name.
         let posted = done(unsafe { sys::ibv_post_send(qp, first, &mut bad) });
         let taken = if posted.is_ok() { chunk.len() } else { list.place(bad, chunk.len()) };
-        // SAFETY: windows that are bound are live, as the caller says, and nobody else binds one meanwhile.
+        // SAFETY: the caller guarantees that bound windows are live and not bound concurrently.
         chunk[..taken].iter().for_each(|request| unsafe { remember_key(request) });
         posted.map_err(|error| PostError { at: before + taken, error })?;
         before += chunk.len();
@@ -42,42 +42,43 @@ pub(super) unsafe fn send(qp: Handle, requests: &[SendWr<'_>]) -> Result<(), Pos
     Ok(())
 }
 
-/// How many of `requests` go in one chunk: a second bind begins the next, since [`remember_key`] comes between two of a window.
+/// Returns how many of `requests` form one chunk. A second bind starts the next, because [`remember_key`] must run
+/// between two binds of a window.
 fn send_chunk(requests: &[SendWr<'_>]) -> usize {
     let binds = |request: &SendWr<'_>| matches!(request.operation, Operation::Bind { .. });
     let second = requests.iter().enumerate().filter(|(_, request)| binds(request)).map(|(place, _)| place).nth(1);
     second.unwrap_or(requests.len()).min(CHUNK)
 }
 
-/// Providers (rxe among them) take the key that a window has so far from the window, and leave it to the program to keep
-/// it right where it binds by a request.
+/// Stores the new R_Key in the window. Providers (among them rxe) take the current key from the window and leave its
+/// update to the program when it binds by a request.
 ///
 /// # Safety
-/// A window that is bound is live, and nobody else uses it.
+/// A window that is bound is live and not used concurrently.
 unsafe fn remember_key(request: &SendWr<'_>) {
     if let Operation::Bind { mw, rkey, .. } = request.operation {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (*object::<sys::ibv_mw>(mw)).rkey = rkey };
     }
 }
 
 /// # Safety
-/// As [`Provider::post_recv`](linerate_rdma_provider::Provider::post_receive).
+/// As for [`Provider::post_recv`](crate::provider::Provider::post_recv).
 pub(super) unsafe fn receive(qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
     let qp: *mut sys::ibv_qp = object(qp);
-    // SAFETY: the queue pair is live, and the caller answers for what the requests name.
+    // SAFETY: the queue pair is live; the caller guarantees the memory that the requests name.
     receive_by(requests, |first, bad| unsafe { sys::ibv_post_recv(qp, first, bad) })
 }
 
 /// # Safety
-/// As [`Provider::post_srq_recv`](linerate_rdma_provider::Provider::post_shared).
+/// As for [`Provider::post_srq_recv`](crate::provider::Provider::post_srq_recv).
 pub(super) unsafe fn srq(srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
     let srq: *mut sys::ibv_srq = object(srq);
-    // SAFETY: the shared queue is live, and the caller answers for what the requests name.
+    // SAFETY: the shared receive queue is live; the caller guarantees the memory that the requests name.
     receive_by(requests, |first, bad| unsafe { sys::ibv_post_srq_recv(srq, first, bad) })
 }
 
-/// Hands the requests to `post`, chunk by chunk: a list that ends, and a place for the first that was not taken.
+/// Passes the requests to `post` in chunks: a terminated list, and a place for the first rejected request.
 fn receive_by(
     requests: &[RecvWr<'_>],
     post: impl Fn(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
@@ -93,7 +94,7 @@ fn receive_by(
     Ok(())
 }
 
-/// Requests that are linked, on the stack.
+/// Linked requests on the stack.
 struct List<R> {
     requests: [MaybeUninit<R>; CHUNK],
 }
@@ -103,28 +104,28 @@ impl<R: Linked> List<R> {
         List { requests: [const { MaybeUninit::uninit() }; CHUNK] }
     }
 
-    /// The first of `requests`, each linked to the next; null for none, and at most a chunk of them.
+    /// Links `requests` and returns the first; null for none. At most one chunk.
     fn link(&mut self, requests: impl ExactSizeIterator<Item = R>) -> *mut R {
         let len = requests.len().min(CHUNK);
         let start = self.requests.as_mut_ptr().cast::<R>();
         for (place, mut request) in requests.take(CHUNK).enumerate() {
             let next = if place + 1 < len { start.wrapping_add(place + 1) } else { null_mut() };
             request.set_next(next);
-            // SAFETY: the place is one of the array.
+            // SAFETY: `place` is within the array.
             unsafe { start.add(place).write(request) };
         }
         if len == 0 { null_mut() } else { start }
     }
 
-    /// How many of `len` requests are before `bad`. Without one, the provider took all of them and failed then (rxe, when its
-    /// kernel part cannot be told): their memory is the device's.
+    /// Returns the number of accepted requests before `bad`. Without one, the provider accepted all and failed then
+    /// (rxe, if its kernel part cannot be notified): the device owns their memory.
     fn place(&self, bad: *mut R, len: usize) -> usize {
         let offset = bad.addr().wrapping_sub(self.requests.as_ptr().addr());
         (offset / size_of::<R>()).min(len)
     }
 }
 
-/// A request that can be one of a list.
+/// Request that can be linked.
 trait Linked {
     fn set_next(&mut self, next: *mut Self);
 }
@@ -141,9 +142,9 @@ impl Linked for sys::ibv_recv_wr {
     }
 }
 
-/// Segments as the libraries take them, which do not write them.
+/// Converts scatter/gather elements, which the libraries do not write.
 fn raw_segments(sges: &[Sge]) -> (*mut sys::ibv_sge, c_int) {
-    // More than any device takes is an error there, not a smaller number.
+    // An excessive number must be an error of the device, not truncated.
     (sges.as_ptr().cast_mut().cast(), c_int::try_from(sges.len()).unwrap_or(c_int::MAX))
 }
 
@@ -165,7 +166,7 @@ fn raw_send(request: &SendWr<'_>) -> sys::ibv_send_wr {
     };
     let immediate = |bits: u32| sys::imm_data_invalidated_rkey_union_t { imm_data: bits.to_be() };
     let key = |invalidated_rkey| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey };
-    // SAFETY: numbers and pointers, for which zero is a value.
+    // SAFETY: numbers and pointers, for which zero is valid.
     let no_bind: sys::bind_mw_tso_union_t = unsafe { zeroed() };
     let mut raw = sys::ibv_send_wr {
         wr_id: request.id,

@@ -1,4 +1,4 @@
-//! Queue pairs and their states.
+//! Queue pairs and their state transitions.
 
 use super::answer::{done, made, object};
 use super::values;
@@ -10,21 +10,21 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 
 /// # Safety
-/// As [`Provider::create_qp`](linerate_rdma_provider::Provider::create_pair).
+/// As for [`Provider::create_qp`](crate::provider::Provider::create_qp).
 pub(super) unsafe fn create(pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { create_of(sys::ibv_qp_type::IBV_QPT_RC, pd, config) }
 }
 
 /// # Safety
-/// As [`Provider::create_ud_qp`](linerate_rdma_provider::Provider::create_datagrams).
+/// As for [`Provider::create_ud_qp`](crate::provider::Provider::create_ud_qp).
 pub(super) unsafe fn create_ud_qp(pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { create_of(sys::ibv_qp_type::IBV_QPT_UD, pd, config) }
 }
 
 /// # Safety
-/// The domain, and what `config` names, are live.
+/// The protection domain and the objects that `config` names are live.
 unsafe fn create_of(
     qp_type: sys::ibv_qp_type::Type,
     pd: Handle,
@@ -39,32 +39,32 @@ unsafe fn create_of(
         qp_type,
         sq_sig_all: 0,
     };
-    // SAFETY: the domain and what the structure names are live, and it lives through the call.
+    // SAFETY: the protection domain and all named objects are live; the structure outlives the call.
     let qp = unsafe { sys::ibv_create_qp(object(pd), &mut attributes) };
     let handle = made(qp)?;
-    // SAFETY: it was made just now.
+    // SAFETY: the queue pair was created above.
     let number = unsafe { (*qp).qp_num };
     Ok((handle, number, values::given(&attributes.cap)))
 }
 
 /// # Safety
-/// As [`Provider::destroy_qp`](linerate_rdma_provider::Provider::destroy_pair).
+/// As for [`Provider::destroy_qp`](crate::provider::Provider::destroy_qp).
 pub(super) unsafe fn destroy(qp: Handle) -> io::Result<()> {
-    // SAFETY: it is a live queue pair.
+    // SAFETY: the queue pair is live.
     done(unsafe { sys::ibv_destroy_qp(object(qp)) })
 }
 
 /// # Safety
-/// As [`Provider::modify_qp`](linerate_rdma_provider::Provider::modify).
+/// As for [`Provider::modify_qp`](crate::provider::Provider::modify_qp).
 pub(super) unsafe fn modify_qp(qp: Handle, transition: &Transition) -> io::Result<()> {
     let (mut attributes, which) = attributes(transition);
-    // SAFETY: the queue pair is live, and the structure lives through the call.
+    // SAFETY: the queue pair is live; the structure outlives the call.
     done(unsafe { sys::ibv_modify_qp(object(qp), &mut attributes, which.0.cast_signed()) })
 }
 
-/// What a transition needs, and which of it is given (IBA table 96).
+/// Returns the attributes of a transition, and the mask of those given (IBA table 96).
 fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
-    // SAFETY: numbers and an array of bytes, for which zero is a value.
+    // SAFETY: numbers and a byte array, for which zero is valid.
     let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
     let which = match *transition {
         Transition::Init { port, partition, access } => {
@@ -130,7 +130,7 @@ fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
     (to, which | given::IBV_QP_STATE)
 }
 
-/// Ethernet has no LIDs; where there is one, it leads to the peer without the global header, which is 40 bytes a packet.
+/// Ethernet has no LIDs. With a LID, the GRH is omitted, which saves 40 bytes per packet.
 pub(super) fn address(path: &AhAttr) -> sys::ibv_ah_attr {
     sys::ibv_ah_attr {
         grh: sys::ibv_global_route {
@@ -150,46 +150,46 @@ pub(super) fn address(path: &AhAttr) -> sys::ibv_ah_attr {
 }
 
 /// # Safety
-/// As [`Provider::modify_qp_by_cm`](linerate_rdma_provider::Provider::modify_by).
+/// As for [`Provider::modify_qp_by_cm`](crate::provider::Provider::modify_qp_by_cm).
 pub(super) unsafe fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
     if state == QpState::Rtr {
-        // What the peer may do is known now and was not when the queue pair went to `Init`: it goes there once more, as
-        // librdmacm brings its own ones.
-        // SAFETY: as the caller says.
+        // The peer's rights were unknown when the queue pair entered INIT. The transition is repeated, as librdmacm
+        // does for its own queue pairs.
+        // SAFETY: guaranteed by the caller.
         unsafe { step_by(qp, id, QpState::Init)? };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { step_by(qp, id, state) }
 }
 
 /// # Safety
-/// As [`modify_qp_by_cm`].
+/// As for [`modify_qp_by_cm`].
 unsafe fn step_by(qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
-    // SAFETY: numbers and an array of bytes, for which zero is a value.
+    // SAFETY: numbers and a byte array, for which zero is valid.
     let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
     attributes.qp_state = values::state_number(state);
     let mut which = 0;
-    // SAFETY: the identifier is live, and both are written.
+    // SAFETY: the identifier is live; the call writes both values.
     done(unsafe { sys::rdma_init_qp_attr(object(id), &mut attributes, &mut which) })?;
     if which == 0 {
-        // iWARP's driver does it when it is connected.
+        // The iWARP driver changes the state itself when connecting.
         return Ok(());
     }
-    // What is not said here is not looked at.
+    // Without its mask bit, the value is ignored.
     attributes.timeout = attributes.timeout.min(ACK_TIMEOUT);
-    // SAFETY: the queue pair is live, and the structure lives through the call.
+    // SAFETY: the queue pair is live; the structure outlives the call.
     done(unsafe { sys::ibv_modify_qp(object(qp), &mut attributes, which) })
 }
 
 /// # Safety
-/// As [`Provider::query_qp`](linerate_rdma_provider::Provider::query_pair).
+/// As for [`Provider::query_qp`](crate::provider::Provider::query_qp).
 pub(super) unsafe fn query(qp: Handle) -> io::Result<QpAttr> {
-    // SAFETY: numbers and an array of bytes, for which zero is a value.
+    // SAFETY: numbers and a byte array, for which zero is valid.
     let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
-    // SAFETY: numbers and pointers, for which zero is a value.
+    // SAFETY: numbers and pointers, for which zero is valid.
     let mut made_of: sys::ibv_qp_init_attr = unsafe { zeroed() };
     let wanted = (given::IBV_QP_STATE | given::IBV_QP_CAP).0.cast_signed();
-    // SAFETY: the queue pair is live, and both structures are written.
+    // SAFETY: the queue pair is live; the call writes both structures.
     done(unsafe { sys::ibv_query_qp(object(qp), &mut attributes, wanted, &mut made_of) })?;
     Ok(QpAttr { state: values::state(attributes.qp_state)?, cap: values::given(&attributes.cap) })
 }
@@ -202,7 +202,7 @@ mod tests {
     const PATH: AhAttr = AhAttr { gid: [7; 16], lid: 0, source: 1, port: 2, hop_limit: 64 };
 
     #[test]
-    fn each_transition_gives_what_the_specification_asks_for() {
+    fn transitions_give_the_specified_attributes() {
         let access = Access { remote_read: true, ..Access::default() };
         let (to, which) = attributes(&Transition::Init { port: 2, partition: 3, access });
         assert_eq!((to.qp_state, to.port_num, to.pkey_index, to.qp_access_flags), (1, 2, 3, 4));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_over_ethernet_is_global() {
+    fn path_over_ethernet_has_grh() {
         let to = address(&PATH);
         assert_eq!((to.is_global, to.grh.sgid_index, to.grh.hop_limit, to.port_num), (1, 1, 64, 2));
         // SAFETY: both members are 16 bytes.

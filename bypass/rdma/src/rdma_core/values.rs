@@ -1,4 +1,4 @@
-//! The libraries' values and ours.
+//! Conversions of libibverbs types.
 
 use crate::provider::{
     Access, AtomicCap, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, QpCap, QpState, SendFlags,
@@ -62,7 +62,7 @@ pub(super) fn limits(attributes: &sys::ibv_device_attr, transport: TransportKind
     }
 }
 
-/// An MTU by its number (IBA 14.2.5.6).
+/// Converts an MTU (IBA 14.2.5.6).
 pub(super) fn mtu(number: sys::ibv_mtu::Type) -> io::Result<Mtu> {
     Ok(match number {
         sys::ibv_mtu::IBV_MTU_256 => Mtu::Mtu256,
@@ -97,14 +97,14 @@ pub(super) fn port(attributes: &sys::ibv_port_attr) -> io::Result<Port> {
         lid: attributes.lid,
         link: match attributes.link_layer {
             sys::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
-            // Releases before RoCE left it unspecified.
+            // Releases before RoCE left the field unspecified.
             _ => LinkLayer::InfiniBand,
         },
         speed: speed(attributes),
     })
 }
 
-/// Lanes times the speed of one, as the kernel has it in `/sys/class/infiniband/*/ports/*/rate`.
+/// Returns the link rate: lanes times lane rate, as in `/sys/class/infiniband/*/ports/*/rate`.
 fn speed(attributes: &sys::ibv_port_attr) -> Option<u64> {
     let lanes = match attributes.active_width {
         1 => 1,
@@ -128,7 +128,7 @@ fn speed(attributes: &sys::ibv_port_attr) -> Option<u64> {
     Some(lanes * lane)
 }
 
-/// An entry of a table of addresses; `None` for one that an address vector cannot name, having 8 bits for its place.
+/// Converts a GID table entry; `None` if its index exceeds the 8 bits of an address vector.
 pub(super) fn gid(entry: &sys::ibv_gid_entry) -> Option<Gid> {
     Some(Gid {
         port: u8::try_from(entry.port_num).ok()?,
@@ -223,7 +223,7 @@ mod tests {
     use std::mem::zeroed;
 
     fn port_of(width: u8, speed: u8, extended: u32) -> Port {
-        // SAFETY: a structure of numbers.
+        // SAFETY: plain numbers.
         let mut attributes: sys::ibv_port_attr = unsafe { zeroed() };
         attributes.state = 4;
         attributes.max_mtu = 5;
@@ -236,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_read_whole() {
-        // SAFETY: a structure of numbers.
+    fn all_device_attributes_are_converted() {
+        // SAFETY: plain numbers.
         let mut attributes: sys::ibv_device_attr = unsafe { zeroed() };
         for (place, byte) in attributes.fw_ver.iter_mut().zip(b"1.2.3\0xyz") {
             *place = byte.cast_signed();
@@ -257,7 +257,7 @@ mod tests {
             limits(&attributes, TransportKind::InfiniBand).atomics
         });
         assert_eq!(atomics, [AtomicCap::None, AtomicCap::Global]);
-        // IBV_DEVICE_MEM_WINDOW: those of type 1.
+        // IBV_DEVICE_MEM_WINDOW: type 1 windows.
         attributes.device_cap_flags = 1 << 17;
         assert!(!limits(&attributes, TransportKind::InfiniBand).mw_type_2);
         attributes.fw_ver = [b'a'.cast_signed(); 64];
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_have_a_state_an_mtu_and_a_speed() {
+    fn port_attributes_are_converted() {
         let port = port_of(2, 32, 0);
         assert_eq!(
             (port.state, port.link, port.mtu, port.max_mtu),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus_go_both_ways_and_unknown_ones_are_errors() {
+    fn mtus_round_trip_and_unknown_ones_are_errors() {
         for number in 1..=5 {
             assert_eq!(mtu_number(mtu(number).unwrap()), number);
             assert_eq!(mtu(number).unwrap().bytes(), 128 << number);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn states_go_both_ways_and_unknown_ones_are_errors() {
+    fn states_round_trip_and_unknown_ones_are_errors() {
         for number in 0..=6 {
             assert_eq!(state_number(state(number).unwrap()), number);
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_what_a_path_can_name_are_left_out() {
+    fn gids_beyond_index_255_are_skipped() {
         let raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1];
         let mut entry = sys::ibv_gid_entry {
             gid: sys::ibv_gid { raw },
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_and_flags_have_the_libraries_bits() {
+    fn access_and_send_flags_match_library_bits() {
         let all = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, bind: true };
         assert_eq!(access(all), 0b11111);
         assert_eq!(access(Access { remote_read: true, ..Access::default() }), 4);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_go_both_ways() {
+    fn capacities_round_trip() {
         let wanted = QpCap { sends: 1, receives: 2, send_sges: 3, recv_sges: 4, inline: 5 };
         assert_eq!(given(&cap(&wanted)), wanted);
     }

@@ -1,28 +1,28 @@
-//! What each datagram says of its session, in front of its message.
+//! Session header of each datagram.
 
 use crate::connection::wire::Malformed;
 
-/// What each datagram begins with.
+/// Session header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DatagramHeader {
-    /// What the receiver calls the session.
+    /// Session number of the receiver.
     pub session: u64,
-    /// The number of its message; of the next, if it has none.
+    /// Number of the message, or of the next one if there is none.
     pub number: u32,
-    /// Whether there is one.
+    /// A message follows.
     pub has_message: bool,
-    /// The number of the first message that has not come to the sender.
+    /// Number of the first message that the sender of this datagram has not received.
     pub expected: u32,
-    /// For how many messages from that one on the sender has room.
+    /// Number of messages from `expected` on that the sender can accept.
     pub room: u8,
-    /// Those behind it that have: bit 0 is the one after it.
+    /// Later messages that were received: bit 0 is `expected` + 1.
     pub early: u32,
 }
 
 impl DatagramHeader {
-    /// Bytes of it.
+    /// Encoded size in bytes.
     pub const LEN: usize = 24;
-    /// The first bytes: whose it is, and which version.
+    /// Protocol name and version.
     pub(super) const MAGIC: [u8; 2] = *b"l\x01";
 
     pub fn write(&self, place: &mut [u8; Self::LEN]) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read_as_they_were_written() {
+    fn headers_round_trip() {
         for has_message in [false, true] {
             let header = DatagramHeader {
                 session: 0x0123_4567_89ab_cdef,

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 const SESSION: u64 = 0x0123_4567_89ab_cdef;
 
-/// Of an arena for all tests, so that theirs are not made by the thousand.
+/// Allocates from one arena for all tests, which saves thousands of arenas.
 fn bytes(text: &[u8]) -> Bytes {
     static ARENA: LazyLock<Arena> =
         LazyLock::new(|| Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap());
@@ -25,7 +25,7 @@ fn text(message: &Message) -> Bytes {
     bytes(&message.pieces().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>())
 }
 
-/// Both ends, what is on its way to each, and how far they have come.
+/// Both ends, with the datagrams in flight to each.
 struct Pair {
     ends: [Session; 2],
     on_way: [Vec<(DatagramHeader, Bytes)>; 2],
@@ -41,7 +41,7 @@ impl Pair {
         Pair { ends, on_way: Default::default(), to_send, taken: [0; 2], now: Instant::from_nanos(1) }
     }
 
-    /// One end sends what is due; `keeps` says what becomes of each datagram: how many copies arrive.
+    /// Sends all due datagrams of one end, each in the number of copies that `copies` returns.
     fn send(&mut self, from: usize, mut copies: impl FnMut() -> usize) {
         let queued = 1000 - self.to_send[from];
         for at in 0..self.to_send[from].min(self.ends[from].room() as u32) {
@@ -67,14 +67,14 @@ impl Pair {
 
     fn take(&mut self, at: usize, start: u32) {
         if let Some(message) = self.ends[at].take() {
-            assert_eq!(message[..], (start + self.taken[at]).to_be_bytes(), "twice, lost or out of order");
+            assert_eq!(message[..], (start + self.taken[at]).to_be_bytes(), "duplicated, lost or out of order");
             self.taken[at] += 1;
         }
     }
 }
 
 proptest! {
-    /// Whatever is lost, comes twice, or is overtaken, each message is delivered once and in order, and all in the end.
+    /// With loss, duplication and reordering, each message is delivered once and in order, and all in the end.
     #[test]
     fn every_message_is_delivered_once_and_in_order(
         loads in (0u32..200, 0u32..200),
@@ -111,14 +111,14 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_peer_sends_is_read_or_refused(datagrams in prop::collection::vec((any::<[u8; 22]>(), 0usize..9), 1..50)) {
+    fn arbitrary_input_is_processed_or_rejected(datagrams in prop::collection::vec((any::<[u8; 22]>(), 0usize..9), 1..50)) {
         let mut session = Session::new(SESSION, 32);
         (0..10).for_each(|n| session.push(message(n)));
         session.send(Instant::from_nanos(1), |_, _| true);
         for (at, (noise, len)) in datagrams.into_iter().enumerate() {
             let datagram = [&DatagramHeader::MAGIC[..], &noise, &vec![0; len]].concat();
             if let Ok(header) = DatagramHeader::read(&datagram) {
-                // Near what is expected, or nothing would be looked at.
+                // Near the expected number, so that most datagrams are not discarded at once.
                 let near = DatagramHeader { number: header.number % 100, expected: header.expected % 12, ..header };
                 let _ = session.receive(&near, bytes(b"x"), Instant::from_nanos(at as u64));
                 prop_assert!(session.ready.len() + session.early.len() <= 64);
@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// Sends all that is due, and returns the numbers of messages; those that `arrive` says get to the other end.
+/// Sends all due datagrams and returns the message numbers; those that `arrive` selects reach the other end.
 fn exchange(qp: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut numbers = Vec::new();
     qp.send(0, || 1);
@@ -145,16 +145,16 @@ fn exchange(qp: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
 }
 
 #[test]
-fn what_three_later_ones_have_overtaken_is_sent_again_at_once() {
+fn message_overtaken_by_three_is_retransmitted_at_once() {
     let mut qp = Pair::new(0, [4, 0]);
     assert_eq!(exchange(&mut qp, |number| number > 0), [0, 1, 2, 3]);
-    // No time has passed.
+    // The clock has not advanced.
     assert_eq!(exchange(&mut qp, |_| true), [0]);
     assert_eq!(qp.ends[0].unacked(), 0);
 }
 
 #[test]
-fn what_only_two_of_many_have_overtaken_waits_for_its_time() {
+fn message_overtaken_by_two_waits_for_timeout() {
     let mut qp = Pair::new(0, [4, 0]);
     assert_eq!(exchange(&mut qp, |number| number == 1 || number == 2), [0, 1, 2, 3]);
     assert_eq!(exchange(&mut qp, |_| true), [0u32; 0]);
@@ -162,12 +162,12 @@ fn what_only_two_of_many_have_overtaken_waits_for_its_time() {
     assert_eq!(qp.ends[0].due(), Some(qp.now + wait));
     qp.now += wait;
     assert_eq!(exchange(&mut qp, |_| false), [0, 3]);
-    // The next time is twice as far.
+    // The time-out is doubled.
     assert_eq!(qp.ends[0].due(), Some(qp.now + 2 * wait));
 }
 
 #[test]
-fn few_that_all_have_overtaken_one_are_enough() {
+fn loss_threshold_shrinks_with_few_messages() {
     for count in [2, 3] {
         let mut qp = Pair::new(0, [count, 0]);
         assert_eq!(exchange(&mut qp, |number| number > 0).len(), count as usize);
@@ -177,7 +177,7 @@ fn few_that_all_have_overtaken_one_are_enough() {
 }
 
 #[test]
-fn what_waited_for_another_that_was_lost_is_no_measure_of_the_way() {
+fn acknowledgement_delayed_by_loss_is_no_rtt_sample() {
     let mut qp = Pair::new(0, [3, 0]);
     exchange(&mut qp, |number| number == 1);
     let wait = qp.ends[0].wait();
@@ -191,7 +191,7 @@ fn what_waited_for_another_that_was_lost_is_no_measure_of_the_way() {
 }
 
 #[test]
-fn what_came_before_is_acknowledged_again_and_not_delivered() {
+fn duplicate_is_acknowledged_but_not_delivered() {
     let mut qp = Pair::new(0, [1, 0]);
     assert_eq!(exchange(&mut qp, |_| true), [0]);
     qp.take(1, 999);
@@ -202,13 +202,13 @@ fn what_came_before_is_acknowledged_again_and_not_delivered() {
 }
 
 #[test]
-fn who_has_no_room_is_asked_now_and_then_and_says_when_there_is_some() {
+fn sender_probes_zero_window_and_receiver_reopens_it() {
     let mut qp = Pair::new(0, [100, 0]);
     assert_eq!(exchange(&mut qp, |_| true).len(), 32);
     qp.now += ACK_WITHIN;
     qp.send(1, || 1);
     qp.receive(0, 0);
-    // Nobody has taken any: one asks, at its time.
+    // No message was taken: one probe follows after the time-out.
     assert_eq!(exchange(&mut qp, |_| true), [32]);
     assert_eq!(exchange(&mut qp, |_| true), [0u32; 0]);
     qp.take(1, 900);

@@ -58,7 +58,7 @@ fn sends_by(setup: &Setup, messages: &[Vec<u8>], begin: impl FnOnce(&mut Pair, R
     drop(qp);
     for _ in 0..1000 {
         rig.step();
-        rig.ends[1].bury();
+        rig.ends[1].retire();
     }
     assert_eq!(rig.ends[1].holds(&rig.fabric), before);
 }

@@ -267,7 +267,7 @@ impl<S: Hosted> End<S> {
     }
 
     /// What the worker has given up is gone.
-    pub fn bury(&mut self) {
+    pub fn retire(&mut self) {
         while self.commands.as_mut().is_some_and(|commands| commands.receive().is_some()) {}
     }
 }

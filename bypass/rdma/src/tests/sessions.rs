@@ -64,7 +64,7 @@ fn streams_arrive_whatever_is_lost_or_overtaken_and_nothing_is_left() {
         assert_eq!(counts.lost > 0, faults.lost_percent > 0, "{counts:?}");
         assert_eq!((counts.too_long, counts.wrong_key, counts.short_buffer), (0, 0, 0), "{counts:?}");
         let fabric = rig.fabric.clone();
-        rig.ends.iter_mut().for_each(|end| end.bury());
+        rig.ends.iter_mut().for_each(|end| end.retire());
         let arenas = [0, 1].map(|n| rig.ends[n].arena.clone());
         drop(rig);
         assert_eq!(fabric.live(), Live::default());

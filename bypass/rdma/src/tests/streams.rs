@@ -22,7 +22,7 @@ fn echo_by(setup: &Setup, configs: &[Config; 2], parts: &[(usize, bool)]) -> Sum
     let mws = if setup.offers { WINDOWS } else { 0 };
     assert!(rig.ends.iter().all(|end| end.worker.free_windows() == mws));
     let fabric = rig.fabric.clone();
-    rig.ends.iter_mut().for_each(|end| end.bury());
+    rig.ends.iter_mut().for_each(|end| end.retire());
     let sent = rig.ends[0].worker.summary().clone();
     assert!(sent.bursts > 0 && sent.bursts <= sent.busy_turns && sent.busy_turns <= sent.turns, "{sent:?}");
     assert!(sent.bursts <= sent.verbs.requests_completed + sent.verbs.buffers_completed, "{sent:?}");

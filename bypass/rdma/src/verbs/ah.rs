@@ -1,11 +1,11 @@
-//! Addresses of ports, for datagrams.
+//! Address handles of UD queue pairs.
 
 use super::{Error, Pd, destroyed};
 use crate::provider::{AhAttr, Handle, Provider};
 use std::sync::Arc;
 
-/// The way to a port, which any queue pair of datagrams of the domain may send by (`ibv_create_ah(3)`). Clones are the same, which is
-/// destroyed with the last; requests that go by it have one.
+/// Address handle, usable by any UD queue pair of the protection domain (`ibv_create_ah(3)`). It is destroyed with
+/// the last clone; outstanding requests hold one.
 pub struct Ah<C: Provider>(Arc<Inner<C>>);
 
 struct Inner<C: Provider> {
@@ -14,26 +14,26 @@ struct Inner<C: Provider> {
 }
 
 impl<C: Provider> Ah<C> {
-    /// The way by `path`, for queue pairs of `pd`.
+    /// Creates the address handle of `path` in `pd`.
     pub fn new(pd: &Pd<C>, path: &AhAttr) -> Result<Self, Error> {
-        // SAFETY: the domain is live.
+        // SAFETY: the protection domain is live.
         let made = unsafe { pd.provider().create_ah(pd.0.handle, path) };
-        let handle = made.map_err(Error::new("make an address"))?;
+        let handle = made.map_err(Error::new("create an address handle"))?;
         Ok(Ah(Arc::new(Inner { pd: pd.clone(), handle })))
     }
 
-    /// Whether queue pairs of `pd` may send by it.
+    /// Returns true if the address handle belongs to `pd`.
     #[inline]
     pub(super) fn is_of(&self, pd: &Pd<C>) -> bool {
         Arc::ptr_eq(&self.0.pd.0, &pd.0)
     }
 
-    /// Whether there is a clone of it.
+    /// Returns true if another clone exists.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The device's name for it.
+    /// Returns the handle of the provider.
     pub fn handle(&self) -> Handle {
         self.0.handle
     }
@@ -47,8 +47,8 @@ impl<C: Provider> Clone for Ah<C> {
 
 impl<C: Provider> Drop for Inner<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and destroyed once; requests that go by it keep it.
-        destroyed("address", unsafe { self.pd.provider().destroy_ah(self.handle) });
+        // SAFETY: created in `new` and destroyed once; outstanding requests keep it.
+        destroyed("address handle", unsafe { self.pd.provider().destroy_ah(self.handle) });
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 
-    /// A domain, and the way to the device's own port.
+    /// Returns a protection domain, and the address of the device's own port.
     fn pd(fabric: &Fabric) -> (Pd<SimDevice>, AhAttr) {
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
         let own = device.gids(1).unwrap()[0];
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn it_keeps_its_domain_and_goes_with_nothing_left() {
+    fn ah_keeps_pd_and_is_destroyed_with_last_clone() {
         let fabric = Fabric::new(FabricConfig::default());
         let (pd, path) = pd(&fabric);
         let address = Ah::new(&pd, &path).unwrap();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_by_a_port_that_is_not_there() {
+    fn ah_of_missing_port_is_refused() {
         let (pd, path) = pd(&Fabric::new(FabricConfig::default()));
         assert!(Ah::new(&pd, &AhAttr { port: 2, ..path }).is_err());
     }

@@ -1,4 +1,4 @@
-//! The connection manager.
+//! Connection manager identifiers and events.
 
 use super::{Error, destroyed};
 use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, Provider};
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// A channel for what happens to connections.
+/// Event channel of the connection manager.
 pub struct EventChannel<C: Provider>(Arc<ChannelInner<C>>);
 
 struct ChannelInner<C: Provider> {
@@ -15,34 +15,34 @@ struct ChannelInner<C: Provider> {
     fd: RawFd,
 }
 
-/// What has happened.
+/// Event with the identifier that it created, if any.
 #[derive(Debug)]
 pub enum CmNotification<C: Provider> {
-    /// Somebody asks for a connection.
+    /// Connect request of a peer.
     Request {
-        /// The connection, to be accepted or refused; dropping it refuses it.
+        /// Identifier of the new connection, to be accepted or rejected. Dropping it rejects the request.
         id: CmId<C>,
-        /// Who was asked.
+        /// Identifier that listens.
         listener: Handle,
-        /// The event.
+        /// Event.
         event: CmEvent,
     },
-    /// Something of an identifier that exists.
+    /// Event of an existing identifier.
     Event(CmEvent),
 }
 
 impl<C: Provider> EventChannel<C> {
-    /// A channel of the device behind `provider`.
+    /// Creates a channel on the device of `provider`.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
-        let (handle, fd) = provider.cm_create_event_channel().map_err(Error::new("make a channel for connections"))?;
+        let (handle, fd) = provider.cm_create_event_channel().map_err(Error::new("create an event channel"))?;
         Ok(EventChannel(Arc::new(ChannelInner { provider: provider.clone(), handle, fd })))
     }
 
-    /// What has happened next, if anything.
+    /// Returns the next event, if any.
     pub fn next_event(&mut self) -> Result<Option<CmNotification<C>>, Error> {
         // SAFETY: the channel is live.
-        let event = unsafe { self.0.provider.cm_get_event(self.0.handle) }
-            .map_err(Error::new("read what happens to connections"))?;
+        let event =
+            unsafe { self.0.provider.cm_get_event(self.0.handle) }.map_err(Error::new("read connection events"))?;
         Ok(event.map(|event| match event.kind {
             CmEventKind::Request { listener } => {
                 let id = CmId { channel: self.0.clone(), handle: event.id };
@@ -52,100 +52,100 @@ impl<C: Provider> EventChannel<C> {
         }))
     }
 
-    /// A new identifier.
+    /// Creates an identifier.
     pub fn id(&self) -> Result<CmId<C>, Error> {
         // SAFETY: the channel is live.
         let made = unsafe { self.0.provider.cm_create_id(self.0.handle) };
-        let handle = made.map_err(Error::new("make an identifier of a connection"))?;
+        let handle = made.map_err(Error::new("create a connection identifier"))?;
         Ok(CmId { channel: self.0.clone(), handle })
     }
 }
 
 impl<C: Provider> AsFd for EventChannel<C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel, which `self` keeps, has it open.
+        // SAFETY: `self` keeps the channel, which keeps the descriptor open.
         unsafe { BorrowedFd::borrow_raw(self.0.fd) }
     }
 }
 
 impl<C: Provider> Drop for ChannelInner<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; identifiers keep it.
-        destroyed("channel for connections", unsafe { self.provider.cm_destroy_event_channel(self.handle) });
+        // SAFETY: created in `new`; identifiers keep the channel.
+        destroyed("event channel", unsafe { self.provider.cm_destroy_event_channel(self.handle) });
     }
 }
 
-/// An identifier of the connection manager: one that listens, or of one connection.
+/// Identifier of the connection manager, for listening or for one connection.
 pub struct CmId<C: Provider> {
     channel: Arc<ChannelInner<C>>,
     handle: Handle,
 }
 
 impl<C: Provider> CmId<C> {
-    /// Its name in events.
+    /// Returns the handle that events carry.
     pub fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// Listens at `address`; returns it with the port that was found for port 0.
+    /// Listens on `address`. Returns it with the port chosen for port 0.
     pub fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<SocketAddr, Error> {
-        // SAFETY: it is live; that it is new is the manager's to refuse.
+        // SAFETY: the identifier is live; the connection manager rejects one that is not new.
         unsafe { self.channel.provider.cm_listen(self.handle, address, backlog) }.map_err(Error::new("listen"))
     }
 
-    /// Looks for the way to `remote`.
+    /// Resolves the address of `remote`.
     pub fn resolve_address(&mut self, remote: SocketAddr, timeout_ms: u32) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_resolve_addr(self.handle, remote, timeout_ms) }
-            .map_err(Error::new("look for a peer's address"))
+            .map_err(Error::new("resolve a peer's address"))
     }
 
-    /// Looks for the route, once there is an address.
+    /// Resolves the route, once the address is resolved.
     pub fn resolve_route(&mut self, timeout_ms: u32) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_resolve_route(self.handle, timeout_ms) }
-            .map_err(Error::new("look for a route"))
+            .map_err(Error::new("resolve a route"))
     }
 
-    /// Whether it goes by this device.
+    /// Returns true if the identifier is bound to this device.
     pub fn is_here(&self) -> bool {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_is_here(self.handle) }
     }
 
-    /// The local and the remote address, if they are known.
+    /// Returns the local and the remote address, if they are known.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_addresses(self.handle) }
     }
 
-    /// Asks for the connection.
+    /// Requests the connection.
     pub fn connect(&mut self, parameters: &CmConnParam) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_connect(self.handle, parameters) }.map_err(Error::new("connect"))
     }
 
-    /// Tells the peer, who has accepted, that our queue pair is ready.
+    /// Notifies the peer, which has accepted, that the local queue pair is ready.
     pub fn establish(&mut self) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_establish(self.handle) }.map_err(Error::new("establish a connection"))
     }
 
-    /// Accepts the connection that was asked for.
+    /// Accepts the requested connection.
     pub fn accept(&mut self, parameters: &CmConnParam) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_accept(self.handle, parameters) }.map_err(Error::new("accept a connection"))
     }
 
-    /// Refuses it.
+    /// Rejects the requested connection.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        // SAFETY: it is live.
-        unsafe { self.channel.provider.cm_reject(self.handle, private_data) }.map_err(Error::new("refuse a connection"))
+        // SAFETY: the identifier is live.
+        unsafe { self.channel.provider.cm_reject(self.handle, private_data) }.map_err(Error::new("reject a connection"))
     }
 
     /// Ends the connection.
     pub fn disconnect(&mut self) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_disconnect(self.handle) }.map_err(Error::new("end a connection"))
     }
 }
@@ -158,7 +158,7 @@ impl<C: Provider> std::fmt::Debug for CmId<C> {
 
 impl<C: Provider> Drop for CmId<C> {
     fn drop(&mut self) {
-        // SAFETY: made by the channel, and nothing else has the handle.
-        destroyed("connection's identifier", unsafe { self.channel.provider.cm_destroy_id(self.handle) });
+        // SAFETY: created by the channel; nothing else has the handle.
+        destroyed("connection identifier", unsafe { self.channel.provider.cm_destroy_id(self.handle) });
     }
 }

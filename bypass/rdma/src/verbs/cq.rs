@@ -7,23 +7,23 @@ use crate::provider::{Handle, Provider, RecvWr, Sge, WcOpcode, WcStatus, WorkCom
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A completion queue. Its owner polls it; queue pairs that complete there keep it.
+/// Completion queue. Its owner polls it; queue pairs that complete there keep it alive.
 pub struct Cq<C: Provider> {
     inner: CqHandle<C>,
     entries: u32,
     polled: Vec<WorkCompletion>,
 }
 
-/// A completion queue, for queue pairs that complete there.
+/// Reference to a completion queue, for creating queue pairs.
 pub struct CqHandle<C: Provider>(pub(super) Arc<CqInner<C>>);
 
 impl<C: Provider> CqHandle<C> {
-    /// Queue pairs whose completions go there.
+    /// Returns the number of queue pairs that complete there.
     pub fn qps(&self) -> usize {
         self.0.qps.load(Ordering::Relaxed)
     }
 
-    /// The device's name for the queue, as asynchronous events have it.
+    /// Returns the handle that asynchronous events carry.
     pub fn handle(&self) -> Handle {
         self.0.handle
     }
@@ -38,38 +38,38 @@ impl<C: Provider> Clone for CqHandle<C> {
 pub(super) struct CqInner<C: Provider> {
     provider: Arc<C>,
     pub handle: Handle,
-    /// Queue pairs whose completions go there.
+    /// Number of queue pairs that complete there.
     pub qps: AtomicUsize,
-    /// Destroyed after the queue.
+    /// Destroyed after the completion queue.
     _channel: Option<Arc<ChannelInner<C>>>,
 }
 
-/// The end of one request, to be given to the queue pair, or the shared queue, that it was of.
+/// Completion of one work request, to be passed to the queue pair or shared receive queue of the request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Completion {
     pub(super) inner: WorkCompletion,
 }
 
-/// A request's identifier: whether it is a buffer's in the highest bit, whose it is, and its number in the lowest bits.
+/// Layout of a work request identifier: receive flag in the highest bit, owner, request number in the lowest bits.
 const IS_BUFFER: u64 = 1 << 63;
 const NUMBER_BITS: u32 = 24;
-/// Numbers of requests go so far, and begin again. No queue is that long.
+/// Request numbers wrap at this value, which exceeds the length of any queue.
 pub(super) const NUMBERS: u32 = 1 << NUMBER_BITS;
 
-/// Whose a request is: nobody else has the same, so that a completion is used up where it belongs, or nowhere.
+/// Unique owner of work request identifiers. It ensures that only the queue of a request accepts its completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner(u64);
+pub(super) struct WrIdSpace(u64);
 
-impl Owner {
-    /// One that nobody has had.
+impl WrIdSpace {
+    /// Returns a new owner.
     ///
     /// # Panics
-    /// After 2³⁹ of them.
+    /// After 2³⁹ owners.
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
         assert!(owner < IS_BUFFER >> NUMBER_BITS, "no more queue pairs");
-        Owner(owner << NUMBER_BITS)
+        WrIdSpace(owner << NUMBER_BITS)
     }
 
     #[inline]
@@ -82,8 +82,7 @@ impl Owner {
         IS_BUFFER | self.send(number)
     }
 
-    /// The requests for buffers in `sges`, a request for each, which have the numbers from `first` on. Those behind them are
-    /// of no buffer.
+    /// Returns one receive request per element of `sges`, numbered from `first`. Requests beyond them have no buffer.
     #[inline]
     pub fn buffers(self, first: u32, sges: &[Sge]) -> [RecvWr<'_>; LIST] {
         std::array::from_fn(|at| RecvWr {
@@ -94,13 +93,13 @@ impl Owner {
 }
 
 impl Completion {
-    /// The number of the queue pair.
+    /// Returns the queue pair number.
     #[inline]
     pub fn qp(&self) -> u32 {
         self.inner.qp
     }
 
-    /// Whether it is of a posted buffer.
+    /// Returns true for a receive completion.
     #[inline]
     pub fn is_buffer(&self) -> bool {
         self.inner.id & IS_BUFFER != 0
@@ -112,17 +111,17 @@ impl Completion {
     }
 
     #[inline]
-    pub(super) fn is_of(&self, owner: Owner) -> bool {
+    pub(super) fn is_of(&self, owner: WrIdSpace) -> bool {
         self.inner.id & !IS_BUFFER == owner.send(self.number())
     }
 
-    /// How it ended.
+    /// Returns the status.
     #[inline]
     pub fn status(&self) -> WcStatus {
         self.inner.status
     }
 
-    /// What was completed; means something after a success.
+    /// Returns the completed operation, which is valid on success only.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
         self.inner.opcode
@@ -130,7 +129,7 @@ impl Completion {
 }
 
 impl<C: Provider> Cq<C> {
-    /// A queue for at least `entries` completions that no one polled yet.
+    /// Creates a queue with at least `entries` entries.
     pub fn new(provider: &Arc<C>, entries: u32, channel: Option<&CompChannel<C>>) -> Result<Self, Error> {
         let channel = channel.map(|channel| channel.0.clone());
         // SAFETY: the channel is live.
@@ -141,41 +140,41 @@ impl<C: Provider> Cq<C> {
         Ok(Cq { inner: CqHandle(inner), entries, polled: Vec::new() })
     }
 
-    /// What queue pairs are made with.
+    /// Returns the reference that queue pairs are created with.
     pub fn handle(&self) -> &CqHandle<C> {
         &self.inner
     }
 
-    /// Completions that it was to have room for.
+    /// Returns the requested number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Up to `most` completions. Allocates when `most` is more than ever before.
+    /// Polls up to `most` completions. Allocates only if `most` exceeds all earlier values.
     #[inline]
     pub fn poll(&mut self, most: usize) -> Result<impl ExactSizeIterator<Item = Completion> + '_, Error> {
         self.polled.clear();
         if self.polled.capacity() < most {
             self.polled.reserve_exact(most);
         }
-        // SAFETY: the queue is live, and its one owner polls it.
+        // SAFETY: the queue is live and polled by its single owner.
         unsafe { self.inner.0.provider.poll_cq(self.inner.0.handle, &mut self.polled) }
             .map_err(Error::new("poll a completion queue"))?;
         Ok(self.polled.drain(..).map(|inner| Completion { inner }))
     }
 
-    /// Asks for an event of the channel at the next completion. Those that are there already do not count: poll once more
-    /// before going to sleep.
+    /// Requests a channel event at the next completion. Completions already present generate none: poll once more
+    /// before sleeping.
     pub fn notify(&mut self) -> Result<(), Error> {
         // SAFETY: the queue is live.
         unsafe { self.inner.0.provider.req_notify_cq(self.inner.0.handle) }
-            .map_err(Error::new("ask for a completion's event"))
+            .map_err(Error::new("request a completion event"))
     }
 }
 
 impl<C: Provider> Drop for CqInner<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; queue pairs that complete there keep it.
+        // SAFETY: created in `new`; queue pairs that complete there keep it.
         destroyed("completion queue", unsafe { self.provider.destroy_cq(self.handle) });
     }
 }

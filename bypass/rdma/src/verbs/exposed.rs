@@ -1,4 +1,4 @@
-//! Memory that devices and peers reach whenever they like.
+//! Memory regions that devices and peers access at any time.
 
 use super::{Error, Pd, destroyed};
 use crate::provider::{Access, Handle, Keys, Provider, Sge};
@@ -6,63 +6,64 @@ use linerate_bypass::Published;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory that a peer may read or write at any time, as far as it was let to; and that requests may read and write, several of them
-/// at once. Nobody ever has a reference to it: it is looked at, and changed, by atomic loads and stores alone. What requests
-/// carry from it is what is there when the device reads it.
+/// Memory region that peers access at any time within its access rights, and that several requests may use at once.
+/// No reference to the memory exists: the program uses atomic loads and stores only. A request sends the bytes
+/// present when the device reads them.
 ///
-/// Clones are the same memory, which stays registered and mapped until the last is gone; queue pairs have one of what their requests
-/// name.
+/// Clones share the memory, which stays registered and mapped until the last one is dropped. Queue pairs keep a clone
+/// of each region that their requests name.
 pub struct ExposedMr<C: Provider>(Arc<Inner<C>>);
 
 struct Inner<C: Provider> {
     pd: Pd<C>,
     handle: Handle,
     keys: Keys,
-    // Gone after it is deregistered.
+    // Dropped after the memory is deregistered.
     memory: Arc<Published>,
 }
 
 impl<C: Provider> ExposedMr<C> {
-    /// `len` bytes of its own, all 0, at least one, with which peers of the domain's queue pairs may do what `access` says.
+    /// Allocates and registers `len` zero bytes, at least one, with the rights `access` for peers of the protection
+    /// domain.
     pub fn new(pd: &Pd<C>, len: usize, access: Access) -> Result<Self, Error> {
         let memory = Published::new(len, false).map_err(Error::new("map memory"))?;
         ExposedMr::open(pd, Arc::new(memory), access)
     }
 
-    /// Opens `memory`, with which peers of the domain's queue pairs may do what `access` says.
+    /// Registers `memory` with the rights `access` for peers of the protection domain.
     pub fn open(pd: &Pd<C>, memory: Arc<Published>, access: Access) -> Result<Self, Error> {
         let range = memory.range();
         let start = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: the domain is live. The memory stays mapped until after it is deregistered, and whoever accesses it does so by atomic
-        // operations, so that peers may do what they like.
+        // SAFETY: the protection domain is live. The memory stays mapped until it is deregistered. The program
+        // accesses it with atomic operations only, so that concurrent access by peers is no data race.
         let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, range.len(), access) };
         let (handle, keys) = registered.map_err(Error::new("register memory"))?;
         Ok(ExposedMr(Arc::new(Inner { pd: pd.clone(), handle, keys, memory })))
     }
 
-    /// Its address, for the peer.
+    /// Returns the address that peers use.
     pub fn address(&self) -> u64 {
         self.0.memory.range().start as u64
     }
 
-    /// The key that opens it to the peer.
+    /// Returns the R_Key.
     pub fn rkey(&self) -> u32 {
         self.0.keys.remote
     }
 
-    /// The byte at `at`.
+    /// Loads the byte at `at`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `at` is out of bounds.
     #[inline]
     pub fn load(&self, at: usize) -> u8 {
         (self.0.memory.load(at / 8) >> (8 * (at % 8))) as u8
     }
 
-    /// Changes the byte at `at`. What others write to the same eight bytes meanwhile may be lost.
+    /// Stores the byte at `at`. A concurrent write to the same eight bytes may be lost.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `at` is out of bounds.
     #[inline]
     pub fn store(&self, at: usize, byte: u8) {
         let shift = 8 * (at % 8);
@@ -70,27 +71,27 @@ impl<C: Provider> ExposedMr<C> {
         self.0.memory.store(at / 8, word | u64::from(byte) << shift);
     }
 
-    /// The number in the eight bytes at `at`, as this machine has numbers.
+    /// Loads the eight bytes at `at` in native byte order.
     ///
     /// # Panics
-    /// If they are not there, or `at` is not a multiple of eight.
+    /// If they are out of bounds, or `at` is not a multiple of eight.
     #[inline]
     pub fn load_word(&self, at: usize) -> u64 {
         assert!(at.is_multiple_of(8), "no word at {at}");
         u64::from_ne_bytes(self.0.memory.load(at / 8).to_le_bytes())
     }
 
-    /// A part of it, as a device is told of it.
+    /// Returns the scatter/gather element of `part`.
     ///
     /// # Panics
-    /// If there is no such part.
+    /// If `part` is out of bounds.
     #[inline]
     pub(super) fn sge(&self, part: Range<usize>) -> Sge {
         assert!(part.start <= part.end && part.end <= self.0.memory.range().len(), "no bytes {part:?}");
         Sge { address: self.address() + part.start as u64, len: part.len() as u32, lkey: self.0.keys.local }
     }
 
-    /// Whether both are the same memory.
+    /// Returns true if both are the same region.
     #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -105,7 +106,7 @@ impl<C: Provider> Clone for ExposedMr<C> {
 
 impl<C: Provider> Drop for Inner<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; queue pairs whose requests name it keep it.
+        // SAFETY: registered in `open`; queue pairs whose requests name the region keep it.
         destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
     }
 }
@@ -116,7 +117,7 @@ mod tests {
     use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live};
 
     #[test]
-    fn it_begins_as_zeros_keeps_its_domain_and_goes_with_nothing_left() {
+    fn region_starts_zeroed_and_keeps_pd() {
         let fabric = Fabric::new(FabricConfig::default());
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
         let pd = Pd::new(&device).unwrap();
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     #[should_panic = "index out of bounds"]
-    fn it_ends_where_it_ends() {
+    fn load_beyond_end_panics() {
         let fabric = Fabric::new(FabricConfig::default());
         let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
         ExposedMr::new(&Pd::new(&device).unwrap(), 9, Access::default()).unwrap().load(4096);

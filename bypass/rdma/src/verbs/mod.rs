@@ -1,9 +1,9 @@
-//! Verbs that cannot be misused: whatever the rules of [`Provider`](linerate_rdma_provider::Provider) ask for, types and owners see to.
+//! Safe layer over [`Provider`](crate::provider::Provider): types and ownership enforce its safety rules.
 //!
-//! - Objects keep what they were made from, and are destroyed in the right order whoever drops what when.
-//! - A buffer that is posted belongs to its queue pair until it comes back with its completion, or the queue pair is gone.
-//! - A [`Qp`] has its state in its type: what a state does not allow does not compile.
-//! - Completions are values that are used up where they belong; nobody makes or repeats one.
+//! - Objects keep the objects they depend on, so that they are destroyed in the right order.
+//! - A posted buffer belongs to its queue pair until it completes or the queue pair is destroyed.
+//! - The state of a [`Qp`] is part of its type: operations that a state forbids do not compile.
+//! - A completion is consumed by the queue that it belongs to; it cannot be copied or created.
 
 mod ah;
 mod cm;
@@ -29,23 +29,23 @@ pub use qp::{Drained, Errored, Init, New, Qp, QpConfig, Rtr, Rts};
 pub use ring::{Ring, RingAddr};
 pub use sends::{Atomic, BoundMw, Done, MAX_SGES, Message, PostRefused};
 pub use srq::{Srq, SrqHandle};
-pub use ud::{Datagram, Route, UdQp};
+pub use ud::{Grh, UdMessage, UdQp};
 
 use crate::provider::PostError;
 use std::io;
 
-/// A call that failed.
+/// Failed call of the device.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {error}{}", remedy(.error))]
 pub struct Error {
-    /// What was asked of the device.
+    /// Attempted operation, as the object of "cannot".
     pub what: &'static str,
-    /// What it said.
+    /// Error that the device returned.
     pub error: io::Error,
 }
 
 impl Error {
-    /// An error of a call that was to do `what`.
+    /// Returns a constructor of errors of the operation `what`.
     pub fn of(what: &'static str) -> impl Fn(io::Error) -> Self {
         Error::new(what)
     }
@@ -61,7 +61,7 @@ impl From<PostError> for Error {
     }
 }
 
-/// What mends an error that is not the program's.
+/// Returns advice for errors that the administrator can fix.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => {
@@ -73,7 +73,8 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Destroying what is live cannot fail but by a bug or a device that is gone; neither is worth a panic.
+/// Logs a failure to destroy an object. A live object can be destroyed unless there is a bug or the device is gone;
+/// neither justifies a panic.
 fn destroyed(what: &'static str, result: io::Result<()>) {
     if let Err(error) = result {
         tracing::warn!("cannot destroy a {what}: {error}");

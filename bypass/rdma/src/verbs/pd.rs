@@ -1,4 +1,4 @@
-//! Protection domains, and the memory that they open to a device.
+//! Protection domains, memory regions and memory windows.
 
 use super::{Error, destroyed};
 use crate::provider::{Access, Handle, Keys, Provider, Sge};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A protection domain: what is made in one can be used together, and with nothing else.
+/// Protection domain. Only objects of the same domain can be used together.
 pub struct Pd<C: Provider>(pub(super) Arc<PdInner<C>>);
 
 pub(super) struct PdInner<C: Provider> {
@@ -17,20 +17,20 @@ pub(super) struct PdInner<C: Provider> {
 }
 
 impl<C: Provider> Pd<C> {
-    /// A domain of the device behind `provider`.
+    /// Allocates a protection domain on the device of `provider`.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
         let handle = provider.alloc_pd().map_err(Error::new("make a protection domain"))?;
         Ok(Pd(Arc::new(PdInner { provider: provider.clone(), handle })))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn provider(&self) -> &Arc<C> {
         &self.0.provider
     }
 
-    /// What is readable when the device has an asynchronous event.
+    /// Returns the file descriptor that is readable while an asynchronous event is pending.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the device, which `self` keeps, has it open.
+        // SAFETY: `self` keeps the provider, which keeps the descriptor open.
         unsafe { BorrowedFd::borrow_raw(self.0.provider.async_fd()) }
     }
 }
@@ -43,12 +43,12 @@ impl<C: Provider> Clone for Pd<C> {
 
 impl<C: Provider> Drop for PdInner<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; whoever made something in it has a clone of it.
+        // SAFETY: allocated in `new`; every object created in the domain holds a clone of this `Arc`.
         destroyed("protection domain", unsafe { self.provider.dealloc_pd(self.handle) });
     }
 }
 
-/// The memory of arenas, open to the device. It stays so, and mapped, while anyone has a clone.
+/// Registered memory of arenas. It stays registered and mapped until the last clone is dropped.
 pub struct Mr<C: Provider>(Arc<MrInner<C>>);
 
 struct MrInner<C: Provider> {
@@ -56,7 +56,7 @@ struct MrInner<C: Provider> {
     pd: Pd<C>,
 }
 
-/// One arena's memory, or that of one slice.
+/// Registration of one arena or one slice.
 pub(super) struct MrPart<C: Provider> {
     pd: Pd<C>,
     pub handle: Handle,
@@ -65,8 +65,8 @@ pub(super) struct MrPart<C: Provider> {
     _kept: Kept,
 }
 
-/// What keeps registered memory mapped.
-#[expect(dead_code, reason = "it is there to be dropped after the memory is deregistered")]
+/// Owner that keeps registered memory mapped.
+#[expect(dead_code, reason = "dropped after the memory is deregistered")]
 enum Kept {
     Arena(Arena),
     Slice(Bytes),
@@ -74,16 +74,17 @@ enum Kept {
 }
 
 impl<C: Provider> Mr<C> {
-    /// Registers all memory of `arenas`. The peers may do nothing with it but through a [`Mw`].
+    /// Registers all memory of `arenas`. Peers can access it only through a [`Mw`].
     ///
-    /// With `reads_are_writes`, peers may write it who know its key: what iWARP asks of the memory that a READ fills.
+    /// With `reads_are_writes`, a peer that knows the R_Key can write it: iWARP requires that of memory that a READ
+    /// fills.
     pub fn new(pd: &Pd<C>, arenas: &[Arena], reads_are_writes: bool) -> Result<Self, Error> {
         let access = Access { local_write: true, bind: true, remote_write: reads_are_writes, ..Access::default() };
         let part = |arena: &Arena| {
             let range = arena.regions().next().expect("an arena has a region");
-            // SAFETY: the domain is live, and the memory stays mapped as long as the arena, which is kept until after the
-            // region is deregistered. The arena's blocks are bytes that a device may read and write; it is told to write
-            // only those that were handed over to be written.
+            // SAFETY: the domain is live. The memory stays mapped as long as the arena, which is kept until the
+            // region is deregistered. Arena blocks are plain bytes; the device writes only those that were handed
+            // over for writing.
             let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, range.start as *mut u8, range.len(), access) };
             let (handle, keys) = registered.map_err(Error::new("register memory"))?;
             Ok(MrPart { pd: pd.clone(), handle, keys, range, _kept: Kept::Arena(arena.clone()) })
@@ -92,38 +93,38 @@ impl<C: Provider> Mr<C> {
         Ok(Mr(Arc::new(MrInner { parts, pd: pd.clone() })))
     }
 
-    /// The domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Pd<C> {
         &self.0.pd
     }
 
-    /// Whether `bytes` lie in it.
+    /// Returns true if `bytes` lie in the region.
     #[inline]
     pub fn contains(&self, bytes: &[u8]) -> bool {
         self.part(bytes).is_some()
     }
 
-    /// Registers `bytes` once more, for themselves: what is bound to that cannot reach beyond them. Peers may do nothing with
-    /// them but through a [`Mw`].
+    /// Registers `bytes` alone, so that a window bound to the registration cannot reach beyond them. Peers can access
+    /// them only through a [`Mw`].
     pub(super) fn alone(&self, bytes: &Bytes) -> Result<MrPart<C>, Error> {
         let pd = self.pd();
         let start = bytes.as_ptr().cast_mut();
         let access = Access { bind: true, ..Access::default() };
-        // SAFETY: the domain is live, and the bytes stay where they are as long as there is a clone, which is kept until after
-        // the region is deregistered. Nobody writes them, and the device is not let to.
+        // SAFETY: the domain is live. The bytes stay in place while a clone exists, and one is kept until the region
+        // is deregistered. Nothing writes them: `Bytes` is immutable and the registration grants no write access.
         let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, bytes.len(), access) };
         let (handle, keys) = registered.map_err(Error::new("register a slice"))?;
         let range = start.addr()..start.addr() + bytes.len();
         Ok(MrPart { pd: pd.clone(), handle, keys, range, _kept: Kept::Slice(bytes.clone()) })
     }
 
-    /// Registers `block` once more, for itself, as memory that a peer writes whenever it likes through a [`Mw`] on it.
+    /// Registers `block` alone, as memory that a peer writes at any time through a [`Mw`].
     pub(super) fn written_by_peer(&self, mut block: ArenaMut) -> Result<MrPart<C>, Error> {
         let pd = self.pd();
         let range = block.as_mut_ptr_range();
         let access = Access { local_write: true, bind: true, ..Access::default() };
-        // SAFETY: the domain is live, and the block, which nobody else has, stays where it is until after the region is
-        // deregistered. From here on there is no reference to its bytes: it is only kept.
+        // SAFETY: the domain is live. The block is uniquely owned and stays in place until the region is
+        // deregistered. No reference to its bytes exists from here on.
         let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, range.start, block.len(), access) };
         let (handle, keys) = registered.map_err(Error::new("register a ring"))?;
         let range = range.start.addr()..range.end.addr();
@@ -136,7 +137,7 @@ impl<C: Provider> Mr<C> {
         self.0.parts.iter().find(|part| part.range.start <= start && start + bytes.len() <= part.range.end)
     }
 
-    /// `bytes`, as a device is told of them; `None` if they lie elsewhere.
+    /// Returns the scatter/gather element of `bytes`, or `None` if they are not in the region.
     #[inline]
     pub(super) fn sge(&self, bytes: &[u8]) -> Option<Sge> {
         let part = self.part(bytes)?;
@@ -153,8 +154,8 @@ impl<C: Provider> Clone for Mr<C> {
 
 impl<C: Provider> Drop for MrPart<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `Mr`. A queue pair, a shared queue or a window that names it has a clone of the region, and what is
-        // opened by a window on a slice alone goes after the window was closed, or with it.
+        // SAFETY: registered in `Mr`. Queue pairs, shared receive queues and windows that name the region hold a
+        // clone. A registration of one slice is dropped after its window was invalidated, or together with it.
         destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
     }
 }
@@ -165,7 +166,7 @@ impl<C: Provider> std::fmt::Debug for Mw<C> {
     }
 }
 
-/// A memory window of type 2: while it is bound, a peer may read a piece of a region through it.
+/// Type 2 memory window. While it is bound, a peer can read a part of a region through it.
 pub struct Mw<C: Provider> {
     mr: Mr<C>,
     pub(super) handle: Handle,
@@ -173,16 +174,17 @@ pub struct Mw<C: Provider> {
 }
 
 impl<C: Provider> Mw<C> {
-    /// A window on parts of `mr`, bound to none.
+    /// Allocates an unbound window for parts of `mr`.
     pub fn new(mr: &Mr<C>) -> Result<Self, Error> {
         let pd = mr.pd();
-        // SAFETY: the domain is live.
+        // SAFETY: the protection domain is live.
         let made = unsafe { pd.0.provider.alloc_mw(pd.0.handle) };
         let (handle, key) = made.map_err(Error::new("make a memory window"))?;
         Ok(Mw { mr: mr.clone(), handle, key })
     }
 
-    /// The key that the next binding has: the same window, another lowest byte, so that the old key opens nothing.
+    /// Returns the R_Key of the next bind: the same window index with another lowest byte, so that the old key
+    /// becomes invalid.
     pub(super) fn next_key(&self) -> u32 {
         self.key & !0xff | (self.key + 1) & 0xff
     }
@@ -190,7 +192,7 @@ impl<C: Provider> Mw<C> {
 
 impl<C: Provider> Drop for Mw<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; requests that bind it keep it.
+        // SAFETY: allocated in `new`; requests that bind the window own it.
         destroyed("memory window", unsafe { self.mr.pd().0.provider.dealloc_mw(self.handle) });
     }
 }

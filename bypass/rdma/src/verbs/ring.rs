@@ -1,4 +1,4 @@
-//! Rings of messages: memory of a connection's own that its peer writes.
+//! Message rings: memory of one connection that its peer writes.
 
 use super::pd::MrPart;
 use super::{Error, Mr, Mw};
@@ -6,12 +6,13 @@ use crate::provider::{Access, Operation, Provider};
 use linerate_bypass::arena::ArenaMut;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Memory that the peer of one queue pair writes its messages to, each into the next of its slots. It is registered for that alone, and
-/// open through a window that is bound to the queue pair: what the peer knows opens nothing else, and nothing to anybody else.
+/// Memory that the peer of one queue pair writes its messages to, each into the next slot. It has its own
+/// registration and a window bound to the queue pair: the R_Key opens nothing else, and is useless to other peers.
 ///
-/// Nobody ever has a reference to it, since the peer may write it at any time: what is looked at is copied out first.
+/// No reference to the memory exists, because the peer may write it at any time. A message is copied out before it is
+/// examined.
 pub struct Ring<C: Provider> {
-    // The window goes before what it is bound to.
+    // Dropped before the registration that it is bound to.
     mw: Mw<C>,
     memory: MrPart<C>,
     slot: usize,
@@ -20,18 +21,18 @@ pub struct Ring<C: Provider> {
     is_open: bool,
 }
 
-/// What a peer has to know of a ring.
+/// Address of a ring, for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingAddr {
-    /// Its address.
+    /// Address.
     pub address: u64,
-    /// The key that opens it.
+    /// R_Key.
     pub rkey: u32,
-    /// Bytes of all slots.
+    /// Length of all slots in bytes.
     pub len: u32,
 }
 
-/// A peer's ring: where the next message goes.
+/// Ring of the peer, with the position of the next message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     place: RingAddr,
@@ -40,12 +41,12 @@ pub(super) struct Target {
 }
 
 impl<C: Provider> Ring<C> {
-    /// Makes a ring of `block`, in slots of `slot` bytes.
+    /// Creates a ring in `block` with slots of `slot` bytes.
     ///
     /// # Panics
-    /// If no slot is in it, or slots are not multiples of eight bytes.
+    /// If `block` is shorter than one slot, or `slot` is not a multiple of eight.
     pub fn new(mr: &Mr<C>, mut block: ArenaMut, slot: usize) -> Result<Self, Error> {
-        // Who says that there is a message where none was written is not to see what others left.
+        // A peer that announces a message without writing it must not expose old data.
         block.fill(0);
         let slots = block.len().checked_div(slot).unwrap_or(0);
         assert!(slots > 0 && slot.is_multiple_of(8), "no ring of slots of {slot} bytes");
@@ -54,7 +55,7 @@ impl<C: Provider> Ring<C> {
         Ok(Ring { mw: Mw::new(mr)?, memory, slot, slots, next: 0, is_open: false })
     }
 
-    /// What binds the window, if it is not, and what the peer has to know then.
+    /// Returns the bind request and the resulting address, unless the window is already bound.
     pub(super) fn open(&mut self) -> Option<(Operation, RingAddr)> {
         if std::mem::replace(&mut self.is_open, true) {
             return None;
@@ -72,12 +73,12 @@ impl<C: Provider> Ring<C> {
         Some((bind, RingAddr { address, rkey: self.mw.key, len: len as u32 }))
     }
 
-    /// Whether the window is bound, or about to be.
+    /// Returns true if the window is bound or its bind is posted.
     pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Copies the message of `len` bytes in the next slot into `buffer`, which is as long then; empty, if there cannot be such a one.
+    /// Copies `len` bytes from the next slot into `buffer` and truncates it; an invalid `len` leaves it empty.
     pub(super) fn take(&mut self, len: usize, buffer: &mut ArenaMut) {
         let start = self.memory.range.start + self.next * self.slot;
         self.next = (self.next + 1) % self.slots;
@@ -86,32 +87,32 @@ impl<C: Provider> Ring<C> {
         let (words, bytes) = buffer.as_chunks_mut::<8>();
         let after = start + words.len() * 8;
         for (at, word) in words.iter_mut().enumerate() {
-            // SAFETY: the word lies in the slot, and that in the block, which `memory` keeps and nobody has a reference to. It is
-            // aligned, since the block and all slots are. The peer may be writing it: whatever eight bytes are read will do.
+            // SAFETY: the word lies in a slot of the block, which `memory` keeps and to which no reference exists.
+            // Block and slots are aligned. The peer may be writing concurrently: any eight bytes are acceptable.
             let read = unsafe { AtomicU64::from_ptr((start + at * 8) as *mut u64) }.load(Ordering::Relaxed);
             *word = read.to_ne_bytes();
         }
         for (at, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: as above; a byte needs no alignment.
             *byte = unsafe { AtomicU8::from_ptr((after + at) as *mut u8) }.load(Ordering::Relaxed);
         }
     }
 }
 
 impl Target {
-    /// A peer's ring, in slots of `slot` bytes; `None`, if it has none.
+    /// Returns the writer for the ring at `place` with slots of `slot` bytes, or `None` if it has no slot.
     pub fn new(place: RingAddr, slot: u32) -> Option<Self> {
         (slot > 0 && place.len >= slot).then_some(Target { place, slot, next: 0 })
     }
 
-    /// What writes the next message, of `len` bytes.
+    /// Returns the request that writes the next message of `len` bytes.
     pub fn write(&self, len: usize) -> Operation {
         let RingAddr { address, rkey, .. } = self.place;
         let address = address.wrapping_add(u64::from(self.next) * u64::from(self.slot));
         Operation::WriteImmediate { address, rkey, immediate: len as u32 }
     }
 
-    /// That has been done.
+    /// Advances to the next slot.
     pub fn advance(&mut self) {
         self.next = (self.next + 1) % (self.place.len / self.slot);
     }

@@ -1,6 +1,6 @@
-//! The send queue of a queue pair: what is posted there, and who owns it meanwhile.
+//! Send queue of a queue pair: pending and outstanding requests, and the memory they own.
 
-use super::cq::{NUMBERS, Owner};
+use super::cq::{NUMBERS, WrIdSpace};
 use super::pd::MrPart;
 use super::{Error, Mr, Mw};
 use crate::provider::{Access, Handle, Operation, Provider, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
@@ -8,12 +8,13 @@ use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 
-/// Pieces that one message has at most.
+/// Maximum number of pieces of a message.
 pub const MAX_SGES: usize = 4;
 /// Requests posted by one call.
 const LIST: usize = 32;
 
-/// A message: its pieces in their order, all in the region (unless it is short enough to be sent inline).
+/// Message of up to [`MAX_SGES`] pieces. All pieces lie in the region, unless the message is short enough to be sent
+/// inline.
 #[derive(Debug, Default)]
 pub struct Message {
     pub(super) pieces: [Bytes; MAX_SGES],
@@ -22,12 +23,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message without a piece.
+    /// Returns an empty message.
     pub fn new() -> Self {
         Message::default()
     }
 
-    /// Adds a piece. It comes back if there are [`MAX_SGES`].
+    /// Appends a piece, or returns it if the message has [`MAX_SGES`] pieces.
     pub fn push(&mut self, piece: Bytes) -> Result<(), Bytes> {
         let Some(place) = self.pieces.get_mut(self.count) else { return Err(piece) };
         self.len += piece.len();
@@ -36,54 +37,54 @@ impl Message {
         Ok(())
     }
 
-    /// Bytes of all pieces.
+    /// Returns the total length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the total length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The pieces.
+    /// Returns the pieces.
     pub fn pieces(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.pieces[..self.count].iter()
     }
 }
 
-/// Why a message was not taken.
+/// Reason why a message was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostRefused {
-    /// There is no room in the send queue.
+    /// The send queue is full.
     #[error("no room in the send queue")]
     QueueFull,
-    /// It does not lie in the region, and is too long to be sent inline.
+    /// The message is not in the region and too long to be sent inline.
     #[error("not in registered memory, and too long to be sent inline")]
     NotRegistered,
-    /// Of a datagram: it is longer than a packet may be.
-    #[error("longer than the port's MTU, which a datagram cannot be")]
+    /// The datagram exceeds the MTU.
+    #[error("longer than the port's MTU, which limits datagrams")]
     ExceedsMtu,
-    /// Of a datagram: the way is for queue pairs of another domain.
-    #[error("the address is of another protection domain")]
+    /// The address handle belongs to another protection domain.
+    #[error("the address handle is of another protection domain")]
     OtherPd,
-    /// Of a datagram: no queue pair has such a number.
-    #[error("a queue pair's number has 24 bits")]
+    /// The queue pair number exceeds 24 bits.
+    #[error("a queue pair number has 24 bits")]
     InvalidQpNum,
 }
 
-/// What belongs to a request while it is under way.
+/// Resources that an outstanding request owns.
 enum Held<C: Provider> {
     Nothing,
-    Pieces(#[expect(dead_code, reason = "it is there to be dropped when the request is completed")] [Bytes; MAX_SGES]),
+    Pieces(#[expect(dead_code, reason = "dropped when the request completes")] [Bytes; MAX_SGES]),
     Read(ArenaMut),
     Atomic(ArenaMut),
     BoundMw(BoundMw<C>),
 }
 
-/// Bytes that the peer may read through a window. Dropping it closes the window first, which is slow.
+/// Bytes that the peer can read through a bound window. Dropping it deallocates the window first, which is slow.
 pub struct BoundMw<C: Provider> {
-    // The window goes before what it is bound to.
+    // Dropped before the registration that it is bound to.
     mw: Mw<C>,
     _alone: Option<Box<MrPart<C>>>,
     bytes: Bytes,
@@ -96,28 +97,28 @@ impl<C: Provider> std::fmt::Debug for BoundMw<C> {
 }
 
 impl<C: Provider> BoundMw<C> {
-    /// The key by which the peer reads them, at their address.
+    /// Returns the R_Key. The peer reads the bytes at their own address.
     pub fn rkey(&self) -> u32 {
         self.mw.key
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 }
 
-/// What is done with a number of eight bytes in the peer's memory, as its machine has numbers. Nothing else that its device does to
-/// the number comes between; what a processor there writes may.
+/// Atomic operation on eight bytes in the peer's memory, in the peer's byte order. It is atomic with respect to other
+/// operations of the same device, but not to CPU writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Atomic {
-    /// Adds, modulo 2⁶⁴.
+    /// Addition modulo 2⁶⁴.
     FetchAdd(u64),
-    /// Replaces it if it is what is expected.
+    /// Replacement if the value is as expected.
     CompareSwap {
-        /// What it is to be before.
+        /// Expected value.
         expect: u64,
-        /// What it becomes then.
+        /// New value.
         swap: u64,
     },
 }
@@ -132,49 +133,49 @@ impl Atomic {
     }
 }
 
-/// What comes back with a completion.
+/// Result of a successful send completion.
 #[derive(Debug)]
 pub enum Done<C: Provider> {
-    /// A message, and all before it, has been sent.
+    /// This message and all earlier ones were sent.
     Sent,
-    /// What was read.
+    /// Bytes that a READ returned.
     Read(Bytes),
-    /// What the peer's number was before an atomic operation.
+    /// Value before an atomic operation.
     Was(u64),
-    /// The peer may read these bytes, until that is closed.
+    /// The window is bound: the peer can read the bytes.
     BoundMw(BoundMw<C>),
-    /// The window is closed: the peer reads these bytes no more.
+    /// The window is invalidated: the peer can no longer read the bytes.
     Closed(Mw<C>, Bytes),
 }
 
-/// A request that is not posted yet.
+/// Request that is not yet posted.
 #[derive(Clone, Copy)]
-struct Waiting {
+struct PendingWr {
     operation: Operation,
     flags: SendFlags,
-    /// How many of the segments are its own.
+    /// Number of its scatter/gather elements.
     sges: usize,
 }
 
 pub(super) struct SendQueue<C: Provider> {
-    owner: Owner,
+    owner: WrIdSpace,
     capacity: usize,
     inline: usize,
-    /// How many requests one completion is asked for at least.
+    /// Interval of signalled requests.
     every: usize,
-    /// Requests posted by one call at most.
+    /// Maximum requests per post call.
     list: usize,
-    /// What is under way or waits to be posted, in order, and the number of the first.
+    /// Resources of outstanding and pending requests, in order, and the number of the first.
     held: VecDeque<Held<C>>,
     first: u32,
-    /// How many of the last ones have no completion coming.
+    /// Number of trailing requests without a signalled successor.
     unsignalled: usize,
-    waiting: Vec<Waiting>,
+    pending: Vec<PendingWr>,
     sges: Vec<Sge>,
 }
 
 impl<C: Provider> SendQueue<C> {
-    pub fn new(owner: Owner, capacity: usize, inline: usize, every: usize, list: usize) -> Self {
+    pub fn new(owner: WrIdSpace, capacity: usize, inline: usize, every: usize, list: usize) -> Self {
         SendQueue {
             owner,
             capacity,
@@ -184,7 +185,7 @@ impl<C: Provider> SendQueue<C> {
             held: VecDeque::with_capacity(capacity),
             first: 0,
             unsignalled: 0,
-            waiting: Vec::with_capacity(LIST),
+            pending: Vec::with_capacity(LIST),
             sges: Vec::with_capacity(LIST * MAX_SGES),
         }
     }
@@ -197,7 +198,7 @@ impl<C: Provider> SendQueue<C> {
         self.held.len()
     }
 
-    /// Whether what was posted last may never be known to have been sent unless something follows.
+    /// Returns true if the last requests may never be known to have completed unless another one follows.
     pub fn is_silent(&self) -> bool {
         self.unsignalled > 0
     }
@@ -209,10 +210,10 @@ impl<C: Provider> SendQueue<C> {
             self.unsignalled = 0;
         }
         self.held.push_back(held);
-        self.waiting.push(Waiting { operation, flags, sges });
+        self.pending.push(PendingWr { operation, flags, sges });
     }
 
-    /// Notes a message, which is empty then.
+    /// Queues a message and leaves it empty.
     pub fn send(
         &mut self,
         mr: &Mr<C>,
@@ -228,7 +229,7 @@ impl<C: Provider> SendQueue<C> {
         for piece in &message.pieces[..message.count] {
             let sge = match mr.sge(piece) {
                 Some(sge) => sge,
-                // Its key is not looked at.
+                // Inline data needs no key.
                 None if inline => Sge { address: piece.as_ptr().addr() as u64, len: piece.len() as u32, lkey: 0 },
                 None => {
                     self.sges.truncate(before);
@@ -239,12 +240,12 @@ impl<C: Provider> SendQueue<C> {
         }
         let Message { pieces, count, .. } = std::mem::take(message);
         let flags = SendFlags { signalled, inline, ..SendFlags::default() };
-        // Sent inline, they are needed until they are posted: `flush` lets them go then.
+        // Inline pieces are needed until they are posted; `flush` drops them then.
         self.push(operation, count, flags, Held::Pieces(pieces));
         Ok(())
     }
 
-    /// Notes a request on memory that is exposed, and that somebody else keeps for as long as there is the queue pair.
+    /// Queues a request on an [`ExposedMr`], which the caller keeps until the queue pair is destroyed.
     #[inline]
     pub fn exposed(&mut self, sge: Sge, operation: Operation, signalled: bool) -> Result<(), PostRefused> {
         if self.room() == 0 {
@@ -257,7 +258,7 @@ impl<C: Provider> SendQueue<C> {
         Ok(())
     }
 
-    /// Notes a READ of what fills `into`. It comes back when it is not in the region.
+    /// Queues a READ into `into`. Returns `into` if it is not in the region.
     pub fn read(&mut self, mr: &Mr<C>, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
         let Some(sge) = mr.sge(&into) else { return Err(into) };
         self.sges.push(sge);
@@ -266,7 +267,8 @@ impl<C: Provider> SendQueue<C> {
         Ok(())
     }
 
-    /// Notes an atomic operation whose answer fills the first eight bytes of `into`. It comes back when they are not in the region.
+    /// Queues an atomic operation, whose result is stored in the first eight bytes of `into`. Returns `into` if they
+    /// are not in the region.
     pub fn atomic(&mut self, mr: &Mr<C>, into: ArenaMut, operation: Operation) -> Result<(), ArenaMut> {
         let Some(sge) = into.get(..8).and_then(|number| mr.sge(number)) else { return Err(into) };
         self.sges.push(sge);
@@ -275,14 +277,14 @@ impl<C: Provider> SendQueue<C> {
         Ok(())
     }
 
-    /// Notes a READ of nothing.
+    /// Queues a READ of zero bytes.
     pub fn probe(&mut self) {
         let flags = SendFlags { signalled: true, ..SendFlags::default() };
         self.push(Operation::Read { address: 0, rkey: 0 }, 0, flags, Held::Nothing);
     }
 
-    /// Notes the binding of a window, to the region or to a registration for the bytes `alone`, and returns the key that it will
-    /// have. All comes back when the bytes are not in the region, or cannot be registered.
+    /// Queues the bind of a window to the region, or with `alone` to a registration of the bytes alone, and returns
+    /// the new R_Key. Returns the arguments if the bytes are not in the region or cannot be registered.
     pub fn open(&mut self, mr: &Mr<C>, mut mw: Mw<C>, bytes: Bytes, alone: bool) -> Result<u32, (Mw<C>, Bytes)> {
         let Some(part) = mr.part(&bytes) else { return Err((mw, bytes)) };
         let alone = match alone.then(|| mr.alone(&bytes)).transpose() {
@@ -307,78 +309,79 @@ impl<C: Provider> SendQueue<C> {
         Ok(key)
     }
 
-    /// Notes the binding of a window that somebody else keeps for as long as there is the queue pair.
+    /// Queues the bind of a window that the caller keeps until the queue pair is destroyed.
     pub fn bind(&mut self, bind: Operation) {
         self.push(bind, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Nothing);
     }
 
-    /// Notes that what is opened is to be closed.
+    /// Queues the invalidation of a bound window.
     pub fn close(&mut self, opened: BoundMw<C>) {
         let invalidate = Operation::InvalidateLocal(opened.mw.key);
         self.push(invalidate, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::BoundMw(opened));
     }
 
-    /// Notes a message of nothing, whose completion comes.
+    /// Queues an empty signalled message.
     pub fn mark(&mut self) {
         self.push(Operation::Send, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Nothing);
     }
 
-    /// What waits to be posted is not.
-    pub fn forget_waiting(&mut self) {
-        self.held.truncate(self.held.len() - self.waiting.len());
-        self.waiting.clear();
+    /// Drops all pending requests.
+    pub fn drop_pending(&mut self) {
+        self.held.truncate(self.held.len() - self.pending.len());
+        self.pending.clear();
         self.sges.clear();
-        // Whether one of those that are left has a completion coming is not known any more.
+        // The remaining requests may include no signalled one.
         self.unsignalled = self.held.len();
     }
 
-    /// It is as if nothing had ever been posted. Nothing is under way.
-    pub fn begin_anew(&mut self, owner: Owner) {
+    /// Resets the queue for reuse. No request is outstanding.
+    pub fn reset(&mut self, owner: WrIdSpace) {
         debug_assert!(self.held.is_empty());
         (self.owner, self.first, self.unsignalled) = (owner, 0, 0);
     }
 
-    /// Whether a window is being opened or closed.
+    /// Returns true if a window bind or invalidation is outstanding.
     pub fn has_windows(&self) -> bool {
         self.held.iter().any(|held| matches!(held, Held::BoundMw(_)))
     }
 
-    /// Lets those windows go, of a queue pair that is in the state of error: what would bind them finds none.
+    /// Drops those windows. The queue pair is in the error state, so that their requests have no effect.
     pub fn drop_windows(&mut self) {
         self.held.iter_mut().filter(|held| matches!(held, Held::BoundMw(_))).for_each(|held| *held = Held::Nothing);
     }
 
-    /// Posts what waits. Returns how many requests that were, and by how many calls.
+    /// Posts all pending requests. Returns the number of requests and of calls.
     ///
     /// # Safety
-    /// The queue pair is live, in the state ReadyToSend or Error, and of the region's domain; it is destroyed before this is dropped.
+    /// The queue pair is live, in RTS or ERROR, and of the region's protection domain; it is destroyed before this
+    /// value is dropped.
     pub unsafe fn flush(&mut self, provider: &C, qp: Handle) -> Result<(u64, u64), Error> {
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             return Ok((0, 0));
         }
         let mut result = Ok(());
         let mut posts = 0;
         let mut done = 0;
         let mut sges = &self.sges[..];
-        while done < self.waiting.len() {
-            let count = (self.waiting.len() - done).min(self.list);
-            let first = self.held.len() - self.waiting.len() + done;
+        while done < self.pending.len() {
+            let count = (self.pending.len() - done).min(self.list);
+            let first = self.held.len() - self.pending.len() + done;
             let mut requests =
                 [SendWr { id: 0, sges: &[], operation: Operation::Send, flags: SendFlags::default() }; LIST];
-            for (at, waiting) in self.waiting[done..done + count].iter().enumerate() {
-                let (own, rest) = sges.split_at(waiting.sges);
+            for (at, pending) in self.pending[done..done + count].iter().enumerate() {
+                let (own, rest) = sges.split_at(pending.sges);
                 sges = rest;
                 let number = (self.first + (first + at) as u32) % NUMBERS;
                 requests[at] = SendWr {
                     id: self.owner.send(number),
                     sges: own,
-                    operation: waiting.operation,
-                    flags: waiting.flags,
+                    operation: pending.operation,
+                    flags: pending.flags,
                 };
             }
-            // SAFETY: the queue pair is live. What the segments name is held in `held` until the request is completed, or
-            // the queue pair is gone: bytes that nobody writes, or a block that nobody else has. Or it is memory that is exposed,
-            // to which nobody has a reference, and which is kept until the queue pair is gone.
+            // SAFETY: the queue pair is live. The memory that the elements name is held in `held` until the request
+            // completes or the queue pair is destroyed: immutable bytes or uniquely owned blocks. Or it is an
+            // `ExposedMr`, to which no reference exists, kept until the queue pair is destroyed.
             if let Err(error) = unsafe { provider.post_send(qp, &requests[..count]) } {
                 done += error.at.min(count);
                 result = Err(error.into());
@@ -387,26 +390,26 @@ impl<C: Provider> SendQueue<C> {
             done += count;
             posts += 1;
         }
-        let start = self.held.len() - self.waiting.len();
-        for (at, waiting) in self.waiting[..done].iter().enumerate() {
-            if waiting.flags.inline {
+        let start = self.held.len() - self.pending.len();
+        for (at, pending) in self.pending[..done].iter().enumerate() {
+            if pending.flags.inline {
                 self.held[start + at] = Held::Nothing;
             }
         }
-        // Of the others none is under way.
+        // The remaining requests were not posted.
         self.held.truncate(start + done);
-        self.waiting.clear();
+        self.pending.clear();
         self.sges.clear();
         result.map(|()| (done as u64, posts))
     }
 
-    /// What `completion` brings back. All before it is done, too.
+    /// Completes request `number` and all earlier ones, and returns the result.
     ///
     /// # Panics
-    /// If it is not of a request that is under way.
+    /// If the request is not outstanding.
     pub fn complete(&mut self, number: u32, status: WcStatus, opcode: WcOpcode) -> Result<Done<C>, WcStatus> {
         let ahead = (number.wrapping_sub(self.first) % NUMBERS) as usize;
-        assert!(ahead < self.held.len() - self.waiting.len(), "a completion of something else");
+        assert!(ahead < self.held.len() - self.pending.len(), "completion of another queue");
         self.first = (self.first + ahead as u32 + 1) % NUMBERS;
         let held = self.held.drain(..=ahead).next_back();
         if status != WcStatus::Success {

@@ -6,7 +6,7 @@ use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
 use linerate_rdma::provider::{AhAttr, GidKind, Provider, QpState, Transition, WcStatus};
 use linerate_rdma::rdma_core::RdmaCore;
-use linerate_rdma::verbs::{Ah, Cq, Datagram, Message, Mr, Pd, QpConfig, UdQp};
+use linerate_rdma::verbs::{Ah, Cq, Message, Mr, Pd, QpConfig, UdMessage, UdQp};
 use std::sync::Arc;
 
 /// Datagrams on their way at a time.
@@ -56,7 +56,7 @@ impl End {
         })
     }
 
-    fn receive(&mut self) -> Datagram {
+    fn receive(&mut self) -> UdMessage {
         await_that("a datagram", || {
             let completion = self.cq.poll(1).unwrap().next()?;
             Some(self.datagrams.received(completion).unwrap())

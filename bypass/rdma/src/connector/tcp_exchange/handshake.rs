@@ -1,4 +1,4 @@
-//! What the ends of a connection by exchange say to each other, and what they make of it.
+//! Handshake of the TCP exchange.
 
 use super::{Connector, ExchangeError, Handshake, Stage};
 use crate::connection::ConnCore;
@@ -15,67 +15,67 @@ use rustix::net::sockopt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// What a peer that has no buffer posted would be told to wait, which none is: 0.64 ms (IBA table 45).
-const NOT_READY_TIMER: u8 = 12;
-/// How often, and how many times, the kernel asks a silent peer whether it is there.
+/// RNR timer of 0.64 ms (IBA table 45), which is never used: credits ensure that a buffer is posted.
+const MIN_RNR_TIMER: u8 = 12;
+/// Interval and number of TCP keep-alive probes.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_TIMES: u32 = 5;
 
-/// What is to carry a connection, as far as it can be made before the peer is known.
+/// Local half of a transport, created before the peer's attributes are known.
 pub(super) enum Half<C: Provider> {
     Pair(Qp<C, Init>),
-    /// As the peer has to know it, and the device's name for its queue pair.
+    /// Session, with the handle of its UD queue pair.
     Session(SessionInfo, Handle),
 }
 
 impl<C: Provider> Connector<C> {
-    /// What comes next for a connection that is being made.
-    pub(super) fn next_step(&mut self, talk: &mut Handshake<C>, key: u64) -> Result<Step<C>, ExchangeError> {
-        match std::mem::replace(&mut talk.stage, Stage::Over) {
+    /// Advances a handshake.
+    pub(super) fn next_step(&mut self, handshake: &mut Handshake<C>, key: u64) -> Result<Step<C>, ExchangeError> {
+        match std::mem::replace(&mut handshake.stage, Stage::Over) {
             Stage::Connecting => {
-                if let Some(error) = talk.stream.take_error()? {
+                if let Some(error) = handshake.stream.take_error()? {
                     return Err(error.into());
                 }
-                let (half, own, record) = self.new_half(talk)?;
-                self.expect_of(talk, record.number())?;
-                talk.say(&record.write())?;
+                let (half, own, record) = self.new_half(handshake)?;
+                self.expect_of(handshake, record.number())?;
+                handshake.say(&record.write())?;
                 if let Some(exchange) = self.exchange() {
-                    epoll::modify(&exchange.epoll, &talk.stream, EventData::new_u64(key), EventFlags::IN)?;
+                    epoll::modify(&exchange.epoll, &handshake.stream, EventData::new_u64(key), EventFlags::IN)?;
                 }
-                talk.stage = Stage::Asking { half, own, record };
+                handshake.stage = Stage::Asking { half, own, record };
             }
-            Stage::Asking { half, own, record } => match talk.next()? {
-                None => talk.stage = Stage::Asking { half, own, record },
+            Stage::Asking { half, own, record } => match handshake.next()? {
+                None => handshake.stage = Stage::Asking { half, own, record },
                 Some(bytes) => {
-                    let theirs = read(&bytes, talk)?;
-                    let transport = self.join(talk.worker, half, &own, &record, &theirs)?;
-                    talk.say(&[READY])?;
+                    let theirs = read(&bytes, handshake)?;
+                    let transport = self.join(handshake.worker, half, &own, &record, &theirs)?;
+                    handshake.say(&[READY])?;
                     return Ok(Step::Ready(transport, theirs.greeting));
                 }
             },
-            Stage::Listening => match talk.next()? {
-                None => talk.stage = Stage::Listening,
+            Stage::Listening => match handshake.next()? {
+                None => handshake.stage = Stage::Listening,
                 Some(bytes) => {
-                    let theirs = read(&bytes, talk)?;
-                    talk.worker = self.next;
+                    let theirs = read(&bytes, handshake)?;
+                    handshake.worker = self.next;
                     self.next = (self.next + 1) % self.workers.len();
-                    let (half, own, record) = self.new_half(talk)?;
+                    let (half, own, record) = self.new_half(handshake)?;
                     if record.session.is_some() != theirs.session.is_some() {
-                        // So that the peer can say why.
-                        talk.say(&record.write())?;
+                        // Sent first, so that the peer can report an error.
+                        handshake.say(&record.write())?;
                         return Err(ExchangeError::OtherMode);
                     }
-                    let transport = self.join(talk.worker, half, &own, &record, &theirs)?;
-                    self.expect_of(talk, record.number())?;
-                    talk.say(&record.write())?;
-                    talk.stage = Stage::Answered(transport, theirs.greeting);
+                    let transport = self.join(handshake.worker, half, &own, &record, &theirs)?;
+                    self.expect_of(handshake, record.number())?;
+                    handshake.say(&record.write())?;
+                    handshake.stage = Stage::Answered(transport, theirs.greeting);
                 }
             },
-            Stage::Answered(transport, theirs) => match talk.next() {
+            Stage::Answered(transport, theirs) => match handshake.next() {
                 Ok(Some([READY])) => return Ok(Step::Ready(transport, theirs)),
                 said => {
-                    // The connection has it if it is given up, too.
-                    talk.stage = Stage::Answered(transport, theirs);
+                    // Owned by the handshake, in case it is given up.
+                    handshake.stage = Stage::Answered(transport, theirs);
                     if said?.is_some() {
                         return Err(ExchangeError::Malformed);
                     }
@@ -86,22 +86,23 @@ impl<C: Provider> Connector<C> {
         Ok(Step::Wait)
     }
 
-    /// A queue pair with its buffers, by the port that the peer is reached by, or a session; and what the peer is told of it.
-    fn new_half(&mut self, talk: &Handshake<C>) -> Result<(Half<C>, Gid, QpInfo), ExchangeError> {
-        if self.is_full(talk.worker) {
+    /// Creates a queue pair with posted buffers on the port that reaches the peer, or a session, and its attributes
+    /// for the peer.
+    fn new_half(&mut self, handshake: &Handshake<C>) -> Result<(Half<C>, Gid, QpInfo), ExchangeError> {
+        if self.is_full(handshake.worker) {
             return Err(ExchangeError::Full);
         }
         let provider = self.mr.pd().provider();
-        let own = gid_of(&**provider, talk.stream.local_addr()?.ip())?;
+        let own = gid_of(&**provider, handshake.stream.local_addr()?.ip())?;
         let port = provider.port(own.port).map_err(Error::of("query the port"))?;
-        let (half, qp, session) = match &self.workers[talk.worker].datagrams {
+        let (half, qp, session) = match &self.workers[handshake.worker].datagrams {
             Some(_) if own.port != sessions::PORT => return Err(ExchangeError::NotOfDevice(own.ip())),
             Some(seat) => {
                 let session = SessionInfo { number: sessions::new_number()?, q_key: seat.q_key };
                 (Half::Session(session, seat.handle), seat.qp, Some(session))
             }
             None => {
-                let qp = self.qp_for(talk.worker, Some(own.port), |qp| qp.init(own.port))?;
+                let qp = self.qp_for(handshake.worker, Some(own.port), |qp| qp.init(own.port))?;
                 let number = qp.number();
                 (Half::Pair(qp), number, None)
             }
@@ -119,14 +120,14 @@ impl<C: Provider> Connector<C> {
         Ok((half, own, record))
     }
 
-    /// The worker is told of the connection before the peer is.
-    fn expect_of(&mut self, talk: &mut Handshake<C>, number: u64) -> Result<(), ExchangeError> {
-        self.expect(talk.worker, number)?;
-        talk.number = Some(number);
+    /// Notifies the worker of the connection before the peer is informed.
+    fn expect_of(&mut self, handshake: &mut Handshake<C>, number: u64) -> Result<(), ExchangeError> {
+        self.expect(handshake.worker, number)?;
+        handshake.number = Some(number);
         Ok(())
     }
 
-    /// Makes a queue pair ready to receive from the peer's, and to send to it; or a session with the peer's.
+    /// Connects the local half to the peer's queue pair or session.
     fn join(
         &mut self,
         worker: usize,
@@ -150,59 +151,59 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// The link of a connection that has been made, whose end will be heard of.
+    /// Creates the state of the established connection, and watches the TCP connection for its end.
     pub(super) fn settle(
         &mut self,
-        talk: &Handshake<C>,
+        handshake: &Handshake<C>,
         transport: ConnTransport<C>,
         theirs: &EndParams,
     ) -> Result<ConnCore<C>, ExchangeError> {
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let addresses = [talk.stream.local_addr()?, talk.stream.peer_addr()?].map(canonical);
+        let addresses = [handshake.stream.local_addr()?, handshake.stream.peer_addr()?].map(canonical);
         if let ConnTransport::Ud(_) = transport {
-            // No device notices that a silent peer is gone.
-            sockopt::set_tcp_keepidle(&talk.stream, self.config.probe_after.max(ASK_EVERY))?;
-            sockopt::set_tcp_keepintvl(&talk.stream, ASK_EVERY)?;
-            sockopt::set_tcp_keepcnt(&talk.stream, ASK_TIMES)?;
-            sockopt::set_socket_keepalive(&talk.stream, true)?;
+            // No device detects a dead peer that is silent.
+            sockopt::set_tcp_keepidle(&handshake.stream, self.config.probe_after.max(ASK_EVERY))?;
+            sockopt::set_tcp_keepintvl(&handshake.stream, ASK_EVERY)?;
+            sockopt::set_tcp_keepcnt(&handshake.stream, ASK_TIMES)?;
+            sockopt::set_socket_keepalive(&handshake.stream, true)?;
         }
         if let Some(exchange) = self.exchange() {
             let name = EventData::new_u64(super::MADE | transport.number());
-            epoll::modify(&exchange.epoll, &talk.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
+            epoll::modify(&exchange.epoll, &handshake.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
         }
         Ok(ConnCore::new(transport, None, addresses, &self.greeting, theirs))
     }
 }
 
-/// What the peer says of itself, which is of itself.
-fn read<C: Provider>(bytes: &[u8; QpInfo::LEN], talk: &Handshake<C>) -> Result<QpInfo, ExchangeError> {
+/// Parses the peer's attributes and checks that they match its address.
+fn read<C: Provider>(bytes: &[u8; QpInfo::LEN], handshake: &Handshake<C>) -> Result<QpInfo, ExchangeError> {
     let record = QpInfo::read(bytes).map_err(|_| ExchangeError::Malformed)?;
     let at = IpAddr::from(record.gid).to_canonical();
-    if at == talk.stream.peer_addr()?.ip().to_canonical() { Ok(record) } else { Err(ExchangeError::Elsewhere) }
+    if at == handshake.stream.peer_addr()?.ip().to_canonical() { Ok(record) } else { Err(ExchangeError::Elsewhere) }
 }
 
-/// Makes a queue pair ready to receive from the peer's, and to send to it.
+/// Moves a queue pair to RTS with the peer's attributes.
 fn join_pair<C: Provider>(qp: Qp<C, Init>, own: &Gid, ours: &QpInfo, theirs: &QpInfo) -> Result<Qp<C, Rts>, Error> {
     let receive = Transition::Rtr {
         mtu: ours.mtu.min(theirs.mtu),
         qp: theirs.qp,
         psn: theirs.psn,
         responder_resources: ours.responder_resources.min(theirs.initiator_depth),
-        min_rnr_timer: NOT_READY_TIMER,
+        min_rnr_timer: MIN_RNR_TIMER,
         path: AhAttr::to(theirs.gid, 0, own),
     };
     let send = Transition::Rts {
         psn: ours.psn,
         timeout: ACK_TIMEOUT,
         retries: RETRIES,
-        // Nobody sends without a buffer at the other end.
+        // Credits ensure that the peer has a buffer.
         rnr_retries: 0,
         initiator_depth: ours.initiator_depth.min(theirs.responder_resources),
     };
     qp.to_rtr(&receive)?.to_rts(&send)
 }
 
-/// The RoCE address of the device for `ip`.
+/// Returns the RoCE version 2 GID of the device for `ip`.
 pub(super) fn gid_of(provider: &impl Provider, ip: IpAddr) -> Result<Gid, ExchangeError> {
     let ip = ip.to_canonical();
     let ports = provider.limits().map_err(Error::of("query the device"))?.ports;

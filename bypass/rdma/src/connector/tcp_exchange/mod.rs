@@ -1,8 +1,8 @@
-//! Connections made without the connection manager: both ends tell each other of their queue pairs, or sessions, over TCP.
+//! TCP exchange: connection setup without the connection manager.
 //!
-//! Whoever asks sends its [`QpInfo`]; whoever is asked makes its queue pair ready, and answers with its own; whoever asked does
-//! the same, and says so, for only then may the other end send. The TCP connection stays while the queue pairs do: its end says
-//! that the peer is gone.
+//! The client sends its [`QpInfo`]; the server readies its queue pair and replies with its own; the client does the
+//! same and confirms, after which the server may send. The TCP connection stays open as long as the queue pairs: its
+//! end signals that the peer is gone.
 
 mod handshake;
 
@@ -27,56 +27,55 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Connections that are being made at a time because peers ask for them; further ones wait in the kernel's backlog.
+/// Maximum concurrent handshakes that peers initiated. Further ones wait in the kernel's backlog.
 pub(crate) const MOST_ASKING: usize = 128;
-/// Connections that wait to be accepted.
+/// Listen backlog.
 const BACKLOG: i32 = 4096;
-/// Events that are taken at a time.
+/// Events processed at a time.
 const EVENTS: usize = 64;
-/// How long no connection is accepted after one could not be, for want of something.
+/// Pause after a failed accept for lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What an event is about: a listener, or a connection that has been made, by the number of what carries it; or one that is being
-/// made, by a number of ours.
+/// Event key: a listener, an established connection by its number, or a handshake by a local number.
 const LISTENER: u64 = 1 << 63;
 const MADE: u64 = 1 << 62;
 
-/// Why connections cannot be made by an exchange over TCP, or one was not.
+/// Failure of the TCP exchange.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// iWARP's connections are TCP connections of its own.
-    #[error("iWARP has its connections made by rdma_cm alone: leave --rdma-connect out")]
+    /// iWARP runs over TCP connections that rdma_cm establishes.
+    #[error("iWARP connections need rdma_cm: remove --rdma-connect")]
     Iwarp,
-    /// RoCE goes by the addresses of its own port.
-    #[error("{0} is no address of this device: listen at, or have a route by, one that linerate rdma info shows")]
+    /// RoCE needs an address of the device's port.
+    #[error("{0} is no address of this device: use one that linerate rdma info shows, or a route by it")]
     NotOfDevice(IpAddr),
-    /// An address cannot be listened at.
-    #[error("cannot listen at {address}: {source}")]
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
+        /// Address.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// What the peer says makes no sense.
+    /// Malformed attributes.
     #[error("the peer is another program")]
     Malformed,
-    /// One end has a queue pair for each connection, the other sessions.
-    #[error("the peer's connections are carried otherwise: --rdma-mode ud is for both ends or neither")]
+    /// Only one of the ends uses sessions.
+    #[error("the peer uses another transport: --rdma-mode ud must be set at both ends or neither")]
     OtherMode,
-    /// The system has no random number for a session.
+    /// No random session number.
     #[error("no random number: {0}")]
     NoRandomness(getrandom::Error),
-    /// What the peer says is not of itself.
-    #[error("the peer's queue pair is not where the peer is")]
+    /// The peer announced an address other than its own.
+    #[error("the peer's queue pair has another address than the peer")]
     Elsewhere,
-    /// The worker has as many connections as it may.
+    /// The worker has the maximum number of connections.
     #[error("the worker has no room for another connection")]
     Full,
-    /// The connection by TCP failed.
+    /// The TCP connection failed.
     #[error("TCP: {0}")]
     Tcp(#[from] io::Error),
-    /// The device did not do it.
+    /// A verbs call failed.
     #[error(transparent)]
     Verbs(#[from] Error),
 }
@@ -88,7 +87,7 @@ impl From<Errno> for ExchangeError {
 }
 
 impl ExchangeError {
-    /// What whoever wanted the connection is told.
+    /// Returns the error for the service.
     fn outcome(&self) -> ConnectError {
         use ErrorKind::*;
         match self {
@@ -104,54 +103,55 @@ impl ExchangeError {
     }
 }
 
-/// The sockets of a connector.
+/// Sockets of a connector.
 pub(super) struct Exchange<C: Provider> {
     listeners: Vec<(TcpListener, SocketAddr)>,
     epoll: OwnedFd,
-    /// Somebody may wait to be accepted; not before that time.
+    /// Time from which waiting clients can be accepted, if any may be waiting.
     asked: Option<Instant>,
-    /// Connections that are being made.
-    talks: HashMap<u64, Handshake<C>>,
+    /// Handshakes.
+    handshakes: HashMap<u64, Handshake<C>>,
     next: u64,
-    /// What ends when those do that have been made, by the number of what carries them.
+    /// TCP connection of each established connection, by queue pair number or session number. Dropping it signals
+    /// disconnect.
     made: HashMap<u64, TcpStream>,
 }
 
-/// A connection that is being made.
+/// Connection being established.
 struct Handshake<C: Provider> {
     stream: TcpStream,
     worker: usize,
     origin: Origin,
     until: Instant,
-    /// The number of what is to carry it, once the worker has been told of it.
+    /// Queue pair or session number, once the worker has been notified of it.
     number: Option<u64>,
     stage: Stage<C>,
-    /// What has been read of what comes next.
+    /// Received part of the next message.
     read: [u8; QpInfo::LEN],
     len: usize,
 }
 
 enum Stage<C: Provider> {
-    /// TCP connects.
+    /// TCP connect in progress.
     Connecting,
-    /// We have asked.
+    /// Attributes sent to the server.
     Asking { half: Half<C>, own: Gid, record: QpInfo },
-    /// The peer is to ask.
+    /// Waiting for the client's attributes.
     Listening,
-    /// We have answered.
+    /// Reply sent to the client.
     Answered(ConnTransport<C>, EndParams),
-    /// It is over.
+    /// Finished.
     Over,
 }
 
 impl<C: Provider> Exchange<C> {
-    /// Listens at `addresses`, which are the device's.
+    /// Listens on `addresses` of the device.
     pub fn open(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
         let limits = provider.limits().map_err(Error::of("query the device"))?;
         if limits.transport == TransportKind::Iwarp {
             return Err(ExchangeError::Iwarp);
         }
-        // Each connection has a socket, and by default there may be 1024.
+        // Each connection needs a socket; the default limit is 1024.
         if let Err(error) = raise_open_files(None) {
             tracing::debug!("cannot raise the limit of open files: {error}");
         }
@@ -163,7 +163,7 @@ impl<C: Provider> Exchange<C> {
             }
             let begin = || {
                 let listener = TcpListener::bind(address)?;
-                // Once more, with a longer backlog: who finds it full asks again only after seconds.
+                // Increases the backlog: a client that finds it full retries only after seconds.
                 listen(&listener, BACKLOG)?;
                 listener.set_nonblocking(true)?;
                 epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN | EventFlags::ET)?;
@@ -172,22 +172,22 @@ impl<C: Provider> Exchange<C> {
             };
             listeners.push(begin().map_err(|source| ExchangeError::Listen { address, source })?);
         }
-        Ok(Exchange { listeners, epoll, asked: None, talks: HashMap::new(), next: 0, made: HashMap::new() })
+        Ok(Exchange { listeners, epoll, asked: None, handshakes: HashMap::new(), next: 0, made: HashMap::new() })
     }
 
-    /// The addresses, with the ports that were found for port 0.
+    /// Returns the addresses, with the ports chosen for port 0.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.listeners.iter().map(|(_, address)| *address)
     }
 
-    /// The peer of a connection is to learn that it is over.
+    /// Signals the end of a connection to its peer.
     pub fn end(&mut self, number: u64) {
         self.made.remove(&number);
     }
 
-    /// Accepts somebody, if anybody asks and there may be more.
+    /// Accepts a waiting client, if there is room.
     fn accept(&mut self, now: Instant) -> Option<TcpStream> {
-        let asking = || self.talks.values().filter(|talk| talk.origin == Origin::Accepted).count();
+        let asking = || self.handshakes.values().filter(|handshake| handshake.origin == Origin::Accepted).count();
         if self.asked.is_none_or(|from| from > now) || asking() >= MOST_ASKING {
             return None;
         }
@@ -195,7 +195,7 @@ impl<C: Provider> Exchange<C> {
             match listener.accept() {
                 Ok((stream, _)) => return Some(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // Whoever asked has left.
+                // The client has disconnected.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => return None,
                 Err(error) => {
                     tracing::warn!("a connection cannot be accepted: {error}");
@@ -208,7 +208,7 @@ impl<C: Provider> Exchange<C> {
         None
     }
 
-    /// Begins to make a connection.
+    /// Starts a handshake.
     fn begin(&mut self, stream: TcpStream, worker: usize, origin: Origin, until: Instant) -> Result<(), ExchangeError> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -218,8 +218,9 @@ impl<C: Provider> Exchange<C> {
         };
         self.next = (self.next + 1) % MADE;
         epoll::add(&self.epoll, &stream, EventData::new_u64(self.next), flags)?;
-        let talk = Handshake { stream, worker, origin, until, number: None, stage, read: [0; QpInfo::LEN], len: 0 };
-        self.talks.insert(self.next, talk);
+        let handshake =
+            Handshake { stream, worker, origin, until, number: None, stage, read: [0; QpInfo::LEN], len: 0 };
+        self.handshakes.insert(self.next, handshake);
         Ok(())
     }
 }
@@ -231,7 +232,7 @@ impl<C: Provider> AsFd for Exchange<C> {
 }
 
 impl<C: Provider> Handshake<C> {
-    /// The next `N` bytes of the peer's, once they are all there.
+    /// Reads the next `N` bytes once all are available.
     fn next<const N: usize>(&mut self) -> Result<Option<[u8; N]>, ExchangeError> {
         while self.len < N {
             match self.stream.read(&mut self.read[self.len..N]) {
@@ -246,7 +247,7 @@ impl<C: Provider> Handshake<C> {
         Ok(self.read.first_chunk().copied())
     }
 
-    /// Says something short, for which a new connection has room.
+    /// Sends a short message, which fits into the socket buffer of a new connection.
     fn say(&mut self, bytes: &[u8]) -> Result<(), ExchangeError> {
         Ok(self.stream.write_all(bytes)?)
     }
@@ -260,7 +261,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Does what there is to be done for connections by exchange. Returns whether there was anything.
+    /// Processes all exchange events. Returns true if there were any.
     pub(super) fn exchange_turn(&mut self, now: Instant) -> Result<bool, Error> {
         let until = now + self.config.connect_timeout;
         let Some(exchange) = self.exchange() else { return Ok(false) };
@@ -275,29 +276,30 @@ impl<C: Provider> Connector<C> {
         for event in events {
             match event.data.u64() {
                 LISTENER => _ = self.exchange().map(|exchange| exchange.asked = Some(now)),
-                // Nothing is said any more: whatever it is, it is the end.
+                // No data follows: any event means the end.
                 made if made & MADE != 0 => self.peer_is_gone(made & !MADE),
-                talk => self.go_on(talk, now),
+                handshake => self.go_on(handshake, now),
             }
         }
         let Some(exchange) = self.exchange() else { return Ok(worked) };
         while let Some(stream) = exchange.accept(now) {
             worked = true;
             if let Err(error) = exchange.begin(stream, 0, Origin::Accepted, until) {
-                tracing::warn!("a connection is not accepted: {error}");
+                tracing::warn!("connection not accepted: {error}");
             }
         }
-        let late: Vec<u64> = exchange.talks.iter().filter(|(_, talk)| talk.until <= now).map(|(key, _)| *key).collect();
+        let late: Vec<u64> =
+            exchange.handshakes.iter().filter(|(_, handshake)| handshake.until <= now).map(|(key, _)| *key).collect();
         for key in late {
             worked = true;
-            if let Some(talk) = self.exchange().and_then(|exchange| exchange.talks.remove(&key)) {
-                self.give_up(talk, ConnectError::TimedOut, now);
+            if let Some(handshake) = self.exchange().and_then(|exchange| exchange.handshakes.remove(&key)) {
+                self.give_up(handshake, ConnectError::TimedOut, now);
             }
         }
         Ok(worked)
     }
 
-    /// Closes the listeners, once those who had asked are accepted.
+    /// Closes the listeners after accepting the waiting clients.
     pub(super) fn close_exchange(&mut self) {
         if let Some(exchange) = self.exchange()
             && exchange.asked.is_none()
@@ -306,7 +308,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// A worker asks for a connection.
+    /// Connects a worker to a peer.
     pub(super) fn exchange_connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
         let until = now + self.config.connect_timeout;
         let origin = Origin::Connected(token);
@@ -320,7 +322,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// What carries the connection stays until the worker gives it up.
+    /// The transport is kept until the worker releases it.
     fn peer_is_gone(&mut self, number: u64) {
         let Some(exchange) = self.exchange() else { return };
         let Some(stream) = exchange.made.get(&number) else { return };
@@ -332,51 +334,51 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Something has happened to a connection that is being made.
+    /// Advances a handshake after an event.
     fn go_on(&mut self, key: u64, now: Instant) {
-        let Some(mut talk) = self.exchange().and_then(|exchange| exchange.talks.remove(&key)) else { return };
-        let result = match self.next_step(&mut talk, key) {
+        let Some(mut handshake) = self.exchange().and_then(|exchange| exchange.handshakes.remove(&key)) else { return };
+        let result = match self.next_step(&mut handshake, key) {
             Ok(Step::Wait) => {
-                _ = self.exchange().map(|exchange| exchange.talks.insert(key, talk));
+                _ = self.exchange().map(|exchange| exchange.handshakes.insert(key, handshake));
                 return;
             }
-            Ok(Step::Refused(why)) => return self.give_up(talk, why, now),
-            Ok(Step::Ready(transport, theirs)) => self.settle(&talk, transport, &theirs),
+            Ok(Step::Refused(why)) => return self.give_up(handshake, why, now),
+            Ok(Step::Ready(transport, theirs)) => self.settle(&handshake, transport, &theirs),
             Err(error) => Err(error),
         };
         match result {
             Ok(link) => {
-                let (worker, origin) = (talk.worker, talk.origin);
+                let (worker, origin) = (handshake.worker, handshake.origin);
                 let number = link.transport.number();
                 let made =
                     Made { worker, qp: link.transport.handle(), id: None, local: link.local.ip(), had_last: false };
                 self.made.insert(number, made);
-                _ = self.exchange().map(|exchange| exchange.made.insert(number, talk.stream));
+                _ = self.exchange().map(|exchange| exchange.made.insert(number, handshake.stream));
                 self.tell(worker, ConnectorEvent::Made(link, origin));
             }
             Err(error) => {
                 match error {
-                    ExchangeError::OtherMode => tracing::warn!("a connection is not made: {error}"),
-                    _ => tracing::debug!("a connection is not made: {error}"),
+                    ExchangeError::OtherMode => tracing::warn!("connection not established: {error}"),
+                    _ => tracing::debug!("connection not established: {error}"),
                 }
-                self.give_up(talk, error.outcome(), now);
+                self.give_up(handshake, error.outcome(), now);
             }
         }
     }
 
-    /// A connection is not made.
-    fn give_up(&mut self, talk: Handshake<C>, error: ConnectError, now: Instant) {
-        self.not_made(talk.worker, talk.number, talk.origin, error);
-        if let Stage::Answered(ConnTransport::Rc(qp), _) = talk.stage
+    /// Gives up a handshake.
+    fn give_up(&mut self, handshake: Handshake<C>, error: ConnectError, now: Instant) {
+        self.not_made(handshake.worker, handshake.number, handshake.origin, error);
+        if let Stage::Answered(ConnTransport::Rc(qp), _) = handshake.stage
             && self.config.srq.is_some()
         {
-            // The peer may have sent something.
-            self.leave(talk.worker, qp, false, now);
+            // The peer may have sent data.
+            self.leave(handshake.worker, qp, false, now);
         }
     }
 }
 
-/// A socket that connects to `remote`.
+/// Starts a TCP connect to `remote`.
 fn begin_connect(remote: SocketAddr) -> Result<TcpStream, ExchangeError> {
     let family = if remote.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -18,18 +18,18 @@ fn mw() -> sys::ibv_mw {
     sys::ibv_mw { context: null_mut(), pd: null_mut(), rkey: 0x100, handle: 0, type_: 2 }
 }
 
-/// Opcode, the address and key of remote memory, and the bits beside them.
+/// Returns opcode, remote address, remote key and immediate data.
 fn parts(operation: Operation) -> (u32, u64, u32, u32) {
     let raw = raw_send(&request(operation));
     assert_eq!((raw.wr_id, raw.send_flags), (3, 2));
-    // SAFETY: all members of these unions are numbers, and zero or more of what was written.
+    // SAFETY: all members of these unions are numbers, zeroed or written.
     unsafe {
         (raw.opcode, raw.wr.rdma.remote_addr, raw.wr.rdma.rkey, raw.imm_data_invalidated_rkey_union.invalidated_rkey)
     }
 }
 
 #[test]
-fn requests_have_the_libraries_layout() {
+fn requests_match_library_layout() {
     let bits = 0x0102_0304_u32;
     let (address, rkey) = (0x5000, 6);
     assert_eq!(parts(Operation::Send), (2, 0, 0, 0));
@@ -43,11 +43,11 @@ fn requests_have_the_libraries_layout() {
 }
 
 #[test]
-fn atomic_operations_have_their_numbers() {
+fn atomic_operations_contain_operands() {
     let (address, rkey) = (0x5000, 6);
     let numbers = |operation| {
         let raw = raw_send(&request(operation));
-        // SAFETY: all members of the union are numbers, and more was written than those are.
+        // SAFETY: all members of the union are numbers, and a larger one was written.
         let atomic = unsafe { raw.wr.atomic };
         assert_eq!((atomic.remote_addr, atomic.rkey, raw.num_sge), (address, rkey, 1));
         (raw.opcode, atomic.compare_add, atomic.swap)
@@ -57,7 +57,7 @@ fn atomic_operations_have_their_numbers() {
 }
 
 #[test]
-fn a_datagram_names_the_way_the_queue_pair_and_its_key() {
+fn datagram_contains_ah_qp_number_and_key() {
     let raw = raw_send(&request(Operation::Datagram { address: Handle(0x2000), qp: 17, key: 0x1234_5678 }));
     // SAFETY: this member was written.
     let to = unsafe { raw.wr.ud };
@@ -66,20 +66,20 @@ fn a_datagram_names_the_way_the_queue_pair_and_its_key() {
 }
 
 #[test]
-fn segments_are_handed_over_where_they_lie() {
+fn sges_are_passed_in_place() {
     let sges = [SEGMENT; 3];
     let raw = raw_send(&SendWr { sges: &sges, ..request(Operation::Send) });
     assert_eq!((raw.sg_list.addr(), raw.num_sge), (sges.as_ptr().addr(), 3));
     let raw = raw_receive(&RecvWr { id: 8, sges: &sges });
     assert_eq!((raw.wr_id, raw.sg_list.addr(), raw.num_sge), (8, sges.as_ptr().addr(), 3));
-    // SAFETY: it points at `sges`.
+    // SAFETY: it points to `sges`.
     let first = unsafe { *raw.sg_list };
     assert_eq!((first.addr, first.length, first.lkey), (0x1000, 5, 7));
     assert_eq!(raw_send(&request(Operation::InvalidateLocal(1))).num_sge, 0);
 }
 
 #[test]
-fn a_bind_names_window_region_and_rights() {
+fn bind_contains_window_region_and_rights() {
     let mut mw = mw();
     let raw = raw_send(&bind(&mut mw, 0x101));
     assert_eq!((raw.opcode, raw.num_sge), (8, 0));
@@ -90,7 +90,7 @@ fn a_bind_names_window_region_and_rights() {
 }
 
 #[test]
-fn the_key_of_a_bound_window_is_kept_in_it() {
+fn key_of_bound_window_is_stored() {
     let mut mw = mw();
     let request = bind(&mut mw, 0x101);
     // SAFETY: the window is live.
@@ -99,7 +99,7 @@ fn the_key_of_a_bound_window_is_kept_in_it() {
 }
 
 #[test]
-fn a_chunk_has_at_most_one_bind() {
+fn chunk_has_at_most_one_bind() {
     let (mut mw, send) = (mw(), request(Operation::Send));
     let bind = bind(&mut mw, 0x101);
     assert_eq!(send_chunk(&[send; 3]), 3);
@@ -112,19 +112,19 @@ fn a_chunk_has_at_most_one_bind() {
     assert_eq!(send_chunk(&late), CHUNK);
 }
 
-/// Posts `len` buffers to a provider that takes `taken` of them and then fails, by naming the next or by naming none.
-/// Returns what was seen there, and the result.
+/// Posts `len` buffers to a provider that accepts `taken` of them and then fails, reporting the next one or none.
+/// Returns the accepted requests and the result.
 fn post(len: usize, taken: usize, names: bool) -> (Vec<u64>, Result<(), PostError>) {
     let requests: Vec<_> = (0..len as u64).map(|id| RecvWr { id, sges: &[] }).collect();
     let seen = RefCell::new(Vec::new());
     let result = receive_by(&requests, |mut next, bad| {
         while !next.is_null() {
             if names && seen.borrow().len() == taken {
-                // SAFETY: there is a place for it.
+                // SAFETY: the caller provides a place.
                 unsafe { *bad = next };
                 return libc::ENOMEM;
             }
-            // SAFETY: the list was linked.
+            // SAFETY: the list is linked.
             let request = unsafe { &*next };
             seen.borrow_mut().push(request.wr_id);
             next = request.next;
@@ -144,7 +144,7 @@ fn lists_of_any_length_are_posted_in_order() {
 }
 
 #[test]
-fn the_first_that_is_not_under_way_is_named() {
+fn first_rejected_request_is_reported() {
     for taken in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 4] {
         let (seen, result) = post(2 * CHUNK + 5, taken, true);
         let error = result.unwrap_err();
@@ -154,12 +154,12 @@ fn the_first_that_is_not_under_way_is_named() {
 }
 
 #[test]
-fn if_none_is_named_all_of_the_chunk_are_under_way() {
+fn failure_without_rejected_request_counts_chunk_as_posted() {
     assert_eq!(post(5, 1, false).1.unwrap_err().at, 5);
     assert_eq!(post(2 * CHUNK, 1, false).1.unwrap_err().at, CHUNK);
 }
 
 #[test]
-fn an_empty_list_has_no_first() {
+fn empty_list_is_null() {
     assert!(List::<sys::ibv_recv_wr>::new().link(std::iter::empty()).is_null());
 }

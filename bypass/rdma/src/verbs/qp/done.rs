@@ -1,4 +1,4 @@
-//! What completions of a queue pair bring back.
+//! Completions of a queue pair.
 
 use super::Qp;
 use crate::provider::{Provider, WcOpcode, WcStatus};
@@ -7,33 +7,34 @@ use crate::verbs::{Completion, Done};
 use linerate_bypass::Bytes;
 
 impl<C: Provider, S> Qp<C, S> {
-    /// Whether a completion is of this queue pair, and not of one that had its number before.
+    /// Returns true if a completion belongs to this queue pair, not to an earlier one with the same number.
     #[inline]
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.is_of(self.core.owner)
     }
 
-    /// What the completion of a request brings back. After an error, the queue pair is [`Errored`](super::Errored) in truth.
+    /// Processes a send completion and returns its result. After an error the device has moved the queue pair to
+    /// [`Errored`](super::Errored).
     ///
     /// # Panics
-    /// If the completion is not of a request of this queue pair.
+    /// If the completion is not of a send request of this queue pair.
     #[inline]
     pub fn sent(&mut self, completion: Completion) -> Result<Done<C>, WcStatus> {
-        assert!(!completion.is_buffer() && completion.is_of(self.core.owner), "a completion of something else");
+        assert!(!completion.is_buffer() && completion.is_of(self.core.owner), "completion of another queue");
         self.core.sends.complete(completion.number(), completion.status(), completion.opcode())
     }
 
-    /// The message that the completion of a buffer is about; an empty one, if the peer has done what cannot be.
+    /// Returns the message of a receive completion. The message is empty if the peer violated the protocol.
     ///
     /// # Panics
-    /// If the completion is not of a buffer of this queue pair's own.
+    /// If the completion is not of a receive buffer of this queue pair.
     #[inline]
     pub fn received(&mut self, completion: Completion) -> Result<Bytes, WcStatus> {
         let core = &mut *self.core;
-        assert!(completion.is_buffer() && completion.is_of(core.owner), "a completion of something else");
-        // They complete in order.
-        assert_eq!(completion.number(), core.first, "a completion out of order");
-        let mut buffer = core.posted.pop_front().flatten().expect("a buffer that is posted, and of its own");
+        assert!(completion.is_buffer() && completion.is_of(core.owner), "completion of another queue");
+        // Receive requests complete in order.
+        assert_eq!(completion.number(), core.first, "completion out of order");
+        let mut buffer = core.posted.pop_front().flatten().expect("a posted buffer that is not of an ExposedMr");
         core.first = (core.first + 1) % NUMBERS;
         match completion.status() {
             WcStatus::Success => {
@@ -50,16 +51,17 @@ impl<C: Provider, S> Qp<C, S> {
         }
     }
 
-    /// How long the message is that the completion of a buffer is about, which may be one of exposed memory; one of its own is gone.
+    /// Returns the message length of a receive completion and drops its buffer. Also accepts buffers of an
+    /// [`ExposedMr`](crate::verbs::ExposedMr).
     ///
     /// # Panics
-    /// If the completion is not of a buffer of this queue pair's own.
+    /// If the completion is not of a receive buffer of this queue pair.
     #[inline]
     pub fn arrived(&mut self, completion: Completion) -> Result<usize, WcStatus> {
         let core = &mut *self.core;
-        assert!(completion.is_buffer() && completion.is_of(core.owner), "a completion of something else");
-        assert_eq!(completion.number(), core.first, "a completion out of order");
-        let _ = core.posted.pop_front().expect("a buffer that is posted");
+        assert!(completion.is_buffer() && completion.is_of(core.owner), "completion of another queue");
+        assert_eq!(completion.number(), core.first, "completion out of order");
+        let _ = core.posted.pop_front().expect("a posted buffer");
         core.first = (core.first + 1) % NUMBERS;
         match completion.status() {
             WcStatus::Success => Ok(completion.inner.len as usize),
@@ -67,12 +69,12 @@ impl<C: Provider, S> Qp<C, S> {
         }
     }
 
-    /// Requests that have not come back, as far as is known.
+    /// Returns the number of requests not known to have completed.
     pub fn outstanding(&self) -> usize {
         self.core.sends.len()
     }
 
-    /// Buffers that have not come back.
+    /// Returns the number of posted buffers.
     pub fn posted_buffers(&self) -> usize {
         self.core.posted.len()
     }

@@ -1,10 +1,10 @@
-//! Reliable connected queue pairs, with their state in their type.
+//! RC queue pairs, with their state in the type.
 
 mod done;
 mod post;
 mod reset;
 
-use super::cq::Owner;
+use super::cq::WrIdSpace;
 use super::ring::{Ring, Target};
 use super::sends::SendQueue;
 use super::{CmId, CqHandle, Error, ExposedMr, Mr, SrqHandle, destroyed};
@@ -14,17 +14,17 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
-/// Nothing can be posted.
+/// RESET: nothing can be posted.
 pub enum New {}
-/// Buffers can be posted.
+/// INIT: buffers can be posted.
 pub enum Init {}
-/// Messages are received.
+/// RTR: messages are received.
 pub enum Rtr {}
-/// Messages are sent.
+/// RTS: messages are sent and received.
 pub enum Rts {}
-/// All that is under way comes back, flushed.
+/// ERROR: all posted requests are flushed.
 pub enum Errored {}
-/// All has come back.
+/// ERROR, and all requests have completed.
 pub enum Drained {}
 
 /// States in which buffers can be posted.
@@ -33,60 +33,60 @@ impl PostsReceives for Init {}
 impl PostsReceives for Rtr {}
 impl PostsReceives for Rts {}
 
-/// What a queue pair is to be.
+/// Capacities and posting parameters of a queue pair.
 #[derive(Debug, Clone, Copy)]
 pub struct QpConfig {
-    /// Requests under way at a time.
+    /// Maximum outstanding send requests.
     pub sends: u32,
-    /// Buffers posted at a time, where they are not shared.
+    /// Maximum posted buffers, without a shared receive queue.
     pub receives: u32,
-    /// Messages up to this many bytes are copied when they are posted, if the device can.
+    /// Maximum message size sent inline, within the limit of the device.
     pub inline: u32,
-    /// A completion is asked for at every so many messages.
+    /// Interval of signalled messages.
     pub signal_every: usize,
-    /// Requests posted by one call at most.
+    /// Maximum requests per post call.
     pub list: usize,
 }
 
-/// A queue pair in the state `S`.
+/// Queue pair in the state `S`.
 ///
-/// It begins as [`New`], and each state leads to the next and to [`Errored`]; from there by [`Drained`] to `New` again:
+/// It begins as [`New`]. Each state leads to the next one and to [`Errored`], which leads through [`Drained`] to `New` again:
 ///
 /// ```compile_fail,E0599
-/// # use linerate_rdma::{calls::Calls, verbs::{New, QueuePair, Message}};
-/// fn too_early<C: Calls>(pair: &mut QueuePair<C, New>) {
-///     pair.send(&mut Message::new(), false);
+/// # use linerate_rdma::{provider::Provider, verbs::{New, Qp, Message}};
+/// fn too_early<C: Provider>(qp: &mut Qp<C, New>) {
+///     qp.send(&mut Message::new(), false);
 /// }
 /// ```
 /// ```compile_fail,E0599
-/// # use linerate_rdma::{calls::{Calls, Transition}, verbs::{New, QueuePair}};
-/// fn skips_a_state<C: Calls>(pair: QueuePair<C, New>, transition: &Transition) {
-///     pair.ready_to_send(transition);
+/// # use linerate_rdma::{provider::{Provider, Transition}, verbs::{New, Qp}};
+/// fn skips_a_state<C: Provider>(qp: Qp<C, New>, transition: &Transition) {
+///     qp.to_rts(transition);
 /// }
 /// ```
 /// ```compile_fail,E0599
-/// # use linerate_rdma::{calls::Calls, verbs::{Errored, QueuePair}};
-/// fn resets_too_early<C: Calls>(pair: QueuePair<C, Errored>) {
-///     pair.reset();
+/// # use linerate_rdma::{provider::Provider, verbs::{Errored, Qp}};
+/// fn resets_too_early<C: Provider>(qp: Qp<C, Errored>) {
+///     qp.reset();
 /// }
 /// ```
-/// A buffer that was posted is not there to be touched:
+/// A posted buffer cannot be accessed:
 ///
 /// ```compile_fail,E0382
 /// # use linerate_bypass::arena::ArenaMut;
-/// # use linerate_rdma::{calls::Calls, verbs::{Init, QueuePair}};
-/// fn touches_it<C: Calls>(pair: &mut QueuePair<C, Init>, mut buffer: ArenaMut) {
-///     pair.post([buffer]).unwrap();
+/// # use linerate_rdma::{provider::Provider, verbs::{Init, Qp}};
+/// fn touches_it<C: Provider>(qp: &mut Qp<C, Init>, mut buffer: ArenaMut) {
+///     qp.post([buffer]).unwrap();
 ///     buffer[0] = 1;
 /// }
 /// ```
-/// And a completion is used up:
+/// A completion can be processed only once:
 ///
 /// ```compile_fail,E0382
-/// # use linerate_rdma::{calls::Calls, verbs::{Completion, QueuePair, ReadyToSend}};
-/// fn repeats_it<C: Calls>(pair: &mut QueuePair<C, ReadyToSend>, completion: Completion) {
-///     pair.received(completion);
-///     pair.received(completion);
+/// # use linerate_rdma::{provider::Provider, verbs::{Completion, Qp, Rts}};
+/// fn repeats_it<C: Provider>(qp: &mut Qp<C, Rts>, completion: Completion) {
+///     qp.received(completion);
+///     qp.received(completion);
 /// }
 /// ```
 pub struct Qp<C: Provider, S> {
@@ -97,20 +97,20 @@ pub struct Qp<C: Provider, S> {
 struct Core<C: Provider> {
     handle: Handle,
     number: u32,
-    owner: Owner,
+    owner: WrIdSpace,
     cap: QpCap,
     mr: Mr<C>,
     sends: SendQueue<C>,
-    /// Buffers that are posted, in order, and the number of the first; `None` is one of memory that is exposed.
+    /// Posted buffers, in order, and the number of the first. `None` is a buffer of an [`ExposedMr`].
     posted: VecDeque<Option<ArenaMut>>,
     first: u32,
-    /// Where the peer may write its messages: what is posted tells of them, and takes them up then.
+    /// Ring that the peer writes its messages to. Receive requests announce and consume them.
     ring: Option<Ring<C>>,
-    /// Where ours are written.
+    /// Ring of the peer.
     target: Option<Target>,
-    /// Whether the peer may do atomic operations.
+    /// Grants the peer atomic operations.
     has_counters: bool,
-    /// What requests have named.
+    /// Regions that requests have named.
     exposed: Vec<ExposedMr<C>>,
     /// Destroyed after the queue pair.
     cq: CqHandle<C>,
@@ -118,7 +118,7 @@ struct Core<C: Provider> {
 }
 
 impl<C: Provider> Qp<C, New> {
-    /// A queue pair for memory of `mr`, whose completions go to `queue`. Its buffers are those of `srq`, if there is one.
+    /// Creates a queue pair for the memory of `mr` that completes in `cq`. With `srq`, it takes buffers from there.
     pub fn new(mr: &Mr<C>, cq: &CqHandle<C>, srq: Option<&SrqHandle<C>>, config: &QpConfig) -> Result<Self, Error> {
         let provider = mr.pd().provider();
         let cap = QpCap {
@@ -129,11 +129,11 @@ impl<C: Provider> Qp<C, New> {
             inline: config.inline,
         };
         let with = QpInitAttr { send_cq: cq.0.handle, recv_cq: cq.0.handle, srq: srq.map(|srq| srq.0.handle), cap };
-        // SAFETY: all that it names is live.
+        // SAFETY: all objects that the attributes name are live.
         let made = unsafe { provider.create_qp(mr.pd().0.handle, &with) };
-        let (handle, number, given) = made.map_err(Error::new("make a queue pair"))?;
+        let (handle, number, given) = made.map_err(Error::new("create a queue pair"))?;
         cq.0.qps.fetch_add(1, Ordering::Relaxed);
-        let owner = Owner::new();
+        let owner = WrIdSpace::new();
         let inline = given.inline.min(config.inline) as usize;
         let core = Core {
             handle,
@@ -154,87 +154,87 @@ impl<C: Provider> Qp<C, New> {
         Ok(Qp { core: Box::new(core), state: PhantomData })
     }
 
-    /// Lets its peer write messages to `ring`, which has a slot for each buffer that is posted, in place of sending them.
+    /// Lets the peer write messages to `ring` instead of sending them. The ring has one slot per posted buffer.
     pub fn with_ring(mut self, ring: Ring<C>) -> Self {
         self.core.ring = Some(ring);
         self
     }
 
-    /// Lets its peer do atomic operations on the domain's [`Counters`](super::Counters), where the connection manager does not say
-    /// what it may.
+    /// Grants the peer atomic operations on the domain's [`Counters`](super::Counters), for connections that are not
+    /// made by the connection manager.
     pub fn with_counters(mut self) -> Self {
         self.core.has_counters = true;
         self
     }
 
-    /// Brings it into the state in which buffers can be posted.
+    /// Moves the queue pair to INIT.
     pub fn init(self, port: u8) -> Result<Qp<C, Init>, Error> {
-        // Peers read through windows, which have their own rights; whoever is to read has to be let in here, too.
+        // Peers read through windows with their own rights, but the queue pair must allow remote reads, too.
         let Core { ring, has_counters, .. } = &*self.core;
         let (remote_write, remote_atomic) = (ring.is_some(), *has_counters);
         let access = Access { local_write: true, remote_read: true, remote_write, remote_atomic, ..Access::default() };
         self.modify_qp(&Transition::Init { port, partition: 0, access }, "make a queue pair ready for buffers")
     }
 
-    /// As [`init`](Self::init), with what the connection manager knows.
+    /// Like [`init`](Self::init), with the attributes of the connection manager.
     pub fn init_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
         self.modify_qp_by_cm(id, QpState::Init, "make a queue pair ready for buffers")
     }
 }
 
 impl<C: Provider> Qp<C, Init> {
-    /// As `init_by_cm`, once more: what the peer may do, the connection manager knows only when a
-    /// connection has been asked for.
+    /// Repeats `init_by_cm`: the connection manager knows the peer's rights only once a connection is requested.
     pub fn reinit_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
         self.modify_qp_by_cm(id, QpState::Init, "tell a queue pair what its peer may do")
     }
 
-    /// Lets it receive.
+    /// Moves the queue pair to RTR.
     pub fn to_rtr(self, transition: &Transition) -> Result<Qp<C, Rtr>, Error> {
         self.modify_qp(transition, "make a queue pair ready to receive")
     }
 
-    /// As [`to_rtr`](Self::ready_to_receive), with what the connection manager knows.
+    /// Like [`to_rtr`](Self::to_rtr), with the attributes of the connection manager.
     pub fn to_rtr_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Rtr>, Error> {
         self.modify_qp_by_cm(id, QpState::Rtr, "make a queue pair ready to receive")
     }
 
-    /// It can send: iWARP's connection manager has seen to that, before it says that the connection is established. The device is
-    /// not asked: siw, of Linux 6.1, does not tell a queue pair's state.
+    /// Marks the queue pair as RTS: iWARP's connection manager changes the state before it reports the connection as
+    /// established. The state is not queried, because siw of Linux 6.1 does not report it.
     pub fn rts_by_iwarp(self) -> Qp<C, Rts> {
         Qp { core: self.core, state: PhantomData }
     }
 }
 
 impl<C: Provider> Qp<C, Rtr> {
-    /// Lets it send.
+    /// Moves the queue pair to RTS.
     pub fn to_rts(self, transition: &Transition) -> Result<Qp<C, Rts>, Error> {
         self.modify_qp(transition, "make a queue pair ready to send")
     }
 
-    /// As [`to_rts`](Self::ready_to_send), with what the connection manager knows.
+    /// Like [`to_rts`](Self::to_rts), with the attributes of the connection manager.
     pub fn to_rts_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Rts>, Error> {
         self.modify_qp_by_cm(id, QpState::Rts, "make a queue pair ready to send")
     }
 }
 
 impl<C: Provider, S> Qp<C, S> {
-    /// Its number, which the peer's has to know, and which its completions have.
+    /// Returns the queue pair number, which the peer needs and completions carry.
     pub fn number(&self) -> u32 {
         self.core.number
     }
 
-    /// What it holds.
+    /// Returns the capacities.
     pub fn cap(&self) -> QpCap {
         self.core.cap
     }
 
-    /// The device's name for it, as asynchronous events have it.
+    /// Returns the handle that asynchronous events carry.
     pub fn handle(&self) -> Handle {
         self.core.handle
     }
 
-    /// Lets all that is under way come back, and closes to the peer what it could reach by this queue pair alone.
+    /// Moves the queue pair to ERROR, so that all outstanding requests complete, and drops windows and rings that the
+    /// peer could access.
     pub fn fail(self) -> Result<Qp<C, Errored>, Error> {
         let mut qp: Qp<C, Errored> = self.modify_qp(&Transition::Error, "end a queue pair")?;
         qp.close();
@@ -242,13 +242,13 @@ impl<C: Provider, S> Qp<C, S> {
     }
 
     fn modify_qp<T>(self, transition: &Transition, what: &'static str) -> Result<Qp<C, T>, Error> {
-        // SAFETY: it is live.
+        // SAFETY: the queue pair is live.
         unsafe { self.core.mr.pd().provider().modify_qp(self.core.handle, transition) }.map_err(Error::new(what))?;
         Ok(Qp { core: self.core, state: PhantomData })
     }
 
     fn modify_qp_by_cm<T>(self, id: &CmId<C>, state: QpState, what: &'static str) -> Result<Qp<C, T>, Error> {
-        // SAFETY: both are live.
+        // SAFETY: the queue pair and the identifier are live.
         unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state) }
             .map_err(Error::new(what))?;
         Ok(Qp { core: self.core, state: PhantomData })
@@ -259,16 +259,17 @@ impl<C: Provider> Drop for Core<C> {
     fn drop(&mut self) {
         let provider = self.mr.pd().provider().clone();
         if self.sends.has_windows() || self.ring.as_ref().is_some_and(Ring::is_open) {
-            // They go first: Linux' Soft-RoCE waits with the queue pair's end for those that are bound to it, for most of a
-            // minute. In the state of error, none is any more.
-            // SAFETY: it is live.
+            // Windows are deallocated first: Soft-RoCE delays the destruction of a queue pair with bound windows for
+            // most of a minute. In the ERROR state no window is bound.
+            // SAFETY: the queue pair is live.
             if let Err(error) = unsafe { provider.modify_qp(self.handle, &Transition::Error) } {
-                tracing::debug!("end a queue pair: {error}");
+                tracing::debug!("cannot end a queue pair: {error}");
             }
             self.sends.drop_windows();
             self.ring = None;
         }
-        // SAFETY: made in `new`, and nothing else has the handle. What is under way, and the queues, go after this.
+        // SAFETY: created in `new`; nothing else has the handle. Memory of outstanding requests and the queues are
+        // dropped after this.
         destroyed("queue pair", unsafe { provider.destroy_qp(self.handle) });
         self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
     }

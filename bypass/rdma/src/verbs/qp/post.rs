@@ -1,4 +1,4 @@
-//! What is posted to a queue pair: requests, and buffers.
+//! Posting of requests and buffers.
 
 use super::{Core, PostsReceives, Qp, Rts};
 use crate::provider::{Operation, Provider, Sge};
@@ -10,19 +10,19 @@ use linerate_bypass::arena::ArenaMut;
 use std::ops::Range;
 
 impl<C: Provider> Qp<C, Rts> {
-    /// Requests that there is room for.
+    /// Returns the number of requests that can be queued.
     #[inline]
     pub fn room(&self) -> usize {
         self.core.sends.room()
     }
 
-    /// Whether what was sent last may never be known to have been, unless something follows.
+    /// Returns true if the last requests may never be known to have completed unless another one follows.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.core.sends.is_silent()
     }
 
-    /// Opens its ring to the peer, if it has one that is not open, by a request of its own. Returns what the peer has to know.
+    /// Queues the bind of the ring's window, if there is an unbound ring, and returns the address for the peer.
     pub fn open_ring(&mut self) -> Option<RingAddr> {
         let Core { sends, ring, .. } = &mut *self.core;
         if sends.room() == 0 {
@@ -33,13 +33,13 @@ impl<C: Provider> Qp<C, Rts> {
         Some(place)
     }
 
-    /// Has messages written to the peer's ring at `place`, whose slots are `slot` bytes, in place of being sent. Who sends sees to it
-    /// that the peer has taken up what was in a slot before, and that messages fit.
+    /// Writes later messages to the peer's ring at `place`, in slots of `slot` bytes, instead of sending them. The
+    /// caller ensures that messages fit and that the peer has consumed a slot before it is reused.
     pub fn write_to(&mut self, place: RingAddr, slot: u32) {
         self.core.target = Target::new(place, slot);
     }
 
-    /// Sends a message, at the next [`flush`](Self::flush), and leaves an empty one; with `signalled`, its completion comes.
+    /// Queues a message and leaves it empty; [`flush`](Self::flush) posts it.
     #[inline]
     pub fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), PostRefused> {
         let Core { sends, mr, target, .. } = &mut *self.core;
@@ -49,7 +49,7 @@ impl<C: Provider> Qp<C, Rts> {
         Ok(())
     }
 
-    /// Writes `bytes` to the peer's memory at `address`, and completes a buffer of its with `immediate`.
+    /// Queues a WRITE of `bytes` to `address` with immediate data.
     #[cfg(test)]
     pub fn write_immediate(
         &mut self,
@@ -64,7 +64,7 @@ impl<C: Provider> Qp<C, Rts> {
         sends.send(mr, &mut message, Operation::WriteImmediate { address, rkey, immediate }, true)
     }
 
-    /// Sends what is in a `part` of `memory`, as [`send`](Self::send) does.
+    /// Queues a SEND of a `part` of `memory`.
     #[inline]
     pub fn send_from_mr(
         &mut self,
@@ -75,7 +75,7 @@ impl<C: Provider> Qp<C, Rts> {
         self.exposed(memory, part, Operation::Send, signalled)
     }
 
-    /// Writes what is in a `part` of `memory` to the peer's at `address`.
+    /// Queues a WRITE of a `part` of `memory` to the peer's `address`.
     #[inline]
     pub fn write_from_mr(
         &mut self,
@@ -87,7 +87,7 @@ impl<C: Provider> Qp<C, Rts> {
         self.exposed(memory, part, Operation::Write { address, rkey }, signalled)
     }
 
-    /// Reads what the peer has at `address` into a `part` of `memory`.
+    /// Queues a READ from the peer's `address` into a `part` of `memory`.
     #[inline]
     pub fn read_into_mr(
         &mut self,
@@ -99,7 +99,8 @@ impl<C: Provider> Qp<C, Rts> {
         self.exposed(memory, part, Operation::Read { address, rkey }, signalled)
     }
 
-    /// Does an atomic operation on the peer's number at `address`. What it was comes to the eight bytes at `at` of `memory`.
+    /// Queues an atomic operation on the peer's `address`. The old value is stored in the eight bytes at `at` of
+    /// `memory`.
     #[inline]
     pub fn atomic_into_mr(
         &mut self,
@@ -124,7 +125,7 @@ impl<C: Provider> Qp<C, Rts> {
         self.core.sends.exposed(memory.sge(part), operation, signalled)
     }
 
-    /// Fills `into` with what the peer has at `address`. It comes back when there is no room, or it does not lie in the region.
+    /// Queues a READ from `address` into `into`. Returns `into` if the queue is full or `into` is not in the region.
     pub fn read(&mut self, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
         let Core { sends, mr, .. } = &mut *self.core;
         if sends.room() == 0 {
@@ -133,9 +134,9 @@ impl<C: Provider> Qp<C, Rts> {
         sends.read(mr, into, address, rkey)
     }
 
-    /// Does an atomic operation on the peer's number at `address`, which is a multiple of eight, and open to such: [`Done::Was`] comes
-    /// with what it was, which the device puts into the first eight bytes of `into`. That comes back when there is no room, or it
-    /// is shorter or does not lie in the region.
+    /// Queues an atomic operation on the eight bytes at `address`, a multiple of eight. [`Done::Was`] returns the old
+    /// value, which the device stores in the first eight bytes of `into`. Returns `into` if the queue is full, or
+    /// `into` is too short or not in the region.
     ///
     /// [`Done::Was`]: crate::verbs::Done::Was
     pub fn atomic(&mut self, into: ArenaMut, atomic: Atomic, address: u64, rkey: u32) -> Result<(), ArenaMut> {
@@ -146,8 +147,9 @@ impl<C: Provider> Qp<C, Rts> {
         sends.atomic(mr, into, atomic.at(address, rkey))
     }
 
-    /// Asks whether the peer is there, by a READ of nothing, which takes nothing of it (IBA 9.7.4.1.5): [`Done::Sent`] comes, or an
-    /// error. Without room for that something is under way, which tells as much.
+    /// Checks that the peer is alive with a READ of zero bytes, which needs no access rights (IBA 9.7.4.1.5):
+    /// [`Done::Sent`] or an error follows. Does nothing if the queue is full, because outstanding requests detect a
+    /// dead peer as well.
     ///
     /// [`Done::Sent`]: crate::verbs::Done::Sent
     pub fn probe(&mut self) {
@@ -156,11 +158,12 @@ impl<C: Provider> Qp<C, Rts> {
         }
     }
 
-    /// Lets the peer read `bytes` through `mw` by the key that is returned, with what is sent from now on; [`Done::BoundMw`]
-    /// comes. With `alone`, they are registered for this: on a device that does not see to it that a window is no larger than it
-    /// was bound. All comes back when there is no room, or the bytes do not lie in the region, or cannot be registered.
+    /// Queues the bind of `mw` to `bytes`, which the peer may read with the returned R_Key in any message sent later;
+    /// [`Done::BoundMw`] follows. With `alone`, the bytes get their own registration, for devices that do not enforce
+    /// the bounds of a window. Returns the arguments if the queue is full, or the bytes are not in the region or
+    /// cannot be registered.
     ///
-    /// [`Done::BoundMw`]: crate::verbs::Done::Opened
+    /// [`Done::BoundMw`]: crate::verbs::Done::BoundMw
     pub fn open(&mut self, mw: Mw<C>, bytes: Bytes, alone: bool) -> Result<u32, (Mw<C>, Bytes)> {
         let Core { sends, mr, .. } = &mut *self.core;
         if sends.room() == 0 {
@@ -169,7 +172,7 @@ impl<C: Provider> Qp<C, Rts> {
         sends.open(mr, mw, bytes, alone)
     }
 
-    /// Closes what was opened: [`Done::Closed`] comes. It comes back when there is no room.
+    /// Queues the invalidation of a window: [`Done::Closed`] follows. Returns the window if the queue is full.
     ///
     /// [`Done::Closed`]: crate::verbs::Done::Closed
     pub fn close(&mut self, opened: BoundMw<C>) -> Result<(), BoundMw<C>> {
@@ -180,23 +183,24 @@ impl<C: Provider> Qp<C, Rts> {
         Ok(())
     }
 
-    /// Posts all that waits to be. Returns how many requests that were, and by how many calls.
+    /// Posts all pending requests. Returns the number of requests and of calls.
     #[inline]
     pub fn flush(&mut self) -> Result<(u64, u64), Error> {
         let Core { sends, mr, handle, .. } = &mut *self.core;
-        // SAFETY: it is live, in this state, and of the region's domain; `Core`'s fields are dropped after it is destroyed.
+        // SAFETY: the queue pair is live, in RTS, and of the region's protection domain. The fields of `Core` are
+        // dropped after the queue pair is destroyed.
         unsafe { sends.flush(mr.pd().provider(), *handle) }
     }
 }
 
 impl<C: Provider, S: PostsReceives> Qp<C, S> {
-    /// Buffers that there is room for.
+    /// Returns the number of buffers that can be posted.
     #[inline]
     pub fn recv_room(&self) -> usize {
         self.core.posted.capacity().min(self.core.cap.receives as usize) - self.core.posted.len()
     }
 
-    /// Posts `buffers`, which lie in the region, as far as there is room. Others are dropped.
+    /// Posts `buffers`, which must lie in the region, until the receive queue is full. Excess buffers are dropped.
     #[inline]
     pub fn post(&mut self, buffers: impl IntoIterator<Item = ArenaMut>) -> Result<(), Error> {
         let mut wanted = self.recv_room();
@@ -221,7 +225,7 @@ impl<C: Provider, S: PostsReceives> Qp<C, S> {
         }
     }
 
-    /// Posts `count` buffers, as far as there is room, which are all the same `part` of `memory`.
+    /// Posts up to `count` buffers that are all the same `part` of `memory`.
     pub fn post_recv_mr(&mut self, memory: &ExposedMr<C>, part: Range<usize>, count: usize) -> Result<(), Error> {
         let sges = [memory.sge(part); LIST];
         let mut wanted = self.recv_room().min(count);
@@ -238,7 +242,7 @@ impl<C: Provider, S: PostsReceives> Qp<C, S> {
 }
 
 impl<C: Provider> Core<C> {
-    /// Keeps `memory`, which a request is to name.
+    /// Keeps `memory`, which a request is about to name.
     #[inline]
     fn keep(&mut self, memory: &ExposedMr<C>) {
         if !self.exposed.iter().any(|kept| kept.is(memory)) {
@@ -247,14 +251,15 @@ impl<C: Provider> Core<C> {
     }
 }
 
-/// Posts the buffers that were noted last, which `sges` are, as many as one call may.
+/// Posts the most recently recorded buffers, described by `sges`, with one call.
 #[inline]
 fn post_noted<C: Provider>(core: &mut Core<C>, sges: &[Sge]) -> Result<(), Error> {
     let count = sges.len();
     let start = core.posted.len() - count;
     let requests = core.owner.buffers(core.first + start as u32, sges);
-    // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we keep, until they are
-    // completed or the queue pair is destroyed; or memory that is exposed, to which nobody has a reference, kept until it is destroyed.
+    // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region that
+    // is kept, until they complete or the queue pair is destroyed. Or they are of an `ExposedMr`, to which no
+    // reference exists, kept until the queue pair is destroyed.
     let posted = unsafe { core.mr.pd().provider().post_recv(core.handle, &requests[..count]) };
     posted.map_err(|error| {
         core.posted.truncate(start + error.at.min(count));

@@ -1,6 +1,6 @@
-//! Queue pairs of unreliable datagrams: one for all peers.
+//! UD queue pairs: one queue pair for all peers.
 
-use super::cq::{NUMBERS, Owner};
+use super::cq::{NUMBERS, WrIdSpace};
 use super::sends::SendQueue;
 use super::srq::LIST;
 use super::{Ah, Completion, CqHandle, Error, Message, Mr, PostRefused, QpConfig, destroyed};
@@ -12,31 +12,31 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
-/// Queue pairs' numbers are less.
-const PAIRS: u32 = 1 << 24;
-/// Q_Keys with this bit are for privileged programs.
+/// Upper bound of queue pair numbers.
+const QP_NUMBERS: u32 = 1 << 24;
+/// Q_Keys with this bit are reserved for privileged programs.
 const PRIVILEGED: u32 = 1 << 31;
 
-/// A queue pair of unreliable datagrams (UD), ready to send to and to receive from any other.
+/// Unreliable datagram (UD) queue pair in RTS, for any number of peers.
 ///
-/// A datagram is one packet: it comes whole, late, or not at all, and nobody says which. It is received if it names the number and
-/// the Q_Key of a queue pair that has a buffer posted; all others are dropped in silence.
+/// A datagram is one packet. It arrives whole, late or not at all, and neither end is notified of a loss. It is received if it carries
+/// the number and the Q_Key of a queue pair with a posted buffer, and silently dropped otherwise.
 ///
-/// A buffer that was posted is not there to be touched:
+/// A posted buffer cannot be accessed:
 ///
 /// ```compile_fail,E0382
 /// # use linerate_bypass::arena::ArenaMut;
-/// # use linerate_rdma::{calls::Calls, verbs::Datagrams};
-/// fn touches_it<C: Calls>(datagrams: &mut Datagrams<C>, mut buffer: ArenaMut) {
+/// # use linerate_rdma::{provider::Provider, verbs::UdQp};
+/// fn touches_it<C: Provider>(datagrams: &mut UdQp<C>, mut buffer: ArenaMut) {
 ///     datagrams.post([buffer]).unwrap();
 ///     buffer[0] = 1;
 /// }
 /// ```
-/// And a completion is used up:
+/// A completion can be processed only once:
 ///
 /// ```compile_fail,E0382
-/// # use linerate_rdma::{calls::Calls, verbs::{Completion, Datagrams}};
-/// fn repeats_it<C: Calls>(datagrams: &mut Datagrams<C>, completion: Completion) {
+/// # use linerate_rdma::{provider::Provider, verbs::{Completion, UdQp}};
+/// fn repeats_it<C: Provider>(datagrams: &mut UdQp<C>, completion: Completion) {
 ///     let _ = datagrams.received(completion);
 ///     let _ = datagrams.received(completion);
 /// }
@@ -44,7 +44,7 @@ const PRIVILEGED: u32 = 1 << 31;
 pub struct UdQp<C: Provider> {
     handle: Handle,
     number: u32,
-    owner: Owner,
+    owner: WrIdSpace,
     cap: QpCap,
     config: QpConfig,
     port: u8,
@@ -52,9 +52,9 @@ pub struct UdQp<C: Provider> {
     max_message: usize,
     mr: Mr<C>,
     sends: SendQueue<C>,
-    /// The way of each request that `sends` holds: devices may look at it until the request is completed.
+    /// Address handle of each request in `sends`, which devices may use until the request completes.
     ways: VecDeque<Ah<C>>,
-    /// Buffers that are posted, in order, and the number of the first.
+    /// Posted buffers, in order, and the number of the first.
     posted: VecDeque<ArenaMut>,
     first: u32,
     state: State,
@@ -66,38 +66,38 @@ pub struct UdQp<C: Provider> {
 enum State {
     /// Nothing can be posted.
     Unready,
-    /// It sends and receives.
+    /// Sends and receives.
     Ready,
-    /// What is posted comes back, flushed.
+    /// Posted requests are flushed.
     Errored,
 }
 
-/// A datagram that has come.
+/// Received datagram.
 #[derive(Debug)]
-pub struct Datagram {
-    /// The message.
+pub struct UdMessage {
+    /// Payload.
     pub payload: Bytes,
-    /// The number of the queue pair that sent it, as the packet says.
+    /// Queue pair number of the sender, as carried by the packet.
     pub qp: u32,
-    /// The way that it came, where packets have a global route: always over RoCE.
-    pub route: Option<Route>,
+    /// GRH, if the packet has one; always present over RoCE.
+    pub grh: Option<Grh>,
 }
 
-/// The global route header of a datagram, or, with RoCE version 2, its IP header.
+/// Global route header of a datagram, or its IP header with RoCE version 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route([u8; GRH_LEN]);
+pub struct Grh([u8; GRH_LEN]);
 
-impl Route {
-    /// As it was received. An IPv4 header is in the last 20 bytes, and those before it mean nothing then.
+impl Grh {
+    /// Returns the raw bytes. An IPv4 header occupies the last 20; the bytes before it are undefined.
     pub fn bytes(&self) -> &[u8; GRH_LEN] {
         &self.0
     }
 
-    /// The address that it came from, as the packet says; `None` if it is no header. IPv4 ones are mapped into IPv6, as RoCE has
-    /// them, so that it can be the address of a [`AhAttr`](linerate_rdma_provider::Path).
+    /// Returns the source address of the packet, or `None` without a valid header. IPv4 addresses are mapped into
+    /// IPv6, as in RoCE GIDs, so that the result can be used in an [`AhAttr`].
     pub fn source(&self) -> Option<[u8; 16]> {
         let v4 = &self.0[20..];
-        // What is before an IPv4 header may look like one of version 6: its check sum decides (RFC 791, 3.1).
+        // The bytes before an IPv4 header may look like IPv6: the header checksum decides (RFC 791 §3.1).
         if v4[0] == 0x45 && (self.0[0] >> 4 != 6 || has_check_sum(v4)) {
             let address: [u8; 4] = *v4[12..].first_chunk()?;
             return Some(Ipv4Addr::from(address).to_ipv6_mapped().octets());
@@ -108,27 +108,28 @@ impl Route {
         self.0[8..].first_chunk().copied()
     }
 
-    /// That address as an IP address.
+    /// Returns the source as an IP address.
     pub fn ip(&self) -> Option<IpAddr> {
         self.source().map(|raw| Ipv6Addr::from(raw).to_canonical())
     }
 }
 
-/// Whether the check sum of an IPv4 header is right (RFC 1071).
+/// Returns true if the checksum of an IPv4 header is correct (RFC 1071).
 fn has_check_sum(header: &[u8]) -> bool {
     let sum: u32 = header.chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
     (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 impl<C: Provider> UdQp<C> {
-    /// A queue pair for memory of `mr`, whose completions go to `queue`, ready to send and to receive through `port`. Who sends
-    /// to it has to name `key` (Q_Key), or one that is chosen at random: it keeps stray datagrams away, and is no secret.
+    /// Creates a queue pair for the memory of `mr` that completes in `cq`, and moves it to RTS on `port`. Senders
+    /// must use the Q_Key `key`, or a random one if `None`. The Q_Key rejects stray datagrams; it is no secret.
     ///
     /// # Errors
-    /// What the device says. iWARP has no datagrams (`EOPNOTSUPP`). A key with the highest bit set is for privileged programs.
+    /// Errors of the device; `EOPNOTSUPP` over iWARP. Keys with the highest bit set are reserved for privileged
+    /// programs.
     pub fn new(mr: &Mr<C>, cq: &CqHandle<C>, config: &QpConfig, port: u8, key: Option<u32>) -> Result<Self, Error> {
         let pd = mr.pd();
-        let mtu = pd.provider().port(port).map_err(Error::new("ask for a port's MTU"))?.mtu;
+        let mtu = pd.provider().port(port).map_err(Error::new("query a port's MTU"))?.mtu;
         let cap = QpCap {
             sends: config.sends,
             receives: config.receives,
@@ -137,11 +138,11 @@ impl<C: Provider> UdQp<C> {
             inline: config.inline,
         };
         let with = QpInitAttr { send_cq: cq.0.handle, recv_cq: cq.0.handle, srq: None, cap };
-        // SAFETY: all that it names is live.
+        // SAFETY: all objects that the attributes name are live.
         let made = unsafe { pd.provider().create_ud_qp(pd.0.handle, &with) };
-        let (handle, number, given) = made.map_err(Error::new("make a queue pair of datagrams"))?;
+        let (handle, number, given) = made.map_err(Error::new("create a UD queue pair"))?;
         cq.0.qps.fetch_add(1, Ordering::Relaxed);
-        let owner = Owner::new();
+        let owner = WrIdSpace::new();
         let config = QpConfig { inline: given.inline.min(config.inline), ..*config };
         let mut datagrams = UdQp {
             handle,
@@ -164,85 +165,86 @@ impl<C: Provider> UdQp<C> {
         Ok(datagrams)
     }
 
-    /// Brings it from the state `Reset` to the one in which it sends.
+    /// Moves the queue pair from RESET to RTS.
     fn start(&mut self) -> Result<(), Error> {
         let init = Transition::InitUd { port: self.port, partition: 0, key: self.key };
         self.modify_qp(&init, "make a queue pair ready for buffers")?;
         self.modify_qp(&Transition::RtrUd, "make a queue pair ready to receive")?;
-        let send = Transition::RtsUd { psn: fastrand::u32(0..PAIRS) };
+        let send = Transition::RtsUd { psn: fastrand::u32(0..QP_NUMBERS) };
         self.modify_qp(&send, "make a queue pair ready to send")?;
         self.state = State::Ready;
         Ok(())
     }
 
     fn modify_qp(&self, transition: &Transition, what: &'static str) -> Result<(), Error> {
-        // SAFETY: it is live.
+        // SAFETY: the queue pair is live.
         unsafe { self.mr.pd().provider().modify_qp(self.handle, transition) }.map_err(Error::new(what))
     }
 
-    /// Its number, which who sends to it has to know, and which its completions have.
+    /// Returns the queue pair number, which senders need and completions carry.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its Q_Key, which who sends to it has to know.
+    /// Returns the Q_Key, which senders need.
     pub fn key(&self) -> u32 {
         self.key
     }
 
-    /// The device's name for it, as asynchronous events have it.
+    /// Returns the handle that asynchronous events carry.
     pub fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// What it holds.
+    /// Returns the capacities.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// Bytes of a message, at most: the port's MTU when it was made.
+    /// Returns the maximum message size in bytes: the port's MTU at creation.
     pub fn max_message(&self) -> usize {
         self.max_message
     }
 
-    /// Bytes of a buffer, at least: those of the longest message, and those of the route before it.
+    /// Returns the minimum buffer size in bytes: the maximum message and the GRH.
     pub fn buffer_len(&self) -> usize {
         GRH_LEN + self.max_message
     }
 
-    /// Whether a completion is of this queue pair, and of the time since it was last rebuilt. Others are to be dropped.
+    /// Returns true if a completion belongs to this queue pair since it was last rebuilt. Other completions must be
+    /// dropped.
     #[inline]
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.is_of(self.owner)
     }
 
-    /// Requests that there is room for.
+    /// Returns the number of requests that can be queued.
     #[inline]
     pub fn room(&self) -> usize {
         if self.state == State::Unready { 0 } else { self.sends.room() }
     }
 
-    /// Whether what was sent last may never be known to have been, unless something follows.
+    /// Returns true if the last requests may never be known to have completed unless another one follows.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.sends.is_silent()
     }
 
-    /// Requests that have not come back, as far as is known.
+    /// Returns the number of requests not known to have completed.
     pub fn outstanding(&self) -> usize {
         self.sends.len()
     }
 
-    /// Buffers that have not come back.
+    /// Returns the number of posted buffers.
     pub fn posted_buffers(&self) -> usize {
         self.posted.len()
     }
 
-    /// Sends a message by `way` to the queue pair numbered `qp` whose Q_Key is `key`, at the next [`flush`](Self::flush), and leaves
-    /// an empty one; with `signalled`, its completion comes. That says that it has left, and nothing of its arrival.
+    /// Queues a message to queue pair `qp` with Q_Key `key` at `way`, and leaves it empty; [`flush`](Self::flush)
+    /// posts it. A `signalled` completion states that the datagram was sent, not that it arrived.
     ///
     /// # Errors
-    /// With one, the message is left as it is.
+    /// The message is left unchanged.
     #[inline]
     pub fn send(
         &mut self,
@@ -261,7 +263,7 @@ impl<C: Provider> UdQp<C> {
         if !way.is_of(self.mr.pd()) {
             return Err(PostRefused::OtherPd);
         }
-        if qp >= PAIRS {
+        if qp >= QP_NUMBERS {
             return Err(PostRefused::InvalidQpNum);
         }
         let datagram = Operation::Datagram { address: way.handle(), qp, key };
@@ -270,28 +272,29 @@ impl<C: Provider> UdQp<C> {
         Ok(())
     }
 
-    /// Posts all that waits to be. Returns how many requests that were, and by how many calls.
+    /// Posts all pending requests. Returns the number of requests and of calls.
     ///
     /// # Errors
-    /// What was not posted is gone.
+    /// Requests that could not be posted are dropped.
     #[inline]
     pub fn flush(&mut self) -> Result<(u64, u64), Error> {
         let UdQp { sends, mr, handle, .. } = self;
-        // SAFETY: it is live, ready to send or in the state of error (nothing waits before), and of the region's domain. The ways are
-        // of that, too, and kept in `ways` as long as what `sends` holds. All fields are dropped after it is destroyed.
+        // SAFETY: the queue pair is live, of the region's protection domain, and in RTS or ERROR (requests are
+        // pending only then). The address handles are of the same domain and kept in `ways` as long as their requests
+        // in `sends`. All fields are dropped after the queue pair is destroyed.
         let posted = unsafe { sends.flush(mr.pd().provider(), *handle) };
         self.ways.truncate(self.sends.len());
         posted
     }
 
-    /// Takes the completion of a request: it and all before it have left. After an error, the queue pair [has
+    /// Processes a send completion: the request and all earlier ones were sent. After an error, the queue pair [has
     /// failed](Self::is_errored).
     ///
     /// # Panics
-    /// If the completion is not of a request of this queue pair.
+    /// If the completion is not of a send request of this queue pair.
     #[inline]
     pub fn sent(&mut self, completion: Completion) -> Result<(), WcStatus> {
-        assert!(!completion.is_buffer() && self.owns(&completion), "a completion of something else");
+        assert!(!completion.is_buffer() && self.owns(&completion), "completion of another queue");
         let before = self.sends.len();
         let done = self.sends.complete(completion.number(), completion.status(), completion.opcode());
         self.ways.drain(..before - self.sends.len());
@@ -301,16 +304,16 @@ impl<C: Provider> UdQp<C> {
         done.map(drop)
     }
 
-    /// The datagram that the completion of a buffer is about. After an error, the queue pair [has failed](Self::is_errored).
+    /// Returns the datagram of a receive completion. After an error, the queue pair [has failed](Self::is_errored).
     ///
     /// # Panics
-    /// If the completion is not of a buffer of this queue pair.
+    /// If the completion is not of a receive buffer of this queue pair.
     #[inline]
-    pub fn received(&mut self, completion: Completion) -> Result<Datagram, WcStatus> {
-        assert!(completion.is_buffer() && self.owns(&completion), "a completion of something else");
-        // They complete in order.
-        assert_eq!(completion.number(), self.first, "a completion out of order");
-        let mut buffer = self.posted.pop_front().expect("a buffer that is posted");
+    pub fn received(&mut self, completion: Completion) -> Result<UdMessage, WcStatus> {
+        assert!(completion.is_buffer() && self.owns(&completion), "completion of another queue");
+        // Receive requests complete in order.
+        assert_eq!(completion.number(), self.first, "completion out of order");
+        let mut buffer = self.posted.pop_front().expect("a posted buffer");
         self.first = (self.first + 1) % NUMBERS;
         if completion.status() != WcStatus::Success {
             self.errored();
@@ -318,13 +321,13 @@ impl<C: Provider> UdQp<C> {
         }
         let of = completion.inner;
         buffer.truncate(of.len as usize);
-        let route = buffer.first_chunk().filter(|_| of.has_grh).map(|&route| Route(route));
+        let grh = buffer.first_chunk().filter(|_| of.has_grh).map(|&grh| Grh(grh));
         let mut payload = buffer.freeze();
         payload.advance(payload.len().min(GRH_LEN));
-        Ok(Datagram { payload, qp: of.source, route })
+        Ok(UdMessage { payload, qp: of.source, grh })
     }
 
-    /// Buffers that there is room for.
+    /// Returns the number of buffers that can be posted.
     #[inline]
     pub fn recv_room(&self) -> usize {
         if self.state == State::Unready {
@@ -333,10 +336,11 @@ impl<C: Provider> UdQp<C> {
         (self.config.receives.min(self.cap.receives) as usize).saturating_sub(self.posted.len())
     }
 
-    /// Posts `buffers`, which lie in the region, as far as there is room. Others are dropped.
+    /// Posts `buffers`, which must lie in the region, until the receive queue is full. Excess buffers are dropped.
     ///
     /// # Errors
-    /// `EINVAL` at the first one that is shorter than [`buffer_len`](Self::buffer_len): a datagram that does not fit would be lost.
+    /// `EINVAL` at the first buffer shorter than [`buffer_len`](Self::buffer_len), because datagrams that do not fit
+    /// are lost.
     #[inline]
     pub fn post(&mut self, buffers: impl IntoIterator<Item = ArenaMut>) -> Result<(), Error> {
         let mut wanted = self.recv_room();
@@ -367,14 +371,14 @@ impl<C: Provider> UdQp<C> {
         if is_short { Err(short()) } else { Ok(()) }
     }
 
-    /// Posts the buffers that were noted last, which `sges` are, as many as one call may.
+    /// Posts the most recently recorded buffers, described by `sges`, with one call.
     #[inline]
     fn post_noted(&mut self, sges: &[Sge]) -> Result<(), Error> {
         let count = sges.len();
         let start = self.posted.len() - count;
         let requests = self.owner.buffers(self.first + start as u32, sges);
-        // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we keep, until they
-        // are completed, the queue pair is reset, or it is destroyed.
+        // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region
+        // that is kept until they complete, or the queue pair is reset or destroyed.
         let posted = unsafe { self.mr.pd().provider().post_recv(self.handle, &requests[..count]) };
         posted.map_err(|error| {
             self.posted.truncate(start + error.at.min(count));
@@ -382,30 +386,30 @@ impl<C: Provider> UdQp<C> {
         })
     }
 
-    /// Whether it is in the state of error, as far as is known: what is posted comes back flushed, until it is
+    /// Returns true if the queue pair is known to be in ERROR. Posted requests are flushed until it is
     /// [rebuilt](Self::rebuild).
     #[inline]
     pub fn is_errored(&self) -> bool {
         self.state != State::Ready
     }
 
-    /// Takes note that it is in the state of error, as an asynchronous event says that has its [`handle`](Self::handle).
+    /// Records that an asynchronous event for [`handle`](Self::handle) has reported the ERROR state.
     pub fn errored(&mut self) {
         if self.state == State::Ready {
             self.state = State::Errored;
         }
     }
 
-    /// Makes it as new, with the same number and Q_Key: what was posted and has not come back is gone, and buffers have to be posted.
-    /// Completions of before are [owned](Self::owns) by nobody.
+    /// Resets the queue pair with the same number and Q_Key. All posted requests are dropped, and buffers must be
+    /// posted again. Completions of earlier requests are no longer [owned](Self::owns).
     ///
     /// # Errors
-    /// What the device says. Nothing can be posted then, until this succeeds.
+    /// Errors of the device. Nothing can be posted until a later call succeeds.
     pub fn rebuild(&mut self) -> Result<(), Error> {
         self.modify_qp(&Transition::Reset, "reset a queue pair")?;
         self.state = State::Unready;
-        // Nothing is under way any more (IBA 10.3.1.1), so that nobody uses what was posted.
-        self.owner = Owner::new();
+        // No request is outstanding (IBA 10.3.1.1), so the device no longer uses the buffers.
+        self.owner = WrIdSpace::new();
         self.sends = sends(self.owner, &self.config);
         self.ways.clear();
         self.posted.clear();
@@ -414,14 +418,15 @@ impl<C: Provider> UdQp<C> {
     }
 }
 
-/// A send queue that is empty.
-fn sends<C: Provider>(owner: Owner, config: &QpConfig) -> SendQueue<C> {
+/// Returns an empty send queue.
+fn sends<C: Provider>(owner: WrIdSpace, config: &QpConfig) -> SendQueue<C> {
     SendQueue::new(owner, config.sends as usize, config.inline as usize, config.signal_every, config.list)
 }
 
 impl<C: Provider> Drop for UdQp<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and nothing else has the handle. What is under way, the ways, and the queue go after this.
+        // SAFETY: created in `new`; nothing else has the handle. Memory of outstanding requests, address handles and
+        // the completion queue are dropped after this.
         destroyed("queue pair", unsafe { self.mr.pd().provider().destroy_qp(self.handle) });
         self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
     }

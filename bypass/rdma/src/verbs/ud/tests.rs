@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const CONFIG: QpConfig = QpConfig { sends: 8, receives: 8, inline: 16, signal_every: 4, list: 4 };
 
-/// How requests or buffers have ended.
+/// Results of completed requests or buffers.
 type Ends<T> = Vec<Result<T, WcStatus>>;
 
 struct End {
@@ -51,7 +51,7 @@ impl End {
         message
     }
 
-    /// Notes a message for `to`.
+    /// Queues a message for `to`.
     fn send(&mut self, to: &End, text: &[u8], signalled: bool) {
         let (way, mut message) = (self.way(to), self.message(text));
         let (qp, key) = (to.datagrams.number(), to.datagrams.key());
@@ -59,8 +59,8 @@ impl End {
         assert!(message.is_empty());
     }
 
-    /// What has come, and how requests have ended.
-    fn poll(&mut self) -> (Ends<Datagram>, Ends<()>) {
+    /// Returns received datagrams and send results.
+    fn poll(&mut self) -> (Ends<UdMessage>, Ends<()>) {
         let (mut received, mut sent) = (Vec::new(), Vec::new());
         for completion in self.cq.poll(64).unwrap() {
             if !self.datagrams.owns(&completion) {
@@ -86,7 +86,7 @@ fn ends() -> (Fabric, End, End) {
 }
 
 #[test]
-fn one_pair_sends_to_all_and_hears_from_whom() {
+fn qp_sends_to_several_peers_and_reports_senders() {
     let (fabric, mut one, mut other) = ends();
     let mut third = End::new(&fabric, 3, None);
     assert_eq!(other.datagrams.key(), 0x1234);
@@ -101,11 +101,11 @@ fn one_pair_sends_to_all_and_hears_from_whom() {
     let (mut received, _) = other.poll();
     let datagram = received.pop().unwrap().unwrap();
     assert_eq!((&datagram.payload[..], datagram.qp), (&b"short"[..], one.datagrams.number()));
-    let route = datagram.route.unwrap();
-    assert_eq!((route.ip(), route.bytes().len()), (Some([10, 0, 0, 1].into()), 40));
-    // The answer goes where it came from.
+    let grh = datagram.grh.unwrap();
+    assert_eq!((grh.ip(), grh.bytes().len()), (Some([10, 0, 0, 1].into()), 40));
+    // Replies to the source address.
     let own = other.sim.gids(1).unwrap()[3];
-    let way = Ah::new(other.mr.pd(), &AhAttr::to(route.source().unwrap(), 0, &own)).unwrap();
+    let way = Ah::new(other.mr.pd(), &AhAttr::to(grh.source().unwrap(), 0, &own)).unwrap();
     one.post(1);
     let mut answer = other.message(b"answer");
     other.datagrams.send(&way, datagram.qp, one.datagrams.key(), &mut answer, false).unwrap();
@@ -115,7 +115,7 @@ fn one_pair_sends_to_all_and_hears_from_whom() {
 }
 
 #[test]
-fn pieces_are_sent_from_where_they_lie() {
+fn pieces_are_sent_in_place() {
     let (fabric, mut one, mut other) = ends();
     other.post(1);
     let way = one.way(&other);
@@ -125,14 +125,14 @@ fn pieces_are_sent_from_where_they_lie() {
     let (qp, key) = (other.datagrams.number(), other.datagrams.key());
     one.datagrams.send(&way, qp, key, &mut message, true).unwrap();
     one.datagrams.flush().unwrap();
-    assert_ne!(one.bytes(&[3; 300]).as_ptr(), place, "it is kept until it has left");
+    assert_ne!(one.bytes(&[3; 300]).as_ptr(), place, "kept until it is sent");
     fabric.run();
     one.poll();
     assert_eq!(other.texts(), [[[1; 300], [2; 300]].concat()]);
 }
 
 #[test]
-fn what_cannot_be_sent_comes_back() {
+fn invalid_messages_are_returned() {
     let (fabric, mut one, other) = ends();
     let (way, foreign) = (one.way(&other), other.way(&one));
     let (qp, key) = (other.datagrams.number(), other.datagrams.key());
@@ -158,7 +158,7 @@ fn what_cannot_be_sent_comes_back() {
 }
 
 #[test]
-fn a_way_is_kept_until_what_goes_by_it_has_left() {
+fn ah_is_kept_until_request_completes() {
     let (fabric, mut one, mut other) = ends();
     other.post(4);
     for text in [&b"inline"[..], &[1; 100]] {
@@ -168,7 +168,7 @@ fn a_way_is_kept_until_what_goes_by_it_has_left() {
     assert_eq!(fabric.live().addresses, 2);
     fabric.run();
     assert_eq!(other.texts().len(), 2);
-    assert_eq!(fabric.live().addresses, 2, "nobody has heard that they have left");
+    assert_eq!(fabric.live().addresses, 2, "completion not yet polled");
     one.send(&other, b"the last", true);
     one.datagrams.flush().unwrap();
     fabric.run();
@@ -177,10 +177,10 @@ fn a_way_is_kept_until_what_goes_by_it_has_left() {
 }
 
 #[test]
-fn what_could_not_be_posted_is_gone_with_its_way() {
+fn failed_post_drops_message_and_ah() {
     let (fabric, mut one, mut other) = ends();
     other.post(8);
-    // Lists are of four.
+    // Requests are posted four at a time.
     fabric.fail_call(&one.sim, Call::PostSend, 1, libc::EIO);
     (0..6).for_each(|_| one.send(&other, b"x", false));
     assert_eq!(one.datagrams.flush().unwrap_err().error.raw_os_error(), Some(libc::EIO));
@@ -190,7 +190,7 @@ fn what_could_not_be_posted_is_gone_with_its_way() {
 }
 
 #[test]
-fn buffers_are_long_enough_and_no_more_than_there_is_room_for() {
+fn short_or_excess_buffers_are_not_posted() {
     let (fabric, mut one, mut other) = ends();
     let len = other.datagrams.buffer_len();
     assert_eq!(len, 1064);
@@ -219,7 +219,7 @@ fn buffers_are_long_enough_and_no_more_than_there_is_room_for() {
 }
 
 #[test]
-fn lost_ones_are_missed_by_nobody_and_late_ones_come() {
+fn lost_and_delayed_datagrams_are_tolerated() {
     let (fabric, mut one, mut other) = ends();
     fabric.set_datagram_faults(DatagramFaults { lost_percent: 50, delay_steps: 10 });
     let mut came = Vec::new();
@@ -238,7 +238,7 @@ fn lost_ones_are_missed_by_nobody_and_late_ones_come() {
 }
 
 #[test]
-fn one_that_has_failed_says_so_and_is_rebuilt_with_its_number_and_key() {
+fn errored_qp_is_rebuilt_with_same_number_and_key() {
     let (fabric, mut one, mut other) = ends();
     let (number, key) = (one.datagrams.number(), one.datagrams.key());
     one.post(8);
@@ -265,7 +265,7 @@ fn one_that_has_failed_says_so_and_is_rebuilt_with_its_number_and_key() {
 }
 
 #[test]
-fn what_was_under_way_before_it_was_rebuilt_is_gone_and_its_completions_are_nobodys() {
+fn rebuild_drops_outstanding_requests_and_disowns_completions() {
     let (fabric, mut one, other) = ends();
     fabric.pair_fatal(one.datagrams.number());
     one.post(3);
@@ -285,7 +285,7 @@ fn what_was_under_way_before_it_was_rebuilt_is_gone_and_its_completions_are_nobo
 }
 
 #[test]
-fn one_that_cannot_be_rebuilt_takes_nothing_until_it_is() {
+fn failed_rebuild_disables_posting_until_retried() {
     let (fabric, mut one, other) = ends();
     for steps in 1..4 {
         fabric.fail_call(&one.sim, Call::Modify, steps, libc::EIO);
@@ -300,7 +300,7 @@ fn one_that_cannot_be_rebuilt_takes_nothing_until_it_is() {
 }
 
 #[test]
-fn nothing_is_left_of_one_that_is_dropped_or_could_not_be_made() {
+fn dropped_or_failed_qp_leaves_no_objects() {
     let (fabric, mut one, other) = ends();
     one.post(4);
     one.send(&other, b"x", false);
@@ -316,7 +316,7 @@ fn nothing_is_left_of_one_that_is_dropped_or_could_not_be_made() {
 }
 
 #[test]
-fn a_buffer_without_a_route_or_too_short_for_one_is_no_harm() {
+fn buffer_without_grh_or_too_short_is_harmless() {
     let (_fabric, mut one, _other) = ends();
     for (number, len, has_grh, payload) in [(0, 45, false, 5), (1, 39, true, 0), (2, 0, true, 0), (3, 9999, true, 1024)]
     {
@@ -334,20 +334,20 @@ fn a_buffer_without_a_route_or_too_short_for_one_is_no_harm() {
         };
         let datagram = one.datagrams.received(Completion { inner }).unwrap();
         assert_eq!((datagram.payload.len(), datagram.qp), (payload, 5));
-        assert_eq!(datagram.route.is_some(), has_grh && len >= 40);
+        assert_eq!(datagram.grh.is_some(), has_grh && len >= 40);
     }
 }
 
 #[test]
-fn a_route_is_read_whichever_version_it_has() {
+fn grh_is_parsed_in_both_versions() {
     let mut bytes = [0; GRH_LEN];
-    assert_eq!(Route(bytes).source(), None);
+    assert_eq!(Grh(bytes).source(), None);
     bytes[20..].copy_from_slice(&[0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0x66, 0xaf, 10, 0, 0, 1, 10, 0, 0, 2]);
-    assert_eq!(Route(bytes).ip(), Some([10, 0, 0, 1].into()));
-    // What is before it was left there by something else.
+    assert_eq!(Grh(bytes).ip(), Some([10, 0, 0, 1].into()));
+    // Stale bytes that precede the header.
     bytes[0] = 0x60;
-    assert_eq!(Route(bytes).ip(), Some([10, 0, 0, 1].into()));
-    // An address that looks like the beginning of an IPv4 header.
+    assert_eq!(Grh(bytes).ip(), Some([10, 0, 0, 1].into()));
+    // An address that resembles the beginning of an IPv4 header.
     bytes[8..24].copy_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 7]);
-    assert_eq!(Route(bytes).ip(), Some("fd00::4500:7".parse().unwrap()));
+    assert_eq!(Grh(bytes).ip(), Some("fd00::4500:7".parse().unwrap()));
 }
