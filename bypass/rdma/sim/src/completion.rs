@@ -1,4 +1,4 @@
-//! Completion queues, and the descriptors that say that something is there.
+//! Completion queues, and the eventfds that signal events.
 
 use super::world::{World, errno};
 use linerate_rdma_provider::{AsyncEvent, Handle, QpState, WcOpcode, WcStatus, WorkCompletion};
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Events, and a descriptor that is readable while there are any.
+/// Event queue with a file descriptor that is readable while it is not empty.
 pub(super) struct Waker<T> {
     fd: OwnedFd,
     events: VecDeque<T>,
@@ -17,7 +17,7 @@ impl<T> Waker<T> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         assert!(fd >= 0, "eventfd: {}", io::Error::last_os_error());
-        // SAFETY: the descriptor is open, and nobody else's.
+        // SAFETY: the descriptor is open and owned by nothing else.
         Waker { fd: unsafe { OwnedFd::from_raw_fd(fd) }, events: VecDeque::new() }
     }
 
@@ -29,7 +29,7 @@ impl<T> Waker<T> {
         self.events.push_back(event);
         if self.events.len() == 1 {
             let one = 1u64;
-            // SAFETY: 8 bytes are read from `one`.
+            // SAFETY: reads 8 bytes from `one`.
             let written = unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
             assert_eq!(written, 8, "eventfd: {}", io::Error::last_os_error());
         }
@@ -41,7 +41,7 @@ impl<T> Waker<T> {
         Some(event)
     }
 
-    /// Those for which `keep` is false are gone.
+    /// Removes the events for which `keep` returns false.
     pub fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
         if !self.events.is_empty() {
             self.events.retain(keep);
@@ -52,26 +52,26 @@ impl<T> Waker<T> {
     fn quiet(&mut self) {
         if self.events.is_empty() {
             let mut count = 0u64;
-            // SAFETY: 8 bytes are written to `count`.
+            // SAFETY: writes 8 bytes to `count`.
             let read = unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
             assert_eq!(read, 8, "eventfd: {}", io::Error::last_os_error());
         }
     }
 }
 
-/// Whose place in which queue is free when a completion is polled.
+/// Queue place that becomes free when a completion is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Of the request with this number in the send queue of a pair, and of all before it.
+    /// Places of the send request with this number and of all earlier ones.
     Send(Handle, u64),
-    /// Of one buffer of a pair.
+    /// Place of one receive buffer.
     Receive(Handle),
-    /// Of one buffer of a shared queue, which a pair used.
+    /// Place of one shared receive buffer, used by a queue pair.
     Shared(Handle, Handle),
 }
 
 impl Place {
-    /// The queue pair whose completion it is.
+    /// Returns the queue pair of the completion.
     fn qp(self) -> Handle {
         match self {
             Place::Send(qp, _) | Place::Receive(qp) | Place::Shared(_, qp) => qp,
@@ -80,7 +80,7 @@ impl Place {
 }
 
 impl World {
-    /// Adds a completion. A queue without room for it has an error, and so has every queue pair that uses it.
+    /// Adds a completion. An overrun breaks the queue and all queue pairs that use it.
     pub fn complete(&mut self, cq: Handle, completion: WorkCompletion, place: Place) {
         let device = self.cqs.device(cq);
         let object = &mut self.cqs[cq];
@@ -129,7 +129,7 @@ impl World {
         let room = into.capacity() - into.len();
         let count = room.min(self.cqs[cq].completions.len());
         for _ in 0..count {
-            let (completion, place) = self.cqs[cq].completions.pop_front().expect("as many as were counted");
+            let (completion, place) = self.cqs[cq].completions.pop_front().expect("counted before");
             self.free(place);
             let counters = self.counters.entry(completion.qp).or_default();
             match place {
@@ -141,7 +141,8 @@ impl World {
         Ok(count)
     }
 
-    /// Room for requests is made by polling alone: a provider learns from nothing else how far the device is.
+    /// Frees the place of a polled completion. Only polling frees places, because a provider has no other information
+    /// on the device's progress.
     fn free(&mut self, place: Place) {
         match place {
             Place::Send(qp, sequence) => {
@@ -162,7 +163,7 @@ impl World {
         }
     }
 
-    /// Takes the completions of a queue pair that is reset or destroyed out of its queues, unless its driver leaves them.
+    /// Removes the completions of a queue pair that is reset or destroyed, unless its driver keeps them.
     pub fn forget_completions(&mut self, qp: Handle) {
         if self.devices[self.qps.device(qp)].config.keeps_completions {
             return;
@@ -178,7 +179,7 @@ impl World {
         freed.into_iter().for_each(|place| self.free(place));
     }
 
-    /// Ends the oldest of a queue pair's buffers with an error, or says that it had its last one of a shared queue.
+    /// Flushes the oldest buffer of a queue pair, or reports its last shared buffer.
     pub fn flush_receive(&mut self, qp: Handle) {
         let object = &mut self.qps[qp];
         debug_assert_eq!(object.state, QpState::Error);
@@ -206,7 +207,7 @@ impl World {
         self.complete(cq, completion, place);
     }
 
-    /// A queue pair breaks while a message is coming, if its device is of that kind: it has a buffer for that.
+    /// Lets a failing queue pair hold a shared buffer for a message in progress, if the device is of that kind.
     pub fn hold_shared(&mut self, qp: Handle) {
         if self.devices[self.qps.device(qp)].config.holds_shared
             && let Some(srq) = self.qps[qp].config.srq
@@ -216,7 +217,7 @@ impl World {
         }
     }
 
-    /// What a queue pair that is reset or destroyed has of a shared queue is gone, and its place there is free.
+    /// Releases the shared buffers of a queue pair that is reset or destroyed.
     pub fn forget_shared(&mut self, qp: Handle) {
         let Some(srq) = self.qps[qp].config.srq else { return };
         for _ in std::mem::take(&mut self.qps[qp].receives) {

@@ -1,4 +1,4 @@
-//! Queue pairs of datagrams: their states, and datagrams on their way.
+//! UD queue pairs: state transitions, and datagrams in flight.
 
 use super::memory::{Denied, Need, read, write};
 use super::qp::Request;
@@ -10,18 +10,18 @@ use linerate_rdma_provider::{
 use std::io;
 use std::net::IpAddr;
 
-/// A datagram on its way.
+/// Datagram in flight.
 pub(super) struct Datagram {
-    /// The queue pair that sent it, which may be gone, and its number.
+    /// Sending queue pair, which may be gone, and its number.
     from: Handle,
     source: u32,
-    /// Where it goes.
+    /// Destination.
     gid: [u8; 16],
     qp: u32,
     key: u32,
-    /// When it arrives.
+    /// Time of arrival.
     due: u64,
-    /// What comes before the message in the buffer.
+    /// GRH in front of the message.
     route: [u8; GRH_LEN],
     bytes: Vec<u8>,
 }
@@ -34,7 +34,7 @@ impl World {
         Ok(made)
     }
 
-    /// Whether a queue pair has such a transition (IBA table 96).
+    /// Returns true if the transition applies to the type of the queue pair (IBA table 96).
     pub fn is_of_its_kind(&self, qp: Handle, transition: &Transition) -> bool {
         let is_of_datagrams = match transition {
             Transition::Init { .. } | Transition::Rtr { .. } | Transition::Rts { .. } => false,
@@ -44,7 +44,7 @@ impl World {
         is_of_datagrams == self.qps[qp].datagrams.is_some()
     }
 
-    /// A transition of a queue pair of datagrams that is none of others.
+    /// Performs a transition that only UD queue pairs have.
     pub fn modify_datagrams(&mut self, qp: Handle, transition: &Transition) -> io::Result<()> {
         let object = &mut self.qps[qp];
         match *transition {
@@ -68,7 +68,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends the next datagram of a queue pair, which completes with that: nobody answers.
+    /// Sends the next datagram of a queue pair, which completes its request.
     pub fn emit(&mut self, handle: Handle) {
         let request = self.qps[handle].sends[0].clone();
         let status = match self.due_fault(handle) {
@@ -88,7 +88,7 @@ impl World {
         let path = address.path;
         self.datagram_counts.sent += 1;
         if request.len() > u64::from(self.devices[device].config.mtu.bytes()) {
-            // No packet, and no error (IBA C10-93.1.1), as Linux' Soft-RoCE has it.
+            // Neither a packet nor an error (IBA C10-93.1.1), as in Soft-RoCE.
             self.datagram_counts.too_long += 1;
             return WcStatus::Success;
         }
@@ -106,7 +106,7 @@ impl World {
             return WcStatus::Success;
         }
         let delay = if faults.delay_steps > 0 { self.random.u64(0..=faults.delay_steps) } else { 0 };
-        // A key with the highest bit set stands for our own (IBA 10.2.5).
+        // A key with the highest bit set selects the local Q_Key (IBA 10.2.5).
         let key = if key >> 31 == 1 { own_key } else { key };
         let route = self.route(device, &path, bytes.len());
         let due = self.now + delay;
@@ -114,7 +114,8 @@ impl World {
         WcStatus::Success
     }
 
-    /// The datagrams that may come next, and when. Those of one queue pair keep their order unless faults are to change it.
+    /// Returns the datagrams that may arrive next, with their times. Those of one queue pair stay in order unless
+    /// faults reorder them.
     pub fn next_datagrams(&self) -> Vec<(usize, u64)> {
         let is_next = |place: usize| {
             let from = self.air[place].from;
@@ -123,7 +124,7 @@ impl World {
         (0..self.air.len()).filter(|&place| is_next(place)).map(|place| (place, self.air[place].due)).collect()
     }
 
-    /// A datagram arrives, or is dropped in silence: what is wrong with it is not the receiver's fault (IBA 9.9.3.1, class D).
+    /// Delivers a datagram or silently drops it: errors are not the receiver's fault (IBA 9.9.3.1, class D).
     pub fn arrive(&mut self, place: usize) {
         let datagram = self.air.remove(place);
         let peer = self.numbers.get(&datagram.qp).copied().filter(|&peer| {
@@ -143,8 +144,8 @@ impl World {
         }
     }
 
-    /// Puts a datagram into the next buffer. Without one it is dropped, and where it does not fit, too: the buffer stays, unless
-    /// it is of a shared queue (class E, and Linux' Soft-RoCE).
+    /// Stores a datagram in the next buffer. Without a fitting buffer it is dropped; the buffer stays posted, unless
+    /// it is of a shared queue (class E, and Soft-RoCE).
     fn receive_datagram(&mut self, peer: Handle, datagram: &Datagram) {
         let needed = GRH_LEN + datagram.bytes.len();
         let fits = |sges: &[Sge]| sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() >= needed as u64;
@@ -188,13 +189,13 @@ impl World {
         }
     }
 
-    /// What comes before a message of `len` bytes in its buffer: a global route, or the IP header of RoCE version 2.
+    /// Returns the GRH, or the IP header of RoCE version 2, of a message of `len` bytes.
     fn route(&self, device: usize, path: &AhAttr, len: usize) -> [u8; GRH_LEN] {
         let gids = self.devices[device].gids();
         let source = gids.get(usize::from(path.source)).copied();
         let from = source.map_or([0; 16], |gid| gid.raw);
         let kind = source.map_or(GidKind::RoceV2, |gid| gid.kind);
-        // The headers behind it (BTH, DETH, and UDP's in version 2), the message, and its check sum.
+        // The headers behind it (BTH, DETH, and UDP in version 2), the message, and the checksum.
         let below = len as u16 + 12 + 8 + 4 + if kind == GidKind::RoceV2 { 8 } else { 0 };
         let mut route = [0; GRH_LEN];
         let ip = |raw: [u8; 16]| std::net::Ipv6Addr::from(raw).to_canonical();

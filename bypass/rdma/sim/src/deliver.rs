@@ -1,4 +1,4 @@
-//! What requests do, here and at the peer.
+//! Execution of requests at both ends.
 
 use super::completion::Place;
 use super::memory::{Denied, Need, atomic, covers, read, write};
@@ -7,7 +7,7 @@ use super::qp::{Answer, Buffer, Request};
 use super::world::World;
 use linerate_rdma_provider::{AsyncEvent, Handle, Operation, QpState, WcOpcode, WcStatus, WorkCompletion};
 
-/// What a message carries besides its bytes.
+/// Attributes of a message besides its bytes.
 #[derive(Debug, Clone, Copy)]
 struct Extras {
     opcode: WcOpcode,
@@ -15,12 +15,12 @@ struct Extras {
     invalidate: Option<u32>,
 }
 
-/// What came of an attempt to execute a request.
+/// Result of an attempt to execute a request.
 enum Outcome {
     Answered(Answer),
     /// The peer has no buffer.
     NotReady,
-    /// The connection is over.
+    /// The connection is broken.
     Broken,
 }
 
@@ -31,7 +31,7 @@ impl Outcome {
 }
 
 impl World {
-    /// Executes the next request of a queue pair. Its end comes with [`answer`](Self::answer).
+    /// Executes the next request of a queue pair. [`answer`](Self::answer) completes it.
     pub fn launch(&mut self, handle: Handle) {
         let qp = &mut self.qps[handle];
         let index = qp.launched;
@@ -54,7 +54,7 @@ impl World {
 
     fn launched(&mut self, handle: Handle, answer: Answer) {
         let qp = &mut self.qps[handle];
-        // The peer's error may have been the queue pair's own, if it is connected to itself.
+        // If the queue pair is connected to itself, the peer's error is its own.
         if qp.state != QpState::Rts {
             return;
         }
@@ -65,7 +65,7 @@ impl World {
         qp.is_stopped |= !matches!(answer, Answer::Done(WcStatus::Success) | Answer::ReadDue | Answer::Was(_));
     }
 
-    /// The message is tried again, as often as the queue pair was told (IBA 9.7.5.2.8).
+    /// Schedules a retry after receiver-not-ready, within the agreed number (IBA 9.7.5.2.8).
     fn not_ready(&mut self, handle: Handle) {
         let until = self.now + self.config.not_ready_steps;
         let qp = &mut self.qps[handle];
@@ -74,12 +74,13 @@ impl World {
         if retries < 7 && qp.not_ready >= retries {
             return self.launched(handle, Answer::Done(WcStatus::RnrRetryExceeded));
         }
-        // For ever, it is only said that it waits.
+        // With unlimited retries, only the waiting is recorded.
         qp.not_ready = if retries == 7 { 1 } else { qp.not_ready + 1 };
         qp.not_ready_until = until;
     }
 
-    /// Binds a window of type 2B that is free, by a key with its index, to a part of a region of the same domain that permits it.
+    /// Binds a free type 2B window, by a key with its index, to a part of a region of the same domain that permits
+    /// it.
     fn bind(&mut self, handle: Handle, request: &Request) -> WcStatus {
         let Operation::Bind { mw, rkey, mr, address, len, access } = request.operation else {
             return WcStatus::Bind;
@@ -102,14 +103,14 @@ impl World {
         WcStatus::Success
     }
 
-    /// Only windows can be made invalid: a region that a program registered cannot.
+    /// Invalidates a window's key. The key of a region registered by a program cannot be invalidated.
     fn invalidate_local(&mut self, handle: Handle, key: u32) -> WcStatus {
         let Some(mw) = self.window_by_key(handle, key) else { return WcStatus::LocalQp };
         self.mws[mw].bound = None;
         WcStatus::Success
     }
 
-    /// A request that concerns the peer.
+    /// Executes a request that involves the peer.
     fn transfer(&mut self, handle: Handle, request: &Request) -> Outcome {
         let device = self.qps.device(handle);
         let (pd, hears_first) = (self.qps[handle].pd, self.qps[handle].hears_first);
@@ -121,7 +122,7 @@ impl World {
         if request.len() > u64::from(self.devices[device].config.message) {
             return Outcome::done(WcStatus::LocalLength);
         }
-        // The answer of an atomic operation has eight bytes (IBA 9.4.5).
+        // The response of an atomic operation has eight bytes (IBA 9.4.5).
         if request.is_atomic() && request.len() != 8 {
             return Outcome::done(WcStatus::LocalLength);
         }
@@ -177,7 +178,8 @@ impl World {
         }
     }
 
-    /// A first message tells that the connection is there before the connection manager may have (IBA 10.3.1.3).
+    /// The first message reports the connection as established, possibly before the connection manager does (IBA
+    /// 10.3.1.3).
     fn hear(&mut self, peer: Handle) {
         let device = self.qps.device(peer);
         let qp = &mut self.qps[peer];
@@ -187,19 +189,19 @@ impl World {
         }
     }
 
-    /// The responder has an error that it reports to the requester with this status.
+    /// Records an error at the responder, which reports this status to the requester.
     fn refuse(&mut self, peer: Handle, status: WcStatus) -> WcStatus {
         let event = match status {
             WcStatus::RemoteAccess => Some(AsyncEvent::QpAccessError(peer)),
             WcStatus::RemoteInvalidRequest => Some(AsyncEvent::QpRequestError(peer)),
-            // The buffer's completion says it.
+            // Reported by the completion of the buffer.
             _ => None,
         };
         self.break_responder(peer, event);
         status
     }
 
-    /// Brings a queue pair to `Error` because of a request of the peer's. READs before that are still answered: they came first.
+    /// Moves the responder to ERROR because of an invalid request. Earlier READs are still answered.
     fn break_responder(&mut self, responder: Handle, event: Option<AsyncEvent>) {
         if let Some(requester) = self.peer_of(responder) {
             for index in 0..self.qps[requester].launched {
@@ -227,13 +229,13 @@ impl World {
         Some((buffer, Place::Shared(handle, peer)))
     }
 
-    /// A message that needs a buffer. Without one, the peer is told to try again; over iWARP that ends the connection.
+    /// Delivers a message that needs a buffer. Without one the sender must retry; over iWARP the connection ends.
     fn receive(&mut self, peer: Handle, bytes: &[u8], extras: Extras) -> Outcome {
         let pd = self.qps[peer].pd;
         let Some((buffer, place)) = self.take_buffer(peer) else { return self.no_buffer(peer) };
         let room: u64 = buffer.sges.iter().map(|sge| u64::from(sge.len)).sum();
         let is_write = extras.opcode == WcOpcode::ReceiveWrite;
-        // Only the segments that the message reaches are looked at.
+        // Only the elements that the message reaches are checked.
         let mut left = if is_write { 0 } else { bytes.len() as u64 };
         let mut sges = buffer.sges.clone();
         for sge in &mut sges {
@@ -273,7 +275,7 @@ impl World {
             let event = (theirs == WcStatus::RemoteAccess).then_some(AsyncEvent::QpAccessError(peer));
             self.break_responder(peer, event);
         } else if !self.qps[peer].receives() {
-            // The completion found no room.
+            // The completion queue was full.
             return Outcome::done(WcStatus::RemoteOperation);
         }
         Outcome::done(theirs)
@@ -286,7 +288,7 @@ impl World {
         Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest))
     }
 
-    /// Whether peers may do this to a queue pair at all. iWARP has no such setting.
+    /// Returns true if the queue pair permits the access at all. iWARP has no such setting.
     fn permits(&self, peer: Handle, need: Need) -> bool {
         let access = self.qps[peer].access;
         let permits = match need {
@@ -327,8 +329,8 @@ impl World {
         }
     }
 
-    /// An atomic operation is executed when it comes. What the number was is kept for the answer: the answer may be lost, but the
-    /// operation is not repeated (IBA 9.4.5).
+    /// Executes an atomic operation on arrival and keeps the old value: a lost response is repeated, the operation is
+    /// not (IBA 9.4.5).
     fn atomic(
         &mut self,
         peer: Handle,
@@ -345,14 +347,14 @@ impl World {
         let Ok(spans) = self.remote_span(peer, address, 8, key, Need::RemoteAtomic) else {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteAccess));
         };
-        // Soft-RoCE looks at the address after the key, too.
+        // Soft-RoCE checks the alignment after the key.
         let (true, &[span]) = (address.is_multiple_of(8), &spans[..]) else {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         };
         Outcome::Answered(Answer::Was(atomic(span, change)))
     }
 
-    /// The queue pair hears how its oldest request ended; a READ's bytes come with that, as they are now.
+    /// Delivers the response to the oldest request. READ data is taken at this time.
     pub fn answer(&mut self, handle: Handle) {
         let status = match self.qps[handle].sends[0].answer {
             Some(Answer::Done(status)) => status,
@@ -369,7 +371,7 @@ impl World {
         self.end_send(handle, status);
     }
 
-    /// Puts what the peer's number was where the oldest request has it.
+    /// Stores the old value in the destination of the oldest request.
     fn answer_atomic(&mut self, handle: Handle, was: u64) -> WcStatus {
         let sges = &self.qps[handle].sends[0].sges;
         match self.local_spans(self.qps[handle].pd, sges, Need::Write) {
@@ -381,7 +383,7 @@ impl World {
         }
     }
 
-    /// Reads the peer's memory for a request that it has accepted, unless it is denied by now.
+    /// Reads the peer's memory for an accepted request, unless access is denied by now.
     fn answer_read(&mut self, handle: Handle, peer: Handle, index: usize) -> Option<WcStatus> {
         let request = &self.qps[handle].sends[index];
         let Operation::Read { address, rkey } = request.operation else { return None };

@@ -1,4 +1,4 @@
-//! A device: what it is made of, and what it says about itself.
+//! Simulated devices: configuration and attributes.
 
 use super::completion::Waker;
 use super::fabric::{Fabric, Mode};
@@ -12,36 +12,36 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::RawFd;
 
-/// What a device is like.
+/// Configuration of a simulated device.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// The address of its one port.
+    /// Address of its only port.
     pub address: IpAddr,
-    /// What it can do.
+    /// Limits.
     pub limits: DeviceLimits,
-    /// Bytes of a request that it sends inline, at most.
+    /// Maximum inline size in bytes.
     pub inline: u32,
-    /// Bytes of a message, at most.
+    /// Maximum message size in bytes.
     pub message: u32,
-    /// Bytes of a packet, at most.
+    /// MTU.
     pub mtu: Mtu,
-    /// The driver that emulates it, as it is to say.
+    /// Reported emulating driver.
     pub emulated_by: Option<String>,
-    /// Whether queue pairs get the next power of two of what is asked for.
+    /// Capacities of queue pairs are rounded up to a power of two.
     pub rounds_up: bool,
-    /// Whether completions of a queue pair can still be polled after it was destroyed or reset. Drivers of hardware take them
-    /// out of the queue, others leave them.
+    /// Completions of a destroyed or reset queue pair can still be polled. Drivers of hardware remove them; others
+    /// keep them.
     pub keeps_completions: bool,
-    /// Whether a queue pair that breaks has a buffer of its shared queue in its hands, for a message that was coming. It comes back
-    /// flushed, before the queue pair says that it had its last one; with a queue pair that is destroyed or reset before, it is gone
-    /// without a completion, and its place is free.
+    /// A failing queue pair holds a shared buffer for a message in progress. The buffer is flushed before the
+    /// last-WQE-reached event. If the queue pair is destroyed or reset before, the buffer is lost without a
+    /// completion and its place is free.
     pub holds_shared: bool,
-    /// Whether a broken queue pair says that it had its last buffer of a shared queue. Linux' Soft-RoCE does from 6.5 on.
+    /// A failed queue pair generates the last-WQE-reached event. Soft-RoCE does since Linux 6.5.
     pub tells_last: bool,
 }
 
 impl DeviceConfig {
-    /// One for RoCE.
+    /// Returns the configuration of a RoCE device.
     pub fn roce(address: IpAddr) -> Self {
         let limits = DeviceLimits {
             transport: TransportKind::InfiniBand,
@@ -81,7 +81,7 @@ impl DeviceConfig {
         }
     }
 
-    /// One for iWARP: no windows, no atomic operations, a READ fills one segment.
+    /// Returns the configuration of an iWARP device: no windows, no atomic operations, one element per READ.
     pub fn iwarp(address: IpAddr) -> Self {
         let mut config = DeviceConfig::roce(address);
         config.limits.transport = TransportKind::Iwarp;
@@ -93,7 +93,7 @@ impl DeviceConfig {
     }
 }
 
-/// A device that is open in one process.
+/// Simulated device, opened by one simulated process.
 pub struct SimDevice {
     pub(super) fabric: Fabric,
     pub(super) index: usize,
@@ -109,7 +109,7 @@ impl std::fmt::Debug for SimDevice {
 }
 
 impl SimDevice {
-    /// Makes a call. With [`Mode::Auto`] what can happen does so before it and after it.
+    /// Performs a call. With [`Mode::Auto`], all pending events occur before and after it.
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut World) -> T) -> T {
         let mut world = self.fabric.world();
         if world.config.mode == Mode::Stepped {
@@ -123,13 +123,13 @@ impl SimDevice {
     }
 }
 
-/// How a device is doing.
+/// State of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Well,
-    /// Out of order: objects can be destroyed, and completions polled.
+    /// Failed: objects can be destroyed, and completions polled.
     Fatal,
-    /// Its process is gone, with all its objects.
+    /// The process is gone with all its objects.
     Vanished,
 }
 
@@ -141,10 +141,10 @@ pub(super) struct Device {
     /// Regions and windows by the upper 24 bits of their keys.
     pub keys: BTreeMap<u32, Handle>,
     pub next_index: u32,
-    /// What its link-local address ends with.
+    /// Suffix of its link-local address.
     pub node: u16,
     pub call_faults: Vec<CallFault>,
-    /// Whether addresses resolve to another device of the process.
+    /// Addresses resolve to another device of the process.
     pub is_elsewhere: bool,
 }
 
@@ -167,12 +167,12 @@ impl Device {
         self.config.limits.transport == TransportKind::Iwarp
     }
 
-    /// Whether its packets go anywhere.
+    /// Returns true if its packets are carried.
     pub fn carries(&self) -> bool {
         self.is_port_up && self.health == Health::Well
     }
 
-    /// The next place for a key, never one of a key before, so that an old key is found out.
+    /// Returns a key index that was never used before, so that stale keys are detected.
     pub fn new_index(&mut self, handle: Handle) -> u32 {
         self.next_index += 1;
         self.keys.insert(self.next_index, handle);
@@ -187,12 +187,12 @@ impl Device {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.node).octets()
     }
 
-    /// Whether packets to this address come here.
+    /// Returns true if the device owns the GID.
     pub fn has_gid(&self, raw: [u8; 16]) -> bool {
         raw == self.gid() || raw == self.link_local()
     }
 
-    /// The table of the port's addresses. As Linux fills it for RoCE: each address in both versions.
+    /// Returns the GID table, as Linux fills it for RoCE: each address in both versions.
     pub fn gids(&self) -> Vec<Gid> {
         let link_local = self.link_local();
         let kinds: &[_] = if self.is_iwarp() { &[GidKind::InfiniBand] } else { &[GidKind::RoceV1, GidKind::RoceV2] };
@@ -218,7 +218,7 @@ impl Device {
         })
     }
 
-    /// What a queue pair gets that asks for `asked`, or `EINVAL` when that is more than there is.
+    /// Returns the capacities granted for `asked`, or `EINVAL` above the limits.
     pub fn grant(&self, asked: &QpCap, is_shared: bool) -> io::Result<QpCap> {
         let limits = &self.config.limits;
         let fits = asked.sends <= limits.qp_wrs
@@ -242,7 +242,7 @@ impl Device {
     }
 }
 
-/// The address of a port as RoCE has it: IPv4 mapped into IPv6.
+/// Returns the RoCE GID of an address: IPv4 is mapped into IPv6.
 pub(super) fn raw_gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

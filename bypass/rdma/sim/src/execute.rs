@@ -1,32 +1,32 @@
-//! What can happen next on a fabric, and the choice among it.
+//! Pending events of a fabric, and the choice among them.
 
 use super::fabric::Mode;
 use super::qp::{Answer, Pair};
 use super::world::World;
 use linerate_rdma_provider::{Handle, QpState, WcStatus};
 
-/// Something that can happen.
+/// Event that can occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Thing {
-    /// A queue pair's next request is executed.
+    /// Execution of a queue pair's next request.
     Launch(Handle),
-    /// A queue pair hears how its oldest request ended.
+    /// Response to a queue pair's oldest request.
     Answer(Handle),
-    /// It has heard nothing for too long.
+    /// Time-out of a queue pair's oldest request.
     GiveUp(Handle),
-    /// Its oldest request is flushed.
+    /// Flush of the oldest request.
     FlushSend(Handle),
-    /// Its oldest buffer is.
+    /// Flush of the oldest buffer.
     FlushReceive(Handle),
-    /// An identifier's next message comes.
+    /// Next connection manager message of an identifier.
     Connect(Handle),
-    /// A queue pair's next datagram is sent.
+    /// Transmission of the next datagram.
     Emit(Handle),
-    /// A datagram arrives, by its place among those on their way.
+    /// Arrival of a datagram, by its index among those in flight.
     Arrive(usize),
 }
 
-/// What can happen now, and when the next thing can if nothing else does.
+/// Events that can occur now, and the time of the next one otherwise.
 #[derive(Default)]
 struct Things {
     now: Vec<Thing>,
@@ -44,7 +44,7 @@ impl Things {
 }
 
 impl World {
-    /// Lets one thing happen; waits for the time of one if none can now.
+    /// Performs one event. If none is possible now, time advances to the next one.
     pub fn step(&mut self) -> bool {
         let mut things = self.things();
         if things.now.is_empty() {
@@ -56,7 +56,7 @@ impl World {
         self.choose(&things)
     }
 
-    /// Lets everything happen that can now.
+    /// Performs all events that are possible now.
     pub fn settle(&mut self) {
         while !self.active.is_empty() || !self.air.is_empty() {
             let things = self.things();
@@ -139,10 +139,10 @@ impl World {
                 }
                 if can_launch && hears {
                     let waits_for_ever = qp.sending.is_some_and(|sending| sending.rnr_retries == 7);
-                    // Trying again without end would never let the fabric come to rest, and only a buffer makes a difference.
+                    // Endless retries would never let the fabric settle; only a buffer changes their result.
                     let has_buffer = qp.not_ready > 0 && self.peer_has_buffer(handle);
                     if qp.not_ready == 0 || !waits_for_ever || has_buffer {
-                        // Between threads that sleep no time passes.
+                        // Time does not advance while threads sleep.
                         let is_due = has_buffer && self.config.mode == Mode::Auto;
                         let due = if is_due { now } else { qp.not_ready_until };
                         things.at(due, now, Thing::Launch(handle));
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// The peer is not heard: the oldest request fails when that has lasted too long (IBA 9.7.6.1.3).
+    /// Checks the time-out of the oldest request (IBA 9.7.6.1.3).
     fn await_peer(&mut self, handle: Handle, things: &mut Things) {
         let (now, steps) = (self.now, self.config.retry_steps);
         let qp = &mut self.qps[handle];
@@ -167,7 +167,8 @@ impl World {
         things.at(deadline, now, Thing::GiveUp(handle));
     }
 
-    /// Whether the next request may start: READs and atomics are limited in number, and a fence waits for those before it (IBA 10.8.3.3).
+    /// Returns true if the next request may start: READs and atomic operations are limited, and a fence waits for
+    /// earlier ones (IBA 10.8.3.3).
     fn can_launch(&self, qp: &Pair) -> bool {
         let Some(next) = qp.sends.get(qp.launched) else { return false };
         let reads = qp.reads_under_way();
@@ -176,8 +177,8 @@ impl World {
         !qp.is_stopped && has_room && (!next.flags.fenced || reads == 0)
     }
 
-    /// The peer's queue pair, if packets get there and it takes them: its number and address are those that we were told, it was
-    /// told ours, and the first packets are numbered as both were told.
+    /// Returns the peer's queue pair, if packets reach it and are accepted: number, address and PSN match at both
+    /// ends.
     pub fn reachable(&self, handle: Handle) -> Option<Handle> {
         let peer = self.peer_of(handle)?;
         let (ours, theirs) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);

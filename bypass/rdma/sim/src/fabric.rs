@@ -1,32 +1,32 @@
-//! What joins devices, lets time pass, and counts.
+//! Fabric: joins devices, advances time, and counts.
 
 use super::device::{Device, DeviceConfig, SimDevice};
 use super::world::World;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// When things happen.
+/// Control of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// At [`Fabric::step`] and [`Fabric::run`].
+    /// Events occur in [`Fabric::step`] and [`Fabric::run`].
     Stepped,
-    /// In every call of a device, all that can; a step of time passes with each call.
+    /// All possible events occur in every call of a device, each of which advances time by one step.
     Auto,
 }
 
-/// What a fabric is like.
+/// Configuration of a fabric.
 #[derive(Debug, Clone)]
 pub struct FabricConfig {
-    /// What the order of things is chosen with.
+    /// Seed of the event order.
     pub seed: u64,
-    /// When things happen.
+    /// Control of events.
     pub mode: Mode,
-    /// Steps after which a request that has no answer is tried again, whatever the queue pair's timeout is (for ever if that is
+    /// Steps until a request without a response is retried, whatever the queue pair's time-out is (never if that is
     /// 0).
     pub retry_steps: u64,
-    /// Steps after which a message is tried again that found no buffer.
+    /// Steps until a message that found no buffer is retried.
     pub not_ready_steps: u64,
-    /// Steps after which a connection that is over is forgotten.
+    /// Steps of time-wait.
     pub time_wait_steps: u64,
 }
 
@@ -36,26 +36,26 @@ impl Default for FabricConfig {
     }
 }
 
-/// What was done with a queue pair.
+/// Statistics of a queue pair.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests posted to its send queue.
+    /// Requests posted to the send queue.
     pub requests: u64,
-    /// Calls that posted them.
+    /// Post calls of requests.
     pub request_posts: u64,
     /// Buffers posted to its own receive queue.
     pub buffers: u64,
-    /// Completions of requests that were polled.
+    /// Polled completions of requests.
     pub sends_polled: u64,
-    /// Completions of buffers that were polled.
+    /// Polled completions of buffers.
     pub receives_polled: u64,
-    /// How often a message of its found no buffer at the peer.
+    /// Number of times that its messages found no buffer.
     pub not_ready: u64,
 }
 
-/// How many objects there are.
+/// Numbers of live objects.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the kinds of objects")]
+#[expect(missing_docs, reason = "types of objects")]
 pub struct Live {
     pub pds: usize,
     pub mrs: usize,
@@ -69,17 +69,17 @@ pub struct Live {
     pub cm_ids: usize,
 }
 
-/// What joins devices. Its clones are the same fabric.
+/// Fabric that joins devices. Clones are the same fabric.
 #[derive(Clone)]
 pub struct Fabric(Arc<Mutex<World>>);
 
 impl Fabric {
-    /// One without devices.
+    /// Creates a fabric without devices.
     pub fn new(config: FabricConfig) -> Self {
         Fabric(Arc::new(Mutex::new(World::new(config))))
     }
 
-    /// Adds a device, which stands for one process that has opened it. The address may be one whose device has vanished.
+    /// Adds a device, opened by a process of its own. The address may be that of a vanished device.
     pub fn device(&self, name: &str, config: DeviceConfig) -> Arc<SimDevice> {
         let mut world = self.world();
         let first_index = world.random.u32(1..0x10_0000);
@@ -97,55 +97,55 @@ impl Fabric {
         })
     }
 
-    /// A panic in a test leaves the world as it is: objects are still destroyed while the test unwinds.
+    /// Ignores poisoning: objects must be destroyed while a failed test unwinds.
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets one thing happen: a request is executed or answered, an object flushed, a message of the connection manager
-    /// delivered. When all wait for a time, it is then. Returns whether there was something.
+    /// Performs one event: a request is executed or answered, an object flushed, or a connection manager message
+    /// delivered. If all events wait for a time, advances to it. Returns true if there was an event.
     pub fn step(&self) -> bool {
         self.world().step()
     }
 
-    /// Lets things happen until nothing does, and returns how many did. Messages that wait for a buffer for ever wait on.
+    /// Performs events until none is left and returns their number. Messages with unlimited retries keep waiting.
     ///
     /// # Panics
-    /// After ten million: something goes round in a circle.
+    /// After ten million events, which indicates an endless loop.
     pub fn run(&self) -> usize {
         let mut world = self.world();
         let steps = (0..10_000_000).take_while(|_| world.step()).count();
-        assert!(steps < 10_000_000, "the fabric does not come to rest");
+        assert!(steps < 10_000_000, "the fabric does not settle");
         steps
     }
 
-    /// Lets time pass in which nothing happens.
+    /// Advances time without events.
     pub fn advance(&self, steps: u64) {
         self.world().now += steps;
     }
 
-    /// How many objects there are, of all devices.
+    /// Returns the numbers of objects of all devices.
     pub fn live(&self) -> Live {
         self.world().live(None)
     }
 
-    /// How many objects a device has.
+    /// Returns the numbers of objects of a device.
     pub fn live_of(&self, sim: &SimDevice) -> Live {
         self.world().live(Some(sim.index))
     }
 
-    /// What was done with each queue pair, by its number; those that are gone, too.
+    /// Returns the statistics of each queue pair, by number, including destroyed ones.
     pub fn counters(&self) -> BTreeMap<u32, Counters> {
         self.world().counters.clone()
     }
 
-    /// Buffers that wait in the shared receive queues of a device.
+    /// Returns the number of buffers in the shared receive queues of a device.
     pub fn srq_wrs(&self, sim: &SimDevice) -> usize {
         let world = self.world();
         world.srq.of(sim.index).into_iter().map(|srq| world.srq[srq].buffers.len()).sum()
     }
 
-    /// How often a message found no buffer, on the whole fabric.
+    /// Returns the number of times that messages found no buffer, on the whole fabric.
     pub fn not_ready(&self) -> u64 {
         self.world().counters.values().map(|counters| counters.not_ready).sum()
     }

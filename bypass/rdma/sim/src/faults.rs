@@ -1,4 +1,4 @@
-//! Faults that tests inject.
+//! Fault injection.
 
 use super::cm::Action;
 use super::device::{Health, SimDevice};
@@ -8,9 +8,9 @@ use linerate_rdma_provider::{AsyncEvent, CmEventKind, Handle, WcStatus};
 use std::io;
 use std::net::IpAddr;
 
-/// A call that can be made to fail.
+/// Call that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the calls of the same names")]
+#[expect(missing_docs, reason = "named like the calls")]
 pub enum Call {
     AllocDomain,
     Register,
@@ -37,37 +37,37 @@ pub enum Call {
     CmDisconnect,
 }
 
-/// A call that is to fail.
+/// Scheduled failure of a call.
 #[derive(Debug)]
 pub(super) struct CallFault {
     call: Call,
-    /// How many succeed before.
+    /// Calls that succeed before.
     after: u64,
     errno: i32,
 }
 
-/// What happens to datagrams on their way. Nothing does by default: each arrives, and those of one queue pair in their order.
+/// Faults of datagrams in flight. By default each arrives, and those of one queue pair in order.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramFaults {
-    /// How many of 100 get lost, chosen with the fabric's seed.
+    /// Percentage of lost datagrams, chosen with the fabric's seed.
     pub lost_percent: u32,
-    /// Each arrives after so many steps at most, chosen with the fabric's seed, so that a later one may come before it. With
-    /// [`Mode::Auto`](super::Mode::Auto) steps pass with calls.
+    /// Maximum delay in steps, chosen with the fabric's seed, which may reorder datagrams. With
+    /// [`Mode::Auto`](super::Mode::Auto), calls advance the steps.
     pub delay_steps: u64,
 }
 
-/// What became of datagrams, on the whole fabric.
+/// Statistics of datagrams on the whole fabric.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramCounts {
-    /// Those that were sent.
+    /// Sent.
     pub sent: u64,
     /// Longer than the port's MTU.
     pub too_long: u64,
-    /// Lost on their way: by [`DatagramFaults`], or because a port or a device was down.
+    /// Lost in flight: by [`DatagramFaults`], or because a port or device was down.
     pub lost: u64,
-    /// For a queue pair that was not there, or not ready to receive, or of another address.
+    /// For a queue pair that did not exist, was not ready to receive, or had another address.
     pub unknown: u64,
-    /// With a Q_Key that is not the queue pair's.
+    /// With a wrong Q_Key.
     pub wrong_key: u64,
     /// Without a buffer.
     pub no_buffer: u64,
@@ -78,23 +78,23 @@ pub struct DatagramCounts {
 }
 
 impl Fabric {
-    /// What happens to datagrams that are sent from now on.
+    /// Sets the faults of datagrams sent from now on.
     pub fn set_datagram_faults(&self, faults: DatagramFaults) {
         self.world().datagram_faults = faults;
     }
 
-    /// What became of datagrams so far.
+    /// Returns the statistics of datagrams.
     pub fn datagram_counts(&self) -> DatagramCounts {
         self.world().datagram_counts
     }
 
-    /// Fails a call of a device once, after `after` of the same that succeed, with an error's number.
+    /// Makes a call of a device fail once with `errno`, after `after` successful ones.
     pub fn fail_call(&self, sim: &SimDevice, call: Call, after: u64, errno: i32) {
         self.world().devices[sim.index].call_faults.push(CallFault { call, after, errno });
     }
 
-    /// Fails a request of the queue pair with this number, after `after` that are executed as they are. Does nothing if there is
-    /// no such queue pair.
+    /// Makes a request of the queue pair with this number fail, after `after` successful ones. Does nothing without
+    /// such a queue pair.
     pub fn fail_request(&self, qp: u32, after: u64, status: WcStatus) {
         let mut world = self.world();
         if let Some(&handle) = world.numbers.get(&qp) {
@@ -102,14 +102,14 @@ impl Fabric {
         }
     }
 
-    /// A device's process is killed: all that it made is gone, every call of it fails, except that destroying succeeds. With
-    /// `says_so` its kernel ends the connections, so that the peers have [`CmEventKind::Disconnected`]; without, the whole machine
-    /// is gone, and their requests end with [`WcStatus::RetryExceeded`].
+    /// Kills the process of a device: its objects are gone, and every call fails, except that destroying succeeds.
+    /// With `says_so` its kernel ends the connections, and peers receive [`CmEventKind::Disconnected`]; otherwise the
+    /// whole machine is gone, and their requests end with [`WcStatus::RetryExceeded`].
     pub fn vanish(&self, sim: &SimDevice, says_so: bool) {
         self.world().vanish(sim.index, says_so);
     }
 
-    /// The port carries no packets until [`port_up`](Self::port_up). Requests wait for as long as their queue pairs try again.
+    /// Takes the port down until [`port_up`](Self::port_up). Requests wait as long as their queue pairs retry.
     pub fn port_down(&self, sim: &SimDevice) {
         let mut world = self.world();
         let device = &mut world.devices[sim.index];
@@ -117,7 +117,7 @@ impl Fabric {
         device.events.push(AsyncEvent::PortError(1));
     }
 
-    /// The port carries packets again.
+    /// Takes the port up again.
     pub fn port_up(&self, sim: &SimDevice) {
         let mut world = self.world();
         let device = &mut world.devices[sim.index];
@@ -125,7 +125,7 @@ impl Fabric {
         device.events.push(AsyncEvent::PortActive(1));
     }
 
-    /// A queue pair fails by itself.
+    /// Makes a queue pair fail.
     pub fn pair_fatal(&self, qp: u32) {
         let mut world = self.world();
         if let Some(&handle) = world.numbers.get(&qp) {
@@ -133,8 +133,9 @@ impl Fabric {
         }
     }
 
-    /// A device fails, or is removed: its queue pairs go to `Error`, its identifiers have [`CmEventKind::Removed`], and every call
-    /// fails with `EIO`, but that objects can be destroyed, and completions and events taken.
+    /// Makes a device fail or removes it: its queue pairs enter `Error`, its identifiers receive
+    /// [`CmEventKind::Removed`], and every call fails with `EIO`, except that objects can be destroyed, and
+    /// completions and events taken.
     pub fn fatal(&self, sim: &SimDevice) {
         let mut world = self.world();
         let device = sim.index;
@@ -148,7 +149,7 @@ impl Fabric {
         world.devices[device].health = Health::Fatal;
     }
 
-    /// The port's address is another one from now on, so that peers that know the old one get no answer; identifiers have
+    /// Changes the port's address. Peers that use the old one receive no response; identifiers receive
     /// [`CmEventKind::AddressChanged`].
     pub fn gids_changed(&self, sim: &SimDevice, address: IpAddr) {
         let mut world = self.world();
@@ -162,15 +163,15 @@ impl Fabric {
         }
     }
 
-    /// Whether addresses resolve to another device of the process, so that
-    /// [`cm_is_here`](linerate_rdma_provider::Provider::cm_is_here) says no.
+    /// Makes addresses resolve to another device of the process, so that
+    /// [`cm_is_here`](linerate_rdma_provider::Provider::cm_is_here) returns false.
     pub fn resolve_elsewhere(&self, sim: &SimDevice, is_elsewhere: bool) {
         self.world().devices[sim.index].is_elsewhere = is_elsewhere;
     }
 }
 
 impl World {
-    /// At the beginning of a call that needs a device: whether it is well, and whether the call is to fail.
+    /// Checks the state of the device, and scheduled failures, at the start of a call.
     pub fn enter(&mut self, device: usize, call: Call) -> io::Result<()> {
         let device = &mut self.devices[device];
         if device.health != Health::Well {
@@ -191,7 +192,8 @@ impl World {
         failed.map_or(Ok(()), |number| Err(errno(number)))
     }
 
-    /// How the request that is executed now is to fail. The peer of one that the peer is to have refused fails as well.
+    /// Returns the scheduled failure of the request being executed. If the peer is to have refused it, the peer
+    /// fails, too.
     pub fn due_fault(&mut self, qp: Handle) -> Option<WcStatus> {
         let faults = &mut self.qps[qp].faults;
         let due = faults.iter().position(|&(after, _)| after == 0);

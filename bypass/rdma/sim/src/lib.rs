@@ -1,12 +1,12 @@
-//! A verbs device in this process, on which what is above [`provider`](linerate_rdma_provider) is tested without one.
+//! Simulated verbs devices, for tests of everything above [`linerate_rdma_provider`].
 //!
-//! A [`Fabric`] joins devices, each a [`SimDevice`]. Reliable connected queue pairs, those of datagrams, and the connection manager have the states, the
-//! order, and the errors of the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, and where that leaves a
-//! choice, those of Linux and rdma-core, which the comments name. Nothing runs by itself: [`Fabric::step`] lets one pending
-//! thing happen, chosen by a seeded generator among those that could, so that every order that a network can bring about comes
-//! up, and comes again with its seed. With [`Mode::Auto`] every call lets all happen that can, for use by threads.
+//! A [`Fabric`] joins devices, each a [`SimDevice`]. RC and UD queue pairs and the connection manager have the
+//! states, ordering and errors of the InfiniBand Architecture Specification, volume 1, chapters 9 to 11; where it
+//! leaves a choice, those of Linux and rdma-core, as noted in comments. Nothing runs on its own: [`Fabric::step`]
+//! performs one pending event, chosen by a seeded generator, so that every order that a network can produce occurs
+//! and can be reproduced. With [`Mode::Auto`], each call performs all possible events, for use by threads.
 //!
-//! [`Fabric`] also injects faults, and counts what is live, what was posted and polled, and how often a message found no buffer.
+//! [`Fabric`] also injects faults, and counts objects, posted and polled requests, and messages that found no buffer.
 
 mod cm;
 mod completion;

@@ -1,24 +1,24 @@
-//! Keys, and the memory behind them.
+//! Keys and memory access.
 
 use super::world::World;
 use linerate_rdma_provider::{Access, Handle, Sge};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a request asks of memory, and a region or window must permit (IBA 10.6).
+/// Access that a request needs and a region or window must permit (IBA 10.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// To read it for a request of ours.
+    /// Read by a local request.
     Read,
-    /// To write it for a request of ours.
+    /// Write by a local request.
     Write,
-    /// To write what an iWARP peer answers a READ with: that comes as a write of the peer's.
+    /// Write of READ data over iWARP, which arrives as a write of the peer.
     Sink,
-    /// To read it for the peer.
+    /// Read by the peer.
     RemoteRead,
-    /// To write it for the peer.
+    /// Write by the peer.
     RemoteWrite,
-    /// To do atomic operations on it for the peer.
+    /// Atomic operation of the peer.
     RemoteAtomic,
 }
 
@@ -35,25 +35,25 @@ impl Need {
     }
 }
 
-/// Memory that may be accessed as was asked for: of a region that covers it, or of a request that is sent inline.
+/// Accessible memory: in a region that covers it, or of an inline request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     start: *mut u8,
     len: usize,
 }
 
-/// A key is void.
+/// Access denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Denied;
 
-/// Whether `len` bytes at `address` are within `whole` bytes at `start`.
+/// Returns true if `len` bytes at `address` are within `whole` bytes at `start`.
 pub(super) fn covers(start: u64, whole: u64, address: u64, len: u64) -> bool {
     address >= start
         && address.checked_add(len).is_some_and(|end| start.checked_add(whole).is_some_and(|limit| end <= limit))
 }
 
 impl World {
-    /// The region with this key, if it belongs to the domain.
+    /// Returns the region with this key in the domain.
     fn region_by_key(&self, pd: Handle, key: u32) -> Option<Handle> {
         let device = &self.devices[self.pds.device(pd)];
         let &handle = device.keys.get(&(key >> 8))?;
@@ -61,7 +61,7 @@ impl World {
         (mr.key == key && mr.pd == pd).then_some(handle)
     }
 
-    /// The window with this key, if it is bound on this queue pair and belongs to its domain.
+    /// Returns the window with this key that is bound to this queue pair, in its domain.
     pub fn window_by_key(&self, qp: Handle, key: u32) -> Option<Handle> {
         let device = &self.devices[self.qps.device(qp)];
         let &handle = device.keys.get(&(key >> 8))?;
@@ -70,7 +70,7 @@ impl World {
         (mw.key == key && is_ours).then_some(handle)
     }
 
-    /// A part of a region, checked.
+    /// Checks and returns a part of a region.
     fn span(&self, mr: Handle, address: u64, len: u64, need: Need) -> Result<Span, Denied> {
         let mr = &self.mrs[mr];
         if !need.is_met(mr.access) || !covers(mr.start as u64, mr.len as u64, address, len) {
@@ -79,7 +79,7 @@ impl World {
         Ok(Span { start: ptr::with_exposed_provenance_mut(address as usize), len: len as usize })
     }
 
-    /// The memory of segments of ours. Empty ones name none.
+    /// Returns the memory of local scatter/gather elements. Empty elements name none.
     pub fn local_spans(&self, pd: Handle, sges: &[Sge], need: Need) -> Result<Vec<Span>, Denied> {
         let parts = sges.iter().filter(|sge| sge.len > 0);
         parts
@@ -90,8 +90,8 @@ impl World {
             .collect()
     }
 
-    /// The memory of ours that a peer's request of this queue pair names, by a region's key or a window's. Of no bytes the key
-    /// is not looked at (IBA 9.7.4.1.5).
+    /// Returns the local memory that a peer's request names by the key of a region or window. The key is not checked
+    /// for zero bytes (IBA 9.7.4.1.5).
     pub fn remote_span(&self, qp: Handle, address: u64, len: u64, key: u32, need: Need) -> Result<Vec<Span>, Denied> {
         if len == 0 {
             return Ok(Vec::new());
@@ -103,28 +103,28 @@ impl World {
         if !need.is_met(bound.access) || !covers(bound.address, bound.len, address, len) {
             return Err(Denied);
         }
-        // What the window permits was checked against the region when it was bound; a region's own permissions for peers do
-        // not matter to a window.
+        // The rights of the window were checked against the region at bind; the region's own remote rights do not
+        // apply.
         Ok(vec![self.span(bound.mr, address, len, Need::Read)?])
     }
 }
 
-/// Changes the number in a span of eight bytes, at a multiple of eight, to what `change` says, if anything. Returns what it was.
+/// Replaces the number in an aligned span of eight bytes with the result of `change`, if any. Returns the old number.
 pub(super) fn atomic(span: Span, change: impl Fn(u64) -> Option<u64>) -> u64 {
-    assert!(span.len == 8 && span.start.addr().is_multiple_of(8), "no number: {span:?}");
-    // SAFETY: the span is eight aligned bytes of a region that is registered for atomic operations, whose memory its owner keeps
-    // mapped, and accesses by atomic operations alone.
+    assert!(span.len == 8 && span.start.addr().is_multiple_of(8), "not an aligned word: {span:?}");
+    // SAFETY: the span is eight aligned bytes of a region registered for atomic operations, whose memory the owner
+    // keeps mapped and accesses with atomic operations only.
     let number = unsafe { AtomicU64::from_ptr(span.start.cast()) };
     number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).unwrap_or_else(|was| was)
 }
 
-/// The bytes of spans.
+/// Returns the bytes of spans.
 pub(super) fn read(spans: &[Span]) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::with_capacity(spans.iter().map(|span| span.len).sum());
     for span in spans {
         let at = bytes.len();
-        // SAFETY: the span lies in a region that is registered now, whose memory its owner keeps mapped and does not write while
-        // a request names it, or it is the caller's who posts a request inline; `bytes` has room for all spans.
+        // SAFETY: the span lies in a registered region, whose memory the owner keeps mapped and does not write while
+        // a request names it, or belongs to the caller that posts a request inline. `bytes` has room for all spans.
         unsafe {
             ptr::copy_nonoverlapping(span.start, bytes.as_mut_ptr().add(at), span.len);
             bytes.set_len(at + span.len);
@@ -133,21 +133,21 @@ pub(super) fn read(spans: &[Span]) -> Vec<u8> {
     bytes
 }
 
-/// Puts bytes into spans, as many as there are.
+/// Copies `bytes` into spans, as far as they reach.
 pub(super) fn write(spans: &[Span], mut bytes: &[u8]) {
     for span in spans {
         let len = span.len.min(bytes.len());
-        // SAFETY: the span lies in a region that is registered for being written, whose memory its owner keeps mapped and does
-        // not use while a request names it, or shares with the peer knowingly; `bytes` is memory of the model's own.
+        // SAFETY: the span lies in a region registered for writing, whose memory the owner keeps mapped and does not
+        // use while a request names it, or knowingly shares with the peer. `bytes` is memory of the simulator.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), span.start, len) };
         bytes = &bytes[len..];
     }
 }
 
-/// The bytes of segments whatever region they are in, for a request that is sent inline.
+/// Returns the bytes of scatter/gather elements of an inline request, which need no region.
 ///
 /// # Safety
-/// The segments are memory of the caller's.
+/// The elements are memory of the caller.
 pub(super) unsafe fn read_inline(sges: &[Sge]) -> Vec<u8> {
     let spans = sges
         .iter()

@@ -1,4 +1,4 @@
-//! Objects that do nothing by themselves: how they are made, and destroyed when nothing needs them any more.
+//! Passive objects: creation and destruction.
 
 use super::completion::{Place, Waker};
 use super::device::Health;
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
-/// A protection domain.
+/// Protection domain.
 pub(super) struct Pd;
 
-/// A memory region (IBA 10.6).
+/// Memory region (IBA 10.6).
 pub(super) struct Mr {
     pub pd: Handle,
     pub start: usize,
@@ -22,7 +22,7 @@ pub(super) struct Mr {
     pub key: u32,
 }
 
-/// A memory window of type 2B.
+/// Type 2B memory window.
 pub(super) struct Mw {
     pub pd: Handle,
     pub index: u32,
@@ -30,7 +30,7 @@ pub(super) struct Mw {
     pub bound: Option<Bound>,
 }
 
-/// What a window opens.
+/// Memory that a window opens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound {
     pub qp: Handle,
@@ -40,12 +40,12 @@ pub(super) struct Bound {
     pub access: Access,
 }
 
-/// A completion channel: the queues that have an event.
+/// Completion channel, with the queues that have an event.
 pub(super) struct Channel {
     pub events: Waker<Handle>,
 }
 
-/// A completion queue.
+/// Completion queue.
 pub(super) struct Queue {
     pub channel: Option<Handle>,
     pub capacity: u32,
@@ -54,21 +54,21 @@ pub(super) struct Queue {
     pub is_overrun: bool,
 }
 
-/// The way to a port.
+/// Address handle.
 pub(super) struct Address {
     pub pd: Handle,
     pub path: AhAttr,
 }
 
-/// A shared receive queue.
+/// Shared receive queue.
 pub(super) struct Shared {
     pub pd: Handle,
     pub capacity: u32,
     pub sges: u32,
     pub buffers: VecDeque<Buffer>,
-    /// Places taken: by buffers, and by completions of them that were not polled.
+    /// Used places: posted buffers and unpolled completions.
     pub held: u32,
-    /// Fewer buffers than these are worth an event, once.
+    /// Threshold of buffers for one event.
     pub limit: u32,
 }
 
@@ -110,7 +110,7 @@ impl World {
         self.enter(device, Call::Register)?;
         self.handles.check(&self.pds, device, pd)?;
         let limits = &self.devices[device].config.limits;
-        // What a peer may write, we must be able to (ibv_reg_mr(3)).
+        // Remote write access requires local write access (ibv_reg_mr(3)).
         let is_open = access.remote_write || access.remote_atomic;
         require(len > 0 && len as u64 <= limits.mr_bytes && (!is_open || access.local_write), libc::EINVAL)?;
         require(self.mrs.count(Some(device)) < limits.mrs as usize, libc::ENOMEM)?;
@@ -148,7 +148,7 @@ impl World {
         Ok((handle, mw.key))
     }
 
-    /// A bound window is unbound by this.
+    /// Unbinds a bound window.
     pub fn dealloc_mw(&mut self, device: usize, mw: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
@@ -205,7 +205,7 @@ impl World {
         Ok(self.handles.add(&mut self.cqs, device, cq))
     }
 
-    /// Events of the queue that were not taken are gone.
+    /// Discards pending events of the queue.
     pub fn destroy_cq(&mut self, device: usize, cq: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
@@ -232,7 +232,8 @@ impl World {
         Ok(self.handles.add(&mut self.srq, device, srq))
     }
 
-    /// The event comes when a buffer is taken and fewer are left, not when there are fewer already (ibv_modify_srq(3)).
+    /// The event is generated when a buffer is taken and fewer remain, not if fewer remain already
+    /// (ibv_modify_srq(3)).
     pub fn modify_srq_limit(&mut self, device: usize, srq: Handle, limit: u32) -> io::Result<()> {
         self.enter(device, Call::LimitShared)?;
         self.handles.check(&self.srq, device, srq)?;
@@ -254,7 +255,7 @@ impl World {
         Ok(())
     }
 
-    /// The next asynchronous event of a device.
+    /// Returns the next asynchronous event of a device.
     pub fn async_event(&mut self, device: usize) -> io::Result<Option<AsyncEvent>> {
         if self.is_vanished(device) {
             return Err(errno(libc::EIO));

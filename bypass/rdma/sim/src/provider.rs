@@ -1,4 +1,4 @@
-//! The calls that a model answers.
+//! Implementation of [`Provider`].
 
 use super::device::SimDevice;
 use crate::world::require;
@@ -10,8 +10,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-// SAFETY: memory is touched by `memory` alone: what a region that is registered covers, of segments that requests name and keys
-// that peers name; and the segments of a request that is sent inline, while it is posted.
+// SAFETY: only `memory` accesses memory: within registered regions, for elements that requests name and keys that
+// peers name; and the elements of an inline request while it is posted.
 unsafe impl Provider for SimDevice {
     fn name(&self) -> &str {
         &self.name
@@ -152,7 +152,7 @@ unsafe impl Provider for SimDevice {
     }
 
     unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        // SAFETY: the caller says that the segments are its own.
+        // SAFETY: the caller guarantees the elements.
         self.with(|world| unsafe { world.post_send(self.index, qp, requests) })
     }
 

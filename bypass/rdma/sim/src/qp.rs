@@ -1,4 +1,4 @@
-//! Queue pairs: their states, and what is posted to them.
+//! Queue pairs: states and posted requests.
 
 use super::completion::Place;
 use super::device::raw_gid;
@@ -12,44 +12,44 @@ use linerate_rdma_provider::{
 use std::collections::VecDeque;
 use std::io;
 
-/// A posted buffer.
+/// Posted buffer.
 #[derive(Debug, Clone)]
 pub(super) struct Buffer {
     pub id: u64,
     pub sges: Vec<Sge>,
 }
 
-/// A posted request that was not completed.
+/// Posted request without a completion.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub id: u64,
-    /// Its number among all that were posted to the queue pair.
+    /// Sequence number among the requests of the queue pair.
     pub sequence: u64,
     pub sges: Vec<Sge>,
-    /// The bytes, if it is sent inline.
+    /// Inline data.
     pub inline: Option<Vec<u8>>,
     pub operation: Operation,
     pub flags: SendFlags,
-    /// Whether it was tried.
+    /// Execution was attempted.
     pub is_tried: bool,
-    /// How it ended, when it was executed and the queue pair has not heard of it yet.
+    /// Response that has not arrived yet.
     pub answer: Option<Answer>,
 }
 
-/// What comes back for a request.
+/// Response to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It was executed.
+    /// Executed.
     Done(WcStatus),
-    /// A READ that the peer has accepted: its memory is read when the answer is sent, which may be after later requests were
-    /// executed (IBA 10.8.3.3: what is after a READ is ordered by a fence only).
+    /// Accepted READ. The memory is read when the response is sent, possibly after later requests were executed: only
+    /// a fence orders requests behind a READ (IBA 10.8.3.3).
     ReadDue,
-    /// An atomic operation was executed, and the peer's number was this.
+    /// Old value of an atomic operation.
     Was(u64),
 }
 
 impl Request {
-    /// Whether its answer has bytes for its segments: the peer answers only so many of these at a time (IBA 9.7.4.1.6).
+    /// Returns true if the response carries data: the peer limits the number of such requests (IBA 9.7.4.1.6).
     pub fn fetches(&self) -> bool {
         matches!(self.operation, Operation::Read { .. }) || self.is_atomic()
     }
@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-/// What a queue pair knows from `Rtr` on.
+/// Attributes from `Rtr` on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receiving {
     pub mtu: Mtu,
@@ -93,7 +93,7 @@ pub(super) struct Receiving {
     pub gid: [u8; 16],
 }
 
-/// What it knows from `Rts` on.
+/// Attributes from `Rts` on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sending {
     pub psn: u32,
@@ -108,34 +108,35 @@ pub(super) struct Pair {
     pub config: QpInitAttr,
     pub number: u32,
     pub state: QpState,
-    /// What the peer may do at all.
+    /// Rights of the peer.
     pub access: Access,
     pub receiving: Option<Receiving>,
     pub sending: Option<Sending>,
-    /// Requests not completed; of these the first `launched` were executed and wait to be answered.
+    /// Requests without a completion. The first `launched` were executed and wait for their responses.
     pub sends: VecDeque<Request>,
     pub launched: usize,
-    /// Requests posted, and those whose places are free again: the difference is what the send queue holds.
+    /// Posted requests, and those whose places are free again: the difference occupies the send queue.
     pub posted: u64,
     pub retired: u64,
     pub receives: VecDeque<Buffer>,
-    /// Places of the receive queue taken: by buffers, and by completions of them that were not polled.
+    /// Used places of the receive queue: posted buffers and unpolled completions.
     pub receives_held: u32,
-    /// Whether a request failed, so that none after it is executed.
+    /// A request failed: none after it is executed.
     pub is_stopped: bool,
-    /// When it is too late for the peer to answer.
+    /// Time-out of the oldest request.
     pub deadline: Option<u64>,
-    /// How often the next request found no buffer, and when it is tried again.
+    /// Number of times that the next request found no buffer, and the time of its retry.
     pub not_ready: u8,
     pub not_ready_until: u64,
-    /// Whether the last buffer of a shared queue was reported, and the first message.
+    /// Last-WQE-reached and communication-established events were generated.
     pub is_last_told: bool,
     pub is_established_told: bool,
-    /// Whether it may not send yet: over iWARP the one that was connected to hears the other first (RFC 5044 7.1.2).
+    /// Sending is not yet permitted: over iWARP the responder of the connection waits for the first message (RFC 5044
+    /// §7.1.2).
     pub hears_first: bool,
-    /// Whether it is one of datagrams: its Q_Key.
+    /// Q_Key of a UD queue pair.
     pub datagrams: Option<u32>,
-    /// Requests to fail: how many are tried before, and how.
+    /// Requests to fail: the number of successful ones before, and the status.
     pub faults: Vec<(u64, WcStatus)>,
 }
 
@@ -144,12 +145,12 @@ impl Pair {
         self.config.send_cq == cq || self.config.recv_cq == cq
     }
 
-    /// Whether requests of the peer are answered.
+    /// Returns true if requests of the peer are answered.
     pub fn receives(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts)
     }
 
-    /// READs and atomic operations that wait for their answers.
+    /// Returns the number of READs and atomic operations that wait for responses.
     pub fn reads_under_way(&self) -> usize {
         self.sends.iter().take(self.launched).filter(|request| request.fetches()).count()
     }
@@ -199,8 +200,8 @@ impl World {
         Ok((handle, number, cap))
     }
 
-    /// What was posted is gone without a completion. While a window is bound on it, it is busy: Linux' Soft-RoCE waits for that
-    /// window, for most of a minute.
+    /// Discards posted requests without completions. While a window is bound, the queue pair is busy: Soft-RoCE waits
+    /// for that window, for most of a minute.
     pub fn destroy_qp(&mut self, device: usize, qp: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
@@ -216,7 +217,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes what names a queue pair that is gone.
+    /// Removes references to a queue pair.
     pub fn forget_pair(&mut self, device: usize, qp: Handle, number: u32) {
         self.numbers.remove(&number);
         self.active.remove(&qp.0);
@@ -233,7 +234,8 @@ impl World {
         });
     }
 
-    /// The transitions that Linux permits (IBA 10.3.1; `ib_modify_qp_is_ok`, which has none from `Reset` to `Error`).
+    /// Performs the transitions that Linux permits (IBA 10.3.1; `ib_modify_qp_is_ok`, which has none from `Reset` to
+    /// `Error`).
     pub fn modify_qp(&mut self, device: usize, qp: Handle, transition: &Transition) -> io::Result<()> {
         self.enter(device, Call::Modify)?;
         self.handles.check(&self.qps, device, qp)?;
@@ -284,7 +286,7 @@ impl World {
         Ok(())
     }
 
-    /// What was posted is gone without a completion (IBA 10.3.1.1).
+    /// Discards posted requests without completions (IBA 10.3.1.1).
     fn reset(&mut self, qp: Handle) {
         self.forget_completions(qp);
         self.forget_shared(qp);
@@ -308,7 +310,7 @@ impl World {
         object.hears_first = false;
     }
 
-    /// Brings a queue pair to `Error`, where all that is posted is flushed, and says so if nobody asked for it.
+    /// Moves a queue pair to `Error`, which flushes posted requests, with an event unless the program requested it.
     pub fn break_pair(&mut self, qp: Handle, event: Option<AsyncEvent>) {
         let object = &mut self.qps[qp];
         if matches!(object.state, QpState::Error | QpState::Reset) {
@@ -336,7 +338,7 @@ impl World {
     }
 
     /// # Safety
-    /// The segments of requests that are sent inline are memory of the caller's.
+    /// The elements of inline requests are memory of the caller.
     pub unsafe fn post_send(&mut self, device: usize, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let failed = |at| move |error| PostError { at, error };
         if requests.is_empty() {
@@ -348,7 +350,7 @@ impl World {
         self.counters.entry(number).or_default().request_posts += 1;
         for (at, request) in requests.iter().enumerate() {
             self.check_send(device, qp, request).map_err(failed(at))?;
-            // SAFETY: the caller says so.
+            // SAFETY: guaranteed by the caller.
             let inline = request.flags.inline.then(|| unsafe { read_inline(request.sges) });
             let object = &mut self.qps[qp];
             object.sends.push_back(Request {
@@ -368,7 +370,7 @@ impl World {
         Ok(())
     }
 
-    /// What is found out before a request is taken (IBA 11.4.1.1): everything else is an error of its completion.
+    /// Performs the checks at posting (IBA 11.4.1.1). All other errors are reported by the completion.
     fn check_send(&self, device: usize, qp: Handle, request: &SendWr<'_>) -> io::Result<()> {
         let (limits, is_iwarp) = (&self.devices[device].config.limits, self.devices[device].is_iwarp());
         let object = &self.qps[qp];
@@ -441,7 +443,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends the oldest of a queue pair's requests. One that fails takes the queue pair to `Error`.
+    /// Completes the oldest request. A failed one moves the queue pair to `Error`.
     pub fn end_send(&mut self, qp: Handle, status: WcStatus) {
         let object = &mut self.qps[qp];
         let Some(request) = object.sends.pop_front() else { return };
@@ -467,14 +469,14 @@ impl World {
         }
     }
 
-    /// The device and the queue pair that another one sends to, wherever its packets get to.
+    /// Returns the peer of a queue pair, whether or not its packets are accepted there.
     pub fn peer_of(&self, qp: Handle) -> Option<Handle> {
         let receiving = self.qps[qp].receiving?;
         let peer = *self.numbers.get(&receiving.qp)?;
         self.devices[self.qps.device(peer)].has_gid(receiving.gid).then_some(peer)
     }
 
-    /// The address of a device in the table of its port: version 2 of RoCE.
+    /// Returns the GID index of a device's RoCE version 2 address.
     pub fn source_of(&self, device: usize) -> u8 {
         let raw = raw_gid(self.devices[device].config.address);
         let gids = self.devices[device].gids();

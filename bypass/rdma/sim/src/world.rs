@@ -1,4 +1,4 @@
-//! All that exists on a fabric, behind its lock.
+//! State of a fabric, behind its lock.
 
 use super::cm::{CmChannel, CmId};
 use super::datagrams::Datagram;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::{Index, IndexMut};
 
-/// The objects of one kind, by their handles.
+/// Objects of one type, by handle.
 pub(super) struct Table<T>(BTreeMap<usize, Entry<T>>);
 
 struct Entry<T> {
@@ -49,7 +49,7 @@ impl<T> Table<T> {
         self.0.values_mut().map(|entry| &mut entry.object)
     }
 
-    /// The handles of a device's.
+    /// Returns the handles of a device.
     pub fn of(&self, device: usize) -> Vec<Handle> {
         self.0.iter().filter(|(_, entry)| entry.device == device).map(|(&handle, _)| Handle(handle)).collect()
     }
@@ -58,7 +58,7 @@ impl<T> Table<T> {
         self.0.values().filter(|entry| device.is_none_or(|device| entry.device == device)).count()
     }
 
-    /// Takes an object away that was not destroyed by its owner, but went with it.
+    /// Removes an object that its owner did not destroy itself.
     pub fn take(&mut self, handle: Handle) -> Option<T> {
         self.0.remove(&handle.0).map(|entry| entry.object)
     }
@@ -74,28 +74,28 @@ impl<T> Index<Handle> for Table<T> {
 
 impl<T> IndexMut<Handle> for Table<T> {
     fn index_mut(&mut self, handle: Handle) -> &mut T {
-        &mut self.0.get_mut(&handle.0).expect("an object that was looked up before").object
+        &mut self.0.get_mut(&handle.0).expect("looked up before").object
     }
 }
 
-/// The handles that were given out, and those whose objects were destroyed.
+/// Issued handles, and those of destroyed objects.
 pub(super) struct Handles {
     next: usize,
     gone: BTreeSet<usize>,
 }
 
 impl Handles {
-    /// Puts an object into its table.
+    /// Adds an object to its table.
     pub fn add<T>(&mut self, table: &mut Table<T>, device: usize, object: T) -> Handle {
         self.next += 1;
         table.0.insert(self.next, Entry { device, object });
         Handle(self.next)
     }
 
-    /// `EINVAL` for what is no object of that kind of that device.
+    /// Returns `EINVAL` unless the handle is an object of this type and device.
     ///
     /// # Panics
-    /// When the object was destroyed: on a device that would be a use after free, so whoever asks has a bug.
+    /// If the object was destroyed: on a real device that would be a use after free.
     pub fn check<T>(&self, table: &Table<T>, device: usize, handle: Handle) -> io::Result<()> {
         match table.0.get(&handle.0) {
             Some(entry) if entry.device == device => Ok(()),
@@ -106,17 +106,17 @@ impl Handles {
         }
     }
 
-    /// Takes an object out of its table because its owner destroys it.
+    /// Removes an object that its owner destroys.
     pub fn remove<T>(&mut self, table: &mut Table<T>, handle: Handle) -> T {
         self.gone.insert(handle.0);
-        table.take(handle).expect("an object that was checked before")
+        table.take(handle).expect("checked before")
     }
 }
 
 pub(super) struct World {
     pub config: FabricConfig,
     pub random: fastrand::Rng,
-    /// Steps since the beginning.
+    /// Elapsed steps.
     pub now: u64,
     pub handles: Handles,
     pub devices: Vec<Device>,
@@ -130,14 +130,14 @@ pub(super) struct World {
     pub qps: Table<Pair>,
     pub cm_channels: Table<CmChannel>,
     pub cm_ids: Table<CmId>,
-    /// Queue pairs by their numbers, which are used once on a fabric so that a mistaken one is found.
+    /// Queue pairs by number. Numbers are used once per fabric, so that a wrong one is detected.
     pub numbers: BTreeMap<u32, Handle>,
     pub next_number: u32,
-    /// Queue pairs and identifiers to which something may happen.
+    /// Queue pairs and identifiers that may have events.
     pub active: BTreeSet<usize>,
     pub counters: BTreeMap<u32, Counters>,
     pub next_port: u16,
-    /// Datagrams on their way, in the order in which they were sent.
+    /// Datagrams in flight, in the order of sending.
     pub air: Vec<Datagram>,
     pub datagram_faults: DatagramFaults,
     pub datagram_counts: DatagramCounts,
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Something may happen to this queue pair or identifier now.
+    /// Marks a queue pair or identifier as one that may have events.
     pub fn wake(&mut self, handle: Handle) {
         self.active.insert(handle.0);
     }

@@ -1,15 +1,15 @@
-//! Connections are made by the connection manager, and end, and nothing is left of them.
+//! Connection setup by the connection manager, and teardown.
 
-use super::rig::{Rig, Setup, UdPeer, mode};
+use super::rig::{Peer, Rig, Setup, mode};
 use crate::{Config, Connector};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::{Live, SimDevice};
 use std::net::SocketAddr;
 
-/// Two ends, the first of which connects to the second.
+/// Creates two ends, the first of which connects to the second.
 pub fn rig(setup: &Setup, parts: &[(usize, bool)], listens: bool) -> Rig {
-    let sender = UdPeer { remote: Some(ADDRESS), ..UdPeer::sends(parts) };
-    let mut rig = Rig::new(setup, [sender, UdPeer::echoes()]);
+    let sender = Peer { remote: Some(ADDRESS), ..Peer::sends(parts) };
+    let mut rig = Rig::new(setup, [sender, Peer::echoes()]);
     rig.ends[0].connects(&[]);
     rig.ends[1].connects(if listens { std::slice::from_ref(&ADDRESS) } else { &[] });
     rig
@@ -18,7 +18,7 @@ pub fn rig(setup: &Setup, parts: &[(usize, bool)], listens: bool) -> Rig {
 pub static ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 7);
 
 #[test]
-fn a_connection_is_made_and_ends_and_nothing_is_left() {
+fn connection_opens_and_closes_without_leftovers() {
     for seed in 0..30 {
         let defaults = Setup::default();
         let config = Config {
@@ -40,7 +40,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
 }
 
 #[test]
-fn prepared_queue_pairs_are_used_and_others_prepared_in_their_place() {
+fn prepared_qps_are_used_and_replaced() {
     let defaults = Setup::default();
     let setup = Setup { config: Config { pool: 3, max_connections: 4, ..defaults.config }, ..defaults };
     let mut rig = rig(&setup, &[(100, false)], true);
@@ -50,7 +50,7 @@ fn prepared_queue_pairs_are_used_and_others_prepared_in_their_place() {
     for _ in 0..10_000 {
         rig.step();
         least = [0, 1].map(|end| least[end].min(prepared(&rig)[end]));
-        // Never more than there may be connections.
+        // Never more than the maximum number of connections.
         assert!(rig.fabric.live().qps <= 8);
     }
     assert_eq!((least, prepared(&rig), rig.fabric.live().qps), ([2, 2], [3, 3], 6));
@@ -58,7 +58,7 @@ fn prepared_queue_pairs_are_used_and_others_prepared_in_their_place() {
 }
 
 #[test]
-fn queue_pairs_and_identifiers_go_when_connections_do() {
+fn qps_and_identifiers_are_destroyed_with_connections() {
     let setup = Setup::default();
     let mut rig = rig(&setup, &[(100, false)], true);
     rig.run_until(|ends| ends.iter().all(|end| !end.worker.service().ended.is_empty()));
@@ -73,20 +73,20 @@ fn queue_pairs_and_identifiers_go_when_connections_do() {
 }
 
 #[test]
-fn where_nobody_listens_a_connection_is_refused() {
+fn connect_without_listener_is_refused() {
     let mut rig = rig(&Setup::default(), &[(100, false)], false);
     rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
 }
 
 #[test]
-fn who_listens_no_more_refuses() {
+fn connect_after_stop_listening_is_refused() {
     let mut rig = rig(&Setup::default(), &[(100, false)], true);
     rig.ends[1].worker.stop_listening();
     rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
 }
 
 #[test]
-fn a_connector_goes_with_its_identifiers_before_its_channel() {
+fn connector_drops_identifiers_before_channel() {
     let mut rig = rig(&Setup::default(), &[(100, false)], true);
     for _ in 0..50 {
         rig.step();

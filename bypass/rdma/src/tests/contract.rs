@@ -1,17 +1,17 @@
-//! The order of events, at both ends.
+//! Order of events at both ends.
 
 #[path = "../../../../stack/kernel/tests/services/contract.rs"]
 mod service;
 
-use super::rig::{Rig, Setup, UdPeer, mode};
+use super::rig::{Peer, Rig, Setup, mode};
 use crate::{Config, Mode};
 use linerate_bypass::{Arena, Service};
 use service::Contract;
 use std::fmt::Debug;
 
-/// A service that an end of a [`Rig`] runs.
+/// Service that an end of a [`Rig`] runs.
 pub trait Hosted: Service<Message = ()> + Debug {
-    /// Takes the arena of its end.
+    /// Receives the arena of its end.
     fn with_arena(self, _: &Arena) -> Self
     where
         Self: Sized,
@@ -20,29 +20,29 @@ pub trait Hosted: Service<Message = ()> + Debug {
     }
 }
 
-impl Hosted for UdPeer {
+impl Hosted for Peer {
     fn with_arena(self, arena: &Arena) -> Self {
-        UdPeer { arena: arena.clone(), ..self }
+        Peer { arena: arena.clone(), ..self }
     }
 }
 
 impl Hosted for Contract {}
 
-/// Connections of the client: one of each action, with an early close and without one.
+/// Connections of the client: one of each action, with and without an early close.
 const CONNECTIONS: usize = 10;
 
 fn order_of_events(seed: u64, mode: Mode) {
     let defaults = Setup::default();
     let setup = Setup { seed, config: Config { mode, max_connections: 16, ..defaults.config.clone() }, ..defaults };
-    // The rig connects it.
+    // The rig connects the session.
     let client = Contract::client(([10, 0, 0, 2], 7).into(), 0);
     let mut rig = Rig::new(&setup, [client, Contract::server()]);
-    // A rig has one session, whose number is fixed.
+    // A rig has one session, with a fixed number.
     let connections = if mode == Mode::Ud { 1 } else { CONNECTIONS };
-    // A session waits for its timers, which are long for the default.
+    // Sessions wait for timers, which are long for the default tick.
     rig.tick = if mode == Mode::Ud { 20_000 } else { rig.tick };
     (0..connections).for_each(|_| rig.connect(&setup));
-    // Without a connector, a peer does not learn of an abort.
+    // Without a connector, an abort is not signalled to the peer.
     rig.run_until(|ends| ends[1].worker.service().is_done(connections));
     if connections > 1 {
         rig.ends[1].worker.service().assert_covered();

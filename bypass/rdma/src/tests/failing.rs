@@ -1,21 +1,21 @@
-//! Whatever fails, the connections that it concerns end with a reason, nothing of them is left, and others are made as before.
+//! Failures end the affected connections with a reason, leave no objects behind, and do not prevent new connections.
 
 use super::connecting::{ADDRESS, rig};
-use super::rig::{End, Rig, Setup, UdPeer, mode};
+use super::rig::{End, Peer, Rig, Setup, mode};
 use crate::Config;
 use crate::provider::WcStatus;
 use linerate_bypass::CloseReason;
 use linerate_rdma_sim::Call;
 use std::time::Duration;
 
-/// What is sent: a part of it is read where it lies.
+/// Data to send, a part of it by rendezvous.
 const PARTS: [(usize, bool); 5] = [(300, false), (20_000, true), (3000, false), (60_000, true), (5000, true)];
-/// So many steps are more than all that takes.
+/// Upper bound of the steps that the exchange takes.
 const STEPS: usize = 3000;
 
 fn setup(seed: u64) -> Setup {
     let defaults = Setup::default();
-    // A thousand nanoseconds are a step.
+    // A step takes a thousand nanoseconds.
     let config = Config {
         offer_from: 1000,
         srq: seed.is_multiple_of(3).then_some(12),
@@ -29,18 +29,18 @@ fn setup(seed: u64) -> Setup {
     Setup { seed, config, narrow: seed.is_multiple_of(2), ..defaults }
 }
 
-/// A client that goes on until it has sent everything and had it back, and a server.
+/// Creates a client that retries until its data was echoed, and a server.
 fn persistent(setup: &Setup) -> Rig {
     let mut rig = rig(setup, &PARTS, true);
     rig.ends[0].worker.service_mut().again = usize::MAX;
     rig
 }
 
-fn is_through(peer: &UdPeer) -> bool {
+fn is_through(peer: &Peer) -> bool {
     peer.ended.last() == Some(&CloseReason::Finished) && peer.received == peer.total
 }
 
-/// Runs a client through, with `fault` at some moment. Returns how its connections ended.
+/// Runs a client with `fault` at a random time. Returns the close reasons of its connections.
 fn with_fault(seed: u64, fault: impl FnOnce(&mut Rig)) -> Vec<CloseReason> {
     let setup = setup(seed);
     let mut rig = persistent(&setup);
@@ -55,7 +55,7 @@ fn with_fault(seed: u64, fault: impl FnOnce(&mut Rig)) -> Vec<CloseReason> {
 }
 
 #[test]
-fn a_peer_that_is_killed_leaves_nothing_and_another_takes_its_place() {
+fn killed_peer_leaves_no_objects_and_is_replaced() {
     for seed in 0..60 {
         let setup = setup(seed);
         let (killed, survivor) = if seed % 4 < 2 { (0, 1) } else { (1, 0) };
@@ -68,11 +68,11 @@ fn a_peer_that_is_killed_leaves_nothing_and_another_takes_its_place() {
         let device = rig.ends[killed].device.clone();
         rig.fabric.vanish(&device, says_so);
         let peer = match killed {
-            0 => UdPeer { remote: Some(ADDRESS), again: usize::MAX, ..UdPeer::sends(&PARTS) },
-            _ => UdPeer::echoes(),
+            0 => Peer { remote: Some(ADDRESS), again: usize::MAX, ..Peer::sends(&PARTS) },
+            _ => Peer::echoes(),
         };
         if !says_so && killed == 0 {
-            // What has nobody to say that it is over is found to be.
+            // Silent connections are detected as lost.
             rig.run_until_holds(1, before);
         }
         rig.replace(killed, &setup, peer);
@@ -83,24 +83,24 @@ fn a_peer_that_is_killed_leaves_nothing_and_another_takes_its_place() {
 }
 
 #[test]
-fn an_idle_connection_whose_peer_is_gone_without_a_word_ends() {
+fn idle_connection_of_dead_peer_ends() {
     let setup = setup(1);
-    // Nobody closes.
+    // Neither end closes.
     let mut rig = rig(&setup, &[], true);
     let before = rig.ends[1].holds(&rig.fabric);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.summary().accepted + end.worker.summary().connected == 1));
-    // An idle one whose peer is there does not.
+    // An idle connection of a live peer stays open.
     (0..10_000).for_each(|_| rig.step());
     assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
     let device = rig.ends[0].device.clone();
     rig.fabric.vanish(&device, false);
-    rig.replace(0, &setup, UdPeer::echoes());
+    rig.replace(0, &setup, Peer::echoes());
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::TimedOut]);
     rig.run_until_holds(1, before);
 }
 
 #[test]
-fn a_queue_pair_that_fails_ends_its_connection_alone() {
+fn failed_qp_ends_its_connection_only() {
     for seed in 0..40 {
         let ended = with_fault(seed, |rig| {
             let qps: Vec<u32> = rig.fabric.counters().keys().copied().collect();
@@ -113,7 +113,7 @@ fn a_queue_pair_that_fails_ends_its_connection_alone() {
 }
 
 #[test]
-fn every_error_of_a_request_ends_its_connection() {
+fn every_request_error_ends_its_connection() {
     let errors = [
         (WcStatus::LocalLength, CloseReason::Reset),
         (WcStatus::LocalProtection, CloseReason::Reset),
@@ -128,12 +128,12 @@ fn every_error_of_a_request_ends_its_connection() {
     for (seed, (status, reason)) in errors.into_iter().enumerate() {
         for after in [0, 2, 4] {
             let mut setup = setup(seed as u64);
-            // Requests of the connection's queue pairs fail, and there are no others.
+            // Only queue pairs of the connection have requests that fail.
             setup.config.pool = 0;
             let mut rig = persistent(&setup);
             let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
             rig.run_until(|ends| ends[0].worker.summary().connected == 1);
-            // Of those that are gone none fails.
+            // Destroyed queue pairs are skipped.
             rig.fabric.counters().keys().for_each(|qp| rig.fabric.fail_request(*qp, after, status));
             rig.run_until(|ends| is_through(ends[0].worker.service()));
             (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
@@ -145,7 +145,7 @@ fn every_error_of_a_request_ends_its_connection() {
 }
 
 #[test]
-fn a_call_that_fails_costs_a_connection_at_most() {
+fn failed_call_ends_at_most_one_connection() {
     let provider = [
         Call::CreatePair,
         Call::Modify,
@@ -179,7 +179,7 @@ fn a_call_that_fails_costs_a_connection_at_most() {
 }
 
 #[test]
-fn a_device_that_fails_ends_all_its_connections_and_the_worker_goes_on() {
+fn device_failure_ends_all_connections_but_not_worker() {
     for seed in 0..20 {
         let setup = setup(seed);
         let mut rig = persistent(&setup);
@@ -187,9 +187,9 @@ fn a_device_that_fails_ends_all_its_connections_and_the_worker_goes_on() {
         rig.run_until(|ends| ends[1].worker.service().received > 1000);
         let device = rig.ends[(seed % 2) as usize].device.clone();
         rig.fabric.fatal(&device);
-        let is_over = |peer: &UdPeer| peer.ended.len() == 1 && peer.ended[0] != CloseReason::Finished;
+        let is_over = |peer: &Peer| peer.ended.len() == 1 && peer.ended[0] != CloseReason::Finished;
         rig.run_until(|ends| ends.iter().all(|end| is_over(end.worker.service())));
-        // It has tried again, and been told that it is in vain.
+        // Each retry has failed.
         rig.run_until(|ends| ends[0].worker.service().failed.len() == 3);
         let fabric = rig.fabric.clone();
         drop(rig);
@@ -198,7 +198,7 @@ fn a_device_that_fails_ends_all_its_connections_and_the_worker_goes_on() {
 }
 
 #[test]
-fn a_device_that_is_gone_ends_its_connections_and_the_worker_goes_on() {
+fn device_removal_ends_connections_but_not_worker() {
     let mut rig = persistent(&setup(1));
     rig.ends[0].worker.service_mut().again = 0;
     rig.run_until(|ends| ends[1].worker.service().received > 1000);
@@ -211,7 +211,7 @@ fn a_device_that_is_gone_ends_its_connections_and_the_worker_goes_on() {
 }
 
 #[test]
-fn a_link_that_is_down_for_a_moment_costs_nothing_and_one_that_stays_down_ends_its_connections() {
+fn short_link_loss_is_tolerated_and_long_one_ends_connections() {
     for seed in 0..20 {
         let device = |rig: &Rig| rig.ends[(seed % 2) as usize].device.clone();
         let ended = with_fault(seed, |rig| {
@@ -232,7 +232,7 @@ fn a_link_that_is_down_for_a_moment_costs_nothing_and_one_that_stays_down_ends_i
 }
 
 #[test]
-fn an_address_that_goes_takes_its_connections_along() {
+fn removed_address_ends_its_connections() {
     for seed in 0..10 {
         let mut rig = persistent(&setup(seed));
         rig.ends[0].worker.service_mut().again = 0;
@@ -246,7 +246,7 @@ fn an_address_that_goes_takes_its_connections_along() {
 }
 
 #[test]
-fn a_thousand_connections_leave_nothing() {
+fn thousand_connections_leave_no_objects() {
     let setup = setup(1);
     let mut rig = rig(&setup, &[(100, false), (2000, true)], true);
     let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));

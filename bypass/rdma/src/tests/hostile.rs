@@ -1,6 +1,6 @@
-//! What a peer may not do ends its connection, and costs nothing else.
+//! Protocol violations end the connection of the peer and affect nothing else.
 
-use super::rig::{Rig, Setup, UdPeer};
+use super::rig::{Peer, Rig, Setup};
 use crate::Mode;
 use crate::connection::wire::{HEADER, Header, Kind, OFFERS, Offer};
 use crate::provider::WcStatus;
@@ -39,9 +39,9 @@ fn sends(setup: &Setup, messages: &[Vec<u8>]) {
     sends_by(setup, messages, |_, _| {});
 }
 
-/// The same, after `begin` has been told of the service's ring if it has one.
+/// Like [`sends`], after `begin` has received the service's ring, if any.
 fn sends_by(setup: &Setup, messages: &[Vec<u8>], begin: impl FnOnce(&mut Pair, RingAddr)) {
-    let mut rig = Rig::new(setup, [UdPeer::echoes(), UdPeer::echoes()]);
+    let mut rig = Rig::new(setup, [Peer::echoes(), Peer::echoes()]);
     let before = rig.ends[1].holds(&rig.fabric);
     let mut cq = Cq::new(&rig.ends[0].device, 64, None).unwrap();
     rig.ends[0].completes_to(&cq);
@@ -52,7 +52,7 @@ fn sends_by(setup: &Setup, messages: &[Vec<u8>], begin: impl FnOnce(&mut Pair, R
     }
     messages.iter().for_each(|message| send(&rig, &mut qp, message));
     qp.flush().unwrap();
-    // All have come before the service hears of the first.
+    // All messages arrive before the service processes the first.
     rig.fabric.run();
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
     drop(qp);
@@ -63,7 +63,7 @@ fn sends_by(setup: &Setup, messages: &[Vec<u8>], begin: impl FnOnce(&mut Pair, R
     assert_eq!(rig.ends[1].holds(&rig.fabric), before);
 }
 
-/// The service's ring, of which its first message tells.
+/// Returns the service's ring, which its first message announces.
 pub fn ring_of(rig: &mut Rig, qp: &mut Pair, cq: &mut Cq<SimDevice>) -> RingAddr {
     loop {
         rig.step();
@@ -77,7 +77,7 @@ pub fn ring_of(rig: &mut Rig, qp: &mut Pair, cq: &mut Cq<SimDevice>) -> RingAddr
 }
 
 #[test]
-fn what_makes_no_sense_ends_the_connection() {
+fn malformed_message_ends_connection() {
     let setup = Setup::default();
     for message in [&b""[..], b"x", &[9; HEADER], &[0; HEADER], &[1, 0, 0, 0, 0, 0, 0, 0, 0]] {
         sends(&setup, &[message.to_vec()]);
@@ -91,11 +91,11 @@ fn what_makes_no_sense_ends_the_connection() {
 }
 
 #[test]
-fn who_takes_more_of_the_shared_buffers_than_it_may_is_refused() {
+fn excess_use_of_shared_buffers_ends_connection() {
     let mut setup = Setup::default();
     setup.config.srq = Some(12);
     let most = usize::from(setup.config.buffers);
-    // What comes at once is as many as it was told of, and one more.
+    // One message more than there are credits.
     sends(&setup, &vec![data(); most + 1]);
 }
 
@@ -106,7 +106,7 @@ fn writing() -> Setup {
 }
 
 #[test]
-fn what_is_written_to_a_ring_and_makes_no_sense_ends_the_connection() {
+fn malformed_ring_write_ends_connection() {
     let setup = writing();
     let slot = setup.config.buffer as u32;
     let to_ring = |qp: &mut Pair, place| qp.write_to(place, slot);
@@ -115,11 +115,11 @@ fn what_is_written_to_a_ring_and_makes_no_sense_ends_the_connection() {
     }
     // Longer than a slot.
     sends_by(&setup, &[[data(), vec![0; slot as usize]].concat()], to_ring);
-    // Always into the first slot, where what comes next is not looked for.
+    // Always to the first slot, where the next message is not expected.
     sends_by(&setup, &[data(), header(Kind::Credit, 0), data()], |qp, place| {
         qp.write_to(RingAddr { len: slot, ..place }, slot);
     });
-    // Nothing of it may be told twice, and nothing of another length.
+    // A ring is announced once and with its exact length.
     let ring = |len: u32| {
         let mut bytes = [0; 16];
         Offer { address: 0x1000, rkey: 0x1234, len }.write(&mut bytes);
@@ -131,7 +131,7 @@ fn what_is_written_to_a_ring_and_makes_no_sense_ends_the_connection() {
 }
 
 #[test]
-fn nothing_but_its_ring_can_be_written_by_a_peer() {
+fn peer_can_write_only_its_ring() {
     let setup = writing();
     let slot = setup.config.buffer as u32;
     type Change = fn(RingAddr) -> RingAddr;
@@ -146,10 +146,10 @@ fn nothing_but_its_ring_can_be_written_by_a_peer() {
     for change in elsewhere {
         sends_by(&setup, &[data()], |qp, place| qp.write_to(change(place), slot));
     }
-    // Where there is no ring, writing is not permitted at all.
+    // Without a ring, writes are not permitted at all.
     let nowhere = RingAddr { address: 0, rkey: 0, len: slot };
     for message in [Vec::new(), data()] {
-        let mut rig = Rig::new(&Setup::default(), [UdPeer::echoes(), UdPeer::echoes()]);
+        let mut rig = Rig::new(&Setup::default(), [Peer::echoes(), Peer::echoes()]);
         let mut qp = rig.half(&Setup::default());
         qp.write_to(nowhere, slot);
         send(&rig, &mut qp, &message);
@@ -159,9 +159,9 @@ fn nothing_but_its_ring_can_be_written_by_a_peer() {
 }
 
 #[test]
-fn a_ring_shows_nothing_of_who_had_its_memory_before() {
+fn ring_does_not_expose_old_memory() {
     let setup = writing();
-    let mut rig = Rig::new(&setup, [UdPeer::echoes(), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::echoes(), Peer::echoes()]);
     let ring = usize::from(setup.config.buffers) * setup.config.buffer;
     let secrets: Vec<_> = std::iter::from_fn(|| rig.ends[1].buffers.alloc(ring)).take(100).collect();
     secrets.into_iter().for_each(|mut secret| secret.fill(b's'));
@@ -169,7 +169,7 @@ fn a_ring_shows_nothing_of_who_had_its_memory_before() {
     rig.ends[0].completes_to(&cq);
     let mut qp = rig.half(&setup);
     let RingAddr { address, rkey, .. } = ring_of(&mut rig, &mut qp, &mut cq);
-    // A header is written, and more is said to have been.
+    // Writes a header only, and announces more.
     let mut block = rig.ends[0].arena.alloc(HEADER).unwrap();
     block.copy_from_slice(&header(Kind::Data, 0));
     qp.write_immediate(block.freeze(), address, rkey, 200).unwrap();
@@ -185,10 +185,10 @@ fn a_ring_shows_nothing_of_who_had_its_memory_before() {
 }
 
 #[test]
-fn a_ring_is_open_to_its_own_peer_alone() {
+fn ring_accepts_writes_of_its_own_peer_only() {
     let setup = writing();
     let slot = setup.config.buffer as u32;
-    let mut rig = Rig::new(&setup, [UdPeer::echoes(), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::echoes(), Peer::echoes()]);
     let mut cq = Cq::new(&rig.ends[0].device, 64, None).unwrap();
     rig.ends[0].completes_to(&cq);
     let mut owner = rig.half(&setup);
@@ -206,7 +206,7 @@ fn a_ring_is_open_to_its_own_peer_alone() {
     };
     assert_eq!(status, WcStatus::RemoteAccess);
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
-    // The owner's goes on.
+    // The owner can still write.
     owner.write_to(place, slot);
     send(&rig, &mut owner, &data());
     owner.flush().unwrap();
@@ -215,8 +215,8 @@ fn a_ring_is_open_to_its_own_peer_alone() {
 }
 
 #[test]
-fn no_more_is_offered_than_was_agreed() {
-    // Nothing is asked for while there is no room for it, so the offers are there.
+fn excess_offers_end_connection() {
+    // Nothing is read while there is no room, so the offers remain.
     let mut setup = Setup::default();
     (setup.config.rx_buffer, setup.config.buffers) = (0, 6);
     sends(&setup, &vec![offer(1000); OFFERS + 1]);
@@ -225,6 +225,6 @@ fn no_more_is_offered_than_was_agreed() {
 }
 
 #[test]
-fn what_is_offered_and_cannot_be_read_ends_the_connection() {
+fn unreadable_offer_ends_connection() {
     sends(&Setup::default(), &[offer(1000)]);
 }

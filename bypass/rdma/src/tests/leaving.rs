@@ -1,7 +1,7 @@
-//! Connections that share their buffers end, in whatever way, and all of the buffers are there as before.
+//! Connections with shared buffers return all buffers, however they end.
 
 use super::connecting::rig;
-use super::rig::{Rig, Setup, UdPeer};
+use super::rig::{Peer, Rig, Setup};
 use crate::Config;
 use linerate_bypass::CloseReason;
 use linerate_bypass::time::{Duration, Instant};
@@ -16,18 +16,18 @@ fn setup(seed: u64, device: fn(&mut DeviceConfig)) -> Setup {
     Setup { seed, config, device, ..defaults }
 }
 
-/// As hardware does it.
+/// Behaviour of hardware.
 fn hardware(device: &mut DeviceConfig) {
     device.holds_shared = true;
 }
 
-/// As Soft-RoCE of Linux 6.1 does it.
+/// Behaviour of Soft-RoCE of Linux 6.1.
 fn soft(device: &mut DeviceConfig) {
     (device.keeps_completions, device.tells_last) = (true, false);
 }
 
-/// Makes one connection after the other, of which the first `killed` end with an error of a queue pair at some moment, and further ones
-/// until `through` have come to their end. All that there was before is there then. Returns how long the connections took.
+/// Opens one connection after another: the first `killed` end with a queue pair error at a random time, further ones
+/// until `through` have finished. All objects are then as before. Returns the total time.
 fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
     let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
     let peer = rig.ends[0].worker.service_mut();
@@ -37,7 +37,7 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
         for _ in 0..rig.random.usize(..800) {
             rig.step();
         }
-        // The latest that were made are those that are connected.
+        // The latest queue pairs are those in use.
         let qp = rig.fabric.counters().keys().rev().nth(rig.random.usize(..2)).copied();
         qp.into_iter().for_each(|qp| rig.fabric.pair_fatal(qp));
         rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
@@ -50,7 +50,7 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
     }
     let peer = rig.ends[0].worker.service_mut();
     (peer.again, peer.rounds) = (0, 0);
-    let outcomes = |peer: &UdPeer| peer.ended.len() + peer.failed.len();
+    let outcomes = |peer: &Peer| peer.ended.len() + peer.failed.len();
     let so_far = outcomes(peer);
     rig.run_until(|ends| outcomes(ends[0].worker.service()) > so_far);
     let took = rig.now;
@@ -61,7 +61,7 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
 }
 
 #[test]
-fn connections_that_are_closed_or_fail_leave_all_shared_buffers_behind() {
+fn ended_connections_return_shared_buffers() {
     for seed in 0..12 {
         let setup = setup(seed, hardware);
         let mut rig = rig(&setup, &PARTS, true);
@@ -70,27 +70,27 @@ fn connections_that_are_closed_or_fail_leave_all_shared_buffers_behind() {
 }
 
 #[test]
-fn where_no_last_buffer_is_told_of_they_do_so_too_and_nobody_waits_for_that() {
+fn missing_last_wqe_event_delays_nothing() {
     for seed in 0..4 {
         let setup = setup(seed, soft);
         let mut rig = rig(&setup, &PARTS, true);
         rig.tick = 10_000;
         let took = connects(&mut rig, 10, 10);
         let peer = rig.ends[0].worker.service();
-        // One whose queue pair is killed before it is made is not.
+        // A connection whose queue pair fails during setup is not established.
         assert!(peer.failed.len() <= 10, "{peer:?}");
         assert!(took < Duration::from_millis(50) * peer.ended.len() as u32, "{took:?} for {}", peer.ended.len());
     }
 }
 
 #[test]
-fn a_queue_pair_whose_worker_has_ended_goes_all_the_same() {
+fn qp_of_ended_worker_is_destroyed() {
     let setup = setup(1, hardware);
     let mut rig = rig(&setup, &PARTS, true);
     rig.run_until(|ends| ends[0].worker.service().ended.len() == 1);
     let mut now = rig.now;
     for _ in 0..100 {
-        // The worker does nothing more.
+        // The worker is not run any longer.
         now += 200_000_000;
         rig.fabric.run();
         rig.ends[0].connector.as_mut().unwrap().turn(Instant::from_nanos(now)).unwrap();

@@ -1,4 +1,4 @@
-//! Lingering close: the last reply arrives, and neither input nor time is without a bound.
+//! Lingering close: the last reply arrives, and input and time are bounded.
 
 #[path = "../../../../stack/kernel/tests/services/lingering.rs"]
 mod service;
@@ -66,7 +66,7 @@ impl Service for Side {
     }
 }
 
-/// Runs a client of `manner` until the server's end is closed. Returns that, with the client and the time that it took.
+/// Runs a client of `manner` until the server's end is closed. Returns its reason, the client, and the elapsed time.
 fn run(seed: u64, mode: Mode, offer_from: usize, manner: Manner) -> (CloseReason, Refused, u64) {
     let defaults = Setup::default();
     let config = Config { mode, offer_from, max_connections: 16, ..defaults.config.clone() };
@@ -78,7 +78,7 @@ fn run(seed: u64, mode: Mode, offer_from: usize, manner: Manner) -> (CloseReason
         Side::Client(client) => client.closed,
         Side::Server(server) => server.closed.first().copied(),
     };
-    // Nothing happens meanwhile but by the clock.
+    // Only the clock advances meanwhile.
     rig.tick = if manner == Manner::Waits { 1_000_000 } else { rig.tick };
     rig.run_until(|ends| ended(ends[1].worker.service()).is_some());
     let time = rig.now;

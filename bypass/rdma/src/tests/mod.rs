@@ -1,4 +1,4 @@
-//! Connections over a model of a device: services at both ends, in random interleavings.
+//! Connections over simulated devices: services at both ends, in random interleavings.
 
 mod connecting;
 mod contract;

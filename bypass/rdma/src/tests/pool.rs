@@ -1,6 +1,6 @@
-//! Queue pairs that are used for one connection after the other, and have nothing of one in the next.
+//! Reuse of queue pairs: nothing of one connection reaches the next.
 
-use super::rig::{End, Rig, Setup, UdPeer, mode};
+use super::rig::{End, Peer, Rig, Setup, mode};
 use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition, WcStatus};
 use crate::verbs::{Completion, Cq, Errored, Init, Message, Mr, New, Pd, Qp, QpConfig, Rts};
 use crate::{Config, Connect};
@@ -10,15 +10,16 @@ use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connects and closes so often, one after the other, by ends with pools of `pool`. Returns how many queue pairs were made for it.
+/// Connects and closes `rounds` times with pools of `pool` queue pairs. Returns the number of queue pairs created for
+/// it.
 fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool: usize) -> usize {
     let defaults = Setup::default();
     let config = Config { connect, mode, pool, max_connections: 8, ..defaults.config };
     let connect_timeout = Duration::from_millis(100);
     let setup = Setup { seed, network: [127, 0, 0], config: Config { connect_timeout, ..config }, ..defaults };
     let parts = [(100, false), (600, true)];
-    let mut rig = Rig::new(&setup, [UdPeer::sends(&parts), UdPeer::echoes()]);
-    // A port of the kernel's is whichever is free.
+    let mut rig = Rig::new(&setup, [Peer::sends(&parts), Peer::echoes()]);
+    // The kernel chooses a free TCP port.
     let port = if connect == Connect::Exchange { 0 } else { 7 };
     let listening = rig.ends[1].connects(&[(std::net::Ipv4Addr::new(127, 0, 0, 2), port).into()])[0];
     rig.ends[0].connects(&[]);
@@ -40,19 +41,19 @@ fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool:
 }
 
 #[test]
-fn a_thousand_connections_need_no_more_queue_pairs_than_the_pools_have() {
+fn thousand_connections_reuse_pooled_qps() {
     assert_eq!(connects(1, 1000, Connect::Exchange, crate::Mode::Send, 4), 0);
 }
 
 #[test]
-fn so_it_is_by_either_way_and_in_either_mode() {
+fn qps_are_reused_with_either_setup_and_mode() {
     for seed in 0..8 {
         let connect = if seed % 2 == 0 { Connect::Exchange } else { Connect::Manager };
         assert_eq!(connects(seed, 50, connect, mode(seed % 4 < 2), 4), 0, "{seed}");
     }
 }
 
-/// Two queue pairs of one device, and one of another, with a queue for all of each device.
+/// Two queue pairs of one device and one of another, with one completion queue per device.
 struct Three {
     fabric: Fabric,
     arenas: [Arena; 2],
@@ -81,14 +82,14 @@ impl Three {
         Qp::new(&self.mrs[at], self.cqs[at].handle(), None, &CONFIG).unwrap()
     }
 
-    /// With its buffers.
+    /// Posts its buffers.
     fn ready(&self, at: usize, qp: Qp<SimDevice, New>) -> Qp<SimDevice, Init> {
         let mut qp = qp.init(1).unwrap();
         qp.post((0..4).map(|_| self.arenas[at].alloc(64).unwrap())).unwrap();
         qp
     }
 
-    /// Connects it with the queue pair of that number, at the other device, whose packets begin with `psn`, as its own do.
+    /// Connects to the queue pair `number` of the other device. Both directions start at `psn`.
     fn join(&self, at: usize, qp: Qp<SimDevice, Init>, number: u32, psn: u32) -> Qp<SimDevice, Rts> {
         let gid = |at: usize| {
             let gids = self.mrs[at].pd().provider().gids(1).unwrap();
@@ -120,7 +121,7 @@ impl Three {
         self.cqs[at].poll(64).unwrap().collect()
     }
 
-    /// Takes all back that comes for a queue pair that has failed.
+    /// Processes the completions of a failed queue pair.
     fn drain(&mut self, at: usize, qp: &mut Qp<SimDevice, Errored>) -> usize {
         let mut count = 0;
         while !qp.drain().unwrap() {
@@ -139,7 +140,7 @@ impl Three {
 }
 
 #[test]
-fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
+fn previous_peer_cannot_reach_reused_qp() {
     for keeps_completions in [false, true] {
         let mut three = Three::new(keeps_completions);
         let [ours, old, new] = [three.qp(0), three.qp(1), three.qp(1)];
@@ -152,11 +153,11 @@ fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
         for completion in three.completions(0) {
             assert_eq!(&*ours.received(completion).unwrap(), b"one");
         }
-        // It is not drained before all has come back: three buffers, and what tells of the message.
+        // Not drained before three buffers and the message have completed.
         let ours = ours.fail().unwrap().drained();
-        let Err(mut ours) = ours else { panic!("it has buffers posted") };
+        let Err(mut ours) = ours else { panic!("buffers are posted") };
         assert_eq!(three.drain(0, &mut ours), 4);
-        let Ok(ours) = ours.drained() else { panic!("all has come back") };
+        let Ok(ours) = ours.drained() else { panic!("not drained") };
         let ours = ours.reset().unwrap();
         assert_eq!((ours.number(), ours.outstanding(), ours.posted_buffers()), (number, 0, 0));
 
@@ -181,13 +182,13 @@ fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
 }
 
 #[test]
-fn completions_of_before_are_not_taken_for_those_of_the_new_life() {
+fn stale_completions_are_not_taken_for_new_ones() {
     let mut three = Three::new(true);
     let [ours, peer] = [three.qp(0), three.qp(1)];
     let [ours, peer] = [three.ready(0, ours), three.ready(1, peer)];
     let number = ours.number();
     let mut ours = three.join(0, ours, peer.number(), 5).fail().unwrap();
-    // They have been polled, and nobody has looked at them.
+    // Polled but not processed.
     three.fabric.run();
     let before = three.completions(0);
     assert_eq!(before.len(), 4);
@@ -198,7 +199,7 @@ fn completions_of_before_are_not_taken_for_those_of_the_new_life() {
         late.push(number);
     }
     assert_eq!((ours.drain().unwrap(), late.len()), (true, 4));
-    let Ok(ours) = ours.drained() else { panic!("all has come back") };
+    let Ok(ours) = ours.drained() else { panic!("not drained") };
     let ours = three.ready(0, ours.reset().unwrap()).fail().unwrap();
     three.fabric.run();
     let after = three.completions(0);

@@ -1,6 +1,6 @@
-//! What services do with the memory of their peers: it is done exactly once, and what is denied ends the asker's connection alone.
+//! One-sided operations of services: executed exactly once; a denied one ends the connection of its initiator only.
 
-use super::rig::{Rig, Setup, UdPeer, mode};
+use super::rig::{Peer, Rig, Setup, mode};
 use crate::provider::{Access, AtomicCap, Provider};
 use crate::verbs::{Counters, ExposedMr, Message, RingAddr};
 use crate::{Adapter, Config, OpenError, Unsupported};
@@ -8,7 +8,7 @@ use linerate_bypass::{self as bypass, CloseReason, OneSidedError, OneSidedOp, On
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::sync::Arc;
 
-/// Connections at a time.
+/// Concurrent connections.
 const CONNECTIONS: usize = 4;
 
 fn setup(seed: u64) -> Setup {
@@ -16,9 +16,9 @@ fn setup(seed: u64) -> Setup {
     Setup { seed, config: Config { mode: mode(seed % 2 == 1), ..defaults.config }, ..defaults }
 }
 
-/// What asks, and a server with so many counters.
+/// Creates a client, and a server with `count` counters.
 fn counting(setup: &Setup, count: usize) -> (Rig, Counters<SimDevice>) {
-    let rig = Rig::new(setup, [UdPeer::asks([]), UdPeer::echoes()]);
+    let rig = Rig::new(setup, [Peer::asks([]), Peer::echoes()]);
     let memory = Arc::new(bypass::RemoteCounters::new(count).unwrap());
     let counters = Counters::open(rig.ends[1].pd(), memory).unwrap();
     (rig, counters)
@@ -33,17 +33,17 @@ fn begin(rig: &mut Rig, setup: &Setup, asks: impl IntoIterator<Item = OneSidedOp
     (0..CONNECTIONS).for_each(|_| rig.connect(setup));
 }
 
-/// What the numbers were, in the order of the answers.
+/// Returns the old values, in the order of completion.
 fn answers(rig: &Rig) -> Vec<u64> {
     let was = |done: &(u64, OneSidedResult)| match done.1 {
         OneSidedResult::Previous(was) => was,
-        OneSidedResult::Read(_) => panic!("nothing was read"),
+        OneSidedResult::Read(_) => panic!("unexpected READ"),
     };
     rig.ends[0].worker.service().done.iter().map(was).collect()
 }
 
 #[test]
-fn sums_are_exact_whoever_adds_at_once() {
+fn concurrent_additions_are_exact() {
     for seed in 0..20 {
         let setup = setup(seed);
         let (mut rig, counters) = counting(&setup, 3);
@@ -53,7 +53,7 @@ fn sums_are_exact_whoever_adds_at_once() {
             assert_eq!(end.worker.service().ended, [CloseReason::Finished; CONNECTIONS]);
         }
         assert_eq!([0, 1, 2].map(|at| counters.load(at)), [0, 2100, 0]);
-        // Nobody was told the same.
+        // Each old value was returned once.
         let mut seen = answers(&rig);
         seen.sort_unstable();
         assert_eq!(seen, (0..300).map(|at| at * 7).collect::<Vec<_>>());
@@ -61,7 +61,7 @@ fn sums_are_exact_whoever_adds_at_once() {
 }
 
 #[test]
-fn one_alone_takes_what_all_want() {
+fn compare_swap_succeeds_once() {
     for seed in 0..20 {
         let setup = setup(seed);
         let (mut rig, counters) = counting(&setup, 1);
@@ -76,7 +76,7 @@ fn one_alone_takes_what_all_want() {
     }
 }
 
-/// One asks for what is denied, while the others go on to count. `wrong` is made on the server's end.
+/// Starts a denied operation while other connections count. `wrong` is prepared on the server's end.
 #[track_caller]
 fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<SimDevice>) -> (OneSidedOp, T)) {
     let setup = setup(seed);
@@ -95,7 +95,7 @@ fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<SimDevice>) -> (OneSi
 }
 
 #[test]
-fn a_key_that_was_guessed_or_is_no_more_counts_nothing() {
+fn guessed_or_stale_key_is_denied() {
     for seed in 0..4 {
         for wrong in [1, 0x100, 0xffff_ff00] {
             denied(seed, |_, counters| {
@@ -112,7 +112,7 @@ fn a_key_that_was_guessed_or_is_no_more_counts_nothing() {
 }
 
 #[test]
-fn nothing_beside_the_counters_is_counted_with() {
+fn memory_beside_counters_is_denied() {
     for seed in 0..4 {
         for at in [-8, 1, 4, 9, 15, 16, 4088] {
             denied(seed, |_, counters| {
@@ -124,7 +124,7 @@ fn nothing_beside_the_counters_is_counted_with() {
 }
 
 #[test]
-fn counters_are_not_read() {
+fn counters_cannot_be_read() {
     for seed in 0..4 {
         for len in [1, 8, 16] {
             denied(seed, |_, counters| {
@@ -135,7 +135,7 @@ fn counters_are_not_read() {
 }
 
 #[test]
-fn what_is_there_to_be_read_is_not_counted_with() {
+fn published_memory_cannot_be_counted_with() {
     for seed in 0..4 {
         denied(seed, |rig, _| {
             let memory = Arc::new(Published::new(4096, false).unwrap());
@@ -147,8 +147,8 @@ fn what_is_there_to_be_read_is_not_counted_with() {
     }
 }
 
-/// A peer that is none of ours writes where it may not, or counts with a ring, by the place that `wrong` says. Its connection ends,
-/// and the others go on.
+/// Lets a foreign peer write, or count in a ring, at the place that `wrong` returns. Its connection ends, and the
+/// others continue.
 #[track_caller]
 fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool)) {
     let setup = setup(1);
@@ -183,7 +183,7 @@ fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool
     let resets = |why: &&CloseReason| **why == CloseReason::Reset;
     assert_eq!(rig.ends[1].worker.service().ended.iter().filter(resets).count(), 1);
     assert_eq!((counters.load(0), answers(&rig).len()), (60, 60));
-    // And the ring is its own peer's as before.
+    // The ring still accepts writes of its own peer.
     owner.write_to(ring, slot);
     super::hostile::send(&rig, &mut owner, &super::hostile::data());
     owner.flush().unwrap();
@@ -191,7 +191,7 @@ fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool
 }
 
 #[test]
-fn counters_are_not_written() {
+fn counters_cannot_be_written() {
     hostile(|_, counters| {
         let place = RingAddr { address: counters.address(), rkey: counters.rkey(), len: 8 };
         (place, true)
@@ -199,12 +199,12 @@ fn counters_are_not_written() {
 }
 
 #[test]
-fn the_ring_of_another_connection_is_not_counted_with() {
+fn ring_of_another_connection_cannot_be_counted_with() {
     hostile(|ring, _| (ring, false));
 }
 
 #[test]
-fn without_atomic_operations_nobody_counts() {
+fn atomic_operations_are_refused_without_device_support() {
     let fabric = Fabric::new(FabricConfig::default());
     let mut config = DeviceConfig::roce([127, 0, 0, 1].into());
     let device = fabric.device("able", config.clone());
@@ -229,10 +229,9 @@ fn without_atomic_operations_nobody_counts() {
 }
 
 #[test]
-fn a_service_on_a_device_without_atomic_operations_is_told_so() {
+fn counters_are_refused_without_device_support() {
     let setup = Setup { atomics: false, ..setup(0) };
-    let mut rig =
-        Rig::new(&setup, [UdPeer::asks([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::asks([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
     rig.connect(&setup);
     rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
     assert_eq!(rig.ends[0].worker.service().refused, [OneSidedError::Unsupported]);

@@ -1,4 +1,4 @@
-//! Two workers, each on a device of its own, and what they run.
+//! Test rig: two workers, each on a simulated device, and their services.
 
 use super::contract::Hosted;
 use crate::connection::conn_transport::{ConnTransport, FIRST_SESSION};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub const WINDOWS: usize = 8;
 
 /// One end.
-pub struct End<S: Service = UdPeer> {
+pub struct End<S: Service = Peer> {
     pub device: Arc<SimDevice>,
     pub worker: Worker<SimDevice, S>,
     pub arena: Arena,
@@ -44,20 +44,20 @@ pub struct End<S: Service = UdPeer> {
     _letters: Sender<AppMsg<()>>,
 }
 
-/// What both ends are like.
+/// Configuration of both ends.
 #[derive(Clone)]
 pub struct Setup {
     pub seed: u64,
-    /// What the ends' addresses begin with.
+    /// Network part of the ends' addresses.
     pub network: [u8; 3],
     pub config: Config,
     pub offers: bool,
     pub narrow: bool,
     pub atomics: bool,
     pub inline: u32,
-    /// Bytes that an end has.
+    /// Memory of an end in bytes.
     pub memory: usize,
-    /// What the devices are like else.
+    /// Changes to the device configuration.
     pub device: fn(&mut DeviceConfig),
 }
 
@@ -75,7 +75,7 @@ impl Default for Setup {
             atomics: true,
             inline: 64,
             memory: 16 << 20,
-            // As hardware is: the completions of a queue pair that is destroyed go with it.
+            // Like hardware: completions of a destroyed queue pair are removed.
             device: |device| device.holds_shared = true,
         }
     }
@@ -88,24 +88,24 @@ impl Setup {
     }
 }
 
-/// How messages come to an end.
+/// Returns the mode of messages.
 pub fn mode(writes: bool) -> Mode {
     if writes { Mode::Write } else { Mode::Send }
 }
 
-/// What ends that are connected by hand are called.
+/// Addresses of ends connected without a connector.
 const ADDRESSES: [SocketAddr; 2] = [address(1, 1000), address(2, 7)];
 
 const fn address(number: u8, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), port)
 }
 
-pub struct Rig<S: Service = UdPeer> {
+pub struct Rig<S: Service = Peer> {
     pub fabric: Fabric,
     pub ends: [End<S>; 2],
     pub random: fastrand::Rng,
     pub now: u64,
-    /// Nanoseconds that each step takes.
+    /// Nanoseconds per step.
     pub tick: u64,
 }
 
@@ -172,7 +172,7 @@ impl<S: Hosted> End<S> {
         }
     }
 
-    /// Has its connections made by a connector that listens at `listen`. Returns where that is.
+    /// Adds a connector that listens on `listen`. Returns the addresses.
     pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
         let seat = WorkerHandle {
             cqs: vec![self.cq.clone()],
@@ -232,7 +232,7 @@ impl<S: Hosted> End<S> {
             min_rnr_timer: 1,
             path: AhAttr::to(gid, 0, &own),
         };
-        // Nothing is tried again that finds no buffer: it must not happen.
+        // No retries: every message must find a buffer.
         let send = Transition::Rts { psn: 0, timeout: 14, retries: 7, rnr_retries: 0, initiator_depth: 4 };
         qp.to_rtr(&receive).unwrap().to_rts(&send).unwrap()
     }
@@ -241,44 +241,44 @@ impl<S: Hosted> End<S> {
         (self.device.gids(1).unwrap()[0].raw, qp)
     }
 
-    /// Has completions of the queue pairs that are made from now on go to `queue`, and not to the worker.
+    /// Directs completions of later queue pairs to `cq` instead of the worker.
     pub fn completes_to(&mut self, cq: &Cq<SimDevice>) {
         self.cq = cq.handle().clone();
     }
 
-    /// Where they go now.
+    /// Returns the current completion queue.
     pub fn cq(&self) -> CqHandle<SimDevice> {
         self.cq.clone()
     }
 
-    /// Has them go to the queue of this handle again.
+    /// Restores the completion queue.
     pub fn completes_by(&mut self, cq: CqHandle<SimDevice>) {
         self.cq = cq;
     }
 
-    /// The domain of its memory.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Pd<SimDevice> {
         self.mr.pd()
     }
 
-    /// What there is of the device, and how much of the memory is in use.
+    /// Returns the live objects and the used memory.
     pub fn holds(&self, fabric: &Fabric) -> (Live, usize) {
         (fabric.live_of(&self.device), self.arena.stats().used + self.buffers.stats().used)
     }
 
-    /// What the worker has given up is gone.
+    /// Drops connections that the worker has released.
     pub fn retire(&mut self) {
         while self.commands.as_mut().is_some_and(|commands| commands.receive().is_some()) {}
     }
 }
 
 impl<S: Hosted> Rig<S> {
-    /// Two ends, of which the first begins.
+    /// Creates two ends, of which the first connects.
     pub fn new(setup: &Setup, peers: [S; 2]) -> Self {
         Rig::with(setup, &[setup.config.clone(), setup.config.clone()], peers)
     }
 
-    /// As [`new`](Self::new), with a configuration for each.
+    /// Like [`new`](Self::new), with a configuration for each end.
     pub fn with(setup: &Setup, configs: &[Config; 2], peers: [S; 2]) -> Self {
         let fabric = Fabric::new(FabricConfig { seed: setup.seed, ..FabricConfig::default() });
         let [a, b] = peers;
@@ -286,7 +286,7 @@ impl<S: Hosted> Rig<S> {
         Rig { fabric, ends, random: fastrand::Rng::with_seed(setup.seed), now: 0, tick: 1000 }
     }
 
-    /// Makes a connection between both ends.
+    /// Connects both ends.
     pub fn connect(&mut self, setup: &Setup) {
         if setup.config.mode == Mode::Ud {
             return self.make_session(setup);
@@ -296,7 +296,7 @@ impl<S: Hosted> Rig<S> {
         assert!(self.ends[0].news.send(ConnectorEvent::Made(ours, Origin::Connected(1))).is_ok());
     }
 
-    /// Makes a connection to the second end, and returns the first end's queue pair.
+    /// Connects the first end's returned queue pair to the second end.
     pub fn half(&mut self, setup: &Setup) -> Qp<SimDevice, crate::verbs::Rts> {
         let [a, b] = &self.ends;
         let [ours, theirs] = [a.qp(), b.qp()];
@@ -309,7 +309,7 @@ impl<S: Hosted> Rig<S> {
         ours
     }
 
-    /// Makes a session between both ends.
+    /// Creates a session between both ends.
     fn make_session(&mut self, setup: &Setup) {
         for (at, origin) in [Origin::Connected(1), Origin::Accepted].into_iter().enumerate() {
             let peer = &self.ends[1 - at];
@@ -319,7 +319,7 @@ impl<S: Hosted> Rig<S> {
         }
     }
 
-    /// Makes one end of a session, which it calls `ours`, with a peer behind `gid` that calls it `theirs`.
+    /// Creates one end of a session, numbered `ours`, with a peer behind `gid` that numbers it `theirs`.
     pub fn half_session(
         &mut self,
         setup: &Setup,
@@ -342,12 +342,12 @@ impl<S: Hosted> Rig<S> {
         assert!(end.news.send(ConnectorEvent::Made(link, origin)).is_ok());
     }
 
-    /// Another process has begun at one of the ends, whose device is another, too.
+    /// Replaces an end by a new process with a new device.
     pub fn replace(&mut self, which: usize, setup: &Setup, peer: S) {
         self.ends[which] = End::new(&self.fabric, which as u8 + 1, setup, &setup.config, peer);
     }
 
-    /// Things happen until an end holds no more than `before`.
+    /// Steps until an end holds no more than `before`.
     #[track_caller]
     pub fn run_until_holds(&mut self, which: usize, before: (Live, usize)) {
         for _ in 0..200_000 {
@@ -356,15 +356,15 @@ impl<S: Hosted> Rig<S> {
             }
             self.step();
         }
-        panic!("there is {:?} and not {before:?}", self.ends[which].holds(&self.fabric));
+        panic!("holds {:?} instead of {before:?}", self.ends[which].holds(&self.fabric));
     }
 
-    /// Has the first end's connector connect to `remote`.
+    /// Connects the first end's connector to `remote`.
     pub fn connect_to(&mut self, remote: SocketAddr) {
         assert!(self.ends[0].asks.send(ConnectorRequest::Connect { worker: 0, remote, token: 7 }).is_ok());
     }
 
-    /// One thing happens, at random.
+    /// Performs one random event.
     pub fn step(&mut self) {
         self.now += self.tick;
         let now = Instant::from_nanos(self.now);
@@ -380,7 +380,7 @@ impl<S: Hosted> Rig<S> {
         }
     }
 
-    /// Things happen until `done`.
+    /// Steps until `done`.
     #[track_caller]
     pub fn run_until(&mut self, done: impl Fn(&[End<S>; 2]) -> bool) {
         for _ in 0..200_000 {
@@ -389,71 +389,65 @@ impl<S: Hosted> Rig<S> {
             }
             self.step();
         }
-        let told = |end: &End<S>| format!("{:?}", end.worker.service());
-        panic!("it does not come about: {:#?}", self.ends.each_ref().map(told));
+        let states = |end: &End<S>| format!("{:?}", end.worker.service());
+        panic!("condition not reached: {:#?}", self.ends.each_ref().map(states));
     }
 }
 
-/// What a peer does with a connection.
+/// Behaviour of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Sends what it has, and closes when it has got as much.
-    SendQueue,
-    /// Sends back what comes.
+    /// Sends its data and closes after receiving as much.
+    Sends,
+    /// Echoes.
     Echoes,
-    /// Does what it has with the memory of its peers, one thing at a time on each connection, and closes one when nothing is left.
+    /// Executes its one-sided operations, one at a time per connection, and closes a connection when none is left.
     Asks,
 }
 
-/// A service that sends so many bytes, or sends back what comes, and notes what happens.
+/// Service that sends data or echoes, and records events.
 #[derive(Debug)]
-pub struct UdPeer {
+pub struct Peer {
     pub role: Role,
     pub arena: Arena,
-    /// Bytes that each call sends, and whether they are a slice.
+    /// Length of each call's data, and whether it is a slice.
     pub parts: VecDeque<(usize, bool)>,
     pub sent: usize,
     pub received: usize,
     pub total: usize,
-    /// Whom it connects to.
+    /// Address to connect to.
     pub remote: Option<SocketAddr>,
-    /// How often it begins anew when that ends otherwise than it should.
+    /// Retries after an unexpected end.
     pub again: usize,
-    /// How often it begins anew when it is through.
+    /// Remaining repetitions.
     pub rounds: usize,
     pub all: Vec<(usize, bool)>,
-    /// Its own address, and the peer's.
+    /// Local and remote address.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
-    /// What is left to be done with the memory of peers, and what came of it.
+    /// Remaining one-sided operations, and results.
     pub asks: VecDeque<OneSidedOp>,
     pub done: Vec<(u64, OneSidedResult)>,
     pub refused: Vec<OneSidedError>,
 }
 
-/// The byte at a place of the stream.
+/// Returns the stream byte at `at`.
 fn byte(at: usize) -> u8 {
     (at ^ (at >> 8) ^ (at >> 16)) as u8
 }
 
-impl UdPeer {
+impl Peer {
     pub fn sends(parts: &[(usize, bool)]) -> Self {
         let total = parts.iter().map(|(len, _)| len).sum();
-        UdPeer {
-            role: Role::SendQueue,
-            parts: parts.iter().copied().collect(),
-            all: parts.to_vec(),
-            total,
-            ..UdPeer::echoes()
-        }
+        Peer { role: Role::Sends, parts: parts.iter().copied().collect(), all: parts.to_vec(), total, ..Peer::echoes() }
     }
 
     pub fn echoes() -> Self {
         let arena = Arena::new(ArenaConfig { bytes: 4096, hugepages: false }).unwrap();
         let (parts, ended, failed) = (VecDeque::new(), Vec::new(), Vec::new());
         let (again, rounds, all) = (0, 0, Vec::new());
-        UdPeer {
+        Peer {
             role: Role::Echoes,
             arena,
             parts,
@@ -474,10 +468,10 @@ impl UdPeer {
     }
 
     pub fn asks(asks: impl IntoIterator<Item = OneSidedOp>) -> Self {
-        UdPeer { role: Role::Asks, asks: asks.into_iter().collect(), ..UdPeer::echoes() }
+        Peer { role: Role::Asks, asks: asks.into_iter().collect(), ..Peer::echoes() }
     }
 
-    /// Begins the next operation on a connection, whose token is how many are left.
+    /// Starts the next operation on a connection. Its token is the number of remaining ones.
     fn ask(&mut self, net: &mut impl Transport, conn: ConnId) {
         match self.asks.pop_front() {
             Some(ask) => {
@@ -543,7 +537,7 @@ impl UdPeer {
     }
 }
 
-impl Service for UdPeer {
+impl Service for Peer {
     type Conn = ();
     type Message = ();
 
@@ -561,7 +555,7 @@ impl Service for UdPeer {
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
         self.addresses = net.local_addr(conn).zip(net.peer_addr(conn));
         match self.role {
-            Role::SendQueue => self.send(net, conn),
+            Role::Sends => self.send(net, conn),
             Role::Echoes => self.received = 0,
             Role::Asks => self.ask(net, conn),
         }
@@ -571,7 +565,7 @@ impl Service for UdPeer {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
             Role::Asks => {}
-            Role::SendQueue => {
+            Role::Sends => {
                 self.receive(net, conn);
                 if self.received == self.total {
                     net.close(conn);
@@ -583,7 +577,7 @@ impl Service for UdPeer {
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
-            Role::SendQueue => self.send(net, conn),
+            Role::Sends => self.send(net, conn),
             Role::Asks => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions: streams over datagrams that get lost, in whatever order they come, and peers that are no friends.
+//! Sessions: streams over lost and reordered datagrams, and hostile peers.
 
 use super::rig::{Rig, Setup, UdPeer};
 use crate::connection::conn_transport::FIRST_SESSION;
@@ -13,9 +13,9 @@ use linerate_rdma_sim::{DatagramFaults, Live};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Nanoseconds of a step: sessions wait milliseconds before they send again.
+/// Nanoseconds per step: sessions wait milliseconds before retransmission.
 const TICK: u64 = 20_000;
-/// What is sent there and back.
+/// Data to echo.
 const PARTS: [(usize, bool); 4] = [(100, false), (5000, true), (20, true), (3000, false)];
 const ALL: usize = 8120;
 
@@ -32,7 +32,7 @@ fn setup(seed: u64) -> Setup {
     Setup { seed, network: [127, 0, 0], config, offers: false, inline: 64 * (seed as u32 % 2), ..defaults }
 }
 
-/// Two ends of which the second listens, and where it does.
+/// Creates two ends, of which the second listens on the returned address.
 fn rig(setup: &Setup) -> (Rig, SocketAddr) {
     let mut rig = Rig::new(setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
@@ -41,7 +41,7 @@ fn rig(setup: &Setup) -> (Rig, SocketAddr) {
     (rig, listening[0])
 }
 
-/// As [`rig`], and the first end connects to the second.
+/// Like [`rig`], with a connect from the first end to the second.
 fn connecting(setup: &Setup) -> Rig {
     let (mut rig, address) = rig(setup);
     rig.connect_to(address);
@@ -54,7 +54,7 @@ fn are_finished(rig: &mut Rig) {
 }
 
 #[test]
-fn streams_arrive_whatever_is_lost_or_overtaken_and_nothing_is_left() {
+fn streams_survive_loss_and_reordering() {
     for seed in 0..60 {
         let mut rig = connecting(&setup(seed));
         let faults = DatagramFaults { lost_percent: 5 * (seed as u32 % 3), delay_steps: 20 * (seed % 4) };
@@ -73,7 +73,7 @@ fn streams_arrive_whatever_is_lost_or_overtaken_and_nothing_is_left() {
 }
 
 #[test]
-fn a_thousand_sessions_by_one_queue_pair_and_one_address_leave_nothing() {
+fn thousand_sessions_share_one_qp_and_ah() {
     let (mut rig, address) = rig(&setup(1));
     let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
     let service = rig.ends[0].worker.service_mut();
@@ -86,17 +86,17 @@ fn a_thousand_sessions_by_one_queue_pair_and_one_address_leave_nothing() {
     }
     assert!(rig.ends[0].worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
     for (end, (live, memory)) in before.into_iter().enumerate() {
-        // The way to the peer is kept.
+        // The address handle stays cached.
         rig.run_until_holds(end, (Live { addresses: 1, ..live }, memory));
     }
 }
 
 #[test]
-fn no_more_sessions_are_made_than_there_may_be() {
+fn sessions_are_limited() {
     let mut setup = setup(2);
     setup.config.max_connections = 1;
     let (mut rig, address) = rig(&setup);
-    // Nobody closes.
+    // Neither end closes.
     rig.ends[0].worker.service_mut().total = usize::MAX;
     rig.connect_to(address);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().received == ALL));
@@ -106,7 +106,7 @@ fn no_more_sessions_are_made_than_there_may_be() {
 }
 
 #[test]
-fn who_has_the_other_kind_of_connections_is_told_so() {
+fn mismatched_transports_are_reported() {
     for ours in [Mode::Ud, Mode::Send] {
         let setup = setup(1);
         let theirs = if ours == Mode::Send { Mode::Ud } else { Mode::Send };
@@ -123,7 +123,7 @@ fn who_has_the_other_kind_of_connections_is_told_so() {
 }
 
 #[test]
-fn a_peer_that_is_killed_leaves_nothing_and_the_other_goes_on() {
+fn killed_peer_leaves_no_objects_and_other_end_continues() {
     for seed in 0..30 {
         let setup = setup(seed);
         let (mut rig, address) = rig(&setup);
@@ -148,8 +148,8 @@ fn a_peer_that_is_killed_leaves_nothing_and_the_other_goes_on() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_given_up() {
-    // Nobody says that it is over: there is no TCP connection.
+fn unresponsive_peer_is_given_up() {
+    // Without a TCP connection, nothing signals the end.
     let setup = setup(3);
     let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
@@ -161,7 +161,7 @@ fn a_peer_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_ends_all_sessions_and_another_takes_its_place() {
+fn failed_ud_qp_ends_all_sessions_and_is_rebuilt() {
     for seed in 0..20 {
         let (mut rig, address) = rig(&setup(seed));
         rig.connect_to(address);
@@ -182,7 +182,7 @@ fn a_queue_pair_that_fails_ends_all_sessions_and_another_takes_its_place() {
     }
 }
 
-/// Somebody on the network who knows the queue pair of the second end, and its Q_Key.
+/// Third party that knows the second end's queue pair and Q_Key.
 struct Stranger {
     datagrams: UdQp<linerate_rdma_sim::SimDevice>,
     _queue: Cq<linerate_rdma_sim::SimDevice>,
@@ -218,7 +218,7 @@ impl Stranger {
     }
 }
 
-/// A datagram of a session, with `message`.
+/// Returns a datagram of a session with `message`.
 fn datagram(session: u64, number: u32, message: &[u8]) -> Vec<u8> {
     let header = DatagramHeader { session, number, has_message: !message.is_empty(), expected: 0, room: 32, early: 0 };
     let mut bytes = vec![0; DatagramHeader::LEN];
@@ -228,7 +228,7 @@ fn datagram(session: u64, number: u32, message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_strangers_send_is_dropped_and_nobody_notices() {
+fn datagrams_of_third_parties_are_dropped() {
     let setup = setup(5);
     let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
@@ -238,7 +238,7 @@ fn what_strangers_send_is_dropped_and_nobody_notices() {
     for n in 0..200 {
         let noise: Vec<u8> = (0..random.usize(1..200)).map(|_| random.u8(..)).collect();
         stranger.send(&noise);
-        // The session's own number, from another queue pair; and a session that there is not.
+        // A valid session number from another queue pair, and an invalid session number.
         stranger.send(&datagram(FIRST_SESSION + 1, n % 32, b"forged"));
         stranger.send(&datagram(FIRST_SESSION + 77, n, b"forged"));
         (0..5).for_each(|_| rig.step());
@@ -249,7 +249,7 @@ fn what_strangers_send_is_dropped_and_nobody_notices() {
 }
 
 #[test]
-fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
+fn malformed_datagram_ends_its_session_only() {
     let mut credit = [0; HEADER];
     Header { kind: Kind::Credit, credits: 9 }.write(&mut credit);
     for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
@@ -262,7 +262,7 @@ fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
         let theirs = (gid, stranger.datagrams.number(), stranger.datagrams.key(), number);
         rig.half_session(&setup, (1, number, Origin::Accepted), theirs);
         rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
-        // What is far ahead is as senseless as what is said wrong.
+        // A number far ahead is as invalid as a malformed header.
         stranger.send(&datagram(
             number,
             if message.is_empty() { 1000 } else { 0 },
@@ -276,7 +276,7 @@ fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
 }
 
 #[test]
-fn a_peer_that_sends_more_than_it_may_is_refused() {
+fn excess_messages_end_session() {
     let setup = setup(7);
     let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
     rig.tick = TICK;
@@ -291,7 +291,7 @@ fn a_peer_that_sends_more_than_it_may_is_refused() {
     rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
     let mut message = [b'x'; HEADER + 1];
     Header { kind: Kind::Data, credits: 0 }.write(message.first_chunk_mut().unwrap());
-    // It never says that it has got anything, nor that it has room for what comes back.
+    // The peer acknowledges nothing and grants no room for the echo.
     (0..20).for_each(|at| stranger.send(&datagram(number, at, &message)));
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
 }

@@ -1,6 +1,6 @@
-//! Workers that may sleep are woken by whatever there is for them.
+//! Sleeping workers are woken by every kind of event.
 
-use super::rig::{Rig, Setup, UdPeer};
+use super::rig::{Peer, Rig, Setup};
 use crate::{Adapter, Config, Connect, Worker, WorkerParts};
 use linerate_bypass::inspect::{ConnState, StatsQuery};
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-/// How long a test may take.
+/// Time limit of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What nobody waits for.
+/// Time-out that never expires in a test.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const TIMER: Duration = Duration::from_millis(3);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
-    BoundMw,
+    Opened,
     Timer,
     Echo,
     Closed(CloseReason),
@@ -32,7 +32,7 @@ enum Order {
     Close,
 }
 
-/// Does on its connection what it is told to, and tells what happens; or sends back what comes.
+/// Executes orders on its connection and reports events, or echoes.
 struct Pinger {
     remote: Option<SocketAddr>,
     conn: Option<ConnId>,
@@ -60,7 +60,7 @@ impl Service for Pinger {
 
     fn opened(&mut self, _: &mut impl Transport, conn: ConnId, _: Origin) {
         self.conn = Some(conn);
-        self.tell(Event::BoundMw);
+        self.tell(Event::Opened);
     }
 
     fn on_message(&mut self, net: &mut impl Transport, order: Order) {
@@ -98,8 +98,8 @@ impl Service for Pinger {
     }
 }
 
-/// Runs an end on threads of its own, with a worker that sleeps whenever it has nothing to do, until its connection is over.
-/// Returns the way to it, where it listens, and its worker's thread, which returns how often it has slept.
+/// Runs an end on its own threads, with a worker that sleeps when idle, until its connection ends. Returns the sender
+/// of orders, the listening address, and the worker's thread, which returns the number of sleeps.
 fn run(
     device: &Arc<SimDevice>,
     (connect, mode): (Connect, crate::Mode),
@@ -143,14 +143,14 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
     let listen = SocketAddr::from(([127, 0, 0, 2], if connect == Connect::Manager { 7 } else { 0 }));
     let (_, listening, server) = run(&b, (connect, mode), &[listen], None, &events);
     let (app_sender, _, client) = run(&a, (connect, mode), &[], Some(listening[0]), &events);
-    // News of a connection.
-    expect(Event::BoundMw);
+    // Connector events.
+    expect(Event::Opened);
     for _ in 0..500 {
-        // Letters, and completions.
+        // Messages and completions.
         app_sender.send_to_worker(0, Order::Ping).unwrap();
         expect(Event::Echo);
     }
-    // Questions.
+    // Statistics queries.
     let (reply, answer) = mpsc::channel();
     assert!(app_sender.query(0, StatsQuery::Counters { reply }));
     let told = answer.recv_timeout(PATIENCE).unwrap();
@@ -163,42 +163,42 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
     let info = &told.connections[0];
     assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
     assert_eq!(info.remote, listening[0]);
-    // Time.
+    // Timers.
     app_sender.send_to_worker(0, Order::SetTimer).unwrap();
     expect(Event::Timer);
     app_sender.send_to_worker(0, Order::Close).unwrap();
     expect(Event::Closed(CloseReason::Finished));
     for worker in [client, server] {
-        // How often depends on who of all threads has a processor when.
-        assert!(worker.join().unwrap() > 0, "it never slept");
+        // The exact number depends on scheduling.
+        assert!(worker.join().unwrap() > 0, "the worker never slept");
     }
     drop((a, b));
     assert_eq!(fabric.live(), Default::default());
 }
 
 #[test]
-fn whatever_there_is_for_a_worker_wakes_it() {
+fn every_event_wakes_worker() {
     nobody_is_left_asleep(Connect::Manager, crate::Mode::Send);
 }
 
 #[test]
-fn so_it_does_where_connections_are_made_by_exchange() {
+fn every_event_wakes_worker_with_tcp_exchange() {
     nobody_is_left_asleep(Connect::Exchange, crate::Mode::Send);
 }
 
 #[test]
-fn so_it_does_where_they_are_sessions_of_datagrams() {
+fn every_event_wakes_worker_with_sessions() {
     nobody_is_left_asleep(Connect::Exchange, crate::Mode::Ud);
 }
 
 #[test]
-fn a_worker_does_not_sleep_over_what_was_completed_before() {
+fn worker_does_not_sleep_with_pending_completions() {
     let defaults = Setup::default();
     let setup = Setup { config: Config { rests: true, ..defaults.config }, ..defaults };
-    let mut rig = Rig::new(&setup, [UdPeer::sends(&[(10, false)]), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::sends(&[(10, false)]), Peer::echoes()]);
     rig.connect(&setup);
     rig.ends.iter_mut().for_each(|end| _ = end.worker.turn(Instant::ZERO));
-    // The message is there, and has not been asked to ring.
+    // The message is present before notification is requested.
     rig.fabric.run();
     let worker = &mut rig.ends[1].worker;
     worker.sleep(&Clock::start());

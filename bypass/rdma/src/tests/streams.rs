@@ -1,24 +1,24 @@
-//! What is sent arrives, whatever its size, and however it goes.
+//! Streams of any size, by every method of transfer.
 
-use super::rig::{Rig, Setup, UdPeer, WINDOWS, mode};
+use super::rig::{Peer, Rig, Setup, WINDOWS, mode};
 use crate::Config;
 use linerate_bypass::{CloseReason, Summary};
 use linerate_rdma_sim::Live;
 
-/// Sends `parts` and gets them back; then both ends close, and nothing is left. Returns what happened where they were sent.
+/// Echoes `parts`, then closes both ends and checks that nothing is left. Returns the sender's statistics.
 fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {
     echo_by(setup, &[setup.config.clone(), setup.config.clone()], parts)
 }
 
-/// The same, with a configuration for each end.
+/// Like [`echo`], with a configuration for each end.
 fn echo_by(setup: &Setup, configs: &[Config; 2], parts: &[(usize, bool)]) -> Summary {
-    let mut rig = Rig::with(setup, configs, [UdPeer::sends(parts), UdPeer::echoes()]);
+    let mut rig = Rig::with(setup, configs, [Peer::sends(parts), Peer::echoes()]);
     rig.connect(setup);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
     assert_eq!(rig.fabric.not_ready(), 0);
     let [sender, echo] = [0, 1].map(|n| rig.ends[n].worker.service());
     assert_eq!((sender.received, echo.received), (sender.total, sender.total));
-    // What was offered has been taken, and closed.
+    // Offered slices were read and closed.
     let mws = if setup.offers { WINDOWS } else { 0 };
     assert!(rig.ends.iter().all(|end| end.worker.free_windows() == mws));
     let fabric = rig.fabric.clone();
@@ -59,7 +59,7 @@ fn streams_of_any_length_arrive_in_messages() {
 }
 
 #[test]
-fn messages_are_sent_or_written_as_each_end_would_have_them() {
+fn each_end_receives_in_its_own_mode() {
     for seed in 0..80 {
         let mut random = fastrand::Rng::with_seed(seed);
         let parts: Vec<_> = (0..random.usize(1..30)).map(|_| (1 << random.u32(..14), random.bool())).collect();
@@ -71,17 +71,17 @@ fn messages_are_sent_or_written_as_each_end_would_have_them() {
 }
 
 #[test]
-fn large_slices_are_read_where_they_lie() {
+fn large_slices_are_read_in_place() {
     for (seed, len) in [1000, 4096, 200_000, 1 << 20].into_iter().enumerate() {
         let sent =
             echo(&setup(seed as u64, Some(1000), None, 64), &[(10, false), (len, true), (10, false), (len, true)]);
-        // In messages of 248 bytes it would be many more.
+        // Messages of 248 bytes would be many more.
         assert!(sent.tx_frames <= 4, "{} messages", sent.tx_frames);
     }
 }
 
 #[test]
-fn the_least_of_everything_is_enough() {
+fn minimum_configuration_works() {
     for seed in 0..20 {
         let defaults = Setup::default();
         let config = Config { buffers: 3, sends: 8, signal_every: 4, list: 1, offer_from: 2000, ..defaults.config };
@@ -91,7 +91,7 @@ fn the_least_of_everything_is_enough() {
 }
 
 #[test]
-fn buffers_may_be_shared() {
+fn shared_buffers_work() {
     for seed in 0..10 {
         echo(&setup(seed, None, Some(8), 64), &[(10, false), (5000, true), (3000, false)]);
         echo(&setup(seed, Some(2000), Some(8), 64), &[(10, false), (5000, true), (3000, false)]);
@@ -99,7 +99,7 @@ fn buffers_may_be_shared() {
 }
 
 #[test]
-fn whatever_is_sent_in_whatever_order_arrives() {
+fn random_sends_arrive_in_order() {
     for seed in 0..60 {
         let mut random = fastrand::Rng::with_seed(seed);
         let parts: Vec<_> = (0..random.usize(1..30)).map(|_| (1 << random.u32(..14), random.bool())).collect();
@@ -109,7 +109,7 @@ fn whatever_is_sent_in_whatever_order_arrives() {
 }
 
 #[test]
-fn memory_that_is_only_kept_because_nobody_asked_whether_it_has_been_sent_comes_back() {
+fn memory_of_unsignalled_requests_is_released() {
     let defaults = Setup::default();
     let config = Config { sends: 1000, signal_every: 990, tx_buffer: 1 << 20, ..defaults.config };
     let setup = Setup { config, inline: 0, offers: false, memory: 128 << 10, ..defaults };

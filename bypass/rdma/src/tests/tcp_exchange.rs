@@ -1,6 +1,6 @@
-//! Connections are made by an exchange over real TCP, of peers that are another program too.
+//! Connection setup by the TCP exchange over real TCP, including foreign peers.
 
-use super::rig::{Rig, Setup, UdPeer, mode};
+use super::rig::{Peer, Rig, Setup, mode};
 use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
 use crate::{Config, Connect};
 use linerate_bypass::{CloseReason, ConnectError};
@@ -10,20 +10,20 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 fn setup(seed: u64, config: Config) -> Setup {
-    // Time goes on by a microsecond for each step.
+    // A step takes one microsecond.
     let config = Config { connect: Connect::Exchange, connect_timeout: Duration::from_millis(20), ..config };
     Setup { seed, network: [127, 0, 0], config, ..Setup::default() }
 }
 
-/// Two ends of which the second listens, and where it does.
+/// Creates two ends, of which the second listens on the returned address.
 fn rig(setup: &Setup, parts: &[(usize, bool)]) -> (Rig, SocketAddr) {
-    let mut rig = Rig::new(setup, [UdPeer::sends(parts), UdPeer::echoes()]);
+    let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
     let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
     rig.ends[0].connects(&[]);
     (rig, listening[0])
 }
 
-/// As [`rig`], and the first end connects to the second.
+/// Like [`rig`], with a connect from the first end to the second.
 fn connecting(setup: &Setup, parts: &[(usize, bool)]) -> Rig {
     let (mut rig, address) = rig(setup, parts);
     rig.connect_to(address);
@@ -35,7 +35,7 @@ fn defaults() -> Config {
 }
 
 #[test]
-fn a_connection_is_made_and_ends_and_nothing_is_left() {
+fn exchange_opens_and_closes_without_leftovers() {
     for seed in 0..30 {
         let config = Config {
             offer_from: 3000,
@@ -49,7 +49,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
         assert_eq!(rig.ends[0].worker.service().received, 5120);
         assert_eq!(rig.fabric.not_ready(), 0);
-        // No connection manager is needed for it.
+        // No connection manager is used.
         assert_eq!(rig.fabric.live().cm_channels, 0);
         let fabric = rig.fabric.clone();
         rig.run_until(|_| fabric.live().qps == 2 * setup.config.pool);
@@ -59,7 +59,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
 }
 
 #[test]
-fn the_addresses_are_those_of_the_tcp_connection() {
+fn addresses_are_those_of_tcp_connection() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
     rig.connect_to(address);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().addresses.is_some()));
@@ -69,8 +69,8 @@ fn the_addresses_are_those_of_the_tcp_connection() {
 }
 
 #[test]
-fn where_nobody_listens_a_connection_is_refused() {
-    // Devices of the rig have other addresses, so every port of this one is closed.
+fn exchange_without_listener_is_refused() {
+    // The devices of the rig have other addresses, so every port of this one is closed.
     let address = "127.0.0.9:7".parse().unwrap();
     let (mut rig, _) = rig(&setup(1, defaults()), &[(100, false)]);
     rig.connect_to(address);
@@ -78,7 +78,7 @@ fn where_nobody_listens_a_connection_is_refused() {
 }
 
 #[test]
-fn who_listens_no_more_answers_who_has_asked_and_refuses_the_next() {
+fn stop_listening_serves_waiting_client_and_refuses_next() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
     rig.connect_to(address);
     rig.run_until(|ends| ends[1].worker.service().addresses.is_some());
@@ -89,12 +89,12 @@ fn who_listens_no_more_answers_who_has_asked_and_refuses_the_next() {
     rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
 }
 
-/// What `peer` does once the first end has connected to it; what becomes of the connection.
+/// Runs `peer` as the server that the first end has connected to. Returns the resulting error.
 fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let (mut rig, _) = rig(&setup(1, defaults()), &[(100, false)]);
     rig.connect_to(listener.local_addr().unwrap());
-    // The kernel accepts.
+    // The kernel accepts the connection.
     let fabric = rig.fabric.clone();
     rig.run_until(|ends| fabric.live_of(&ends[0].device).qps == 1);
     let (mut stream, _) = listener.accept().unwrap();
@@ -105,11 +105,11 @@ fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
 }
 
 #[test]
-fn a_peer_that_answers_nonsense_or_leaves_refuses_and_one_that_says_nothing_is_given_up() {
+fn malformed_reply_is_refused_and_silent_server_times_out() {
     assert_eq!(asked(|peer| peer.write_all(&[b'x'; 100]).unwrap()), ConnectError::Refused);
     assert_eq!(asked(|peer| peer.shutdown(std::net::Shutdown::Both).unwrap()), ConnectError::Refused);
     assert_eq!(asked(|_| ()), ConnectError::TimedOut);
-    // What it is told itself is of another place than where the peer is.
+    // An echo of the client's attributes contains a wrong address.
     let echo = |peer: &mut TcpStream| {
         let mut record = [0; 56];
         peer.read_exact(&mut record).unwrap();
@@ -118,18 +118,18 @@ fn a_peer_that_answers_nonsense_or_leaves_refuses_and_one_that_says_nothing_is_g
     assert_eq!(asked(echo), ConnectError::Refused);
 }
 
-/// Whether the other end of `stream` has closed it.
+/// Returns true if the other end has closed `stream`.
 fn is_closed(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     match stream.read(&mut [0; 64]) {
         Ok(0) => true,
-        Ok(_) => panic!("it was answered"),
+        Ok(_) => panic!("unexpected reply"),
         Err(error) => error.kind() != ErrorKind::WouldBlock,
     }
 }
 
 #[test]
-fn who_asks_with_nonsense_or_half_of_it_or_nothing_is_dropped_and_others_are_served() {
+fn malformed_partial_or_silent_clients_are_dropped() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
     let asks = |said: &[u8]| {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -149,7 +149,7 @@ fn who_asks_with_nonsense_or_half_of_it_or_nothing_is_dropped_and_others_are_ser
 }
 
 #[test]
-fn strangers_beyond_a_number_wait_and_nobody_is_forgotten() {
+fn excess_clients_wait_and_are_served() {
     let few = setup(1, defaults());
     let few = Setup { config: Config { connect_timeout: Duration::from_millis(2), ..few.config }, ..few };
     let (mut rig, address) = rig(&few, &[(100, false)]);
@@ -165,12 +165,12 @@ fn strangers_beyond_a_number_wait_and_nobody_is_forgotten() {
 }
 
 #[test]
-fn no_more_connections_are_made_than_there_may_be() {
+fn exchange_connections_are_limited() {
     for (most, refused, outcome) in [([1, 9], 2, ConnectError::TooMany), ([9, 1], 2, ConnectError::Refused)] {
         let one = setup(1, defaults());
         let setups = most.map(|max_connections| Config { max_connections, ..one.config.clone() });
-        // A connection of which nothing is sent stays.
-        let mut rig = Rig::with(&one, &setups, [UdPeer::echoes(), UdPeer::echoes()]);
+        // A connection without traffic stays open.
+        let mut rig = Rig::with(&one, &setups, [Peer::echoes(), Peer::echoes()]);
         let address = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()])[0];
         rig.ends[0].connects(&[]);
         (0..=refused).for_each(|_| rig.connect_to(address));
@@ -182,17 +182,17 @@ fn no_more_connections_are_made_than_there_may_be() {
 }
 
 #[test]
-fn when_the_peers_tcp_ends_the_connection_does() {
+fn end_of_tcp_connection_ends_connection() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100_000, false)]);
     rig.connect_to(address);
     rig.run_until(|ends| ends[1].worker.service().received > 0);
-    // Its process goes, and all its sockets with it.
+    // Simulates the end of the process, which closes its sockets.
     drop(rig.ends[0].connector.take());
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
 }
 
 #[test]
-fn what_is_not_the_devices_is_not_listened_at() {
+fn foreign_address_cannot_be_listened_on() {
     let fabric = Fabric::new(FabricConfig::default());
     let device = fabric.device("roce", DeviceConfig::roce([127, 0, 0, 2].into()));
     let listens = |address: &str| Listeners::by_exchange(&device, &[address.parse().unwrap()]).err();
@@ -204,7 +204,7 @@ fn what_is_not_the_devices_is_not_listened_at() {
 }
 
 #[test]
-fn iwarp_has_its_own_way() {
+fn iwarp_has_no_exchange() {
     let fabric = Fabric::new(FabricConfig::default());
     let device = fabric.device("iwarp", DeviceConfig::iwarp([127, 0, 0, 2].into()));
     assert!(matches!(Listeners::by_exchange(&device, &[]).err(), Some(ExchangeError::Iwarp)));

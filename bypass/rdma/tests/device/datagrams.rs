@@ -104,8 +104,8 @@ fn datagrams_of_every_length_come_behind_the_route_with_their_sender() {
         let datagram = other.receive();
         assert_eq!((datagram.qp, datagram.payload.len()), (one.datagrams.number(), len));
         assert!(datagram.payload.iter().all(|&got| got == byte as u8), "{len} bytes");
-        assert_eq!(datagram.route.is_some(), path.lid == 0);
-        if let Some(route) = datagram.route {
+        assert_eq!(datagram.grh.is_some(), path.lid == 0);
+        if let Some(route) = datagram.grh {
             assert_eq!(route.source(), Some(path.gid), "{:02x?}", route.bytes());
         }
     }

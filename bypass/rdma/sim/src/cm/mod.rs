@@ -1,4 +1,4 @@
-//! The connection manager (IBA 12, as librdmacm offers it): identifiers and what happens to them.
+//! Connection manager (IBA 12, as in librdmacm).
 
 mod steps;
 
@@ -14,7 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// Why a request is refused (IBA 12.6.7.2): nobody listens, and the peer's program refuses.
+/// Reject reasons (IBA 12.6.7.2): no listener, and rejection by the program.
 const INVALID_SERVICE: i32 = 8;
 const CONSUMER: i32 = 28;
 
@@ -26,26 +26,26 @@ pub(super) struct CmChannel {
 pub(super) enum CmState {
     New,
     Listening,
-    /// An address, or then a route, is looked for.
+    /// Resolving an address or a route.
     Resolving,
     AddressResolved,
     RouteResolved,
-    /// It has asked for a connection.
+    /// Connect request sent.
     Asking,
-    /// It was asked.
+    /// Connect request received.
     Asked,
-    /// Its request was accepted, and it has not answered that.
+    /// Request accepted by the peer, not yet confirmed.
     Responded,
-    /// It has accepted, and waits for that answer.
+    /// Accepted, waiting for the confirmation.
     Accepted,
     Connected,
-    /// There was a connection.
+    /// Connection ended.
     Over,
-    /// There was none.
+    /// Connection failed.
     Failed,
 }
 
-/// What is to happen to an identifier.
+/// Pending action of an identifier.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
     Address,
@@ -59,7 +59,7 @@ pub(super) enum Action {
     },
     /// The peer's identifier is gone.
     Torn,
-    /// The peer's machine is, and what it was asked is never answered.
+    /// The peer's machine is gone and never replies.
     Silent,
     Disconnected {
         by_peer: bool,
@@ -77,7 +77,7 @@ pub(super) struct CmId {
     pub remote: Option<SocketAddr>,
     is_here: bool,
     backlog: u32,
-    /// For what a listener was asked, until the event is taken.
+    /// Listener of a request, until the event is taken.
     listener: Option<Handle>,
     peer: Option<Handle>,
     is_active: bool,
@@ -89,7 +89,7 @@ pub(super) struct CmId {
 }
 
 impl CmId {
-    /// Which of its actions is next, and when: what the peer sent comes only while the port carries packets.
+    /// Returns the next action and its time. Messages of the peer need an active port.
     pub fn next(&self, carries: bool) -> Option<(usize, u64)> {
         let is_ours = |action: Action| {
             matches!(
@@ -105,7 +105,7 @@ impl CmId {
         self.actions.is_empty()
     }
 
-    /// Whether it has to do with its device.
+    /// Returns true if the identifier is bound to its device.
     pub fn is_here(&self) -> bool {
         self.is_here
     }
@@ -165,7 +165,7 @@ impl World {
         Ok(self.new_id(device, channel))
     }
 
-    /// Whoever is at the other end hears of it; requests that a listener was asked for and did not take are refused.
+    /// Notifies the peer. Requests that a listener received but did not take are rejected.
     pub fn cm_destroy_id(&mut self, device: usize, id: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
@@ -183,7 +183,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the peer of an identifier that it is gone.
+    /// Notifies the peer of an identifier that the identifier is gone.
     pub fn tear(&mut self, id: Handle) {
         let object = &mut self.cm_ids[id];
         if let Some(peer) = object.peer.take().filter(|_| !matches!(object.state, CmState::Over | CmState::Failed)) {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Lets the peer of an identifier find out that nobody answers.
+    /// Lets the peer of an identifier time out.
     pub fn silence(&mut self, id: Handle) {
         let due = self.now + self.config.retry_steps * 8;
         if let Some(peer) = self.cm_ids[id].peer {
@@ -293,7 +293,7 @@ impl World {
         Ok(())
     }
 
-    /// An iWARP device takes the queue pair over when it connects, so there must be one.
+    /// An iWARP device takes the queue pair over when connecting, so it must exist.
     fn check_iwarp_pair(&self, device: usize, number: u32) -> io::Result<()> {
         let is_init = || {
             let qp = self.numbers.get(&number).filter(|&&qp| self.qps.device(qp) == device);
@@ -341,7 +341,7 @@ impl World {
         Ok(())
     }
 
-    /// Queue pairs stay as they are, except over iWARP, where the connection is theirs.
+    /// Queue pairs keep their state, except over iWARP, where they end with the connection.
     pub fn cm_disconnect(&mut self, device: usize, id: Handle) -> io::Result<()> {
         self.enter(device, Call::CmDisconnect)?;
         self.handles.check(&self.cm_ids, device, id)?;
@@ -365,9 +365,9 @@ impl World {
         self.close_pair(id);
     }
 
-    /// Brings a queue pair where its connection says (`rdma_init_qp_attr`, with the kernel's `cma_ib_init_qp_attr` and
-    /// `cm_init_qp_*_attr`). Before anything was asked for, `Init` lets the peer do nothing; `Init` again, afterwards, lets it
-    /// write, and read if it may ask for READs.
+    /// Moves a queue pair with the attributes of its connection (`rdma_init_qp_attr`, with the kernel's
+    /// `cma_ib_init_qp_attr` and `cm_init_qp_*_attr`). Before a connect request, `Init` grants the peer nothing;
+    /// `Init` again afterwards grants writes, and reads if it may initiate READs.
     pub fn modify_qp_by_cm(&mut self, device: usize, qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
         require(self.devices[device].health == Health::Well, libc::EIO)?;
         self.handles.check(&self.qps, device, qp)?;
@@ -387,7 +387,7 @@ impl World {
                     Access { remote_write: is_asked, remote_read, remote_atomic: remote_read, ..Access::default() };
                 Transition::Init { port: 1, partition: 0, access }
             }
-            // The kernel does it when it connects.
+            // The kernel does this when connecting.
             QpState::Rts if is_iwarp => {
                 return require(self.qps[qp].state == QpState::Rts, libc::EINVAL);
             }
@@ -412,7 +412,7 @@ impl World {
                     psn: object.psn,
                     timeout: 18,
                     retries: retries.min(7),
-                    // Each end says how often the other is to try again.
+                    // Each end sets the retries of the other.
                     rnr_retries: theirs.rnr_retries.min(7),
                     initiator_depth,
                 }
@@ -422,7 +422,7 @@ impl World {
         self.modify_qp(device, qp, &transition)
     }
 
-    /// The smaller of both ends' longest packets.
+    /// Returns the smaller MTU of both ends.
     fn path_mtu(&self, device: usize, remote: SocketAddr) -> linerate_rdma_provider::Mtu {
         let ours = self.devices[device].config.mtu;
         self.device_at(remote).map_or(ours, |there| ours.min(self.devices[there].config.mtu))
@@ -430,7 +430,7 @@ impl World {
 }
 
 impl CmId {
-    /// READs that our queue pair asks for and answers at a time: what both ends said.
+    /// Returns initiator depth and responder resources, as agreed by both ends.
     fn reads(&self) -> (u8, u8) {
         match (self.ours, self.theirs) {
             (Some(ours), None) => (ours.initiator_depth, ours.responder_resources),

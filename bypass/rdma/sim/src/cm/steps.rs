@@ -1,4 +1,4 @@
-//! What happens to identifiers, one thing at a time.
+//! Steps of connection manager identifiers.
 
 use super::{Action, CONSUMER, CmId, CmState, INVALID_SERVICE};
 use crate::device::{Health, raw_gid};
@@ -8,7 +8,7 @@ use linerate_rdma_provider::{CmEvent, CmEventKind, Handle, PrivateData, QpState}
 use std::net::SocketAddr;
 
 impl World {
-    /// The device that has the address.
+    /// Returns the device that owns the address.
     pub(super) fn device_at(&self, address: SocketAddr) -> Option<usize> {
         self.devices
             .iter()
@@ -30,7 +30,7 @@ impl World {
         self.cm_channels[channel].events.push(event);
     }
 
-    /// What the peer's program said, as it arrives: with zeros to the message's length, unless it is iWARP's.
+    /// Returns private data as it arrives: padded with zeros, except over iWARP.
     fn padded(&self, id: Handle, private_data: PrivateData) -> PrivateData {
         if self.devices[self.cm_ids.device(id)].is_iwarp() {
             return private_data;
@@ -40,7 +40,7 @@ impl World {
         PrivateData::new(&bytes)
     }
 
-    /// Lets the next thing happen to an identifier.
+    /// Performs the next action of an identifier.
     pub fn connect_step(&mut self, id: Handle) {
         let carries = self.devices[self.cm_ids.device(id)].carries();
         let object = &mut self.cm_ids[id];
@@ -84,7 +84,7 @@ impl World {
                 self.tell(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
             }
             Action::Disconnected { by_peer } => {
-                // Both may have hung up at once: the second event is none.
+                // If both ends disconnected at once, the second event is omitted.
                 if !by_peer || state != CmState::Over {
                     self.disconnected(id);
                 }
@@ -103,7 +103,7 @@ impl World {
         self.act_at(id, due, Action::Event { kind: CmEventKind::TimeWaitExit, status: 0 });
     }
 
-    /// The peer's identifier is gone: that refuses a request or ends a connection, whichever there is.
+    /// Handles the loss of the peer's identifier, which rejects a request or ends a connection.
     fn torn(&mut self, id: Handle, state: CmState) {
         match state {
             CmState::Asking | CmState::Asked => {
@@ -122,7 +122,7 @@ impl World {
         let address = self.devices[device].config.address;
         let found = self.cm_ids[id].remote.and_then(|remote| self.device_at(remote));
         if found.is_none() || !self.devices[device].carries() {
-            // As when nobody answers the question for the address (ARP).
+            // As without an ARP reply.
             self.cm_ids[id].state = CmState::Failed;
             return self.tell(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, PrivateData::default());
         }
@@ -135,7 +135,7 @@ impl World {
         self.tell(id, CmEventKind::AddressResolved, 0, PrivateData::default());
     }
 
-    /// A request gets to the peer's machine.
+    /// Delivers a request to the peer's machine.
     fn ask(&mut self, id: Handle) {
         let device = self.cm_ids.device(id);
         let none = PrivateData::default();
@@ -186,7 +186,7 @@ impl World {
         self.tell(id, CmEventKind::Rejected, status, private_data);
     }
 
-    /// Makes the queue pair of an iWARP identifier ready, as the kernel does when the connection is there.
+    /// Moves the queue pair of an iWARP identifier to RTS, as the kernel does when the connection is established.
     pub(super) fn connect_iwarp(&mut self, id: Handle) {
         let object = &self.cm_ids[id];
         let (Some(ours), Some(theirs), Some(remote)) = (object.ours, object.theirs, object.remote) else { return };
@@ -200,13 +200,13 @@ impl World {
         }
         let gid = raw_gid(remote.ip());
         qp.receiving = Some(Receiving { mtu, qp: theirs.qp, psn: their_first_packet, responder_resources, gid });
-        // TCP tries for a time as well.
+        // TCP retries for a limited time, too.
         qp.sending = Some(Sending { psn, timeout: 18, retries: 7, rnr_retries: 7, initiator_depth });
         qp.state = QpState::Rts;
         qp.hears_first = !is_active;
     }
 
-    /// Over iWARP a connection and its queue pair end together.
+    /// Ends the queue pair with its iWARP connection.
     pub(super) fn close_pair(&mut self, id: Handle) {
         let object = &self.cm_ids[id];
         if !self.devices[self.cm_ids.device(id)].is_iwarp() {
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// The queue pair is gone or broken: over iWARP its connection ends.
+    /// Ends the iWARP connection of a queue pair that is gone or broken.
     pub fn sever(&mut self, qp: Handle) {
         let device = self.qps.device(qp);
         if !self.devices[device].is_iwarp() {

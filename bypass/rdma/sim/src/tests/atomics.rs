@@ -1,9 +1,9 @@
-//! Atomic operations: what they do, and what keeps them from it.
+//! Atomic operations and their access checks.
 
 use super::*;
 use linerate_rdma_provider::{AtomicCap, WcOpcode};
 
-/// Where the number is, and where what it was comes to.
+/// Offsets of the number and of the returned old value.
 const NUMBER: usize = 1024;
 const WAS: usize = 64;
 
@@ -23,7 +23,7 @@ fn get(end: &End, at: usize) -> u64 {
     u64::from_ne_bytes(end.memory.get(at, 8).try_into().unwrap())
 }
 
-/// Does one, and returns how it ended.
+/// Executes one operation and returns its completion.
 fn status(fabric: &Fabric, a: &End, operation: Operation, sges: &[Sge]) -> (WcStatus, WcOpcode) {
     a.request(1, operation, sges, SIGNALLED);
     fabric.run();
@@ -33,17 +33,17 @@ fn status(fabric: &Fabric, a: &End, operation: Operation, sges: &[Sge]) -> (WcSt
 }
 
 #[test]
-fn a_number_is_changed_and_what_it_was_comes_back() {
+fn number_is_changed_and_old_value_returned() {
     let (fabric, a, b) = connected(&Setup::default());
     let was = [a.sge(WAS, 8)];
     set(&b, u64::MAX - 1);
     assert_eq!(status(&fabric, &a, add(&b, 5), &was), (WcStatus::Success, WcOpcode::FetchAdd));
     assert_eq!((get(&a, WAS), get(&b, NUMBER)), (u64::MAX - 1, 3), "it wraps");
     assert_eq!(status(&fabric, &a, swap(&b, 4, 9), &was), (WcStatus::Success, WcOpcode::CompareSwap));
-    assert_eq!((get(&a, WAS), get(&b, NUMBER)), (3, 3), "not what was expected");
+    assert_eq!((get(&a, WAS), get(&b, NUMBER)), (3, 3), "unexpected value");
     assert_eq!(status(&fabric, &a, swap(&b, 3, 9), &was), (WcStatus::Success, WcOpcode::CompareSwap));
     assert_eq!((get(&a, WAS), get(&b, NUMBER)), (3, 9));
-    // In parts.
+    // Scattered result.
     let parts = [a.sge(WAS, 3), a.sge(WAS + 16, 5)];
     set(&b, 0x0102_0304_0506_0708);
     assert_eq!(status(&fabric, &a, add(&b, 0), &parts).0, WcStatus::Success);
@@ -52,7 +52,7 @@ fn a_number_is_changed_and_what_it_was_comes_back() {
 }
 
 #[test]
-fn nothing_comes_between_the_operations_of_two_peers() {
+fn operations_of_two_peers_are_atomic() {
     for seed in 0..20 {
         let mut setup = Setup::default();
         setup.fabric.seed = seed;
@@ -72,13 +72,13 @@ fn nothing_comes_between_the_operations_of_two_peers() {
         assert_eq!(a.ends(), [(1, WcStatus::Success); 8]);
         assert_eq!(get(&b, NUMBER), 24);
         let mut seen: Vec<_> = (0..8).map(|at| get(&a, WAS + at * 8)).collect();
-        assert!(seen[..4].is_sorted() && seen[4..].is_sorted(), "each in its order: {seen:?}");
+        assert!(seen[..4].is_sorted() && seen[4..].is_sorted(), "in order of posting: {seen:?}");
         seen.sort_unstable();
         assert_eq!(seen, [0, 3, 6, 9, 12, 15, 18, 21]);
     }
 }
 
-/// An operation that the peer denies, which ends both ends.
+/// Executes an operation that the peer denies, which breaks both ends.
 #[track_caller]
 fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: WcStatus) {
     let before = b.memory.get(0, 8192);
@@ -93,7 +93,7 @@ fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: WcS
 }
 
 #[test]
-fn peers_reach_numbers_only_where_a_region_permits_it() {
+fn region_must_permit_atomics() {
     for which in 0..2 {
         let operation = |address, rkey| match which {
             0 => Operation::FetchAdd { address, rkey, add: 1 },
@@ -106,7 +106,7 @@ fn peers_reach_numbers_only_where_a_region_permits_it() {
         }
         let (fabric, a, b) = connected(&Setup::default());
         denied(&fabric, &a, &b, operation(b.address(NUMBER), b.keys.remote ^ 1), WcStatus::RemoteAccess);
-        // Reading and writing is no leave for it.
+        // Read and write access does not include atomics.
         let (fabric, a, b) = connected(&Setup::default());
         let access = Access { remote_atomic: false, ..ALL };
         let keys = call!(b.sim.reg_mr(b.pd, b.memory.start(), 8192, access)).unwrap().1;
@@ -120,7 +120,7 @@ fn peers_reach_numbers_only_where_a_region_permits_it() {
 }
 
 #[test]
-fn leave_for_atomic_operations_is_none_to_read_or_to_write() {
+fn atomic_access_does_not_include_read_or_write() {
     for which in 0..2 {
         let (fabric, a, b) = connected(&Setup::default());
         let access = Access { remote_atomic: true, ..LOCAL };
@@ -131,14 +131,14 @@ fn leave_for_atomic_operations_is_none_to_read_or_to_write() {
         let operation = [Operation::Read { address, rkey }, Operation::Write { address, rkey }][which];
         denied(&fabric, &a, &b, operation, WcStatus::RemoteAccess);
     }
-    // A region that peers change is one that requests of its own may write.
+    // Remote access requires local write access.
     let (_fabric, a, _b) = connected(&Setup::default());
     let access = Access { remote_atomic: true, ..Access::default() };
     assert_eq!(number(call!(a.sim.reg_mr(a.pd, a.memory.start(), 8, access))), libc::EINVAL);
 }
 
 #[test]
-fn a_queue_pair_that_permits_none_takes_them_for_invalid() {
+fn qp_without_atomic_access_rejects_request_as_invalid() {
     for (reads, access) in [(4, Access { remote_atomic: false, ..ALL }), (0, ALL)] {
         let (fabric, a, b) = connected(&Setup::default());
         b.modify_qp(Transition::Reset).unwrap();
@@ -147,7 +147,7 @@ fn a_queue_pair_that_permits_none_takes_them_for_invalid() {
         assert_eq!(status(&fabric, &a, add(&b, 1), &[a.sge(WAS, 8)]).0, WcStatus::RemoteInvalidRequest);
         assert_eq!(get(&b, NUMBER), 0);
     }
-    // And who may ask for none does not get so far.
+    // An initiator depth of zero fails locally.
     let setup = Setup { reads: 0, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     assert_eq!(status(&fabric, &a, add(&b, 1), &[a.sge(WAS, 8)]).0, WcStatus::LocalQp);
@@ -155,7 +155,7 @@ fn a_queue_pair_that_permits_none_takes_them_for_invalid() {
 }
 
 #[test]
-fn more_at_a_time_than_the_peer_answers_are_invalid() {
+fn excess_outstanding_atomics_are_invalid() {
     let (fabric, a, b) = apart(&Setup::default());
     for (end, peer, answered) in [(&a, &b, 4), (&b, &a, 2)] {
         end.modify_qp(End::init()).unwrap();
@@ -171,13 +171,13 @@ fn more_at_a_time_than_the_peer_answers_are_invalid() {
     }
     let ends = a.ends();
     let done = ends.iter().filter(|(_, status)| *status == WcStatus::Success).count();
-    // How many are under way at once is left to chance; that it is two at most, to the peer.
+    // The number outstanding at once depends on the seed; the responder accepts two at most.
     assert!(done == 8 || ends[done].1 == WcStatus::RemoteInvalidRequest, "{ends:?}");
     assert_eq!(most, done as u64);
 }
 
 #[test]
-fn the_answer_has_eight_bytes() {
+fn response_has_eight_bytes() {
     for len in [0, 4, 7, 9, 16] {
         let (fabric, a, b) = connected(&Setup::default());
         assert_eq!(status(&fabric, &a, add(&b, 1), &[a.sge(WAS, len)]).0, WcStatus::LocalLength);
@@ -190,7 +190,7 @@ fn the_answer_has_eight_bytes() {
 }
 
 #[test]
-fn a_device_without_them_takes_none_and_answers_none() {
+fn device_without_atomics_rejects_them() {
     let mut setup = Setup::default();
     setup.devices[1].limits.atomics = AtomicCap::None;
     let (fabric, a, b) = connected(&setup);
@@ -204,7 +204,7 @@ fn a_device_without_them_takes_none_and_answers_none() {
 }
 
 #[test]
-fn what_has_been_executed_is_not_repeated_or_undone_by_what_fails_later() {
+fn executed_operation_is_neither_repeated_nor_undone() {
     for seed in 0..20 {
         let mut setup = Setup::default();
         setup.fabric.seed = seed;

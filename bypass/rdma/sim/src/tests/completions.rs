@@ -1,4 +1,4 @@
-//! Completion queues, their channels, and what happens when they overrun.
+//! Completion queues, channels and overruns.
 
 use super::*;
 
@@ -13,27 +13,27 @@ fn take(end: &End) -> bool {
 }
 
 #[test]
-fn there_is_one_event_for_one_completion_after_the_arming() {
+fn one_event_per_notification_request() {
     let (fabric, a, b) = connected(&Setup::default());
     one_message(&fabric, &a, &b);
-    assert!(!readable(b.channel_fd), "it was not asked for");
+    assert!(!readable(b.channel_fd), "not requested");
     call!(b.sim.req_notify_cq(b.cq)).unwrap();
-    assert!(!readable(b.channel_fd), "the completion was there before");
+    assert!(!readable(b.channel_fd), "the completion precedes the request");
     one_message(&fabric, &a, &b);
     one_message(&fabric, &a, &b);
     assert!(readable(b.channel_fd));
     assert!(take(&b));
     assert!(!readable(b.channel_fd) && !take(&b), "one event for both");
     one_message(&fabric, &a, &b);
-    assert!(!readable(b.channel_fd), "until it is asked for again");
+    assert!(!readable(b.channel_fd), "until requested again");
     call!(b.sim.req_notify_cq(b.cq)).unwrap();
     call!(b.sim.req_notify_cq(b.cq)).unwrap();
     one_message(&fabric, &a, &b);
-    assert!(take(&b) && !take(&b), "asking twice is asking once");
+    assert!(take(&b) && !take(&b), "two requests generate one event");
 }
 
 #[test]
-fn a_channel_has_an_event_of_each_queue() {
+fn channel_reports_each_queue() {
     let setup = Setup::default();
     let (fabric, a, b) = connected(&setup);
     let second = call!(b.sim.create_cq(4, Some(b.channel))).unwrap();
@@ -58,11 +58,11 @@ fn a_channel_has_an_event_of_each_queue() {
     call!(b.sim.destroy_qp(b.qp)).unwrap();
     assert!(readable(b.channel_fd));
     call!(b.sim.destroy_cq(second)).unwrap();
-    assert!(!readable(b.channel_fd) && !take(&b), "the events of a queue go with it");
+    assert!(!readable(b.channel_fd) && !take(&b), "events are destroyed with their queue");
 }
 
 #[test]
-fn polling_fills_what_there_is_room_for_and_allocates_nothing() {
+fn poll_fills_spare_capacity_without_allocation() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..3).for_each(|_| one_message(&fabric, &a, &b));
     let mut into = Vec::with_capacity(2);
@@ -73,7 +73,7 @@ fn polling_fills_what_there_is_room_for_and_allocates_nothing() {
 }
 
 #[test]
-fn a_queue_that_overruns_breaks_the_queue_pairs_that_use_it() {
+fn overrun_breaks_qps_of_queue() {
     let setup = Setup { completions: 2, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     (0..2).for_each(|_| one_message(&fabric, &a, &b));

@@ -1,10 +1,10 @@
-//! The connection manager.
+//! Connection manager.
 
 use super::*;
 use linerate_rdma_provider::{CmConnParam, CmEvent, CmEventKind, PrivateData};
 use std::net::SocketAddr;
 
-/// An end with a channel of the connection manager.
+/// End with a connection manager channel.
 pub struct Party {
     pub end: End,
     pub channel: Handle,
@@ -25,7 +25,7 @@ impl Party {
         call!(self.end.sim.cm_get_event(self.channel)).unwrap()
     }
 
-    /// The only event that there is.
+    /// Returns the only event.
     pub fn only(&self) -> CmEvent {
         let event = self.event().expect("an event");
         assert_eq!(self.event(), None);
@@ -58,7 +58,7 @@ impl Party {
         (id, call!(self.end.sim.cm_listen(id, address, 4)).unwrap())
     }
 
-    /// An identifier whose route to `remote` is resolved.
+    /// Returns an identifier whose route to `remote` is resolved.
     pub fn resolved(&self, fabric: &Fabric, remote: SocketAddr) -> Handle {
         let id = self.id();
         call!(self.end.sim.cm_resolve_addr(id, remote, 1000)).unwrap();
@@ -80,7 +80,7 @@ pub fn server() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], 7471))
 }
 
-/// `a` asks `b`, whose identifier is the second.
+/// Sends a request from `a` to `b`; the second identifier is that of `b`.
 fn asked(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
     let id = a.resolved(fabric, server());
@@ -89,7 +89,7 @@ fn asked(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     (id, b.only().id)
 }
 
-/// Both are connected and their queue pairs ready.
+/// Connects both and moves their queue pairs to RTS.
 pub fn both_connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     let (ours, theirs) = asked(fabric, a, b);
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -109,7 +109,7 @@ pub fn both_connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle)
 }
 
 #[test]
-fn a_connection_is_asked_for_accepted_and_established() {
+fn connection_is_requested_accepted_and_established() {
     let (fabric, a, b) = parties(&Setup::default());
     let (listener, address) = b.listen(7471);
     assert_eq!(address.port(), 7471);
@@ -127,7 +127,7 @@ fn a_connection_is_asked_for_accepted_and_established() {
     assert!(!readable(b.fd));
     assert_eq!(request.kind, CmEventKind::Request { listener });
     assert_eq!((request.qp, request.initiator_depth, request.responder_resources), (a.end.number, 2, 3));
-    assert_eq!(request.private_data.bytes().len(), PrivateData::LEN, "filled with zeros");
+    assert_eq!(request.private_data.bytes().len(), PrivateData::LEN, "padded with zeros");
     assert_eq!(&request.private_data.bytes()[..7], b"please\0");
     let (local, remote) = call!(b.end.sim.cm_addresses(request.id)).unwrap();
     assert_eq!(local, server());
@@ -144,7 +144,7 @@ fn a_connection_is_asked_for_accepted_and_established() {
 }
 
 #[test]
-fn queue_pairs_are_made_ready_by_what_their_connection_says() {
+fn qps_get_attributes_from_connection() {
     let (fabric, a, b) = parties(&Setup::default());
     both_connected(&fabric, &a, &b);
     b.end.receive(1, 0, 8);
@@ -153,7 +153,7 @@ fn queue_pairs_are_made_ready_by_what_their_connection_says() {
     b.end.send(4, b"back");
     fabric.run();
     assert_eq!((a.end.poll().len(), b.end.poll().len()), (2, 2));
-    // Connected so, peers may write and read.
+    // Peers may now write and read.
     let (address, rkey) = (b.end.address(64), b.end.keys.remote);
     a.end.request(5, Operation::Write { address, rkey }, &[a.end.sge(0, 4)], SIGNALLED);
     a.end.request(6, Operation::Read { address, rkey }, &[a.end.sge(0, 4)], SIGNALLED);
@@ -162,12 +162,12 @@ fn queue_pairs_are_made_ready_by_what_their_connection_says() {
 }
 
 #[test]
-fn a_queue_pair_of_a_connection_not_yet_asked_for_permits_nothing() {
+fn qp_before_request_grants_nothing() {
     let (fabric, a, b) = parties(&Setup::default());
     let early = a.resolved(&fabric, server());
     a.modify_qp_by_cm(early, QpState::Init).unwrap();
     assert_eq!(number(a.modify_qp_by_cm(early, QpState::Rtr)), libc::EINVAL);
-    assert_eq!(number(a.modify_qp_by_cm(a.id(), QpState::Init)), libc::EINVAL, "not even an address");
+    assert_eq!(number(a.modify_qp_by_cm(a.id(), QpState::Init)), libc::EINVAL, "address not resolved");
     b.listen(7471);
     call!(a.end.sim.cm_connect(early, &a.parameters(b""))).unwrap();
     fabric.run();
@@ -182,11 +182,11 @@ fn a_queue_pair_of_a_connection_not_yet_asked_for_permits_nothing() {
     let operation = Operation::Write { address: a.end.address(64), rkey: a.end.keys.remote };
     b.end.request(1, operation, &[b.end.sge(0, 4)], SIGNALLED);
     fabric.run();
-    assert_eq!(b.end.ends(), [(1, WcStatus::RemoteInvalidRequest)], "its first Init was the only one");
+    assert_eq!(b.end.ends(), [(1, WcStatus::RemoteInvalidRequest)], "INIT was not repeated");
 }
 
 #[test]
-fn each_end_says_how_often_the_other_tries_again() {
+fn each_end_sets_retries_of_the_other() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
@@ -202,14 +202,14 @@ fn each_end_says_how_often_the_other_tries_again() {
     }
     b.end.send(2, b"x");
     fabric.run();
-    assert_eq!((b.end.ends(), b.end.state()), (vec![], QpState::Rts), "it waits for ever");
+    assert_eq!((b.end.ends(), b.end.state()), (vec![], QpState::Rts), "unlimited retries");
     a.end.send(1, b"x");
     fabric.run();
     assert_eq!(a.end.ends(), [(1, WcStatus::RnrRetryExceeded)]);
 }
 
 #[test]
-fn who_asks_where_nobody_listens_is_rejected() {
+fn request_without_listener_is_rejected() {
     let (fabric, a, _b) = parties(&Setup::default());
     let id = a.resolved(&fabric, server());
     call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
@@ -219,7 +219,7 @@ fn who_asks_where_nobody_listens_is_rejected() {
 }
 
 #[test]
-fn who_asks_where_nobody_is_gets_nowhere() {
+fn request_to_missing_host_is_unreachable() {
     let (fabric, a, b) = parties(&Setup::default());
     let id = a.id();
     call!(a.end.sim.cm_resolve_addr(id, SocketAddr::from(([10, 0, 0, 9], 1)), 1000)).unwrap();
@@ -234,7 +234,7 @@ fn who_asks_where_nobody_is_gets_nowhere() {
 }
 
 #[test]
-fn a_refusal_says_what_the_peer_said() {
+fn rejection_carries_private_data() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, theirs) = asked(&fabric, &a, &b);
     call!(b.end.sim.cm_reject(theirs, b"no")).unwrap();
@@ -248,7 +248,7 @@ fn a_refusal_says_what_the_peer_said() {
 }
 
 #[test]
-fn a_disconnection_is_heard_at_both_ends_and_leaves_the_queue_pairs() {
+fn disconnect_is_reported_at_both_ends_and_keeps_qps() {
     for by_server in [false, true] {
         let (fabric, a, b) = parties(&Setup::default());
         let (ours, theirs) = both_connected(&fabric, &a, &b);
@@ -260,12 +260,12 @@ fn a_disconnection_is_heard_at_both_ends_and_leaves_the_queue_pairs() {
         assert_eq!(a.end.state(), QpState::Rts);
         call!(a.end.sim.cm_disconnect(ours)).unwrap();
         fabric.run();
-        assert_eq!((a.event(), b.event()), (None, None), "it is over already");
+        assert_eq!((a.event(), b.event()), (None, None), "already disconnected");
     }
 }
 
 #[test]
-fn both_may_disconnect_at_once() {
+fn both_ends_may_disconnect_at_once() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, theirs) = both_connected(&fabric, &a, &b);
     call!(a.end.sim.cm_disconnect(ours)).unwrap();
@@ -276,7 +276,7 @@ fn both_may_disconnect_at_once() {
 }
 
 #[test]
-fn the_other_end_hears_of_an_identifier_that_is_destroyed() {
+fn destroyed_identifier_is_reported_to_peer() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
     call!(a.end.sim.cm_destroy_id(ours)).unwrap();
@@ -297,7 +297,7 @@ fn the_other_end_hears_of_an_identifier_that_is_destroyed() {
 }
 
 #[test]
-fn requests_that_were_not_taken_go_with_their_listener() {
+fn untaken_requests_are_rejected_with_listener() {
     let (fabric, a, b) = parties(&Setup::default());
     let (listener, _) = b.listen(7471);
     let id = a.resolved(&fabric, server());
@@ -313,7 +313,7 @@ fn requests_that_were_not_taken_go_with_their_listener() {
 }
 
 #[test]
-fn a_listener_has_its_address_to_itself_and_room_for_as_many_as_it_said() {
+fn listener_has_exclusive_address_and_backlog() {
     let (fabric, a, b) = parties(&Setup::default());
     let (_, address) = b.listen(0);
     assert_ne!(address.port(), 0);
@@ -332,7 +332,7 @@ fn a_listener_has_its_address_to_itself_and_room_for_as_many_as_it_said() {
 }
 
 #[test]
-fn what_comes_too_early_is_refused() {
+fn premature_calls_are_refused() {
     let (_fabric, a, _b) = parties(&Setup::default());
     let id = a.id();
     let sim = &a.end.sim;

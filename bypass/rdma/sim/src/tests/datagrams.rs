@@ -1,4 +1,4 @@
-//! Queue pairs of datagrams.
+//! UD queue pairs.
 
 use super::super::{DatagramCounts, DatagramFaults};
 use super::*;
@@ -6,7 +6,7 @@ use linerate_rdma_provider::{GRH_LEN, WcOpcode};
 
 const KEY: u32 = 0x1234;
 
-/// Two ends with queue pairs of datagrams in the state `Reset`, in place of their connected ones.
+/// Returns two ends with UD queue pairs in `Reset` instead of RC ones.
 fn ends(setup: &Setup) -> (Fabric, End, End) {
     let (fabric, mut a, mut b) = apart(setup);
     for end in [&mut a, &mut b] {
@@ -20,7 +20,7 @@ fn ends(setup: &Setup) -> (Fabric, End, End) {
 const INIT: Transition = Transition::InitUd { port: 1, partition: 0, key: KEY };
 const SEND: Transition = Transition::RtsUd { psn: 7 };
 
-/// As `ends`, ready to send.
+/// Like [`ends`], in RTS.
 fn ready(setup: &Setup) -> (Fabric, End, End) {
     let (fabric, a, b) = ends(setup);
     for end in [&a, &b] {
@@ -29,7 +29,7 @@ fn ready(setup: &Setup) -> (Fabric, End, End) {
     (fabric, a, b)
 }
 
-/// The way from one end to another by their addresses of RoCE version 2.
+/// Returns the address vector between the ends' RoCE version 2 addresses.
 fn way(from: &End, to: &End) -> AhAttr {
     let gid = |end: &End| *end.sim.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
     AhAttr::to(gid(to).raw, 0, &gid(from))
@@ -43,14 +43,14 @@ fn to(address: Handle, peer: &End) -> Operation {
     Operation::Datagram { address, qp: peer.number, key: KEY }
 }
 
-/// Sends some bytes of the memory's beginning.
+/// Sends bytes of the start of the memory.
 fn send(end: &End, id: u64, operation: Operation, bytes: &[u8]) {
     end.memory.put(0, bytes);
     end.request(id, operation, &[end.sge(0, bytes.len())], SIGNALLED);
 }
 
 #[test]
-fn a_datagram_comes_behind_its_route_and_says_whose_it_is() {
+fn datagram_follows_grh_and_names_sender() {
     let (fabric, a, b) = ready(&Setup::default());
     b.receive(5, 100, 200);
     send(&a, 1, to(address(&a, &b), &b), b"hello");
@@ -66,13 +66,13 @@ fn a_datagram_comes_behind_its_route_and_says_whose_it_is() {
     assert_eq!((buffer[20], &buffer[32..36], &buffer[36..40]), (0x45, &[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
     let words = buffer[20..40].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum: u32 = words.sum();
-    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "RFC 791, 3.1: the check sum");
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "RFC 791 §3.1: checksum");
     let expected = DatagramCounts { sent: 1, received: 1, ..DatagramCounts::default() };
     assert_eq!(fabric.datagram_counts(), expected);
 }
 
 #[test]
-fn the_route_of_roce_version_1_is_a_global_one() {
+fn roce_v1_has_global_route_header() {
     let (fabric, a, b) = ready(&Setup::default());
     let gids = a.sim.gids(1).unwrap();
     let own = *gids.iter().rfind(|gid| gid.kind == GidKind::RoceV1).unwrap();
@@ -85,7 +85,7 @@ fn the_route_of_roce_version_1_is_a_global_one() {
 }
 
 #[test]
-fn they_have_their_own_transitions_in_the_same_order() {
+fn ud_qp_has_its_own_transitions() {
     let (_fabric, a, b) = ends(&Setup::default());
     for connected in [End::init(), a.to_receive(&b, 1), a.to_send(1, 7), Transition::RtrUd, SEND] {
         assert_eq!(number(a.modify_qp(connected)), libc::EINVAL, "{connected:?}");
@@ -107,7 +107,7 @@ fn they_have_their_own_transitions_in_the_same_order() {
 }
 
 #[test]
-fn they_send_datagrams_and_nothing_else_and_only_they_do() {
+fn ud_qps_send_datagrams_only() {
     let (_fabric, a, b) = ready(&Setup::default());
     let datagram = to(address(&a, &b), &b);
     let post = |end: &End, operation| end.post(&[SendWr { id: 1, sges: &[], operation, flags: SIGNALLED }]);
@@ -117,7 +117,7 @@ fn they_send_datagrams_and_nothing_else_and_only_they_do() {
     }
     post(&a, datagram).unwrap();
     a.modify_qp(Transition::Reset).unwrap();
-    assert_eq!(refused(post(&a, datagram)), (0, libc::EINVAL), "not ready to send");
+    assert_eq!(refused(post(&a, datagram)), (0, libc::EINVAL), "not in RTS");
 
     let (_fabric, a, b) = connected(&Setup::default());
     assert_eq!(refused(post(&a, to(address(&a, &b), &b))), (0, libc::EINVAL));
@@ -125,7 +125,7 @@ fn they_send_datagrams_and_nothing_else_and_only_they_do() {
 }
 
 #[test]
-fn a_datagram_that_names_another_key_or_pair_or_port_is_dropped_in_silence() {
+fn datagram_with_wrong_key_number_or_port_is_dropped() {
     let (fabric, a, b) = ready(&Setup::default());
     b.receive(5, 100, 200);
     let address_b = address(&a, &b);
@@ -146,7 +146,7 @@ fn a_datagram_that_names_another_key_or_pair_or_port_is_dropped_in_silence() {
 }
 
 #[test]
-fn a_connected_pair_hears_no_datagram() {
+fn rc_qp_receives_no_datagrams() {
     let (fabric, a, b) = ready(&Setup::default());
     let mut other = End::new(&fabric, "model2", DeviceConfig::roce([10, 0, 0, 3].into()), &Setup::default());
     other.another(&Setup::default());
@@ -159,7 +159,7 @@ fn a_connected_pair_hears_no_datagram() {
 }
 
 #[test]
-fn one_that_is_longer_than_the_mtu_is_not_sent_and_no_error() {
+fn datagram_above_mtu_is_not_sent_without_error() {
     let (fabric, a, b) = ready(&Setup::default());
     (5..7).for_each(|id| b.receive(id, 2000, 2000));
     let operation = to(address(&a, &b), &b);
@@ -172,7 +172,7 @@ fn one_that_is_longer_than_the_mtu_is_not_sent_and_no_error() {
 }
 
 #[test]
-fn without_a_buffer_or_with_one_too_short_it_is_dropped() {
+fn datagram_without_fitting_buffer_is_dropped() {
     let (fabric, a, b) = ready(&Setup::default());
     let operation = to(address(&a, &b), &b);
     send(&a, 1, operation, b"early");
@@ -183,15 +183,15 @@ fn without_a_buffer_or_with_one_too_short_it_is_dropped() {
     send(&a, 3, operation, b"four");
     fabric.run();
     assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::Success)]);
-    assert_eq!(b.ends(), [(5, WcStatus::Success)], "the buffer that was too short is used by one that fits");
+    assert_eq!(b.ends(), [(5, WcStatus::Success)], "the short buffer is used for a fitting datagram");
     assert_eq!(b.memory.get(140, 4), b"four");
     let counts = fabric.datagram_counts();
     assert_eq!((counts.no_buffer, counts.short_buffer, counts.received), (1, 1, 1));
-    assert_eq!(fabric.not_ready(), 0, "nobody is told");
+    assert_eq!(fabric.not_ready(), 0, "not reported");
 }
 
 #[test]
-fn a_shared_queue_loses_the_buffer_that_was_too_short() {
+fn srq_loses_buffer_that_is_too_short() {
     let setup = Setup { srq: Some(SrqInitAttr { buffers: 4, sges: 1 }), ..Setup::default() };
     let (fabric, a, b) = ready(&setup);
     b.receive(5, 100, 44);
@@ -205,7 +205,7 @@ fn a_shared_queue_loses_the_buffer_that_was_too_short() {
 }
 
 #[test]
-fn what_is_not_in_a_region_breaks_the_pair_that_named_it_and_no_other() {
+fn protection_error_breaks_own_qp_only() {
     let (fabric, a, b) = ready(&Setup::default());
     let operation = to(address(&a, &b), &b);
     b.receive(5, 100, 200);
@@ -227,7 +227,7 @@ fn what_is_not_in_a_region_breaks_the_pair_that_named_it_and_no_other() {
 }
 
 #[test]
-fn an_address_of_another_domain_breaks_the_pair() {
+fn ah_of_another_pd_breaks_qp() {
     let (fabric, a, b) = ready(&Setup::default());
     let pd = a.sim.alloc_pd().unwrap();
     let address = call!(a.sim.create_ah(pd, &way(&a, &b))).unwrap();
@@ -237,7 +237,7 @@ fn an_address_of_another_domain_breaks_the_pair() {
 }
 
 #[test]
-fn a_request_can_be_made_to_fail() {
+fn injected_request_failure_occurs() {
     let (fabric, a, b) = ready(&Setup::default());
     fabric.fail_request(a.number, 1, WcStatus::LocalQp);
     let operation = to(address(&a, &b), &b);
@@ -246,7 +246,7 @@ fn a_request_can_be_made_to_fail() {
     assert_eq!(a.ends(), [(0, WcStatus::Success), (1, WcStatus::LocalQp), (2, WcStatus::Flushed)]);
 }
 
-/// The first bytes of what `b` received of 200 that were sent, with faults.
+/// Returns the first bytes that `b` received of 200 datagrams, with faults.
 fn received(seed: u64, faults: DatagramFaults) -> Vec<u8> {
     let mut setup = Setup::default();
     setup.fabric.seed = seed;
@@ -273,7 +273,7 @@ fn received(seed: u64, faults: DatagramFaults) -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_are_lost_and_overtaken_as_was_asked_for_and_never_come_twice() {
+fn datagrams_are_lost_and_reordered_but_not_duplicated() {
     let all: Vec<u8> = (0..200).collect();
     assert_eq!(received(1, DatagramFaults::default()), all);
     let lost = received(1, DatagramFaults { lost_percent: 30, ..DatagramFaults::default() });
@@ -284,12 +284,12 @@ fn datagrams_are_lost_and_overtaken_as_was_asked_for_and_never_come_twice() {
     sorted.sort_unstable();
     assert_eq!(sorted, all);
     let both = DatagramFaults { lost_percent: 30, delay_steps: 20 };
-    assert_eq!(received(5, both), received(5, both), "a seed gives one order");
+    assert_eq!(received(5, both), received(5, both), "reproducible by seed");
     assert_ne!(received(5, both), received(6, both));
 }
 
 #[test]
-fn nothing_comes_through_a_port_that_is_down_and_nothing_waits_for_it() {
+fn down_port_drops_datagrams() {
     for end in 0..2 {
         let (fabric, a, b) = ready(&Setup::default());
         b.receive(5, 100, 100);
@@ -303,7 +303,7 @@ fn nothing_comes_through_a_port_that_is_down_and_nothing_waits_for_it() {
 }
 
 #[test]
-fn between_threads_they_come_with_the_calls() {
+fn calls_deliver_datagrams_in_auto_mode() {
     let mut setup = Setup::default();
     setup.fabric.mode = super::super::Mode::Auto;
     let (fabric, a, b) = ready(&setup);
@@ -319,7 +319,7 @@ fn between_threads_they_come_with_the_calls() {
 }
 
 #[test]
-fn iwarp_has_none() {
+fn iwarp_has_no_ud_qps() {
     let mut setup = Setup::default();
     setup.devices[0] = DeviceConfig::iwarp([10, 0, 0, 1].into());
     let (_fabric, a, _b) = apart(&setup);

@@ -1,4 +1,4 @@
-//! Faults that are injected.
+//! Fault injection.
 
 use super::super::{Call, Live, Mode};
 use super::connecting::{both_connected, parties, server};
@@ -6,7 +6,7 @@ use super::*;
 use linerate_rdma_provider::{CmEventKind, PortState};
 
 #[test]
-fn the_request_that_is_to_fail_does() {
+fn injected_request_failure_occurs() {
     for (status, breaks_peer) in [(WcStatus::RetryExceeded, false), (WcStatus::RemoteOperation, true)] {
         let (fabric, a, b) = connected(&Setup::default());
         (0..4).for_each(|id| b.receive(id, 0, 1));
@@ -20,7 +20,7 @@ fn the_request_that_is_to_fail_does() {
 }
 
 #[test]
-fn the_call_that_is_to_fail_does() {
+fn injected_call_failure_occurs() {
     let (fabric, a, _b) = connected(&Setup::default());
     fabric.fail_call(&a.sim, Call::AllocDomain, 1, libc::EAGAIN);
     a.sim.alloc_pd().unwrap();
@@ -33,7 +33,7 @@ fn the_call_that_is_to_fail_does() {
 }
 
 #[test]
-fn a_port_that_is_down_for_a_time_delays_and_for_long_fails() {
+fn short_port_outage_delays_and_long_one_fails() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(1, 0, 1);
     fabric.port_down(&b.sim);
@@ -60,7 +60,7 @@ fn a_port_that_is_down_for_a_time_delays_and_for_long_fails() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_by_itself_says_so() {
+fn injected_qp_failure_is_reported() {
     let (fabric, a, b) = connected(&Setup::default());
     a.receive(1, 0, 1);
     b.receive(2, 0, 1);
@@ -74,7 +74,7 @@ fn a_queue_pair_that_fails_by_itself_says_so() {
 }
 
 #[test]
-fn events_of_what_is_destroyed_are_gone() {
+fn events_of_destroyed_objects_are_discarded() {
     let (fabric, a, _b) = connected(&Setup::default());
     fabric.pair_fatal(a.number);
     assert!(readable(a.sim.async_fd()));
@@ -84,7 +84,7 @@ fn events_of_what_is_destroyed_are_gone() {
 }
 
 #[test]
-fn a_device_that_fails_flushes_all_and_can_be_given_up() {
+fn failed_device_flushes_and_can_be_closed() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
     a.end.receive(1, 0, 1);
@@ -111,7 +111,7 @@ fn a_device_that_fails_flushes_all_and_can_be_given_up() {
 }
 
 #[test]
-fn a_peer_that_is_killed_leaves_nothing_and_is_missed() {
+fn killed_peer_leaves_no_objects_and_is_detected() {
     for says_so in [false, true] {
         let (fabric, a, b) = parties(&Setup::default());
         both_connected(&fabric, &a, &b);
@@ -132,7 +132,7 @@ fn a_peer_that_is_killed_leaves_nothing_and_is_missed() {
 }
 
 #[test]
-fn a_peer_that_is_killed_before_it_answers_is_missed() {
+fn peer_killed_before_reply_is_detected() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
@@ -144,7 +144,7 @@ fn a_peer_that_is_killed_before_it_answers_is_missed() {
 }
 
 #[test]
-fn nothing_is_reached_through_a_port_that_is_down() {
+fn down_port_reaches_nothing() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
@@ -159,7 +159,7 @@ fn nothing_is_reached_through_a_port_that_is_down() {
 }
 
 #[test]
-fn a_disconnection_is_heard_when_the_port_is_up_again() {
+fn disconnect_is_reported_when_port_is_up_again() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
     fabric.port_down(&b.end.sim);
@@ -172,7 +172,7 @@ fn a_disconnection_is_heard_when_the_port_is_up_again() {
 }
 
 #[test]
-fn what_happens_here_does_not_wait_for_what_happens_later_or_there() {
+fn local_events_do_not_wait_for_later_or_remote_ones() {
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, _) = both_connected(&fabric, &a, &b);
     call!(a.end.sim.cm_disconnect(ours)).unwrap();
@@ -180,7 +180,7 @@ fn what_happens_here_does_not_wait_for_what_happens_later_or_there() {
     assert_eq!(a.kinds(), [CmEventKind::Disconnected]);
     fabric.fatal(&a.end.sim);
     fabric.world().settle();
-    assert_eq!(a.kinds(), [CmEventKind::Removed], "though the time to wait is not over");
+    assert_eq!(a.kinds(), [CmEventKind::Removed], "before the end of time-wait");
 
     let (fabric, a, b) = parties(&Setup::default());
     let (ours, theirs) = both_connected(&fabric, &a, &b);
@@ -188,11 +188,11 @@ fn what_happens_here_does_not_wait_for_what_happens_later_or_there() {
     call!(a.end.sim.cm_disconnect(ours)).unwrap();
     call!(b.end.sim.cm_disconnect(theirs)).unwrap();
     fabric.world().settle();
-    assert_eq!(b.kinds(), [CmEventKind::Disconnected], "though the peer's message cannot come");
+    assert_eq!(b.kinds(), [CmEventKind::Disconnected], "although the peer's message cannot arrive");
 }
 
 #[test]
-fn a_server_can_come_back_at_its_address() {
+fn server_can_return_to_its_address() {
     let setup = Setup::default();
     let (fabric, a, b) = parties(&setup);
     b.listen(7471);
@@ -202,7 +202,7 @@ fn a_server_can_come_back_at_its_address() {
 }
 
 #[test]
-fn an_address_that_changes_is_not_answered_at_any_more() {
+fn old_address_is_not_answered() {
     let (fabric, a, b) = parties(&Setup::default());
     both_connected(&fabric, &a, &b);
     fabric.gids_changed(&b.end.sim, "10.0.0.77".parse().unwrap());
@@ -216,7 +216,7 @@ fn an_address_that_changes_is_not_answered_at_any_more() {
 }
 
 #[test]
-fn an_address_can_resolve_to_another_device() {
+fn address_can_resolve_to_another_device() {
     let (fabric, a, _b) = parties(&Setup::default());
     fabric.resolve_elsewhere(&a.end.sim, true);
     let id = a.resolved(&fabric, server());
@@ -224,7 +224,7 @@ fn an_address_can_resolve_to_another_device() {
 }
 
 #[test]
-fn things_happen_by_themselves_between_threads() {
+fn auto_mode_performs_events_between_threads() {
     let mut setup = Setup { rnr_retries: 7, ..Setup::default() };
     setup.fabric.mode = Mode::Auto;
     let (_fabric, a, b) = connected(&setup);
@@ -233,7 +233,7 @@ fn things_happen_by_themselves_between_threads() {
         loop {
             let mut poll = libc::pollfd { fd: end.channel_fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one structure is passed.
-            assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 10_000) }, 1, "nothing came");
+            assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 10_000) }, 1, "no event");
             assert!(call!(end.sim.get_cq_event(end.channel)).unwrap());
             call!(end.sim.req_notify_cq(end.cq)).unwrap();
             let completions = end.poll();
@@ -245,7 +245,7 @@ fn things_happen_by_themselves_between_threads() {
     call!(b.sim.req_notify_cq(b.cq)).unwrap();
     call!(a.sim.req_notify_cq(a.cq)).unwrap();
     std::thread::scope(|scope| {
-        // The memory of an end is for one thread at a time: each has its own.
+        // Each thread has its own end.
         let b = Shared(&b);
         scope.spawn(move || {
             let b = b.get();
@@ -265,7 +265,7 @@ fn things_happen_by_themselves_between_threads() {
     });
 }
 
-/// Lets a thread use an end.
+/// Passes an end to a thread.
 #[derive(Clone, Copy)]
 struct Shared<'a>(&'a End);
 

@@ -1,4 +1,4 @@
-//! What is different over iWARP.
+//! Differences of iWARP.
 
 use super::connecting::{Party, parties, server};
 use super::*;
@@ -12,7 +12,7 @@ fn setup() -> Setup {
     setup
 }
 
-/// The identifiers of two parties whose queue pairs the connection has made ready.
+/// Connects two parties, whose queue pairs the connection moves to RTS.
 fn connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
     let ours = a.resolved(fabric, server());
@@ -20,7 +20,7 @@ fn connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     call!(a.end.sim.cm_connect(ours, &a.parameters(b"please"))).unwrap();
     fabric.run();
     let request = b.only();
-    assert_eq!(request.private_data.bytes(), b"please", "not filled with zeros");
+    assert_eq!(request.private_data.bytes(), b"please", "not padded");
     b.modify_qp_by_cm(request.id, QpState::Init).unwrap();
     call!(b.end.sim.cm_accept(request.id, &b.parameters(b"welcome"))).unwrap();
     fabric.run();
@@ -35,7 +35,7 @@ fn connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
 }
 
 #[test]
-fn a_connection_makes_its_queue_pairs_ready() {
+fn connection_moves_qps_to_rts() {
     let (fabric, a, b) = parties(&setup());
     connected(&fabric, &a, &b);
     b.end.receive(1, 0, 8);
@@ -49,7 +49,7 @@ fn a_connection_makes_its_queue_pairs_ready() {
 }
 
 #[test]
-fn a_queue_pair_that_is_not_in_init_cannot_be_connected() {
+fn qp_must_be_in_init_to_connect() {
     let (fabric, a, b) = parties(&setup());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
@@ -57,7 +57,7 @@ fn a_queue_pair_that_is_not_in_init_cannot_be_connected() {
 }
 
 #[test]
-fn who_asked_for_the_connection_sends_first() {
+fn initiator_sends_first() {
     let (fabric, a, b) = parties(&setup());
     connected(&fabric, &a, &b);
     a.end.receive(1, 0, 8);
@@ -69,7 +69,7 @@ fn who_asked_for_the_connection_sends_first() {
 }
 
 #[test]
-fn a_connection_ends_with_its_queue_pair_and_the_other_way_round() {
+fn connection_and_qp_end_together() {
     for by_pair in [false, true] {
         let (fabric, a, b) = parties(&setup());
         let (ours, _) = connected(&fabric, &a, &b);
@@ -87,7 +87,7 @@ fn a_connection_ends_with_its_queue_pair_and_the_other_way_round() {
 }
 
 #[test]
-fn there_is_no_immediate_no_window_and_one_segment_of_a_read() {
+fn iwarp_has_no_immediate_no_windows_and_single_sge_reads() {
     let (fabric, a, b) = parties(&setup());
     connected(&fabric, &a, &b);
     assert_eq!(a.end.sim.limits().unwrap().transport, TransportKind::Iwarp);
@@ -104,7 +104,7 @@ fn there_is_no_immediate_no_window_and_one_segment_of_a_read() {
 }
 
 #[test]
-fn what_a_read_fills_must_be_open_to_writes_of_peers() {
+fn read_destination_needs_remote_write_access() {
     for (access, status) in [(LOCAL, WcStatus::LocalProtection), (ALL, WcStatus::Success)] {
         let (fabric, a, b) = parties(&setup());
         connected(&fabric, &a, &b);
@@ -118,7 +118,7 @@ fn what_a_read_fills_must_be_open_to_writes_of_peers() {
 }
 
 #[test]
-fn a_message_without_a_buffer_ends_the_connection() {
+fn message_without_buffer_ends_connection() {
     let (fabric, a, b) = parties(&setup());
     connected(&fabric, &a, &b);
     a.end.send(1, b"x");

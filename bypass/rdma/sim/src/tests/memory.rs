@@ -1,8 +1,8 @@
-//! Regions, windows, and what keys open.
+//! Regions, windows and keys.
 
 use super::*;
 
-/// Has `a` execute a request, and returns its status.
+/// Executes a request of `a` and returns its status.
 fn status(fabric: &Fabric, a: &End, operation: Operation, sges: &[Sge]) -> WcStatus {
     a.request(1, operation, sges, SIGNALLED);
     fabric.run();
@@ -10,7 +10,7 @@ fn status(fabric: &Fabric, a: &End, operation: Operation, sges: &[Sge]) -> WcSta
 }
 
 #[test]
-fn segments_lie_in_regions_of_the_domain() {
+fn sges_must_lie_in_regions_of_pd() {
     let other = |a: &End| {
         let pd = a.sim.alloc_pd().unwrap();
         call!(a.sim.reg_mr(pd, a.memory.start(), 8192, ALL)).unwrap().1.local
@@ -30,14 +30,14 @@ fn segments_lie_in_regions_of_the_domain() {
         b.receive(6, 0, 10);
         assert_eq!(status(&fabric, &a, Operation::Send, &[sge]), WcStatus::LocalProtection);
         assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Rts));
-        // The same where a message is received.
+        // Receive buffers.
         let (fabric, a, b) = connected(&Setup::default());
         let sge = spoil(b.sge(0, 10), other(&b));
         call!(b.sim.post_recv(b.qp, &[RecvWr { id: 5, sges: &[sge] }])).unwrap();
         b.receive(6, 0, 10);
         assert_eq!(status(&fabric, &a, Operation::Send, &[a.sge(0, 10)]), WcStatus::RemoteOperation);
         assert_eq!(b.ends(), [(5, WcStatus::LocalProtection), (6, WcStatus::Flushed)]);
-        // And where a READ's bytes go.
+        // READ destinations.
         let (fabric, a, b) = connected(&Setup::default());
         let sge = spoil(a.sge(0, 10), other(&a));
         let read = Operation::Read { address: b.address(0), rkey: b.keys.remote };
@@ -46,7 +46,7 @@ fn segments_lie_in_regions_of_the_domain() {
 }
 
 #[test]
-fn what_only_may_be_read_is_not_written() {
+fn read_only_region_is_not_written() {
     let (fabric, a, b) = connected(&Setup::default());
     let constant = call!(b.sim.reg_mr(b.pd, b.memory.start(), 8192, Access::default())).unwrap().1;
     let sge = Sge { lkey: constant.local, ..b.sge(0, 10) };
@@ -57,11 +57,11 @@ fn what_only_may_be_read_is_not_written() {
     let constant = call!(a.sim.reg_mr(a.pd, a.memory.start(), 8192, Access::default())).unwrap().1;
     b.receive(5, 0, 10);
     let sge = Sge { lkey: constant.local, ..a.sge(0, 10) };
-    assert_eq!(status(&fabric, &a, Operation::Send, &[sge]), WcStatus::Success, "sending reads it");
+    assert_eq!(status(&fabric, &a, Operation::Send, &[sge]), WcStatus::Success, "SEND reads");
     assert_eq!(b.ends(), [(5, WcStatus::Success)]);
 }
 
-/// The operations of the peer's on `len` bytes at `at` of our memory, by a key.
+/// Returns the peer's operations at offset `at` of the memory, by a key.
 fn remote(b: &End, at: i64, rkey: u32) -> [Operation; 2] {
     let address = b.address(0).wrapping_add_signed(at);
     [Operation::Write { address, rkey }, Operation::Read { address, rkey }]
@@ -84,7 +84,7 @@ fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation) {
 }
 
 #[test]
-fn peers_get_no_further_than_a_region_permits() {
+fn remote_access_is_limited_by_region() {
     let new = || connected(&Setup::default());
     for which in 0..2 {
         for at in [-1, 8183, i64::MAX, i64::MIN] {
@@ -113,7 +113,7 @@ fn peers_get_no_further_than_a_region_permits() {
 }
 
 #[test]
-fn the_key_of_no_bytes_does_not_matter() {
+fn key_is_not_checked_for_zero_bytes() {
     let (fabric, a, b) = connected(&Setup::default());
     for operation in remote(&b, 0, 1) {
         assert_eq!(status(&fabric, &a, operation, &[]), WcStatus::Success);
@@ -121,7 +121,7 @@ fn the_key_of_no_bytes_does_not_matter() {
 }
 
 #[test]
-fn a_queue_pair_that_permits_nothing_takes_such_requests_for_invalid() {
+fn qp_without_remote_access_rejects_request_as_invalid() {
     for which in 0..2 {
         let setup = Setup::default();
         let (fabric, a, b) = connected(&setup);
@@ -135,7 +135,7 @@ fn a_queue_pair_that_permits_nothing_takes_such_requests_for_invalid() {
     }
 }
 
-/// A window that `b` opens on 100 bytes of its region at 1 000, with its key.
+/// Binds a window of `b` to 100 bytes at offset 1000 and returns its key.
 fn mw(fabric: &Fabric, b: &End, access: Access) -> (Handle, u32) {
     let (mw, key) = call!(b.sim.alloc_mw(b.pd)).unwrap();
     let rkey = (key & !0xff) | (key.wrapping_add(1) & 0xff);
@@ -149,7 +149,7 @@ const READ: Access =
     Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, bind: false };
 
 #[test]
-fn a_window_opens_what_it_was_bound_to() {
+fn window_opens_bound_range_only() {
     let new = || {
         let (fabric, a, b) = connected(&Setup::default());
         let (_, key) = mw(&fabric, &b, READ);
@@ -169,7 +169,7 @@ fn a_window_opens_what_it_was_bound_to() {
 }
 
 #[test]
-fn a_window_is_shut_by_its_owner_by_the_peer_and_with_it() {
+fn window_is_invalidated_locally_remotely_or_by_deallocation() {
     let (fabric, a, b) = connected(&Setup::default());
     let (_, key) = mw(&fabric, &b, READ);
     assert_eq!(status(&fabric, &b, Operation::InvalidateLocal(key), &[]), WcStatus::Success);
@@ -190,7 +190,7 @@ fn a_window_is_shut_by_its_owner_by_the_peer_and_with_it() {
 }
 
 #[test]
-fn a_window_that_was_shut_can_be_bound_again() {
+fn invalidated_window_can_be_bound_again() {
     let (fabric, a, b) = connected(&Setup::default());
     let (mw, key) = mw(&fabric, &b, READ);
     assert_eq!(status(&fabric, &b, Operation::InvalidateLocal(key), &[]), WcStatus::Success);
@@ -202,7 +202,7 @@ fn a_window_that_was_shut_can_be_bound_again() {
 }
 
 #[test]
-fn a_key_that_is_no_windows_cannot_be_made_invalid() {
+fn only_window_keys_can_be_invalidated() {
     let (fabric, _a, b) = connected(&Setup::default());
     assert_eq!(status(&fabric, &b, Operation::InvalidateLocal(b.keys.remote), &[]), WcStatus::LocalQp);
     assert_eq!(b.state(), QpState::Error);
@@ -214,7 +214,7 @@ fn a_key_that_is_no_windows_cannot_be_made_invalid() {
 }
 
 #[test]
-fn a_window_is_for_the_queue_pair_it_was_bound_on() {
+fn window_is_bound_to_its_qp() {
     let setup = Setup::default();
     let (fabric, mut a, mut b) = connected(&setup);
     let (_, key) = mw(&fabric, &b, READ);
@@ -229,7 +229,7 @@ fn a_window_is_for_the_queue_pair_it_was_bound_on() {
 }
 
 #[test]
-fn a_region_with_a_window_on_it_is_busy() {
+fn region_with_bound_window_is_busy() {
     let (fabric, _a, b) = connected(&Setup::default());
     let (_, key) = mw(&fabric, &b, READ);
     assert_eq!(number(call!(b.sim.dereg_mr(b.mr))), libc::EBUSY);
@@ -238,7 +238,7 @@ fn a_region_with_a_window_on_it_is_busy() {
 }
 
 #[test]
-fn a_queue_pair_with_a_window_on_it_is_busy() {
+fn qp_with_bound_window_is_busy() {
     let (fabric, _a, b) = connected(&Setup::default());
     let (mw, _) = mw(&fabric, &b, READ);
     assert_eq!(number(call!(b.sim.destroy_qp(b.qp))), libc::EBUSY);
@@ -248,7 +248,7 @@ fn a_queue_pair_with_a_window_on_it_is_busy() {
 }
 
 #[test]
-fn what_cannot_be_bound_fails_the_queue_pair() {
+fn failed_bind_breaks_qp() {
     type Spoil = fn(&End, Handle, u32) -> (Handle, u32, u64, u64, Access);
     let spoils: [Spoil; 7] = [
         |b, _, key| (b.mr, key.wrapping_add(0x100), b.address(0), 10, READ),
@@ -266,14 +266,14 @@ fn what_cannot_be_bound_fails_the_queue_pair() {
     for (case, spoil) in spoils.iter().enumerate() {
         let (fabric, _a, b) = connected(&Setup::default());
         let (mw, key) = call!(b.sim.alloc_mw(b.pd)).unwrap();
-        // One that windows may not be bound to.
+        // A region without bind access.
         let shut = call!(b.sim.reg_mr(b.pd, b.memory.start(), 8192, LOCAL)).unwrap().0;
         let (mr, rkey, address, len, access) = spoil(&b, shut, key);
         let operation = Operation::Bind { mw, rkey, mr, address, len, access };
         assert_eq!(status(&fabric, &b, operation, &[]), WcStatus::Bind, "case {case}");
         assert_eq!(b.state(), QpState::Error);
     }
-    // A window that is bound is not bound again.
+    // A bound window cannot be bound again.
     let (fabric, _a, b) = connected(&Setup::default());
     let (mw, rkey) = mw(&fabric, &b, READ);
     let (mr, address) = (b.mr, b.address(0));

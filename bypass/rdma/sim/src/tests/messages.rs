@@ -4,7 +4,7 @@ use super::*;
 use linerate_rdma_provider::WcOpcode;
 
 #[test]
-fn a_message_is_put_into_the_segments_of_the_next_buffer() {
+fn message_is_scattered_into_next_buffer() {
     let (fabric, a, b) = connected(&Setup::default());
     let sges = [b.sge(100, 2), b.sge(0, 0), b.sge(200, 10)];
     call!(b.sim.post_recv(b.qp, &[RecvWr { id: 5, sges: &sges }])).unwrap();
@@ -19,7 +19,7 @@ fn a_message_is_put_into_the_segments_of_the_next_buffer() {
 }
 
 #[test]
-fn a_message_of_no_bytes_uses_a_buffer() {
+fn empty_message_uses_buffer() {
     let (fabric, a, b) = connected(&Setup::default());
     call!(b.sim.post_recv(b.qp, &[RecvWr { id: 5, sges: &[] }])).unwrap();
     a.request(1, Operation::Send, &[], SIGNALLED);
@@ -28,7 +28,7 @@ fn a_message_of_no_bytes_uses_a_buffer() {
 }
 
 #[test]
-fn a_message_longer_than_its_buffer_breaks_both_ends() {
+fn message_longer_than_buffer_breaks_both_ends() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(5, 100, 4);
     b.receive(6, 200, 4);
@@ -42,19 +42,19 @@ fn a_message_longer_than_its_buffer_breaks_both_ends() {
 }
 
 #[test]
-fn a_message_without_a_buffer_is_tried_again_as_often_as_agreed() {
+fn rnr_is_retried_as_agreed() {
     let setup = Setup { rnr_retries: 2, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     a.send(1, b"hello");
     a.send(2, b"again");
     fabric.run();
     assert_eq!(a.ends(), [(1, WcStatus::RnrRetryExceeded), (2, WcStatus::Flushed)]);
-    assert_eq!((fabric.counters()[&a.number].not_ready, fabric.not_ready()), (3, 3), "once, and two more times");
-    assert_eq!(b.state(), QpState::Rts, "who has no buffer does not hear of it");
+    assert_eq!((fabric.counters()[&a.number].not_ready, fabric.not_ready()), (3, 3), "one attempt and two retries");
+    assert_eq!(b.state(), QpState::Rts, "the receiver is not affected");
 }
 
 #[test]
-fn a_message_without_a_buffer_waits_for_one_for_ever_if_so_agreed() {
+fn rnr_retries_may_be_unlimited() {
     let setup = Setup { rnr_retries: 7, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     a.send(1, b"hello");
@@ -67,7 +67,7 @@ fn a_message_without_a_buffer_waits_for_one_for_ever_if_so_agreed() {
 }
 
 #[test]
-fn a_buffer_that_comes_in_time_is_found_at_the_next_attempt() {
+fn late_buffer_is_used_at_next_retry() {
     let (fabric, a, b) = connected(&Setup::default());
     a.send(1, b"hello");
     assert!(fabric.step());
@@ -78,7 +78,7 @@ fn a_buffer_that_comes_in_time_is_found_at_the_next_attempt() {
 }
 
 #[test]
-fn attempts_are_counted_anew_for_each_message() {
+fn rnr_retries_are_counted_per_message() {
     let (fabric, a, b) = connected(&Setup::default());
     for id in 0..4 {
         a.send(id, b"hello");
@@ -92,7 +92,7 @@ fn attempts_are_counted_anew_for_each_message() {
 }
 
 #[test]
-fn a_write_needs_no_buffer_and_one_with_immediate_does() {
+fn only_write_with_immediate_uses_buffer() {
     let (fabric, a, b) = connected(&Setup::default());
     let (address, rkey) = (b.address(512), b.keys.remote);
     a.memory.put(0, b"hello");
@@ -113,7 +113,7 @@ fn a_write_needs_no_buffer_and_one_with_immediate_does() {
 }
 
 #[test]
-fn what_one_end_does_has_its_order_and_what_both_do_has_none() {
+fn each_end_is_ordered_but_both_are_not() {
     let order = |seed| {
         let mut setup = Setup::default();
         setup.fabric.seed = seed;
@@ -127,13 +127,13 @@ fn what_one_end_does_has_its_order_and_what_both_do_has_none() {
         fabric.run();
         (a.ends(), b.ends())
     };
-    assert_eq!(order(3), order(3), "a seed gives one order");
+    assert_eq!(order(3), order(3), "reproducible by seed");
     let orders: std::collections::BTreeSet<_> = (0..50).map(|seed| format!("{:?}", order(seed))).collect();
     assert!(orders.len() > 10, "{}", orders.len());
 }
 
 #[test]
-fn a_message_longer_than_messages_may_be_fails_where_it_is_sent() {
+fn message_above_limit_fails_locally() {
     let mut setup = Setup::default();
     setup.devices[0].message = 100;
     let (fabric, a, b) = connected(&setup);
@@ -147,7 +147,7 @@ fn a_message_longer_than_messages_may_be_fails_where_it_is_sent() {
 }
 
 #[test]
-fn packets_longer_than_the_peer_expects_are_invalid() {
+fn packets_above_peer_mtu_are_invalid() {
     let mut setup = Setup::default();
     setup.devices[0].mtu = Mtu::Mtu4096;
     let (fabric, a, b) = apart(&setup);

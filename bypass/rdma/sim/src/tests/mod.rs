@@ -1,4 +1,4 @@
-//! Each rule of the model by a test that is named after it.
+//! Tests of the simulator, one per rule.
 
 mod atomics;
 mod completions;
@@ -24,17 +24,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// A call of a device.
+/// Calls a device.
 macro_rules! call {
     ($call:expr) => {{
-        // SAFETY: the memory that tests give to a device lives as long as the end that it belongs to, and is read and written
-        // through raw pointers alone; and a model looks at the handles it is given.
+        // SAFETY: memory given to a device lives as long as its end and is accessed through raw pointers only; the
+        // simulator checks handles.
         unsafe { $call }
     }};
 }
 use call;
 
-/// Some memory at a fixed place.
+/// Memory at a fixed address.
 pub struct Memory(*mut [u8]);
 
 impl Memory {
@@ -48,7 +48,7 @@ impl Memory {
 
     pub fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.0.len());
-        // SAFETY: it is within the memory, which only raw pointers reach.
+        // SAFETY: within the memory, which only raw pointers access.
         unsafe { self.start().add(at).copy_from(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -63,7 +63,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, once.
+        // SAFETY: created from a box, dropped once.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -75,7 +75,7 @@ pub const LOCAL: Access =
 pub const SIGNALLED: SendFlags = SendFlags { signalled: true, inline: false, fenced: false, solicited: false };
 pub const SILENT: SendFlags = SendFlags { signalled: false, ..SIGNALLED };
 
-/// What two ends are made with.
+/// Configuration of two ends.
 #[derive(Clone)]
 pub struct Setup {
     pub fabric: FabricConfig,
@@ -119,7 +119,7 @@ pub struct End {
 }
 
 impl End {
-    /// With a queue pair in the state `Reset`.
+    /// Creates an end with a queue pair in `Reset`.
     pub fn new(fabric: &Fabric, name: &str, device: DeviceConfig, setup: &Setup) -> Self {
         let sim = fabric.device(name, device);
         let pd = sim.alloc_pd().unwrap();
@@ -175,7 +175,7 @@ impl End {
         call!(self.sim.post_send(self.qp, requests))
     }
 
-    /// Posts a request with one segment.
+    /// Posts a request.
     pub fn request(&self, id: u64, operation: Operation, sges: &[Sge], flags: SendFlags) {
         self.post(&[SendWr { id, sges, operation, flags }]).unwrap();
     }
@@ -200,7 +200,7 @@ impl End {
         into
     }
 
-    /// What was completed: the identity of each, and how it ended.
+    /// Polls and returns the identifier and status of each completion.
     pub fn ends(&self) -> Vec<(u64, WcStatus)> {
         self.poll().into_iter().map(|completion| (completion.id, completion.status)).collect()
     }
@@ -213,14 +213,14 @@ impl End {
         std::iter::from_fn(|| self.event()).collect()
     }
 
-    /// Another queue pair with the same queue.
+    /// Replaces the queue pair by a new one on the same completion queue.
     pub fn another(&mut self, setup: &Setup) {
         let config = QpInitAttr { send_cq: self.cq, recv_cq: self.cq, srq: self.srq, cap: setup.cap };
         (self.qp, self.number, _) = call!(self.sim.create_qp(self.pd, &config)).unwrap();
     }
 }
 
-/// Two ends, not connected.
+/// Returns two unconnected ends.
 pub fn apart(setup: &Setup) -> (Fabric, End, End) {
     let fabric = Fabric::new(setup.fabric.clone());
     let [ours, theirs] = setup.devices.clone();
@@ -237,7 +237,7 @@ pub fn join(a: &End, b: &End, setup: &Setup) {
     }
 }
 
-/// Two ends whose queue pairs are connected and ready.
+/// Returns two connected ends in RTS.
 pub fn connected(setup: &Setup) -> (Fabric, End, End) {
     let (fabric, a, b) = apart(setup);
     join(&a, &b, setup);
@@ -248,7 +248,7 @@ pub fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
 
-/// Where a post failed, and why.
+/// Returns index and error number of a failed post.
 pub fn refused(result: Result<(), PostError>) -> (usize, i32) {
     let error = result.unwrap_err();
     (error.at, error.error.raw_os_error().unwrap())

@@ -1,4 +1,4 @@
-//! Objects, and what they are destroyed after.
+//! Objects and their dependencies.
 
 use super::*;
 
@@ -14,19 +14,19 @@ fn destroy(end: &End) -> Vec<i32> {
 }
 
 #[test]
-fn what_something_was_made_from_is_busy_until_that_is_gone() {
+fn object_with_dependents_is_busy() {
     let setup = Setup { srq: Some(SrqInitAttr { buffers: 4, sges: 1 }), ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     assert_eq!(destroy(&a), [libc::EBUSY; 4]);
     call!(a.sim.destroy_qp(a.qp)).unwrap();
     call!(a.sim.destroy_srq(a.srq.unwrap())).unwrap();
-    assert_eq!(number(call!(a.sim.dealloc_pd(a.pd))), libc::EBUSY, "of the region");
+    assert_eq!(number(call!(a.sim.dealloc_pd(a.pd))), libc::EBUSY, "region");
     call!(a.sim.dereg_mr(a.mr)).unwrap();
     let (mw, _) = call!(a.sim.alloc_mw(a.pd)).unwrap();
-    assert_eq!(number(call!(a.sim.dealloc_pd(a.pd))), libc::EBUSY, "of the window");
+    assert_eq!(number(call!(a.sim.dealloc_pd(a.pd))), libc::EBUSY, "window");
     call!(a.sim.dealloc_mw(mw)).unwrap();
     call!(a.sim.dealloc_pd(a.pd)).unwrap();
-    assert_eq!(number(call!(a.sim.destroy_comp_channel(a.channel))), libc::EBUSY, "of the queue");
+    assert_eq!(number(call!(a.sim.destroy_comp_channel(a.channel))), libc::EBUSY, "queue");
     call!(a.sim.destroy_cq(a.cq)).unwrap();
     call!(a.sim.destroy_comp_channel(a.channel)).unwrap();
     assert_eq!(fabric.live_of(&a.sim), super::super::Live::default());
@@ -37,14 +37,14 @@ fn what_something_was_made_from_is_busy_until_that_is_gone() {
 
 #[test]
 #[should_panic(expected = "used after it was destroyed")]
-fn a_handle_of_something_destroyed_is_a_bug() {
+fn use_of_destroyed_handle_panics() {
     let (_fabric, a, _b) = connected(&Setup::default());
     call!(a.sim.destroy_qp(a.qp)).unwrap();
     let _ = call!(a.sim.query_qp(a.qp));
 }
 
 #[test]
-fn handles_of_other_kinds_and_other_devices_are_invalid() {
+fn handle_of_other_type_or_device_is_invalid() {
     let (_fabric, a, b) = connected(&Setup::default());
     assert_eq!(number(call!(a.sim.query_qp(a.cq))), libc::EINVAL);
     assert_eq!(number(call!(a.sim.query_qp(b.qp))), libc::EINVAL);
@@ -53,7 +53,7 @@ fn handles_of_other_kinds_and_other_devices_are_invalid() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn limits_are_enforced() {
     let mut setup = Setup::default();
     let limits = &mut setup.devices[0].limits;
     (limits.qps, limits.mrs, limits.mws, limits.pds, limits.cqs) = (1, 1, 0, 1, 1);
@@ -82,7 +82,7 @@ fn limits_are_kept() {
 }
 
 #[test]
-fn a_device_may_give_more_than_was_asked_for() {
+fn device_may_grant_larger_capacities() {
     let mut setup = Setup::default();
     setup.devices[0].rounds_up = true;
     setup.cap.sends = 5;
@@ -91,7 +91,7 @@ fn a_device_may_give_more_than_was_asked_for() {
 }
 
 #[test]
-fn a_region_that_peers_may_write_is_one_that_we_may() {
+fn remote_write_requires_local_write() {
     let (_fabric, a, _b) = apart(&Setup::default());
     let access = Access { remote_write: true, ..Access::default() };
     assert_eq!(number(call!(a.sim.reg_mr(a.pd, a.memory.start(), 8, access))), libc::EINVAL);

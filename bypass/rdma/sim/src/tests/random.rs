@@ -1,10 +1,11 @@
-//! Whatever two connected queue pairs are asked for, memory outside of regions stays as it is, and every request comes back once.
+//! Random requests of two connected queue pairs: memory outside regions is unchanged, and every request completes
+//! once.
 
 use super::*;
 use proptest::prelude::*;
 
 const GUARD: u8 = 0xa5;
-/// What is registered of the memory of an end: the rest guards it.
+/// Registered part of an end's memory. The rest guards it.
 const REGION: std::ops::Range<usize> = 1024..3072;
 
 #[derive(Debug, Clone)]
@@ -29,7 +30,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// An end, and what it was asked for and has not had back: requests in their order, and buffers.
+/// An end with its outstanding requests, in order, and buffers.
 struct Actor {
     end: End,
     keys: Keys,
@@ -51,21 +52,21 @@ impl Actor {
         Sge { lkey: self.keys.local, ..self.end.sge(at, len) }
     }
 
-    /// Takes completions: those of requests in the order of posting, none left out that was signalled, none twice.
+    /// Polls: send requests complete in order, each signalled one exactly once.
     fn poll(&mut self) {
         for completion in self.end.poll() {
             if completion.id & 1 == 1 {
                 assert_eq!(completion.id, self.receives.remove(0));
                 continue;
             }
-            let at = self.sends.iter().position(|&(id, _)| id == completion.id).expect("a request that was posted");
-            assert!(self.sends[..at].iter().all(|&(_, signalled)| !signalled), "one was left out");
-            assert!(self.sends[at].1 || completion.status != WcStatus::Success, "nobody asked");
+            let at = self.sends.iter().position(|&(id, _)| id == completion.id).expect("a posted request");
+            assert!(self.sends[..at].iter().all(|&(_, signalled)| !signalled), "a completion is missing");
+            assert!(self.sends[at].1 || completion.status != WcStatus::Success, "unsignalled");
             self.sends.drain(..=at);
         }
     }
 
-    /// Nothing was written outside of the region, and nothing from there was read: it would be in a region now.
+    /// Nothing outside the region was written or read: read bytes would now be in a region.
     fn guards_hold(&self) {
         let memory = self.end.memory.get(0, 8192);
         assert!(memory[..REGION.start].iter().chain(&memory[REGION.end..]).all(|&byte| byte == GUARD));
@@ -97,7 +98,7 @@ fn play(acts: &[Act], seed: u64) {
                 let operation = operation(kind, actors[1 - end].end.address(remote), rkey);
                 let actor = &mut actors[end];
                 let sges = [actor.sge(at, len)];
-                // Inline, the bytes may be anywhere: that is for the caller.
+                // Inline data may be anywhere.
                 let is_inside = at >= REGION.start && at + len <= REGION.end;
                 let inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
                 let flags = SendFlags { signalled: flags & 1 != 0, inline, fenced: flags & 4 != 0, solicited: false };
@@ -118,7 +119,7 @@ fn play(acts: &[Act], seed: u64) {
             Act::Steps(count) => (0..count).for_each(|_| _ = fabric.step()),
         }
     }
-    // To the end: what waits for a buffer is flushed.
+    // Flushes messages that wait for a buffer.
     for actor in &actors {
         fabric.run();
         actor.end.modify_qp(Transition::Error).unwrap();
@@ -136,7 +137,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_is_safe_and_every_request_comes_back_once(acts in prop::collection::vec(act(), 1..150), seed: u64) {
+    fn memory_is_safe_and_every_request_completes_once(acts in prop::collection::vec(act(), 1..150), seed: u64) {
         play(&acts, seed);
     }
 }

@@ -1,4 +1,4 @@
-//! The send queue: its room, its order, fences, READs at a time.
+//! Send queue: capacity, order, fences, outstanding READs.
 
 use super::*;
 use linerate_rdma_provider::WcOpcode;
@@ -8,7 +8,7 @@ fn request(id: u64, flags: SendFlags) -> SendWr<'static> {
 }
 
 #[test]
-fn a_full_queue_refuses_the_first_request_without_a_place() {
+fn full_queue_refuses_first_excess_request() {
     let (_fabric, a, _b) = connected(&Setup::default());
     let requests: Vec<_> = (0..10).map(|id| request(id, SIGNALLED)).collect();
     assert_eq!(refused(a.post(&requests)), (8, libc::ENOMEM));
@@ -20,25 +20,25 @@ fn a_full_queue_refuses_the_first_request_without_a_place() {
 }
 
 #[test]
-fn a_request_keeps_its_place_until_its_completion_is_polled() {
+fn request_occupies_place_until_polled() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.post(&[request(0, SIGNALLED); 8]).unwrap();
     fabric.run();
-    assert_eq!(refused(a.post(&[request(8, SIGNALLED)])), (0, libc::ENOMEM), "all are done, none is polled");
+    assert_eq!(refused(a.post(&[request(8, SIGNALLED)])), (0, libc::ENOMEM), "completed but not polled");
     let mut one = Vec::with_capacity(1);
     call!(a.sim.poll_cq(a.cq, &mut one)).unwrap();
     assert_eq!(refused(a.post(&[request(8, SIGNALLED); 2])), (1, libc::ENOMEM));
 }
 
 #[test]
-fn requests_without_a_completion_keep_their_places_until_a_later_one_is_polled() {
+fn unsignalled_requests_occupy_places_until_later_poll() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.post(&[request(0, SILENT); 8]).unwrap();
     fabric.run();
     assert_eq!(b.poll().len(), 8);
-    assert_eq!(a.poll(), [], "and so nothing ever makes room");
+    assert_eq!(a.poll(), [], "so no place is ever freed");
     assert_eq!(refused(a.post(&[request(0, SIGNALLED)])), (0, libc::ENOMEM));
 
     let (fabric, a, b) = connected(&Setup::default());
@@ -51,7 +51,7 @@ fn requests_without_a_completion_keep_their_places_until_a_later_one_is_polled()
 }
 
 #[test]
-fn a_buffer_keeps_its_place_until_its_completion_is_polled() {
+fn buffer_occupies_place_until_polled() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.send(0, b"x");
@@ -63,7 +63,7 @@ fn a_buffer_keeps_its_place_until_its_completion_is_polled() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_said_when_it_is_posted() {
+fn invalid_request_is_refused_at_post() {
     let (_fabric, a, _b) = connected(&Setup::default());
     let inline = SendFlags { inline: true, ..SIGNALLED };
     let read = Operation::Read { address: 0, rkey: 0 };
@@ -73,15 +73,19 @@ fn what_is_wrong_with_a_request_is_said_when_it_is_posted() {
     };
     assert_eq!(post(Operation::Send, &[a.sge(0, 1); 4], SIGNALLED), (1, libc::EINVAL), "too many segments");
     assert_eq!(post(Operation::Send, &[a.sge(0, 65)], inline), (1, libc::EINVAL), "too much inline");
-    assert_eq!(post(read, &[a.sge(0, 1)], inline), (1, libc::EINVAL), "nothing to send");
-    assert_eq!(post(Operation::InvalidateLocal(1), &[a.sge(0, 1)], SIGNALLED), (1, libc::EINVAL), "nothing at all");
+    assert_eq!(post(read, &[a.sge(0, 1)], inline), (1, libc::EINVAL), "READ cannot be inline");
+    assert_eq!(
+        post(Operation::InvalidateLocal(1), &[a.sge(0, 1)], SIGNALLED),
+        (1, libc::EINVAL),
+        "no elements allowed"
+    );
     let sges = [a.sge(0, 1); 4];
     let receive = [RecvWr { id: 0, sges: &sges }];
     assert_eq!(refused(call!(a.sim.post_recv(a.qp, &receive))), (0, libc::EINVAL));
 }
 
 #[test]
-fn completions_come_in_the_order_of_posting() {
+fn completions_follow_order_of_posting() {
     for seed in 0..20 {
         let mut setup = Setup::default();
         setup.fabric.seed = seed;
@@ -97,11 +101,11 @@ fn completions_come_in_the_order_of_posting() {
         fabric.run();
         assert_eq!(a.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(b.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(a.memory.get(72, 8), b"one\0\0\0\0\0", "a READ after a WRITE sees it");
+        assert_eq!(a.memory.get(72, 8), b"one\0\0\0\0\0", "a READ sees an earlier WRITE");
     }
 }
 
-/// What a READ saw, and whether the message after it had been received then.
+/// Returns the data of a READ that is followed by a SEND.
 fn read_then_send(seed: u64, fenced: bool) -> Vec<u8> {
     let mut setup = Setup::default();
     setup.fabric.seed = seed;
@@ -112,7 +116,7 @@ fn read_then_send(seed: u64, fenced: bool) -> Vec<u8> {
     a.request(0, read, &[a.sge(64, 6)], SIGNALLED);
     a.request(1, Operation::Send, &[], SendFlags { fenced, ..SIGNALLED });
     loop {
-        // The peer takes the message as a leave to write its memory.
+        // The peer overwrites its memory after receiving the message.
         if !b.poll().is_empty() {
             b.memory.put(512, b"after!");
         }
@@ -123,14 +127,14 @@ fn read_then_send(seed: u64, fenced: bool) -> Vec<u8> {
 }
 
 #[test]
-fn only_a_fence_orders_a_read_before_what_follows() {
+fn only_fence_orders_read_before_later_requests() {
     assert!((0..40).any(|seed| read_then_send(seed, false) == b"after!"));
     assert!((0..40).any(|seed| read_then_send(seed, false) == b"before"));
     assert!((0..40).all(|seed| read_then_send(seed, true) == b"before"));
 }
 
 #[test]
-fn no_more_reads_are_under_way_than_were_agreed() {
+fn outstanding_reads_are_limited() {
     let setup = Setup { reads: 2, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     let read = Operation::Read { address: b.address(0), rkey: b.keys.remote };
@@ -138,7 +142,7 @@ fn no_more_reads_are_under_way_than_were_agreed() {
     fabric.run();
     assert_eq!(a.ends(), (0..8).map(|id| (id, WcStatus::Success)).collect::<Vec<_>>());
 
-    // One that asks for more at a time than the other answers is refused, some time.
+    // An initiator that exceeds the responder's limit is refused eventually.
     let mut statuses = Vec::new();
     for seed in 0..20 {
         let mut setup = Setup::default();
@@ -153,13 +157,13 @@ fn no_more_reads_are_under_way_than_were_agreed() {
         (0..4).for_each(|id| a.request(id, read, &[a.sge(64, 6)], SIGNALLED));
         fabric.run();
         statuses.extend(a.poll().iter().map(|completion| completion.status));
-        assert!(!statuses.contains(&WcStatus::RetryExceeded), "what came before is still answered");
+        assert!(!statuses.contains(&WcStatus::RetryExceeded), "earlier requests are still answered");
     }
     assert!(statuses.contains(&WcStatus::RemoteInvalidRequest));
 }
 
 #[test]
-fn reads_without_any_agreed_fail() {
+fn reads_fail_with_zero_depth() {
     let setup = Setup { reads: 0, ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     let read = Operation::Read { address: b.address(0), rkey: b.keys.remote };
@@ -169,11 +173,11 @@ fn reads_without_any_agreed_fail() {
 }
 
 #[test]
-fn inline_bytes_are_taken_when_they_are_posted() {
+fn inline_data_is_copied_at_post() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(0, 0, 16);
     b.receive(1, 16, 16);
-    // Memory that is in no region will do.
+    // Unregistered memory is sufficient.
     let bytes = Memory::new(4);
     bytes.put(0, b"soon");
     let sge = Sge { address: bytes.start() as u64, len: 4, lkey: 0 };
@@ -189,7 +193,7 @@ fn inline_bytes_are_taken_when_they_are_posted() {
 }
 
 #[test]
-fn completions_say_what_was_done() {
+fn completions_report_operation() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(9, 0, 16);
     let (address, rkey) = (b.address(512), b.keys.remote);

@@ -7,7 +7,7 @@ fn setup(buffers: u32) -> Setup {
 }
 
 #[test]
-fn queue_pairs_take_buffers_from_a_shared_queue_in_its_order() {
+fn qps_take_shared_buffers_in_order() {
     let setup = setup(8);
     let (fabric, mut a, mut b) = connected(&setup);
     let first = (a.qp, a.number, b.number);
@@ -27,7 +27,7 @@ fn queue_pairs_take_buffers_from_a_shared_queue_in_its_order() {
 }
 
 #[test]
-fn a_shared_queue_has_no_more_room_than_it_has() {
+fn srq_capacity_is_enforced() {
     let (fabric, a, b) = connected(&setup(2));
     (0..2).for_each(|id| b.receive(id, 0, 8));
     let srq = b.srq.unwrap();
@@ -44,7 +44,7 @@ fn a_shared_queue_has_no_more_room_than_it_has() {
 }
 
 #[test]
-fn a_limit_is_told_once_when_fewer_buffers_are_left() {
+fn srq_limit_is_reported_once() {
     let (fabric, a, b) = connected(&setup(8));
     let srq = b.srq.unwrap();
     assert_eq!(number(call!(b.sim.modify_srq_limit(srq, 9))), libc::EINVAL);
@@ -52,7 +52,7 @@ fn a_limit_is_told_once_when_fewer_buffers_are_left() {
     call!(b.sim.modify_srq_limit(srq, 3)).unwrap();
     a.send(1, b"x");
     fabric.run();
-    assert_eq!(b.events(), [], "three are left");
+    assert_eq!(b.events(), [], "three remain");
     a.send(2, b"x");
     fabric.run();
     assert!(readable(b.sim.async_fd()));
@@ -64,7 +64,7 @@ fn a_limit_is_told_once_when_fewer_buffers_are_left() {
 }
 
 #[test]
-fn a_broken_queue_pair_says_when_it_takes_no_more_buffers() {
+fn broken_qp_reports_last_wqe() {
     let (fabric, a, b) = connected(&setup(8));
     (0..2).for_each(|id| b.receive(id, 0, 8));
     a.send(1, b"x");
@@ -72,12 +72,12 @@ fn a_broken_queue_pair_says_when_it_takes_no_more_buffers() {
     b.modify_qp(Transition::Error).unwrap();
     fabric.run();
     assert_eq!(b.events(), [AsyncEvent::LastWqeReached(b.qp)]);
-    assert_eq!(b.ends(), [(0, WcStatus::Success)], "what it did not use stays in the shared queue");
+    assert_eq!(b.ends(), [(0, WcStatus::Success)], "unused buffers stay in the shared receive queue");
     call!(b.sim.destroy_qp(b.qp)).unwrap();
 }
 
 #[test]
-fn a_buffer_in_the_hands_of_a_queue_pair_comes_back_flushed_before_its_last_or_goes_with_it() {
+fn held_buffer_is_flushed_before_last_wqe_or_lost() {
     for waits in [false, true] {
         let mut setup = setup(2);
         setup.devices[1].holds_shared = true;
@@ -93,7 +93,7 @@ fn a_buffer_in_the_hands_of_a_queue_pair_comes_back_flushed_before_its_last_or_g
         call!(b.sim.destroy_qp(b.qp)).unwrap();
         fabric.run();
         assert_eq!((b.ends(), b.events()), (vec![], vec![]));
-        // There is room for another in its place, either way.
+        // Its place is free in either case.
         call!(b.sim.post_srq_recv(srq, &[RecvWr { id: 2, sges: &[] }])).unwrap();
         assert_eq!(fabric.srq_wrs(&b.sim), 2);
     }

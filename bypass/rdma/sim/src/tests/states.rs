@@ -1,9 +1,9 @@
-//! The states of a queue pair, and what may be posted in which.
+//! Queue pair states, and posting in each state.
 
 use super::*;
 use QpState as State;
 
-/// Brings a new end's queue pair to a state.
+/// Moves a new end's queue pair to a state.
 fn end_in(state: State) -> (Fabric, End, End) {
     let setup = Setup::default();
     let (fabric, a, b) = apart(&setup);
@@ -21,7 +21,7 @@ fn end_in(state: State) -> (Fabric, End, End) {
 const STATES: [State; 5] = [State::Reset, State::Init, State::Rtr, State::Rts, State::Error];
 
 #[test]
-fn only_the_legal_transitions_are_possible() {
+fn only_legal_transitions_succeed() {
     for from in STATES {
         for to in STATES {
             let (_fabric, a, b) = end_in(from);
@@ -52,7 +52,7 @@ fn only_the_legal_transitions_are_possible() {
 }
 
 #[test]
-fn what_a_transition_asks_for_is_within_limits() {
+fn transition_attributes_are_checked() {
     let (_fabric, a, b) = end_in(State::Init);
     let Transition::Rtr { mtu, qp, psn, min_rnr_timer, path, .. } = a.to_receive(&b, 1) else { panic!() };
     let with = |mtu, responder_resources, path| {
@@ -79,7 +79,7 @@ fn buffers_can_be_posted_from_init_on() {
 }
 
 #[test]
-fn requests_can_be_posted_when_ready_to_send_and_after_an_error() {
+fn requests_can_be_posted_in_rts_and_error() {
     for state in STATES {
         let (_fabric, a, _b) = end_in(state);
         let request = SendWr { id: 1, sges: &[], operation: Operation::Send, flags: SIGNALLED };
@@ -103,12 +103,12 @@ fn buffers_posted_in_init_are_used_later() {
     a.send(1, b"hello");
     fabric.run();
     assert_eq!(b.ends(), [(7, WcStatus::Success)]);
-    assert_eq!(b.events(), [AsyncEvent::CommEstablished(b.qp)], "it was not ready to send yet");
+    assert_eq!(b.events(), [AsyncEvent::CommEstablished(b.qp)], "not yet in RTS");
     assert_eq!(b.memory.get(100, 5), b"hello");
 }
 
 #[test]
-fn an_error_flushes_what_is_posted_and_what_will_be() {
+fn error_state_flushes_requests() {
     let (fabric, a, _b) = connected(&Setup::default());
     a.receive(1, 0, 1);
     a.receive(2, 0, 1);
@@ -126,11 +126,11 @@ fn an_error_flushes_what_is_posted_and_what_will_be() {
     a.receive(6, 0, 1);
     fabric.run();
     assert_eq!(a.ends(), flushed(&[6]));
-    assert_eq!(a.events(), [], "it was asked for");
+    assert_eq!(a.events(), [], "requested by the program");
 }
 
 #[test]
-fn a_reset_forgets_what_is_posted_and_its_completions() {
+fn reset_discards_requests_and_completions() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(1, 0, 1);
     a.send(1, b"x");
@@ -156,7 +156,7 @@ fn join_again(a: &End, b: &End) {
 }
 
 #[test]
-fn drivers_may_leave_completions_of_what_is_destroyed() {
+fn driver_may_keep_completions_of_destroyed_qp() {
     for keeps in [false, true] {
         let mut setup = Setup::default();
         setup.devices[0].keeps_completions = keeps;
@@ -170,7 +170,7 @@ fn drivers_may_leave_completions_of_what_is_destroyed() {
 }
 
 #[test]
-fn queue_pairs_that_disagree_about_their_first_packets_do_not_hear_each_other() {
+fn mismatched_psns_are_ignored() {
     let setup = Setup::default();
     let (fabric, a, b) = apart(&setup);
     for (end, peer) in [(&a, &b), (&b, &a)] {
