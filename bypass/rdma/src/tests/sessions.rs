@@ -1,6 +1,6 @@
 //! Sessions: streams over lost and reordered datagrams, and hostile peers.
 
-use super::rig::{Rig, Setup, UdPeer};
+use super::rig::{Peer, Rig, Setup};
 use crate::connection::conn_transport::FIRST_SESSION;
 use crate::connection::wire::{HEADER, Header, Kind};
 use crate::provider::{AhAttr, Provider};
@@ -34,7 +34,7 @@ fn setup(seed: u64) -> Setup {
 
 /// Creates two ends, of which the second listens on the returned address.
 fn rig(setup: &Setup) -> (Rig, SocketAddr) {
-    let mut rig = Rig::new(setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
+    let mut rig = Rig::new(setup, [Peer::sends(&PARTS), Peer::echoes()]);
     rig.tick = TICK;
     let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
     rig.ends[0].connects(&[]);
@@ -111,7 +111,7 @@ fn mismatched_transports_are_reported() {
         let setup = setup(1);
         let theirs = if ours == Mode::Send { Mode::Ud } else { Mode::Send };
         let configs = [ours, theirs].map(|mode| Config { mode, ..setup.config.clone() });
-        let mut rig = Rig::with(&setup, &configs, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
+        let mut rig = Rig::with(&setup, &configs, [Peer::sends(&PARTS), Peer::echoes()]);
         rig.tick = TICK;
         let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
         rig.ends[0].connects(&[]);
@@ -133,7 +133,7 @@ fn killed_peer_leaves_no_objects_and_other_end_continues() {
         }
         let device = rig.ends[0].device.clone();
         rig.fabric.vanish(&device, true);
-        rig.replace(0, &setup, UdPeer::sends(&PARTS));
+        rig.replace(0, &setup, Peer::sends(&PARTS));
         rig.ends[0].connects(&[]);
         rig.connect_to(address);
         rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
@@ -151,7 +151,7 @@ fn killed_peer_leaves_no_objects_and_other_end_continues() {
 fn unresponsive_peer_is_given_up() {
     // Without a TCP connection, nothing signals the end.
     let setup = setup(3);
-    let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
     rig.tick = TICK;
     rig.connect(&setup);
     rig.run_until(|ends| ends[1].worker.service().received > 0);
@@ -171,7 +171,7 @@ fn failed_ud_qp_ends_all_sessions_and_is_rebuilt() {
         rig.fabric.pair_fatal(failed);
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == 1));
         let service = rig.ends[0].worker.service_mut();
-        *service = UdPeer { arena: service.arena.clone(), ..UdPeer::sends(&PARTS) };
+        *service = Peer { arena: service.arena.clone(), ..Peer::sends(&PARTS) };
         let before = rig.ends[1].worker.service().received;
         rig.ends[1].worker.service_mut().received = 0;
         assert!(before < ALL);
@@ -230,7 +230,7 @@ fn datagram(session: u64, number: u32, message: &[u8]) -> Vec<u8> {
 #[test]
 fn datagrams_of_third_parties_are_dropped() {
     let setup = setup(5);
-    let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
     rig.tick = TICK;
     rig.connect(&setup);
     let mut stranger = Stranger::new(&rig);
@@ -254,7 +254,7 @@ fn malformed_datagram_ends_its_session_only() {
     Header { kind: Kind::Credit, credits: 9 }.write(&mut credit);
     for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
         let setup = setup(6);
-        let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
+        let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
         rig.tick = TICK;
         let mut stranger = Stranger::new(&rig);
         let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
@@ -278,7 +278,7 @@ fn malformed_datagram_ends_its_session_only() {
 #[test]
 fn excess_messages_end_session() {
     let setup = setup(7);
-    let mut rig = Rig::new(&setup, [UdPeer::sends(&PARTS), UdPeer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
     rig.tick = TICK;
     let mut stranger = Stranger::new(&rig);
     let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
