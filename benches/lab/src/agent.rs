@@ -1,6 +1,6 @@
-//! The first process of a guest: it runs what the host asks for, and tells what becomes of it.
+//! Agent: the init process of a guest. It runs scripts for the host and reports their output and status.
 //!
-//! Both sides write JSON objects, one a line, to a virtio-serial port.
+//! Both sides exchange JSON objects, one per line, over a virtio-serial port.
 
 use crate::process::{Event, Process};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
@@ -14,59 +14,59 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Where the guest's kernel lists its ports.
+/// Directory of the guest's virtio ports.
 const PORTS: &str = "/sys/class/virtio-ports";
-/// What ours is called.
+/// Name of the agent's port.
 pub const PORT: &str = "agent";
 
-/// What the host asks for.
+/// Request of the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// To run a script by bash.
+    /// Run a script with bash.
     Run {
-        /// What it will be called.
+        /// Identifier of the script.
         id: u64,
-        /// The script.
+        /// Text of the script.
         script: String,
-        /// Whether its standard input is what [`Request::Input`] says, in place of nothing.
+        /// Standard input is fed by [`Request::Input`] instead of being empty.
         #[serde(default)]
         reads: bool,
     },
-    /// To give a script's process a line to read.
+    /// Pass a line to the standard input of a script.
     Input {
-        /// The script.
+        /// Identifier of the script.
         id: u64,
-        /// The line; none: there are no more.
+        /// Line; `None` closes the input.
         line: Option<String>,
     },
-    /// To send a signal to a script's process.
+    /// Send a signal to a script.
     Signal {
-        /// The script.
+        /// Identifier of the script.
         id: u64,
-        /// The signal's number.
+        /// Signal number.
         signal: i32,
     },
 }
 
-/// What the guest tells.
+/// Message of the guest.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// It can be asked.
+    /// The agent is ready.
     Up,
-    /// What became of a script.
+    /// Event of a script.
     Event {
-        /// The script.
+        /// Identifier of the script.
         id: u64,
-        /// What.
+        /// Event.
         event: Event,
     },
 }
 
-/// Serves requests for as long as the guest lives.
+/// Serves requests until the guest ends.
 pub fn serve() -> io::Result<()> {
-    // Memory that a device reaches: siw asks nobody's capabilities.
+    // Locked memory for devices: siw ignores capabilities.
     setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;
-    // The driver makes the port a moment after it is loaded, and then learns its name.
+    // The port appears shortly after its driver is loaded, and is named later.
     let port = loop {
         match find_port() {
             Some(path) => break File::options().read(true).write(true).open(path)?,
@@ -94,7 +94,7 @@ pub fn serve() -> io::Result<()> {
                 }
             }
             Request::Input { id, line: Some(line) } => {
-                // One that reads no more is about to end.
+                // A script that no longer reads is about to end.
                 let _ = inputs.get_mut(&id).map(|input| writeln!(input, "{line}"));
             }
             Request::Input { id, line: None } => drop(inputs.remove(&id)),
@@ -108,7 +108,7 @@ pub fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// The device of our port, whose number depends on what else there is.
+/// Returns the device of the agent's port, whose number varies.
 fn find_port() -> Option<PathBuf> {
     let is_ours = |port: &DirEntry| fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT);
     let port = fs::read_dir(PORTS).ok()?.flatten().find(is_ours)?;
@@ -118,6 +118,6 @@ fn find_port() -> Option<PathBuf> {
 fn tell(to: &Mutex<File>, reply: &Reply) {
     let mut line = serde_json::to_vec(reply).unwrap_or_default();
     line.push(b'\n');
-    // The host that does not listen any more is about to end the guest.
+    // If the host no longer reads, it is about to end the guest.
     let _ = to.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
 }

@@ -1,43 +1,43 @@
-//! What ends a case.
+//! Errors of the lab.
 
 use std::io;
 
-/// Why something did not come about.
+/// Error of a case or of the lab.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A signal asked the lab to end.
+    /// The lab was interrupted by a signal.
     #[error("interrupted")]
     Interrupted,
-    /// This machine lacks what the lab needs.
+    /// The machine does not meet the lab's requirements.
     #[error("{0}")]
     Unable(String),
-    /// Something is not as it should be.
+    /// A check failed.
     #[error("{0}")]
     Failed(String),
     /// A system call failed.
     #[error("{what}: {error}")]
     Io {
-        /// What was being done.
+        /// Failed operation.
         what: String,
-        /// How it failed.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A report is not what it should be.
+    /// A report is malformed.
     #[error("no report: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// What most of the lab returns.
+/// Result with the lab's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failure of which this is to be said.
+/// Returns a failure with this text.
 pub fn failed<T>(text: impl Into<String>) -> Result<T> {
     Err(Error::Failed(text.into()))
 }
 
-/// Says of a system call what it was for.
+/// Adds the operation to an I/O error.
 pub trait Context<T> {
-    /// The same, with `what` in its error.
+    /// Adds `what` to the error.
     fn context(self, what: impl Into<String>) -> Result<T>;
 }
 

@@ -1,5 +1,6 @@
-//! A way into a guest from outside the lab: a socket, at which each connection is a program that runs there. What comes in on it are lines
-//! for the program to read, what goes out is what it says and how it ends. When the connection ends, so does the program.
+//! Gate: a Unix socket through which processes outside the lab run programs in a guest. Each connection is one
+//! program: its input lines are the program's standard input; the program's output and status are sent back. Closing
+//! the connection ends the program.
 
 use crate::error::{Context, Result};
 use crate::machine::{InGuest, Starter};
@@ -13,11 +14,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-/// A socket that leads into a guest, until it is dropped.
+/// Gate into a guest, open until dropped.
 pub struct Gate(UnixListener);
 
 impl Gate {
-    /// Opens one at `socket`.
+    /// Opens a gate at `socket`.
     pub fn open(socket: &Path, guest: Starter) -> Result<Gate> {
         let listener = UnixListener::bind(socket).context(socket.to_string_lossy())?;
         let accepting = listener.try_clone().context(socket.to_string_lossy())?;
@@ -27,7 +28,7 @@ impl Gate {
                 thread::spawn(move || {
                     let mut told = connection.try_clone();
                     if let (Err(error), Ok(told)) = (admit(connection, &guest), &mut told) {
-                        // Who has gone needs to know nothing.
+                        // A client that has disconnected needs no error.
                         let _ = send(told, &Event::Err(error.to_string())).and_then(|()| send(told, &Event::Ended(1)));
                     }
                 });
@@ -39,12 +40,12 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // Who waits for a connection is told that there will be none.
+        // Fails pending connects.
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 }
 
-/// Runs what the first line says, and gives it the lines that follow.
+/// Runs the program named by the first line, with the following lines as input.
 fn admit(connection: UnixStream, guest: &Starter) -> Result<()> {
     let mut output = connection.try_clone().context("a connection")?;
     let mut lines = BufReader::new(connection).lines();
@@ -58,18 +59,18 @@ fn admit(connection: UnixStream, guest: &Starter) -> Result<()> {
                 break;
             }
         }
-        // Whoever reads below has nothing to wait for any more.
+        // The client reads no further events.
         let _ = output.shutdown(std::net::Shutdown::Both);
     });
     feed(&program, lines);
     program.tell(None);
-    // Its reader is gone, and so is what it was run for; one that has ended does not hear it.
+    // The client is gone. A program that has ended ignores the signal.
     program.signal(Signal::TERM);
     let _ = telling.join();
     Ok(())
 }
 
-/// Gives it the lines, until the connection ends.
+/// Feeds lines to the program until the connection ends.
 fn feed(program: &InGuest, lines: impl Iterator<Item = io::Result<String>>) {
     for line in lines.map_while(io::Result::ok) {
         match serde_json::from_str::<Option<String>>(&line) {
@@ -79,7 +80,7 @@ fn feed(program: &InGuest, lines: impl Iterator<Item = io::Result<String>>) {
     }
 }
 
-/// Words as a command of a shell.
+/// Quotes words as a shell command.
 fn script(words: &[String]) -> String {
     let quoted = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''")));
     format!("exec {}", quoted.collect::<Vec<_>>().join(" "))
@@ -91,12 +92,12 @@ fn send(to: &mut UnixStream, what: &impl serde::Serialize) -> io::Result<()> {
     to.write_all(&line)
 }
 
-/// The other end: runs `words` in the guest behind `socket`, and says and reads here what they say and read there.
+/// Runs `words` in the guest behind `socket`, connected to the standard streams of this process.
 pub fn enter(socket: &Path, words: &[String]) -> io::Result<ExitCode> {
     let mut to = UnixStream::connect(socket)?;
     let from = to.try_clone()?;
     send(&mut to, &words)?;
-    // It waits for lines that may never come, and ends with this process.
+    // This thread may block on input forever; it ends with the process.
     thread::spawn(move || {
         let lines = io::stdin().lock().lines().map_while(io::Result::ok);
         for line in lines.map(Some).chain([None]) {
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_stays_one() {
+    fn words_are_quoted_for_shell() {
         let words = ["a", "b c", "it's", "$x"].map(str::to_owned);
         assert_eq!(script(&words), r"exec 'a' 'b c' 'it'\''s' '$x'");
         assert_eq!(script(&["--via".to_owned()]), "exec '--via'");

@@ -1,4 +1,4 @@
-//! The host's side: the lab's directory, its network namespaces, and what runs in them.
+//! Host side of the lab: scratch directory, network namespaces, and programs in them.
 
 use crate::error::{Context, Result, failed};
 use crate::image::Image;
@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How the lab's namespaces are called, before the lab's process and a number.
+/// Prefix of namespace names, followed by the lab's process and a number.
 const NAMESPACE: &str = "lr-lab-";
 
-/// What all suites need.
+/// Environment of all suites.
 #[derive(Debug)]
 pub struct Lab {
-    /// What is said.
+    /// Log.
     pub log: Log,
-    /// The kernel.
+    /// Guest kernel.
     pub image: Image,
-    /// What it boots with.
+    /// Initial RAM filesystem.
     pub initramfs: PathBuf,
-    /// The program under test.
+    /// Program under test.
     pub linerate: PathBuf,
-    /// Where reports go.
+    /// Directory of reports.
     pub out: PathBuf,
     scratch: tempfile::TempDir,
 }
 
 impl Lab {
-    /// Looks for everything, and makes the rest. Reports go to `out`, or beside this program.
+    /// Prepares the environment. Reports are written to `out`, or beside this program.
     pub fn open(log: Log, out: Option<PathBuf>) -> Result<Lab> {
         sweep(&log)?;
         let lab = std::env::current_exe().context("this program")?;
@@ -43,12 +43,12 @@ impl Lab {
         Ok(Lab { log, image, initramfs, linerate, out, scratch })
     }
 
-    /// The path of a socket.
+    /// Returns the path of a socket.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.scratch.path().join(format!("{name}.sock"))
     }
 
-    /// `linerate` with the words of `arguments`, on the host and in `namespace` if one is given.
+    /// Starts `linerate` on the host, in `namespace` if given.
     pub fn linerate(&self, namespace: Option<&Namespace>, arguments: &str) -> Result<Program> {
         let mut command = match namespace {
             Some(namespace) => namespace.command(&self.linerate.to_string_lossy()),
@@ -58,12 +58,12 @@ impl Lab {
         Program::start(format!("host: linerate {}", first_words(arguments)), &command, &self.log)
     }
 
-    /// `linerate` with these arguments, as a command for a guest's shell.
+    /// Returns `linerate` with these arguments as a shell command for a guest.
     pub fn in_guest(&self, arguments: &str) -> String {
         format!("exec '{}' {arguments}", self.linerate.display())
     }
 
-    /// A network namespace that is removed with everything in it.
+    /// Creates a network namespace, which is removed on drop.
     pub fn namespace(&self) -> Result<Namespace> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -75,12 +75,12 @@ impl Lab {
     }
 }
 
-/// The first two words: `echo serve`.
+/// Returns the first two words, such as `echo serve`.
 pub fn first_words(arguments: &str) -> String {
     arguments.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// A network namespace of the lab's.
+/// Network namespace of the lab.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -88,14 +88,14 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A command that is run in it.
+    /// Returns a command to be run in the namespace.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
-    /// Gives one of its interfaces an address and takes it up.
+    /// Gives an interface an address and takes it up.
     pub fn address(&self, interface: &str, address: &str) -> Result<()> {
         ip(&format!("-n {} addr add {address} dev {interface}", self.name), &self.log)?;
         ip(&format!("-n {} link set {interface} up", self.name), &self.log)
@@ -115,7 +115,7 @@ fn ip(arguments: &str, log: &Log) -> Result<()> {
     Program::start("ip", &command, log)?.succeed().map(drop)
 }
 
-/// Removes a namespace, also while the lab is being interrupted.
+/// Removes a namespace, even while the lab is being interrupted.
 fn remove(name: &str) {
     match Command::new("ip").args(["netns", "del", name]).status() {
         Ok(status) if status.success() => {}
@@ -123,13 +123,13 @@ fn remove(name: &str) {
     }
 }
 
-/// Removes the namespaces that a lab left that was killed.
+/// Removes namespaces of labs that were killed.
 fn sweep(log: &Log) -> Result<()> {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = name.strip_prefix(NAMESPACE).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            log.line("lab", &format!("{name} was left behind"));
+            log.line("lab", &format!("removed left-over {name}"));
             remove(&name);
         }
     }

@@ -1,4 +1,5 @@
-//! What guests boot: Debian's kernel package, unpacked into a cache, and an initramfs that leads to the host's files.
+//! Guest image: Debian's kernel package, unpacked into a cache, and an initial RAM filesystem that mounts the host's
+//! files.
 
 use crate::error::{Context, Error, Result, failed};
 use crate::log::Log;
@@ -10,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long it may take to download and unpack the packages: most of it is the kernel's source, for siw.
+/// Time limit of downloads and unpacking, mostly of the kernel source for siw.
 const DOWNLOAD: Duration = Duration::from_secs(400);
-/// How long another lab may have to run.
+/// Maximum wait for another lab.
 const ANOTHER: Duration = Duration::from_secs(1_200);
-/// How directories in the cache begin whose making did not come to its end.
+/// Prefix of incomplete cache directories.
 const PARTIAL: &str = ".partial-";
 
-/// Puts a kernel and its modules into the current directory, and says in `version` which it is. The kernel is unpacked
-/// here: an emulated machine would take longer for it than for all the rest of its boot.
+/// Script that unpacks a kernel and its modules into the current directory and writes its version to `version`. The
+/// kernel image is uncompressed here, because that would take an emulated machine longer than the rest of its boot.
 const KERNEL: &str = r#"
     package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | sed -n 1p)
     [ -n "$package" ] || { echo 'apt knows no linux-image-amd64' >&2; exit 1; }
@@ -32,7 +33,7 @@ const KERNEL: &str = r#"
     depmod -b . "$(<version)"
 "#;
 
-/// Builds siw.ko, which Debian's kernel leaves out, for kernel $1 in the current directory.
+/// Script that builds siw.ko, which Debian's kernel omits, for kernel $1 in the current directory.
 const SIW: &str = r#"
     version=$1
     series=$(cut -d. -f1,2 <<<"$version")
@@ -49,14 +50,14 @@ const SIW: &str = r#"
     mkdir keep && mv siw.ko keep/ && find . -mindepth 1 -maxdepth 1 ! -name keep -exec rm -r {} + && mv keep/siw.ko . && rmdir keep
 "#;
 
-/// Puts perftest, with what only it needs, into the current directory.
+/// Script that unpacks perftest and its dependencies into the current directory.
 const PERFTEST: &str = r#"
     apt-get download -q -o APT::Sandbox::User=root perftest libibumad3 libpci3
     for package in *.deb; do dpkg -x "$package" .; done
     rm ./*.deb
 "#;
 
-/// The first program of the initramfs. The guest's root is the host's, read-only, under what the guest itself writes.
+/// Init script. The guest's root is the host's, read-only, below a tmpfs overlay.
 const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C
 /bin/busybox --install -s /bin
@@ -73,10 +74,10 @@ ip link set lo up; hostname guest
 exec switch_root /new @LAB@ agent
 "#;
 
-/// The modules that it needs: the host's files, what is written, and the port of the agent.
+/// Modules of the init script: host files, overlay, and agent port.
 const MODULES: [&str; 5] = ["virtio_pci", "9p", "9pnet_virtio", "overlay", "virtio_console"];
 
-/// A kernel with its modules.
+/// Kernel with its modules.
 #[derive(Debug)]
 pub struct Image {
     directory: PathBuf,
@@ -85,7 +86,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The newest in the cache; it is downloaded if there is none.
+    /// Returns the newest cached kernel, or downloads one.
     pub fn open(log: &Log) -> Result<Image> {
         let cache = Cache::open()?;
         let directory = match cache.newest("kernel-")? {
@@ -101,12 +102,12 @@ impl Image {
         Ok(Image { directory, version, cache })
     }
 
-    /// The kernel itself.
+    /// Returns the kernel image.
     pub fn kernel(&self) -> PathBuf {
         self.directory.join("vmlinux")
     }
 
-    /// The siw module for this kernel; it is built if it is not in the cache.
+    /// Returns the siw module for this kernel, building it if it is not cached.
     pub fn siw(&self, log: &Log) -> Result<PathBuf> {
         let name = format!("siw-{}", self.version);
         let directory = match self.cache.newest(&name)? {
@@ -126,7 +127,7 @@ impl Image {
         Ok(directory.join("siw.ko"))
     }
 
-    /// Where perftest is, as if that were the root; it is downloaded if it is not in the cache.
+    /// Returns the root directory of perftest, downloading it if it is not cached.
     pub fn perftest(&self, log: &Log) -> Result<PathBuf> {
         const NAME: &str = "perftest";
         match self.cache.newest(NAME)? {
@@ -135,7 +136,7 @@ impl Image {
         }
     }
 
-    /// Makes an initramfs in `directory`, which ends in this very program as the guest's agent.
+    /// Creates an initial RAM filesystem in `directory`, which executes this program as the guest's agent.
     pub fn initramfs(&self, directory: &Path, log: &Log) -> Result<PathBuf> {
         let root = directory.join("initramfs");
         for name in ["bin", "dev", "proc", "sys", "modules", "lower", "rw", "new"] {
@@ -147,7 +148,7 @@ impl Image {
             let mut command = Command::new("modprobe");
             command.arg("-d").arg(&self.directory).args(["-S", &self.version, "--show-depends", module]);
             let needed = Program::start("modprobe", &command, log)?.succeed()?;
-            // One a line: `insmod PATH OPTIONS`, or `builtin NAME`.
+            // Lines are `insmod PATH OPTIONS` or `builtin NAME`.
             for path in needed.out.iter().filter_map(|line| line.strip_prefix("insmod ")?.split(' ').next()) {
                 let Some(name) = Path::new(path).file_name().and_then(|name| name.to_str()) else { continue };
                 if !order.lines().any(|line| line == name) {
@@ -171,7 +172,7 @@ impl Image {
     }
 }
 
-/// Without a kernel there is no lab.
+/// Without a kernel the lab cannot run.
 fn unable(error: Error) -> Error {
     match error {
         Error::Failed(text) => Error::Unable(format!("no kernel could be downloaded: {text}")),
@@ -179,7 +180,7 @@ fn unable(error: Error) -> Error {
     }
 }
 
-/// Where kernels are kept between runs, one lab at a time. What is in it under its name is complete.
+/// Cache of kernels, used by one lab at a time. Entries with their final name are complete.
 #[derive(Debug)]
 struct Cache {
     directory: PathBuf,
@@ -187,11 +188,11 @@ struct Cache {
 }
 
 impl Cache {
-    /// `linerate-lab` where the user keeps such things. Waits while another lab uses it.
+    /// Opens `linerate-lab` in the user's cache directory, waiting for other labs.
     fn open() -> Result<Cache> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let Some(base) = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))) else {
-            return failed("neither XDG_CACHE_HOME nor HOME says where to keep a kernel");
+            return failed("neither XDG_CACHE_HOME nor HOME is set, so there is no cache directory");
         };
         let directory = base.join("linerate-lab");
         fs::create_dir_all(&directory).context(directory.to_string_lossy())?;
@@ -208,20 +209,20 @@ impl Cache {
         Ok(cache)
     }
 
-    /// What is in it under names that begin so.
+    /// Returns the entries with this prefix.
     fn named(&self, prefix: &str) -> Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.directory).context(self.directory.to_string_lossy())?;
         let is_named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
         Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_named).collect())
     }
 
-    /// The one of them that was made last.
+    /// Returns the newest entry with this prefix.
     fn newest(&self, prefix: &str) -> Result<Option<PathBuf>> {
         let made = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
         Ok(self.named(prefix)?.into_iter().max_by_key(made))
     }
 
-    /// Runs `script` in a directory that is removed again unless it is kept.
+    /// Runs `script` in a temporary directory of the cache.
     fn make(&self, script: &str, arguments: &[&str], log: &Log) -> Result<tempfile::TempDir> {
         let made = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(&self.directory).context("cache")?;
         let mut command = Command::new("bash");
@@ -230,10 +231,10 @@ impl Cache {
         Ok(made)
     }
 
-    /// Gives what was made its name.
+    /// Gives a complete directory its final name.
     fn keep(&self, made: tempfile::TempDir, name: &str) -> Result<PathBuf> {
         let path = self.directory.join(name);
-        // Nothing must be complete by name alone after a power cut.
+        // After a power cut, an entry must not be incomplete under its final name.
         rustix::fs::syncfs(fs::File::open(made.path()).context("cache")?).context("cache")?;
         fs::rename(made.keep(), &path).context(path.to_string_lossy())?;
         Ok(path)

@@ -1,12 +1,12 @@
-//! What every machine and program of a case says, kept in case that it fails.
+//! Output of all machines and programs of a case, kept for failures.
 
 use crate::process::Event;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines that are kept. The first ones go when there are more.
+/// Maximum lines kept; older ones are dropped.
 const KEPT: usize = 2_000;
 
-/// What was said so far; clones are the same log.
+/// Log. Clones share the lines.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
@@ -14,12 +14,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// One whose lines are also shown at once, if that is asked for.
+    /// Creates a log, which also prints its lines if `is_shown`.
     pub fn new(is_shown: bool) -> Log {
         Log { is_shown, ..Log::default() }
     }
 
-    /// Adds a line that `who` says.
+    /// Adds a line of `who`.
     pub fn line(&self, who: &str, line: &str) {
         let line = format!("{who}: {line}");
         if self.is_shown {
@@ -32,7 +32,7 @@ impl Log {
         lines.push(line);
     }
 
-    /// Adds what became of `who`.
+    /// Adds an event of `who`.
     pub fn event(&self, who: &str, event: &Event) {
         match event {
             Event::Out(line) => self.line(who, line),
@@ -41,7 +41,7 @@ impl Log {
         }
     }
 
-    /// Takes all lines out.
+    /// Takes all lines.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! A guest: QEMU in plain emulation, the devices it is given, and the programs that run in it.
+//! Guests: QEMU in software emulation, its devices, and programs in it.
 
 use crate::agent::{PORT, Reply, Request};
 use crate::error::{Context, Result, failed};
@@ -17,70 +17,70 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a guest consists of.
+/// Configuration of a guest.
 #[derive(Debug, Default)]
 pub struct Setup<'a> {
-    /// What it is called, in logs.
+    /// Name in logs.
     pub name: &'static str,
-    /// Its memory.
+    /// Memory.
     pub megabytes: u32,
-    /// Its processors.
+    /// CPUs.
     pub cpus: u32,
-    /// Whether it has an IOMMU, for devices that ask for it.
+    /// Emulates an IOMMU, for devices that request it.
     pub iommu: bool,
-    /// Its network devices.
+    /// Network devices.
     pub nics: Vec<Nic>,
-    /// Where its TAP interfaces appear on the host.
+    /// Namespace of its TAP interfaces.
     pub namespace: Option<&'a Namespace>,
 }
 
-/// A virtio network device.
+/// Virtio network device.
 #[derive(Debug, Clone)]
 pub struct Nic {
-    /// Its place on the PCI bus, and the last byte of its Ethernet address.
+    /// PCI slot, and last byte of the MAC address.
     pub slot: u8,
-    /// What is behind it.
+    /// Backend.
     pub wire: Wire,
-    /// Packed rings in place of split ones.
+    /// Packed instead of split rings.
     pub packed: bool,
     /// Queue pairs.
     pub queues: u16,
-    /// Its memory accesses go through the IOMMU.
+    /// Uses the IOMMU.
     pub iommu: bool,
-    /// Whether the guest's kernel drives it. QEMU 7.2 crashes on its interrupts over vhost-user.
+    /// The guest's kernel drives it. QEMU 7.2 crashes on interrupts over vhost-user.
     pub interrupts: bool,
 }
 
-/// What is behind a network device.
+/// Backend of a network device.
 #[derive(Debug, Clone)]
 pub enum Wire {
-    /// An interface of this name on the host, which appears with the guest.
+    /// TAP interface of this name on the host.
     Tap(String),
-    /// Another process, which serves this socket of vhost-user, and may come and go.
+    /// Process that serves this vhost-user socket, and may come and go.
     VhostUser(PathBuf),
-    /// Another guest. The one that serves the socket must be there first.
+    /// Another guest. The guest that serves the socket must start first.
     Guest {
-        /// The socket between them.
+        /// Socket between the guests.
         socket: PathBuf,
-        /// Whether this guest makes it.
+        /// This guest serves the socket.
         serves: bool,
     },
-    /// The other devices of this guest that have this, and another guest if one of them has the wire to it.
+    /// Hub with the other hub devices of this guest, and optionally a wire to another guest.
     Hub(Option<(PathBuf, bool)>),
 }
 
 impl Nic {
-    /// A device with split rings and one queue pair.
+    /// Creates a device with split rings and one queue pair.
     pub fn new(slot: u8, wire: Wire) -> Nic {
         Nic { slot, wire, packed: false, queues: 1, iommu: false, interrupts: true }
     }
 
-    /// Its address in the guest.
+    /// Returns its PCI address in the guest.
     pub fn pci(&self) -> String {
         format!("0000:00:{:02x}.0", self.slot)
     }
 
-    /// What QEMU is told.
+    /// Returns the arguments for QEMU.
     fn arguments(&self) -> Vec<String> {
         let (id, queues) = (self.id(), self.queues);
         let mut arguments = Vec::new();
@@ -116,24 +116,24 @@ impl Nic {
         arguments
     }
 
-    /// Its name in QEMU.
+    /// Returns its QEMU identifier.
     fn id(&self) -> String {
         format!("n{}", self.slot)
     }
 
-    /// Its Ethernet address.
+    /// Returns its MAC address.
     pub fn mac(&self) -> String {
         format!("52:54:00:6c:72:{:02x}", self.slot)
     }
 }
 
-/// QEMU's name of a wire to another guest.
+/// Returns QEMU's backend of a wire to another guest.
 fn stream(id: &str, socket: &Path, serves: bool) -> String {
     let server = if serves { "on" } else { "off" };
     format!("stream,id={id},server={server},addr.type=unix,addr.path={}", socket.display())
 }
 
-/// A running guest, which ends when it is dropped.
+/// Running guest, ended on drop.
 pub struct Machine {
     qemu: Process,
     monitor: PathBuf,
@@ -143,7 +143,7 @@ pub struct Machine {
     is_up: Arc<AtomicBool>,
 }
 
-/// The way to a guest's agent, and who waits for what it tells.
+/// Connection to a guest's agent, with the receivers of its events.
 struct Port {
     name: &'static str,
     log: Log,
@@ -156,7 +156,7 @@ struct Port {
 type Programs = Arc<Mutex<HashMap<u64, (String, Sender<Event>)>>>;
 
 impl Machine {
-    /// Starts a guest. Nothing can be asked of it before it is [up](Self::wait_until_up).
+    /// Starts a guest, which is usable once it is [up](Self::wait_until_up).
     pub fn start(lab: &Lab, setup: &Setup) -> Result<Machine> {
         let log = lab.log.clone();
         let mut command = command(lab, setup);
@@ -166,7 +166,7 @@ impl Machine {
         let (routes, up, ended) = (programs.clone(), is_up.clone(), has_ended.clone());
         let (name, to) = (setup.name, log.clone());
         let tell = move |event: Event| match event {
-            // Its standard output is the agent's port, its standard error the kernel's console as well.
+            // QEMU's standard output is the agent's port, its standard error the console.
             Event::Out(line) => match serde_json::from_str(&line) {
                 Ok(Reply::Up) => up.store(true, Ordering::Release),
                 Ok(Reply::Event { id, event }) => route(&routes, id, event, &to),
@@ -197,29 +197,29 @@ impl Machine {
         })
     }
 
-    /// Starts a script in the guest. What is to get signals is run by `exec`.
+    /// Starts a script in the guest. A program that must receive signals is started with `exec`.
     pub fn start_script(&self, name: &str, script: &str) -> Result<Program> {
         let (script, events) = InGuest::start(&self.port, name, script, false)?;
         Ok(Program::new(format!("{}: {name}", self.name), events, Box::new(script)))
     }
 
-    /// What starts scripts in the guest from elsewhere.
+    /// Returns a starter of scripts for other threads.
     pub fn starter(&self) -> Starter {
         Starter(self.port.clone())
     }
 
-    /// Whether there is an IOMMU.
+    /// Returns true if there is an IOMMU.
     pub fn has_iommu(&self) -> bool {
         self.iommu
     }
 
-    /// Plugs the cable of a network device in, or pulls it out.
+    /// Plugs or unplugs the cable of a network device.
     pub fn plug(&self, nic: &Nic, is_in: bool) -> Result<()> {
         let mut monitor = UnixStream::connect(&self.monitor).context("QEMU's monitor")?;
         let state = if is_in { "on" } else { "off" };
         monitor.set_read_timeout(Some(PATIENCE)).context("QEMU's monitor")?;
         writeln!(monitor, "set_link {} {state}", nic.id()).context("QEMU's monitor")?;
-        // It prompts before and after; who leaves earlier may not be heard.
+        // The monitor prompts before and after the command; disconnecting earlier may cancel it.
         let (mut said, mut part) = (String::new(), [0; 512]);
         while said.matches("(qemu)").count() < 2 {
             match monitor.read(&mut part).context("QEMU's monitor")? {
@@ -230,7 +230,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes the interface of a virtio device up, with an address for the kernel if one is given.
+    /// Takes the interface of a virtio device up, with an address if given.
     pub fn bring_up(&self, interface: &str, address: Option<&str>) -> Result<()> {
         let address = address.map(|address| format!("ip addr add {address} dev {interface}")).unwrap_or_default();
         let script = format!(
@@ -250,12 +250,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It has nothing to lose: its files are the host's, which it cannot write.
+        // The guest cannot write to the host's files, so nothing is lost.
         self.qemu.signal(Signal::KILL);
     }
 }
 
-/// Gives an event to who waits for it.
+/// Passes an event to its receiver.
 fn route(programs: &Programs, id: u64, event: Event, log: &Log) {
     let mut programs = lock(programs);
     let Some((name, sender)) = programs.get(&id) else { return };
@@ -275,23 +275,23 @@ impl Port {
     fn ask(&self, request: &Request) {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
-        // If the guest has ended, those who wait for it are told.
+        // If the guest has ended, its receivers are notified otherwise.
         let _ = lock(&self.input).write_all(&line);
     }
 }
 
-/// Starts scripts in a guest.
+/// Starter of scripts in a guest.
 #[derive(Clone)]
 pub struct Starter(Arc<Port>);
 
 impl Starter {
-    /// Starts one that reads what it is told.
+    /// Starts a script with an input.
     pub fn start(&self, name: &str, script: &str) -> Result<(InGuest, Receiver<Event>)> {
         InGuest::start(&self.0, name, script, true)
     }
 }
 
-/// A script's process in a guest.
+/// Script in a guest.
 pub struct InGuest {
     id: u64,
     port: Arc<Port>,
@@ -311,7 +311,7 @@ impl InGuest {
         Ok((InGuest { id, port: port.clone() }, events))
     }
 
-    /// Gives it a line to read; none: there are no more.
+    /// Passes a line of input; `None` closes the input.
     pub fn tell(&self, line: Option<String>) {
         self.port.ask(&Request::Input { id: self.id, line });
     }
@@ -323,33 +323,33 @@ impl Target for InGuest {
     }
 }
 
-/// Where QEMU takes orders.
+/// Returns the socket of QEMU's monitor.
 fn monitor(lab: &Lab, setup: &Setup) -> PathBuf {
     lab.socket(&format!("monitor-{}", setup.name))
 }
 
-/// QEMU's command line.
+/// Returns QEMU's command line.
 fn command(lab: &Lab, setup: &Setup) -> Command {
     let mut command = match setup.namespace {
         Some(namespace) => namespace.command("setpriv"),
         None => Command::new("setpriv"),
     };
-    // Whatever ends the lab, its guests end with it.
+    // Guests end with the lab, however it ends.
     command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64", "-name", setup.name]);
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
     command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor(lab, setup).display()));
     command.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]);
     command.args(["-smp", &setup.cpus.to_string(), "-m", &setup.megabytes.to_string()]);
-    // What a vhost-user process can map.
+    // Mappable by a vhost-user process.
     let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", setup.megabytes);
     command.args(["-object", &memory]);
-    // A machine that waits for its turn on the host sees timers that come late: they are not to be judged. What else is
-    // left out is hardening, which takes an emulated machine long.
+    // Timer checks are disabled because an emulated machine may be scheduled late, and hardening because it is slow
+    // under emulation.
     let mut line = "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off nokaslr \
                     rodata=off init_on_alloc=0 lsm= cryptomgr.notests"
         .to_owned();
     if setup.iommu {
-        // Before any device that is to be behind it.
+        // Precedes the devices behind it.
         command.args(["-device", "intel-iommu,intremap=on,device-iotlb=on"]);
         line += " intel_iommu=on";
     }

@@ -1,4 +1,4 @@
-//! `lab`: boots virtual machines that have the devices which this machine does not, and runs `linerate` in them.
+//! `lab`: runs `linerate` in virtual machines with devices that this machine does not have.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -26,13 +26,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use suites::{PARTS, SUITES, Suite};
 
-/// The exit status that says that nothing was tested, because this machine lacks what the lab needs.
+/// Exit status if nothing was tested, because the machine does not meet the lab's requirements.
 const UNABLE: u8 = 77;
 
-/// Boots virtual machines that have the devices which this machine does not, and runs linerate in them
+/// Runs linerate in virtual machines with devices that this machine does not have
 #[derive(Debug, Parser)]
 struct Cli {
-    /// The suites to run, or parts of them; all if none is named
+    /// Suites, or parts of suites, to run [default: all]
     #[arg(value_parser = parse_suite)]
     suites: Vec<&'static Suite>,
 
@@ -40,15 +40,15 @@ struct Cli {
     #[arg(long)]
     list: bool,
 
-    /// Show what machines and programs say, as they say it
+    /// Show the output of machines and programs as it arrives
     #[arg(short, long)]
     verbose: bool,
 
-    /// Where the suite compare writes its reports [default: lab-compare beside this program]
+    /// Directory for the reports of the suite compare [default: lab-compare beside this program]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Run a program in a guest of a lab that is running, as if it ran here: the guest's socket, the program, and its arguments
+    /// Run a program in a guest of a running lab: the guest's socket, the program, and its arguments
     #[arg(long, value_names = ["SOCKET", "PROGRAM"], num_args = 2.., allow_hyphen_values = true, exclusive = true)]
     guest: Vec<String>,
 }
@@ -62,7 +62,7 @@ fn parse_suite(name: &str) -> Result<&'static Suite, String> {
 }
 
 fn main() -> ExitCode {
-    // As the first process of a guest.
+    // Init process of a guest.
     if std::process::id() == 1 {
         if let Err(error) = agent::serve() {
             eprintln!("agent: {error}");
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> error::Result<bool> {
     let stop = program::INTERRUPTED.get_or_init(|| Arc::new(AtomicBool::new(false)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // A second one changes nothing: whatever waits here sees the flag, and the guests are to be ended.
+        // Waits check the flag, and the guests must be ended: a second signal has no further effect.
         flag::register(signal, stop.clone()).context("signals")?;
     }
     let log = Log::new(cli.verbose);

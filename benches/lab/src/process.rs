@@ -1,4 +1,4 @@
-//! A child process and what it says, told as it happens: on the host to the lab, in a guest to the agent.
+//! Child process whose output is reported as it arrives.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -10,22 +10,22 @@ use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-/// How long a process that was killed may take to be gone.
+/// Time limit for the end of a killed process.
 const GONE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// What becomes of a process.
+/// Event of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
-    /// A line on its standard output.
+    /// Line on standard output.
     Out(String),
-    /// A line on its standard error.
+    /// Line on standard error.
     Err(String),
-    /// Its exit status, as a shell gives it. Nothing follows.
+    /// Exit status, as in a shell. The last event.
     Ended(i32),
 }
 
-/// A child process, killed when it is dropped. It is in a process group of its own: what is typed at the terminal
-/// reaches the lab, and the lab ends what it started.
+/// Child process, killed on drop. It has its own process group, so that terminal signals reach only the lab, which
+/// ends its children.
 #[derive(Debug)]
 pub struct Process {
     pidfd: OwnedFd,
@@ -33,7 +33,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; `tell` hears of each line, and at last of the end.
+    /// Starts `command`. `tell` receives each line, and finally the exit.
     pub fn spawn(mut command: Command, tell: impl Fn(Event) + Send + Sync + 'static) -> io::Result<Process> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
@@ -43,7 +43,7 @@ impl Process {
         let err = child.stderr.take().map(|err| lines(err, tell.clone(), Event::Err));
         let stdin = child.stdin.take();
         thread::spawn(move || {
-            // A panic of theirs would be one of `tell`; the end is told all the same.
+            // A panic of a reader is one of `tell`; the exit is reported nevertheless.
             for lines in [out, err].into_iter().flatten() {
                 let _ = lines.join();
             }
@@ -53,12 +53,12 @@ impl Process {
         Ok(Process { pidfd, stdin })
     }
 
-    /// What was piped to its standard input, if that was asked for.
+    /// Returns the pipe to standard input, if one was requested.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
     }
 
-    /// Sends a signal, if it is still there.
+    /// Sends a signal, if the process still exists.
     pub fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
@@ -71,7 +71,7 @@ impl Drop for Process {
     }
 }
 
-/// The exit status as a shell gives it.
+/// Returns the exit status as in a shell.
 fn status(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_told_before_the_end() {
+    fn lines_precede_exit() {
         let (_process, events) = bash("echo one; echo two >&2; printf three; exit 7");
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let status = loop {
@@ -112,11 +112,11 @@ mod tests {
             }
         };
         assert_eq!((out, err, status), (vec!["one".into(), "three".into()], vec!["two".to_owned()], 7));
-        assert!(events.recv().is_err(), "something was told after the end");
+        assert!(events.recv().is_err(), "an event follows the exit");
     }
 
     #[test]
-    fn it_is_gone_when_it_is_dropped() {
+    fn process_is_killed_on_drop() {
         let (process, events) = bash("echo $$; exec sleep 1000");
         let Event::Out(pid) = events.recv().unwrap() else { panic!("no pid") };
         drop(process);

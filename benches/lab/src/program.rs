@@ -1,4 +1,4 @@
-//! A program that was started, on the host or in a guest: waiting for what it says, and for its end.
+//! Running program, on the host or in a guest: waits for its output and its end.
 
 use crate::error::{Context, Error, Result, failed};
 use crate::log::Log;
@@ -11,25 +11,25 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Nothing in the lab takes longer, short of a hang: emulated machines are slow, and these have two cores to share.
+/// Time limit of all waits: emulated machines are slow, and share two cores.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// How often it is looked whether the lab is to end.
+/// Interval of checks for interruption.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The flag that a signal to the lab sets.
+/// Set by a signal to the lab.
 pub static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Whether a signal asked the lab to end.
+/// Returns true if the lab was interrupted.
 pub fn is_interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Calls `done` until it says so.
+/// Calls `done` until it returns true.
 pub fn wait_for(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_within(PATIENCE, what, done)
 }
 
-/// The same, which may take so long.
+/// Like [`wait_for`], with a time limit.
 pub fn wait_within(patience: Duration, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let end = Instant::now() + patience;
     while !done()? {
@@ -37,16 +37,16 @@ pub fn wait_within(patience: Duration, what: &str, mut done: impl FnMut() -> Res
             return Err(Error::Interrupted);
         }
         if Instant::now() > end {
-            return failed(format!("{what} did not come about in {patience:?}"));
+            return failed(format!("{what}: not reached in {patience:?}"));
         }
         thread::sleep(TICK);
     }
     Ok(())
 }
 
-/// What signals are sent to.
+/// Receiver of signals.
 pub trait Target {
-    /// Sends one.
+    /// Sends a signal.
     fn signal(&self, signal: Signal);
 }
 
@@ -56,9 +56,9 @@ impl Target for Process {
     }
 }
 
-/// A running program, killed when it is dropped.
+/// Running program, killed on drop.
 pub struct Program {
-    /// What it is called in messages.
+    /// Name in messages.
     name: String,
     events: Receiver<Event>,
     target: Box<dyn Target>,
@@ -66,24 +66,24 @@ pub struct Program {
     is_over: bool,
 }
 
-/// What a program has said, and how it ended.
+/// Output and status of a program.
 #[derive(Debug, Default, Clone)]
 pub struct Ended {
-    /// Its exit status, as a shell gives it.
+    /// Exit status, as in a shell.
     pub status: i32,
-    /// Its lines.
+    /// Lines on standard output.
     pub out: Vec<String>,
-    /// Its lines on standard error.
+    /// Lines on standard error.
     pub err: Vec<String>,
 }
 
 impl Program {
-    /// The program whose events and signals these are.
+    /// Creates a program from its events and its receiver of signals.
     pub fn new(name: impl Into<String>, events: Receiver<Event>, target: Box<dyn Target>) -> Program {
         Program { name: name.into(), events, target, ended: Ended::default(), is_over: false }
     }
 
-    /// Starts `command` on the host. It is killed as soon as the lab is gone, however that ended.
+    /// Starts `command` on the host. It is killed together with the lab.
     pub fn start(name: impl Into<String>, command: &Command, log: &Log) -> Result<Program> {
         let (name, log) = (name.into(), log.clone());
         let mut outlived = Command::new("setpriv");
@@ -97,14 +97,14 @@ impl Program {
         let label = name.clone();
         let tell = move |event: Event| {
             log.event(&label, &event);
-            // Nobody waits for it any more.
+            // The receiver may be gone.
             let _ = sender.send(event);
         };
         let process = Process::spawn(outlived, tell).context(name.clone())?;
         Ok(Program::new(name, events, Box::new(process)))
     }
 
-    /// The next event; `None` when there will be none before `end`.
+    /// Returns the next event, or `None` if there is none before `end`.
     fn next(&mut self, end: Instant) -> Result<Option<Event>> {
         loop {
             if is_interrupted() {
@@ -129,22 +129,22 @@ impl Program {
         }
     }
 
-    /// Waits for a line, on either stream, that has `part` in it.
+    /// Waits for a line on either stream that contains `part`.
     pub fn wait_for_line(&mut self, part: &str) -> Result<String> {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.next(end)? {
                 Some(Event::Out(line) | Event::Err(line)) if line.contains(part) => return Ok(line),
                 Some(Event::Ended(status)) => {
-                    return failed(format!("{} ended with {status} and did not say '{part}'", self.name));
+                    return failed(format!("{} ended with {status} without printing '{part}'", self.name));
                 }
                 Some(_) => {}
-                None => return failed(format!("{} did not say '{part}' in {PATIENCE:?}", self.name)),
+                None => return failed(format!("{} did not print '{part}' in {PATIENCE:?}", self.name)),
             }
         }
     }
 
-    /// Waits for its end, which may take so long.
+    /// Waits for its end, with a time limit.
     fn wait_within(mut self, patience: Duration) -> Result<Ended> {
         let end = Instant::now() + patience;
         while !self.is_over {
@@ -155,12 +155,12 @@ impl Program {
         Ok(std::mem::take(&mut self.ended))
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for its successful end.
     pub fn succeed(self) -> Result<Ended> {
         self.succeed_within(PATIENCE)
     }
 
-    /// Waits for its end, which must be a good one and may take so long.
+    /// Waits for its successful end, with a time limit.
     pub fn succeed_within(self, patience: Duration) -> Result<Ended> {
         let name = self.name.clone();
         match self.wait_within(patience)? {
@@ -169,25 +169,25 @@ impl Program {
         }
     }
 
-    /// Waits for its end, whatever that is.
+    /// Waits for its end.
     pub fn end(self) -> Result<Ended> {
         self.wait_within(PATIENCE)
     }
 
-    /// Ends it without asking, and waits until it is gone.
+    /// Kills it and waits for its end.
     pub fn kill(self) -> Result<Ended> {
         self.target.signal(Signal::KILL);
         self.end()
     }
 
-    /// Asks it to end, and waits until it has, well.
+    /// Terminates it and waits for its successful end.
     pub fn stop(self) -> Result<Ended> {
         self.target.signal(Signal::INT);
         self.succeed()
     }
 }
 
-/// A command as it would be typed.
+/// Returns a command as it would be typed.
 fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -202,7 +202,7 @@ impl Drop for Program {
 }
 
 impl Ended {
-    /// The JSON object that is the last line on standard output.
+    /// Parses the JSON object in the last line of standard output.
     pub fn json(&self) -> Result<serde_json::Value> {
         Ok(serde_json::from_str(self.out.last().map_or("", String::as_str))?)
     }

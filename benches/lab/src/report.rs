@@ -1,4 +1,4 @@
-//! What passed and what failed, told as a test runner does.
+//! Report of passed and failed cases.
 
 use crate::error::{Error, Result};
 use crate::log::Log;
@@ -6,7 +6,7 @@ use crate::program::is_interrupted;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// The cases of a run.
+/// Cases of a run.
 pub struct Report {
     log: Log,
     suite: &'static str,
@@ -16,25 +16,25 @@ pub struct Report {
 }
 
 impl Report {
-    /// One without cases, of which `log` tells more.
+    /// Creates an empty report. `log` has the output of failed cases.
     pub fn new(log: Log) -> Report {
         Report { log, suite: "", passed: 0, failed: Vec::new(), began: Instant::now() }
     }
 
-    /// Begins with the cases of a suite.
+    /// Starts a suite.
     pub fn suite(&mut self, name: &'static str) {
         self.suite = name;
     }
 
-    /// Runs a case, and says in one line what came of it; if it failed, also what was said meanwhile. `None` if it
-    /// failed, or did not begin because the lab is to end.
+    /// Runs a case and prints one line, and the log if it failed. Returns `None` if it failed, or was skipped because
+    /// the lab was interrupted.
     pub fn case<T>(&mut self, name: &str, body: impl FnOnce() -> Result<T>) -> Option<T> {
         if is_interrupted() {
             return None;
         }
         let name = format!("{} {name}", self.suite);
         print!("{name} ... ");
-        // Whoever reads along has seen what is running.
+        // Shows the running case at once.
         let _ = std::io::stdout().flush();
         drop(self.log.take());
         let began = Instant::now();
@@ -62,7 +62,7 @@ impl Report {
         }
     }
 
-    /// The last line, and whether all is well.
+    /// Prints the summary and returns true if all passed.
     pub fn end(self) -> bool {
         println!();
         for name in &self.failed {

@@ -1,4 +1,4 @@
-//! One end: how it gets its connection, and what it does with it.
+//! One end of a test: connection setup, and the test loop.
 
 use super::parameters::{Ask, Place};
 use super::prepared::Prepared;
@@ -12,60 +12,60 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// How long an address or a route is looked for.
+/// Time-out of address and route resolution.
 const RESOLVE_MS: u32 = 2000;
-/// How long a connection may take to be made.
+/// Maximum duration of connection setup.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How often the device asks again when there is no answer, and how often when there is no buffer: for ever.
+/// Transport retries, and unlimited retries after receiver-not-ready.
 const RETRIES: u8 = 7;
-/// How often an end that waits for its connection looks whether it is to end.
+/// Interval at which a waiting end checks whether it is interrupted.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
-/// Turns in which nothing happened after which the time is looked at …
+/// Idle turns between readings of the clock.
 const TURNS: u32 = 1024;
-/// … how often the connection manager is asked then …
+/// Interval of connection manager polls while idle.
 const ASK_MANAGER: Duration = Duration::from_millis(10);
-/// … and after how long the peer is.
+/// Silence after which the peer is probed.
 const ASK_PEER: Duration = Duration::from_secs(10);
 
-/// What a turn has come to.
+/// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing was to be done.
+    /// Nothing to do.
     Idle,
-    /// Something was.
+    /// Progress.
     Worked,
-    /// A message was sent, so long after the one before.
+    /// Message sent, with the time since the previous one.
     Trip(Duration),
-    /// All is done.
+    /// Test complete.
     Over,
 }
 
-/// What an end has done.
+/// Results of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// How.
+    /// Test parameters.
     pub parameters: Parameters,
-    /// Whether it was the client.
+    /// True for the client.
     pub is_client: bool,
-    /// Its messages; where it has none that are measured, those that came to it.
+    /// Messages sent; messages received, if this end sends none.
     pub messages: u64,
-    /// How long they took; nothing where none are.
+    /// Duration; zero if this end measures nothing.
     pub elapsed: Duration,
 }
 
-/// An end of a test.
+/// End of a test.
 pub struct End<C: Provider> {
     stage: Stage<C>,
-    /// Where a server listens.
+    /// Listening identifier of a server.
     listener: Option<CmId<C>>,
     channel: EventChannel<C>,
     provider: Arc<C>,
     limits: DeviceLimits,
     message: u32,
     purpose: Purpose,
-    /// Turns without anything to be done.
+    /// Consecutive idle turns.
     idle: u32,
-    /// When the connection manager was asked last, and something was heard.
+    /// Time of the last connection manager poll and of the last progress.
     asked: Option<Instant>,
     heard: Option<Instant>,
 }
@@ -77,27 +77,27 @@ enum Purpose {
 }
 
 enum Stage<C: Provider> {
-    /// A server that nobody has asked.
+    /// Server without a client.
     Waiting,
-    /// A connection that is being made.
+    /// Connection being established.
     Making { making: Making<C>, until: Option<Instant> },
-    /// One that is made. What is measured goes before its identifier.
+    /// Connection established. The run is dropped before the identifier.
     Made { run: Run<C>, id: CmId<C> },
 }
 
 struct Making<C: Provider> {
     parameters: Parameters,
     prepared: Prepared<C>,
-    /// Until it is asked for, a client's has no state; then it can take buffers.
+    /// Queue pair in INIT; a client's is still in RESET until the route is resolved.
     qp: Option<Qp<C, Init>>,
     new: Option<Qp<C, New>>,
-    /// The peer's memory, as far as it is known.
+    /// Memory of the peer, once known.
     place: Option<Place>,
     id: CmId<C>,
 }
 
 impl<C: Provider> End<C> {
-    /// A server for one client, of `test`, listening at `address`.
+    /// Creates a server of `test` for one client, listening on `address`.
     pub fn server(provider: &Arc<C>, test: Test, address: SocketAddr) -> Result<Self, PerfError> {
         let mut end = End::new(provider, Purpose::Serve(test))?;
         let mut listener = end.channel.id()?;
@@ -106,7 +106,7 @@ impl<C: Provider> End<C> {
         Ok(end)
     }
 
-    /// A client of the server at `remote`.
+    /// Creates a client of the server at `remote`.
     pub fn client(provider: &Arc<C>, parameters: Parameters, remote: SocketAddr) -> Result<Self, PerfError> {
         let mut end = End::new(provider, Purpose::Ask(parameters))?;
         parameters.check(&end.limits, end.message).map_err(PerfError::Here)?;
@@ -135,7 +135,7 @@ impl<C: Provider> End<C> {
         self.limits.transport == TransportKind::Iwarp
     }
 
-    /// A client begins.
+    /// Starts connecting a client.
     fn begin(&mut self, parameters: Parameters, remote: SocketAddr) -> Result<(), PerfError> {
         let (prepared, qp) = Prepared::new(&self.provider, &self.limits, &parameters, true)?;
         let mut id = self.channel.id()?;
@@ -148,7 +148,8 @@ impl<C: Provider> End<C> {
         Ok(())
     }
 
-    /// Does all until the test is over, or `is_over` says so. `trip` is told how long each message took there and back.
+    /// Runs the test until it completes or `is_over` returns true. `trip` receives the round-trip time of each
+    /// message.
     pub fn run(
         mut self,
         clock: &Clock,
@@ -169,7 +170,7 @@ impl<C: Provider> End<C> {
         }
     }
 
-    /// What was done until now.
+    /// Returns the results so far.
     pub fn outcome(&self) -> Outcome {
         let is_client = matches!(self.purpose, Purpose::Ask(_));
         let parameters = match (&self.stage, self.purpose) {
@@ -186,12 +187,12 @@ impl<C: Provider> End<C> {
         }
     }
 
-    /// Does what there is to be done. `now` tells the time when it matters.
+    /// Performs one turn. `now` is called only when the time is needed.
     #[inline]
     pub fn turn(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
         let Stage::Made { run, .. } = &mut self.stage else { return self.make(now()) };
         match run.turn(now)? {
-            // It may be told that it may begin.
+            // The connection may have been established at the other end.
             Turn::Idle if !run.is_begun() => {
                 self.events(now())?;
                 self.rest(now)
@@ -205,7 +206,7 @@ impl<C: Provider> End<C> {
         }
     }
 
-    /// Nothing is to be done for the test: from time to time it looks whether there is still somebody.
+    /// Handles an idle turn: checks from time to time that the peer is alive.
     fn rest(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
         self.idle += 1;
         if self.idle < TURNS {
@@ -226,7 +227,7 @@ impl<C: Provider> End<C> {
         Ok(Turn::Idle)
     }
 
-    /// A client whose connection has been asked for goes on as if it had asked for something else.
+    /// Makes a client with a pending connect request continue with other parameters.
     #[cfg(test)]
     pub(super) fn pretend(&mut self, other: Parameters) -> bool {
         match &mut self.stage {
@@ -238,7 +239,7 @@ impl<C: Provider> End<C> {
         }
     }
 
-    /// The connection is being made, or waited for.
+    /// Advances connection setup.
     fn make(&mut self, now: Instant) -> Result<Turn, PerfError> {
         let any = self.events(now)?;
         if let Stage::Making { until, .. } = &mut self.stage {
@@ -250,7 +251,7 @@ impl<C: Provider> End<C> {
         Ok(if any { Turn::Worked } else { Turn::Idle })
     }
 
-    /// Hears what the connection manager has to say. Returns whether it had.
+    /// Processes connection manager events. Returns true if there were any.
     fn events(&mut self, now: Instant) -> Result<bool, PerfError> {
         let mut any = false;
         while let Some(news) = self.channel.next_event()? {
@@ -263,7 +264,7 @@ impl<C: Provider> End<C> {
         Ok(any)
     }
 
-    /// Somebody asks a server.
+    /// Handles a connect request at a server.
     fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
         let from = id.addresses().map_or_else(|| "somebody".to_owned(), |(_, remote)| remote.to_string());
         let refuse = |id: CmId<C>, why: &[u8]| {
@@ -291,7 +292,7 @@ impl<C: Provider> End<C> {
         }
     }
 
-    /// Whether it can be done that is asked for.
+    /// Checks that the requested test can be done.
     fn check(&self, id: &CmId<C>, ask: Ask) -> Result<Ask, Refusal> {
         match self.purpose {
             Purpose::Serve(test) if !test.serves(ask.parameters.test) => return Err(Refusal::Test(test)),
@@ -303,7 +304,7 @@ impl<C: Provider> End<C> {
         Ok(ask)
     }
 
-    /// Serves who asks. It comes back with what stands in the way.
+    /// Accepts a client. Returns the identifier with the error on failure.
     fn accept(&mut self, mut id: CmId<C>, ask: Ask, event: &CmEvent, now: Instant) -> Result<(), (CmId<C>, Error)> {
         let Ask { parameters, place } = ask;
         let prepared = Prepared::new(&self.provider, &self.limits, &parameters, false);
@@ -321,7 +322,7 @@ impl<C: Provider> End<C> {
         });
         self.stage = match made {
             Ok((prepared, Ok(qp))) => Stage::Made { run: Run::new(parameters, false, prepared, qp, place), id },
-            // Over iWARP the connection manager makes it ready.
+            // Over iWARP the connection manager moves the queue pair to RTS.
             Ok((prepared, Err(qp))) => {
                 let (qp, new, place, until) = (Some(qp), None, Some(place), Some(now + CONNECT));
                 Stage::Making { making: Making { parameters, prepared, qp, new, place, id }, until }
@@ -331,7 +332,7 @@ impl<C: Provider> End<C> {
         Ok(())
     }
 
-    /// What the connection manager is told, of a peer that asks for and answers so many READs.
+    /// Returns the connection parameters for a peer with these READ limits.
     fn told(&self, qp: u32, parameters: &Parameters, (asked, answered): (u8, u8), private_data: &[u8]) -> CmConnParam {
         CmConnParam {
             qp,
@@ -344,7 +345,7 @@ impl<C: Provider> End<C> {
         }
     }
 
-    /// Something has happened to an identifier.
+    /// Handles an event of an identifier.
     fn event(&mut self, event: &CmEvent) -> Result<(), PerfError> {
         use CmEventKind::*;
         match std::mem::replace(&mut self.stage, Stage::Waiting) {
@@ -368,7 +369,7 @@ impl<C: Provider> End<C> {
         Ok(())
     }
 
-    /// What an event leads to for a connection that is being made.
+    /// Advances a connection being established.
     fn step(&self, mut making: Making<C>, until: Option<Instant>, event: &CmEvent) -> Result<Stage<C>, PerfError> {
         use CmEventKind::*;
         let Making { parameters, prepared, qp, new, place, id } = &mut making;
@@ -402,7 +403,7 @@ impl<C: Provider> End<C> {
             Rejected => {
                 return Err(match Refusal::read(event.private_data.bytes()) {
                     Some(why) => PerfError::Refused(why),
-                    // A device fills what a program said with zeros, and says nothing of one that is not there.
+                    // Devices pad private data with zeros, also if there is none.
                     None if event.private_data.bytes().iter().all(|byte| *byte == 0) => PerfError::NobodyListens,
                     None => PerfError::Stranger,
                 });

@@ -1,17 +1,18 @@
-//! Measuring verbs themselves: what perftest measures, by the same requests, buffers and completions for each message.
+//! Latency and bandwidth of verbs, with the requests, buffers and completions per message that perftest uses.
 //!
-//! Both ends are an [`End`]: a server that waits for one client, and a client. The client connects by rdma_cm and says with that what
-//! is to be done ([`Parameters`]); the server does it, or refuses. Memory is registered in a domain that is for this connection alone.
+//! Both ends are an [`End`]: a server for one client, and a client. The client connects by rdma_cm and sends the test parameters
+//! ([`Parameters`]) in its private data; the server performs the test or refuses it. Memory is registered in a protection domain of
+//! the connection alone.
 //!
 //! | test | messages | measured |
 //! |---|---|---|
-//! | `send lat` | SENDs of either end in turn | from one to the next |
-//! | `write lat` | WRITEs of either end in turn, which the other sees by looking at its memory | from one to the next |
+//! | `send lat` | SENDs of both ends in turn | from one to the next |
+//! | `write lat` | WRITEs of both ends in turn, which the peer observes in its memory | from one to the next |
 //! | `read lat` | READs of the client | from one to the next |
 //! | `atomic lat` | atomic operations of the client, on one number | from one to the next |
-//! | `… bw` | those of the client, or with `bidirectional` of both, as many under way as may be | from the first to the last |
+//! | `… bw` | those of the client, with `bidirectional` of both, as many outstanding as possible | from the first to the last |
 //!
-//! An end that is through sends a message of no bytes, and is done when it has the other's.
+//! An end that has completed its messages sends an empty final message, and finishes when it has received the peer's.
 
 mod end;
 mod parameters;
@@ -27,49 +28,49 @@ use linerate_rdma::provider::WcStatus;
 use linerate_rdma::verbs;
 use std::net::SocketAddr;
 
-/// Why nothing, or not all, was measured.
+/// Failure of a test.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PerfError {
     /// A call of the device failed.
     #[error(transparent)]
     Verbs(#[from] verbs::Error),
-    /// This end cannot do it.
-    #[error("this end cannot: {0}")]
+    /// This end cannot perform the test.
+    #[error("not possible at this end: {0}")]
     Here(Refusal),
-    /// The server does not do it.
+    /// The server cannot perform the test.
     #[error("the server refuses: {0}")]
     Refused(Refusal),
-    /// Who answers is no such server.
-    #[error("who answers there is another program: start `linerate rdma perf` there")]
+    /// The server is another program.
+    #[error("the peer is another program: start `linerate-rdma-perf` there")]
     Stranger,
-    /// Nobody does.
-    #[error("nobody listens there: start the server first")]
+    /// No server is listening.
+    #[error("no server listens there: start the server first")]
     NobodyListens,
-    /// There is no way.
-    #[error("there is no way there by this device: see `linerate rdma info`, and the routes")]
+    /// The server is unreachable.
+    #[error("no route by this device: see `linerate rdma info` and the routes")]
     Unreachable,
-    /// Nothing was heard.
-    #[error("no connection was made in time: look at the server, and the way to it")]
+    /// Connection setup timed out.
+    #[error("connection setup timed out: check the server and the network")]
     TimedOut,
     /// The connection ended.
-    #[error("the other end is gone, after {0} messages")]
+    #[error("the peer is gone after {0} messages")]
     Lost(u64),
     /// A request failed.
-    #[error("after {messages} messages a request failed: {status}")]
+    #[error("a request failed after {messages} messages: {status}")]
     Request {
-        /// How it ended.
+        /// Status of the request.
         status: WcStatus,
-        /// What was done before.
+        /// Messages completed before.
         messages: u64,
     },
-    /// The peer does what was not agreed on.
-    #[error("the other end does what was not agreed on: {0}")]
+    /// The peer violated the protocol.
+    #[error("the peer violated the protocol: {0}")]
     Broken(&'static str),
-    /// It was told to end.
+    /// The test was interrupted.
     #[error("interrupted after {0} messages")]
     Interrupted(u64),
 }
 
-/// The address that a server listens at, if it is not told otherwise: perftest's port.
+/// Default listening address of a server, with perftest's port.
 pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 18_515);

@@ -1,149 +1,149 @@
-//! What is measured, and how: what the client tells the server, and what the server says to that.
+//! Test parameters, and their encoding in the connection manager's private data.
 
 use linerate_rdma::provider::{DeviceLimits, TransportKind};
 use std::fmt;
 
-/// Bytes of a message, at most.
+/// Maximum message size in bytes.
 pub const MOST_BYTES: u32 = 8 << 20;
-/// Messages, at most: so many that no sum of them overflows.
+/// Maximum number of messages, which excludes overflow in sums.
 pub const MOST_MESSAGES: u64 = 1 << 40;
-/// Messages, at least, as perftest has it.
+/// Minimum number of messages, as in perftest.
 pub const LEAST_MESSAGES: u64 = 5;
-/// Requests or buffers of a queue, at most.
+/// Maximum depth of a queue.
 pub const MOST_DEPTH: u16 = 16_384;
-/// Requests posted by one call, at most.
+/// Maximum requests per post call.
 pub const MOST_LIST: u16 = 32;
-/// Requests that are none of those that are measured: the last, and one that asks whether the peer is there.
+/// Unmeasured requests: the final message, and a probe.
 pub(super) const BESIDE: u32 = 2;
 
-/// What messages are carried by.
+/// Operation that carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// SEND, into posted buffers.
+    /// SEND into posted buffers.
     Send,
-    /// WRITE, into memory.
+    /// WRITE into memory.
     Write,
     /// READ.
     Read,
-    /// An atomic operation.
+    /// Atomic operation.
     Atomic(AtomicKind),
 }
 
-/// Which atomic operation.
+/// Type of atomic operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicKind {
     /// FETCH_AND_ADD.
     FetchAdd,
-    /// COMPARE_AND_SWAP, or CMP_AND_SWP.
+    /// COMPARE_AND_SWAP (CMP_AND_SWP).
     CompareSwap,
 }
 
-/// Bytes that atomic operations are done with.
+/// Size of an atomic operand in bytes.
 pub(super) const NUMBER: u32 = 8;
 
-/// What is measured.
+/// Measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// How long there and back takes.
+    /// Round-trip latency.
     Latency,
-    /// How much goes through.
+    /// Bandwidth.
     Bandwidth,
 }
 
-/// A test.
+/// Test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Test {
-    /// What messages are carried by.
+    /// Operation.
     pub verb: Verb,
-    /// What is measured.
+    /// Measured quantity.
     pub kind: Kind,
 }
 
-/// How it is done: perftest's options of these names.
+/// Test parameters, named like perftest's options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
-    /// The test.
+    /// Test.
     pub test: Test,
-    /// `--size`: bytes of a message.
+    /// `--size`: message size in bytes.
     pub size: u32,
     /// `--iters`: messages of an end.
     pub messages: u64,
-    /// `--tx-depth`: requests under way at a time.
+    /// `--tx-depth`: outstanding requests.
     pub tx_depth: u16,
-    /// `--rx-depth`: buffers posted at a time.
+    /// `--rx-depth`: posted buffers.
     pub rx_depth: u16,
-    /// `--post_list`: requests that are posted by one call.
+    /// `--post_list`: requests per post call.
     pub list: u16,
-    /// `--cq-mod`: a completion is asked for at every so many requests.
+    /// `--cq-mod`: interval of signalled requests.
     pub signal_every: u16,
-    /// `--inline_size`: messages up to so many bytes are sent inline, as far as an end can.
+    /// `--inline_size`: maximum inline size, within the limit of each device.
     pub inline: u16,
-    /// `--outs`: READs or atomic operations that an end has answered at a time, as far as both can.
+    /// `--outs`: outstanding READ or atomic operations, within the limits of both devices.
     pub reads: u8,
-    /// `--bidirectional`: both ends at once.
+    /// `--bidirectional`: both ends send.
     pub bidirectional: bool,
 }
 
-/// Why a test cannot be done.
+/// Reason why a test is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The ends are of different releases.
-    #[error("it is of another release of linerate: run the same at both ends")]
+    #[error("it is of another release of linerate: use the same release at both ends")]
     Version,
-    /// The ends are to do different tests.
-    #[error("it was started for `rdma perf {0}`: start both ends with the same")]
+    /// The ends were started for different tests.
+    #[error("it was started for `linerate-rdma-perf {0}`: start both ends with the same test")]
     Test(Test),
-    /// The size is none.
-    #[error("messages have 1 to {0} bytes there: give such a -s")]
+    /// The message size is out of range.
+    #[error("its messages have 1 to {0} bytes: change -s")]
     Size(u32),
-    /// The device has not as much.
-    #[error("its device has queues of {0} requests at most: give less with -t and -r")]
+    /// The queue depth exceeds the device's limit.
+    #[error("its device has queues of at most {0} requests: reduce -t and -r")]
     Depth(u32),
-    /// Its device has none.
-    #[error("its device does no atomic operations: `linerate rdma info` shows which do")]
+    /// The device has no atomic operations.
+    #[error("its device has no atomic operations: `linerate rdma info` shows which have them")]
     NoAtomics,
-    /// Without buffers, iWARP's connections end.
+    /// Over iWARP, a message without a buffer ends the connection.
     #[error(
-        "over iWARP a message that finds no buffer ends the connection, and nothing keeps a sender from that: `send lat` and the \
-         other verbs can be measured"
+        "over iWARP a message without a buffer ends the connection, and nothing paces the sender: use `send lat` or another \
+         operation"
     )]
     IwarpSend,
-    /// Over iWARP, who asked for a connection is the first to send.
-    #[error("over iWARP the server may not begin, so that both ends cannot at once: leave -b out")]
+    /// Over iWARP, the client must send first.
+    #[error("over iWARP the server cannot send first: remove -b")]
     IwarpBidirectional,
-    /// It makes no sense, of which this is the name.
-    #[error("{} makes no sense", .0.name())]
+    /// A parameter is invalid.
+    #[error("invalid {}", .0.name())]
     Malformed(Malformed),
     /// Another client is being served.
-    #[error("another client is being measured: wait until it is through")]
+    #[error("another client is being measured: wait until it has finished")]
     Busy,
-    /// It was asked for by an address of another device.
-    #[error("that address is not its device's: give another address, or its -d")]
+    /// The address belongs to another device.
+    #[error("the address is not its device's: use another address, or its -d")]
     Elsewhere,
-    /// It could not be prepared.
-    #[error("it could not prepare the test, and says there why")]
+    /// The server failed to prepare the test.
+    #[error("it could not prepare the test: see its log")]
     Failed,
 }
 
-/// What makes no sense.
+/// Invalid parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// Of messages there are too few, or too many.
+    /// Number of messages.
     Messages,
-    /// The depth of the send queue.
+    /// Send queue depth.
     TxDepth,
-    /// That of the receive queue.
+    /// Receive queue depth.
     RxDepth,
-    /// The list's length, with that depth.
+    /// List length, with this depth.
     List,
-    /// How seldom is signalled, with that depth and that list.
+    /// Signal interval, with this depth and list length.
     SignalEvery,
-    /// Nothing can be read.
+    /// Outstanding READs: none.
     Reads,
-    /// Atomic operations of another size.
+    /// Size of atomic operations.
     AtomicSize,
-    /// An address.
+    /// Address.
     Address,
 }
 
@@ -161,20 +161,20 @@ impl Malformed {
 
     fn name(self) -> &'static str {
         match self {
-            Malformed::Messages => "-n, of 5 at least,",
-            Malformed::TxDepth => "-t, of 1 to 16384,",
-            Malformed::RxDepth => "-r, of 1 to 16384,",
-            Malformed::List => "-l, of 1 to 32, of which -t is a multiple,",
-            Malformed::SignalEvery => "-Q, which is a multiple of -l, and at most -t,",
-            Malformed::Reads => "-o, of 1 at least,",
-            Malformed::AtomicSize => "-s, which is 8 of atomic operations,",
-            Malformed::Address => "the address of the memory",
+            Malformed::Messages => "-n: at least 5",
+            Malformed::TxDepth => "-t: 1 to 16384",
+            Malformed::RxDepth => "-r: 1 to 16384",
+            Malformed::List => "-l: 1 to 32, and -t must be a multiple of it",
+            Malformed::SignalEvery => "-Q: a multiple of -l, and at most -t",
+            Malformed::Reads => "-o: at least 1",
+            Malformed::AtomicSize => "-s: atomic operations have 8 bytes",
+            Malformed::Address => "memory address",
         }
     }
 }
 
 impl Test {
-    /// Whether a server of this test does `asked`: any atomic operation, if one.
+    /// Returns true if a server of this test serves `asked`: for atomic tests, any atomic operation.
     pub(super) fn serves(self, asked: Test) -> bool {
         self == asked || self.is_atomic() && asked.is_atomic() && self.kind == asked.kind
     }
@@ -183,7 +183,7 @@ impl Test {
         matches!(self.verb, Verb::Atomic(_))
     }
 
-    /// Whether both ends have requests that are measured, whatever else is asked for.
+    /// Returns true if both ends send in turn, regardless of other parameters.
     fn is_ping_pong(self) -> bool {
         self.kind == Kind::Latency && matches!(self.verb, Verb::Send | Verb::Write)
     }
@@ -206,8 +206,8 @@ impl fmt::Display for Test {
 }
 
 impl Parameters {
-    /// What perftest does when it is not told otherwise. For latency that is a message of 2 bytes at a time, for bandwidth as many of
-    /// 64 kB as 128. Atomic operations have eight bytes.
+    /// Returns perftest's defaults: 2 bytes, one message at a time for latency; 64 kB, 128 messages outstanding for
+    /// bandwidth; 8 bytes for atomic operations.
     pub fn new(test: Test) -> Self {
         let is_latency = test.kind == Kind::Latency;
         let is_signalled = is_latency && test.verb != Verb::Send;
@@ -230,23 +230,23 @@ impl Parameters {
         }
     }
 
-    /// Whether both ends have requests that are measured.
+    /// Returns true if both ends have measured requests.
     pub(super) fn is_mutual(&self) -> bool {
         self.bidirectional || self.test.is_ping_pong()
     }
 
-    /// Messages that come to an end's buffers.
+    /// Returns the number of messages that an end receives.
     pub(super) fn expected(&self, is_client: bool) -> u64 {
         let is_sent = self.test.verb == Verb::Send && (!is_client || self.is_mutual());
         if is_sent { self.messages } else { 0 }
     }
 
-    /// Buffers that an end posts before anything comes; one is for the last message, which says that all are through.
+    /// Returns the number of buffers that an end posts at first, one of which is for the final message.
     pub(super) fn buffers(&self, is_client: bool) -> u32 {
         u64::from(self.rx_depth).min(self.expected(is_client)) as u32 + 1
     }
 
-    /// Whether a device can do it: of what `limits` says, and for messages of `message` bytes.
+    /// Checks the parameters against a device's `limits` and maximum message size.
     pub fn check(&self, limits: &DeviceLimits, message: u32) -> Result<(), Refusal> {
         let is_latency = self.test.kind == Kind::Latency;
         let most = message.min(MOST_BYTES);
@@ -288,14 +288,14 @@ impl Parameters {
     }
 }
 
-/// Where an end's memory is.
+/// Memory of an end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub address: u64,
     pub rkey: u32,
 }
 
-/// What a client asks a server for.
+/// Request of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub parameters: Parameters,
@@ -306,7 +306,7 @@ const ASK: [u8; 4] = *b"LRpA";
 const ANSWER: [u8; 4] = *b"LRpB";
 const REFUSAL: [u8; 4] = *b"LRpC";
 const VERSION: u8 = 1;
-/// Bytes of each.
+/// Encoded size in bytes.
 const ASK_LEN: usize = 48;
 const ANSWER_LEN: usize = 20;
 const REFUSAL_LEN: usize = 12;
@@ -341,7 +341,7 @@ impl Test {
     }
 }
 
-/// Takes numbers off the front of bytes.
+/// Reader of big-endian numbers.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -371,7 +371,7 @@ impl Ask {
         bytes
     }
 
-    /// What somebody asks for; `None`, if it is not a client of ours. What there is of it may make no sense.
+    /// Parses a client's request. Returns `None` for another program, and an error for invalid parameters.
     pub fn read(bytes: &[u8]) -> Option<Result<Ask, Refusal>> {
         let mut reader = Reader(bytes);
         if reader.take()? != ASK {
@@ -395,7 +395,7 @@ impl Ask {
             bidirectional: flags & 1 != 0 && test.kind == Kind::Bandwidth,
         };
         let place = Place::read(&mut reader)?;
-        // Whether that is its memory, its device sees; ours is not to count beyond the last address.
+        // The device checks that the range is the peer's memory; here only its end must not overflow.
         let is_there = place.address.checked_add(u64::from(parameters.size)).is_some();
         Some(if is_there { Ok(Ask { parameters, place }) } else { Err(Refusal::Malformed(Malformed::Address)) })
     }
@@ -407,7 +407,7 @@ impl Place {
         Some(Place { address, rkey: u32::from_be_bytes(reader.take()?) })
     }
 
-    /// The server's answer.
+    /// Encodes the server's reply.
     pub fn write_answer(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(ANSWER_LEN);
         bytes.extend(ANSWER);
@@ -417,7 +417,7 @@ impl Place {
         bytes
     }
 
-    /// What a server answers; `None`, if it is not one of ours.
+    /// Parses a server's reply; `None` for another program.
     pub fn read_answer(bytes: &[u8]) -> Option<Place> {
         let mut reader = Reader(bytes);
         let is_ours = reader.take()? == ANSWER && reader.take::<4>()?[0] == VERSION;
@@ -447,7 +447,7 @@ impl Refusal {
         bytes
     }
 
-    /// What a server says; `None`, if it is not one of ours.
+    /// Parses a refusal; `None` for another program.
     pub(super) fn read(bytes: &[u8]) -> Option<Refusal> {
         let mut reader = Reader(bytes);
         if reader.take()? != REFUSAL {

@@ -1,4 +1,4 @@
-//! What an end has of its device.
+//! Verbs objects of an end.
 
 use super::Parameters;
 use super::parameters::{BESIDE, Place, Verb};
@@ -7,21 +7,21 @@ use linerate_rdma::verbs::{CmId, Cq, Error, ExposedMr, Init, Mr, New, Pd, Qp, Qp
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A completion queue and memory, for one connection.
+/// Completion queue and memory of one connection.
 pub(super) struct Prepared<C: Provider> {
     pub queue: Cq<C>,
-    /// What this end's requests carry, or fill.
+    /// Source or destination of local requests.
     pub ours: ExposedMr<C>,
-    /// What the peer's reach, and messages come to.
+    /// Memory that the peer's requests access, and receive buffer.
     pub theirs: ExposedMr<C>,
-    /// Where a message comes to.
+    /// Receive buffer within `theirs`.
     pub buffer: Range<usize>,
-    /// Buffers to begin with.
+    /// Number of buffers posted at first.
     buffers: usize,
 }
 
 impl<C: Provider> Prepared<C> {
-    /// What an end needs, and its queue pair.
+    /// Creates the objects of an end and its queue pair.
     pub fn new(
         provider: &Arc<C>,
         limits: &DeviceLimits,
@@ -43,7 +43,7 @@ impl<C: Provider> Prepared<C> {
         let (is_read, is_atomic) = (test.verb == Verb::Read, test.is_atomic());
         let ours = Access {
             local_write: is_read || is_atomic,
-            // What a READ is answered with comes as a WRITE there.
+            // READ data arrives as a WRITE over iWARP.
             remote_write: is_read && limits.transport == TransportKind::Iwarp,
             ..Access::default()
         };
@@ -66,7 +66,7 @@ impl<C: Provider> Prepared<C> {
         Ok((prepared, qp))
     }
 
-    /// A queue pair that sends as much inline as it can of what is wanted: devices do not tell, but refuse.
+    /// Creates a queue pair with the largest possible inline size: devices do not report the limit.
     fn qp(&self, mr: &Mr<C>, mut config: QpConfig) -> Result<Qp<C, New>, Error> {
         loop {
             match Qp::new(mr, self.queue.handle(), None, &config) {
@@ -76,12 +76,12 @@ impl<C: Provider> Prepared<C> {
         }
     }
 
-    /// Where the peer finds what it may reach.
+    /// Returns the memory that the peer may access.
     pub fn place(&self) -> Place {
         Place { address: self.theirs.address(), rkey: self.theirs.rkey() }
     }
 
-    /// Makes the queue pair ready for what comes.
+    /// Moves the queue pair to INIT and posts its buffers.
     pub fn init(&self, qp: Qp<C, New>, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
         let mut qp = qp.init_by_cm(id)?;
         qp.post_recv_mr(&self.theirs, self.buffer.clone(), self.buffers)?;

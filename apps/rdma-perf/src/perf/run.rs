@@ -1,4 +1,4 @@
-//! The messages of a test, once there is a connection.
+//! Messages of a test over an established connection.
 
 use super::parameters::{AtomicKind, Kind, Place, Verb};
 use super::prepared::Prepared;
@@ -7,37 +7,37 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_rdma::provider::{Provider, WcStatus};
 use linerate_rdma::verbs::{Atomic, Message, Qp, Rts};
 
-/// Completions that are polled at a time, as perftest does.
+/// Completions polled at a time, as in perftest.
 const BATCH: usize = 16;
 
-/// An end whose connection is made.
+/// End with an established connection.
 pub(super) struct Run<C: Provider> {
     parameters: Parameters,
     is_client: bool,
-    /// Whether it has requests that are measured.
+    /// This end has measured requests.
     sends: bool,
-    /// Whether it may begin.
+    /// This end may start.
     is_begun: bool,
     prepared: Prepared<C>,
     qp: Qp<C, Rts>,
-    /// The peer's memory.
+    /// Memory of the peer.
     place: (u64, u32),
-    /// Requests that were posted, of those that are measured.
+    /// Measured requests posted.
     posted: u64,
-    /// Messages that came.
+    /// Messages received.
     received: u64,
-    /// WRITEs of the peer's that were seen.
+    /// WRITEs of the peer observed.
     seen: u64,
-    /// Buffers that were posted.
+    /// Buffers posted.
     buffers: u64,
-    /// When the last request was posted.
+    /// Time of the last post.
     last: Instant,
     first: Option<Instant>,
-    /// When it was through.
+    /// Time when this end completed its messages.
     through: Option<Instant>,
-    /// The peer says that it is through.
+    /// The peer's final message was received.
     heard: bool,
-    /// The connection is over: what has come is looked at, and nothing else will.
+    /// The connection has ended: only remaining completions are processed.
     is_gone: bool,
 }
 
@@ -63,33 +63,33 @@ impl<C: Provider> Run<C> {
         }
     }
 
-    /// What is done.
+    /// Returns the test parameters.
     pub fn parameters(&self) -> Parameters {
         self.parameters
     }
 
-    /// The connection is made at the other end, too.
+    /// Records that the connection is established at the other end.
     pub fn established(&mut self) {
         self.is_begun = true;
     }
 
-    /// The connection is over.
+    /// Records the end of the connection.
     pub fn gone(&mut self) {
         self.is_gone = true;
     }
 
-    /// Messages that this end has had done: its own, or where it has none, those that came to it.
+    /// Returns the number of messages completed: sent ones, or received ones if this end sends none.
     pub fn messages(&self) -> u64 {
         let unacked = match self.parameters.test.kind {
             _ if self.through.is_some() => 0,
-            // That they are done is known by what comes back.
+            // Completion is known from the peer's reply.
             Kind::Latency => 1,
             Kind::Bandwidth => self.qp.outstanding() as u64,
         };
         if self.sends { self.posted.saturating_sub(unacked) } else { self.received }
     }
 
-    /// How long they took, from the first to the last.
+    /// Returns the time from the first to the last message.
     pub fn elapsed(&self) -> Duration {
         match (self.first, self.through) {
             (Some(first), Some(through)) => through.since(first),
@@ -97,12 +97,12 @@ impl<C: Provider> Run<C> {
         }
     }
 
-    /// Whether the other end is known to have its connection, too.
+    /// Returns true if the connection is known to be established at the other end.
     pub fn is_begun(&self) -> bool {
         self.is_begun
     }
 
-    /// Asks whether the peer is there, unless something is under way that tells.
+    /// Probes the peer, unless outstanding requests do so.
     pub fn probe(&mut self) -> Result<(), PerfError> {
         if self.qp.outstanding() == 0 || self.qp.is_silent() {
             self.qp.probe();
@@ -111,7 +111,7 @@ impl<C: Provider> Run<C> {
         Ok(())
     }
 
-    /// Does what there is to be done.
+    /// Performs one turn.
     pub fn turn(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
         let mut turn = if self.poll(now)? { Turn::Worked } else { Turn::Idle };
         if self.through.is_none() {
@@ -138,12 +138,12 @@ impl<C: Provider> Run<C> {
         }
     }
 
-    /// Whether whatever happens to the connection does not matter any more.
+    /// Returns true if the end of the connection no longer matters.
     fn is_done(&self) -> bool {
         self.through.is_some() && self.heard
     }
 
-    /// Whether all is done that this end does.
+    /// Returns true if this end has completed its messages.
     fn is_through(&self) -> bool {
         let Parameters { test, messages, .. } = self.parameters;
         let has_all = self.received == self.expected();
@@ -157,12 +157,12 @@ impl<C: Provider> Run<C> {
         }
     }
 
-    /// Messages that are to come to this end.
+    /// Returns the number of messages to receive.
     fn expected(&self) -> u64 {
         self.parameters.expected(self.is_client)
     }
 
-    /// Takes what is completed. Returns whether there was anything.
+    /// Processes completions. Returns true if there were any.
     fn poll(&mut self, now: &impl Fn() -> Instant) -> Result<bool, PerfError> {
         let before = self.received;
         let expected = self.expected();
@@ -170,7 +170,7 @@ impl<C: Provider> Run<C> {
         let completions = prepared.queue.poll(BATCH)?;
         let any = completions.len() > 0;
         let mut failed: Option<WcStatus> = None;
-        // What went wrong first, and not what was flushed then.
+        // Keeps the first error rather than later flushes.
         let fail = |failed: &mut Option<WcStatus>, status| {
             if failed.is_none_or(|before| before == WcStatus::Flushed) {
                 *failed = Some(status);
@@ -205,7 +205,7 @@ impl<C: Provider> Run<C> {
         Ok(any)
     }
 
-    /// Posts as many buffers as there are messages to come for, and one for the last.
+    /// Posts buffers for the remaining messages and the final one.
     fn post_again(&mut self) -> Result<(), PerfError> {
         let to_come = self.expected() + 1 - self.buffers.min(self.expected() + 1);
         let count = (self.qp.recv_room() as u64).min(to_come);
@@ -214,7 +214,7 @@ impl<C: Provider> Run<C> {
         Ok(())
     }
 
-    /// One message at a time.
+    /// Performs a step of a latency test.
     fn one(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
         let Parameters { test, size, messages, .. } = self.parameters;
         let last = size as usize - 1;
@@ -223,7 +223,7 @@ impl<C: Provider> Run<C> {
             Verb::Send => self.received,
             Verb::Write if unacked > 0 => return Ok(Turn::Idle),
             Verb::Write => {
-                // The byte that is written last counts the messages.
+                // The last byte counts the messages.
                 if self.sends && self.seen < messages && self.prepared.theirs.load(last) == (self.seen + 1) as u8 {
                     self.seen += 1;
                 }
@@ -232,7 +232,7 @@ impl<C: Provider> Run<C> {
             Verb::Read | Verb::Atomic(_) if unacked > 0 || !self.sends => return Ok(Turn::Idle),
             Verb::Read | Verb::Atomic(_) => self.posted,
         };
-        // One is kept for the last message.
+        // One request is reserved for the final message.
         let has_room = self.qp.room() > 1;
         let is_due = if self.is_client { came == self.posted } else { came > self.posted };
         if self.posted == messages || !is_due || !has_room {
@@ -252,7 +252,7 @@ impl<C: Provider> Run<C> {
         Ok(Turn::Trip(since))
     }
 
-    /// As many as may be under way.
+    /// Performs a step of a bandwidth test.
     fn many(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
         let Parameters { messages, tx_depth, list, .. } = self.parameters;
         if !self.sends || !self.is_begun {
@@ -275,7 +275,7 @@ impl<C: Provider> Run<C> {
         }
     }
 
-    /// The next request that is measured.
+    /// Queues the next measured request.
     fn request(&mut self) -> Result<(), PerfError> {
         let Parameters { test, size, messages, .. } = self.parameters;
         self.posted += 1;
@@ -285,7 +285,7 @@ impl<C: Provider> Run<C> {
             Verb::Send => qp.send_from_mr(ours, part, is_last),
             Verb::Write => qp.write_from_mr(ours, part, *place, is_last),
             Verb::Read => qp.read_into_mr(ours, part, *place, is_last),
-            // As perftest: the numbers do not matter to the device.
+            // As in perftest: the values do not matter to the device.
             Verb::Atomic(AtomicKind::FetchAdd) => qp.atomic_into_mr(ours, 0, Atomic::FetchAdd(1), *place, is_last),
             Verb::Atomic(AtomicKind::CompareSwap) => {
                 let atomic = Atomic::CompareSwap { expect: 0, swap: 1 };

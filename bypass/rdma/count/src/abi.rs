@@ -1,34 +1,34 @@
-//! What is read and written of libibverbs' structures: their beginnings, which have not changed since its version 1.0.
+//! Prefixes of libibverbs structures, which are unchanged since version 1.0.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The bit of `ibv_wc_opcode` that completed buffers have, and nothing else.
+/// Flag of `ibv_wc_opcode` that only receive completions have.
 const RECEIVED: u32 = 1 << 7;
 
-/// A function of a device's driver, which other threads may call while it is replaced.
+/// Driver function, which other threads may call while it is replaced.
 #[repr(transparent)]
 pub struct Function(AtomicPtr<c_void>);
 
 impl Function {
-    /// None.
+    /// Returns an empty entry.
     pub const fn none() -> Self {
         Function(AtomicPtr::new(null_mut()))
     }
 
-    /// Which it is.
+    /// Returns the function.
     pub fn get(&self) -> *mut c_void {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Makes it another.
+    /// Replaces the function.
     pub fn set(&self, function: *mut c_void) {
         self.0.store(function, Ordering::Release);
     }
 }
 
-/// `ibv_context`, as far as what it begins with.
+/// Prefix of `ibv_context`.
 #[repr(C)]
 pub struct Context {
     device: *mut c_void,
@@ -45,15 +45,15 @@ pub struct Context {
     pub post_receive: Function,
 }
 
-/// `ibv_send_wr` and `ibv_recv_wr`, as far as both begin with.
+/// Common prefix of `ibv_send_wr` and `ibv_recv_wr`.
 #[repr(C)]
 pub struct Request {
     id: u64,
-    /// The one after it.
+    /// Next request.
     pub next: *mut Request,
-    /// Where what it carries, or fills, lies.
+    /// Scatter/gather elements.
     pub pieces: *const Piece,
-    /// How many of these there are.
+    /// Number of elements.
     pub count: c_int,
 }
 
@@ -61,7 +61,7 @@ pub struct Request {
 #[repr(C)]
 pub struct Piece {
     address: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u32,
     local_key: u32,
 }
@@ -70,14 +70,14 @@ pub struct Piece {
 #[repr(C)]
 pub struct Completion {
     id: u64,
-    /// Not 0 if it failed.
+    /// Nonzero on failure.
     pub status: u32,
     opcode: u32,
     rest: [u32; 8],
 }
 
 impl Completion {
-    /// Whether it is of a buffer, if it did not fail.
+    /// Returns true for a successful receive completion.
     pub fn is_buffer(&self) -> bool {
         self.opcode & RECEIVED != 0
     }
@@ -110,7 +110,7 @@ const _: () = {
 pub mod testing {
     use super::*;
 
-    /// A context of a driver that has these functions.
+    /// Returns a context of a driver with these functions.
     pub fn context(functions: [*mut c_void; 4]) -> Context {
         let [poll, post_shared, post_send, post_receive] = functions.map(|it| Function(AtomicPtr::new(it)));
         let (before_poll, before_shared, before_send) = ([null_mut(); 11], [null_mut(); 8], [null_mut(); 4]);
@@ -126,11 +126,11 @@ pub mod testing {
         }
     }
 
-    /// Two pieces, of 10 and of 7 bytes.
+    /// Two elements, of 10 and of 7 bytes.
     static PIECES: [Piece; 2] =
         [Piece { address: 0, len: 10, local_key: 0 }, Piece { address: 10, len: 7, local_key: 0 }];
 
-    /// Requests, each linked to the next, of 0, 10 and 17 bytes in turn.
+    /// Returns linked requests of 0, 10 and 17 bytes in turn.
     pub fn list<const N: usize>() -> Box<[Request; N]> {
         let request = |at: usize| {
             let count = (at % 3) as c_int;
@@ -144,7 +144,7 @@ pub mod testing {
         list
     }
 
-    /// What became of a request, or of a buffer.
+    /// Returns a completion of a send or receive request.
     pub fn completion(status: u32, is_buffer: bool) -> Completion {
         Completion { id: 0, status, opcode: if is_buffer { RECEIVED | 1 } else { 1 }, rest: [0; 8] }
     }

@@ -1,27 +1,26 @@
-//! Counts what a program asks of RDMA devices by libibverbs, whichever program that is: requests and buffers that it posts,
-//! and completions that it polls.
+//! Counts the libibverbs calls of any program: posted requests and buffers, and polled completions.
 //!
 //! ```text
 //! LD_PRELOAD=liblinerate_verbs_count.so ib_send_bw -n 5000 192.0.2.1
 //! ```
 //!
-//! When the program ends, by returning from `main` or by `exit`, its standard error has a line more:
+//! When the program returns from `main` or calls `exit`, one line is printed to standard error:
 //!
 //! ```text
 //! {"requests":5000,"posts":5000,"bytes":327680000,"buffers":0,"requests_completed":50,"buffers_completed":0,"failed":0,"unseen":0}
 //! ```
 //!
-//! - `requests`: what was posted to send queues, by `posts` calls (`ibv_post_send`). Of a call that failed, what was taken.
-//! - `bytes`: what these requests send, write or read, before any of it is done.
-//! - `buffers`: what was posted to receive queues, shared or not.
-//! - `requests_completed`, `buffers_completed`: completions that were polled (`ibv_poll_cq`). What is not signalled has none.
-//! - `failed`: completions that tell of a failure, which do not say of what.
-//! - `unseen`: queue pairs on which requests may be built piece by piece (`ibv_wr_start`), which is not counted, and further
-//!   devices of another driver. Unless it is 0, there may have been more. perftest does without when it is told to
-//!   (`--use_old_post_send`). Completions that are read piece by piece (`ibv_start_poll`) are not counted, nor missed here.
+//! - `requests`: requests posted to send queues, by `posts` calls (`ibv_post_send`). Of a failed call, only accepted requests.
+//! - `bytes`: bytes that these requests send, write or read, counted when posted.
+//! - `buffers`: buffers posted to receive queues, shared or not.
+//! - `requests_completed`, `buffers_completed`: polled completions (`ibv_poll_cq`). Unsignalled requests have none.
+//! - `failed`: failed completions, whose type is unknown.
+//! - `unseen`: queue pairs whose requests may be built with `ibv_wr_start`, which is not counted, and further devices of another
+//!   driver. Unless it is 0, counts may be incomplete. perftest avoids `ibv_wr_start` with `--use_old_post_send`. Completions read
+//!   with `ibv_start_poll` are neither counted nor detected.
 //!
-//! A program that never had a protection domain has no such line. Those that link with libibverbs and those that open it
-//! while they run are alike here: what is interposed is what drivers call of it to make a domain.
+//! A program that never allocates a protection domain prints no line. It does not matter whether a program links libibverbs or opens
+//! it at run time: the interposed function is the one that drivers call to allocate a domain.
 
 mod abi;
 
@@ -33,7 +32,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Where the functions are that are interposed.
+/// Library whose functions are interposed.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 
 type AllocDomain = unsafe extern "C" fn(*mut Context, *mut c_void, *mut c_void, usize, *mut c_void, usize) -> c_int;
@@ -41,12 +40,12 @@ type Extended = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 type Post = unsafe extern "C" fn(*mut c_void, *mut Request, *mut *mut Request) -> c_int;
 type Poll = unsafe extern "C" fn(*mut c_void, c_int, *mut Completion) -> c_int;
 
-/// What has been counted.
+/// Counters.
 static COUNTS: Counts = Counts::new();
-/// The driver's own functions. Once there is one, it stays.
+/// The driver's own functions. Once set, they stay.
 static DRIVER: Driver = Driver::none();
 
-/// Numbers of things since the program began.
+/// Counts since the start of the program.
 struct Counts {
     requests: AtomicU64,
     posts: AtomicU64,
@@ -81,7 +80,7 @@ impl Counts {
         add(count, 1);
     }
 
-    /// All of them, as a JSON object.
+    /// Returns all counts as a JSON object.
     fn json(&self) -> String {
         let Counts { requests, posts, bytes, buffers, requests_completed, buffers_completed, failed, unseen } = self;
         let counts = [
@@ -103,7 +102,7 @@ fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-/// The functions of a driver that are counted.
+/// Counted functions of a driver.
 struct Driver {
     poll: Function,
     post_shared: Function,
@@ -122,8 +121,8 @@ impl Driver {
     }
 }
 
-/// Makes the functions of a context ours, which count and do what they did. Every driver has all of them, if only to say
-/// that its device cannot do it.
+/// Replaces the functions of a context by counting ones. Every driver has all of them, if only to report lack of
+/// support.
 fn watch(context: &Context) {
     static ONE_BY_ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +138,7 @@ fn watch(context: &Context) {
         for (place, function) in DRIVER.all().into_iter().zip(found) {
             place.set(function);
         }
-        // SAFETY: `report` may be called at any time, and needs nothing.
+        // SAFETY: `report` has no preconditions.
         unsafe { libc::atexit(report) };
     } else if found != known {
         add(&COUNTS.unseen, 1);
@@ -150,24 +149,24 @@ fn watch(context: &Context) {
     }
 }
 
-/// The last line.
+/// Prints the counts at exit.
 extern "C" fn report() {
-    // Nobody is left to be told that it cannot be written.
+    // A failure cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "{}", COUNTS.json());
 }
 
-/// How many requests are before `end`, with how many bytes: all that are linked, if it is not among them.
+/// Returns the number and the bytes of the requests before `end`, or of all if `end` is not among them.
 ///
 /// # Safety
-/// The requests and their pieces live, and the last is linked to null.
+/// The requests and their elements are live, and the list ends with null.
 unsafe fn count(first: *mut Request, end: *mut Request) -> (u64, u64) {
     let (mut at, mut requests, mut bytes) = (first, 0, 0);
     while !at.is_null() && at != end {
         requests += 1;
-        // SAFETY: it is not null, so it is a live request.
+        // SAFETY: not null, so a live request.
         let Request { next, pieces, count, .. } = unsafe { &*at };
         for piece in 0..usize::try_from(*count).unwrap_or(0) {
-            // SAFETY: the request has as many as it says, live as it is.
+            // SAFETY: the live request has that many elements.
             bytes += u64::from(unsafe { (*pieces.add(piece)).len });
         }
         at = *next;
@@ -175,28 +174,28 @@ unsafe fn count(first: *mut Request, end: *mut Request) -> (u64, u64) {
     (requests, bytes)
 }
 
-/// Posts, and says how many requests the driver has taken, with how many bytes.
+/// Posts requests, and returns how many the driver accepted, with their bytes.
 ///
 /// # Safety
-/// `original` is a driver's function for what `queue` is, and the rest what it is to be given.
+/// `original` is a driver function for objects of the type of `queue`; the other arguments are valid for it.
 unsafe fn post(
     original: &Function,
     queue: *mut c_void,
     first: *mut Request,
     bad: *mut *mut Request,
 ) -> (c_int, (u64, u64)) {
-    // SAFETY: whoever is here was called in the place of the driver's function, which has this type, and is known since.
+    // SAFETY: this code runs in place of the driver's function, which is recorded and has this type.
     let original: Post = unsafe { transmute(original.get()) };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let returned = unsafe { original(queue, first, bad) };
-    // SAFETY: the driver has written to it what it did not take; the program has given it a place for that.
+    // SAFETY: the driver has stored the first rejected request in the program's variable.
     let end = if returned == 0 { null_mut() } else { unsafe { *bad } };
-    // SAFETY: the list is the program's, and it is in this call still.
+    // SAFETY: the list belongs to the program, whose call has not returned.
     (returned, unsafe { count(first, end) })
 }
 
 unsafe extern "C" fn post_send(pair: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
-    // SAFETY: it is called in the place of this one.
+    // SAFETY: called in place of this function.
     let (returned, (taken, bytes)) = unsafe { post(&DRIVER.post_send, pair, first, bad) };
     add(&COUNTS.posts, 1);
     add(&COUNTS.requests, taken);
@@ -205,51 +204,52 @@ unsafe extern "C" fn post_send(pair: *mut c_void, first: *mut Request, bad: *mut
 }
 
 unsafe extern "C" fn post_receive(pair: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
-    // SAFETY: it is called in the place of this one.
+    // SAFETY: called in place of this function.
     let (returned, (taken, _)) = unsafe { post(&DRIVER.post_receive, pair, first, bad) };
     add(&COUNTS.buffers, taken);
     returned
 }
 
 unsafe extern "C" fn post_shared(shared: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
-    // SAFETY: it is called in the place of this one.
+    // SAFETY: called in place of this function.
     let (returned, (taken, _)) = unsafe { post(&DRIVER.post_shared, shared, first, bad) };
     add(&COUNTS.buffers, taken);
     returned
 }
 
 unsafe extern "C" fn poll(queue: *mut c_void, most: c_int, into: *mut Completion) -> c_int {
-    // SAFETY: this was called in the place of the driver's function, which has this type, and is known since.
+    // SAFETY: called in place of the driver's function, which is recorded and has this type.
     let original: Poll = unsafe { transmute(DRIVER.poll.get()) };
-    // SAFETY: it is given what the program gave.
+    // SAFETY: called with the program's arguments.
     let found = unsafe { original(queue, most, into) };
     for place in 0..usize::try_from(found).unwrap_or(0) {
-        // SAFETY: the driver has written as many as it says.
+        // SAFETY: the driver has written that many completions.
         COUNTS.complete(unsafe { &*into.add(place) });
     }
     found
 }
 
-/// libibverbs' own function of this name. It may be in the scope of what opened it only.
+/// Returns libibverbs' own function of this name, which may be visible only in the scope that opened it.
 fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: the name ends, and looking for it runs nothing.
+    // SAFETY: the name is terminated; the lookup runs no code.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !found.is_null() {
         return found;
     }
-    // SAFETY: the name ends, and nothing is loaded, so nothing runs.
+    // SAFETY: the name is terminated; nothing is loaded, so no code runs.
     let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return null_mut();
     }
-    // SAFETY: it was opened just now and is not closed again; the name ends.
+    // SAFETY: opened above and not closed; the name is terminated.
     unsafe { libc::dlsym(library, name.as_ptr()) }
 }
 
-/// What drivers call to make a protection domain, without which there is no queue pair: nothing has been posted before.
+/// Interposed function that drivers call to allocate a protection domain. Without a domain there is no queue pair, so
+/// no earlier post is missed.
 ///
 /// # Safety
-/// As libibverbs' function of this name.
+/// As for libibverbs' function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_cmd_alloc_pd(
     context: *mut Context,
@@ -263,18 +263,18 @@ pub unsafe extern "C" fn ibv_cmd_alloc_pd(
     if original.is_null() {
         return libc::ENOSYS;
     }
-    // SAFETY: the driver has filled it in, and its functions are only ever read, and by us replaced, as a whole each.
+    // SAFETY: the driver has initialized the context; its functions are only read, and replaced here, as whole words.
     watch(unsafe { &*context });
-    // SAFETY: libibverbs' function of this name has this type.
+    // SAFETY: libibverbs' function has this type.
     let original: AllocDomain = unsafe { transmute(original) };
-    // SAFETY: it is given what the driver gave.
+    // SAFETY: called with the driver's arguments.
     unsafe { original(context, domain, command, command_size, response, response_size) }
 }
 
-/// What programs call that build requests piece by piece.
+/// Interposed function of programs that build requests with `ibv_wr_start`.
 ///
 /// # Safety
-/// As libibverbs' function of this name.
+/// As for libibverbs' function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(pair: *mut c_void) -> *mut c_void {
     let original = next(c"ibv_qp_to_qp_ex");
@@ -282,9 +282,9 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(pair: *mut c_void) -> *mut c_void {
         return null_mut();
     }
     add(&COUNTS.unseen, 1);
-    // SAFETY: libibverbs' function of this name has this type.
+    // SAFETY: libibverbs' function has this type.
     let original: Extended = unsafe { transmute(original) };
-    // SAFETY: it is given what the program gave.
+    // SAFETY: called with the program's argument.
     unsafe { original(pair) }
 }
 

@@ -1,19 +1,19 @@
 use super::*;
 use abi::testing::{completion, context, list};
 
-/// A driver that takes two requests of a list.
+/// Driver that accepts two requests of a list.
 unsafe extern "C" fn take_two(_: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
-    // SAFETY: the test posts three at least, and gives a place.
+    // SAFETY: the test posts at least three and provides the variable.
     unsafe { *bad = (*(*first).next).next };
     libc::ENOMEM
 }
 
-/// One that takes all, and leaves alone where it would say what it did not.
+/// Driver that accepts all requests and leaves `bad` unchanged.
 unsafe extern "C" fn take_all(_: *mut c_void, _: *mut Request, _: *mut *mut Request) -> c_int {
     0
 }
 
-/// One that has a completion of each kind, of which it says how many there are in all.
+/// Driver with one completion of each kind; returns their number.
 unsafe extern "C" fn complete(queue: *mut c_void, most: c_int, into: *mut Completion) -> c_int {
     if queue.is_null() {
         return -1;
@@ -21,22 +21,22 @@ unsafe extern "C" fn complete(queue: *mut c_void, most: c_int, into: *mut Comple
     let found = [completion(0, true), completion(0, true), completion(0, false), completion(5, true)];
     let count = found.len().min(usize::try_from(most).unwrap());
     for (place, one) in found.into_iter().take(count).enumerate() {
-        // SAFETY: the test gives a place for so many.
+        // SAFETY: the test provides room for that many.
         unsafe { into.add(place).write(one) };
     }
     count as c_int
 }
 
-/// A program's calls, through the functions that the context has.
+/// Performs a program's calls through the functions of the context.
 fn run(context: &Context) {
     let (mut requests, mut bad) = (list::<5>(), null_mut());
     let first = requests.as_mut_ptr();
     for (post, expected) in
         [(&context.post_send, libc::ENOMEM), (&context.post_receive, 0), (&context.post_shared, libc::ENOMEM)]
     {
-        // SAFETY: they are functions of this type, the test's or ours.
+        // SAFETY: functions of this type, of the test or of the library.
         let post: Post = unsafe { transmute(post.get()) };
-        // SAFETY: the list lives, and so does `bad`.
+        // SAFETY: the list and `bad` are live.
         assert_eq!(unsafe { post(null_mut(), first, &mut bad) }, expected);
     }
     // SAFETY: as above.
@@ -49,7 +49,7 @@ fn run(context: &Context) {
 }
 
 #[test]
-fn what_is_asked_is_counted_and_done() {
+fn calls_are_counted_and_forwarded() {
     let driver = [complete as Poll as *mut c_void, take_two as Post as _, take_two as Post as _, take_all as Post as _];
     let first = context(driver);
     run(&first);
@@ -58,13 +58,13 @@ fn what_is_asked_is_counted_and_done() {
     run(&first);
     let once = [2, 1, 10, 7, 1, 3, 1, 0];
     assert_eq!(COUNTS.json(), expected(once));
-    // Another domain of it changes nothing, and another device of the same driver is counted as well.
+    // Another domain changes nothing, and another device of the driver is counted, too.
     watch(&first);
     let second = context(driver);
     watch(&second);
     run(&second);
     assert_eq!(COUNTS.json(), expected(once.map(|count| 2 * count)));
-    // Another driver's is left as it is.
+    // Another driver is not replaced.
     let other = context([driver[0], driver[1], driver[3], driver[3]]);
     watch(&other);
     assert_eq!(other.post_send.get(), driver[3]);
@@ -72,7 +72,7 @@ fn what_is_asked_is_counted_and_done() {
 }
 
 #[test]
-fn lists_and_their_bytes_are_counted_up_to_what_was_not_taken() {
+fn lists_are_counted_up_to_first_rejected_request() {
     let mut requests = list::<3>();
     let mut elsewhere = list::<1>();
     let (first, last, other) = (&raw mut requests[0], &raw mut requests[2], &raw mut elsewhere[0]);
@@ -83,13 +83,13 @@ fn lists_and_their_bytes_are_counted_up_to_what_was_not_taken() {
         (first, other, (3, 27)),
         (null_mut(), null_mut(), (0, 0)),
     ] {
-        // SAFETY: the lists live, and end.
+        // SAFETY: the lists are live and terminated.
         assert_eq!(unsafe { count(first, end) }, expected);
     }
 }
 
 #[test]
-fn without_libibverbs_there_is_nothing_to_interpose() {
+fn missing_libibverbs_is_tolerated() {
     assert!(next(c"ibv_alloc_pd_of_another_name").is_null());
 }
 

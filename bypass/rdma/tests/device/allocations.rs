@@ -1,4 +1,4 @@
-//! Posting and polling allocate nothing.
+//! Posting and polling do not allocate.
 
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
@@ -9,23 +9,23 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The system's, and counts what each thread asks of it.
+/// System allocator that counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
     pub static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: it does what the system's does.
+// SAFETY: forwards to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: our caller keeps the rules, which are the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: our caller keeps the rules, which are the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Messages on their way at a time.
+/// Messages in flight.
 const DEPTH: usize = 8;
 
 struct End {
@@ -72,7 +72,7 @@ fn connected(native: &Arc<RdmaCore>) -> [End; 2] {
     })
 }
 
-/// Sends some messages one way, short ones inline and longer ones not, and posts other buffers.
+/// Sends messages in one direction, short ones inline and longer ones not, and replaces the buffers.
 fn exchange([from, to]: &mut [End; 2]) {
     for n in 0..DEPTH {
         let mut message = Message::new();
@@ -101,7 +101,7 @@ fn posting_and_polling_allocate_nothing() {
         return;
     };
     let mut ends = connected(&Arc::new(RdmaCore::open(&name).unwrap()));
-    // What is kept for its memory gets it.
+    // Reused memory is allocated in the first rounds.
     (0..10).for_each(|_| exchange(&mut ends));
     let before = COUNT.get();
     (0..100).for_each(|_| exchange(&mut ends));

@@ -1,10 +1,10 @@
-//! Atomic operations, and what keeps peers from them.
+//! Atomic operations and their access checks.
 
 use crate::rig::{Pair, Rig};
 use linerate_rdma::provider::{Access, Handle, Keys, Operation, Provider, WcOpcode, WcStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers that are open to atomic operations alone, until this is dropped.
+/// Numbers open to atomic operations only, until dropped.
 struct Numbers<'a> {
     rig: &'a Rig,
     numbers: Box<[AtomicU64; 4]>,
@@ -21,7 +21,7 @@ impl<'a> Numbers<'a> {
         let numbers: Box<[AtomicU64; 4]> = Box::default();
         let access = Access { local_write: true, remote_atomic: true, ..Access::default() };
         let start = numbers.as_ptr().cast::<u8>().cast_mut();
-        // SAFETY: the domain is live, and so are the numbers until the region is gone, which are accessed by atomic operations alone.
+        // SAFETY: the domain is live. The numbers outlive the region and are accessed by atomic operations only.
         let (mr, keys) = unsafe { rig.native.reg_mr(rig.pd, start, 32, access) }.unwrap();
         Some(Numbers { rig, numbers, mr, keys })
     }
@@ -41,7 +41,7 @@ impl<'a> Numbers<'a> {
 
 impl Drop for Numbers<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is live, and what named it has been completed.
+        // SAFETY: the region is live, and all requests that named it have completed.
         unsafe { self.rig.native.dereg_mr(self.mr) }.unwrap();
     }
 }
@@ -54,7 +54,7 @@ fn was(rig: &Rig, qp: Pair, operation: Operation) -> (WcStatus, WcOpcode, u64) {
 }
 
 #[test]
-fn numbers_of_the_peer_are_added_to_and_swapped() {
+fn remote_numbers_are_added_to_and_swapped() {
     let Some(rig) = Rig::open() else { return };
     let Some(numbers) = Numbers::new(&rig) else { return };
     let [one, other] = rig.qps();
@@ -72,7 +72,7 @@ fn numbers_of_the_peer_are_added_to_and_swapped() {
 }
 
 #[test]
-fn sums_are_exact_from_two_queue_pairs_at_once() {
+fn concurrent_sums_are_exact() {
     let Some(rig) = Rig::open() else { return };
     let Some(numbers) = Numbers::new(&rig) else { return };
     let qps = rig.qps();
@@ -84,7 +84,7 @@ fn sums_are_exact_from_two_queue_pairs_at_once() {
 }
 
 #[test]
-fn numbers_are_neither_read_nor_written_and_what_is_read_and_written_is_no_number() {
+fn atomic_access_excludes_read_and_write_and_vice_versa() {
     let Some(rig) = Rig::open() else { return };
     let Some(numbers) = Numbers::new(&rig) else { return };
     let (address, rkey) = (numbers.address(0), numbers.keys.remote);

@@ -1,4 +1,4 @@
-//! Connections by the connection manager.
+//! Connection manager.
 
 use crate::rig::{Pair, Rig, await_that, is_readable};
 use linerate_rdma::provider::{
@@ -36,7 +36,7 @@ impl<'a> Manager<'a> {
         })
     }
 
-    /// The next events of a kind: others of the list may come before.
+    /// Returns the next events of the given types, in any order.
     fn events<const N: usize>(&self, wanted: [(Handle, CmEventKind); N]) -> [CmEvent; N] {
         let mut found = [None; N];
         while found.iter().any(Option::is_none) {
@@ -47,7 +47,7 @@ impl<'a> Manager<'a> {
         found.map(Option::unwrap)
     }
 
-    /// An identifier that knows the way to the listener.
+    /// Returns an identifier with a resolved route to the listener.
     fn dial(&self) -> Handle {
         // SAFETY: the channel is live; the identifier is new, then its address is resolved, then its route.
         unsafe {
@@ -64,7 +64,7 @@ impl<'a> Manager<'a> {
 
     fn by(&self, qp: Pair, id: Handle, states: &[QpState]) {
         for &state in states {
-            // SAFETY: both are live.
+            // SAFETY: the queue pair and the identifier are live.
             unsafe { self.rig.native.modify_qp_by_cm(qp.handle, id, state) }
                 .unwrap_or_else(|error| panic!("{state:?}: {error}"));
         }
@@ -74,7 +74,7 @@ impl<'a> Manager<'a> {
 impl Drop for Manager<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: both are live, and not used again; other identifiers are destroyed.
+            // SAFETY: both are live and not used again; other identifiers are destroyed.
             unsafe {
                 self.rig.native.cm_destroy_id(self.listener).unwrap();
                 self.rig.native.cm_destroy_event_channel(self.channel.0).unwrap();
@@ -96,7 +96,7 @@ fn parameters(qp: Pair, private_data: &[u8]) -> CmConnParam {
 }
 
 #[test]
-fn a_connection_is_made_used_and_ended() {
+fn connection_is_established_used_and_ended() {
     use QpState::{Init, Rtr, Rts};
     let Some(rig) = Rig::open() else { return };
     let manager = Manager::new(&rig);
@@ -116,14 +116,14 @@ fn a_connection_is_made_used_and_ended() {
     assert!(unsafe { rig.native.cm_is_here(accepted) });
     manager.by(server, accepted, &[Init, Rtr, Rts]);
     rig.receive(server, 11, 8192..8256);
-    // SAFETY: the identifier is the request's.
+    // SAFETY: the identifier is that of the request.
     unsafe { rig.native.cm_accept(accepted, &parameters(server, b"from the server")) }.unwrap();
 
     let [response] = manager.events([(dialled, CmEventKind::Response)]);
     assert_eq!(response.qp, server.number);
     assert_eq!(response.private_data.bytes()[..15], *b"from the server");
     manager.by(client, dialled, &[Rtr, Rts]);
-    // SAFETY: the response has come.
+    // SAFETY: the response was received.
     unsafe { rig.native.cm_establish(dialled) }.unwrap();
     manager.events([(accepted, CmEventKind::Established)]);
     // SAFETY: the identifiers are live.
@@ -131,7 +131,7 @@ fn a_connection_is_made_used_and_ended() {
     let ((ours, to), (theirs, from)) = (ours.unwrap(), theirs.unwrap());
     assert_eq!((to, theirs, from), (manager.address, manager.address, ours));
 
-    // Messages both ways, and a READ, for which the states were brought about with the peers' rights.
+    // Messages in both directions, and a READ, which need the rights set by the connection.
     rig.fill(0..64, 1);
     rig.send(client, 1, &[rig.sge(0..64)], Operation::Send);
     rig.send(server, 2, &[rig.sge(0..64)], Operation::Send);
@@ -147,7 +147,7 @@ fn a_connection_is_made_used_and_ended() {
     unsafe {
         rig.native.cm_disconnect(dialled).unwrap();
         manager.events([(accepted, CmEventKind::Disconnected)]);
-        // Which answers.
+        // The reply.
         rig.native.cm_disconnect(accepted).unwrap();
         manager.events([(dialled, CmEventKind::Disconnected)]);
         rig.modify_qp(client, &Transition::Error);
@@ -159,7 +159,7 @@ fn a_connection_is_made_used_and_ended() {
 }
 
 #[test]
-fn a_request_is_refused_with_a_reason() {
+fn rejection_carries_private_data() {
     let Some(rig) = Rig::open() else { return };
     let manager = Manager::new(&rig);
     let client = rig.qp(None);
@@ -179,11 +179,11 @@ fn a_request_is_refused_with_a_reason() {
 }
 
 #[test]
-fn nobody_at_the_port_is_a_refusal_too() {
+fn connect_without_listener_is_rejected() {
     let Some(rig) = Rig::open() else { return };
     let mut manager = Manager::new(&rig);
     let client = rig.qp(None);
-    // Where nobody listens: a port that is not the listener's.
+    // A port other than the listener's.
     manager.address.set_port(if manager.address.port() == 9 { 10 } else { 9 });
     let dialled = manager.dial();
     manager.by(client, dialled, &[QpState::Init]);
@@ -196,7 +196,7 @@ fn nobody_at_the_port_is_a_refusal_too() {
     }
 }
 
-/// Two hundred connections come and go, and none leaves a descriptor.
+/// Opens and closes two hundred connections.
 #[test]
 fn destroyed_objects_leave_no_descriptor() {
     let Some(rig) = Rig::open() else { return };
@@ -205,7 +205,7 @@ fn destroyed_objects_leave_no_descriptor() {
     for _ in 0..200 {
         let manager = Manager::new(&rig);
         let dialled = manager.dial();
-        // SAFETY: it is live, and destroyed once.
+        // SAFETY: the identifier is live, and destroyed once.
         unsafe { rig.native.cm_destroy_id(dialled) }.unwrap();
     }
     assert_eq!(descriptors(), before);

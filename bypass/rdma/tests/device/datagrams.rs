@@ -1,4 +1,4 @@
-//! Queue pairs of unreliable datagrams, one device against itself.
+//! UD queue pairs of one device.
 
 use crate::allocations::COUNT;
 use crate::rig::await_that;
@@ -9,7 +9,7 @@ use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::verbs::{Ah, Cq, Message, Mr, Pd, QpConfig, UdMessage, UdQp};
 use std::sync::Arc;
 
-/// Datagrams on their way at a time.
+/// Datagrams in flight.
 const DEPTH: usize = 8;
 
 struct End {
@@ -33,7 +33,7 @@ impl End {
         message
     }
 
-    /// Has a message of so many bytes sent at the next flush.
+    /// Queues a message of `len` bytes.
     fn send(&mut self, way: &Ah<RdmaCore>, (qp, key): (u32, u32), len: usize, byte: u8, signalled: bool) {
         let mut message = self.message(len, byte);
         self.datagrams.send(way, qp, key, &mut message, signalled).unwrap();
@@ -43,7 +43,7 @@ impl End {
         (self.datagrams.number(), self.datagrams.key())
     }
 
-    /// Flushes, and awaits that all has left.
+    /// Flushes, and waits for all requests.
     fn leave(&mut self) -> Result<(), WcStatus> {
         self.datagrams.flush().unwrap();
         await_that("requests to leave", || {
@@ -66,7 +66,8 @@ impl End {
 
 type Found = (Arc<RdmaCore>, [End; 2], Ah<RdmaCore>, AhAttr);
 
-/// Two ends of the device that is to be tested, and the way from the first to the second; `None` if none is, or it has no datagrams.
+/// Returns two ends on the tested device and the address handle from the first to the second; `None` without a device
+/// or datagrams.
 fn ends() -> Option<Found> {
     let Ok(name) = std::env::var("LINERATE_RDMA_DEVICE") else {
         eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
@@ -94,7 +95,7 @@ fn ends() -> Option<Found> {
 }
 
 #[test]
-fn datagrams_of_every_length_come_behind_the_route_with_their_sender() {
+fn datagrams_of_every_length_arrive_with_grh_and_sender() {
     let Some((_native, [mut one, mut other], way, path)) = ends() else { return };
     let longest = one.datagrams.max_message();
     for (byte, len) in [1, 20, 32, 33, 1000, longest].into_iter().enumerate() {
@@ -114,9 +115,9 @@ fn datagrams_of_every_length_come_behind_the_route_with_their_sender() {
     assert!(one.datagrams.send(&way, qp, key, &mut message, true).is_err());
 }
 
-/// What comes is what was sent after those: the network of a device with itself keeps the order.
+/// Loopback traffic stays in order, so later datagrams show that earlier ones were dropped.
 #[test]
-fn datagrams_for_nobody_and_without_a_buffer_are_dropped_in_silence() {
+fn misaddressed_or_unbuffered_datagrams_are_dropped() {
     let Some((_native, [mut one, mut other], way, _)) = ends() else { return };
     let (qp, key) = other.names();
     one.send(&way, (qp, key), 100, 1, true);
@@ -127,14 +128,14 @@ fn datagrams_for_nobody_and_without_a_buffer_are_dropped_in_silence() {
     one.send(&way, (qp, key), 100, 4, true);
     one.leave().unwrap();
     let datagram = other.receive();
-    // The first may have been late.
+    // The first one may have been late.
     let datagram = if datagram.payload[0] == 1 { other.receive() } else { datagram };
     assert_eq!(datagram.payload[..], [4; 100]);
     assert!(!one.datagrams.is_errored() && !other.datagrams.is_errored());
 }
 
 #[test]
-fn a_way_may_be_dropped_as_soon_as_a_message_goes_by_it() {
+fn ah_may_be_dropped_after_send() {
     let Some((_native, [mut one, mut other], way, path)) = ends() else { return };
     drop(way);
     for round in 0..20 {
@@ -149,7 +150,7 @@ fn a_way_may_be_dropped_as_soon_as_a_message_goes_by_it() {
 }
 
 #[test]
-fn one_in_the_state_of_error_is_rebuilt() {
+fn errored_qp_is_rebuilt() {
     let Some((native, [mut one, mut other], way, _)) = ends() else { return };
     let names = one.names();
     one.post(4);
@@ -180,7 +181,7 @@ fn one_in_the_state_of_error_is_rebuilt() {
     assert_eq!(other.receive().payload[..], [2; 100]);
 }
 
-/// Sends some one way, short ones inline and longer ones not, and posts other buffers.
+/// Sends datagrams in one direction, short ones inline and longer ones not, and replaces the buffers.
 fn exchange([from, to]: &mut [End; 2], way: &Ah<RdmaCore>) {
     for n in 0..DEPTH {
         from.send(way, to.names(), if n % 2 == 0 { 16 } else { 200 }, 1, n + 1 == DEPTH);
@@ -191,10 +192,10 @@ fn exchange([from, to]: &mut [End; 2], way: &Ah<RdmaCore>) {
 }
 
 #[test]
-fn sending_and_receiving_datagrams_allocates_nothing() {
+fn datagrams_allocate_nothing() {
     let Some((_native, mut ends, way, _)) = ends() else { return };
     ends[1].post(16);
-    // What is kept for its memory gets it.
+    // Reused memory is allocated in the first rounds.
     (0..10).for_each(|_| exchange(&mut ends, &way));
     let before = COUNT.get();
     (0..100).for_each(|_| exchange(&mut ends, &way));

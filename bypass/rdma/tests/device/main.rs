@@ -1,5 +1,5 @@
-//! `RdmaCore` on a device, against itself: queue pairs of one device are connected with each other, which reaches the driver
-//! and not the wire. `LINERATE_RDMA_DEVICE` names it; without it nothing is tried.
+//! `RdmaCore` on one device: its queue pairs are connected with each other, which tests the driver but not the wire.
+//! `LINERATE_RDMA_DEVICE` names the device; without it all tests are skipped.
 
 mod allocations;
 mod atomics;

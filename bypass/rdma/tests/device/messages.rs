@@ -1,4 +1,4 @@
-//! What the device says of itself, messages, events, and how requests end.
+//! Device attributes, messages, events and completion status.
 
 use crate::rig::{Rig, SIGNALLED, await_that, is_readable};
 use linerate_rdma::provider::{
@@ -8,7 +8,7 @@ use linerate_rdma::provider::{
 use std::process::Command;
 
 #[test]
-fn the_device_says_what_it_is() {
+fn device_attributes_are_plausible() {
     let Some(rig) = Rig::open() else { return };
     let limits = rig.native.limits().unwrap();
     eprintln!("{limits:#?}");
@@ -18,14 +18,14 @@ fn the_device_says_what_it_is() {
     }
     assert!(rig.native.port(limits.ports + 1).is_err());
     assert!(rig.native.has_connection_manager());
-    // It may be called otherwise.
+    // The device may have any name.
     let called = ["rxe", "siw"].into_iter().find(|driver| rig.native.name().starts_with(driver));
     assert!(called.is_none() || rig.native.emulated_by() == called);
     assert_eq!(rig.native.async_event().unwrap(), None);
 }
 
 #[test]
-fn a_message_arrives_with_its_bits() {
+fn message_arrives_with_immediate() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     rig.fill(0..3000, 7);
@@ -46,9 +46,9 @@ fn a_message_arrives_with_its_bits() {
     assert_eq!(rig.bytes(8192..11193), [vec![7; 3000], vec![0]].concat());
 }
 
-/// The bytes are taken when the request is posted, from memory that is in no region.
+/// Inline data is copied at post, from unregistered memory.
 #[test]
-fn an_inline_message_is_taken_at_once() {
+fn inline_data_is_copied_at_post() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     assert!(one.cap.inline >= 32);
@@ -63,9 +63,9 @@ fn an_inline_message_is_taken_at_once() {
     assert_eq!(rig.bytes(0..8), b"in line\0");
 }
 
-/// Of a list that is longer than what is handed over at a time only the last request is signalled.
+/// Only the last request of a list longer than one chunk is signalled.
 #[test]
-fn a_list_is_sent_in_order() {
+fn list_is_sent_in_order() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     for round in 0..3_usize {
@@ -88,10 +88,10 @@ fn a_list_is_sent_in_order() {
 }
 
 #[test]
-fn a_full_queue_takes_no_more_and_says_where_it_stopped() {
+fn full_queue_reports_first_rejected_request() {
     let Some(rig) = Rig::open() else { return };
     let [one, _] = rig.qps();
-    // The peer has no buffer, so that none of them is done.
+    // The peer has no buffer, so that no request completes.
     let sges = [rig.sge(0..8)];
     let request = SendWr { id: 1, sges: &sges, operation: Operation::Send, flags: SIGNALLED };
     let error = rig.post(one, &[request; 200]).unwrap_err();
@@ -102,7 +102,7 @@ fn a_full_queue_takes_no_more_and_says_where_it_stopped() {
 }
 
 #[test]
-fn what_is_posted_is_flushed_in_the_error_state() {
+fn posted_requests_are_flushed_in_error_state() {
     let Some(rig) = Rig::open() else { return };
     let [one, _] = rig.qps();
     for id in 0..16 {
@@ -120,7 +120,7 @@ fn what_is_posted_is_flushed_in_the_error_state() {
 }
 
 #[test]
-fn a_completion_is_an_event_where_it_was_asked_for() {
+fn requested_notification_generates_event() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     let (channel, descriptor) = rig.channel;
@@ -137,7 +137,7 @@ fn a_completion_is_an_event_where_it_was_asked_for() {
 }
 
 #[test]
-fn queue_pairs_share_buffers_and_are_told_when_few_are_left() {
+fn srq_is_shared_and_reports_limit() {
     let Some(rig) = Rig::open() else { return };
     let srq = rig.srq(8);
     let (servers, clients) = ([(); 2].map(|()| rig.qp(Some(srq))), [(); 2].map(|()| rig.qp(None)));
@@ -147,7 +147,7 @@ fn queue_pairs_share_buffers_and_are_told_when_few_are_left() {
     let sges: Vec<_> = (0..4).map(|place| [rig.sge(4096 + place * 64..4160 + place * 64)]).collect();
     let buffers = |(id, list)| RecvWr { id: 10 + id as u64, sges: list };
     let buffers: Vec<_> = sges.iter().map(|list| &list[..]).enumerate().map(buffers).collect();
-    // SAFETY: the shared queue is live, and so is the region until it is destroyed.
+    // SAFETY: the shared receive queue is live; the region outlives it.
     unsafe {
         rig.native.post_srq_recv(srq, &buffers).unwrap();
         rig.native.modify_srq_limit(srq, 3).unwrap();
@@ -165,9 +165,9 @@ fn queue_pairs_share_buffers_and_are_told_when_few_are_left() {
     assert_eq!(rig.native.async_event().unwrap(), None);
 }
 
-/// Only where `LINERATE_RDMA_LINK` names the interface below the device, which is taken down and up again.
+/// Only with `LINERATE_RDMA_LINK`, the interface below the device, which is taken down and up.
 #[test]
-fn a_port_that_goes_down_and_comes_back_says_so() {
+fn port_state_changes_are_reported() {
     let Some(rig) = Rig::open() else { return };
     let Ok(interface) = std::env::var("LINERATE_RDMA_LINK") else {
         eprintln!("skipped: LINERATE_RDMA_LINK names no interface to take down");
@@ -178,16 +178,16 @@ fn a_port_that_goes_down_and_comes_back_says_so() {
     {
         let done = Command::new("ip").args(["link", "set", "dev", &interface, how]).status().unwrap();
         assert!(done.success());
-        // Addresses come and go besides.
+        // GID changes may be reported, too.
         await_that("the port's event", || (rig.native.async_event().unwrap() == Some(expected)).then_some(()));
         assert_eq!(rig.native.port(1).unwrap().state, state);
     }
 }
 
 #[test]
-fn an_address_is_made_for_the_ports_own() {
+fn ah_of_own_port_is_created() {
     let Some(rig) = Rig::open() else { return };
-    // SAFETY: the domain is live, and the address is destroyed once.
+    // SAFETY: the domain is live, and the address handle is destroyed once.
     let (made, destroyed) = unsafe {
         let made = rig.native.create_ah(rig.pd, &AhAttr::to(rig.gid.raw, 0, &rig.gid)).unwrap();
         (made, rig.native.destroy_ah(made))

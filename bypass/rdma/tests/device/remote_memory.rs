@@ -1,4 +1,4 @@
-//! READ, WRITE, and windows.
+//! READ, WRITE and memory windows.
 
 use crate::rig::{Pair, Rig, SIGNALLED};
 use linerate_rdma::provider::{Access, Handle, Operation, Provider, SendWr, WcOpcode, WcStatus};
@@ -8,7 +8,7 @@ fn statuses(rig: &Rig, count: usize) -> Vec<WcStatus> {
 }
 
 #[test]
-fn memory_of_the_peer_is_read_and_written() {
+fn remote_memory_is_read_and_written() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     let rkey = rig.keys.remote;
@@ -34,7 +34,7 @@ fn memory_of_the_peer_is_read_and_written() {
 }
 
 #[test]
-fn memory_that_is_not_exposed_is_denied() {
+fn access_without_rights_is_denied() {
     let Some(rig) = Rig::open() else { return };
     let [one, _] = rig.qps();
     let read = Operation::Read { address: rig.address(0), rkey: rig.keys.remote ^ 0x0100_0000 };
@@ -43,7 +43,7 @@ fn memory_that_is_not_exposed_is_denied() {
     assert_eq!(statuses(&rig, 2), [WcStatus::RemoteAccess, WcStatus::Flushed]);
 }
 
-/// A window, and the keys that it has one after the other.
+/// Memory window with its sequence of keys.
 struct Mw<'a> {
     rig: &'a Rig,
     handle: Handle,
@@ -61,7 +61,7 @@ impl<'a> Mw<'a> {
         Some(Mw { rig, handle, key })
     }
 
-    /// Binds `len` bytes at `offset` with its next key.
+    /// Returns the bind of `len` bytes at `offset` with the next key.
     fn bind(&mut self, offset: usize, len: u64) -> Operation {
         self.key = self.key & !0xff | self.key.wrapping_add(1) & 0xff;
         Operation::Bind {
@@ -82,19 +82,19 @@ impl<'a> Mw<'a> {
 
 impl Drop for Mw<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is live, and not used again.
+        // SAFETY: the window is live and not used again.
         let result = unsafe { self.rig.native.dealloc_mw(self.handle) };
         assert!(result.is_ok() || std::thread::panicking(), "{result:?}");
     }
 }
 
 #[test]
-fn a_window_opens_a_part_until_it_is_invalid() {
+fn window_is_open_until_invalidated() {
     let Some(rig) = Rig::open() else { return };
     let Some(mut mw) = Mw::new(&rig) else { return };
     let [one, other] = rig.qps();
     rig.fill(0..64, 5);
-    // Bound, used, and invalidated by its owner, again and again.
+    // Bound, used, and invalidated by its owner, repeatedly.
     for round in 0..3 {
         rig.fill(8192..8256, 0);
         rig.send(other, 1, &[], mw.bind(8192, 64));
@@ -111,9 +111,9 @@ fn a_window_opens_a_part_until_it_is_invalid() {
     assert_eq!(statuses(&rig, 1), [WcStatus::RemoteAccess]);
 }
 
-/// Two binds of one window in one list: each is done with the key that the one before gave.
+/// Each bind in the list must use the key that the previous one set.
 #[test]
-fn a_window_is_bound_twice_in_one_list() {
+fn window_is_bound_twice_in_one_list() {
     let Some(rig) = Rig::open() else { return };
     let Some(mut mw) = Mw::new(&rig) else { return };
     let [one, other] = rig.qps();
@@ -129,7 +129,7 @@ fn a_window_is_bound_twice_in_one_list() {
 }
 
 #[test]
-fn a_window_ends_where_it_was_bound_to() {
+fn window_ends_at_its_bound() {
     let Some(rig) = Rig::open() else { return };
     let Some(mut mw) = Mw::new(&rig) else { return };
     let [one, other] = rig.qps();
@@ -146,7 +146,7 @@ fn a_window_ends_where_it_was_bound_to() {
 }
 
 #[test]
-fn the_peer_makes_a_window_invalid() {
+fn peer_invalidates_window() {
     let Some(rig) = Rig::open() else { return };
     let Some(mut mw) = Mw::new(&rig) else { return };
     let [one, other] = rig.qps();
@@ -161,13 +161,13 @@ fn the_peer_makes_a_window_invalid() {
     assert_eq!(statuses(&rig, 1), [WcStatus::RemoteAccess]);
 }
 
-/// What the adapter does on a device that ends a window only where its region ends.
+/// The adapter's method for devices that enforce only the bounds of the region.
 #[test]
-fn a_window_on_a_region_of_its_own_ends_with_that() {
+fn window_on_own_registration_ends_with_it() {
     let Some(rig) = Rig::open() else { return };
     let Some(mut mw) = Mw::new(&rig) else { return };
     let access = Access { bind: true, ..Access::default() };
-    // SAFETY: the domain is live, and the memory is until the region is gone.
+    // SAFETY: the domain is live; the memory outlives the region.
     let registered = unsafe { rig.native.reg_mr(rig.pd, rig.address(8192) as *mut u8, 64, access) };
     let (alone, _) = registered.unwrap();
     let [one, other] = rig.qps();
@@ -182,12 +182,12 @@ fn a_window_on_a_region_of_its_own_ends_with_that() {
     rig.send(one, 3, &[rig.sge(0..65)], Operation::Read { address, rkey });
     assert_eq!(statuses(&rig, 1), [WcStatus::RemoteAccess]);
     drop(mw);
-    // SAFETY: nothing is bound to it any more, and it is not used again.
+    // SAFETY: nothing is bound to the region, and it is not used again.
     unsafe { rig.native.dereg_mr(alone) }.unwrap();
 }
 
 #[test]
-fn a_window_is_open_to_its_own_queue_pair_alone() {
+fn window_is_open_to_its_own_qp_only() {
     let Some(rig) = Rig::open() else { return };
     let Some(mut mw) = Mw::new(&rig) else { return };
     let [_one, other] = rig.qps();

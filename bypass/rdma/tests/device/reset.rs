@@ -1,10 +1,10 @@
-//! Queue pairs that are reset, and used again.
+//! Reset and reuse of queue pairs.
 
 use crate::rig::Rig;
 use linerate_rdma::provider::{Operation, Transition, WcStatus};
 
 #[test]
-fn queue_pairs_are_used_again_after_all_has_come_back() {
+fn drained_qps_are_reused() {
     let Some(rig) = Rig::open() else { return };
     let qps = rig.qps();
     let [one, other] = qps;
@@ -20,7 +20,7 @@ fn queue_pairs_are_used_again_after_all_has_come_back() {
         for qp in qps {
             rig.modify_qp(qp, &Transition::Error);
         }
-        // Two buffers are flushed, and what is posted behind everything.
+        // Two buffers are flushed, and the last request.
         rig.send(one, 2, &[], Operation::Send);
         let found = rig.completions(3);
         assert!(found.iter().all(|completion| completion.status == WcStatus::Flushed), "{round}: {found:?}");

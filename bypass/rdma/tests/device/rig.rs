@@ -1,4 +1,4 @@
-//! A device with a domain, a region and a completion queue, and queue pairs that are destroyed with it.
+//! Device with a protection domain, a region, a completion queue, and queue pairs.
 
 use linerate_rdma::provider::{
     Access, AhAttr, Gid, Handle, Keys, Operation, PostError, Provider, QpCap, QpInitAttr, RecvWr, SendFlags, SendWr,
@@ -9,10 +9,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of the region.
+/// Size of the region in bytes.
 const BYTES: usize = 1 << 16;
 
 pub const SIGNALLED: SendFlags = SendFlags { signalled: true, inline: false, fenced: false, solicited: false };
@@ -20,7 +20,7 @@ pub const SIGNALLED: SendFlags = SendFlags { signalled: true, inline: false, fen
 pub const ALL: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, bind: true };
 
-/// A queue pair.
+/// Queue pair.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
     pub handle: Handle,
@@ -37,13 +37,13 @@ pub struct Rig {
     pub cq: Handle,
     mr: Handle,
     memory: *mut u8,
-    /// In the order in which they are destroyed.
+    /// In the order of destruction.
     qps: RefCell<Vec<Handle>>,
     srq: RefCell<Vec<Handle>>,
 }
 
 impl Rig {
-    /// On the device that is to be tested, if one is.
+    /// Opens the tested device, if one is named.
     pub fn open() -> Option<Rig> {
         let Ok(name) = std::env::var("LINERATE_RDMA_DEVICE") else {
             eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
@@ -55,7 +55,7 @@ impl Rig {
         let pd = native.alloc_pd().unwrap();
         let memory = Box::into_raw(vec![0_u8; BYTES].into_boxed_slice()).cast::<u8>();
         let channel = native.create_comp_channel().unwrap();
-        // SAFETY: the domain and the channel are live, and the memory is until the region is gone.
+        // SAFETY: the domain and the channel are live; the memory outlives the region.
         let ((mr, keys), cq) = unsafe {
             (native.reg_mr(pd, memory, BYTES, ALL).unwrap(), native.create_cq(256, Some(channel.0)).unwrap())
         };
@@ -63,7 +63,7 @@ impl Rig {
         Some(Rig { native, pd, keys, gid, channel, cq, mr, memory, qps, srq })
     }
 
-    /// A new queue pair that holds 100 requests and buffers, or its buffers in `srq`.
+    /// Creates a queue pair for 100 requests and 100 buffers, or with the buffers of `srq`.
     pub fn qp(&self, srq: Option<Handle>) -> Pair {
         let cap = QpCap { sends: 100, receives: 100, send_sges: 2, recv_sges: 2, inline: 32 };
         let config = QpInitAttr { send_cq: self.cq, recv_cq: self.cq, srq, cap };
@@ -73,7 +73,7 @@ impl Rig {
         Pair { handle, number, cap }
     }
 
-    /// Two queue pairs that are connected with each other.
+    /// Returns two connected queue pairs.
     pub fn qps(&self) -> [Pair; 2] {
         let qps = [self.qp(None), self.qp(None)];
         self.connect(qps);
@@ -123,7 +123,7 @@ impl Rig {
         srq
     }
 
-    /// A part of the region.
+    /// Returns a part of the region.
     pub fn sge(&self, part: Range<usize>) -> Sge {
         assert!(part.end <= BYTES);
         Sge { address: self.address(part.start), len: part.len() as u32, lkey: self.keys.local }
@@ -135,7 +135,7 @@ impl Rig {
 
     pub fn fill(&self, part: Range<usize>, byte: u8) {
         assert!(part.end <= BYTES);
-        // SAFETY: it lies in the region, whose memory nobody uses but the device, for requests that tests await.
+        // SAFETY: within the region, whose memory only the device uses, for requests that the tests wait for.
         unsafe { self.memory.add(part.start).write_bytes(byte, part.len()) };
     }
 
@@ -146,23 +146,23 @@ impl Rig {
     }
 
     pub fn post(&self, qp: Pair, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        // SAFETY: the queue pair is live, and so is the region until it is destroyed.
+        // SAFETY: the queue pair is live; the region outlives it.
         unsafe { self.native.post_send(qp.handle, requests) }
     }
 
-    /// One request, signalled.
+    /// Posts one signalled request.
     pub fn send(&self, qp: Pair, id: u64, sges: &[Sge], operation: Operation) {
         self.post(qp, &[SendWr { id, sges, operation, flags: SIGNALLED }]).unwrap();
     }
 
-    /// One buffer.
+    /// Posts one buffer.
     pub fn receive(&self, qp: Pair, id: u64, part: Range<usize>) {
         let sges = [self.sge(part)];
         // SAFETY: as for `post`.
         unsafe { self.native.post_recv(qp.handle, &[RecvWr { id, sges: &sges }]) }.unwrap();
     }
 
-    /// The next `count` completions, by their numbers.
+    /// Waits for the next `count` completions and sorts them by identifier.
     pub fn completions(&self, count: usize) -> Vec<WorkCompletion> {
         let mut found = Vec::with_capacity(count);
         await_that("completions", || {
@@ -178,10 +178,10 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The order may be wrong then.
+            // The order of destruction may be wrong then.
             return;
         }
-        // SAFETY: each is live and destroyed once, what is made of others before them.
+        // SAFETY: each object is live and destroyed once, after its dependents.
         unsafe {
             self.qps.get_mut().drain(..).for_each(|qp| self.native.destroy_qp(qp).unwrap());
             self.srq.get_mut().drain(..).for_each(|srq| self.native.destroy_srq(srq).unwrap());
@@ -195,13 +195,13 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// What windows are bound to.
+    /// Returns the region, for binding windows.
     pub fn mr(&self) -> Handle {
         self.mr
     }
 }
 
-/// Asks until there is an answer.
+/// Polls `ask` until it returns a value.
 pub fn await_that<T>(opcode: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -213,9 +213,9 @@ pub fn await_that<T>(opcode: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a descriptor can be read.
+/// Returns true if a descriptor is readable.
 pub fn is_readable(descriptor: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure that lives through the call.
+    // SAFETY: one structure that outlives the call.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }

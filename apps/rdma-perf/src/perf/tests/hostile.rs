@@ -1,4 +1,4 @@
-//! Clients that do not do as they should.
+//! Clients that violate the protocol.
 
 use super::super::parameters::{Ask, Place};
 use super::super::{Malformed, Refusal};
@@ -9,7 +9,7 @@ use linerate_rdma::verbs::{CmNotification, EventChannel};
 const WRITE: Test = Test { verb: Verb::Write, kind: Kind::Bandwidth };
 const SEND: Test = Test { verb: Verb::Send, kind: Kind::Bandwidth };
 
-/// Asks a server for something that no client of ours would. Returns what it says, if it refuses; with the memory that it has then.
+/// Sends a connect request with `bytes`. Returns the refusal, if any, and the memory regions then registered.
 fn ask(server: Test, bytes: &[u8]) -> (Option<PrivateData>, usize) {
     let mut rig = Rig::on(1, DeviceConfig::roce, server, parameters(server));
     rig.ends[1] = State::Ended(Err(PerfError::TimedOut));
@@ -54,7 +54,7 @@ fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
 }
 
 #[test]
-fn nonsense_is_refused_and_takes_no_memory() {
+fn invalid_requests_are_refused_without_allocation() {
     let good = parameters(SEND);
     assert_eq!(refusal(good, 0), None);
     let senseless = |what| Some(Refusal::Malformed(what));
@@ -84,7 +84,7 @@ fn nonsense_is_refused_and_takes_no_memory() {
 }
 
 #[test]
-fn whatever_bytes_come_are_refused_or_served() {
+fn arbitrary_requests_are_refused_or_served() {
     let good = Ask { parameters: parameters(WRITE), place: Place::default() }.write();
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..200 {
@@ -101,7 +101,7 @@ fn whatever_bytes_come_are_refused_or_served() {
     }
 }
 
-/// What a server says to a client that asked for one thing and does another.
+/// Returns the error of a server whose client requests one test and performs another.
 fn pretending(seed: u64, asked: Parameters, does: Parameters) -> PerfError {
     let mut rig = Rig::new(seed, asked);
     for _ in 0..10_000 {
@@ -121,13 +121,13 @@ fn pretending(seed: u64, asked: Parameters, does: Parameters) -> PerfError {
         }
     }
     let State::Ended(result) = std::mem::replace(&mut rig.ends[0], State::Ended(Err(PerfError::TimedOut))) else {
-        panic!("the server goes on")
+        panic!("the server continues")
     };
     result.unwrap_err()
 }
 
 #[test]
-fn messages_that_were_not_agreed_on_end_the_test() {
+fn unexpected_messages_end_test() {
     let asked = parameters(SEND);
     for (does, why) in [
         (Parameters { size: 99, ..asked }, "none of the test's"),
@@ -137,12 +137,12 @@ fn messages_that_were_not_agreed_on_end_the_test() {
     ] {
         for seed in 0..4 {
             let error = pretending(seed, asked, does);
-            // What it writes where it may not, its device denies first.
+            // The device denies writes without access first.
             let is_denied = does.test == WRITE && matches!(error, PerfError::Request { .. } | PerfError::Lost(_));
             assert!(is_denied || error.to_string().contains(why), "{does:?}: {error}");
         }
     }
-    // To what is only read, nothing is to come but the last message.
+    // In a READ test, only the final message is expected.
     let read = parameters(Test { verb: Verb::Read, kind: Kind::Bandwidth });
     for seed in 0..4 {
         let error = pretending(seed, read, Parameters { test: SEND, ..read });

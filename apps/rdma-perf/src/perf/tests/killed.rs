@@ -1,18 +1,18 @@
-//! Ends whose peer goes, whose link does, whose device or calls fail, and who are told to end.
+//! Loss of the peer, link or device, failed calls, and interruption.
 
 use super::*;
 use linerate_bypass::time::Clock;
 use linerate_rdma::provider::WcStatus;
 use linerate_rdma_sim::Call;
 
-/// Long ones, of all kinds.
+/// Returns long tests of all kinds.
 fn lasting() -> impl Iterator<Item = Parameters> {
     let long = |test| Parameters { messages: 1 << 30, ..parameters(test) };
     let both = tests().filter(|test| test.kind == Kind::Bandwidth);
     tests().map(long).chain(both.map(move |test| Parameters { bidirectional: true, ..long(test) }))
 }
 
-/// Things happen until an end has ended, and time passes.
+/// Runs until an end has ended, while time passes.
 #[track_caller]
 fn run_until_ended(rig: &mut Rig, which: usize) {
     for _ in 0..100 {
@@ -25,15 +25,15 @@ fn run_until_ended(rig: &mut Rig, which: usize) {
         }
         rig.let_time_pass(Duration::from_secs(1));
     }
-    panic!("it goes on: {}", rig.ends[which].told());
+    panic!("still running: {}", rig.ends[which].told());
 }
 
 #[test]
-fn who_is_left_alone_ends_and_leaves_nothing() {
+fn end_detects_loss_of_peer() {
     for (seed, parameters) in (0..).zip(lasting()) {
         for (killed, says_so) in [(0, true), (1, true), (0, false), (1, false)] {
             let mut rig = Rig::new(seed, parameters);
-            // From before there is a connection to far into the test.
+            // From before the connection to far into the test.
             for _ in 0..[10, 40, 400, 2000][seed as usize % 4] {
                 rig.step();
             }
@@ -41,7 +41,7 @@ fn who_is_left_alone_ends_and_leaves_nothing() {
             let left = 1 - killed;
             let is_waiting = left == 0 && rig.fabric.live_of(&rig.devices[0]).qps == 0;
             if is_waiting {
-                // A server that nobody has asked yet waits on.
+                // A server without a client keeps waiting.
                 continue;
             }
             run_until_ended(&mut rig, left);
@@ -63,7 +63,7 @@ fn who_is_left_alone_ends_and_leaves_nothing() {
 }
 
 #[test]
-fn a_device_that_fails_ends_both() {
+fn device_failure_ends_both_ends() {
     for (seed, parameters) in (0..).zip(lasting()) {
         let mut rig = Rig::new(seed, parameters);
         rig.run_until(|rig| rig.fabric.counters().values().map(|qp| qp.requests).sum::<u64>() > 30);
@@ -77,7 +77,7 @@ fn a_device_that_fails_ends_both() {
 }
 
 #[test]
-fn a_link_that_is_down_for_good_is_noticed() {
+fn permanent_link_loss_is_detected() {
     for (seed, parameters) in (0..).zip(lasting()) {
         let mut rig = Rig::new(seed, parameters);
         rig.run_until(|rig| rig.fabric.counters().values().map(|qp| qp.requests).sum::<u64>() > 30);
@@ -94,7 +94,7 @@ fn a_link_that_is_down_for_good_is_noticed() {
 }
 
 #[test]
-fn whatever_call_fails_nothing_is_left() {
+fn failed_call_leaves_no_objects() {
     use Call::*;
     for call in [
         AllocDomain,
@@ -123,7 +123,7 @@ fn whatever_call_fails_nothing_is_left() {
 }
 
 #[test]
-fn a_server_that_cannot_prepare_says_so_and_serves_the_next() {
+fn server_reports_preparation_failure_and_serves_next_client() {
     let parameters = parameters(Test { verb: Verb::Write, kind: Kind::Latency });
     let mut rig = Rig::new(1, parameters);
     rig.fabric.fail_call(&rig.devices[0], Call::Register, 0, libc::ENOMEM);
@@ -135,14 +135,14 @@ fn a_server_that_cannot_prepare_says_so_and_serves_the_next() {
 }
 
 #[test]
-fn who_is_told_to_end_does_and_the_other_hears_of_it() {
+fn interruption_ends_both_ends() {
     let parameters = Parameters { messages: 1 << 30, ..parameters(Test { verb: Verb::Send, kind: Kind::Latency }) };
     for which in [0, 1] {
         let mut rig = Rig::new(1, parameters);
         rig.run_until(|rig| rig.trips[1].len() > 10);
         let State::Running(end) = std::mem::replace(&mut rig.ends[which], State::Ended(Err(PerfError::TimedOut)))
         else {
-            panic!("it has ended")
+            panic!("already ended")
         };
         let error = end.run(&Clock::start(), || true, |_| {}).unwrap_err();
         assert!(matches!(error, PerfError::Interrupted(done) if done > 5), "{error:?}");

@@ -1,4 +1,4 @@
-//! Both ends of each test, on two devices of a model.
+//! Both ends of each test, on two simulated devices.
 
 mod hostile;
 mod killed;
@@ -20,27 +20,27 @@ const fn address(number: u8) -> SocketAddr {
 
 const SERVER: SocketAddr = address(1);
 
-/// All tests.
+/// Returns all tests.
 fn tests() -> impl Iterator<Item = Test> {
     [Verb::Send, Verb::Write, Verb::Read, Verb::Atomic(AtomicKind::FetchAdd), Verb::Atomic(AtomicKind::CompareSwap)]
         .into_iter()
         .flat_map(|verb| [Kind::Latency, Kind::Bandwidth].map(|kind| Test { verb, kind }))
 }
 
-/// A test that does not take long.
+/// Returns parameters of a short test.
 fn parameters(test: Test) -> Parameters {
     let defaults = Parameters::new(test);
     let size = if test.is_atomic() { defaults.size } else { 100 };
     Parameters { messages: 300, size, rx_depth: 20, ..defaults }
 }
 
-/// Whether iWARP can.
+/// Returns true if iWARP supports the test.
 fn goes_by_iwarp(parameters: &Parameters) -> bool {
     parameters.check(&DeviceConfig::iwarp(SERVER.ip()).limits, 1 << 20).is_ok()
 }
 
-/// One end, until it has come to its end.
-#[expect(clippy::large_enum_variant, reason = "there are two of them")]
+/// State of one end.
+#[expect(clippy::large_enum_variant, reason = "two instances only")]
 enum State {
     Running(End<SimDevice>),
     Ended(Result<Outcome, PerfError>),
@@ -48,10 +48,10 @@ enum State {
 
 struct Rig {
     fabric: Fabric,
-    /// The server's, then the client's.
+    /// Devices of the server and the client.
     devices: [Arc<SimDevice>; 2],
     ends: [State; 2],
-    /// How long messages took, at each end.
+    /// Recorded round-trip times of each end.
     trips: [Vec<Duration>; 2],
     random: fastrand::Rng,
     now: Cell<u64>,
@@ -62,7 +62,7 @@ impl Rig {
         Rig::on(seed, DeviceConfig::roce, parameters.test, parameters)
     }
 
-    /// A server of `test`, and a client with `parameters`, on devices of one kind.
+    /// Creates a server of `test` and a client with `parameters`, on devices of one kind.
     fn on(seed: u64, config: fn(std::net::IpAddr) -> DeviceConfig, test: Test, parameters: Parameters) -> Rig {
         let fabric = Fabric::new(FabricConfig { seed, ..FabricConfig::default() });
         let device = |number: u8| fabric.device(&format!("model{number}"), config(address(number).ip()));
@@ -74,7 +74,7 @@ impl Rig {
         Rig { fabric, devices, ends, trips, random: fastrand::Rng::with_seed(seed), now: Cell::new(0) }
     }
 
-    /// One end has a turn.
+    /// Performs one turn of an end.
     fn turn(&mut self, which: usize) {
         let now = || {
             self.now.set(self.now.get() + 1000);
@@ -89,7 +89,7 @@ impl Rig {
         }
     }
 
-    /// One thing happens, at random.
+    /// Performs one random event.
     fn step(&mut self) {
         match self.random.u8(..4) {
             which @ 0..2 => self.turn(which.into()),
@@ -97,7 +97,7 @@ impl Rig {
         }
     }
 
-    /// Things happen until `done`.
+    /// Runs until `done`.
     #[track_caller]
     fn run_until(&mut self, done: impl Fn(&Rig) -> bool) {
         for _ in 0..400_000 {
@@ -106,10 +106,10 @@ impl Rig {
             }
             self.step();
         }
-        panic!("it does not come about: {:?}", self.ends.each_ref().map(State::told));
+        panic!("condition not reached: {:?}", self.ends.each_ref().map(State::told));
     }
 
-    /// An end waits, for longer than is usual.
+    /// Lets an end wait while time passes.
     fn let_time_pass(&mut self, time: Duration) {
         self.now.set(self.now.get() + time.as_nanos() as u64);
     }
@@ -118,11 +118,11 @@ impl Rig {
         matches!(self.ends[which], State::Ended(_))
     }
 
-    /// What an end has come to.
+    /// Returns the result of an end.
     #[track_caller]
     fn result(&self, which: usize) -> &Result<Outcome, PerfError> {
         match &self.ends[which] {
-            State::Running(_) => panic!("it has not ended"),
+            State::Running(_) => panic!("still running"),
             State::Ended(result) => result,
         }
     }
@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-/// Everything of both ends is gone.
+/// Checks that all objects of both ends are destroyed.
 #[track_caller]
 fn assert_nothing_is_left(rig: Rig) {
     let fabric = rig.fabric.clone();

@@ -1,4 +1,4 @@
-//! What is said of tests on the way.
+//! Encoding of requests, replies and refusals.
 
 use super::super::parameters::{Ask, Place};
 use super::super::{Malformed, Refusal};
@@ -6,7 +6,7 @@ use super::*;
 use linerate_rdma::provider::PrivateData;
 
 #[test]
-fn what_is_asked_for_and_answered_arrives() {
+fn request_and_reply_round_trip() {
     for test in tests() {
         for bidirectional in [false, test.kind == Kind::Bandwidth] {
             let parameters = Parameters {
@@ -23,7 +23,7 @@ fn what_is_asked_for_and_answered_arrives() {
             };
             let ask = Ask { parameters, place: Place { address: 0x0807_0605_0403_0201, rkey: 0xabcd_ef01 } };
             assert!(ask.write().len() <= PrivateData::LEN);
-            // Devices fill it with zeros.
+            // Devices pad with zeros.
             let mut told = ask.write();
             told.resize(PrivateData::LEN, 0);
             assert_eq!(Ask::read(&told), Some(Ok(ask)));
@@ -34,7 +34,7 @@ fn what_is_asked_for_and_answered_arrives() {
 }
 
 #[test]
-fn each_refusal_arrives() {
+fn refusals_round_trip() {
     for refusal in [
         Refusal::Version,
         Refusal::Test(Test { verb: Verb::Read, kind: Kind::Bandwidth }),
@@ -56,14 +56,14 @@ fn each_refusal_arrives() {
 }
 
 #[test]
-fn a_release_that_asks_otherwise_is_told_so() {
+fn other_release_is_refused() {
     let mut ask = Ask { parameters: parameters(tests().next().unwrap()), place: Place::default() }.write();
     ask[4] += 1;
     assert_eq!(Ask::read(&ask), Some(Err(Refusal::Version)));
 }
 
 #[test]
-fn atomic_operations_have_eight_bytes_and_a_device_that_does_them() {
+fn atomic_tests_need_eight_bytes_and_device_support() {
     let defaults = Parameters::new(Test { verb: Verb::Atomic(AtomicKind::FetchAdd), kind: Kind::Bandwidth });
     for size in [1, 7, 9, 16] {
         let refused = Parameters { size, ..defaults }.check(&limits(), 8 << 20);
@@ -77,7 +77,7 @@ fn atomic_operations_have_eight_bytes_and_a_device_that_does_them() {
 }
 
 #[test]
-fn the_defaults_can_be_done_by_any_device() {
+fn defaults_fit_any_device() {
     for test in tests() {
         assert_eq!(Parameters::new(test).check(&limits(), 8 << 20), Ok(()));
     }

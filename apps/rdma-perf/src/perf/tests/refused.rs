@@ -1,4 +1,4 @@
-//! Clients that are not served, and servers that are none.
+//! Refused clients, and peers that are no servers.
 
 use super::super::Refusal;
 use super::*;
@@ -8,29 +8,29 @@ const SEND: Test = Test { verb: Verb::Send, kind: Kind::Latency };
 const READ: Test = Test { verb: Verb::Read, kind: Kind::Bandwidth };
 
 #[test]
-fn a_client_of_another_test_is_told_which_the_server_does_and_the_next_is_served() {
+fn client_of_other_test_is_refused_and_next_is_served() {
     let mut rig = Rig::on(1, DeviceConfig::roce, READ, parameters(SEND));
     rig.run_until(|rig| rig.has_ended(1));
     let error = rig.result(1).as_ref().unwrap_err();
     assert!(matches!(error, PerfError::Refused(Refusal::Test(READ))), "{error:?}");
-    assert!(error.to_string().contains("rdma perf read bw"), "{error}");
+    assert!(error.to_string().contains("linerate-rdma-perf read bw"), "{error}");
     rig.ends[1] = State::Running(End::client(&rig.devices[1], parameters(READ), SERVER).unwrap());
     rig.run_until(|rig| rig.has_ended(0) && rig.has_ended(1));
     assert!(rig.result(0).is_ok() && rig.result(1).is_ok());
 }
 
 #[test]
-fn one_client_is_served_at_a_time() {
+fn second_client_is_refused_while_busy() {
     let mut rig = Rig::new(1, Parameters { messages: 100_000, ..parameters(SEND) });
     rig.run_until(|rig| rig.trips[1].len() > 10);
     let State::Running(first) = std::mem::replace(
         &mut rig.ends[1],
         State::Running(End::client(&rig.devices[1], parameters(SEND), SERVER).unwrap()),
     ) else {
-        panic!("it has ended")
+        panic!("already ended")
     };
     for _ in 0..1000 {
-        // A server looks from time to time.
+        // A server polls the connection manager from time to time.
         (0..1100).for_each(|_| rig.turn(0));
         rig.let_time_pass(Duration::from_millis(11));
         (0..10).for_each(|_| rig.step());
@@ -45,7 +45,7 @@ fn one_client_is_served_at_a_time() {
 }
 
 #[test]
-fn where_nobody_listens_the_client_says_so() {
+fn missing_server_is_reported() {
     let mut rig = Rig::new(1, parameters(SEND));
     rig.ends[0] = State::Ended(Err(PerfError::TimedOut));
     rig.run_until(|rig| rig.has_ended(1));
@@ -53,7 +53,7 @@ fn where_nobody_listens_the_client_says_so() {
 }
 
 #[test]
-fn an_address_of_another_device_is_not_taken() {
+fn address_of_other_device_is_refused() {
     for (which, is_told) in [(1, false), (0, true)] {
         let mut rig = Rig::new(1, parameters(SEND));
         rig.fabric.resolve_elsewhere(&rig.devices[which], true);
@@ -67,7 +67,7 @@ fn an_address_of_another_device_is_not_taken() {
 }
 
 #[test]
-fn another_program_is_not_taken_for_a_server() {
+fn other_program_is_detected() {
     let mut rig = Rig::new(1, parameters(SEND));
     rig.ends[0] = State::Ended(Err(PerfError::TimedOut));
     let mut channel = EventChannel::new(&rig.devices[0]).unwrap();
@@ -83,7 +83,7 @@ fn another_program_is_not_taken_for_a_server() {
 }
 
 #[test]
-fn what_this_end_cannot_do_is_not_asked_for() {
+fn local_limits_are_checked_before_connecting() {
     let fabric = Fabric::new(FabricConfig::default());
     let device = fabric.device("model", DeviceConfig::iwarp(SERVER.ip()));
     let bandwidth = Parameters::new(Test { verb: Verb::Send, kind: Kind::Bandwidth });

@@ -1,9 +1,9 @@
-//! Tests that come to their end, and what they ask of their devices: as much as perftest.
+//! Complete tests, and their use of the device compared with perftest.
 
 use super::*;
 use linerate_rdma_sim::Counters;
 
-/// What perftest asks for, of an end that sends, or is sent, `messages`.
+/// Counts of perftest for an end that sends or receives `messages`.
 struct Expected {
     requests: u64,
     requests_completed: u64,
@@ -22,7 +22,7 @@ impl Expected {
     }
 }
 
-/// Runs a test to its end and looks at everything.
+/// Runs a test to its end and checks all counts.
 fn check(rig: &mut Rig, parameters: &Parameters) {
     rig.run_until(|rig| rig.has_ended(0) && rig.has_ended(1));
     for (which, is_client) in [(0, false), (1, true)] {
@@ -34,7 +34,7 @@ fn check(rig: &mut Rig, parameters: &Parameters) {
         let trips = if parameters.test.kind == Kind::Latency { expected.requests.saturating_sub(1) } else { 0 };
         assert_eq!(rig.trips[which].len() as u64, trips, "{parameters:?}");
         assert!(rig.trips[which].iter().sum::<Duration>() <= outcome.elapsed);
-        // Each end has one queue pair, and one more message: the last.
+        // Each end has one queue pair, and one more message: the final one.
         let qps: Vec<Counters> = rig.fabric.counters().into_values().filter(|qp| qp.requests > 0).collect();
         assert_eq!(qps.len(), 2);
         let told = |counters: &&Counters| {
@@ -42,14 +42,14 @@ fn check(rig: &mut Rig, parameters: &Parameters) {
             (requests, buffers, receives_polled) == (expected.requests + 1, expected.buffers + 1, expected.buffers + 1)
         };
         let counters = qps.iter().find(told).unwrap_or_else(|| panic!("{parameters:?}: {qps:?}"));
-        // Who has the other's last message needs not wait for the end of its own.
+        // An end with the peer's final message need not wait for its own to complete.
         let completed = expected.requests_completed..=expected.requests_completed + 1;
         assert!(completed.contains(&counters.sends_polled), "{parameters:?}: {qps:?}");
     }
 }
 
 #[test]
-fn each_is_through_at_both_ends_with_no_more_than_perftest_asks_for() {
+fn tests_complete_with_no_more_operations_than_perftest() {
     for test in tests() {
         for seed in 0..4 {
             let parameters = parameters(test);
@@ -61,7 +61,7 @@ fn each_is_through_at_both_ends_with_no_more_than_perftest_asks_for() {
 }
 
 #[test]
-fn so_are_both_ways_at_once() {
+fn bidirectional_tests_complete() {
     for test in tests().filter(|test| test.kind == Kind::Bandwidth) {
         for seed in 0..4 {
             let parameters = Parameters { bidirectional: true, ..parameters(test) };
@@ -73,7 +73,7 @@ fn so_are_both_ways_at_once() {
 }
 
 #[test]
-fn and_lists_and_seldom_signalling_and_inline() {
+fn lists_signal_intervals_and_inline_are_supported() {
     for test in tests().filter(|test| test.kind == Kind::Bandwidth) {
         for (tx_depth, list, signal_every, inline) in [(1, 1, 1, 0), (12, 4, 8, 100), (64, 32, 64, 0), (8, 8, 8, 99)] {
             let parameters = Parameters { tx_depth, list, signal_every, inline, messages: 303, ..parameters(test) };
@@ -87,7 +87,7 @@ fn and_lists_and_seldom_signalling_and_inline() {
 }
 
 #[test]
-fn a_last_list_that_is_shorter_than_the_others_is_through_as_well() {
+fn shorter_last_list_is_supported() {
     for test in tests().filter(|test| test.kind == Kind::Bandwidth) {
         for (messages, bidirectional) in [(1000, false), (1008, false), (5000, false), (200, true)] {
             let (list, signal_every) = (16, 16);
@@ -102,7 +102,7 @@ fn a_last_list_that_is_shorter_than_the_others_is_through_as_well() {
 }
 
 #[test]
-fn messages_of_one_byte_and_of_many_and_few_of_them() {
+fn extreme_sizes_and_counts_are_supported() {
     for test in tests() {
         for (size, messages, rx_depth) in [(1, 600, 512), (1 << 20, 5, 1), (8 << 20, 5, 512)] {
             let size = if test.is_atomic() { 8 } else { size };
@@ -115,7 +115,7 @@ fn messages_of_one_byte_and_of_many_and_few_of_them() {
 }
 
 #[test]
-fn iwarp_does_what_it_can() {
+fn iwarp_tests_complete() {
     for test in tests() {
         let parameters = parameters(test);
         if goes_by_iwarp(&parameters) {
@@ -129,7 +129,7 @@ fn iwarp_does_what_it_can() {
 }
 
 #[test]
-fn a_device_that_sends_nothing_inline_does_not_matter() {
+fn device_without_inline_is_supported() {
     let test = Test { verb: Verb::Send, kind: Kind::Latency };
     let parameters = Parameters { inline: 220, ..parameters(test) };
     let mut rig = Rig::on(1, |address| DeviceConfig { inline: 0, ..DeviceConfig::roce(address) }, test, parameters);
@@ -137,11 +137,11 @@ fn a_device_that_sends_nothing_inline_does_not_matter() {
 }
 
 #[test]
-fn a_peer_that_is_silent_for_long_is_asked_and_not_given_up() {
+fn silent_peer_is_probed_and_not_given_up() {
     let parameters = parameters(Test { verb: Verb::Read, kind: Kind::Latency });
     let mut rig = Rig::new(1, parameters);
     rig.run_until(|rig| rig.trips[1].len() > 10);
-    // The server has nothing to do but to wait for the last message.
+    // The server only waits for the final message.
     for _ in 0..3 {
         (0..5000).for_each(|_| rig.turn(0));
         rig.let_time_pass(Duration::from_secs(11));
