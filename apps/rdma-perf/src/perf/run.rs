@@ -124,7 +124,7 @@ impl<C: Provider> Run<C> {
             }
             if self.is_through() {
                 self.through = Some(now());
-                self.qp.send(&mut Message::new(), true).map_err(|_| PerfError::Broken("its queue has no room"))?;
+                self.qp.send(&mut Message::new(), true).map_err(|_| PerfError::Broken("send queue overflow"))?;
                 self.qp.flush()?;
                 return Ok(if turn == Turn::Idle { Turn::Worked } else { turn });
             }
@@ -185,11 +185,11 @@ impl<C: Provider> Run<C> {
             }
             match qp.arrived(completion) {
                 Err(status) => fail(&mut failed, status),
-                Ok(_) if *heard => return Err(PerfError::Broken("it sends more after its last message")),
-                Ok(0) if *received < expected => return Err(PerfError::Broken("its last message comes too early")),
+                Ok(_) if *heard => return Err(PerfError::Broken("message after the final one")),
+                Ok(0) if *received < expected => return Err(PerfError::Broken("final message too early")),
                 Ok(0) => *heard = true,
                 Ok(len) if *received < expected && len == parameters.size as usize => *received += 1,
-                Ok(_) => return Err(PerfError::Broken("a message that is none of the test's")),
+                Ok(_) => return Err(PerfError::Broken("unexpected message")),
             }
         }
         if let Some(status) = failed.filter(|_| !self.is_done()) {
@@ -292,6 +292,6 @@ impl<C: Provider> Run<C> {
                 qp.atomic_into_mr(ours, 0, atomic, *place, is_last)
             }
         };
-        noted.map_err(|_| PerfError::Broken("its queue has no room"))
+        noted.map_err(|_| PerfError::Broken("send queue overflow"))
     }
 }

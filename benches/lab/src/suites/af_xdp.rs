@@ -1,4 +1,4 @@
-//! AF_XDP on a virtio network device of a guest, which has combined channels as most NICs do and veth does not.
+//! AF_XDP on a guest's virtio network device, which has combined channels like most NICs and unlike veth.
 
 use super::Suite;
 use super::service::{ALL, End};
@@ -12,7 +12,7 @@ pub const SUITE: Suite =
 
 const HOST: &str = "10.81.0.1/24";
 const GUEST: &str = "10.81.0.2";
-/// In the guest.
+/// Interface in the guest.
 const INTERFACE: &str = "eth0";
 const QUEUES: u16 = 2;
 

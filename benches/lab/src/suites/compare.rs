@@ -1,7 +1,7 @@
-//! `linerate compare` between two guests: verbs, the TCP stack and the kernel's sockets over one and the same emulated wire.
+//! `linerate compare` between two guests: verbs, the TCP stack and kernel sockets over the same emulated wire.
 //!
-//! Each guest has two network devices at one hub: one for its kernel, and Soft-RoCE on it; and one for DPDK's virtio driver, since a device
-//! is either the kernel's or a program's. The wire between the two hubs is the same for all.
+//! Each guest has two network devices at one hub: one for its kernel, with Soft-RoCE on it, and one for DPDK's virtio
+//! driver. All share the wire between the two hubs.
 
 use super::Suite;
 use super::pair::{DEVICE, INTERFACE, Pair, Provider, device};
@@ -18,27 +18,27 @@ use std::time::Duration;
 pub const SUITE: Suite =
     Suite { name: "compare", about: "linerate compare between two guests, by every design, in short", run };
 
-/// What drives the devices that are DPDK's.
+/// Driver of the DPDK devices.
 const DRIVER: &str = "uio_pci_generic";
-/// Memory of a guest: a key-value server's export and hugepages are in it.
+/// Memory of a guest, which includes a key-value server's export and hugepages.
 const MEGABYTES: u32 = 1536;
-/// How long the comparison may take.
+/// Time limit of the comparison.
 const WITHIN: Duration = Duration::from_secs(780);
-/// What the comparison may need beside, to look at the machines and to write its reports.
+/// Additional time, to inspect the machines and write the reports.
 const BESIDE: Duration = Duration::from_secs(120);
-/// The addresses of ports of DPDK's, the server's and the load's.
+/// Addresses of the DPDK ports, of the server and the load.
 const PORTS: [&str; 2] = ["10.83.0.11/24", "10.83.0.12/24"];
 
-/// What there is over ports of DPDK's for each application, over the kernel's sockets, and over verbs.
+/// Designs of each application over DPDK ports, kernel sockets, and verbs.
 const OVER_PORTS: [&str; 4] = ["datagrams", "native/inline", "native/split", "smoltcp"];
 const OVER_SOCKETS: [&str; 2] = ["sleeping", "spinning"];
 const BY_VERBS: [&str; 3] = ["send", "write", "ud"];
 
-/// Two guests with a way into each.
+/// Two guests with a gate into each.
 struct Guests {
     server: Machine,
     client: Machine,
-    /// Their ports of DPDK's.
+    /// DPDK ports.
     ports: [Nic; 2],
     _gates: [Gate; 2],
 }
@@ -55,7 +55,7 @@ fn run(lab: &Lab, report: &mut Report) {
     }
 }
 
-/// The identifiers of all rows, without what the ports are called.
+/// Returns the identifiers of all rows, without the names of the ports.
 fn rows() -> Vec<String> {
     let mut rows = vec!["echo/pci/raw".to_owned()];
     for app in ["echo", "kv"] {
@@ -97,7 +97,7 @@ fn compare(lab: &Lab, guests: &Guests) -> Result<serde_json::Value> {
     let [server, load] = guests.ports.each_ref().map(Nic::pci);
     let mut command = Command::new(&lab.linerate);
     command.args(["-v", "compare", "--quick", "--no-sweeps", "--rounds", "1", "--round-time", "1s"]);
-    // Under emulation, thousands of requests on the way measure nothing but how long they wait.
+    // Under emulation, thousands of outstanding requests measure only their queueing.
     command.args(["--points", "4x2", "--keys", "1000", "--within", &format!("{}s", WITHIN.as_secs())]);
     command.args(["--via", &format!("pci:{server}/{load},kernel,rdma:{DEVICE}")]);
     command.args(["--server-on", &on("into-server"), "--load-on", &on("into-client")]);
@@ -105,7 +105,7 @@ fn compare(lab: &Lab, guests: &Guests) -> Result<serde_json::Value> {
     command.args(["--server-port-ip", PORTS[0], "--load-port-ip", PORTS[1]]);
     command.arg("--out").arg(&lab.out);
     Program::start("host: linerate compare", &command, &lab.log)?.succeed_within(WITHIN + BESIDE)?;
-    // What ran there has ended with what it was run for.
+    // Remote programs have ended with their connections.
     for machine in [&guests.server, &guests.client] {
         machine.run("what is left", "until ! pgrep -x linerate; do sleep 0.05; done")?;
     }
@@ -118,7 +118,7 @@ fn compare(lab: &Lab, guests: &Guests) -> Result<serde_json::Value> {
     Ok(serde_json::from_slice(&std::fs::read(&results).context(results.to_string_lossy())?)?)
 }
 
-/// A row was measured, and says what emulates what it came over.
+/// Checks that a row was measured, and names its emulation.
 fn ran(results: &serde_json::Value, id: &str) -> Result<()> {
     let is_it = |row: &&serde_json::Value| {
         let parts: Vec<&str> = row["id"].as_str().unwrap_or_default().split('/').collect();
@@ -129,11 +129,11 @@ fn ran(results: &serde_json::Value, id: &str) -> Result<()> {
         format!("{app}/{way}/{design}") == id
     };
     let Some(row) = results["rows"].as_array().and_then(|rows| rows.iter().find(is_it)) else {
-        return failed("there is no such row");
+        return failed("the row is missing");
     };
     let by = row["link"]["emulated_by"].as_str().unwrap_or_default();
     if row["link"]["kind"] != "network" || !by.contains("QEMU") || id.contains("rdma") != by.contains("rxe") {
-        return failed(format!("its link is said to be {}", row["link"]));
+        return failed(format!("wrong link: {}", row["link"]));
     }
     let round = &row["outcome"]["ran"]["fixed"][0]["rounds"][0];
     if round["requests"].as_u64().unwrap_or(0) == 0 || round["server"]["cpu_seconds"].is_null() {

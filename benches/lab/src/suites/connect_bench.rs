@@ -1,4 +1,4 @@
-//! `linerate rdma connect-bench` and `connections-bench` on a device of a guest's: they go through all of it, whatever it takes there.
+//! `linerate rdma connect-bench` and `connections-bench` on a guest's device: all steps complete.
 
 use super::Suite;
 use super::pair::{DEVICE, Pair, Provider};
@@ -6,17 +6,17 @@ use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::report::Report;
 
-/// This alone.
+/// Part that can be run alone.
 pub const SUITE: Suite = Suite { name: "rxe-connect", about: "rdma connect-bench on Soft-RoCE", run: alone };
 
-/// How many connections are compared.
+/// Numbers of connections compared.
 const FEW: u64 = 4;
 const MORE: u64 = 16;
-/// How often each step is done.
+/// Rounds of each step.
 const ROUNDS: u64 = 20;
-/// The steps that each connection has.
+/// Steps of each connection.
 const STEPS: [&str; 6] = ["create", "INIT", "post buffers", "RTR", "RTS", "destroy"];
-/// The connections that are made.
+/// Kinds of connections.
 const CONNECTIONS: [&str; 5] =
     ["rdma_cm", "rdma_cm, prepared", "TCP exchange", "TCP exchange, prepared", "TCP stack, in memory"];
 
@@ -25,7 +25,7 @@ fn alone(lab: &Lab, report: &mut Report) {
     run(lab, report, &pair);
 }
 
-/// The case.
+/// Runs the case.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     report.case("connect-bench tells all steps", || tells_all(lab, pair));
     report.case("connections-bench tells of all ways", || tells_of_ways(lab, pair));
@@ -42,7 +42,7 @@ fn tells_of_ways(lab: &Lab, pair: &Pair) -> Result<()> {
     if counts == [FEW, MORE].repeat(3) && rows.iter().all(is_told) {
         Ok(())
     } else {
-        failed(format!("it tells {told}"))
+        failed(format!("unexpected report: {told}"))
     }
 }
 
@@ -54,7 +54,7 @@ fn tells_all(lab: &Lab, pair: &Pair) -> Result<()> {
             let is_it = |row: &&serde_json::Value| row["what"] == *name && row["times"] == ROUNDS;
             let found = told[rows].as_array().and_then(|rows| rows.iter().find(is_it));
             if found.is_none_or(|row| row["p50_us"].as_f64() <= Some(0.0)) {
-                return failed(format!("of {rows} it does not tell {name}: {told}"));
+                return failed(format!("{name} is missing among {rows}: {told}"));
             }
         }
     }
@@ -62,5 +62,5 @@ fn tells_all(lab: &Lab, pair: &Pair) -> Result<()> {
     if device["name"] == DEVICE && device["emulated_by"] == "rxe" {
         return Ok(());
     }
-    failed(format!("it does not say that the device is emulated: {told}"))
+    failed(format!("the report does not name the emulation: {told}"))
 }

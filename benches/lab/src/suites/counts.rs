@@ -1,5 +1,4 @@
-//! What an echo over verbs asks of its device for each message, beside what perftest asks for as many messages. Both are counted
-//! by the same means: a library that is loaded into either.
+//! Verbs calls per message of an echo, compared with perftest. The same preloaded library counts both.
 
 use super::Suite;
 use super::pair::{DEVICE, Pair, Provider};
@@ -12,24 +11,24 @@ use crate::report::Report;
 use std::fmt;
 use std::path::Path;
 
-/// This alone.
+/// Part that can be run alone.
 pub const SUITE: Suite = Suite { name: "rxe-counts", about: "what is asked of Soft-RoCE, beside perftest", run: alone };
 
-/// One request after the other, as `ib_send_lat` does.
+/// One request at a time, like `ib_send_lat`.
 const ONE: Service = Service { load: "--size 64 --depth 1", connections: 1, seconds: 3, ..ECHO };
-/// As many as both programs have room for, either way, as `ib_send_bw` does.
+/// As many as both programs can have outstanding in both directions, like `ib_send_bw`.
 const MANY: Service = Service { load: "--size 64 --depth 128", ..ONE };
 
-/// What is compared with what.
+/// Compared tests.
 const CASES: [(&str, Service); 2] = [("ib_send_lat", ONE), ("ib_send_bw --bidirectional", MANY)];
 
-/// Bytes of a request and of its answer.
+/// Size of a request and of its reply in bytes.
 const SIZE: u64 = 64;
-/// Bytes of each message that come before what it carries.
+/// Header of each message in bytes.
 const HEADER: u64 = 8;
-/// Buffers that an end has for its connection before and after all messages.
+/// Buffers of an end for its connection before and after all messages.
 const BUFFERS: u64 = 32;
-/// Messages by which an end finishes.
+/// Messages that close an end.
 const FINISH: u64 = 1;
 
 fn alone(lab: &Lab, report: &mut Report) {
@@ -37,11 +36,11 @@ fn alone(lab: &Lab, report: &mut Report) {
     run(lab, report, &pair);
 }
 
-/// Compares all.
+/// Runs all comparisons.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     let Some(perftest) = report.case("perftest", || lab.image.perftest(&lab.log)) else { return };
     for (test, service) in CASES {
-        let told = report.case(&format!("echo asks for no more than {test}"), || {
+        let told = report.case(&format!("echo needs no more than {test}"), || {
             let ours = ours(lab, pair, service)?;
             let theirs = theirs(lab, pair, &perftest, test, ours.messages.div_ceil(2))?;
             ours.is_within(&theirs)?;
@@ -54,29 +53,29 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
 }
 
 impl Counts {
-    /// What a server of ours counts itself, once its connection is made, is as much.
+    /// Checks that the server's own statistics match, once its connection is established.
     fn is_told_by(&self, server: &serde_json::Value) -> Result<()> {
         let verbs = &server["verbs"];
         let is_same = verbs["requests"] == self.requests
             && verbs["buffers"] == self.buffers.saturating_sub(BUFFERS)
             && verbs["requests_completed"] == self.requests_completed
             && verbs["buffers_completed"] == self.buffers_completed;
-        if is_same { Ok(()) } else { failed(format!("counted were {self:?}, but the server tells {verbs}")) }
+        if is_same { Ok(()) } else { failed(format!("counted {self:?}, but the server reports {verbs}")) }
     }
 }
 
-/// What both ends asked for.
+/// Counts of both ends.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
-    /// Messages that both sent, of those that carry something.
+    /// Messages with data, sent by both ends.
     messages: u64,
-    /// Requests of the application and answers to them, which may share messages.
+    /// Requests and replies of the application, which may share messages.
     carried: u64,
     counts: Counts,
 }
 
 impl Asked {
-    /// Without what both ends of a connection take however many messages there are.
+    /// Subtracts what a connection needs regardless of the number of messages.
     fn less_besides(mut self) -> Asked {
         self.counts.requests = self.counts.requests.saturating_sub(2 * FINISH);
         self.counts.buffers = self.counts.buffers.saturating_sub(2 * (BUFFERS + FINISH));
@@ -85,16 +84,16 @@ impl Asked {
         self
     }
 
-    /// What is compared.
+    /// Returns the compared counts.
     fn all(&self) -> [(&'static str, u64); 3] {
         let Counts { requests, buffers, .. } = self.counts;
         [("requests", requests), ("buffers", buffers), ("completions", self.counts.completions())]
     }
 
-    /// For each message, and for each thing that is carried, no more than the others.
+    /// Checks that the counts per message, and per request or reply, do not exceed the others'.
     fn is_within(&self, others: &Asked) -> Result<()> {
         if self.counts.unseen + others.counts.unseen > 0 {
-            return failed(format!("not all was counted: {self:?}, {others:?}"));
+            return failed(format!("incomplete counts: {self:?}, {others:?}"));
         }
         let less = self.less_besides();
         for ((what, count), (_, others_count)) in less.all().into_iter().zip(others.all()) {
@@ -121,7 +120,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Of an echo and its load.
+/// Counts an echo server and its load.
 fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
     let via = format!("rdma:{DEVICE}");
     let script = |arguments: &str| Ok::<_, Error>(format!("{}{}", counted(lab)?, lab.in_guest(arguments)));
@@ -135,7 +134,7 @@ fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
     let told = server.json()?;
     let number = |name: &str| {
         let number = told[name].as_u64();
-        number.map_or_else(|| failed(format!("the server does not tell {name}: {told}")), Ok)
+        number.map_or_else(|| failed(format!("the server does not report {name}: {told}")), Ok)
     };
     let here = Counts::read(&server)?;
     here.is_told_by(&told)?;
@@ -144,15 +143,15 @@ fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
     Ok(Asked { messages, carried: payload / SIZE, counts })
 }
 
-/// Of perftest, whose ends send `count` messages each.
+/// Counts perftest, whose ends send `count` messages each.
 fn theirs(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, count: u64) -> Result<Asked> {
     let [client, server] = perftest::run(lab, pair, perftest, test, &format!("--size {SIZE} --iters {count}"))?;
     Ok(Asked { messages: 2 * count, carried: 2 * count, counts: client + server })
 }
 
-/// How many messages a load says that it sent.
+/// Returns the number of messages that a load reports as sent.
 fn sent(load: &Ended) -> Result<u64> {
     let mut words =
         load.err.iter().filter_map(|line| line.strip_prefix("sent ")?.split_whitespace().next()?.parse().ok());
-    words.next().map_or_else(|| failed(format!("the load does not say what it sent: {load:?}")), Ok)
+    words.next().map_or_else(|| failed(format!("the load does not report its messages: {load:?}")), Ok)
 }

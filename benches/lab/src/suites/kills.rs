@@ -1,4 +1,5 @@
-//! Either end is killed while messages are under way, in every mode: the other stays sound, and nothing is left of it.
+//! Either end is killed while messages are in flight, in every mode: the other end keeps working and releases all
+//! resources.
 
 use super::Suite;
 use super::pair::{DEVICE, Pair, Provider, objects};
@@ -8,11 +9,11 @@ use crate::host::Lab;
 use crate::program::{Ended, Program, wait_for};
 use crate::report::Report;
 
-/// This alone.
+/// Part that can be run alone.
 pub const SUITE: Suite =
     Suite { name: "rxe-kills", about: "kills of either end over Soft-RoCE, in every mode", run: alone };
 
-/// What is killed: its name, how both ends connect and how messages come to them, and what is under way.
+/// Cases: name, common arguments of both ends, and service.
 const KILLED: [(&str, &str, Service); 7] = [
     ("rdma_cm, send", "--rdma-connect cm --rdma-mode send", ECHO),
     ("rdma_cm, write", "--rdma-connect cm --rdma-mode write", ECHO),
@@ -23,7 +24,7 @@ const KILLED: [(&str, &str, Service); 7] = [
     ("TCP, datagrams", "--rdma-mode ud", ECHO),
 ];
 
-/// A load lasts until something happens to it, for so many seconds at most.
+/// Maximum duration of a load in seconds.
 const LASTING: u32 = 600;
 
 fn alone(lab: &Lab, report: &mut Report) {
@@ -31,7 +32,7 @@ fn alone(lab: &Lab, report: &mut Report) {
     run(lab, report, &pair, KILLED);
 }
 
-/// Each mode once.
+/// Runs each mode once.
 pub fn some(lab: &Lab, report: &mut Report, pair: &Pair) {
     let [sent, _, read, _, written, _, datagrams] = KILLED;
     run(lab, report, pair, [sent, read, written, datagrams]);
@@ -43,11 +44,11 @@ fn run<const N: usize>(lab: &Lab, report: &mut Report, pair: &Pair, killed: [(&s
     }
 }
 
-/// A load, whose messages are under way.
+/// Starts a load and waits until its messages are in flight.
 fn lasting(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<Program> {
     let mut load = pair.load(lab, Service { seconds: LASTING, ..service }, words)?;
     load.wait_for_line("measuring")?;
-    // Sessions share one queue pair; who measures has them all.
+    // Sessions share one queue pair, so only other modes can be waited for by number.
     if !words.contains("ud") {
         let count = format!("rdma resource show qp link {DEVICE} | grep -c 'type RC'");
         let all = format!("until [ $({count}) -ge {} ]; do sleep 0.05; done", service.connections);
@@ -56,8 +57,8 @@ fn lasting(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<Prog
     Ok(load)
 }
 
-/// A load whose server is killed ends and says why, and nothing is left at either device. The next server, at the same address, holds
-/// after a load was killed what it held before, and serves another.
+/// Kills the server: its load ends with a reason, and both devices have no objects left. Then kills a load: the next
+/// server, at the same address, returns to its earlier objects and serves another load.
 fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
     let nothing = both(pair)?;
     let server = pair.serve(lab, service, words)?;
@@ -74,23 +75,23 @@ fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
     wait_for("the load's device to hold what it held", || Ok(objects(&pair.client)? == *client))?;
     let load = pair.load(lab, service, words)?.succeed()?;
     let told = server.stop()?.json()?;
-    // The killed load had asked all but what it would have asked at its end.
+    // The killed load had made all its requests except the final ones.
     let finished = service.connections + service.asks + service.asks.saturating_sub(1);
     let is_well = load.json()?["errors"] == 0 && told["broken"] == service.connections && told["finished"] == finished;
-    if is_well { Ok(()) } else { failed(format!("the next load tells {load:?}, the server {told}")) }
+    if is_well { Ok(()) } else { failed(format!("the next load reports {load:?}, the server {told}")) }
 }
 
-/// What both devices hold.
+/// Returns the objects of both devices.
 fn both(pair: &Pair) -> Result<[String; 2]> {
     Ok([objects(&pair.server)?, objects(&pair.client)?])
 }
 
-/// A load whose server is gone counts its connections among the errors, and its last words are about that.
+/// Checks that a load without its server counts its connections as errors and names the reason last.
 fn says_why(load: &Ended, service: Service) -> Result<()> {
     let is_told = load.err.iter().any(|line| line.contains("look at the server"));
     let lost = load.json()?["errors"].as_u64();
     if load.status == 1 && lost >= Some(service.connections.into()) && is_told {
         return Ok(());
     }
-    failed(format!("the load does not know that its server is gone: {load:?}"))
+    failed(format!("the load does not report the loss of its server: {load:?}"))
 }

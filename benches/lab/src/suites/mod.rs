@@ -1,4 +1,4 @@
-//! The suites, a file each. A suite boots what it needs, and reports cases.
+//! Test suites, one per file. Each boots its guests and reports its cases.
 
 mod af_xdp;
 mod compare;
@@ -18,20 +18,20 @@ mod virtio_pci;
 use crate::host::Lab;
 use crate::report::Report;
 
-/// A suite.
+/// Test suite.
 #[derive(Debug)]
 pub struct Suite {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it shows.
+    /// Description.
     pub about: &'static str,
-    /// Runs its cases.
+    /// Runs the cases.
     pub run: fn(&Lab, &mut Report),
 }
 
-/// All of them, in the order in which they run.
+/// All suites, in the order in which they run.
 pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE, compare::SUITE];
 
-/// Parts of these, which run when they are named.
+/// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =
     &[rxe::QUICK, counts::SUITE, perf::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, one_sided::MILLION];

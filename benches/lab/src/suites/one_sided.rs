@@ -1,5 +1,5 @@
-//! GETs that the server has no part in, while as many SETs change what they read: each value is whole, was written to its key, and
-//! is no older than may be, or the load fails.
+//! One-sided GETs while as many SETs change the values: each value is intact, belongs to its key, and is recent
+//! enough, or the load fails.
 
 use super::Suite;
 use super::pair::{Pair, Provider};
@@ -9,43 +9,43 @@ use crate::host::Lab;
 use crate::program::Program;
 use crate::report::Report;
 
-/// This alone.
+/// Part that can be run alone.
 pub const SUITE: Suite = Suite {
     name: "rxe-one-sided",
     about: "one-sided GETs over Soft-RoCE, while as many SETs change what they read",
     run: alone,
 };
 
-/// As many as fill an hour, and pass as soon as there have been a million SETs.
+/// Suite of a million SETs, within an hour at most.
 pub const MILLION: Suite =
     Suite { name: "rxe-million", about: "a million SETs against one-sided GETs over Soft-RoCE", run: million };
 
-/// Half of them SETs, of few keys, of which some are asked for all the time.
+/// Half SETs, of few keys, some of which are very frequent.
 const MIXED: Service = Service {
     load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.5 --verify --no-miss --depth 8",
     seconds: 15,
     ..ONE_SIDED
 };
-/// GETs alone, of the keys that are there.
+/// GETs alone, of existing keys.
 const READS: Service = Service {
     load: "--one-sided --keys 200 --get-ratio 1 --no-fill --depth 8",
     connections: 2,
     seconds: 10,
     ..ONE_SIDED
 };
-/// How many SETs are a million.
+/// Required number of SETs.
 const SETS: u64 = 1_000_000;
-/// How long one load of those lasts, and how many there may be. Most are SETs, which go many to a message, where a GET has a READ to wait
-/// for twice.
+/// One load of the suite, and the maximum number of loads. Most operations are SETs, many of which share a message,
+/// while a GET waits for two READs.
 const ROUND: Service = Service {
     load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.1 --verify --no-miss --depth 32",
     seconds: 60,
     ..MIXED
 };
 const ROUNDS: u32 = 60;
-/// As short as can be, of which the server has the connections, too.
+/// Shortest load, which has the same connections as the longer one.
 const SHORT: Service = Service { seconds: 1, ..READS };
-/// Of each second more, how much a server may be busy that looks around now and then: in the other loads it is most of it.
+/// Maximum CPU share of a server that only polls occasionally; in the other loads most of the share is used.
 const BUSY: f64 = 0.25;
 
 fn alone(lab: &Lab, report: &mut Report) {
@@ -66,10 +66,10 @@ fn million(lab: &Lab, report: &mut Report) {
             return;
         }
     }
-    report.case::<()>("a million SETs", || failed(format!("there were {sets}")));
+    report.case::<()>("a million SETs", || failed(format!("only {sets}")));
 }
 
-/// As much of it as goes into a quarter of a minute, and what it costs the server.
+/// Runs as many loads as fit into a quarter of a minute, and measures the server's CPU time.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     let Some(server) = report.case("a server that exports its values", || pair.serve(lab, MIXED, "")) else { return };
     if let Some(round) = report.case("one-sided GETs and as many SETs", || mixed(lab, pair, MIXED)) {
@@ -81,7 +81,7 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     report.case("counters are what was added to them", || pair.answers(lab, COUNTING, ""));
 }
 
-/// What came of a load.
+/// Result of a load.
 struct Round {
     sets: u64,
     told: String,
@@ -92,35 +92,35 @@ fn mixed(lab: &Lab, pair: &Pair, service: Service) -> Result<Round> {
     let (one, sets) = (&load["one_sided"], load["set"]["requests"].as_u64().unwrap_or(0));
     let found = one["found"].as_u64().unwrap_or(0);
     if load["errors"] != 0 || load["misses"] != 0 || sets == 0 || found == 0 {
-        return failed(format!("the load tells {load}"));
+        return failed(format!("the load reports {load}"));
     }
     Ok(Round { sets, told: format!("{sets} SETs, and {}", shown(one)) })
 }
 
-/// What a longer load takes of the server's time beyond a shorter one is what the server does by itself.
+/// Measures the server's CPU time for one-sided GETs, as the difference between a longer and a shorter load.
 fn reads(lab: &Lab, pair: &Pair, server: Program) -> Result<String> {
     let (short, _) = only_read(lab, pair, SHORT)?;
     let (long, told) = only_read(lab, pair, READS)?;
     server.stop()?;
     let (busy, seconds) = (long - short, f64::from(READS.seconds - SHORT.seconds));
     if busy > seconds * BUSY {
-        return failed(format!("it was busy for {busy:.3} s of {seconds} s more: {told}"));
+        return failed(format!("the server was busy for {busy:.3} s of {seconds} additional s: {told}"));
     }
     Ok(format!("{told}, and for {short:.3} s in {} s", SHORT.seconds))
 }
 
-/// How long the server was busy with such a load, in seconds, and what the load tells.
+/// Returns the server's CPU time for such a load in seconds, and the load's report.
 fn only_read(lab: &Lab, pair: &Pair, service: Service) -> Result<(f64, String)> {
     let load = pair.load(lab, service, "")?.succeed()?.json()?;
     let one = &load["one_sided"];
     let is_well = load["errors"] == 0 && load["misses"] == 0 && one["asked"] == 0 && one["found"].as_u64() > Some(0);
     match one["server_cpu_seconds"].as_f64() {
         Some(busy) if is_well => Ok((busy, format!("in {} s {}", service.seconds, shown(one)))),
-        _ => failed(format!("the load tells {load}")),
+        _ => failed(format!("the load reports {load}")),
     }
 }
 
-/// What a load says of its READs.
+/// Formats a load's report of READs.
 fn shown(one: &serde_json::Value) -> String {
     format!(
         "{} GETs by {:.2} READs each, {} torn, {} asked for; the server was busy for {} s",

@@ -1,4 +1,5 @@
-//! `linerate rdma perf` beside perftest: with the same options both move the same bytes, and ours asks its device for no more.
+//! `linerate-rdma-perf` compared with perftest: with the same options, both transfer the same bytes, and the former
+//! needs no more verbs operations.
 
 use super::Suite;
 use super::pair::{DEVICE, Pair, Provider};
@@ -8,10 +9,10 @@ use crate::host::Lab;
 use crate::report::Report;
 use std::path::Path;
 
-/// This alone.
+/// Part that can be run alone.
 pub const SUITE: Suite = Suite { name: "rxe-perf", about: "rdma perf on Soft-RoCE, beside perftest", run: alone };
 
-/// What messages are carried by, as both programs call it, and their length for each kind of test, where it can be chosen.
+/// Operations, named alike in both programs, with message sizes for each kind of test where they can be chosen.
 const VERBS: [(&str, [&str; 2]); 4] = [
     ("send", ["--size 64", "--size 4096"]),
     ("write", ["--size 64", "--size 4096"]),
@@ -19,7 +20,7 @@ const VERBS: [(&str, [&str; 2]); 4] = [
     ("atomic", ["", ""]),
 ];
 
-/// What is measured, and with which options.
+/// Tests with their options.
 const TESTS: [(&str, &str); 4] = [
     ("lat", "--iters 300"),
     ("bw", "--iters 1024"),
@@ -27,10 +28,10 @@ const TESTS: [(&str, &str); 4] = [
     ("bw", "--iters 1024 --bidirectional"),
 ];
 
-/// What perftest refuses: messages that are not a whole number of lists.
+/// Messages that are not a multiple of the list length, which perftest refuses.
 const UNEVEN: (&str, u64) = ("--size 4096 --iters 200 --post_list 16", 200);
 
-/// What our ends take besides, to say that they are through: a message of nothing, and a buffer for the other's.
+/// Additional operations of our ends: an empty final message, and a buffer for the peer's.
 const LAST: u64 = 1;
 
 fn alone(lab: &Lab, report: &mut Report) {
@@ -38,7 +39,7 @@ fn alone(lab: &Lab, report: &mut Report) {
     run(lab, report, &pair, &TESTS);
 }
 
-/// Compares one test of each verb.
+/// Compares one test of each operation.
 pub fn some(lab: &Lab, report: &mut Report, pair: &Pair) {
     run(lab, report, pair, &TESTS[2..3]);
 }
@@ -59,7 +60,7 @@ fn run(lab: &Lab, report: &mut Report, pair: &Pair, tests: &[(&str, &str)]) {
     }
 }
 
-/// The last list is shorter, and is the last for all that.
+/// Checks that the last list may be shorter.
 fn uneven(lab: &Lab, pair: &Pair) -> Result<()> {
     for (verb, [_, size]) in VERBS {
         if size.is_empty() {
@@ -73,7 +74,7 @@ fn uneven(lab: &Lab, pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Runs a test with both programs. Returns what they asked for.
+/// Runs a test with both programs and returns the counts.
 fn compare(lab: &Lab, pair: &Pair, perftest: &Path, verb: &str, kind: &str, options: &str) -> Result<String> {
     let ours = ours(lab, pair, verb, kind, options)?;
     let theirs = perftest::run(lab, pair, perftest, &format!("ib_{verb}_{kind}"), options)?;
@@ -81,25 +82,25 @@ fn compare(lab: &Lab, pair: &Pair, perftest: &Path, verb: &str, kind: &str, opti
     for (end, (ours, theirs)) in ["client", "server"].into_iter().zip(ours.into_iter().zip(theirs)) {
         let both = format!("{end}: perf: {}; perftest: {}", shown(&less_last(ours)), shown(&theirs));
         if ours.unseen + theirs.unseen > 0 {
-            return failed(format!("not all was counted: {ours:?}, {theirs:?}"));
+            return failed(format!("incomplete counts: {ours:?}, {theirs:?}"));
         }
         if ours.bytes != theirs.bytes {
-            return failed(format!("they do not move the same: {both}"));
+            return failed(format!("different transfers: {both}"));
         }
         if numbers(&less_last(ours)).into_iter().zip(numbers(&theirs)).any(|(ours, theirs)| ours > theirs) {
-            return failed(format!("perf asks for more: {both}"));
+            return failed(format!("perf needs more: {both}"));
         }
         told.push(both);
     }
     Ok(told.join("\n    "))
 }
 
-/// What is compared.
+/// Returns the compared counts.
 fn numbers(counts: &Counts) -> [u64; 3] {
     [counts.requests, counts.buffers, counts.completions()]
 }
 
-/// Without what an end says at last, and hears.
+/// Subtracts the final messages.
 fn less_last(mut counts: Counts) -> Counts {
     counts.requests = counts.requests.saturating_sub(LAST);
     counts.buffers = counts.buffers.saturating_sub(LAST);
@@ -113,7 +114,7 @@ fn shown(counts: &Counts) -> String {
     format!("{requests} requests of {bytes} bytes, {buffers} buffers, {completions} completions")
 }
 
-/// What our client and server ask for.
+/// Counts our client and server.
 fn ours(lab: &Lab, pair: &Pair, verb: &str, kind: &str, options: &str) -> Result<[Counts; 2]> {
     let script = |rest: &str| -> Result<String> {
         let arguments = format!("rdma perf {verb} {kind} --ib-dev {DEVICE} --json {rest}");

@@ -1,5 +1,4 @@
-//! perftest in guests, and what a program asks of its device. Ours and perftest are counted by the same means: a library that is
-//! loaded into either.
+//! perftest in guests, and counts of verbs calls. The same preloaded library counts all programs.
 
 use super::pair::{DEVICE, Pair};
 use crate::error::{Result, failed};
@@ -9,7 +8,7 @@ use serde::Deserialize;
 use std::ops::Add;
 use std::path::Path;
 
-/// What the library tells.
+/// Counts printed by the library.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Counts {
     pub requests: u64,
@@ -36,20 +35,20 @@ impl Add for Counts {
 }
 
 impl Counts {
-    /// What a program told last but for itself.
+    /// Parses the counts in a program's output.
     pub fn read(ended: &Ended) -> Result<Counts> {
         let line = ended.err.iter().rfind(|line| line.starts_with(r#"{"requests":"#));
-        let Some(line) = line else { return failed(format!("nothing was counted: {ended:?}")) };
+        let Some(line) = line else { return failed(format!("no counts: {ended:?}")) };
         Ok(serde_json::from_str(line)?)
     }
 
-    /// Completions that were polled.
+    /// Returns the number of polled completions.
     pub fn completions(&self) -> u64 {
         self.requests_completed + self.buffers_completed
     }
 }
 
-/// A script's beginning, by which the program that it ends in is counted.
+/// Returns the start of a script that has its program counted.
 pub fn counted(lab: &Lab) -> Result<String> {
     let library = lab.linerate.with_file_name("liblinerate_verbs_count.so");
     if !library.exists() {
@@ -58,8 +57,7 @@ pub fn counted(lab: &Lab) -> Result<String> {
     Ok(format!("export LD_PRELOAD='{}'\n", library.display()))
 }
 
-/// Runs a `test` of perftest with these options, and returns what its client and its server asked for. What they exchange by TCP is
-/// not counted.
+/// Runs a `test` of perftest and returns the counts of its client and server, without its exchange over TCP.
 pub fn run(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, options: &str) -> Result<[Counts; 2]> {
     let script = |of: &str| -> Result<String> {
         Ok(format!(
@@ -71,7 +69,7 @@ pub fn run(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, options: &str) -
         ))
     };
     let mut server = pair.server.start_script("perftest", &script("")?)?;
-    // It says so a little too early; but who does not like its options ends before.
+    // Printed slightly too early, but a server that rejects its options ends before.
     server.wait_for_line("Waiting for client")?;
     pair.server.run("listening", "until ss -Htln 'sport = :18515' | grep -q .; do sleep 0.05; done")?;
     let client = pair.client.run("perftest", &script(Pair::SERVER)?)?;

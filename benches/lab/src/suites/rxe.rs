@@ -1,4 +1,4 @@
-//! RDMA verbs over Soft-RoCE, between two guests: real RoCEv2 packets.
+//! RDMA verbs over Soft-RoCE between two guests, with real RoCEv2 packets.
 
 use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
@@ -10,10 +10,10 @@ use crate::report::Report;
 
 pub const SUITE: Suite = Suite { name: "rxe", about: "RDMA verbs over Soft-RoCE, between two guests", run };
 
-/// The part of it that takes little time.
+/// Short part.
 pub const QUICK: Suite = Suite { name: "rxe-quick", about: "the two services over Soft-RoCE, once each", run: quick };
 
-/// How both ends connect and receive, as their arguments.
+/// Common arguments of both ends.
 const WAYS: &[(&str, &str)] = &[
     ("rdma_cm", ""),
     ("TCP", "--rdma-connect tcp"),
@@ -22,7 +22,7 @@ const WAYS: &[(&str, &str)] = &[
     ("datagrams", "--rdma-mode ud"),
 ];
 
-/// What is exchanged in each of these ways.
+/// Loads for each of them.
 const LOADS: [(&str, Service); 6] = [
     ("echo of 1 byte", Service { load: "--size 1 --depth 4", seconds: 1, ..ECHO }),
     ("echo of 64 bytes", Service { load: "--size 64", connections: 1, seconds: 1, ..ECHO }),
@@ -62,7 +62,7 @@ fn run(lab: &Lab, report: &mut Report) {
     report.case("rping is not taken for a server", || pair.rping_is_not_taken_for_a_server(lab));
 }
 
-/// The adapter's own calls, at the device of one guest.
+/// Runs the adapter's device tests in one guest.
 fn device_tests(lab: &Lab, pair: &Pair) -> Result<()> {
     let tests = lab.linerate.with_file_name("rdma-device-tests");
     if !tests.exists() {
@@ -72,15 +72,15 @@ fn device_tests(lab: &Lab, pair: &Pair) -> Result<()> {
     pair.server.run("the device's tests", &script).map(drop)
 }
 
-/// What a server holds after a thousand connections is what it held before. Its allocators keep what was needed at one time, which may
-/// still rise when more connections happen to be closing while others open, but not with every thousand.
+/// Checks that a server's resources after a thousand connections equal those before. Allocators keep their peak
+/// memory, which may rise when more connections overlap, but not with every thousand.
 fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
     const MANY: Service = Service { load: "--size 64", connections: 250, seconds: 1, ..ECHO };
-    /// Kilobytes: 64 bytes of a connection.
+    /// Tolerance in kB: 64 bytes per connection.
     const SPARE: u64 = 64;
     const MOST_THOUSANDS: u32 = 4;
     let server = pair.serve(lab, MANY, "")?;
-    // What the most connections at a time take, their slots keep.
+    // Reaches the peak number of connections first, whose slots are kept.
     pair.load(lab, MANY, "")?.succeed()?;
     let (before, mut resident) = pair.held()?;
     let mut told = vec![resident];
@@ -97,16 +97,16 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
             break;
         }
         if thousands == MOST_THOUSANDS {
-            return failed(format!("every thousand connections leave something, in kB: {told:?}"));
+            return failed(format!("memory in kB grows with every thousand connections: {told:?}"));
         }
         resident = now;
     }
     let finished = server.stop()?.json()?["finished"].as_u64();
     let made = u64::from((1 + 4 * thousands) * MANY.connections);
-    if finished == Some(made) { Ok(()) } else { failed(format!("{finished:?} connections of {made} are finished")) }
+    if finished == Some(made) { Ok(()) } else { failed(format!("{finished:?} of {made} connections have finished")) }
 }
 
-/// Connections live through it, or end and say why; the server goes on.
+/// Takes the link down: connections survive or end with a reason, and the server keeps working.
 fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
     let server = pair.serve(lab, ECHO, "")?;
     let mut load = pair.load(lab, Service { seconds: 10, ..ECHO }, "")?;
@@ -120,7 +120,7 @@ fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
     let next = pair.load(lab, ECHO, "")?.succeed()?;
     let told = server.stop()?.json()?;
     if told["finished"].as_u64() < Some(ECHO.connections.into()) {
-        return failed(format!("the next load tells {next:?}, the server {told}"));
+        return failed(format!("the next load reports {next:?}, the server {told}"));
     }
     Ok(())
 }

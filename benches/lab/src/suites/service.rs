@@ -1,32 +1,32 @@
-//! A service of `linerate` and its load, wherever each of them runs.
+//! Service of `linerate` with its load, independent of their machines.
 
 use crate::error::{Result, failed};
 use crate::program::Ended;
 
-/// A service that a load measures and checks.
+/// Service that a load measures and checks.
 #[derive(Debug, Clone, Copy)]
 pub struct Service {
-    /// Its command.
+    /// Command.
     pub name: &'static str,
-    /// Where it is served.
+    /// Port.
     pub port: u16,
-    /// What its server is told.
+    /// Options of the server.
     pub serve: &'static str,
-    /// What its load does.
+    /// Options of the load.
     pub load: &'static str,
-    /// On how many connections.
+    /// Connections of the load.
     pub connections: u32,
-    /// And on how many, one after the other, it asks the server something before and after.
+    /// Additional consecutive connections that query the server before and after.
     pub asks: u32,
-    /// How long, once they are open.
+    /// Duration in seconds.
     pub seconds: u32,
 }
 
-/// Every byte comes back.
+/// Echo: every byte is returned.
 pub const ECHO: Service =
     Service { name: "echo", port: 7, serve: "", load: "--size 1000 --depth 2", connections: 8, asks: 0, seconds: 2 };
 
-/// Every value is the one that was written.
+/// Key-value service: every value is the one written.
 pub const KV: Service = Service {
     name: "kv",
     port: 6379,
@@ -37,57 +37,57 @@ pub const KV: Service = Service {
     seconds: 2,
 };
 
-/// Every value is the one that was written, and a value that is there is read out of the server's memory.
+/// One-sided GETs: existing values are read from the server's memory.
 pub const ONE_SIDED: Service = Service {
     serve: "--memory 64m --export 64m",
     load: "--one-sided --keys 1000 --value-size 64-2k --get-ratio 0.5 --verify --no-miss",
-    // Where it exports, and its time before and after.
+    // Export address, and CPU time before and after.
     asks: 3,
     ..KV
 };
 
-/// Every number is in the end what was added to it.
+/// Counters: each ends as the sum of its additions.
 pub const COUNTING: Service = Service {
     serve: "--memory 64m --counters 16",
     load: "--one-sided-incr --keys 16 --depth 8",
-    // Where the counters are, and what they were and are.
+    // Address of the counters, and their values before and after.
     asks: 2,
     ..KV
 };
 
-/// What verbs drop besides.
+/// Additional drop cause of verbs.
 const SENSELESS: &str = "message: senseless";
 
-/// Both, one after the other.
+/// Both services.
 pub const ALL: [Service; 2] = [ECHO, KV];
 
 /// One end of the wire.
 #[derive(Debug, Clone)]
 pub struct End {
-    /// Its `--via`.
+    /// `--via`.
     pub via: String,
-    /// Its address.
+    /// Address.
     pub ip: String,
-    /// How many workers.
+    /// Workers.
     pub workers: u16,
-    /// What else is to be said of it.
+    /// Further arguments.
     pub words: String,
 }
 
 impl End {
-    /// One worker on kernel sockets.
+    /// Returns an end with one worker on kernel sockets.
     pub fn kernel() -> End {
         End::new("kernel", "")
     }
 
-    /// One worker.
+    /// Returns an end with one worker.
     pub fn new(via: impl Into<String>, ip: impl Into<String>) -> End {
         End { via: via.into(), ip: ip.into(), workers: 1, words: String::new() }
     }
 
-    /// The arguments that say so.
+    /// Returns its arguments.
     fn arguments(&self) -> String {
-        // Two machines and this one share few cores: nobody polls in vain.
+        // The host and two guests share few cores, so that idle workers must not poll.
         let ours = match self.via.split_once(':') {
             None => String::new(),
             Some(("rdma", _)) => "--idle backoff".to_owned(),
@@ -98,12 +98,12 @@ impl End {
 }
 
 impl Service {
-    /// The arguments of a server.
+    /// Returns the arguments of a server.
     pub fn serve(&self, end: &End) -> String {
         format!("-v {} serve {} --listen {}:{} {}", self.name, end.arguments(), end.ip, self.port, self.serve)
     }
 
-    /// The arguments of a load of a server at `remote`.
+    /// Returns the arguments of a load of the server at `remote`.
     pub fn load(&self, end: &End, remote: &str) -> String {
         let Service { name, port, load, connections, seconds, .. } = self;
         let ours = end.arguments();
@@ -112,7 +112,7 @@ impl Service {
         )
     }
 
-    /// What a load and its server tell must fit: nothing went wrong, and nothing was damaged on the way.
+    /// Checks the reports of a load and its server: no errors, and no corruption.
     pub fn check(&self, load: &Ended, server: &Ended) -> Result<()> {
         let (load, server) = (load.json()?, server.json()?);
         let all_is_well = load["errors"] == 0
@@ -120,13 +120,13 @@ impl Service {
             && server["accepted"] == self.connections + self.asks
             && server["finished"] == self.connections + self.asks;
         if !all_is_well {
-            return failed(format!("the load tells {load}, the server {server}"));
+            return failed(format!("the load reports {load}, the server {server}"));
         }
         for cause in
             ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port", SENSELESS]
         {
             if !server["drops"][cause].is_null() {
-                return failed(format!("the server dropped something: {server}"));
+                return failed(format!("the server has drops: {server}"));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! RDMA verbs over iWARP, between two guests. Connections are made by rdma_cm, and nothing else.
+//! RDMA verbs over iWARP between two guests, with connections by rdma_cm only.
 
 use super::Suite;
 use super::pair::{Pair, Provider};

@@ -1,4 +1,4 @@
-//! A virtual machine as it is, served by the stack: its kernel's TCP is the client of `linerate` on the host, over
+//! Unmodified virtual machine served by the stack: its kernel's TCP is the client of `linerate` on the host, over
 //! vhost-user.
 
 use super::Suite;
@@ -14,11 +14,11 @@ pub const SUITE: Suite =
 
 const HOST: &str = "10.82.0.1";
 const GUEST: &str = "10.82.0.2";
-/// A VLAN, and the addresses there.
+/// VLAN, and its addresses.
 const VLAN: u16 = 7;
 const HOST_THERE: &str = "10.82.7.1";
 const GUEST_THERE: &str = "10.82.7.2";
-/// In the guest.
+/// Interface in the guest.
 const INTERFACE: &str = "eth0";
 
 fn run(lab: &Lab, report: &mut Report) {
@@ -40,12 +40,12 @@ fn run(lab: &Lab, report: &mut Report) {
     }
 }
 
-/// The host's end.
+/// Returns the host's end.
 fn end(lab: &Lab) -> End {
     End::new(format!("vhost:{}", lab.socket("vhost").display()), HOST)
 }
 
-/// A script by which the guest's kernel is in the VLAN, too, if it is not yet.
+/// Returns a script that adds the guest's kernel to the VLAN.
 fn join_vlan() -> String {
     let name = format!("{INTERFACE}.{VLAN}");
     format!(
@@ -73,7 +73,7 @@ fn boot(lab: &Lab) -> Result<(Machine, Program)> {
     Ok((machine, server))
 }
 
-/// A load in the guest, against a server on the host, which is at `address`.
+/// Runs a load in the guest against a server on the host at `address`.
 fn load(lab: &Lab, machine: &Machine, service: Service, server: Program, address: &str) -> Result<()> {
     machine.run("carrier", &format!("until [ $(cat /sys/class/net/{INTERFACE}/carrier) = 1 ]; do sleep 0.05; done"))?;
     let load = machine.run(service.name, &lab.in_guest(&service.load(&End::kernel(), address)))?;

@@ -1,5 +1,5 @@
-//! DPDK's virtio driver on a real PCI device, in a guest: bound to uio and to vfio, with every kind of ring. Clients are
-//! on the host: Linux over a TAP interface, and `linerate` at the other end of vhost-user.
+//! DPDK's virtio driver on an emulated PCI device, bound to uio and to vfio, with every type of ring. Clients are on
+//! the host: Linux over a TAP interface, and `linerate` over vhost-user.
 
 use super::Suite;
 use super::service::{ALL, ECHO, End, Service};
@@ -13,7 +13,7 @@ use std::path::Path;
 pub const SUITE: Suite =
     Suite { name: "virtio-pci", about: "the virtio PMD in a guest, bound to uio_pci_generic and to vfio-pci", run };
 
-/// Pages of 2 MB for a guest's programs.
+/// Hugepages of 2 MB for a guest's programs.
 const HUGEPAGES: u32 = 160;
 
 fn run(lab: &Lab, report: &mut Report) {
@@ -26,9 +26,9 @@ fn run(lab: &Lab, report: &mut Report) {
     driver(lab, report, "vfio-pci", &[tap(16, false, 2), tap(17, true, 1), link("vfio", false, 1)]);
 }
 
-/// All cases of devices that are bound to `driver`.
+/// Runs all cases with devices bound to `driver`.
 fn driver(lab: &Lab, report: &mut Report, driver: &str, nics: &[Nic]) {
-    let booted = report.case(&format!("{driver}: a guest whose devices are bound to it"), || boot(lab, driver, nics));
+    let booted = report.case(&format!("{driver}: boot with bound devices"), || boot(lab, driver, nics));
     let Some((machine, namespace)) = booted else { return };
     for nic in nics {
         let ring = if nic.packed { "packed" } else { "split" };
@@ -44,20 +44,20 @@ fn driver(lab: &Lab, report: &mut Report, driver: &str, nics: &[Nic]) {
     }
 }
 
-/// The network of a device.
+/// Returns an address in the network of a device.
 fn address(nic: &Nic, host: u8) -> String {
     format!("10.80.{}.{host}", nic.slot)
 }
 
-/// `linerate` at the host's end of vhost-user.
+/// Returns `linerate` at the host's end of vhost-user.
 fn host_end(nic: &Nic, socket: &Path) -> End {
-    // The device asks where the guest's addresses lead.
+    // The device sends address translation requests.
     let iommu = if nic.iommu { ",iommu-support=1" } else { "" };
     let via = format!("vhost:{}{iommu}", socket.display());
     End { workers: nic.queues, ..End::new(via, address(nic, 1)) }
 }
 
-/// Somebody at the host's end, who does nothing.
+/// Starts an idle backend at the host's end of vhost-user.
 fn other(lab: &Lab, nic: &Nic, socket: &Path) -> Result<Program> {
     let mut other = lab.linerate(None, &ECHO.serve(&host_end(nic, socket)))?;
     other.wait_for_line("ready ")?;
@@ -68,7 +68,7 @@ fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
     let iommu = driver == "vfio-pci";
     let nics: Vec<Nic> = nics.iter().map(|nic| Nic { iommu, ..nic.clone() }).collect();
     let namespace = lab.namespace()?;
-    // QEMU does not begin without somebody at the other end of vhost-user, who may leave then.
+    // QEMU waits for a backend of each vhost-user device before it boots; the backend may disconnect later.
     let mut others = Vec::new();
     for nic in &nics {
         if let Wire::VhostUser(socket) = &nic.wire {
@@ -90,7 +90,7 @@ fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
     Ok((machine, namespace))
 }
 
-/// A script that binds devices to a driver, and makes room for what uses them.
+/// Returns a script that binds devices to a driver and reserves hugepages.
 pub fn bind(driver: &str, devices: &[String]) -> String {
     let devices = devices.join(" ");
     format!(
@@ -107,10 +107,10 @@ pub fn bind(driver: &str, devices: &[String]) -> String {
     )
 }
 
-/// A server in the guest answers a load on the host.
+/// Checks that a server in the guest answers a load on the host.
 fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, service: Service) -> Result<()> {
     let nic = &Nic { iommu: machine.has_iommu(), ..nic.clone() };
-    // QEMU's own packed rings take frames in one piece only.
+    // QEMU's own packed rings accept frames in one segment only.
     let words = if nic.packed && !matches!(nic.wire, Wire::VhostUser(_)) { "--no-multi-segment" } else { "" };
     let end =
         End { workers: nic.queues, words: words.to_owned(), ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
@@ -118,8 +118,8 @@ fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, servi
         Wire::VhostUser(socket) => lab.linerate(None, &service.load(&host_end(nic, socket), &end.ip)),
         _ => lab.linerate(Some(namespace), &service.load(&End::kernel(), &end.ip)),
     };
-    // A driver begins with somebody at the other end of vhost-user, who leaves then. Of a packed ring QEMU cannot tell who comes
-    // next how far it has been used, so that with these it is the load from the beginning.
+    // The driver needs a backend of vhost-user to start, which then disconnects. With packed rings QEMU cannot pass
+    // the ring position to the next backend, so the load is the backend from the start.
     let (early, other) = match &nic.wire {
         Wire::VhostUser(_) if nic.packed => (Some(load()?), None),
         Wire::VhostUser(socket) => (None, Some(other(lab, nic, socket)?)),

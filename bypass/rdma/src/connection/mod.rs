@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-/// Transport-level state of a connection. The connector creates it, the worker's [`Connection`] holds it, and the
+/// Transport-level state of a connection. The connector creates it, the worker's `Connection` holds it, and the
 /// connector receives it back when the connection ends.
 pub struct ConnCore<C: Provider> {
     /// Slices that the peer may read, in the order of their offers. Dropped before the queue pair.

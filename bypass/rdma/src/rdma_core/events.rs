@@ -46,7 +46,7 @@ pub(super) fn async_event(native: &RdmaCore) -> io::Result<Option<AsyncEvent>> {
 }
 
 fn value(event: &Event) -> AsyncEvent {
-    // SAFETY: whichever member was written, the union was zero before, and its members are a pointer or less.
+    // SAFETY: the union was zeroed before a member was written; its members are at most a pointer.
     let object = Handle(unsafe { event.element.cq }.expose_provenance());
     // SAFETY: as above.
     let port = u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
@@ -83,11 +83,11 @@ pub(super) fn create_comp_channel(native: &RdmaCore) -> io::Result<(Handle, RawF
     // SAFETY: the context is open.
     let channel = unsafe { sys::ibv_create_comp_channel(native.context.as_ptr()) };
     let handle = made(channel)?;
-    // SAFETY: it was made just now.
+    // SAFETY: the channel was created above.
     let descriptor = unsafe { (*channel).fd };
-    // SAFETY: the channel has it open.
+    // SAFETY: the channel keeps the descriptor open.
     if let Err(error) = unsafe { set_nonblocking(descriptor) } {
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else has the channel.
         unsafe { sys::ibv_destroy_comp_channel(channel) };
         return Err(error);
     }
@@ -95,23 +95,23 @@ pub(super) fn create_comp_channel(native: &RdmaCore) -> io::Result<(Handle, RawF
 }
 
 /// # Safety
-/// As [`Provider::destroy_comp_channel`](linerate_rdma_provider::Provider::destroy_channel).
+/// As for [`Provider::destroy_comp_channel`](crate::provider::Provider::destroy_comp_channel).
 pub(super) unsafe fn destroy_comp_channel(channel: Handle) -> io::Result<()> {
-    // SAFETY: it is a live channel.
+    // SAFETY: the channel is live.
     done(unsafe { sys::ibv_destroy_comp_channel(object(channel)) })
 }
 
 /// # Safety
-/// As [`Provider::get_cq_event`](linerate_rdma_provider::Provider::channel_event).
+/// As for [`Provider::get_cq_event`](crate::provider::Provider::get_cq_event).
 pub(super) unsafe fn get_cq_event(channel: Handle) -> io::Result<bool> {
     let (mut cq, mut context) = (null_mut(), null_mut());
-    // SAFETY: it is a live channel.
+    // SAFETY: the channel is live.
     match done(unsafe { sys::ibv_get_cq_event(object(channel), &mut cq, &mut context) }) {
         Ok(()) => {}
         Err(error) if is_nothing(&error) => return Ok(false),
         Err(error) => return Err(error),
     }
-    // SAFETY: one event of this queue was got; the caller keeps the queue live.
+    // SAFETY: one event of this queue was taken; the caller keeps the queue live.
     unsafe { sys::ibv_ack_cq_events(cq, 1) };
     Ok(true)
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_nobody_knows_is_a_number() {
+    fn unknown_event_type_is_a_number() {
         let nothing = || sys::ibv_async_event_element_t { cq: null_mut() };
         assert_eq!(of(4711, nothing()), AsyncEvent::Other(4711));
         assert_eq!(of(u32::MAX, nothing()), AsyncEvent::Other(u32::MAX));

@@ -1,8 +1,8 @@
-//! Devices of this machine, by rdma-core, whose libraries are opened when the program starts and may be absent.
+//! Devices of this machine through rdma-core, whose libraries are opened at run time and may be absent.
 //!
-//! [`RdmaCore`] is [`Provider`] by the classic calls (`ibv_post_send`, `ibv_poll_cq`): every device and every release of rdma-core has
-//! them. Of the extended ones rdma-core 44 returns garbage on rxe, and siw has none. A [`Handle`] is the address of the
-//! library's object.
+//! [`RdmaCore`] implements [`Provider`] with the classic calls (`ibv_post_send`, `ibv_poll_cq`), which every device
+//! and every release of rdma-core supports. The extended calls return garbage on rxe with rdma-core 44, and siw lacks
+//! them. A [`Handle`] is the address of the library's object.
 
 mod answer;
 mod cm;
@@ -29,7 +29,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-// SAFETY: the libraries, and the device on their behalf, read and write what requests name, within regions.
+// SAFETY: the libraries, and the device on their behalf, access only memory that requests name, within registered
+// regions.
 unsafe impl Provider for RdmaCore {
     fn name(&self) -> &str {
         &self.name

@@ -1,4 +1,4 @@
-//! Domains, regions, windows, addresses, completion queues and shared receive queues.
+//! Protection domains, memory regions and windows, address handles, completion queues and shared receive queues.
 
 use super::RdmaCore;
 use super::answer::{done, made, object};
@@ -11,30 +11,31 @@ use std::io;
 use std::ptr::null_mut;
 
 pub(super) fn alloc_pd(native: &RdmaCore) -> io::Result<Handle> {
-    // SAFETY: the context is open as long as `native` lives.
+    // SAFETY: `native` keeps the context open.
     made(unsafe { sys::ibv_alloc_pd(native.context.as_ptr()) })
 }
 
 /// # Safety
-/// As [`Provider::dealloc_pd`](linerate_rdma_provider::Provider::dealloc_domain).
+/// As for [`Provider::dealloc_pd`](crate::provider::Provider::dealloc_pd).
 pub(super) unsafe fn dealloc_pd(pd: Handle) -> io::Result<()> {
-    // SAFETY: it is a live domain.
+    // SAFETY: the domain is live.
     done(unsafe { sys::ibv_dealloc_pd(object(pd)) })
 }
 
 /// # Safety
-/// As [`Provider::reg_mr`](linerate_rdma_provider::Provider::register).
+/// As for [`Provider::reg_mr`](crate::provider::Provider::reg_mr).
 pub(super) unsafe fn reg_mr(pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)> {
     let access = values::access(access).cast_signed();
     // SAFETY: the domain is live, and the caller keeps the memory mapped.
     let mr = unsafe { sys::ibv_reg_mr(object(pd), start.cast(), len, access) };
     let handle = made(mr).map_err(|error| explained(error, len))?;
-    // SAFETY: it was made just now.
+    // SAFETY: the region was created above.
     let keys = unsafe { Keys { local: (*mr).lkey, remote: (*mr).rkey } };
     Ok((handle, keys))
 }
 
-/// The kernel has one answer for a limit and for want of memory: the limit, where there is one, is said.
+/// Adds the limit of locked memory to an error: the kernel returns the same error for the limit and for lack of
+/// memory.
 fn explained(error: io::Error, len: usize) -> io::Error {
     match locked_memory() {
         Some(limit) if error.raw_os_error() == Some(libc::ENOMEM) => io::Error::new(
@@ -51,84 +52,84 @@ fn explained(error: io::Error, len: usize) -> io::Error {
 }
 
 /// # Safety
-/// As [`Provider::dereg_mr`](linerate_rdma_provider::Provider::deregister).
+/// As for [`Provider::dereg_mr`](crate::provider::Provider::dereg_mr).
 pub(super) unsafe fn dereg_mr(mr: Handle) -> io::Result<()> {
-    // SAFETY: it is a live region.
+    // SAFETY: the region is live.
     done(unsafe { sys::ibv_dereg_mr(object(mr)) })
 }
 
 /// # Safety
-/// As [`Provider::alloc_mw`](linerate_rdma_provider::Provider::alloc_window).
+/// As for [`Provider::alloc_mw`](crate::provider::Provider::alloc_mw).
 pub(super) unsafe fn alloc_mw(pd: Handle) -> io::Result<(Handle, u32)> {
     // SAFETY: the domain is live.
     let mw = unsafe { sys::ibv_alloc_mw(object(pd), sys::ibv_mw_type::IBV_MW_TYPE_2) };
     let handle = made(mw)?;
-    // SAFETY: it was made just now.
+    // SAFETY: the window was created above.
     Ok((handle, unsafe { (*mw).rkey }))
 }
 
 /// # Safety
-/// As [`Provider::dealloc_mw`](linerate_rdma_provider::Provider::dealloc_window).
+/// As for [`Provider::dealloc_mw`](crate::provider::Provider::dealloc_mw).
 pub(super) unsafe fn dealloc_mw(mw: Handle) -> io::Result<()> {
-    // SAFETY: it is a live window.
+    // SAFETY: the window is live.
     done(unsafe { sys::ibv_dealloc_mw(object(mw)) })
 }
 
 /// # Safety
-/// As [`Provider::create_ah`](linerate_rdma_provider::Provider::create_address).
+/// As for [`Provider::create_ah`](crate::provider::Provider::create_ah).
 pub(super) unsafe fn create_ah(pd: Handle, path: &AhAttr) -> io::Result<Handle> {
     let mut attributes = qp::address(path);
-    // SAFETY: the domain is live, and the attributes are read.
+    // SAFETY: the domain is live; the call only reads the attributes.
     made(unsafe { sys::ibv_create_ah(object(pd), &mut attributes) })
 }
 
 /// # Safety
-/// As [`Provider::destroy_ah`](linerate_rdma_provider::Provider::destroy_address).
+/// As for [`Provider::destroy_ah`](crate::provider::Provider::destroy_ah).
 pub(super) unsafe fn destroy_ah(address: Handle) -> io::Result<()> {
-    // SAFETY: it is a live address.
+    // SAFETY: the address handle is live.
     done(unsafe { sys::ibv_destroy_ah(object(address)) })
 }
 
 /// # Safety
-/// As [`Provider::create_cq`](linerate_rdma_provider::Provider::create_queue).
+/// As for [`Provider::create_cq`](crate::provider::Provider::create_cq).
 pub(super) unsafe fn create_cq(native: &RdmaCore, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
     let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let channel = channel.map_or(null_mut(), object);
-    // SAFETY: the context is open, and the channel, if there is one, live; any context of our own is.
+    // SAFETY: the context is open, and the channel, if any, live; the user context may be anything.
     made(unsafe { sys::ibv_create_cq(native.context.as_ptr(), entries, null_mut(), channel, 0) })
 }
 
 /// # Safety
-/// As [`Provider::destroy_cq`](linerate_rdma_provider::Provider::destroy_queue).
+/// As for [`Provider::destroy_cq`](crate::provider::Provider::destroy_cq).
 pub(super) unsafe fn destroy_cq(cq: Handle) -> io::Result<()> {
-    // SAFETY: it is a live queue.
+    // SAFETY: the queue is live.
     done(unsafe { sys::ibv_destroy_cq(object(cq)) })
 }
 
 /// # Safety
-/// As [`Provider::create_srq`](linerate_rdma_provider::Provider::create_shared).
+/// As for [`Provider::create_srq`](crate::provider::Provider::create_srq).
 pub(super) unsafe fn create_srq(pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
     let mut attributes = sys::ibv_srq_init_attr {
         srq_context: null_mut(),
         attr: sys::ibv_srq_attr { max_wr: config.buffers, max_sge: config.sges, srq_limit: 0 },
     };
-    // SAFETY: the domain is live, and the structure lives through the call. The extended call would read more of it.
+    // SAFETY: the domain is live; the structure outlives the call. The extended call would read more of it.
     made(unsafe { sys::ibv_create_srq(object(pd), &mut attributes) })
 }
 
 /// # Safety
-/// As [`Provider::modify_srq_limit`](linerate_rdma_provider::Provider::limit_shared).
+/// As for [`Provider::modify_srq_limit`](crate::provider::Provider::modify_srq_limit).
 pub(super) unsafe fn modify_srq_limit(srq: Handle, limit: u32) -> io::Result<()> {
     let mut attributes = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
     let mask = sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0.cast_signed();
-    // SAFETY: the shared queue is live, and the structure lives through the call.
+    // SAFETY: the shared receive queue is live; the structure outlives the call.
     done(unsafe { sys::ibv_modify_srq(object(srq), &mut attributes, mask) })
 }
 
 /// # Safety
-/// As [`Provider::destroy_srq`](linerate_rdma_provider::Provider::destroy_shared).
+/// As for [`Provider::destroy_srq`](crate::provider::Provider::destroy_srq).
 pub(super) unsafe fn destroy_srq(srq: Handle) -> io::Result<()> {
-    // SAFETY: it is a live shared queue.
+    // SAFETY: the shared receive queue is live.
     done(unsafe { sys::ibv_destroy_srq(object(srq)) })
 }
 
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_that_may_be_too_large_is_told_the_limit() {
+    fn failed_registration_names_memory_limit() {
         let other = explained(io::Error::from_raw_os_error(libc::EINVAL), 1);
         assert_eq!(other.raw_os_error(), Some(libc::EINVAL));
         let error = explained(io::Error::from_raw_os_error(libc::ENOMEM), 1 << 20);

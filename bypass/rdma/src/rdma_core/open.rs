@@ -1,4 +1,4 @@
-//! Which devices there are, and opening one.
+//! Enumerating and opening devices.
 
 use super::answer::set_nonblocking;
 use super::device;
@@ -10,10 +10,10 @@ use std::io;
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// A device of this machine.
+/// Open device of this machine.
 ///
-/// Two of the same name share rdma-core's context, and so each takes asynchronous events that were for the other: open one,
-/// and share it.
+/// Two values of the same device share rdma-core's context, and each would take asynchronous events of the other:
+/// open a device once, and share it.
 pub struct RdmaCore {
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) name: String,
@@ -23,39 +23,39 @@ pub struct RdmaCore {
     held: Held,
 }
 
-/// Who opened the context.
+/// Owner of the context.
 enum Held {
-    /// librdmacm: this is the list in which the context stands, and which keeps it.
+    /// librdmacm: the device list that contains the context keeps it open.
     Manager(NonNull<*mut sys::ibv_context>),
-    /// We.
+    /// This process, by `ibv_open_device`.
     Own,
 }
 
-// SAFETY: rdma-core's contexts and objects may be used by any thread (ibv_open_device(3) and others; the libraries lock what
-// needs it), and the rest of the fields does not change.
+// SAFETY: rdma-core's contexts and objects may be used by any thread (ibv_open_device(3) and others; the libraries
+// lock where needed), and the other fields do not change.
 unsafe impl Send for RdmaCore {}
 // SAFETY: as above.
 unsafe impl Sync for RdmaCore {}
 
 impl RdmaCore {
-    /// The names of the devices that there are.
+    /// Returns the names of the devices.
     ///
     /// # Errors
-    /// [`Error::NoLibraries`], [`Error::NoKernel`], and what else keeps them from being listed.
+    /// [`Error::NoLibraries`], [`Error::NoKernel`], and other failures to list them.
     pub fn devices() -> Result<Vec<String>, Error> {
         let list = List::new().map_err(|error| Error::of("*", error))?;
         // SAFETY: the devices are those of the list.
         Ok(list.devices().iter().map(|&device| unsafe { name_of(device) }).collect())
     }
 
-    /// Opens the device `name`. Where there is a connection manager, the context is the one that it has opened: a queue pair
-    /// and the identifier that connects it are to be of the same.
+    /// Opens the device `name`. With a connection manager, uses the context that librdmacm has opened, because a
+    /// queue pair and its identifier must have the same context.
     ///
     /// # Errors
     /// [`Error`].
     pub fn open(name: &str) -> Result<RdmaCore, Error> {
         let error = |error| Error::of(name, error);
-        // librdmacm does not say what is wrong where there is nothing: libibverbs does.
+        // Unlike librdmacm, libibverbs reports the cause of an empty list.
         let list = List::new().map_err(error)?;
         // SAFETY: the devices are those of the list.
         let there: Vec<String> = list.devices().iter().map(|&device| unsafe { name_of(device) }).collect();
@@ -67,20 +67,20 @@ impl RdmaCore {
             Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => return Err(Error::NoLibraries),
             Err(why) => {
                 tracing::warn!("RDMA device {name} without the connection manager: {why}: modprobe rdma_ucm");
-                // SAFETY: it is a device of the list, which lives.
+                // SAFETY: the device is in the list, which is live.
                 let context = unsafe { sys::ibv_open_device(list.devices()[place]) };
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)
             }
         };
         let mut native = RdmaCore { context, name: name.to_owned(), emulated_by: None, invalidated: 0, held };
-        // SAFETY: the context is open, and has this descriptor for as long.
+        // SAFETY: the open context keeps the descriptor open.
         unsafe { set_nonblocking((*context.as_ptr()).async_fd) }.map_err(error)?;
         native.emulated_by = device::emulated_by(&native).map_err(error)?;
         native.invalidated = poll::invalidated_flags(native.emulated_by.as_deref() == Some(device::RXE));
         Ok(native)
     }
 
-    /// Whether connections can be made by the connection manager (`rdma_cm`).
+    /// Returns true if the connection manager (`rdma_cm`) is available.
     pub fn has_connection_manager(&self) -> bool {
         matches!(self.held, Held::Manager(_))
     }
@@ -89,11 +89,11 @@ impl RdmaCore {
 impl Drop for RdmaCore {
     fn drop(&mut self) {
         match self.held {
-            // SAFETY: the list is what `rdma_get_devices` gave, and is given back once.
+            // SAFETY: the list was returned by `rdma_get_devices` and is freed once.
             Held::Manager(list) => unsafe { sys::rdma_free_devices(list.as_ptr()) },
             Held::Own => {
-                // SAFETY: we opened the context, and nobody can use it any more: calls borrow `self`, and whoever made
-                // something of it is to have destroyed it.
+                // SAFETY: the context was opened by this process and is no longer in use: calls borrow `self`, and
+                // objects were destroyed before.
                 unsafe { sys::ibv_close_device(self.context.as_ptr()) };
             }
         }
@@ -109,10 +109,10 @@ impl std::fmt::Debug for RdmaCore {
     }
 }
 
-/// What to say about a device that is not among those that rdma-core lists.
+/// Returns the error for a device that rdma-core does not list.
 fn absent(name: &str, there: Vec<String>) -> Error {
     let name = name.to_owned();
-    // A name is one part of a path, or it is no device's.
+    // A device name is a single path component.
     let is_in_kernel = !name.is_empty()
         && !name.contains('/')
         && !name.starts_with('.')
@@ -123,41 +123,41 @@ fn absent(name: &str, there: Vec<String>) -> Error {
     if there.is_empty() { Error::NoDevices } else { Error::NoDevice { name, there } }
 }
 
-/// The context that librdmacm has of the device, or why there is none.
+/// Returns librdmacm's context of the device, or the cause of its absence.
 fn from_manager(name: &str) -> io::Result<(NonNull<sys::ibv_context>, Held)> {
     let mut count = 0;
-    // SAFETY: it writes the number.
+    // SAFETY: the call writes the number.
     let list = unsafe { sys::rdma_get_devices(&mut count) };
     let list = NonNull::new(list).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the list has that many contexts, which are open for as long as it lives.
+    // SAFETY: the list has that many contexts, which are open as long as it lives.
     let contexts = unsafe { std::slice::from_raw_parts(list.as_ptr(), usize::try_from(count).unwrap_or(0)) };
     for &context in contexts {
         let Some(context) = NonNull::new(context) else { continue };
-        // SAFETY: as above; a context has its device.
+        // SAFETY: as above; a context has a device.
         if unsafe { name_of((*context.as_ptr()).device) } == name {
             return Ok((context, Held::Manager(list)));
         }
     }
-    // SAFETY: the list is given back once, and no context of it is kept.
+    // SAFETY: the list is freed once, and none of its contexts is kept.
     unsafe { sys::rdma_free_devices(list.as_ptr()) };
     Err(io::Error::other("it does not know the device"))
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 ///
 /// # Safety
-/// The device is one of a list that lives, or of an open context.
+/// The device is in a live list or of an open context.
 unsafe fn name_of(device: *mut sys::ibv_device) -> String {
     // SAFETY: guaranteed by the caller.
     let name = unsafe { sys::ibv_get_device_name(device) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: the name is a string that lives as long as the device.
+    // SAFETY: the name is a terminated string that lives as long as the device.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
-/// What `ibv_get_device_list` gave.
+/// Device list of `ibv_get_device_list`.
 struct List {
     start: NonNull<*mut sys::ibv_device>,
     len: usize,
@@ -166,21 +166,21 @@ struct List {
 impl List {
     fn new() -> io::Result<List> {
         let mut count = 0;
-        // SAFETY: it writes the number.
+        // SAFETY: the call writes the number.
         let start = unsafe { sys::ibv_get_device_list(&mut count) };
         let start = NonNull::new(start).ok_or_else(io::Error::last_os_error)?;
         Ok(List { start, len: usize::try_from(count).unwrap_or(0) })
     }
 
     fn devices(&self) -> &[*mut sys::ibv_device] {
-        // SAFETY: the list has that many, and lives as long as `self`.
+        // SAFETY: the list has that many entries and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: it is given back once.
+        // SAFETY: the list is freed once.
         unsafe { sys::ibv_free_device_list(self.start.as_ptr()) };
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_not_there_is_told_from_one_without_a_provider() {
+    fn missing_device_and_missing_provider_are_distinguished() {
         assert!(matches!(absent("none0", vec![]), Error::NoDevices));
         assert!(matches!(absent("none0", vec!["rxe0".into()]), Error::NoDevice { .. }));
         for odd in ["", ".", "..", "../net", "a/b"] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rdma_in_the_kernel_that_is_said() {
+    fn missing_kernel_support_is_reported() {
         let has = Path::new("/sys/class/infiniband_verbs/abi_version").exists();
         let listed = RdmaCore::devices();
         let opened = RdmaCore::open("none0");

@@ -130,9 +130,9 @@ fn pretending(seed: u64, asked: Parameters, does: Parameters) -> PerfError {
 fn unexpected_messages_end_test() {
     let asked = parameters(SEND);
     for (does, why) in [
-        (Parameters { size: 99, ..asked }, "none of the test's"),
+        (Parameters { size: 99, ..asked }, "unexpected message"),
         (Parameters { messages: 299, ..asked }, "too early"),
-        (Parameters { messages: 301, ..asked }, "none of the test's"),
+        (Parameters { messages: 301, ..asked }, "unexpected message"),
         (Parameters { test: WRITE, ..asked }, "too early"),
     ] {
         for seed in 0..4 {

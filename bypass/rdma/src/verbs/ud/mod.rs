@@ -94,7 +94,7 @@ impl Grh {
     }
 
     /// Returns the source address of the packet, or `None` without a valid header. IPv4 addresses are mapped into
-    /// IPv6, as in RoCE GIDs, so that the result can be used in an [`AhAttr`].
+    /// IPv6, as in RoCE GIDs, so that the result can be used in an [`AhAttr`](crate::provider::AhAttr).
     pub fn source(&self) -> Option<[u8; 16]> {
         let v4 = &self.0[20..];
         // The bytes before an IPv4 header may look like IPv6: the header checksum decides (RFC 791 §3.1).
