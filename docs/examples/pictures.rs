@@ -1,4 +1,5 @@
-//! Draws the book's pictures, as `./run pictures` asks: each `docs/pictures/NAME.dot` becomes `docs/src/pictures/NAME.svg`, by graphviz.
+//! Draws the book's pictures, as `./run pictures` asks: each `docs/pictures/NAME.dot` becomes
+//! `docs/src/pictures/NAME.svg`, by graphviz.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -1,5 +1,6 @@
-//! Draws what `linerate top` shows of a key-value server under load, as `./run pictures` asks: `docs/src/pictures/top.svg`. The word is
-//! the program. It needs hugepages for two processes on a virtio-user link, or what DPDK takes in their place.
+//! Draws what `linerate top` shows of a key-value server under load, as `./run pictures` asks:
+//! `docs/src/pictures/top.svg`. The word is the program. It needs hugepages for two processes on a virtio-user link, or
+//! what DPDK takes in their place.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};

@@ -1,5 +1,6 @@
-//! The book is whole: it builds, all of its pages are in its summary, and everything that is named inside it is there: pages, anchors,
-//! images and included files. Of links to the outside only the form is looked at; tests have no network.
+//! The book is whole: it builds, all of its pages are in its summary, and everything that is named inside it is there:
+//! pages, anchors, images and included files. Of links to the outside only the form is looked at; tests have no
+//! network.
 //!
 //! What is looked at are the pages as mdBook writes them, for that is what is read.
 

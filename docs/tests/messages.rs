@@ -1,5 +1,5 @@
-//! Every message that the page on troubleshooting quotes is one that the program has: it stands in the source, in one piece but for the
-//! `…`, which is what a message puts there when it is told. And the page has every cause of drops.
+//! Every message that the page on troubleshooting quotes is one that the program has: it stands in the source, in one
+//! piece but for the `…`, which is what a message puts there when it is told. And the page has every cause of drops.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn source() -> Vec<String> {
     lines
 }
 
-/// Whether the parts stand in the line, one behind the other.
+/// Returns whether the parts stand in the line, one behind the other.
 fn has(line: &str, parts: &[&str]) -> bool {
     let mut rest = line;
     parts.iter().all(|part| rest.find(part).map(|at| rest = &rest[at + part.len()..]).is_some())

@@ -100,7 +100,7 @@ impl Process {
         Ok(Process { input: child.stdin.take(), child, patience, command: line, lines: None, said })
     }
 
-    /// Whether closing its standard input ends the program.
+    /// Returns whether closing its standard input ends the program.
     pub fn is_supervised(&self) -> bool {
         self.input.is_some()
     }

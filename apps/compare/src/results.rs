@@ -19,7 +19,7 @@ pub struct Results {
     pub began: String,
     /// Duration in seconds.
     pub seconds: f64,
-    /// Whether the comparison completed without interruption.
+    /// Set if the comparison completed without interruption.
     pub finished: bool,
     /// The machine; the server's, if loads ran on another.
     pub machine: Machine,
@@ -47,7 +47,7 @@ pub struct Machine {
     pub kernel: String,
     /// Hypervisor or emulator, if known.
     pub virtualised_by: Option<String>,
-    /// Whether the processor is emulated in software, so that times do not represent hardware.
+    /// Set if the processor is emulated in software, so that times do not represent hardware.
     pub emulated: bool,
     /// Versions of libraries used: `DPDK 22.11.7`, `rdma-core 44`.
     pub versions: Vec<String>,
@@ -58,7 +58,7 @@ pub struct Machine {
 /// Settings common to all rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether this is the short comparison (`--quick`).
+    /// Set if this is the short comparison (`--quick`).
     pub quick: bool,
     /// Measurements of each row at each fixed setting.
     pub rounds: u32,
@@ -116,7 +116,7 @@ pub struct Row {
     pub link: LinkInfo,
     /// Thread of the service, where there is a choice.
     pub threading: Option<Threading>,
-    /// Whether polling threads shared a core, because there were too few.
+    /// Set if polling threads shared a core, because there were too few.
     pub co_scheduled: bool,
     /// Outcome.
     pub outcome: Outcome,
@@ -305,7 +305,7 @@ pub struct SweepPoint {
     pub rate: f64,
     /// Round-trip times; absent for bulk data.
     pub rtt_us: Option<Percentiles>,
-    /// Whether the server did not keep up with the offered rate.
+    /// Set if the server did not keep up with the offered rate.
     pub saturated: bool,
     /// Requests without an answer or with a wrong one, and lost connections.
     pub errors: u64,

@@ -52,7 +52,7 @@ pub struct Setting {
     pub get_ratio: f64,
     /// See [`Settings::zipf`].
     pub zipf: f64,
-    /// Whether there will be more concurrent clients than a server's default: reserving room for them takes time.
+    /// Set if there will be more concurrent clients than a server's default: reserving room for them takes time.
     pub many_clients: bool,
 }
 
@@ -94,11 +94,11 @@ pub struct ComparisonConfig {
     pub cores: Cores,
     /// The schedule.
     pub schedule: Schedule,
-    /// Whether this is the short comparison.
+    /// Set if this is the short comparison.
     pub quick: bool,
     /// Keys of a key-value server.
     pub keys: u64,
-    /// Whether to tune the kernel for kernel sockets.
+    /// Set to tune the kernel for kernel sockets.
     pub kernel_tuning: bool,
     /// The machine; the server's, if there are two.
     pub machine: Machine,

@@ -57,7 +57,7 @@ impl Barrier {
         self.failed.load(Relaxed)
     }
 
-    /// Whether every connection has either been opened or failed.
+    /// Returns whether every connection has either been opened or failed.
     pub fn all_decided(&self) -> bool {
         self.opened() + self.failed() >= self.connections
     }
@@ -67,7 +67,7 @@ impl Barrier {
         self.preparing.store(true, Relaxed);
     }
 
-    /// Whether workers may prepare.
+    /// Returns whether workers may prepare.
     pub fn may_prepare(&self) -> bool {
         self.preparing.load(Relaxed)
     }
@@ -77,7 +77,7 @@ impl Barrier {
         self.workers_prepared.fetch_add(1, Relaxed);
     }
 
-    /// Whether all workers have prepared.
+    /// Returns whether all workers have prepared.
     pub fn all_prepared(&self) -> bool {
         self.workers_prepared.load(Relaxed) >= self.progress.len()
     }
@@ -87,7 +87,7 @@ impl Barrier {
         self.begun.store(true, Relaxed);
     }
 
-    /// Whether workers may measure.
+    /// Returns whether workers may measure.
     pub fn has_begun(&self) -> bool {
         self.begun.load(Relaxed)
     }
@@ -97,7 +97,7 @@ impl Barrier {
         self.stopped.store(true, Relaxed);
     }
 
-    /// Whether workers are to stop.
+    /// Returns whether workers are to stop.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }
@@ -107,7 +107,7 @@ impl Barrier {
         self.workers_done.fetch_add(1, Relaxed);
     }
 
-    /// Whether all workers have ended.
+    /// Returns whether all workers have ended.
     pub fn all_done(&self) -> bool {
         self.workers_done.load(Relaxed) >= self.progress.len()
     }

@@ -49,7 +49,7 @@ pub struct Connects {
     /// Slots whose connections wait for a local port, in order of request.
     waiting: VecDeque<usize>,
     port_wait: Option<PortWait>,
-    /// Whether a wait for a port has ever begun.
+    /// Set if a wait for a port has ever begun.
     has_waited: bool,
     opening: usize,
     open: usize,
@@ -87,7 +87,7 @@ pub struct ConnState {
     to_receive: Position,
     unsent: usize,
     awaited: usize,
-    /// Whether the connection's result has been counted.
+    /// Set if the connection's result has been counted.
     is_over: bool,
 }
 

@@ -220,7 +220,7 @@ impl Flight {
         self.phase = Phase::Ended;
     }
 
-    /// Whether requests count now.
+    /// Returns whether requests count now.
     #[cfg(test)]
     pub fn is_measuring(&self) -> bool {
         matches!(self.phase, Phase::Measuring { .. })

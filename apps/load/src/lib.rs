@@ -145,7 +145,7 @@ pub struct Load<T: Traffic> {
     timer_slot: Option<usize>,
     /// Slot that sent the most recent due request.
     last_sender: usize,
-    /// Whether the barrier has counted this worker as prepared.
+    /// Set if the barrier has counted this worker as prepared.
     prepared: bool,
     done: bool,
     outcome: Outcome<T>,
@@ -197,7 +197,7 @@ impl<T: Traffic> Load<T> {
         }
     }
 
-    /// Whether `conn` is the current connection of `slot`, not a former one.
+    /// Returns whether `conn` is the current connection of `slot`, not a former one.
     fn is_current(&self, slot: usize, conn: ConnId) -> bool {
         self.slots[slot].as_ref().is_some_and(|(current, _)| *current == conn)
     }

@@ -119,7 +119,7 @@ impl Pace {
         self.counts_from = Some(now);
     }
 
-    /// Whether a request due at `due` counts.
+    /// Returns whether a request due at `due` counts.
     #[inline]
     pub fn counts(&self, due: Instant) -> bool {
         self.counts_from.is_some_and(|from| due >= from)

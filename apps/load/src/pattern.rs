@@ -76,7 +76,7 @@ impl Position {
         }
     }
 
-    /// Whether `bytes` are the next bytes of the stream. If so, advances.
+    /// Returns whether `bytes` are the next bytes of the stream. If so, advances.
     pub fn matches(&mut self, bytes: &[u8]) -> bool {
         for piece in bytes.chunks(PIECE) {
             if piece != self.piece(piece.len()) {

@@ -262,7 +262,7 @@ pub struct CountReport {
     pub unknown: u64,
     /// Growth of all counters together.
     pub grew: u64,
-    /// Whether the growth equals the completed operations.
+    /// Set if the growth equals the completed operations.
     pub exact: bool,
 }
 

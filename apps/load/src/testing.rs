@@ -80,12 +80,12 @@ impl<S> FakeTransport<S> {
         self.conns[conn.slot()].tx.clone()
     }
 
-    /// Whether the service closed the connection.
+    /// Returns whether the service closed the connection.
     pub fn is_closed(&self, conn: ConnId) -> bool {
         self.conns[conn.slot()].closed
     }
 
-    /// Whether the service aborted the connection.
+    /// Returns whether the service aborted the connection.
     pub fn is_aborted(&self, conn: ConnId) -> bool {
         self.conns[conn.slot()].aborted
     }

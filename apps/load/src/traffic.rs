@@ -11,8 +11,8 @@ pub trait Traffic: Send + 'static {
     /// Returns the state of a new connection, number `index` of the whole load.
     fn stream(&self, index: usize) -> Self::Stream;
 
-    /// Whether preparation is complete: everything to send before measuring has been sent and answered. Until then,
-    /// `send` prepares.
+    /// Returns whether preparation is complete: everything to send before measuring has been sent and answered. Until
+    /// then, `send` prepares.
     fn is_prepared(&self) -> bool {
         true
     }
@@ -73,7 +73,7 @@ pub trait Traffic: Send + 'static {
         Ok(())
     }
 
-    /// Whether no operation is outstanding whose result is needed before the connection may close.
+    /// Returns whether no operation is outstanding whose result is needed before the connection may close.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn is_idle(&self, stream: &Self::Stream) -> bool {
         true

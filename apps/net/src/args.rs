@@ -340,7 +340,7 @@ impl NetArgs {
         if local { Ok(()) } else { Err(Error::NotLocal { address, own: self.ip.clone() }) }
     }
 
-    /// Whether `ip` is or may become a local address.
+    /// Returns whether `ip` is or may become a local address.
     fn is_local(&self, ip: IpAddr) -> bool {
         // Addresses from DHCP or router advertisements are not known yet.
         let may_be_given = if ip.is_ipv4() { self.dhcp } else { self.slaac };

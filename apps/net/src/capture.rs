@@ -38,7 +38,7 @@ pub struct CaptureArgs {
 }
 
 impl CaptureArgs {
-    /// Whether `--pcap` was given.
+    /// Returns whether `--pcap` was given.
     pub fn is_given(&self) -> bool {
         self.pcap.is_some()
     }

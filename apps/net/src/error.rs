@@ -204,7 +204,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the arguments alone cause the error, independent of the machine.
+    /// Returns whether the arguments alone cause the error, independent of the machine.
     pub fn is_usage(&self) -> bool {
         use Error::*;
         #[cfg(feature = "dpdk")]

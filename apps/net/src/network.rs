@@ -164,7 +164,7 @@ impl<S: Send + 'static> Running<S> {
         true
     }
 
-    /// Whether a worker has ended, of its own accord or stopped.
+    /// Returns whether a worker has ended, of its own accord or stopped.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }

@@ -47,7 +47,7 @@ pub trait FrameWorker: Send + 'static {
     /// Checks that payloads of up to `mtu` bytes in one buffer suffice. An error ends the worker before it starts.
     fn check_payload(&self, mtu: usize) -> Result<(), Error>;
 
-    /// Whether to wait until the link is up before running.
+    /// Returns whether to wait until the link is up before running.
     fn needs_link(&self) -> bool;
 
     /// Runs until the work is complete or `stop` is set.

@@ -24,7 +24,8 @@ pub struct PerfArgs {
     #[arg(value_enum)]
     test: KindArg,
 
-    /// Server to connect to. Without it this end is the server, serves one client, and takes the test parameters from the client
+    /// Server to connect to. Without it this end is the server, serves one client, and takes the test parameters from
+    /// the client
     host: Option<String>,
 
     /// RDMA device [default: the first]
@@ -82,7 +83,8 @@ struct ClientArgs {
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES", value_parser = parse_size_or_none)]
     inline: Option<usize>,
 
-    /// Outstanding READ or atomic operations, within the limits of both devices (read, atomic) [default: as many as possible]
+    /// Outstanding READ or atomic operations, within the limits of both devices (read, atomic) [default: as many as
+    /// possible]
     #[arg(short, long = "outs", value_name = "N")]
     outs: Option<u8>,
 
@@ -180,8 +182,9 @@ impl ClientArgs {
     }
 }
 
-/// Results of one end. JSON: `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}`, plus `"rtt_us":{…},"half_us":{…}`
-/// for latency and `"bytes":…,"mb_per_s":…,"messages_per_s":…` for bandwidth. Fields that this end did not measure are absent.
+/// Results of one end. JSON: `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}`, plus
+/// `"rtt_us":{…},"half_us":{…}` for latency and `"bytes":…,"mb_per_s":…,"messages_per_s":…` for bandwidth. Fields that
+/// this end did not measure are absent.
 #[derive(Debug, Serialize)]
 struct Measured {
     /// `send`, `write`, `read` or `atomic`.

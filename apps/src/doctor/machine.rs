@@ -27,9 +27,9 @@ pub struct Machine {
     pub root: PathBuf,
     /// Path of the running program, used in remedies.
     pub program: String,
-    /// Whether this binary supports DPDK.
+    /// Set if this binary supports DPDK.
     pub has_dpdk: bool,
-    /// Whether this binary supports RDMA.
+    /// Set if this binary supports RDMA.
     pub has_rdma: bool,
     /// Result of opening an AF_XDP socket.
     pub af_xdp: AfXdpSocket,

@@ -31,7 +31,7 @@ enum Values {
     Each(fn(&Snapshot) -> Option<u64>),
     /// Several values per worker, distinguished by this label.
     By(&'static str, fn(&Snapshot) -> Vec<(&'static str, u64)>),
-    /// Whether the worker answered.
+    /// Set if the worker answered.
     Up,
     /// The value 1, with the version as a label.
     Version,

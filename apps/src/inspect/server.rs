@@ -180,9 +180,9 @@ struct Client {
     /// Received bytes without a reply.
     received: Vec<u8>,
     stage: Stage,
-    /// Whether a request was answered.
+    /// Set if a request was answered.
     is_answered: bool,
-    /// Whether `received` holds data after a reply. It is handled without waiting for the socket.
+    /// Set if `received` holds data after a reply. It is handled without waiting for the socket.
     has_pending: bool,
     deadline: Instant,
 }

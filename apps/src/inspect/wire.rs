@@ -96,7 +96,7 @@ pub enum Value {
 /// Page of connections of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Whether the worker answered within one second.
+    /// Set if the worker answered within one second.
     pub up: bool,
     /// Connections in the examined slots, in slot order.
     pub connections: Vec<Connection>,
@@ -147,9 +147,9 @@ pub struct Connection {
     pub time_outs: Option<u32>,
     /// Retransmitted segments.
     pub retransmitted_segments: Option<u64>,
-    /// Whether loss recovery is in progress.
+    /// Set if loss recovery is in progress.
     pub is_recovering: Option<bool>,
-    /// Whether reordering was observed on the path.
+    /// Set if reordering was observed on the path.
     pub reorders: Option<bool>,
     /// Pacing rate, if the connection is paced.
     pub pacing_bytes_per_second: Option<u64>,

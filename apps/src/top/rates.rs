@@ -15,7 +15,7 @@ type Metrics = BTreeMap<String, Value>;
 pub struct WorkerRates {
     /// Worker number. `None` for the total.
     pub worker: Option<usize>,
-    /// Whether the worker answered.
+    /// Set if the worker answered.
     pub is_up: bool,
     /// Fraction of iterations with work.
     pub busy: Option<f64>,

@@ -16,7 +16,7 @@ pub struct Sample {
     pub counters: Counters,
     /// Connections in the first slots of each worker.
     pub connections: Vec<Connection>,
-    /// Whether `connections` is complete.
+    /// Set if `connections` is complete.
     pub is_complete: bool,
 }
 

@@ -39,7 +39,7 @@ pub struct State {
     before: Option<Sample>,
     /// Sort order of connections.
     pub sort: SortArg,
-    /// Whether the sort order is reversed.
+    /// Set if the sort order is reversed.
     pub reversed: bool,
     /// Sort column of workers.
     pub column: usize,

@@ -75,7 +75,7 @@ enum Request {
 pub struct Churn {
     connection: Connection,
     name: u64,
-    /// Whether some values have no expiry.
+    /// Set if some values have no expiry.
     some_stay: bool,
     random: fastrand::Rng,
     versions: u64,

@@ -32,7 +32,7 @@ struct Stream<'a> {
     socket: TcpStream,
     to_send: &'a [u8],
     to_receive: &'a [u8],
-    /// Whether all bytes and the end of the stream were received.
+    /// Set if all bytes and the end of the stream were received.
     done: bool,
 }
 

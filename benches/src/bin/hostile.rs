@@ -24,9 +24,10 @@ const COUNTERS: usize = 2;
 
 /// Measure well-behaved clients of echo and key-value servers beside attackers
 ///
-/// The server, the clients, the attackers and a sink are network namespaces connected by a bridge; the server runs over AF_XDP. Each round
-/// measures the clients undisturbed, beside the frames of the attack addressed to the sink (the control), and during the attack. After
-/// the last round the link of the attackers is cut. Needs root, ethtool and ip; linerate must be beside this program.
+/// The server, the clients, the attackers and a sink are network namespaces connected by a bridge; the server runs over
+/// AF_XDP. Each round measures the clients undisturbed, beside the frames of the attack addressed to the sink (the
+/// control), and during the attack. After the last round the link of the attackers is cut. Needs root, ethtool and ip;
+/// linerate must be beside this program.
 #[derive(Parser)]
 struct Args {
     /// Number of rounds per attack; the medians are printed

@@ -139,7 +139,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Returns the clients' rate during the attack relative to the control, or to the undisturbed rate without a control.
+    /// Returns the clients' rate during the attack relative to the control, or to the undisturbed rate without a
+    /// control.
     pub fn ratio(&self) -> Option<f64> {
         let base = self.control.or(self.undisturbed)?.rate;
         Some(self.attacked.map_or(0.0, |attacked| attacked.rate) / base)

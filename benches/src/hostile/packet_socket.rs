@@ -33,8 +33,8 @@ fn open(ether_type: u16) -> io::Result<OwnedFd> {
 }
 
 impl PacketSocket {
-    /// Opens a socket in the network namespace of this thread that sends on the interface to `neighbor`, and that receives if
-    /// `receives` is true.
+    /// Opens a socket in the network namespace of this thread that sends on the interface to `neighbor`, and that
+    /// receives if `receives` is true.
     ///
     /// The address of the interface is taken from a frame sent on it: a datagram to `neighbor`, or the request for the
     /// neighbour's Ethernet address. Safe code has no other constructor of such an address.

@@ -23,7 +23,8 @@ const LOOK: usize = 512;
 const REQUESTS: u32 = 64 << 10;
 /// Payload of a request segment.
 const PIECE: usize = 1000;
-/// Out-of-order segments of all peers per cycle, and the maximum and minimum per peer. The maximum fits into the initial window.
+/// Out-of-order segments of all peers per cycle, and the maximum and minimum per peer. The maximum fits into the
+/// initial window.
 const CYCLE: usize = 32_768;
 const MOST: usize = 16_384;
 const LEAST: usize = 32;

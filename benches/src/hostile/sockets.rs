@@ -36,9 +36,9 @@ pub fn half_open_requests(to: SocketAddr, count: usize, course: &Course) -> io::
     write_on_all(count, HEADER_PERIOD, false, course, || connect(to, false), UNFINISHED)
 }
 
-/// Writes `bytes` to all sockets every `period`, as far as buffers permit, and counts the writes. The attack starts when all
-/// sockets are connected and, if `until_refused` is true, when all buffers have been full for a time; the traffic until
-/// then is not part of the measurement.
+/// Writes `bytes` to all sockets every `period`, as far as buffers permit, and counts the writes. The attack starts
+/// when all sockets are connected and, if `until_refused` is true, when all buffers have been full for a time; the
+/// traffic until then is not part of the measurement.
 fn write_on_all(
     count: usize,
     period: Duration,

@@ -1,8 +1,9 @@
-//! Slow path of a worker, by smoltcp interfaces: ARP, NDP, DHCP, ICMP, and the UDP that [`UdpFastPath`] does not handle.
+//! Slow path of a worker, by smoltcp interfaces: ARP, NDP, DHCP, ICMP, and the UDP that [`UdpFastPath`] does not
+//! handle.
 //!
-//! The interface at the Ethernet level replies to ARP and neighbour solicitations and runs DHCP. The interface at the IP
-//! level replies to ICMP and carries UDP; its packets leave through the worker's neighbour table. Neither receives TCP
-//! segments, since it would reply with a reset.
+//! The interface at the Ethernet level replies to ARP and neighbour solicitations and runs DHCP. The interface at the
+//! IP level replies to ICMP and carries UDP; its packets leave through the worker's neighbour table. Neither receives
+//! TCP segments, since it would reply with a reset.
 
 pub(crate) mod copy_pool;
 pub(crate) mod device;

@@ -42,7 +42,7 @@ pub struct Table {
 pub struct Column {
     /// Heading.
     pub head: String,
-    /// Whether the column contains figures.
+    /// Set if the column contains figures.
     pub is_figure: bool,
 }
 

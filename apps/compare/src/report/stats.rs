@@ -151,7 +151,7 @@ impl PointStats {
         }
     }
 
-    /// Whether the client limited the rate.
+    /// Returns whether the client limited the rate.
     pub fn is_limited_by_client(&self) -> bool {
         self.of_ceiling.is_some_and(|part| part >= NEAR_CEILING)
     }

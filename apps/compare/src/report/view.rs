@@ -52,12 +52,12 @@ impl<'a> Seen<'a> {
         self.measured()?.sweeps.iter().find(|sweep| sweep.of == of && !sweep.points.is_empty())
     }
 
-    /// Whether requests and answers arrive in order and exactly once, whatever the link loses.
+    /// Returns whether requests and answers arrive in order and exactly once, whatever the link loses.
     pub fn is_reliable(&self) -> bool {
         !matches!(self.row.design, Design::Raw | Design::Datagrams)
     }
 
-    /// Whether the row has this design with its service on the worker's thread, or without a choice of threads.
+    /// Returns whether the row has this design with its service on the worker's thread, or without a choice of threads.
     pub fn is_inline(&self, design: &Design) -> bool {
         self.row.design == *design && self.row.threading != Some(Threading::Split)
     }

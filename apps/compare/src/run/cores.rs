@@ -9,7 +9,7 @@ pub struct Cores {
     pub service: usize,
     /// Core of the load.
     pub load: usize,
-    /// Whether the load's core belongs to another machine.
+    /// Set if the load's core belongs to another machine.
     pub two_machines: bool,
 }
 
@@ -80,7 +80,7 @@ impl Cores {
         if self.service == self.worker { vec![self.worker] } else { vec![self.worker, self.service] }
     }
 
-    /// Whether polling threads share a core, with the service on its own thread if `split`.
+    /// Returns whether polling threads share a core, with the service on its own thread if `split`.
     pub fn shared(&self, split: bool) -> bool {
         let with_load = |core| !self.two_machines && core == self.load;
         with_load(self.worker) || split && (self.service == self.worker || with_load(self.service))

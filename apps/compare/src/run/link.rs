@@ -59,7 +59,7 @@ pub enum Link {
         device: String,
         /// Address of its interface.
         address: String,
-        /// Whether the kernel lacks rdma_cm for programs.
+        /// Set if the kernel lacks rdma_cm for programs.
         without_manager: bool,
     },
     /// A network between two machines.
@@ -214,14 +214,14 @@ impl Link {
         }
     }
 
-    /// Whether all ports are free: the link has no other users. Verbs have no ports that could run out.
+    /// Returns whether all ports are free: the link has no other users. Verbs have no ports that could run out.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Link::Loopback(None) | Link::Rdma { .. } | Link::Network(_))
     }
 
-    /// Whether software below Linerate copies each byte that the server receives or sends once. The kernel copies to
-    /// and from its own memory; vhost and memif copy each frame, as does AF_XDP on a veth pair, whose driver has no
-    /// zero-copy mode. For verbs it depends on the device.
+    /// Returns whether software below Linerate copies each byte that the server receives or sends once. The kernel
+    /// copies to and from its own memory; vhost and memif copy each frame, as does AF_XDP on a veth pair, whose driver
+    /// has no zero-copy mode. For verbs it depends on the device.
     pub fn copies(&self) -> bool {
         match self {
             Link::Network(between) => between.copies(),

@@ -89,12 +89,12 @@ impl LinkSpec {
         }
     }
 
-    /// Whether the link carries frames, for the TCP stack of this project.
+    /// Returns whether the link carries frames, for the TCP stack of this project.
     pub fn has_frames(&self) -> bool {
         matches!(self, LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp | LinkSpec::Port(..))
     }
 
-    /// Whether the link is used by kernel sockets.
+    /// Returns whether the link is used by kernel sockets.
     pub fn is_kernel(&self) -> bool {
         matches!(self, LinkSpec::Kernel | LinkSpec::Veth)
     }

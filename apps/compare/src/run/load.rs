@@ -37,11 +37,11 @@ pub struct Measure {
     pub warm_up: Duration,
     /// Offered requests per second; without it, a closed loop.
     pub rate: Option<f64>,
-    /// Whether each request has its own connection.
+    /// Set if each request has its own connection.
     pub reconnect: bool,
     /// Contents of a key-value server.
     pub values: Values,
-    /// Whether its keys are set first.
+    /// Set if its keys are set first.
     pub fill: bool,
 }
 

@@ -36,7 +36,7 @@ pub struct End {
     pub ip: Option<IpCidr>,
     /// Address of its ports that programs take over.
     pub port_ip: Option<IpCidr>,
-    /// Whether its kernel lacks rdma_cm for programs.
+    /// Set if its kernel lacks rdma_cm for programs.
     pub without_manager: bool,
 }
 
@@ -128,8 +128,8 @@ impl Between {
         }
     }
 
-    /// Whether software below Linerate copies each byte that the server receives or sends once, as the kernel does.
-    /// Devices use DMA. Whether AF_XDP copies depends on the driver, which is unknown here.
+    /// Returns whether software below Linerate copies each byte that the server receives or sends once, as the kernel
+    /// does. Devices use DMA. Whether AF_XDP copies depends on the driver, which is unknown here.
     pub fn copies(&self) -> bool {
         self.spec.is_kernel()
     }

@@ -17,7 +17,7 @@ pub struct Selection {
     pub engines: Vec<EngineArg>,
     /// Threads of services; by default the worker's thread, and for the native engine also a separate one.
     pub threading: Option<Vec<Threading>>,
-    /// Whether this is the short comparison.
+    /// Set if this is the short comparison.
     pub quick: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Planned {
     pub server: Vec<&'static str>,
     /// Arguments of the load for this design.
     pub load: Vec<&'static str>,
-    /// Whether polling threads share a core.
+    /// Set if polling threads share a core.
     pub co_scheduled: bool,
     /// Reason and remedy, if the row cannot be measured.
     pub obstacle: Option<(String, String)>,
@@ -183,7 +183,7 @@ impl Planned {
         }
     }
 
-    /// Whether requests use connections.
+    /// Returns whether requests use connections.
     pub fn has_connections(&self) -> bool {
         !matches!(self.design, Design::Raw | Design::Datagrams)
     }
@@ -205,7 +205,7 @@ impl Planned {
         })
     }
 
-    /// Whether the load has the same arguments as that of `other`.
+    /// Returns whether the load has the same arguments as that of `other`.
     pub fn has_same_load(&self, other: &Planned) -> bool {
         self.load == other.load
     }

@@ -22,7 +22,7 @@ pub enum Task {
     Round {
         /// Number of the round, from 0.
         round: u32,
-        /// Whether each setting has its own server.
+        /// Set if each setting has its own server.
         apart: bool,
     },
     /// Rates that loads reach against the fastest server.
@@ -99,7 +99,7 @@ pub struct Schedule {
 /// Parameters of a schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct ScheduleRequest<'a> {
-    /// Whether this is the short comparison.
+    /// Set if this is the short comparison.
     pub quick: bool,
     /// Number of rounds.
     pub rounds: u32,
@@ -109,7 +109,7 @@ pub struct ScheduleRequest<'a> {
     pub keys: u64,
     /// The fixed settings.
     pub points: &'a [Point],
-    /// Whether to include sweeps, as far as the limit permits.
+    /// Set to include sweeps, as far as the limit permits.
     pub sweeps: bool,
     /// Time limit; without it, that of [`LIMITS`].
     pub within: Option<Duration>,

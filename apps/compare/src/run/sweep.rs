@@ -92,8 +92,8 @@ pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
     }
 }
 
-/// Whether a server did not keep up with an `offered` rate for `seconds`. Deviations within three standard deviations
-/// of the Poisson arrivals are ignored.
+/// Returns whether a server did not keep up with an `offered` rate for `seconds`. Deviations within three standard
+/// deviations of the Poisson arrivals are ignored.
 pub fn is_saturated(offered: f64, seconds: f64, answered: u64, unanswered: u64) -> bool {
     let due = offered * seconds;
     let chance = 3.0 * due.sqrt();

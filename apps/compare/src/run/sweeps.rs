@@ -20,7 +20,7 @@ struct SweepRun<'a> {
     served: ServiceKind,
     /// The most recent server.
     server: Option<Server>,
-    /// Whether each value needs its own server.
+    /// Set if each value needs its own server.
     own: bool,
     /// Number of server ports.
     ports: u16,

@@ -13,8 +13,8 @@ pub const HEADER: usize = 8;
 /// Length limit of a reply datagram including its header, the same as in memcached: it fits into an Ethernet frame of
 /// 1500 bytes.
 pub const DATAGRAM: usize = 1400;
-/// Limit of datagrams per reply. A request, possibly with a forged source address, causes at most `MAX_DATAGRAMS * DATAGRAM`
-/// bytes.
+/// Limit of datagrams per reply. A request, possibly with a forged source address, causes at most `MAX_DATAGRAMS *
+/// DATAGRAM` bytes.
 pub const MAX_DATAGRAMS: usize = 8;
 /// Limit of reply bytes.
 pub const MAX_REPLY: usize = MAX_DATAGRAMS * (DATAGRAM - HEADER);

@@ -47,7 +47,7 @@ impl CountStats {
         self.adds + self.swaps
     }
 
-    /// Whether these operations explain a growth by `grew`, without increments by others.
+    /// Returns whether these operations explain a growth by `grew`, without increments by others.
     pub fn explains(&self, grew: u64) -> bool {
         grew.checked_sub(self.added()).is_some_and(|more| more <= self.unknown)
     }

@@ -59,7 +59,7 @@ impl Filling {
         self.outstanding -= (self.retries.len() - before) as u64;
     }
 
-    /// Whether all taken keys have been answered and none remain.
+    /// Returns whether all taken keys have been answered and none remain.
     pub fn is_done(&self, space: &Keyspace) -> bool {
         let nothing_left = self.chunk.is_empty() && self.retries.is_empty();
         nothing_left && self.outstanding == 0 && space.to_fill.load(Relaxed) >= space.plan.keys

@@ -33,9 +33,9 @@ pub struct KvPlan {
     pub open: Option<OpenLoop>,
     /// Server export for one-sided GETs.
     pub one_sided: Option<Exported>,
-    /// Whether every key is set before measuring.
+    /// Set if every key is set before measuring.
     pub fill: bool,
-    /// Whether received values are compared with those sent. Requires `fill`: otherwise values are unknown.
+    /// Set if received values are compared with those sent. Requires `fill`: otherwise values are unknown.
     pub verify: bool,
 }
 

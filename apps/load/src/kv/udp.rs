@@ -172,12 +172,12 @@ impl UdpKvLoad {
         self.measured
     }
 
-    /// Whether there was any answer.
+    /// Returns whether there was any answer.
     pub fn has_been_answered(&self) -> bool {
         self.answered
     }
 
-    /// Whether answers ceased during filling.
+    /// Returns whether answers ceased during filling.
     pub fn has_stalled(&self) -> bool {
         self.stalled
     }

@@ -1,8 +1,8 @@
 //! Latency and bandwidth of verbs, with the requests, buffers and completions per message that perftest uses.
 //!
-//! Both ends are an [`End`]: a server for one client, and a client. The client connects by rdma_cm and sends the test parameters
-//! ([`Parameters`]) in its private data; the server performs the test or refuses it. Memory is registered in a protection domain of
-//! the connection alone.
+//! Both ends are an [`End`]: a server for one client, and a client. The client connects by rdma_cm and sends the test
+//! parameters ([`Parameters`]) in its private data; the server performs the test or refuses it. Memory is registered in
+//! a protection domain of the connection alone.
 //!
 //! | test | messages | measured |
 //! |---|---|---|

@@ -26,7 +26,7 @@ pub struct Device {
     /// Verbs calls used for posting and polling.
     calls: &'static str,
     why_these_calls: &'static str,
-    /// Whether connections can be established through `rdma_cm`.
+    /// Set if connections can be established through `rdma_cm`.
     connection_manager: bool,
     windows_type_2: bool,
     /// Handling of long slices.

@@ -10,17 +10,19 @@
 //! {"requests":5000,"posts":5000,"bytes":327680000,"buffers":0,"requests_completed":50,"buffers_completed":0,"failed":0,"unseen":0}
 //! ```
 //!
-//! - `requests`: requests posted to send queues, by `posts` calls (`ibv_post_send`). Of a failed call, only accepted requests.
+//! - `requests`: requests posted to send queues, by `posts` calls (`ibv_post_send`). Of a failed call, only accepted
+//!   requests.
 //! - `bytes`: bytes that these requests send, write or read, counted when posted.
 //! - `buffers`: buffers posted to receive queues, shared or not.
 //! - `requests_completed`, `buffers_completed`: polled completions (`ibv_poll_cq`). Unsignalled requests have none.
 //! - `failed`: failed completions, whose type is unknown.
-//! - `unseen`: queue pairs whose requests may be built with `ibv_wr_start`, which is not counted, and further devices of another
+//! - `unseen`: queue pairs whose requests may be built with `ibv_wr_start`, which is not counted, and further devices
+//!   of another
 //!   driver. Unless it is 0, counts may be incomplete. perftest avoids `ibv_wr_start` with `--use_old_post_send`. Completions read
 //!   with `ibv_start_poll` are neither counted nor detected.
 //!
-//! A program that never allocates a protection domain prints no line. It does not matter whether a program links libibverbs or opens
-//! it at run time: the interposed function is the one that drivers call to allocate a domain.
+//! A program that never allocates a protection domain prints no line. It does not matter whether a program links
+//! libibverbs or opens it at run time: the interposed function is the one that drivers call to allocate a domain.
 
 mod abi;
 

@@ -16,7 +16,8 @@ impl PrivateData {
     /// Maximum length in bytes.
     pub const LEN: usize = PRIVATE_DATA;
 
-    /// Copies `bytes`, truncated to [`LEN`](Self::LEN): devices pad received private data with zeros to their own length.
+    /// Copies `bytes`, truncated to [`LEN`](Self::LEN): devices pad received private data with zeros to their own
+    /// length.
     pub fn new(bytes: &[u8]) -> Self {
         let len = bytes.len().min(PRIVATE_DATA);
         let mut private = PrivateData { bytes: [0; PRIVATE_DATA], len: len as u8 };

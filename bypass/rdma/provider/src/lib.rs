@@ -1,8 +1,9 @@
 //! Calls of libibverbs and librdmacm that the RDMA adapter makes, with their parameter and result types.
 //!
-//! [`Provider`] separates the adapter from its implementations: rdma-core (`linerate_rdma::rdma_core`) and the simulated device of
-//! `linerate-rdma-sim`, with which the adapter is tested without hardware. States and errors are those of the InfiniBand
-//! Architecture Specification, volume 1, chapters 10 and 11, and of the manual pages `ibv_*(3)` and `rdma_*(3)`.
+//! [`Provider`] separates the adapter from its implementations: rdma-core (`linerate_rdma::rdma_core`) and the
+//! simulated device of `linerate-rdma-sim`, with which the adapter is tested without hardware. States and errors are
+//! those of the InfiniBand Architecture Specification, volume 1, chapters 10 and 11, and of the manual pages `ibv_*(3)`
+//! and `rdma_*(3)`.
 
 mod cm;
 mod device;
@@ -22,9 +23,9 @@ use std::os::fd::RawFd;
 
 /// Open device: its verbs, and the connection manager over it.
 ///
-/// Handles are plain values. The caller upholds the rules that the safe layer (`linerate_rdma::verbs`) enforces: a handle is used only
-/// with the device that created it and not after its object is destroyed, and no object is destroyed while another depends on it (a
-/// device returns `EBUSY` where it detects that).
+/// Handles are plain values. The caller upholds the rules that the safe layer (`linerate_rdma::verbs`) enforces: a
+/// handle is used only with the device that created it and not after its object is destroyed, and no object is
+/// destroyed while another depends on it (a device returns `EBUSY` where it detects that).
 ///
 /// # Safety
 /// An implementation accesses only the memory that outstanding work requests name, and only within registered regions.
@@ -44,7 +45,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Returns the GID table of a port (`ibv_query_gid_table`).
     fn gids(&self, port: u8) -> io::Result<Vec<Gid>>;
 
-    /// Returns the non-blocking file descriptor that is readable while an [`async_event`](Self::async_event) is pending.
+    /// Returns the non-blocking file descriptor that is readable while an [`async_event`](Self::async_event) is
+    /// pending.
     fn async_fd(&self) -> RawFd;
 
     /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).
@@ -96,8 +98,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The address handle is live and is not used again.
     unsafe fn destroy_ah(&self, ah: Handle) -> io::Result<()>;
 
-    /// Creates a completion channel and returns its non-blocking file descriptor, which is readable while an event is pending
-    /// (`ibv_create_comp_channel`).
+    /// Creates a completion channel and returns its non-blocking file descriptor, which is readable while an event is
+    /// pending (`ibv_create_comp_channel`).
     fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)>;
 
     /// `ibv_destroy_comp_channel`.
@@ -130,7 +132,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The completion queue is live.
     unsafe fn req_notify_cq(&self, cq: Handle) -> io::Result<()>;
 
-    /// Appends completions to `into`, up to its spare capacity and without allocating. Returns their number (`ibv_poll_cq`).
+    /// Appends completions to `into`, up to its spare capacity and without allocating. Returns their number
+    /// (`ibv_poll_cq`).
     ///
     /// # Safety
     /// The completion queue is live and is polled by one thread at a time.
@@ -168,8 +171,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The protection domain and the objects that `attr` names are live.
     unsafe fn create_qp(&self, pd: Handle, attr: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)>;
 
-    /// Creates a UD queue pair (`ibv_create_qp` with `IBV_QPT_UD`). The first [`GRH_LEN`] bytes of each receive buffer are reserved for
-    /// the GRH. iWARP has no UD queue pairs.
+    /// Creates a UD queue pair (`ibv_create_qp` with `IBV_QPT_UD`). The first [`GRH_LEN`] bytes of each receive buffer
+    /// are reserved for the GRH. iWARP has no UD queue pairs.
     ///
     /// # Safety
     /// As for [`create_qp`](Self::create_qp).
@@ -187,7 +190,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The queue pair is live.
     unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()>;
 
-    /// Changes the state of a queue pair with the attributes of the connection `id` (`rdma_init_qp_attr`, then `ibv_modify_qp`).
+    /// Changes the state of a queue pair with the attributes of the connection `id` (`rdma_init_qp_attr`, then
+    /// `ibv_modify_qp`).
     ///
     /// # Safety
     /// The queue pair and the identifier are live.
@@ -199,8 +203,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The queue pair is live.
     unsafe fn query_qp(&self, qp: Handle) -> io::Result<QpAttr>;
 
-    /// Posts requests in order (`ibv_post_send`). An empty list has no effect. On a [`PostError`], all requests before the one it names
-    /// are posted and the others are not.
+    /// Posts requests in order (`ibv_post_send`). An empty list has no effect. On a [`PostError`], all requests before
+    /// the one it names are posted and the others are not.
     ///
     /// # Safety
     /// The queue pair is live. The scatter/gather elements lie in live regions of its protection domain (except inline data). Their
@@ -214,8 +218,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// As for [`post_srq_recv`](Self::post_srq_recv).
     unsafe fn post_recv(&self, qp: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError>;
 
-    /// Creates an event channel for connections and returns its non-blocking file descriptor, which is readable while an event is
-    /// pending (`rdma_create_event_channel`).
+    /// Creates an event channel for connections and returns its non-blocking file descriptor, which is readable while
+    /// an event is pending (`rdma_create_event_channel`).
     fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)>;
 
     /// `rdma_destroy_event_channel`.
@@ -248,7 +252,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The identifier is live and new.
     unsafe fn cm_listen(&self, id: Handle, address: SocketAddr, backlog: u32) -> io::Result<SocketAddr>;
 
-    /// Resolves the address of `remote`; [`AddressResolved`](CmEventKind::AddressResolved) follows (`rdma_resolve_addr`).
+    /// Resolves the address of `remote`; [`AddressResolved`](CmEventKind::AddressResolved) follows
+    /// (`rdma_resolve_addr`).
     ///
     /// # Safety
     /// The identifier is live and new.
@@ -272,10 +277,10 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The identifier is live.
     unsafe fn cm_addresses(&self, id: Handle) -> Option<(SocketAddr, SocketAddr)>;
 
-    /// Requests a connection for the queue pair numbered `parameters.qp` (`rdma_connect`). The queue pair stays with the caller: at
-    /// [`Response`](CmEventKind::Response) the caller brings it to RTS by [`modify_qp_by_cm`](Self::modify_qp_by_cm) and calls
-    /// [`cm_establish`](Self::cm_establish). Over iWARP the queue pair must be in INIT, and [`Established`](CmEventKind::Established)
-    /// follows directly.
+    /// Requests a connection for the queue pair numbered `parameters.qp` (`rdma_connect`). The queue pair stays with
+    /// the caller: at [`Response`](CmEventKind::Response) the caller brings it to RTS by
+    /// [`modify_qp_by_cm`](Self::modify_qp_by_cm) and calls [`cm_establish`](Self::cm_establish). Over iWARP the queue
+    /// pair must be in INIT, and [`Established`](CmEventKind::Established) follows directly.
     ///
     /// # Safety
     /// The identifier is live and its route is resolved.
@@ -299,8 +304,9 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The identifier is that of the request, and live.
     unsafe fn cm_reject(&self, id: Handle, private_data: &[u8]) -> io::Result<()>;
 
-    /// Ends the connection (`rdma_disconnect`). [`Disconnected`](CmEventKind::Disconnected) follows at the peer; locally it follows once
-    /// the peer has disconnected or destroyed its identifier, or has not answered for a long time.
+    /// Ends the connection (`rdma_disconnect`). [`Disconnected`](CmEventKind::Disconnected) follows at the peer;
+    /// locally it follows once the peer has disconnected or destroyed its identifier, or has not answered for a long
+    /// time.
     ///
     /// # Safety
     /// The identifier is live.

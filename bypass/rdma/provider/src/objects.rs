@@ -108,8 +108,8 @@ impl AhAttr {
     }
 }
 
-/// Default local ACK timeout: 4.096 µs · 2¹⁶, a quarter of a second (IBA 9.9.2.4.1). Linux' rdma_cm long used 19 for RoCE, which is
-/// two seconds per lost packet.
+/// Default local ACK timeout: 4.096 µs · 2¹⁶, a quarter of a second (IBA 9.9.2.4.1). Linux' rdma_cm long used 19 for
+/// RoCE, which is two seconds per lost packet.
 pub const ACK_TIMEOUT: u8 = 16;
 
 /// State transition of a queue pair, with its attributes (IBA 11.2.5.2).

@@ -47,8 +47,8 @@ pub enum Operation {
         /// R_Key of the peer's region or window.
         rkey: u32,
     },
-    /// Atomic addition modulo 2⁶⁴ to eight bytes in the peer's byte order. The eight bytes of the scatter list receive the old value
-    /// in local byte order (IBA 9.4.5).
+    /// Atomic addition modulo 2⁶⁴ to eight bytes in the peer's byte order. The eight bytes of the scatter list receive
+    /// the old value in local byte order (IBA 9.4.5).
     FetchAdd {
         /// Address in the peer's memory, a multiple of eight.
         address: u64,
@@ -85,8 +85,8 @@ pub enum Operation {
     },
     /// Invalidation of a local R_Key, without scatter/gather elements.
     InvalidateLocal(u32),
-    /// Datagram of a UD queue pair, one packet without delivery guarantee. A datagram above the port's MTU is not sent and completes
-    /// successfully (IBA C10-93.1.1).
+    /// Datagram of a UD queue pair, one packet without delivery guarantee. A datagram above the port's MTU is not sent
+    /// and completes successfully (IBA C10-93.1.1).
     Datagram {
         /// Address handle of the same protection domain.
         address: Handle,
@@ -240,11 +240,11 @@ pub struct WorkCompletion {
     pub invalidated: Option<u32>,
     /// Queue pair number of a received datagram's sender.
     pub source: u32,
-    /// Set if the buffer of a received datagram begins with a valid GRH. Its [`GRH_LEN`] bytes are present and counted in `len` in any
-    /// case.
+    /// Set if the buffer of a received datagram begins with a valid GRH. Its [`GRH_LEN`] bytes are present and counted
+    /// in `len` in any case.
     pub has_grh: bool,
 }
 
-/// Bytes reserved for the global route header (GRH) at the start of each receive buffer of a UD queue pair. RoCE version 2 stores the
-/// IP header there; an IPv4 header occupies the last 20 bytes.
+/// Bytes reserved for the global route header (GRH) at the start of each receive buffer of a UD queue pair. RoCE
+/// version 2 stores the IP header there; an IPv4 header occupies the last 20 bytes.
 pub const GRH_LEN: usize = 40;

@@ -371,7 +371,8 @@ mod tests {
         // A longer delay counts at once.
         path.sample_ack_delay(101 * MS_NANOS);
         assert!(effective_rto(&rtt, &path, &limits) > 200 * MS_NANOS);
-        // The longer delay is forgotten after enough samples without it. A delay beyond the permitted maximum is ignored.
+        // The longer delay is forgotten after enough samples without it. A delay beyond the permitted maximum is
+        // ignored.
         for _ in 0..64 {
             path.sample_ack_delay(41 * MS_NANOS);
         }

@@ -84,7 +84,8 @@ impl<P> RrPool<P> {
     /// Returns the state of `tcb`, if it is in request-response mode.
     #[inline(always)]
     pub fn of(&self, tcb: &Tcb) -> Option<&RrState<P>> {
-        // For an index without the bit, and for `NO_BUFFERS`, XOR yields at least 2³¹ - 1, beyond the end of any vector.
+        // For an index without the bit, and for `NO_BUFFERS`, XOR yields at least 2³¹ - 1, beyond the end of any
+        // vector.
         self.states.get((tcb.buffers ^ RR_BIT) as usize)
     }
 

@@ -1,5 +1,5 @@
-//! Fast path: plain GET and short SET ([`FastRequest`]) are parsed ahead, prefetched, and executed here. All other requests
-//! go through the full parser and the command table.
+//! Fast path: plain GET and short SET ([`FastRequest`]) are parsed ahead, prefetched, and executed here. All other
+//! requests go through the full parser and the command table.
 
 pub mod conn_fast_state;
 pub mod fast_parse;

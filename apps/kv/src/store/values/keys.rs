@@ -251,8 +251,8 @@ impl Store {
         self.index.len() == self.keyspaces.flushed()
     }
 
-    /// Returns true if all of `keyspaces` can be flushed in constant time. Otherwise dead keys of too many flushes remain,
-    /// and those at about `most` index places are removed.
+    /// Returns true if all of `keyspaces` can be flushed in constant time. Otherwise dead keys of too many flushes
+    /// remain, and those at about `most` index places are removed.
     pub fn prepare_flush(&mut self, spaces: Range<u8>, most: usize) -> bool {
         if !self.keyspaces.can_flush(spaces.clone()) {
             self.sweep_some(most);

@@ -55,7 +55,7 @@ struct Pair {
     kv: Kv,
     /// Transformation of each answer.
     spoil: fn(Datagram) -> Vec<Datagram>,
-    /// Whether answers of a turn arrive in reverse order.
+    /// Set if answers of a turn arrive in reverse order.
     swaps: bool,
     is_over: bool,
     /// Largest number of outstanding requests so far.

@@ -50,7 +50,8 @@ pub struct QpConfig {
 
 /// Queue pair in the state `S`.
 ///
-/// It begins as [`New`]. Each state leads to the next one and to [`Errored`], which leads through [`Drained`] to `New` again:
+/// It begins as [`New`]. Each state leads to the next one and to [`Errored`], which leads through [`Drained`] to `New`
+/// again:
 ///
 /// ```compile_fail,E0599
 /// # use linerate_rdma::{provider::Provider, verbs::{New, Qp, Message}};

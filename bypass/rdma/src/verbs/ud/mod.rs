@@ -19,8 +19,9 @@ const PRIVILEGED: u32 = 1 << 31;
 
 /// Unreliable datagram (UD) queue pair in RTS, for any number of peers.
 ///
-/// A datagram is one packet. It arrives whole, late or not at all, and neither end is notified of a loss. It is received if it carries
-/// the number and the Q_Key of a queue pair with a posted buffer, and silently dropped otherwise.
+/// A datagram is one packet. It arrives whole, late or not at all, and neither end is notified of a loss. It is
+/// received if it carries the number and the Q_Key of a queue pair with a posted buffer, and silently dropped
+/// otherwise.
 ///
 /// A posted buffer cannot be accessed:
 ///

@@ -1,7 +1,8 @@
 //! Operations on hashes.
 //!
 //! The value of a small hash is a byte that is nonzero if Redis would use its hash table encoding, the number of fields
-//! in two bytes, and the [fields]. The value of a large hash is the number of its [`Table`](crate::store::values::hashes::table::Table).
+//! in two bytes, and the [fields]. The value of a large hash is the number of its
+//! [`Table`](crate::store::values::hashes::table::Table).
 
 mod buckets;
 pub mod fields;
