@@ -189,7 +189,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             self.shared.pool_checked_at = now;
             self.update_app_held(egress);
         }
-        self.sweep_if_due(now);
+        self.sweep_if_due(egress, now);
         self.rr_flush(egress, now);
         self.drain_backlog(egress, now);
         // Connections that become active during this flush are sent in the next turn.
@@ -285,7 +285,12 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn received(&self, conn: ConnId) -> usize {
-        self.slot_of(conn).map_or(0, |slot| self.tcbs[slot as usize].received as usize)
+        let Some(slot) = self.slot_of(conn) else { return 0 };
+        let tcb = &self.tcbs[slot as usize];
+        if tcb.received == 0 {
+            self.shared.note_empty_read(slot, tcb);
+        }
+        tcb.received as usize
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
@@ -293,6 +298,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let tcb = &self.tcbs[slot as usize];
         if let Some(bytes) = self.shared.rr.peek(tcb) {
             return bytes;
+        }
+        if tcb.received == 0 {
+            self.shared.note_empty_read(slot, tcb);
         }
         let buffers = self.shared.buffers.of(tcb);
         buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)

@@ -11,14 +11,16 @@
 //! does the same below `tcp_mem`: it collapses and prunes queues, and kills orphans.
 
 use crate::congestion::CongestionControl;
+use crate::egress::Egress;
 use crate::native::NativeEngine;
 use crate::native::connection::{Connection, Shared};
 use crate::native::queue::Queue;
 use crate::native::segment::seq::Seq;
-use crate::native::tcb::Flags;
 use crate::native::tcb::conn_buffers::ConnBuffers;
-use linerate_bypass::Packet;
+use crate::native::tcb::{Flags, Tcb};
 use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Nic, Packet};
+use std::cell::{Cell, RefCell};
 
 /// Packets that a connection may hold in each direction, however many others hold packets.
 pub(crate) const MIN_SHARE: usize = 4;
@@ -28,12 +30,22 @@ const PARK_AFTER: Duration = Duration::from_secs(15);
 /// Time without progress after which a connection is a target while packets run low. Data of connections that make
 /// progress is neither copied nor discarded, unless there is no packet for a connection that holds none.
 const STALLED: Duration = Duration::from_millis(100);
+/// Time without an acknowledgement after which unread data of a connection beyond its share moves to the heap while
+/// packets run low.
+const SPILL_AFTER: Duration = Duration::from_secs(1);
 /// Time without an acknowledgement after which a connection beyond its share is reset while packets run low.
 const SHED_AFTER: Duration = Duration::from_secs(5);
 /// The same while there is no packet for a connection that holds none.
 const SHED_AFTER_IF_BLOCKED: Duration = Duration::from_millis(500);
 /// Time after which out-of-order data is discarded if the first gap was not filled.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Smallest send buffer of a connection, in bytes, however much of the heap is in use.
+const MIN_TX_BUFFER: usize = 16 << 10;
+
+/// Time for which the receive side counts as starved after an in-order segment of a connection without its minimum
+/// share was discarded.
+const STARVED_FOR: Duration = Duration::from_millis(100);
 
 /// Average bytes in a packet up to which unread data is packed.
 const SPARSE: usize = 512;
@@ -54,7 +66,9 @@ pub(crate) struct Sweep {
     /// Slot visited next.
     cursor: usize,
     /// Time of the next step while packets do not run low.
-    due: Instant,
+    due: Cell<Instant>,
+    /// Slots of connections whose service tried to read while all unread data was on the heap.
+    read_attempts: RefCell<Vec<u32>>,
     /// Time of the last step.
     last: Instant,
     /// Packets from which on a connection is a target while packets run low.
@@ -63,17 +77,43 @@ pub(crate) struct Sweep {
     parked: usize,
     /// Bytes on the heap found by the current pass.
     parked_in_pass: usize,
+    /// End of the time for which the receive side counts as starved.
+    starved_until: Instant,
 }
 
 impl Sweep {
     pub fn new(now: Instant) -> Self {
-        Sweep { cursor: 0, due: now, last: now, threshold: usize::MAX, parked: 0, parked_in_pass: 0 }
+        Sweep {
+            cursor: 0,
+            due: Cell::new(now),
+            read_attempts: RefCell::default(),
+            last: now,
+            threshold: usize::MAX,
+            parked: 0,
+            parked_in_pass: 0,
+            starved_until: now,
+        }
     }
 
     /// Records that `bytes` were moved to the heap.
-    fn park(&mut self, bytes: usize) {
+    pub(crate) fn park(&mut self, bytes: usize) {
         self.parked += bytes;
         self.parked_in_pass += bytes;
+    }
+
+    /// Has the next step move the unread data of the connection in `slot` back into packets, at once.
+    #[cold]
+    fn note_read_attempt(&self, slot: u32) {
+        let mut slots = self.read_attempts.borrow_mut();
+        if !slots.contains(&slot) {
+            slots.push(slot);
+        }
+        self.due.set(Instant::ZERO);
+    }
+
+    /// Returns the number of bytes on the heap.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked
     }
 
     /// Starts the next pass over all connections.
@@ -95,6 +135,13 @@ pub(crate) struct Progress {
     parked_to: Option<Seq>,
 }
 
+impl Progress {
+    /// Counts `now` as the time of the last progress in sending.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.sent.1 = now;
+    }
+}
+
 /// Returns the time since `number` last changed; zero if nothing is pending.
 fn time_since_change(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: Instant) -> Duration {
     if !waits || seen.1 == Instant::ZERO || seen.0 != number {
@@ -111,12 +158,39 @@ impl<P: Packet> Shared<P> {
     #[inline(never)]
     pub(crate) fn share(&self) -> usize {
         let left = self.settings.packets_in_advance.saturating_sub(self.mbufs_held.all);
-        (self.settings.pressure / self.holders()).min(left / 2).max(MIN_SHARE)
+        (self.settings.pressure / 2 / self.holders()).min(left / 2).max(MIN_SHARE)
     }
 
     /// Returns the number of connections that hold packets, at least one.
     fn holders(&self) -> usize {
         (self.buffers.attached() + self.rr.len()).max(1)
+    }
+
+    /// Records that an in-order segment was discarded although its connection holds less than the minimum share.
+    #[cold]
+    pub(crate) fn note_starved_receiver(&mut self) {
+        self.sweep.starved_until = self.now + STARVED_FOR;
+    }
+
+    /// Returns whether a connection that holds less than the minimum share finds no packet.
+    fn is_starved(&self) -> bool {
+        !self.alloc_blocked.is_empty() || self.now < self.sweep.starved_until
+    }
+
+    /// Limits send buffers while queued data is on the heap: half of the rest of the heap, divided by the number of
+    /// connections that hold packets.
+    fn limit_send_buffers(&mut self) {
+        let rest = self.settings.heap_limit.saturating_sub(self.sweep.parked);
+        let (share, most) = (rest / 2 / self.holders(), self.settings.tx_buffer_max);
+        self.settings.tx_buffer = if self.sweep.parked == 0 { most } else { share.max(MIN_TX_BUFFER).min(most) };
+    }
+
+    /// Records that the service tried to read from the connection of `tcb`, in `slot`, whose receive queue is empty.
+    #[inline]
+    pub(crate) fn note_empty_read(&self, slot: u32, tcb: &Tcb) {
+        if self.buffers.of(tcb).is_some_and(|buffers| buffers.reassembly.has_spilled()) {
+            self.sweep.note_read_attempt(slot);
+        }
     }
 
     /// Returns whether received packets may not be added to a send queue of `pieces`, which takes no further packets
@@ -137,29 +211,35 @@ impl<P: Packet> Shared<P> {
         if self.buffers.attached() == 0 {
             return None;
         }
-        Some(if self.is_low() { self.sweep.last + PERIOD_UNDER_PRESSURE } else { self.sweep.due })
+        Some(if self.is_low() { self.sweep.last + PERIOD_UNDER_PRESSURE } else { self.sweep.due.get() })
     }
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Performs the next step of the sweep if it is due.
     #[inline]
-    pub(crate) fn sweep_if_due(&mut self, now: Instant) {
-        if now >= self.shared.sweep.due || self.shared.is_low() {
-            self.sweep(now);
+    pub(crate) fn sweep_if_due<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        if now >= self.shared.sweep.due.get() || self.shared.is_low() {
+            self.sweep(egress, now);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn sweep(&mut self, now: Instant) {
-        let (is_low, is_alloc_blocked) = (self.shared.is_low(), !self.shared.alloc_blocked.is_empty());
+    fn sweep<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        let (is_low, is_starved) = (self.shared.is_low(), self.shared.is_starved());
         let sweep = &mut self.shared.sweep;
-        if now < sweep.due && now.since(sweep.last) < PERIOD_UNDER_PRESSURE && !is_alloc_blocked {
+        if now < sweep.due.get() && now.since(sweep.last) < PERIOD_UNDER_PRESSURE && !is_starved {
             return;
         }
         sweep.last = now;
-        sweep.due = now + PERIOD;
+        sweep.due.set(now + PERIOD);
+        for slot in self.shared.sweep.read_attempts.take() {
+            let tcb = &self.tcbs[slot as usize];
+            if tcb.has_buffers() && !tcb.in_rr_mode() {
+                self.demoted(slot).restore_unread(egress, now);
+            }
+        }
         if self.shared.buffers.attached() == 0 {
             return;
         }
@@ -167,12 +247,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         for _ in 0..visits.min(self.tcbs.len()) {
             if self.shared.sweep.cursor >= self.tcbs.len() {
                 self.shared.sweep.wrap(self.shared.settings.pressure, is_low);
+                self.shared.limit_send_buffers();
             }
             let slot = self.shared.sweep.cursor as u32;
             self.shared.sweep.cursor += 1;
             let tcb = &self.tcbs[slot as usize];
             if tcb.has_buffers() && !tcb.in_rr_mode() {
-                self.demoted(slot).visit(now);
+                self.demoted(slot).visit(egress, now);
                 if is_low && !self.shared.is_low() {
                     break;
                 }
@@ -183,16 +264,21 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Handles data that has not moved for too long and, while packets run low, packets beyond the share.
-    fn visit(&mut self, now: Instant) {
+    fn visit<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let tcb = &*self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let waits = !buffers.queue.is_empty();
         let stalled = time_since_change(&mut buffers.progress.sent, tcb.una, waits, now);
-        let gap = time_since_change(&mut buffers.progress.received, tcb.rcv_nxt, !buffers.reassembly.is_empty(), now);
+        let gap = time_since_change(&mut buffers.progress.received, tcb.rcv_nxt, buffers.reassembly.packets() > 0, now);
         let parked = buffers.progress.parked_to.filter(|end| end.after(tcb.una));
         buffers.progress.parked_to = parked;
         let held = buffers.received_packets() + buffers.queue.pieces();
-        self.shared.sweep.parked_in_pass += parked.map_or(0, |end| (end - tcb.una) as usize);
+        let on_heap = parked.map_or(0, |end| (end - tcb.una) as usize) + buffers.reassembly.spilled();
+        let restores = stalled.is_zero() && buffers.reassembly.has_spilled();
+        self.shared.sweep.parked_in_pass += on_heap;
+        if restores {
+            return self.restore_unread(egress, now);
+        }
         if gap >= GAP_TIMEOUT {
             self.discard_out_of_order();
         }
@@ -203,7 +289,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if stalled >= PARK_AFTER {
             self.park();
             // A service that waits for room for its response does not read.
-            self.pack_unread();
+            self.spill_unread();
         }
         if self.shared.is_low() && held >= self.shared.sweep.threshold {
             self.shed(stalled, gap);
@@ -213,30 +299,37 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Takes packets from the connection, which holds more than others.
     fn shed(&mut self, stalled: Duration, gap: Duration) {
         let threshold = self.shared.sweep.threshold;
-        let is_alloc_blocked = !self.shared.alloc_blocked.is_empty();
-        if is_alloc_blocked || gap >= STALLED {
+        let is_starved = self.shared.is_starved();
+        if is_starved || gap >= STALLED {
             self.discard_out_of_order();
         }
-        if is_alloc_blocked || stalled >= STALLED {
+        if is_starved || stalled >= STALLED {
             self.park();
         }
         self.pack_unread();
+        if stalled >= SPILL_AFTER {
+            self.spill_unread();
+        }
         let tcb = &*self.tcb;
-        let limit = if self.shared.alloc_blocked.is_empty() { SHED_AFTER } else { SHED_AFTER_IF_BLOCKED };
-        if stalled >= limit && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.mbufs_held() >= threshold) {
+        let limit = if is_starved { SHED_AFTER_IF_BLOCKED } else { SHED_AFTER };
+        let is_short = is_starved || self.shared.mbufs_held.all >= self.shared.settings.packets_in_advance;
+        if is_short
+            && stalled >= limit
+            && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.mbufs_held() >= threshold)
+        {
             self.shared.counters.shed += 1;
             self.end_with_reset(Flags::TIMED_OUT);
         }
     }
 
     /// Discards data beyond a gap. The peer has to retransmit it, although it may have been reported (RFC 2018 §8).
-    fn discard_out_of_order(&mut self) {
+    pub(crate) fn discard_out_of_order(&mut self) {
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
-        if buffers.reassembly.is_empty() {
+        if buffers.reassembly.packets() == 0 {
             return;
         }
         let packets = buffers.reassembly.packets();
-        buffers.reassembly.clear();
+        buffers.reassembly.discard();
         self.shared.mbufs_held.all -= packets;
         self.shared.counters.discarded += packets as u64;
         // The next flush detaches empty buffers.
@@ -265,7 +358,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Packs unread data into as few packets as possible, if the packets hold little of it on average.
-    fn pack_unread(&mut self) {
+    pub(crate) fn pack_unread(&mut self) {
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
         if self.tcb.received as usize > buffers.received.len() * SPARSE {
             return;

@@ -171,7 +171,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         } else {
             assert_eq!(tcb.unsent, 0, "unsent data is not queued: {tcb:?}");
         }
-        assert!((tcb.outstanding() + tcb.unsent) as usize <= self.shared.settings.tx_buffer + 1, "{tcb:?}");
+        assert!((tcb.outstanding() + tcb.unsent) as usize <= self.shared.settings.tx_buffer_max + 1, "{tcb:?}");
     }
 
     /// Checks that pending work has a deadline, and that the timer wheel expires no later.

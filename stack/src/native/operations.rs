@@ -65,6 +65,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     pub(crate) fn take_received(&mut self, max: usize) -> Option<Bytes> {
         let tcb = &mut *self.tcb;
+        if tcb.received == 0 {
+            self.shared.note_empty_read(self.slot, tcb);
+        }
         let buffers = self.shared.buffers.of_mut(tcb)?;
         let first = buffers.received.front_mut()?;
         let len = first.len();
@@ -131,7 +134,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
         self.discard_reserved();
-        if self.room() < bytes.len() {
+        // A send buffer that was reduced must not stop a piece that is alone in it.
+        let is_alone = self.tcb.outstanding() + self.tcb.unsent == 0;
+        let most = self.shared.settings.tx_buffer_max;
+        if self.room() < bytes.len() && !(is_alone && self.room() > 0 && bytes.len() <= most) {
             self.want_room();
             return Err(bytes);
         }
@@ -379,7 +385,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> usize {
-        if self.tcbs[source as usize].received == 0 {
+        let tcb = &self.tcbs[source as usize];
+        if tcb.received == 0 {
+            self.shared.note_empty_read(source, tcb);
             return 0;
         }
         if echoes && let Some(moved) = self.echo_lone(source, egress, now) {

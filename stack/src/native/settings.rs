@@ -92,6 +92,8 @@ pub(crate) struct Settings {
     /// Bytes of queued data that may be on the heap instead of in packets: the capacity of the packets.
     pub heap_limit: usize,
     pub tx_buffer: usize,
+    /// Send buffer of a connection while no queued data is on the heap, in bytes.
+    pub tx_buffer_max: usize,
     /// Pieces that the send queue of a connection may hold.
     pub tx_pieces: usize,
     pub ack_delay: Duration,
@@ -150,6 +152,7 @@ impl Settings {
             pressure: packets,
             heap_limit: packets.saturating_mul(port.data_room),
             tx_buffer,
+            tx_buffer_max: tx_buffer,
             tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),
             ack_delay: config.ack_delay,
             nagle: config.nagle,

@@ -154,7 +154,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         ReceiveRoom {
             is_low,
             // Beyond the limit of all connections, only for a service that reads almost at once.
-            in_order: all < settings.packets && (unread < settings.packets_received || queued < MIN_SHARE),
+            in_order: all < settings.packets
+                && (queued < MIN_SHARE
+                    || unread < settings.packets_received
+                        && (all < settings.packets_in_advance || held < shared.share())),
             out_of_order: all < settings.packets_in_advance
                 && unread < settings.pressure
                 && (!is_low || held < shared.share()),
@@ -185,6 +188,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let len = packet.len() as u32;
+        if buffers.reassembly.has_spilled() {
+            return self.spill_segment(seq, packet);
+        }
         let before = buffers.received_packets();
         if seq == tcb.rcv_nxt {
             // A segment that fills a gap lengthens the queue by the data behind the gap.
@@ -193,7 +199,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if buffers.received.len() >= crowded
                 && (fits || buffers.reassembly.is_empty())
                 && len <= SHORT
-                && tcb.received as usize <= buffers.received.len() * SHORT as usize
+                && (room.is_low || tcb.received as usize <= buffers.received.len() * SHORT as usize)
                 && let Some(last) = buffers.received.back_mut()
                 && let Some(place) = last.append(len as usize)
             {
@@ -201,6 +207,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 self.shared.counters.copied += u64::from(len);
             } else if !fits || !room.in_order {
                 self.shared.counters.pruned += 1;
+                if buffers.received.len() < MIN_SHARE {
+                    self.shared.note_starved_receiver();
+                }
                 return;
             } else {
                 buffers.received.push_back(packet);
@@ -237,10 +246,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             tcb.flags |= Flags::ACK_NOW;
             return self.schedule_tx();
         }
-        if at == tcb.rcv_nxt {
+        // The FIN waits until the service can read the data on the heap.
+        let has_spilled = self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.reassembly.has_spilled());
+        if at == tcb.rcv_nxt && !has_spilled {
             return self.accept_fin(now);
         }
-        if at.after(tcb.rcv_nxt) {
+        if at.at_or_after(tcb.rcv_nxt) {
             self.shared.buffers.attach(tcb).reassembly.set_fin(at);
         }
         tcb.flags |= Flags::ACK_NOW;
@@ -248,10 +259,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Processes a FIN that arrived before the gap in front of it was filled.
-    fn process_deferred_fin(&mut self, now: Instant) {
+    pub(crate) fn process_deferred_fin(&mut self, now: Instant) {
         let tcb = &*self.tcb;
         let next = tcb.rcv_nxt;
-        if self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
+        let is_next =
+            |buffers: &ConnBuffers<P>| buffers.reassembly.is_fin_at(next) && !buffers.reassembly.has_spilled();
+        if self.shared.buffers.of(tcb).is_some_and(is_next) {
             self.accept_fin(now);
         }
     }
@@ -267,7 +280,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && !buffers.reassembly.is_empty()
         {
             self.shared.mbufs_held.all -= buffers.reassembly.packets();
-            buffers.reassembly.clear();
+            buffers.reassembly.discard();
         }
         let tcb = &mut *self.tcb;
         match tcb.state {

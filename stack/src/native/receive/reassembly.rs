@@ -40,6 +40,10 @@ pub(crate) struct Reassembly<P> {
     recent_len: usize,
     /// Sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
+    /// Unread in-order data on the heap, which follows the data in the receive queue.
+    spilled: Vec<u8>,
+    /// Set if there is a FIN or unread data on the heap.
+    has_more: bool,
 }
 
 /// Result of an insertion.
@@ -64,12 +68,14 @@ impl<P: Packet> Reassembly<P> {
             recent: [Seq(0); MAX_SACK_BLOCKS],
             recent_len: 0,
             fin: None,
+            spilled: Vec::new(),
+            has_more: false,
         }
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.fin.is_none()
+        self.held.is_empty() && !self.has_more
     }
 
     /// Returns the packets held. Each pins an mbuf of the pool, however short its payload.
@@ -84,10 +90,17 @@ impl<P: Packet> Reassembly<P> {
     /// Records the sequence number of the peer's FIN beyond a gap.
     pub fn set_fin(&mut self, at: Seq) {
         self.fin = Some(at);
+        self.has_more = true;
     }
 
     /// Drops all data.
     pub fn clear(&mut self) {
+        self.spilled = Vec::new();
+        self.discard();
+    }
+
+    /// Drops out-of-order data and the FIN.
+    pub fn discard(&mut self) {
         self.held.clear();
         self.held.shrink_to(RETAINED_CAPACITY);
         self.runs.clear();
@@ -95,6 +108,34 @@ impl<P: Packet> Reassembly<P> {
         self.bytes = 0;
         self.recent_len = 0;
         self.fin = None;
+        self.has_more = self.has_spilled();
+    }
+
+    /// Returns whether unread data is on the heap: in-order data has to follow it there.
+    #[inline]
+    pub fn has_spilled(&self) -> bool {
+        !self.spilled.is_empty()
+    }
+
+    /// Returns the bytes of unread data on the heap.
+    pub fn spilled(&self) -> usize {
+        self.spilled.len()
+    }
+
+    /// Appends `data` to the unread data on the heap.
+    pub fn spill(&mut self, data: &[u8]) {
+        self.spilled.extend_from_slice(data);
+        self.has_more |= !data.is_empty();
+    }
+
+    /// Passes the unread data on the heap to `restore` and removes as many bytes from its front as `restore` returns.
+    pub fn restore(&mut self, restore: impl FnOnce(&[u8]) -> usize) {
+        let n = restore(&self.spilled);
+        self.spilled.drain(..n);
+        if self.spilled.is_empty() {
+            self.spilled = Vec::new();
+        }
+        self.has_more = self.has_spilled() || self.fin.is_some();
     }
 
     /// Inserts `packet`, a single mbuf with the data at `seq`. At most `limit` packets are held.

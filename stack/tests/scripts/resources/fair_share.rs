@@ -114,8 +114,8 @@ fn queued_heap_data_is_not_copied_again() {
     assert!(copied <= 6 * 60_000, "{copied} bytes copied for 60000");
 }
 
-#[test]
-fn unread_data_of_stalled_peer_shares_packets() {
+/// Returns a worker whose peer does not read and has sent 10000 bytes that the service does not read, on the heap.
+fn unread_data_on_heap() -> Script {
     // A service that waits for send buffer space does not read.
     let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
     let free = s.free_packets();
@@ -127,10 +127,81 @@ fn unread_data_of_stalled_peer_shares_packets() {
     }
     s.pass(secs(30));
     s.drain();
-    // 10000 bytes fit into 5 packets of 2048 bytes.
-    assert_held(&mut s, free, 7);
+    assert_held(&mut s, free, 0);
+    s
+}
+
+#[test]
+fn unread_data_of_stalled_peer_moves_out_of_packets() {
+    let mut s = unread_data_on_heap();
     s.start_reading();
+    s.pass(ms(20));
     s.expect_delivered(10_000);
+}
+
+#[test]
+fn data_behind_unread_data_on_heap_is_read_in_order() {
+    let mut s = unread_data_on_heap();
+    for n in 200..300 {
+        s.inject(data(1 + 50 * n, 50));
+    }
+    s.inject(fin(15_001, 1));
+    s.pass(ms(50));
+    s.drain();
+    s.start_reading();
+    s.pass(ms(20));
+    s.expect_delivered(15_000);
+    s.expect_peer_closed();
+    s.drain();
+}
+
+#[test]
+fn data_beyond_gap_behind_unread_data_on_heap_is_retransmitted() {
+    let mut s = unread_data_on_heap();
+    s.inject(data(10_101, 50));
+    s.inject(data(10_001, 100));
+    s.start_reading();
+    s.pass(ms(20));
+    s.expect_delivered(10_100);
+    s.inject(data(10_101, 50));
+    s.expect_delivered(10_150);
+    s.drain();
+}
+
+#[test]
+fn unread_data_on_heap_does_not_open_the_window() {
+    let mut s = unread_data_on_heap();
+    let edge = s.flow().right_edge;
+    for n in 200..300 {
+        s.inject(data(1 + 50 * n, 50));
+    }
+    s.pass(secs(1));
+    s.drain();
+    assert_eq!(s.flow().right_edge, edge);
+    s.start_reading();
+    s.pass(ms(20));
+    s.inject(data(15_001, 50));
+    s.pass(DELAYED_ACK + ms(5));
+    s.drain();
+    assert!(s.flow().right_edge > edge, "the window is still at {edge}");
+}
+
+#[test]
+fn unread_data_returns_from_heap_when_peer_reads() {
+    let mut s = unread_data_on_heap();
+    let free = s.free_packets();
+    s.inject(ack(10_001, 1).window(50_000));
+    let mut next = 1;
+    while next < 10_001 {
+        for got in s.drain_for(secs(1)) {
+            next = next.max(got.end());
+        }
+        s.inject(ack(10_001, next).window(50_000));
+    }
+    s.pass(secs(3));
+    s.drain();
+    let held = free - s.free_packets();
+    assert!((5..8).contains(&held), "{held} packets for 10000 bytes");
 }
 
 #[test]
