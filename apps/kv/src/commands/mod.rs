@@ -5,8 +5,7 @@
 //! 1. Copy long arguments that the command needs [whole](Request::materialized).
 //! 2. Create a [`Request`], which hashes the key, so that the item can be prefetched.
 //! 3. Obtain the shards that the request [needs](Request::needed_shards). All earlier requests must have run before,
-//! because a
-//!    transaction or a change of the database affects the result.
+//!    because a transaction or a change of the database affects the result.
 //! 4. [Run](Request::run) the request. Close the connection if the session is [closing](Session::is_closing).
 //!
 //! When the connection closes, the owner ends the session's [watches](Session::unwatch).
