@@ -18,7 +18,7 @@ fn sum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What graphviz makes of a source, from `<svg` on: what stands before names its version.
+/// Returns the output of graphviz for a source, from `<svg` on: what stands before names its version.
 fn drawn(source: &Path) -> io::Result<String> {
     let output = Command::new("dot").arg("-Tsvg").arg(source).output()?;
     let text = String::from_utf8_lossy(&output.stdout);

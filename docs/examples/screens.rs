@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const COLUMNS: u16 = 110;
 const ROWS: u16 = 24;
-/// How long the load has run when the picture is taken: a few intervals.
+/// Running time of the load when the picture is taken: a few intervals.
 const UNDER_LOAD: Duration = Duration::from_secs(6);
 /// Sizes of a character in the picture, in its units.
 const WIDTH: f32 = 8.43;
@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// What a terminal shows on which `command` has run for a while.
+/// Returns the screen of a terminal on which `command` has run for a while.
 fn shown(command: &Command) -> io::Result<vt100::Parser> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&master)?;
@@ -84,7 +84,7 @@ fn shown(command: &Command) -> io::Result<vt100::Parser> {
     Ok(parser)
 }
 
-/// What is on `screen`, as SVG.
+/// Draws `screen` as SVG.
 fn drawn(screen: &vt100::Screen) -> String {
     let (width, height) = (f32::from(COLUMNS) * WIDTH + 2.0 * MARGIN, f32::from(ROWS) * HEIGHT + 2.0 * MARGIN);
     let mut svg = format!(

@@ -48,7 +48,7 @@ fn attributes(html: &str, name: &str) -> Vec<String> {
     values.map(|value| value.replace("&amp;", "&").replace("&#39;", "'")).collect()
 }
 
-/// What is wrong with the book at `book`: a line for each.
+/// Returns the problems of the book at `book`, a line for each.
 fn faults(book: &Path) -> Vec<String> {
     let (to, pages) = match pages(book) {
         Ok(built) => built,

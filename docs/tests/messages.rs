@@ -42,7 +42,7 @@ fn has(line: &str, parts: &[&str]) -> bool {
     parts.iter().all(|part| rest.find(part).map(|at| rest = &rest[at + part.len()..]).is_some())
 }
 
-/// What stands in quotation marks outside of code.
+/// Returns quoted texts outside of code.
 fn quoted(page: &str) -> Vec<&str> {
     let prose = page.lines().filter(|line| !line.starts_with("    "));
     prose.flat_map(|line| line.split('"').skip(1).step_by(2)).collect()

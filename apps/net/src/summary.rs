@@ -35,7 +35,7 @@ struct Fields {
     drops: BTreeMap<&'static str, u64>,
 }
 
-/// What was asked of RDMA devices.
+/// Requests posted to RDMA devices.
 #[derive(Serialize)]
 #[serde(remote = "Verbs")]
 struct Asked {

@@ -17,7 +17,7 @@ const PAGE: usize = 10;
 /// Effect of a key outside the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyAction {
-    /// None.
+    /// No action.
     None,
     /// Changes the sampling interval.
     Interval(Duration),

@@ -31,7 +31,7 @@ enum Phase {
     Closing,
     /// ACK of the client's FIN, which answered the server's.
     Last,
-    /// None.
+    /// No connection.
     Over,
 }
 

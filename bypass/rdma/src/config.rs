@@ -21,7 +21,7 @@ pub struct Config {
     pub buffers: u16,
     /// Size of a buffer, and so of a message, in bytes.
     pub buffer: usize,
-    /// How the peer delivers messages.
+    /// Method by which the peer delivers messages.
     pub mode: Mode,
     /// Buffers shared by all connections of a worker instead of private ones. Each connection may use its share at
     /// the maximum number of connections.
@@ -49,7 +49,7 @@ pub struct Config {
     pub reuse_after: Duration,
     /// Idle workers sleep until they are woken instead of polling.
     pub rests: bool,
-    /// How connections are established; the same at both ends.
+    /// Method of establishing connections; the same at both ends.
     pub connect: Connect,
     /// Maximum duration of connection setup.
     pub connect_timeout: Duration,
@@ -59,7 +59,7 @@ pub struct Config {
     pub down_timeout: Duration,
 }
 
-/// How messages are delivered to an end of a connection. The two ends may differ.
+/// Method of delivering messages to an end of a connection. The two ends may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The peer sends messages into posted buffers.
@@ -70,7 +70,7 @@ pub enum Mode {
     Ud,
 }
 
-/// How connections are established.
+/// Method of establishing connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connect {
     /// By the connection manager (`rdma_cm(7)`).

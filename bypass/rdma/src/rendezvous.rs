@@ -12,7 +12,7 @@ pub enum Rendezvous {
     Windows,
     /// Type 2 memory window on a registration of the slice alone.
     RegisteredWindows,
-    /// None: slices are sent in messages.
+    /// No rendezvous: slices are sent in messages.
     None,
 }
 

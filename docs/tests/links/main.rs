@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// What a page has.
+/// Contents of a page.
 #[derive(Default)]
 struct Page {
     links: Vec<String>,

@@ -35,7 +35,7 @@ pub fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// What is wrong with the form of a link to the outside, if it is one.
+/// Returns the problem with the form of an external link, if there is one.
 pub fn outside(link: &str) -> Option<Result<(), String>> {
     let (scheme, rest) = link.split_once(':').filter(|(scheme, _)| !scheme.contains(['/', '#', '.']))?;
     let host = rest.strip_prefix("//").and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();

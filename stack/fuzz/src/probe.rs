@@ -64,7 +64,7 @@ pub enum ServiceEvent {
         conn: ConnId,
         tuple: Tuple,
     },
-    /// These bytes were read.
+    /// Bytes read.
     Read {
         conn: ConnId,
         bytes: Vec<u8>,

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 /// Consumption is reported to the worker from this fraction of the window, or of the slices.
 const REPORT_PART: usize = 4;
 const SLICES_TOLD: usize = 16;
-/// It is reported at once if this fraction of the window or slices is held here, since the relay may have stopped.
+/// Consumption is reported at once if this fraction of the window or slices is held here, since the relay may have
+/// stopped.
 const FULL_PART: usize = 2;
 const SLICES_FULL: usize = 32;
 

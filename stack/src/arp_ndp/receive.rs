@@ -26,7 +26,7 @@ pub struct NeighborInfo {
 pub(crate) enum ArpNdpEvent {
     /// Copy of a message that this host sent. No reply.
     OwnMessage,
-    /// Nothing that the neighbour table needs.
+    /// A message without information for the neighbour table.
     Nothing,
     /// Invalid message, dropped and counted. No reply.
     Dropped,

@@ -34,7 +34,7 @@ pub(crate) struct DadProbes {
 /// Result of [`DadProbes::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing is due.
+    /// No message is due.
     Wait,
     /// A probe is due.
     Probe,

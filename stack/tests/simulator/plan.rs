@@ -125,7 +125,7 @@ pub struct Bounds {
     pub piece: usize,
     /// True if ends abort.
     pub aborts: bool,
-    /// Which hosts send cookies as servers.
+    /// Hosts that send cookies as servers.
     pub cookies: [bool; 2],
     /// True if ends read and write slowly.
     pub slow: bool,

@@ -70,7 +70,7 @@ enum UsageSource {
     Local(Box<ProcessCounters>),
     /// Queries to a supervised server on another machine.
     Queried,
-    /// None.
+    /// No server.
     None,
 }
 

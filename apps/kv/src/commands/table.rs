@@ -50,7 +50,7 @@ impl FastCommand {
 /// Shards that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShardUse {
-    /// None.
+    /// No shard.
     Nothing,
     /// Shards of its keys.
     Keys,
@@ -62,7 +62,7 @@ pub(super) enum ShardUse {
     All,
     /// All shards: one at a time, or all at once in a transaction.
     EachShard,
-    /// None, but the command changes the database of later commands.
+    /// No shard; the command changes the database of later commands.
     Select,
     /// Shards of the watched keys.
     Watched,

@@ -40,11 +40,11 @@ impl Context<'_, '_> {
 /// Outcome of a request for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// It continues.
+    /// The connection continues.
     On,
-    /// It closes.
+    /// The connection closes.
     Close,
-    /// It is reset and unsent replies are dropped, because the client sent an HTTP request.
+    /// The connection is reset and unsent replies are dropped, because the client sent an HTTP request.
     Reset,
 }
 

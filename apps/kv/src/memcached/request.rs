@@ -74,7 +74,7 @@ pub(super) enum StoreMode {
 /// Body that follows a request line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// None.
+    /// No value.
     None,
     /// Data block of this length, and its end.
     Data(usize),

@@ -107,7 +107,7 @@ impl<'a> Key<'a> {
 /// Expiry time of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// That of the replaced value, or never.
+    /// Expiry of the replaced value, or never.
     Keep,
     /// Never.
     Never,

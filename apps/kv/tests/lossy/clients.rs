@@ -37,7 +37,7 @@ pub struct Conn {
 /// Expected reply.
 #[derive(Debug)]
 pub enum Reply {
-    /// These bytes.
+    /// Exact bytes.
     Exactly(Vec<u8>),
     /// Reply to the transaction that increments both common counters, which must be equal.
     Counted,

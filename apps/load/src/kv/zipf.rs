@@ -23,10 +23,10 @@ pub struct Zipf {
 struct Cell {
     start: u64,
     width: u64,
-    /// Of 2³² draws of this cell, this many stay; the rest go to the cell `other`.
+    /// Number of 2³² draws of this cell that stay; the rest go to the cell `other`.
     stay: u32,
     other: u32,
-    /// Of 2³² draws of a rank, at least this many are accepted for every rank of the cell.
+    /// Least number of 2³² draws of a rank that are accepted for every rank of the cell.
     sure: u32,
 }
 

@@ -30,7 +30,7 @@ const ASK_PEER: Duration = Duration::from_secs(10);
 /// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing to do.
+    /// No action.
     Idle,
     /// Progress.
     Worked,

@@ -17,9 +17,8 @@
 //! - `requests_completed`, `buffers_completed`: polled completions (`ibv_poll_cq`). Unsignalled requests have none.
 //! - `failed`: failed completions, whose type is unknown.
 //! - `unseen`: queue pairs whose requests may be built with `ibv_wr_start`, which is not counted, and further devices
-//!   of another
-//!   driver. Unless it is 0, counts may be incomplete. perftest avoids `ibv_wr_start` with `--use_old_post_send`. Completions read
-//!   with `ibv_start_poll` are neither counted nor detected.
+//!   of another driver. Unless it is 0, counts may be incomplete. perftest avoids `ibv_wr_start` with
+//!   `--use_old_post_send`. Completions read with `ibv_start_poll` are neither counted nor detected.
 //!
 //! A program that never allocates a protection domain prints no line. It does not matter whether a program links
 //! libibverbs or opens it at run time: the interposed function is the one that drivers call to allocate a domain.

@@ -64,8 +64,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Registers `len` bytes at `start` (`ibv_reg_mr`).
     ///
     /// # Safety
-    /// The protection domain is live. The memory stays mapped until the region is deregistered. With remote `access`, the peer may
-    /// access the memory at any time.
+    /// The protection domain is live. The memory stays mapped until the region is deregistered. With remote `access`,
+    /// the peer may access the memory at any time.
     unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)>;
 
     /// `ibv_dereg_mr`.
@@ -160,8 +160,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// `ibv_post_srq_recv`. An empty list has no effect.
     ///
     /// # Safety
-    /// The shared receive queue is live. The buffers lie in live regions of its protection domain and are used by nothing else until
-    /// they complete or the shared receive queue is destroyed.
+    /// The shared receive queue is live. The buffers lie in live regions of its protection domain and are used by
+    /// nothing else until they complete or the shared receive queue is destroyed.
     unsafe fn post_srq_recv(&self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError>;
 
     /// Creates an RC queue pair in the RESET state. Returns its number and its capacities, which may exceed the request
@@ -207,9 +207,9 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// the one it names are posted and the others are not.
     ///
     /// # Safety
-    /// The queue pair is live. The scatter/gather elements lie in live regions of its protection domain (except inline data). Their
-    /// memory is not written (for a READ, not used) until this request or a later one completes, or the queue pair is destroyed.
-    /// The address handle of a datagram is of this device and stays live as long.
+    /// The queue pair is live. The scatter/gather elements lie in live regions of its protection domain (except inline
+    /// data). Their memory is not written (for a READ, not used) until this request or a later one completes, or the
+    /// queue pair is destroyed. The address handle of a datagram is of this device and stays live as long.
     unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError>;
 
     /// `ibv_post_recv`. An empty list has no effect.

@@ -28,7 +28,7 @@ pub enum Hugepages {
 /// PCI devices that EAL may probe.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum Pci {
-    /// None: the bus is not scanned.
+    /// No device: the bus is not scanned.
     #[default]
     None,
     /// Devices named as for `-a`: an address, and options after a comma.

@@ -54,7 +54,7 @@ pub struct PortConfig {
     pub multi_segment: bool,
     /// Permits an interface that carries the host's default route.
     pub force: bool,
-    /// How long to wait for the other end of a link to which this end connects; `None` for no limit.
+    /// Maximum time to wait for the other end of a link to which this end connects; `None` for no limit.
     pub peer_timeout: Option<Duration>,
     /// Flag that ends the wait for the other end.
     pub stop: Arc<AtomicBool>,

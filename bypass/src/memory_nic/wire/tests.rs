@@ -69,7 +69,7 @@ fn at_ms(n: u64) -> Instant {
     Instant::ZERO + ms(n)
 }
 
-/// Everything at once.
+/// All frames at once.
 fn awful(seed: u64) -> Impairments {
     Impairments {
         seed,

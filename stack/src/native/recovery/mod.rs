@@ -215,7 +215,7 @@ pub(crate) enum Expired {
         /// True if the receiver discarded selectively acknowledged data, or may have (RFC 2018 §8).
         reneged: bool,
     },
-    /// Nothing is in flight, and the expected information did not arrive: the flight is settled.
+    /// No data is in flight, and the expected information did not arrive: the flight is settled.
     Settled {
         /// True if a probe is presumed to have repaired a loss, which reduced the window (CWR).
         reduced: bool,

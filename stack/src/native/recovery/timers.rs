@@ -15,7 +15,7 @@ enum Timer {
     Reordering,
     Probe,
     Retransmission,
-    /// Nothing is in flight, but a probe result or duplicate report is pending.
+    /// No data is in flight, but a probe result or duplicate report is pending.
     Linger,
 }
 

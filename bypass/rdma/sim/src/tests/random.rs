@@ -66,7 +66,7 @@ impl Actor {
         }
     }
 
-    /// Nothing outside the region was written or read: read bytes would now be in a region.
+    /// Asserts that no byte outside the region was written or read: read bytes would now be in a region.
     fn guards_hold(&self) {
         let memory = self.end.memory.get(0, 8192);
         assert!(memory[..REGION.start].iter().chain(&memory[REGION.end..]).all(|&byte| byte == GUARD));

@@ -65,7 +65,7 @@ pub struct UdQp<C: Provider> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing can be posted.
+    /// No request can be posted.
     Unready,
     /// Sends and receives.
     Ready,
