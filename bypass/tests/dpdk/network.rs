@@ -155,7 +155,7 @@ fn unsuitable_interface_is_rejected_with_a_remedy() {
         let error = refusal(&eal, "af_xdp:lr1", PortConfig { queues: 2, ..small() }).to_string();
         assert!(error.contains("has 1 queue(s) and 2 are needed") && error.contains("numrxqueues 2"), "{error}");
         let error = refusal(&eal, "af_xdp:lr1", PortConfig { mtu: Some(9_000), ..small() }).to_string();
-        assert!(error.contains("1500 bytes at most") && error.contains("ip link set dev lr1 mtu"), "{error}");
+        assert!(error.contains("at most 1500 bytes") && error.contains("ip link set dev lr1 mtu"), "{error}");
         let port = open(&eal, "af_xdp:lr0", PortConfig { force: true, pool_size: Some(16_384), ..small() });
         let again = refusal(&eal, "af_xdp:lr0", PortConfig { force: true, ..small() });
         assert_eq!(again, OpenError::InterfaceInUse("lr0".to_owned()));

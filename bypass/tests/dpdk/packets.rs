@@ -342,6 +342,6 @@ fn arena_in_eal_memory_is_attached_in_place() {
         assert_eq!(attached.data(), [7; 2_000], "the packet keeps the block alive, and the block the arena");
         drop(attached);
         let error = eal.arena(1 << 40).unwrap_err().to_string();
-        assert!(error.contains("1099511627776 bytes"), "{error}");
+        assert!(error.contains("1099511627776 contiguous bytes"), "{error}");
     });
 }

@@ -19,6 +19,8 @@ const SHORT: u32 = 256;
 struct ReceiveRoom {
     /// True if packets run low.
     is_low: bool,
+    /// Set if no packet is left for data beyond gaps or to write to.
+    is_scarce: bool,
     in_order: bool,
     out_of_order: bool,
 }
@@ -153,6 +155,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             shared.buffers.of(self.tcb).map_or((0, 0), |it| (it.received.len(), it.received_packets()));
         ReceiveRoom {
             is_low,
+            is_scarce: all >= settings.packets_in_advance,
             // Beyond the limit of all connections, only for a service that reads almost at once.
             in_order: all < settings.packets
                 && (queued < MIN_SHARE
@@ -199,7 +202,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if buffers.received.len() >= crowded
                 && (fits || buffers.reassembly.is_empty())
                 && len <= SHORT
-                && (room.is_low || tcb.received as usize <= buffers.received.len() * SHORT as usize)
+                && (room.is_scarce || tcb.received as usize <= buffers.received.len() * SHORT as usize)
                 && let Some(last) = buffers.received.back_mut()
                 && let Some(place) = last.append(len as usize)
             {
