@@ -86,7 +86,8 @@ fn wrong_first_lines(text: &str) -> Vec<(usize, String)> {
     let mut follows = false;
     let mut found = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
-        let doc = line.trim_start().strip_prefix("///");
+        let line = line.trim_start();
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
         if !follows && let Some(word) = doc.and_then(|doc| forbidden_start(doc.trim_start())) {
             found.push((number, format!("a doc comment begins with `{word}`")));
         }
@@ -142,5 +143,6 @@ fn forbidden_words_are_found_as_words() {
         wrong_first_lines("/// What a page has.\n/// It goes on.\nfn f() {}"),
         [(1, "a doc comment begins with `What`".to_owned())]
     );
+    assert_eq!(wrong_first_lines("//! Where links lead.").len(), 1);
     assert_eq!(wrong_first_lines("/// Offset of the payload.\n/// Iterator.\n/// `It` is code."), []);
 }

@@ -225,7 +225,15 @@ pub fn copied(setting: &Setting, interrupted: &AtomicBool) -> Result<Copied, Err
     serve.arg("--json");
     let server = Server::linerate(serve, interrupted)?;
     let mut load = setting.load(&link.load, server.address, ALONE);
-    load.args(["--keys", &LONG_KEYS.to_string(), "--value-size", &LONG.to_string(), "--get-ratio", "1", "--no-miss"]);
+    load.args([
+        "--keys",
+        &LONG_KEYS.to_string(),
+        "--value-size",
+        &LONG.to_string(),
+        "--get-ratio",
+        "1",
+        "--fail-on-miss",
+    ]);
     let gets = setting.loaded(load, interrupted)?.get.requests;
     let (command, printed) = server.stop()?;
     match serde_json::from_str(&printed) {

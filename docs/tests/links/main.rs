@@ -1,5 +1,5 @@
-//! What the pages, the README and the changelog link to is there: files, pages and headings. They are looked at as
-//! Markdown, which takes a moment; the test `book` builds the book, and looks at what is read in the end.
+//! Targets of the links in the pages, the README and the changelog: files, pages and headings. The test reads the
+//! Markdown sources; the test `book` builds the book and reads its pages.
 
 mod places;
 

@@ -1,4 +1,4 @@
-//! Where links lead.
+//! Targets of links.
 
 use std::collections::BTreeSet;
 use std::fs;

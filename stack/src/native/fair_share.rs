@@ -2,13 +2,16 @@
 //! back from connections that hold more than their share or make no progress.
 //!
 //! A connection may hold any number of packets up to its buffer limits while all connections together hold less than
-//! the pressure limit. Beyond it, the share of a connection is the limit divided by the number of connections that hold
-//! packets, at most half of the packets left, and at least [`MIN_SHARE`]. The sweep visits connections in order of
-//! their slots. Under pressure it takes packets from the largest holders first: each pass over all connections halves
-//! the number of packets from which on a connection is a target. The sweep discards out-of-order data, which the peer
-//! retransmits (RFC 2018 §8 permits it), moves queued data to the heap, and packs unread data into fewer packets. A
-//! connection whose peer has not acknowledged anything for [`SHED_AFTER`] and that still holds more is reset. Linux
-//! does the same below `tcp_mem`: it collapses and prunes queues, and kills orphans.
+//! the pressure limit. Beyond it, the share of a connection in each direction is half of the limit divided by the
+//! number of connections that hold packets, at most half of the packets left, and at least [`MIN_SHARE`].
+//!
+//! The sweep visits connections in order of their slots. It moves queued and unread data of connections without
+//! progress to the heap, and discards out-of-order data, which the peer retransmits (RFC 2018 §8 permits it). Under
+//! pressure it does so earlier, for the largest holders first: each pass over all connections halves the number of
+//! packets from which on a connection is a target. Data on the heap reduces the send buffer of all connections. While
+//! other connections find no packet, a connection that still holds more than the threshold and whose peer has not
+//! acknowledged anything for [`SHED_AFTER`] is reset. Linux does the same below `tcp_mem`: it collapses and prunes
+//! queues, and kills orphans.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -25,7 +28,7 @@ use std::cell::{Cell, RefCell};
 /// Packets that a connection may hold in each direction, however many others hold packets.
 pub(crate) const MIN_SHARE: usize = 4;
 
-/// Time without an acknowledgement after which queued data moves to the heap and unread data is packed.
+/// Time without an acknowledgement after which queued and unread data moves to the heap.
 const PARK_AFTER: Duration = Duration::from_secs(15);
 /// Time without progress after which a connection is a target while packets run low. Data of connections that make
 /// progress is neither copied nor discarded, unless there is no packet for a connection that holds none.
@@ -33,7 +36,7 @@ const STALLED: Duration = Duration::from_millis(100);
 /// Time without an acknowledgement after which unread data of a connection beyond its share moves to the heap while
 /// packets run low.
 const SPILL_AFTER: Duration = Duration::from_secs(1);
-/// Time without an acknowledgement after which a connection beyond its share is reset while packets run low.
+/// Time without an acknowledgement after which a connection beyond its share is reset while packets are scarce.
 const SHED_AFTER: Duration = Duration::from_secs(5);
 /// The same while there is no packet for a connection that holds none.
 const SHED_AFTER_IF_BLOCKED: Duration = Duration::from_millis(500);
@@ -133,13 +136,8 @@ pub(crate) struct Progress {
     received: (Seq, Instant),
     /// End of the queued data that was moved to the heap.
     parked_to: Option<Seq>,
-}
-
-impl Progress {
-    /// Counts `now` as the time of the last progress in sending.
-    pub(crate) fn restart(&mut self, now: Instant) {
-        self.sent.1 = now;
-    }
+    /// Time at which unread data last returned from the heap, or [`Instant::ZERO`].
+    pub restored_at: Instant,
 }
 
 /// Returns the time since `number` last changed; zero if nothing is pending.
@@ -151,7 +149,7 @@ fn time_since_change(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: I
 }
 
 impl<P: Packet> Shared<P> {
-    /// Returns the packets that one connection may hold in one direction while packets run low: its part of the
+    /// Returns the packets that one connection may hold in one direction while packets run low: half of its part of the
     /// pressure limit, but at most half of the packets left, so that later connections find some (Choudhury and Hahne,
     /// "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
     #[cold]
@@ -274,6 +272,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         buffers.progress.parked_to = parked;
         let held = buffers.received_packets() + buffers.queue.pieces();
         let on_heap = parked.map_or(0, |end| (end - tcb.una) as usize) + buffers.reassembly.spilled();
+        // Data that has just returned stays in packets for a time, so that the service can read it.
+        let unread_for = stalled.min(now.since(buffers.progress.restored_at));
         let restores = stalled.is_zero() && buffers.reassembly.has_spilled();
         self.shared.sweep.parked_in_pass += on_heap;
         if restores {
@@ -289,15 +289,17 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if stalled >= PARK_AFTER {
             self.park();
             // A service that waits for room for its response does not read.
-            self.spill_unread();
+            if unread_for >= PARK_AFTER {
+                self.spill_unread();
+            }
         }
         if self.shared.is_low() && held >= self.shared.sweep.threshold {
-            self.shed(stalled, gap);
+            self.shed(stalled, unread_for, gap);
         }
     }
 
     /// Takes packets from the connection, which holds more than others.
-    fn shed(&mut self, stalled: Duration, gap: Duration) {
+    fn shed(&mut self, stalled: Duration, unread_for: Duration, gap: Duration) {
         let threshold = self.shared.sweep.threshold;
         let is_starved = self.shared.is_starved();
         if is_starved || gap >= STALLED {
@@ -307,7 +309,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.park();
         }
         self.pack_unread();
-        if stalled >= SPILL_AFTER {
+        if unread_for >= SPILL_AFTER {
             self.spill_unread();
         }
         let tcb = &*self.tcb;

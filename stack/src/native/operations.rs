@@ -134,10 +134,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
         self.discard_reserved();
-        // A send buffer that was reduced must not stop a piece that is alone in it.
-        let is_alone = self.tcb.outstanding() + self.tcb.unsent == 0;
-        let most = self.shared.settings.tx_buffer_max;
-        if self.room() < bytes.len() && !(is_alone && self.room() > 0 && bytes.len() <= most) {
+        // A send buffer that was reduced must not stop a slice that would be alone in it.
+        let room = match self.room() {
+            0 => 0,
+            _ if self.tcb.outstanding() + self.tcb.unsent == 0 => self.shared.settings.tx_buffer_max,
+            room => room,
+        };
+        if room < bytes.len() {
             self.want_room();
             return Err(bytes);
         }

@@ -98,7 +98,7 @@ fn compare(lab: &Lab, guests: &Guests) -> Result<serde_json::Value> {
     let mut command = Command::new(&lab.linerate);
     command.args(["-v", "compare", "--quick", "--no-sweeps", "--rounds", "1", "--round-time", "1s"]);
     // Under emulation, thousands of outstanding requests measure only their queueing.
-    command.args(["--points", "4x2", "--keys", "1000", "--within", &format!("{}s", WITHIN.as_secs())]);
+    command.args(["--points", "4x2", "--keys", "1000", "--time-limit", &format!("{}s", WITHIN.as_secs())]);
     command.args(["--via", &format!("pci:{server}/{load},kernel,rdma:{DEVICE}")]);
     command.args(["--server-on", &on("into-server"), "--load-on", &on("into-client")]);
     command.args(["--server-ip", &format!("{}/24", Pair::SERVER), "--load-ip", &format!("{}/24", Pair::CLIENT)]);

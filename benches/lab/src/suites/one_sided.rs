@@ -22,7 +22,7 @@ pub const MILLION: Suite =
 
 /// Half SETs, of few keys, some of which are very frequent.
 const MIXED: Service = Service {
-    load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.5 --verify --no-miss --depth 8",
+    load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.5 --verify --fail-on-miss --depth 8",
     seconds: 15,
     ..ONE_SIDED
 };
@@ -38,7 +38,7 @@ const SETS: u64 = 1_000_000;
 /// One load of the suite, and the maximum number of loads. Most operations are SETs, many of which share a message,
 /// while a GET waits for two READs.
 const ROUND: Service = Service {
-    load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.1 --verify --no-miss --depth 32",
+    load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.1 --verify --fail-on-miss --depth 32",
     seconds: 60,
     ..MIXED
 };

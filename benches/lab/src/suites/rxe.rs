@@ -31,7 +31,7 @@ const LOADS: [(&str, Service); 6] = [
     ("echo on 256 connections", Service { load: "--size 64", connections: 256, ..ECHO }),
     (
         "kv, values up to 48 kB",
-        Service { load: "--keys 200 --value-size 8-48k --get-ratio 0.5 --verify --no-miss", ..KV },
+        Service { load: "--keys 200 --value-size 8-48k --get-ratio 0.5 --verify --fail-on-miss", ..KV },
     ),
 ];
 

@@ -31,7 +31,7 @@ pub const KV: Service = Service {
     name: "kv",
     port: 6379,
     serve: "--memory 64m",
-    load: "--keys 1000 --value-size 64-4k --get-ratio 0.5 --verify --no-miss",
+    load: "--keys 1000 --value-size 64-4k --get-ratio 0.5 --verify --fail-on-miss",
     connections: 8,
     asks: 0,
     seconds: 2,
@@ -40,7 +40,7 @@ pub const KV: Service = Service {
 /// One-sided GETs: existing values are read from the server's memory.
 pub const ONE_SIDED: Service = Service {
     serve: "--memory 64m --export 64m",
-    load: "--one-sided --keys 1000 --value-size 64-2k --get-ratio 0.5 --verify --no-miss",
+    load: "--one-sided --keys 1000 --value-size 64-2k --get-ratio 0.5 --verify --fail-on-miss",
     // Export address, and CPU time before and after.
     asks: 3,
     ..KV

@@ -40,7 +40,7 @@ pub(crate) struct Reassembly<P> {
     recent_len: usize,
     /// Sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
-    /// Unread in-order data on the heap, which follows the data in the receive queue.
+    /// Unread in-order data on the heap. It follows the data in the receive queue.
     spilled: Vec<u8>,
     /// Set if there is a FIN or unread data on the heap.
     has_more: bool,
@@ -126,6 +126,13 @@ impl<P: Packet> Reassembly<P> {
     pub fn spill(&mut self, data: &[u8]) {
         self.spilled.extend_from_slice(data);
         self.has_more |= !data.is_empty();
+    }
+
+    /// Puts `data` in front of the unread data on the heap.
+    pub fn spill_front(&mut self, mut data: Vec<u8>) {
+        data.append(&mut self.spilled);
+        self.spilled = data;
+        self.has_more |= self.has_spilled();
     }
 
     /// Passes the unread data on the heap to `restore` and removes as many bytes from its front as `restore` returns.

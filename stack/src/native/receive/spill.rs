@@ -27,7 +27,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.set_rx_limit(self.cold.rx_limit.saturating_sub(bytes as u32));
     }
 
-    /// Moves unread data to the heap and discards out-of-order data. Data before a FIN stay in packets.
+    /// Moves unread data to the heap and discards out-of-order data. Data before a FIN stays in packets.
     pub(crate) fn spill_unread(&mut self) {
         let bytes = self.tcb.received as usize;
         if bytes == 0 || self.tcb.state.peer_finished() || !self.heap_has_room(bytes) {
@@ -35,15 +35,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         self.discard_out_of_order();
         let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
+        // Data that returned from the heap in part precedes the rest.
+        let mut unread = Vec::with_capacity(bytes + buffers.reassembly.spilled());
         while let Some(packet) = buffers.received.pop_front() {
-            buffers.reassembly.spill(packet.data());
+            unread.extend_from_slice(packet.data());
             self.shared.mbufs_held.all -= 1;
         }
+        buffers.reassembly.spill_front(unread);
         self.tcb.received = 0;
         self.charge_heap(bytes);
     }
 
-    /// Takes in a piece of payload at `seq`, within the window, while unread data are on the heap.
+    /// Takes in a piece of payload at `seq`, within the window, while unread data is on the heap.
     pub(crate) fn spill_segment(&mut self, seq: Seq, packet: P) {
         let bytes = packet.len();
         if seq != self.tcb.rcv_nxt || !self.heap_has_room(bytes) {
@@ -61,8 +64,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let shared = &mut *self.shared;
         let most = if shared.is_low() { shared.share() } else { shared.settings.rx_packets };
         let Some(buffers) = shared.buffers.of_mut(self.tcb) else { return };
-        // Otherwise the sweep would move the data back before the service reads.
-        buffers.progress.restart(now);
+        buffers.progress.restored_at = now;
         let (received, room) = (&mut buffers.received, egress.capabilities().data_room);
         let before = received.len();
         let mut restored = 0;
@@ -80,7 +82,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         });
         shared.mbufs_held.all += buffers.received.len() - before;
         shared.counters.copied += restored as u64;
-        self.set_rx_limit(self.cold.rx_limit.saturating_add(restored as u32));
+        let limit = self.cold.rx_limit.saturating_add(restored as u32).min(self.shared.settings.rx_max);
+        self.set_rx_limit(limit);
         let tcb = &mut *self.tcb;
         tcb.received += restored as u32;
         tcb.flags |= Flags::READABLE | Flags::CONSUMED;

@@ -205,6 +205,71 @@ fn unread_data_returns_from_heap_when_peer_reads() {
 }
 
 #[test]
+fn unread_data_that_returned_in_part_keeps_its_order_on_heap() {
+    let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
+    s.on_port(6000).handshake();
+    s.stop_reading();
+    s.write(10_000);
+    let sent = 43 * SEG;
+    for n in 0..43 {
+        s.inject(data(1 + n * SEG, SEG));
+    }
+    s.pass(secs(20));
+    s.drain();
+    // Packets run low, so that less than the unread data may return at once.
+    s.set_peer(peer());
+    for port in 5000..5014 {
+        s.on_port(port).handshake();
+        s.stop_reading();
+        for n in 0..43 {
+            s.inject(data(1 + n * SEG, SEG));
+        }
+        s.pass(ms(1));
+        s.drain();
+    }
+    // The service looks for data and does not read.
+    s.on_port(6000).stop_reading();
+    s.pass(secs(20));
+    s.drain();
+    s.start_reading();
+    s.pass(secs(1));
+    s.drain();
+    s.expect_delivered(sent);
+}
+
+#[test]
+fn read_attempts_do_not_delay_stall_timeout() {
+    let mut s = Script::listen_over_with(peer().window(0), link(), |config| config.stall_timeout = Some(secs(60)));
+    s.on_port(6000).handshake();
+    s.stop_reading();
+    s.write(10_000);
+    s.inject(data(1, SEG));
+    for _ in 0..13 {
+        s.pass(secs(5));
+        s.drain();
+        if s.drops("peer acknowledged nothing for too long") == 1 {
+            return;
+        }
+        // The service looks for data.
+        s.stop_reading();
+    }
+    panic!("the connection was not reset");
+}
+
+#[test]
+fn long_slice_is_sent_while_the_heap_is_in_use() {
+    let mut s = peers_that_do_not_read(50);
+    s.pass(secs(2));
+    s.drain();
+    s.set_peer(peer());
+    s.on_port(5000).handshake();
+    // Longer than the send buffers of the others may be at present.
+    s.send(200_000);
+    s.pass(ms(1));
+    assert!(!s.drain().is_empty(), "nothing was sent");
+}
+
+#[test]
 fn one_byte_segments_after_gaps_are_bounded() {
     let mut s = Script::listen_over_with(peer().sack(), link(), |_| {});
     let free = s.free_packets();
