@@ -270,6 +270,44 @@ fn long_slice_is_sent_while_the_heap_is_in_use() {
 }
 
 #[test]
+fn send_buffer_is_smaller_while_the_heap_is_in_use() {
+    let mut s = peers_that_do_not_read(50);
+    s.pass(secs(2));
+    s.drain();
+    s.on_port(5000).handshake();
+    s.write(1000);
+    s.command(Command::Oversend(100_000));
+}
+
+#[test]
+fn retransmission_finds_a_packet_that_its_segment_did_not_find() {
+    let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 256, ..link() }, |_| {});
+    let ports = 6000..6020;
+    for port in ports.clone() {
+        s.on_port(port).handshake();
+        s.echo();
+    }
+    // More than heap and packets have room for, and the minimum shares exceed the packets.
+    for n in 0..130 {
+        for port in ports.clone() {
+            s.on_port(port).inject(data(1 + 500 * n, 500));
+        }
+        s.pass(ms(5));
+        s.drain();
+    }
+    s.set_peer(peer());
+    s.on_port(5000).handshake();
+    let before = s.drops("receive queue full");
+    s.inject(data(1, 1000));
+    s.pass(ms(200));
+    assert!(s.drops("receive queue full") > before, "the segment found a packet");
+    s.drain();
+    s.inject(data(1, 1000));
+    s.expect_delivered(1000);
+    s.drain();
+}
+
+#[test]
 fn one_byte_segments_after_gaps_are_bounded() {
     let mut s = Script::listen_over_with(peer().sack(), link(), |_| {});
     let free = s.free_packets();
