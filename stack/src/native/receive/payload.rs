@@ -249,12 +249,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             tcb.flags |= Flags::ACK_NOW;
             return self.schedule_tx();
         }
-        // The FIN waits until the service can read the data on the heap.
-        let has_spilled = self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.reassembly.has_spilled());
-        if at == tcb.rcv_nxt && !has_spilled {
+        if at == tcb.rcv_nxt {
             return self.accept_fin(now);
         }
-        if at.at_or_after(tcb.rcv_nxt) {
+        if at.after(tcb.rcv_nxt) {
             self.shared.buffers.attach(tcb).reassembly.set_fin(at);
         }
         tcb.flags |= Flags::ACK_NOW;
@@ -265,9 +263,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(crate) fn process_deferred_fin(&mut self, now: Instant) {
         let tcb = &*self.tcb;
         let next = tcb.rcv_nxt;
-        let is_next =
-            |buffers: &ConnBuffers<P>| buffers.reassembly.is_fin_at(next) && !buffers.reassembly.has_spilled();
-        if self.shared.buffers.of(tcb).is_some_and(is_next) {
+        if self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
             self.accept_fin(now);
         }
     }
@@ -276,15 +272,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     #[inline(always)]
     pub(crate) fn accept_fin(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
-        tcb.rcv_nxt += 1;
-        tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt);
         tcb.flags |= Flags::ACK_NOW;
         if let Some(buffers) = self.shared.buffers.of_mut(tcb)
             && !buffers.reassembly.is_empty()
         {
+            if buffers.reassembly.has_spilled() {
+                // The FIN waits until the service can read the data on the heap.
+                buffers.reassembly.set_fin(tcb.rcv_nxt);
+                return self.schedule_tx();
+            }
             self.shared.mbufs_held.all -= buffers.reassembly.packets();
             buffers.reassembly.discard();
         }
+        tcb.rcv_nxt += 1;
+        tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt);
         let tcb = &mut *self.tcb;
         match tcb.state {
             State::Established => tcb.state = State::CloseWait,
