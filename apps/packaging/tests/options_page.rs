@@ -110,7 +110,7 @@ fn sections(command: &Command, name: &str, page: &mut String, groups: &mut BTree
 
 fn section(command: &Command, name: &str, page: &mut String, groups: &mut BTreeMap<String, String>) {
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
-    let about = cell(&about);
+    let about = cell(&about.replace("\n\n", ". "));
     let _ = write!(page, "## {name}\n\n{about}{}\n\n", if about.ends_with('.') { "" } else { "." });
     let (mut links, mut elsewhere) = (Vec::new(), Vec::new());
     for (title, ids) in shared() {
