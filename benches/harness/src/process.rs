@@ -1,0 +1,375 @@
+//! Supervised programs.
+
+use crate::child::{Child, Event, Target, words};
+use crate::error::Error;
+use crate::interrupt::is_interrupted;
+use rustix::process::Signal;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Timeout for a server to be ready, and for any program to stop.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Interval of checks for an interruption.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit status.
+    pub status: ExitStatus,
+    /// Standard output after the lines that were read while it ran.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// A running program. Dropping it stops it.
+pub struct Process {
+    command: String,
+    id: u32,
+    target: Box<dyn Target>,
+    events: Receiver<Event>,
+    /// Standard input of a [supervised](Self::supervised) program.
+    input: Option<ChildStdin>,
+    /// Timeout to be ready, and to stop.
+    patience: Duration,
+    /// Lines of standard output that were not read.
+    stdout: VecDeque<String>,
+    /// All lines of standard error, and the number of those that were read.
+    stderr: (Vec<String>, usize),
+    status: Option<ExitStatus>,
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process").field("command", &self.command).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Process {
+    /// Starts `command` without standard input.
+    ///
+    /// # Errors
+    /// [`Error::Start`].
+    pub fn start(command: Command) -> Result<Self, Error> {
+        Process::spawn(command, Stdio::null(), PATIENCE)
+    }
+
+    /// Starts a `linerate --supervised` on another machine, which ends when its standard input closes, with the timeout
+    /// `patience` to be ready and to stop.
+    ///
+    /// # Errors
+    /// [`Error::Start`].
+    pub fn supervised(command: Command, patience: Duration) -> Result<Self, Error> {
+        Process::spawn(command, Stdio::piped(), patience)
+    }
+
+    fn spawn(mut command: Command, input: Stdio, patience: Duration) -> Result<Self, Error> {
+        let line = words(&command).join(" ");
+        let program = command.get_program().to_string_lossy().into_owned();
+        command.stdin(input);
+        let (sender, events) = channel();
+        // The receiver ends before the program if the program is killed.
+        let tell = move |event| drop(sender.send(event));
+        let mut child = Child::spawn(command, tell).map_err(|error| Error::Start { program, error })?;
+        tracing::info!("started {line}");
+        let (id, input) = (child.id(), child.take_stdin());
+        let mut process = Process::from_events(line, events, Box::new(child)).with_patience(patience);
+        (process.id, process.input) = (id, input);
+        Ok(process)
+    }
+
+    /// Creates a program named `command` from its events and its receiver of signals.
+    pub fn from_events(command: String, events: Receiver<Event>, target: Box<dyn Target>) -> Self {
+        Process {
+            command,
+            id: 0,
+            target,
+            events,
+            input: None,
+            patience: PATIENCE,
+            stdout: VecDeque::new(),
+            stderr: (Vec::new(), 0),
+            status: None,
+        }
+    }
+
+    /// Sets the timeout to be ready and to stop.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Returns whether closing its standard input ends the program.
+    pub fn is_supervised(&self) -> bool {
+        self.input.is_some()
+    }
+
+    /// Sends a line to a supervised program and returns its answer.
+    ///
+    /// # Errors
+    /// The program is not supervised, does not answer in time or has ended; [`Error::Interrupted`].
+    pub fn ask(&mut self) -> Result<String, Error> {
+        let asked = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
+        if !matches!(asked, Some(Ok(()))) {
+            return Err(self.failed("does not accept input"));
+        }
+        match self.next_line(Instant::now() + self.patience)? {
+            Some(line) => Ok(line),
+            None => Err(self.failed("answers nothing")),
+        }
+    }
+
+    /// Requests the program to end.
+    fn request_exit(&mut self) {
+        if self.input.take().is_some() {
+            return;
+        }
+        self.signal(Signal::TERM);
+        // A paused program cannot end before it is resumed.
+        self.resume();
+    }
+
+    /// Pauses the program until it is [resumed](Self::resume) or stopped.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Resumes a paused program.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Sends a signal, if the program still exists.
+    pub fn signal(&self, signal: Signal) {
+        self.target.signal(signal);
+    }
+
+    /// Returns its process ID; 0 if it runs in a guest.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Returns its command line.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Returns whether the program runs.
+    pub fn is_running(&mut self) -> bool {
+        while let Ok(event) = self.events.try_recv() {
+            self.take(event);
+        }
+        self.status.is_none()
+    }
+
+    /// Stores an event.
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Out(line) => self.stdout.push_back(line),
+            Event::Err(line) => self.stderr.0.push(line),
+            Event::Ended(status) => self.status = Some(ExitStatus::from_raw(status)),
+        }
+    }
+
+    /// Waits for an event and stores it. Returns `false` if there is none before `until`, or after the end.
+    fn next(&mut self, until: Instant) -> Result<bool, Error> {
+        loop {
+            if self.status.is_some() {
+                return Ok(false);
+            }
+            match self.events.recv_timeout(TICK.min(until.saturating_duration_since(Instant::now()))) {
+                Ok(event) => {
+                    self.take(event);
+                    // Ctrl-C interrupts every process of the terminal.
+                    let failed = self.status.is_some_and(|status| !status.success());
+                    return if failed && is_interrupted() { Err(Error::Interrupted) } else { Ok(true) };
+                }
+                Err(_) if is_interrupted() => return Err(Error::Interrupted),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.failed("ended without an exit status")),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= until => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Returns the next line of its standard output; `None` if there is none before `until`.
+    fn next_line(&mut self, until: Instant) -> Result<Option<String>, Error> {
+        loop {
+            if let Some(line) = self.stdout.pop_front() {
+                return Ok(Some(line));
+            }
+            if !self.next(until)? {
+                return if self.status.is_some() { Err(self.failed("ended too early")) } else { Ok(None) };
+            }
+        }
+    }
+
+    /// Returns the next line of its standard error that has arrived.
+    fn unread_said(&mut self) -> Option<String> {
+        let (lines, read) = &mut self.stderr;
+        let line = lines.get(*read)?;
+        *read += 1;
+        Some(line.clone())
+    }
+
+    /// Returns the next line of its standard error; `None` if there is none before `until`, or it has ended.
+    fn next_said(&mut self, until: Instant) -> Result<Option<String>, Error> {
+        loop {
+            if let Some(line) = self.unread_said() {
+                return Ok(Some(line));
+            }
+            if !self.next(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for the next line of its standard output, which must begin with `begin`, and returns it.
+    ///
+    /// # Errors
+    /// [`Error::Unexpected`] for another line; [`Error::Failed`] without a line in time; [`Error::Interrupted`].
+    pub fn wait_for_line(&mut self, begin: &str) -> Result<String, Error> {
+        match self.next_line(Instant::now() + self.patience)? {
+            Some(line) if line.starts_with(begin) => Ok(line),
+            Some(printed) => Err(Error::Unexpected { command: self.command.clone(), printed }),
+            None => Err(self.failed(&format!("was not ready within {} s", self.patience.as_secs()))),
+        }
+    }
+
+    /// Passes lines of its standard output to `done` until that returns `true`, for up to `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the program ends or `limit` passes before; [`Error::Interrupted`].
+    pub fn read_until(&mut self, limit: Duration, mut done: impl FnMut(&str) -> bool) -> Result<(), Error> {
+        let until = Instant::now() + limit;
+        while let Some(line) = self.next_line(until)? {
+            if done(&line) {
+                return Ok(());
+            }
+        }
+        Err(self.failed(&format!("did not print what was expected within {} s", limit.as_secs())))
+    }
+
+    /// Waits up to `limit` for a line of its standard error that contains one of the `words`. Returns `false` if it
+    /// ends before. Lines up to that one count as read.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if `limit` passes before; [`Error::Interrupted`].
+    pub fn wait_until_said(&mut self, words: &[&str], limit: Duration) -> Result<bool, Error> {
+        let until = Instant::now() + limit;
+        while let Some(line) = self.next_said(until)? {
+            if words.iter().any(|word| line.contains(word)) {
+                return Ok(true);
+            }
+        }
+        match self.status {
+            Some(_) => Ok(false),
+            None => Err(self.failed(&format!("did not begin within {} s", limit.as_secs()))),
+        }
+    }
+
+    /// Waits for a line on either stream that contains `part`, and returns it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the program ends or its patience passes before; [`Error::Interrupted`].
+    pub fn wait_for_output(&mut self, part: &str) -> Result<String, Error> {
+        let until = Instant::now() + self.patience;
+        loop {
+            while let Some(line) = self.stdout.pop_front().or_else(|| self.unread_said()) {
+                if line.contains(part) {
+                    return Ok(line);
+                }
+            }
+            if !self.next(until)? {
+                return Err(self.failed(&format!("did not print '{part}'")));
+            }
+        }
+    }
+
+    /// Waits up to `limit` for the program to succeed, and returns its standard output.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it fails or does not end in time; [`Error::Interrupted`].
+    pub fn output(mut self, limit: Duration) -> Result<String, Error> {
+        let status = self.exit_within(limit)?;
+        if status.success() { Ok(self.ended(status).stdout) } else { Err(self.failed(&format!("failed ({status})"))) }
+    }
+
+    /// Waits up to `limit` for the program to end, successfully or not.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it does not end in time; [`Error::Interrupted`].
+    pub fn end(mut self, limit: Duration) -> Result<Ended, Error> {
+        let status = self.exit_within(limit)?;
+        Ok(self.ended(status))
+    }
+
+    fn exit_within(&mut self, limit: Duration) -> Result<ExitStatus, Error> {
+        let until = Instant::now() + limit;
+        while self.next(until)? {}
+        self.status.ok_or_else(|| self.failed(&format!("did not end within {} s", limit.as_secs())))
+    }
+
+    fn ended(&mut self, status: ExitStatus) -> Ended {
+        Ended { status, stdout: text(self.stdout.drain(..)), stderr: text(self.stderr.0.drain(..)) }
+    }
+
+    /// Requests the program to end, waits for it, and returns its output after the lines that were read.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it fails or does not end within its patience. It is not interrupted.
+    pub fn stop(mut self) -> Result<String, Error> {
+        self.request_exit();
+        self.wait_uninterrupted();
+        match self.status {
+            Some(status) if status.success() => Ok(self.ended(status).stdout),
+            Some(status) => Err(self.failed(&format!("failed ({status})"))),
+            None => Err(self.failed("did not end when requested")),
+        }
+    }
+
+    /// Waits for the end within its patience.
+    fn wait_uninterrupted(&mut self) {
+        let until = Instant::now() + self.patience;
+        while self.status.is_none()
+            && let Ok(event) = self.events.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            self.take(event);
+        }
+    }
+
+    /// Creates an error with the description `what` and the standard error so far.
+    pub fn failed(&mut self, what: &str) -> Error {
+        self.is_running();
+        let said = if self.stderr.0.is_empty() { "(no output)".to_owned() } else { self.stderr.0.join("\n") };
+        Error::Failed { command: self.command.clone(), what: what.to_owned(), said }
+    }
+}
+
+fn text(lines: impl Iterator<Item = String>) -> String {
+    lines.flat_map(|line| [line, "\n".to_owned()]).collect()
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // If closing the input has no effect, the command prefix itself gets a signal. What remains is killed.
+        for _ in 0..if self.is_supervised() { 2 } else { 1 } {
+            if self.is_running() {
+                self.request_exit();
+                self.wait_uninterrupted();
+            }
+        }
+        if self.status.is_none() {
+            self.signal(Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "process_tests.rs"]
+mod tests;

@@ -1,0 +1,148 @@
+use super::*;
+use crate::{interrupt, rerun};
+
+fn shell(script: &str) -> Process {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    Process::start(command).unwrap()
+}
+
+#[test]
+fn output_is_returned() {
+    assert_eq!(shell("echo one; echo two").output(PATIENCE).unwrap(), "one\ntwo\n");
+}
+
+#[test]
+fn paused_program_resumes_and_stops() {
+    let mut process = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+    process.wait_for_line("ready").unwrap();
+    let stat = format!("/proc/{}/stat", process.id());
+    let await_stopped = |is_stopped| {
+        crate::wait_for("the state", || std::fs::read_to_string(&stat).unwrap().contains(") T ") == is_stopped);
+    };
+    process.pause();
+    await_stopped(true);
+    process.resume();
+    await_stopped(false);
+    process.pause();
+    await_stopped(true);
+    process.stop().unwrap();
+}
+
+#[test]
+fn failure_includes_standard_error() {
+    let error = shell("echo reason >&2; exit 3").output(PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("reason"), "{error}");
+}
+
+#[test]
+fn failed_program_returns_its_output() {
+    let ended = shell("echo some; echo reason >&2; exit 3").end(PATIENCE).unwrap();
+    assert_eq!((ended.status.code(), &*ended.stdout, &*ended.stderr), (Some(3), "some\n", "reason\n"));
+}
+
+#[test]
+fn standard_error_is_read_while_running() {
+    let mut program = shell("echo first >&2; echo measuring >&2; exec sleep 1000");
+    assert!(program.wait_until_said(&["warming", "measuring"], PATIENCE).unwrap());
+    drop(program);
+    assert!(!shell("echo other >&2").wait_until_said(&["measuring"], PATIENCE).unwrap());
+    let error = shell("exec sleep 1000").wait_until_said(&["measuring"], TICK).unwrap_err();
+    assert!(error.to_string().contains("did not begin"), "{error}");
+}
+
+#[test]
+fn output_is_awaited_on_either_stream() {
+    let script = "trap 'echo three >&2; exit 3' TERM; echo one; echo two; while :; do sleep 0.01; done";
+    let mut program = shell(script);
+    assert_eq!(program.wait_for_output("tw").unwrap(), "two");
+    program.signal(Signal::TERM);
+    assert_eq!(program.wait_for_output("three").unwrap(), "three");
+    assert!(program.wait_for_output("two").unwrap_err().to_string().contains("did not print 'two'"));
+    assert!(!program.is_running());
+}
+
+#[test]
+fn server_is_awaited_and_stopped() {
+    let mut server = shell("echo ready on 7; exec sleep 1000");
+    assert_eq!(server.wait_for_line("ready").unwrap(), "ready on 7");
+    let pid = server.id();
+    drop(server);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn output_after_a_stop_request_is_returned() {
+    let mut server = shell("trap 'echo one; echo two; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+    server.wait_for_line("ready").unwrap();
+    assert_eq!(server.stop().unwrap(), "one\ntwo\n");
+}
+
+#[test]
+fn supervised_program_answers_and_ends_with_its_input() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo ready; while read line; do echo asked; done; echo over"]);
+    let mut server = Process::supervised(command, PATIENCE).unwrap();
+    server.wait_for_line("ready").unwrap();
+    assert_eq!(server.ask().unwrap(), "asked");
+    assert_eq!(server.stop().unwrap(), "over\n");
+    assert!(shell("exec sleep 1000").ask().is_err());
+}
+
+#[test]
+fn supervised_program_that_ignores_its_input_gets_a_signal() {
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    let server = Process::supervised(command, TICK).unwrap();
+    let pid = server.id();
+    drop(server);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn server_that_ends_before_ready_is_an_error() {
+    let error = shell("echo no memory >&2").wait_for_line("ready").unwrap_err();
+    assert!(error.to_string().contains("no memory"), "{error}");
+}
+
+#[test]
+fn lines_are_read_until_done() {
+    let mut program = shell("echo banner; echo ready now; echo 1; echo 2; exec sleep 1000");
+    program.read_until(PATIENCE, |line| line.contains("ready")).unwrap();
+    let mut lines = Vec::new();
+    let all = |line: &str| {
+        lines.push(line.to_owned());
+        lines.len() == 2
+    };
+    program.read_until(PATIENCE, all).unwrap();
+    assert_eq!(lines, ["1", "2"]);
+    let error = program.read_until(TICK, |_| true).unwrap_err();
+    assert!(error.to_string().contains("did not print"), "{error}");
+}
+
+#[test]
+fn program_that_ends_while_being_read_is_an_error() {
+    let error = shell("echo 1; echo broken >&2").read_until(PATIENCE, |_| false);
+    assert!(error.unwrap_err().to_string().contains("broken"));
+}
+
+#[test]
+fn missing_program_is_an_error() {
+    let error = Process::start(Command::new("/nonexistent/program")).unwrap_err();
+    assert!(matches!(&error, Error::Start { program, .. } if program == "/nonexistent/program"), "{error}");
+}
+
+#[test]
+fn interruption_ends_waits_but_not_stop() {
+    rerun::alone("process::tests::interruption_ends_waits_but_not_stop", || {
+        let mut server = shell("echo ready; trap 'exit 0' TERM; while :; do sleep 0.01; done");
+        server.wait_for_line("ready").unwrap();
+        interrupt::interrupt();
+        // The failure of a program follows from the interruption.
+        assert!(matches!(shell("exit 3").output(PATIENCE), Err(Error::Interrupted)));
+        assert!(matches!(shell("exit 3").wait_for_line("ready"), Err(Error::Interrupted)));
+        assert!(matches!(shell("exec sleep 1000").output(PATIENCE), Err(Error::Interrupted)));
+        assert!(matches!(crate::until("never", PATIENCE, || Ok(false)), Err(Error::Interrupted)));
+        server.stop().unwrap();
+    });
+}

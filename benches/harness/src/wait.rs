@@ -1,0 +1,40 @@
+//! Waiting for a condition.
+
+use crate::error::Error;
+use crate::interrupt::is_interrupted;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time limit of every wait in a test.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Interval between two checks of a condition.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Calls `done` until it returns `true`.
+///
+/// # Errors
+/// That of `done`; [`Error::Interrupted`]; [`Error::Timeout`] after `limit`.
+pub fn until<E: From<Error>>(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+    let end = Instant::now() + limit;
+    while !done()? {
+        if is_interrupted() {
+            return Err(Error::Interrupted.into());
+        }
+        if Instant::now() > end {
+            return Err(Error::Timeout { what: what.to_owned(), limit }.into());
+        }
+        thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// Calls `done` until it returns `true`.
+///
+/// # Panics
+/// After [`PATIENCE`].
+#[track_caller]
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    if let Err(error) = until::<Error>(what, PATIENCE, || Ok(done())) {
+        panic!("{error}");
+    }
+}
