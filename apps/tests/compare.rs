@@ -1,14 +1,13 @@
 //! Shortened runs of `linerate compare` over kernel sockets: reports, and cleanup after an interruption. Runs on one
 //! machine and between two, for which network namespaces stand in.
 
-use linerate_compare::hosts::Host;
 use linerate_compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
+use linerate_harness::namespace::Host;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -118,9 +117,8 @@ fn two_machines() -> Option<([Host; 2], Vec<String>)> {
         eprintln!("skipped: network namespaces need root");
         return None;
     }
-    let never = AtomicBool::new(false);
-    let hosts = Host::pair_with_offloads(&never).unwrap();
-    hosts.iter().for_each(|host| host.address(&never).unwrap());
+    let hosts = Host::pair_with_offloads().unwrap();
+    hosts.iter().for_each(|host| host.address().unwrap());
     let [load, server] = &hosts;
     let on = |host: &Host| {
         let command = host.command(Path::new("env"));

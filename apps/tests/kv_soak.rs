@@ -7,16 +7,14 @@
 mod churn;
 #[allow(dead_code, reason = "each test target uses a part of it")]
 mod common;
-#[path = "../../benches/src/unused_address.rs"]
-mod unused_address;
 
 use churn::{Churn, Connection};
 use common::{Server, run};
+use linerate_harness::address::unused_address;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use unused_address::unused_address;
 
 /// Memory of the server, with eviction of all keys and with eviction of expiring keys only.
 const MEMORY: [u64; 2] = [128 << 20, 64 << 20];

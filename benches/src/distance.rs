@@ -1,8 +1,8 @@
 //! Measurements grouped by the distance of the cores. A virtual machine's cores move, and two processes exchange data
 //! faster between near cores, so only measurements at the same distance are compared.
 
-use crate::external::process::Error;
 use crate::transfer;
+use linerate_harness::Error;
 
 /// Maximum number of attempts until the cores keep their distance.
 const ATTEMPTS: u32 = 4;

@@ -1,10 +1,10 @@
 //! Echo server and its load, two processes pinned to a core each, over one of the compared networks.
 
-use crate::external::process::{Error, Process};
+use linerate_harness::Error;
+use linerate_harness::process::Process;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Time of a load in addition to its measurement: opening its port and connections, and closing them.
@@ -143,24 +143,15 @@ impl Measured {
 }
 
 /// Starts a server on `network`, measures it with a load of each number of `connections`, and stops it.
-pub fn measure(
-    setting: &Setting,
-    network: Network,
-    connections: &[u32],
-    interrupted: &AtomicBool,
-) -> Result<Vec<Measured>, Error> {
-    let (_server, address) = start_server(setting, network, interrupted)?;
-    connections.iter().map(|n| load(setting, network, &address, *n, interrupted)).collect()
+pub fn measure(setting: &Setting, network: Network, connections: &[u32]) -> Result<Vec<Measured>, Error> {
+    let (_server, address) = start_server(setting, network)?;
+    connections.iter().map(|n| load(setting, network, &address, *n)).collect()
 }
 
 /// Starts a server on `network` and returns it, ready, with its address.
-pub(crate) fn start_server(
-    setting: &Setting,
-    network: Network,
-    interrupted: &AtomicBool,
-) -> Result<(Process, String), Error> {
+pub(crate) fn start_server(setting: &Setting, network: Network) -> Result<(Process, String), Error> {
     let mut server = Process::start(serve(setting, network))?;
-    let ready = server.wait_for_line("ready ", interrupted)?;
+    let ready = server.wait_for_line("ready ")?;
     let address = ready.split(' ').nth(3).unwrap_or_default().to_owned();
     Ok((server, address))
 }
@@ -188,16 +179,10 @@ fn serve(setting: &Setting, network: Network) -> Command {
     command
 }
 
-fn load(
-    setting: &Setting,
-    network: Network,
-    address: &str,
-    connections: u32,
-    interrupted: &AtomicBool,
-) -> Result<Measured, Error> {
+fn load(setting: &Setting, network: Network, address: &str, connections: u32) -> Result<Measured, Error> {
     let load = Process::start(load_command(setting, network, address, connections))?;
     let line = load.command().to_owned();
-    let printed = load.output(setting.duration + AROUND, interrupted)?;
+    let printed = load.output(setting.duration + AROUND)?;
     serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
 }
 
@@ -227,10 +212,10 @@ fn choice(engine: StackEngine) -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the engines that the `linerate` at `path` offers.
-pub fn engines_of(path: &Path, interrupted: &AtomicBool) -> Result<Vec<StackEngine>, Error> {
+pub fn engines_of(path: &Path) -> Result<Vec<StackEngine>, Error> {
     let mut command = Command::new(path);
     command.args(["echo", "serve", "--help"]);
-    let help = Process::start(command)?.output(AROUND, interrupted)?;
+    let help = Process::start(command)?.output(AROUND)?;
     Ok(StackEngine::offered(&help))
 }
 

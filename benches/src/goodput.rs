@@ -1,8 +1,10 @@
 //! Goodput over an impaired path: the kernel's TCP at both ends, or Linerate's at one of them.
 
-use crate::external::process::{Error, Process};
-use crate::hosts::Host;
 use crate::impair::path::{Path, PathConfig, PathStats};
+use linerate_harness::Error;
+use linerate_harness::interrupt::is_interrupted;
+use linerate_harness::namespace::Host;
+use linerate_harness::process::Process;
 use rustix::net::sockopt::set_tcp_congestion;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
@@ -87,37 +89,32 @@ impl Measured {
 }
 
 /// Measures `pair` on a new path with new hosts.
-pub fn measure(
-    setting: &Setting,
-    path: &PathConfig,
-    pair: Pair,
-    interrupted: &Arc<AtomicBool>,
-) -> Result<Measured, Error> {
-    let path = Path::new(path, interrupted)?;
+pub fn measure(setting: &Setting, path: &PathConfig, pair: Pair) -> Result<Measured, Error> {
+    let path = Path::new(path)?;
     let (near, far) = (path.near(), path.far());
     let sender = SocketAddr::new(near.ip(setting.v6), PORT);
     let (bytes, counted) = match pair {
         Pair::LinuxToLinux => {
-            near.address(interrupted)?;
-            far.address(interrupted)?;
-            let _sending = Sending::start(near, sender, &setting.congestion, interrupted)?;
-            receive(far, sender, setting.duration, interrupted)?
+            near.address()?;
+            far.address()?;
+            let _sending = Sending::start(near, sender, &setting.congestion)?;
+            receive(far, sender, setting.duration)?
         }
         Pair::LinerateToLinux => {
-            far.address(interrupted)?;
+            far.address()?;
             let mut serve = linerate(setting, near, "serve");
             serve.args(["--listen", &sender.to_string()]);
             let mut serve = Process::start(serve)?;
-            serve.wait_for_line("ready", interrupted)?;
-            receive(far, sender, setting.duration, interrupted)?
+            serve.wait_for_line("ready")?;
+            receive(far, sender, setting.duration)?
         }
         Pair::LinuxToLinerate => {
-            near.address(interrupted)?;
-            let _sending = Sending::start(near, sender, &setting.congestion, interrupted)?;
-            load(setting, far, sender, interrupted)?
+            near.address()?;
+            let _sending = Sending::start(near, sender, &setting.congestion)?;
+            load(setting, far, sender)?
         }
     };
-    let crossing = path.stop(interrupted)?;
+    let crossing = path.stop()?;
     Ok(Measured { bytes, counted, crossing })
 }
 
@@ -139,18 +136,13 @@ struct Load {
 }
 
 /// Runs Linerate as receiver.
-fn load(
-    setting: &Setting,
-    host: &Host,
-    sender: SocketAddr,
-    interrupted: &AtomicBool,
-) -> Result<(u64, Duration), Error> {
+fn load(setting: &Setting, host: &Host, sender: SocketAddr) -> Result<(u64, Duration), Error> {
     let mut load = linerate(setting, host, "load");
     load.args(["--json", "--connect", &sender.to_string()]);
     load.args(["--duration", &format!("{}ms", setting.duration.as_millis())]);
     let load = Process::start(load)?;
     let command = load.command().to_owned();
-    let printed = load.output(setting.duration + 2 * PATIENCE, interrupted)?;
+    let printed = load.output(setting.duration + 2 * PATIENCE)?;
     match serde_json::from_str::<Load>(&printed) {
         Ok(load) if load.seconds > 0.0 => Ok((load.bytes_down, Duration::from_secs_f64(load.seconds))),
         _ => Err(Error::Unexpected { command, printed }),
@@ -164,11 +156,11 @@ struct Sending {
 }
 
 impl Sending {
-    fn start(host: &Host, at: SocketAddr, congestion: &str, interrupted: &Arc<AtomicBool>) -> Result<Self, Error> {
+    fn start(host: &Host, at: SocketAddr, congestion: &str) -> Result<Self, Error> {
         let listener = host.within(|| listen(at, congestion)).map_err(|error| failed("the kernel's sender", error))?;
-        let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), interrupted.clone());
+        let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let over = move || stopped.load(Ordering::Relaxed) || interrupted.load(Ordering::Relaxed);
+        let over = move || stopped.load(Ordering::Relaxed) || is_interrupted();
         // The receiver ends a measurement by closing.
         let thread = thread::spawn(move || _ = send(&listener, over));
         Ok(Sending { stop, thread: Some(thread) })
@@ -214,24 +206,19 @@ fn send(listener: &TcpListener, over: impl Fn() -> bool) -> io::Result<()> {
 }
 
 /// Receives from `sender` with a kernel socket on `host` and counts for `duration` from the first byte.
-fn receive(
-    host: &Host,
-    sender: SocketAddr,
-    duration: Duration,
-    interrupted: &AtomicBool,
-) -> Result<(u64, Duration), Error> {
-    let count = || count(TcpStream::connect_timeout(&sender, PATIENCE)?, duration, interrupted);
+fn receive(host: &Host, sender: SocketAddr, duration: Duration) -> Result<(u64, Duration), Error> {
+    let count = || count(TcpStream::connect_timeout(&sender, PATIENCE)?, duration);
     let counted = host.within(count).map_err(|error| failed("the kernel's receiver", error))?;
-    if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(counted) }
+    if is_interrupted() { Err(Error::Interrupted) } else { Ok(counted) }
 }
 
-fn count(mut stream: TcpStream, duration: Duration, interrupted: &AtomicBool) -> io::Result<(u64, Duration)> {
+fn count(mut stream: TcpStream, duration: Duration) -> io::Result<(u64, Duration)> {
     stream.set_read_timeout(Some(TICK))?;
     let mut piece = vec![0; PIECE];
     let mut bytes = 0;
     let mut first = None;
     let mut latest = Instant::now() + PATIENCE;
-    while Instant::now() < latest && !interrupted.load(Ordering::Relaxed) {
+    while Instant::now() < latest && !is_interrupted() {
         match stream.read(&mut piece) {
             Ok(0) => return Err(io::Error::other("the sender closed")),
             Ok(n) => {
@@ -268,7 +255,7 @@ mod tests {
         thread::scope(|scope| {
             let sent = scope.spawn(|| send(&listener, || stop.load(Ordering::Relaxed)));
             let time = Duration::from_millis(200);
-            let (bytes, counted) = count(TcpStream::connect(to).unwrap(), time, &stop).unwrap();
+            let (bytes, counted) = count(TcpStream::connect(to).unwrap(), time).unwrap();
             stop.store(true, Ordering::Relaxed);
             assert!(bytes > 0 && counted >= time && counted < 2 * time + TICK, "{bytes} in {counted:?}");
             let _ = sent.join().unwrap();
@@ -280,6 +267,6 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());
-        assert!(count(stream, TICK, &AtomicBool::new(false)).is_err());
+        assert!(count(stream, TICK).is_err());
     }
 }

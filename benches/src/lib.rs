@@ -13,6 +13,5 @@ pub mod impair;
 pub mod kv;
 pub mod report;
 pub mod requirements;
-mod unused_address;
 
-pub use linerate_compare::{hosts, priority, transfer};
+pub use linerate_compare::{priority, transfer};

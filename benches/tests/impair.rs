@@ -1,13 +1,12 @@
 //! Bridge between two kernels, each in a network namespace. Without root the tests are skipped.
 
 use linerate_benches::goodput::{Pair, Setting, measure};
-use linerate_benches::hosts::Host;
 use linerate_benches::impair::path::{Path, PathConfig};
+use linerate_harness::namespace::Host;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,10 +34,9 @@ fn config(forth: &str, back: &str) -> PathConfig {
 
 /// Returns a path between two kernels.
 fn path(forth: &str, back: &str) -> Path {
-    let not = AtomicBool::new(false);
-    let path = Path::new(&config(forth, back), &not).unwrap();
-    path.near().address(&not).unwrap();
-    path.far().address(&not).unwrap();
+    let path = Path::new(&config(forth, back)).unwrap();
+    path.near().address().unwrap();
+    path.far().address().unwrap();
     path
 }
 
@@ -70,7 +68,7 @@ fn round_trip_takes_the_delays_of_both_directions() {
     }
     let delay = Duration::from_millis(14);
     assert!(shortest >= delay && shortest < delay + Duration::from_millis(1), "{shortest:?}");
-    let crossing = path.stop(&AtomicBool::new(false)).unwrap();
+    let crossing = path.stop().unwrap();
     assert_eq!((crossing.forth.lost, crossing.stray), (0, 0), "{crossing:?}");
 }
 
@@ -95,7 +93,7 @@ fn stream_over_impaired_path_is_complete() {
         receiver.read_to_end(&mut arrived).unwrap();
     });
     assert!(arrived == bytes, "{} of {} bytes arrived as they were", arrived.len(), bytes.len());
-    let crossing = path.stop(&AtomicBool::new(false)).unwrap();
+    let crossing = path.stop().unwrap();
     assert!(crossing.forth.lost > 0 && crossing.stray == 0, "{crossing:?}");
 }
 
@@ -112,14 +110,13 @@ fn goodput_is_bounded_by_rate_and_cleanup_is_complete() {
         duration: Duration::from_millis(500),
     };
     let config = config("delay=1ms,rate=20mbit,queue=64k", "delay=1ms");
-    let not = Arc::new(AtomicBool::new(false));
-    let measured = measure(&setting, &config, Pair::LinuxToLinux, &not).unwrap();
+    let measured = measure(&setting, &config, Pair::LinuxToLinux).unwrap();
     // Headers take 5 %, and the contents of the queue arrive at once.
     let rate = measured.mbit_per_s();
     assert!((15.0..21.0).contains(&rate), "{rate} Mbit/s");
-    let failed = measure(&setting, &config, Pair::LinerateToLinux, &not).unwrap_err();
+    let failed = measure(&setting, &config, Pair::LinerateToLinux).unwrap_err();
     assert!(failed.to_string().contains("/nonexistent"), "{failed}");
-    let prefix = format!("lrpath-{}-", std::process::id());
+    let prefix = format!("linerate-{}-", std::process::id());
     let left = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
     assert!(!left.iter().any(|name| name.starts_with(&prefix)), "{left:?}");

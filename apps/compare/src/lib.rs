@@ -5,10 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod host_checks;
-pub mod hosts;
 pub mod location;
 pub mod priority;
-pub mod process;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -1,10 +1,10 @@
 //! Location of a program: this machine, or one reached through a command prefix such as `ssh root@a`.
 
-use super::process::{Error, Process};
 use crate::host_checks::Examined;
+use linerate_harness::Error;
+use linerate_harness::process::Process;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Timeout of `doctor`: an emulated machine takes half a minute.
@@ -56,12 +56,12 @@ impl Location {
     ///
     /// # Errors
     /// The machine cannot be reached, or the program there has another version.
-    pub fn examine(&self, interrupted: &AtomicBool) -> Result<Examined, Error> {
+    pub fn examine(&self) -> Result<Examined, Error> {
         let mut command = self.command();
         command.args(["doctor", "--json"]);
         let process = Process::supervised(command, EXAMINED)?;
         let line = process.command().to_owned();
-        let printed = process.output(EXAMINED, interrupted)?;
+        let printed = process.output(EXAMINED)?;
         serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
     }
 }
@@ -69,7 +69,7 @@ impl Location {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::server::words;
+    use linerate_harness::child::words;
 
     #[test]
     fn prefix_precedes_the_program() {
@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn unreachable_machine_is_reported_with_its_prefix() {
         let nowhere = Location::on("sh -c false", "linerate".into()).unwrap();
-        let error = nowhere.examine(&AtomicBool::new(false)).unwrap_err();
+        let error = nowhere.examine().unwrap_err();
         assert!(error.to_string().contains("sh -c false"), "{error}");
         let other = Location::on("echo", "linerate".into()).unwrap();
-        assert!(matches!(other.examine(&AtomicBool::new(false)), Err(Error::Unexpected { .. })));
+        assert!(matches!(other.examine(), Err(Error::Unexpected { .. })));
     }
 }

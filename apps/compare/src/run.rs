@@ -14,10 +14,11 @@ pub mod server;
 pub mod sweep;
 mod sweeps;
 
-use super::process::Error;
 use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
+use linerate_harness::Error;
+use linerate_harness::interrupt::is_interrupted;
 use link::Link;
 use link_spec::LinkSpec;
 use network::Network;
@@ -26,8 +27,6 @@ use schedule::{Schedule, Step, Task};
 use server::Values;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of an echo request and of a value.
@@ -79,7 +78,6 @@ pub struct Comparison {
     /// Failures of each row.
     failed: Vec<u32>,
     began: Instant,
-    interrupted: Arc<AtomicBool>,
     /// Steps skipped for lack of time.
     skipped: usize,
 }
@@ -111,7 +109,7 @@ impl Comparison {
     ///
     /// # Errors
     /// [`Error::Interrupted`].
-    pub fn new(config: ComparisonConfig, scratch: &Path, interrupted: Arc<AtomicBool>) -> Result<Comparison, Error> {
+    pub fn new(config: ComparisonConfig, scratch: &Path) -> Result<Comparison, Error> {
         let ComparisonConfig { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine, other } =
             config;
         let (load_machine, network) = other.unzip();
@@ -122,7 +120,7 @@ impl Comparison {
             }
             let made = match &network {
                 Some(network) => Ok(Link::of(network, &row.spec)),
-                None => Link::make(&row.spec, scratch, kernel_tuning, &interrupted),
+                None => Link::make(&row.spec, scratch, kernel_tuning),
             };
             match made {
                 Ok((link, done)) => {
@@ -171,7 +169,7 @@ impl Comparison {
         let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
         let began = Instant::now();
         let skipped = 0;
-        Ok(Comparison { setting, rows, schedule, values, results, links, failed, began, interrupted, skipped })
+        Ok(Comparison { setting, rows, schedule, values, results, links, failed, began, skipped })
     }
 
     /// Runs the schedule until it ends or is interrupted, and returns the results in either case. `show` receives the
@@ -203,7 +201,7 @@ impl Comparison {
             );
             match done {
                 Ok(()) => {}
-                Err(_) if self.interrupted.load(Ordering::Relaxed) => {
+                Err(_) if is_interrupted() => {
                     self.results.finished = false;
                     break;
                 }

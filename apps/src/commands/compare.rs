@@ -10,9 +10,9 @@ use linerate_compare::run::link_spec::LinkSpec;
 use linerate_compare::run::plan::{Selection, rows};
 use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
 use linerate_compare::run::{Comparison, ComparisonConfig, Status};
-use linerate_compare::{process, utc::Utc};
+use linerate_compare::utc::Utc;
+use linerate_harness::interrupt;
 use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::process::signals;
 use linerate_net::units::parse_duration;
 use linerate_net::{CoreList, EngineArg};
 use machines::MachinesArgs;
@@ -159,7 +159,7 @@ pub enum CompareError {
     },
     /// A link could not be set up, or a signal arrived before the first result.
     #[error(transparent)]
-    Process(#[from] process::Error),
+    Process(#[from] linerate_harness::Error),
     /// A signal interrupted the comparison.
     #[error("interrupted: partial results are in {}", .0.display())]
     Interrupted(PathBuf),
@@ -187,9 +187,9 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let begin = |what| move |error| CompareError::Begin { what, error };
-    let interrupted = signals::stop_flag().map_err(begin("signals"))?;
+    interrupt::on_signals().map_err(begin("signals"))?;
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
-    let machines = args.machines.examine(&linerate, &interrupted)?;
+    let machines = args.machines.examine(&linerate)?;
     let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
     machines.check(&specs).map_err(CompareError::Usage)?;
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
@@ -231,7 +231,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let (machine, other) = machines.apart();
     let of = ComparisonConfig { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine, other };
     let mut results = {
-        let comparison = Comparison::new(of, scratch.path(), interrupted)?;
+        let comparison = Comparison::new(of, scratch.path())?;
         let mut progress = Progress::new();
         let results = comparison.run(|status| progress.show(status));
         progress.bar.finish_and_clear();

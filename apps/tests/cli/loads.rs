@@ -1,8 +1,8 @@
 //! Reports, errors and termination of load generators.
 
 use crate::common::{PATIENCE, Program, run, text};
-use crate::unused_address::unused_address;
 use crate::{address, assert_refused, serve};
+use linerate_harness::address::unused_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -4,8 +4,6 @@
 mod common;
 mod loads;
 mod servers;
-#[path = "../../../benches/src/unused_address.rs"]
-mod unused_address;
 
 use common::{PATIENCE, Program, Server, linerate, run, text};
 use rustix::process::Signal;

@@ -5,17 +5,15 @@
 mod common;
 mod dashboard;
 mod kubernetes;
-#[path = "../../../benches/src/unused_address.rs"]
-mod unused_address;
 
 use common::{PATIENCE, Program, Server, linerate, run, text};
+use linerate_harness::address::unused_address;
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use unused_address::unused_address;
 
 /// Writes `linerate.toml` to a directory and returns both.
 fn config(text: &str) -> (tempfile::TempDir, String) {

@@ -4,17 +4,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod udp;
-#[path = "../../../benches/src/unused_address.rs"]
-mod unused_address;
 
 use common::{PATIENCE, Program, Server, run, text};
+use linerate_harness::address::unused_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use unused_address::unused_address;
 
 /// Redis or memcached server, killed on drop.
 struct ExternalServer {

@@ -2,7 +2,7 @@
 //! where installed.
 
 use crate::common::{PATIENCE, Program, Server, run, text};
-use crate::unused_address::unused_address;
+use linerate_harness::address::unused_address;
 use rustix::process::Signal;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};

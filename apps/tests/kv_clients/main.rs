@@ -11,8 +11,6 @@ mod namespace;
 #[path = "../net/program.rs"]
 #[allow(dead_code, reason = "each test target uses a part of it")]
 mod program;
-#[path = "../../../benches/src/unused_address.rs"]
-mod unused_address;
 #[cfg(feature = "dpdk")]
 #[path = "../net/wire.rs"]
 #[expect(dead_code, reason = "each test target uses a part of it")]

@@ -2,7 +2,7 @@
 
 use super::clients::{Client, Server};
 use super::program::{Program, linerate, turn, wait_for};
-use super::unused_address::unused_address;
+use linerate_harness::address::unused_address;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Usage errors and operation of `linerate kv serve`.
 
 use super::program::{Program, linerate, turn};
-use super::unused_address::unused_address;
+use linerate_harness::address::unused_address;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

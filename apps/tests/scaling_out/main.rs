@@ -3,17 +3,15 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
-#[path = "../../../benches/src/unused_address.rs"]
-mod unused_address;
 
 use common::{PATIENCE, Program, Server};
+use linerate_harness::address::unused_address;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use unused_address::unused_address;
 
 /// Debian's Python, which finds the modules packaged by Debian.
 const PYTHON: &str = "/usr/bin/python3";

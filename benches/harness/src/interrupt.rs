@@ -26,8 +26,12 @@ pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Sets the flag as a signal does.
-#[cfg(test)]
-pub(crate) fn interrupt() {
+/// Returns the flag that a signal sets.
+pub fn flag() -> Arc<AtomicBool> {
+    INTERRUPTED.clone()
+}
+
+/// Interrupts all waits, as a signal does, for tests.
+pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }

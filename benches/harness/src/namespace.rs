@@ -22,7 +22,7 @@ const PREFIX: &str = "linerate-";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Offloads that a kernel leaves to a network card. A program that takes frames from the other end would have to handle
 /// them.
-const OFFLOADS: &str = "tx off tso off gso off gro off";
+const OFFLOADS: [&str; 8] = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
 
 /// Network namespace. Dropping it kills the processes in it.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Namespace {
     /// # Errors
     /// The command `ethtool` failed; [`Error::Interrupted`].
     pub fn disable_offloads(&self, interface: &str) -> Result<(), Error> {
-        self.run(&format!("ethtool -K {interface} {OFFLOADS}")).map(drop)
+        self.run("ethtool", &[&["-K", interface], &OFFLOADS[..]].concat()).map(drop)
     }
 
     /// Assigns an interface an address with its prefix length, without duplicate address detection.
@@ -104,12 +104,14 @@ impl Namespace {
         ip(&format!("-n {} {arguments}", self.0)).map(drop)
     }
 
-    /// Runs a set-up command, split at white space, in the namespace and returns its output.
+    /// Runs a set-up command in the namespace and returns its output.
     ///
     /// # Errors
     /// It failed; [`Error::Interrupted`].
-    pub fn run(&self, command: &str) -> Result<String, Error> {
-        ip(&format!("netns exec {} {command}", self.0))
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Error> {
+        let mut command = self.command(program);
+        command.args(arguments);
+        Process::start(command)?.output(PATIENCE)
     }
 
     /// Moves the calling thread into the namespace.

@@ -5,11 +5,32 @@ use crate::error::Error;
 use crate::interrupt::is_interrupted;
 use rustix::process::Signal;
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+/// Returns a command that runs `program` on one core.
+pub fn pinned(core: usize, program: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), program]);
+    command
+}
+
+/// Returns the path of the program `name` beside this one. `build` is the command that builds it.
+///
+/// # Errors
+/// [`Error::Start`] with `build`, if it does not exist.
+pub fn beside(name: &str, build: &str) -> Result<PathBuf, Error> {
+    let missing = |error| Error::Start { program: name.to_owned(), error };
+    let path = std::env::current_exe().map_err(missing)?.with_file_name(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(missing(io::Error::other(format!("{} is missing: {build}", path.display()))))
+}
 
 /// Timeout for a server to be ready, and for any program to stop.
 pub const PATIENCE: Duration = Duration::from_secs(20);

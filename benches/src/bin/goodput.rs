@@ -3,10 +3,11 @@
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::external::process::{Error, interruption, linerate};
+use linerate_benches::external::linerate;
 use linerate_benches::goodput::{Measured, Pair, Setting, measure};
 use linerate_benches::impair::path::{PathConfig, impair};
 use linerate_benches::priority::raise_priority;
+use linerate_harness::{Error, interrupt};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -134,7 +135,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Report, Error> {
-    let interrupted = interruption().map_err(|error| Error::Start { program: "goodput".to_owned(), error })?;
+    interrupt::on_signals().map_err(|error| Error::Start { program: "goodput".to_owned(), error })?;
     let setting = Setting {
         linerate: linerate()?,
         engine: args.engine.clone(),
@@ -159,7 +160,7 @@ fn run(args: &Args) -> Result<Report, Error> {
                 seed: args.seed.wrapping_add(round.into()),
                 core: Some(args.bridge_core),
             };
-            let measured = measure(&setting, &path, *pair, &interrupted)?;
+            let measured = measure(&setting, &path, *pair)?;
             let what = format!("round {round} of {}, loss {loss} %, {}", args.rounds, pair.name());
             eprintln!("{what}: {:.2} Mbit/s", measured.mbit_per_s());
             if let Some(doubt) = doubt(&measured) {

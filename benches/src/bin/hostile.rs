@@ -5,9 +5,10 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::distance::median;
 use linerate_benches::echo_pair::Measured;
-use linerate_benches::external::process::{Error, interruption, linerate};
+use linerate_benches::external::linerate;
 use linerate_benches::hostile::{Attack, Plan, RECOVERY, Recovery, Round, Service, Setting};
 use linerate_benches::priority::raise_priority;
+use linerate_harness::{Error, interrupt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<Report, Error> {
     let failed = |error| Error::Start { program: "hostile".to_owned(), error };
-    let interrupted = interruption().map_err(failed)?;
+    interrupt::on_signals().map_err(failed)?;
     let setting = Setting {
         linerate: linerate()?,
         server_core: args.server_core,
@@ -120,7 +121,7 @@ fn run(args: &Args) -> Result<Report, Error> {
                 eprintln!("{}: {}, {attackers}", service.name(), attack.name());
                 let plan = Plan { service, attack, attackers, per_millisecond };
                 let rounds = (1..=args.rounds)
-                    .map(|round| plan.measure(&setting, round == args.rounds, &interrupted))
+                    .map(|round| plan.measure(&setting, round == args.rounds))
                     .collect::<Result<Vec<_>, _>>()?;
                 results.push(Row { service, attack, attackers, met: is_met(&rounds), rounds });
             }

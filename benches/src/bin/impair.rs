@@ -4,7 +4,6 @@
 
 use clap::Parser;
 use hdrhistogram::Histogram;
-use linerate_benches::external::process::interruption;
 use linerate_benches::impair::spec::{self, Spec};
 use linerate_benches::impair::{Bridge, BridgeConfig, BridgeStats};
 use linerate_benches::priority::raise_priority;
@@ -12,14 +11,13 @@ use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
 use linerate_bypass::memory_nic::{ImpairmentStats, Impairments};
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Nic, Via};
+use linerate_harness::interrupt::{self, is_interrupted};
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Sleep time of an idle bridge: the maximum delay before it sees a frame.
 const NAP: Duration = Duration::from_micros(50);
@@ -159,7 +157,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let interrupted = interruption()?;
+    interrupt::on_signals()?;
     let [a_to_b, b_to_a] = [&args.a_to_b, &args.b_to_a].map(|one| {
         let base = Impairments { seed: args.seed, ..Impairments::default() };
         one.onto(&args.both.onto(&base))
@@ -178,7 +176,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let eal = Eal::start(&eal_config(args))?;
     let open = |via: &Via| {
-        let config = PortConfig { force: args.force, stop: interrupted.clone(), ..PortConfig::default() };
+        let config = PortConfig { force: args.force, stop: interrupt::flag(), ..PortConfig::default() };
         Port::open(&eal, via, config)
     };
     let (a, b) = (open(&args.a)?, open(&args.b)?);
@@ -189,7 +187,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut bridge = Bridge::new(queue_a, queue_b, BridgeConfig { a_to_b, b_to_a, frames: args.frames as usize });
     println!("ready impair between {} and {}", args.a, args.b);
     std::io::stdout().flush()?;
-    forward(&mut bridge, args.poll, &interrupted);
+    forward(&mut bridge, args.poll);
     let (a_to_b, b_to_a) = bridge.crossed();
     print(
         &Report {
@@ -213,13 +211,13 @@ fn eal_config(args: &Args) -> EalConfig {
     config
 }
 
-/// Forwards frames until `stop`.
-fn forward<A: Nic, B: Nic>(bridge: &mut Bridge<A, B>, poll: bool, stop: &Arc<AtomicBool>) {
+/// Forwards frames until an interruption.
+fn forward<A: Nic, B: Nic>(bridge: &mut Bridge<A, B>, poll: bool) {
     if let Err(error) = set_current_timer_slack(Some(SLACK)) {
         eprintln!("impair: sleeps will be longer than intended ({error})");
     }
     let clock = Clock::start();
-    while !stop.load(Ordering::Relaxed) {
+    while !is_interrupted() {
         if bridge.turn(clock.now()) {
             continue;
         }

@@ -1,10 +1,9 @@
 //! `sockperf`, the reference of the kernel-socket baseline: a weak baseline would flatter the other figures.
 
-use crate::external::loopback;
-use crate::external::process::{Error, Process, pinned};
-use crate::unused_address::unused_address;
+use linerate_harness::Error;
+use linerate_harness::address::{unused_address, wait_until_listening};
+use linerate_harness::process::{Process, pinned};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Warm-up and other time in addition to the measurement.
@@ -26,13 +25,7 @@ pub fn is_installed() -> bool {
 
 /// Runs a server on `server_core` and a client on `client_core`, over loopback with blocking sockets and messages of
 /// `size` bytes, for `duration` in whole seconds.
-pub fn ping_pong(
-    server_core: usize,
-    client_core: usize,
-    size: u32,
-    duration: Duration,
-    interrupted: &AtomicBool,
-) -> Result<PingPong, Error> {
+pub fn ping_pong(server_core: usize, client_core: usize, size: u32, duration: Duration) -> Result<PingPong, Error> {
     let address = unused_address();
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let sockperf = |core, args: &[&str]| {
@@ -41,12 +34,12 @@ pub fn ping_pong(
         Process::start(command)
     };
     let server = sockperf(server_core, &["server", "--tcp", "-i", &ip, "-p", &port])?;
-    loopback::wait_for(address, "sockperf", interrupted)?;
+    wait_until_listening(address, "sockperf")?;
     let (size, seconds) = (size.to_string(), duration.as_secs().max(1).to_string());
     let client = ["ping-pong", "--tcp", "--full-rtt", "-i", &ip, "-p", &port, "-m", &size, "-t", &seconds];
     let client = sockperf(client_core, &client)?;
     let command = client.command().to_owned();
-    let printed = client.output(duration + AROUND, interrupted)?;
+    let printed = client.output(duration + AROUND)?;
     drop(server);
     parse(&printed).ok_or(Error::Unexpected { command, printed })
 }

@@ -3,10 +3,10 @@
 //! One process sends 64-byte frames at the maximum rate (`flowgen`); the other returns each with swapped Ethernet
 //! addresses (`macswap`). A bounce is a frame that returned to the first.
 
-use crate::external::process::{Error, Process};
+use linerate_harness::Error;
+use linerate_harness::process::Process;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Maximum time until its port is open and its first report is printed, and per later report, which is due each second.
@@ -23,13 +23,7 @@ pub fn is_installed() -> bool {
 
 /// Bounces frames between a vhost port on `server_core` and a virtio-user port on `load_core` for `duration`, in whole
 /// seconds. Returns the median number of bounces per second.
-pub fn bounces(
-    scratch: &Path,
-    server_core: usize,
-    load_core: usize,
-    duration: Duration,
-    interrupted: &AtomicBool,
-) -> Result<f64, Error> {
+pub fn bounces(scratch: &Path, server_core: usize, load_core: usize, duration: Duration) -> Result<f64, Error> {
     let socket = scratch.join("testpmd.sock");
     let seconds = duration.as_secs().max(1) as usize;
     let wanted = WARM_UP + seconds;
@@ -47,11 +41,11 @@ pub fn bounces(
     };
     let mut server = start("macswap", &vhost, server_core, load_core)?;
     // Its first report shows that the port is open and served.
-    server.read_until(PATIENCE, interrupted, |line| Reports::default().read(line))?;
+    server.read_until(PATIENCE, |line| Reports::default().read(line))?;
     let mut load = start("flowgen", &virtio, load_core, server_core)?;
     let mut reports = Reports::default();
     let all = |line: &str| reports.read(line) && reports.received.len() == wanted;
-    load.read_until(reporting, interrupted, all)?;
+    load.read_until(reporting, all)?;
     let printed = format!("{:?}", reports.received);
     reports.median().ok_or_else(|| Error::Unexpected { command: load.command().to_owned(), printed })
 }

@@ -12,8 +12,9 @@ pub use attack::Attack;
 pub use site::Setting;
 
 use crate::echo_pair::Measured;
-use crate::external::process::Error;
 use frames::Link;
+use linerate_harness::Error;
+use linerate_harness::interrupt::is_interrupted;
 use serde::Serialize;
 use site::{Counters, Site};
 use std::net::{Ipv6Addr, SocketAddrV4};
@@ -162,10 +163,10 @@ pub struct Plan {
 
 impl Plan {
     /// Measures one round with a new server, and the recovery after it if `recovers` is true.
-    pub fn measure(&self, setting: &Setting, recovers: bool, interrupted: &AtomicBool) -> Result<Round, Error> {
-        let site = Site::new(setting, self.service, interrupted)?;
+    pub fn measure(&self, setting: &Setting, recovers: bool) -> Result<Round, Error> {
+        let site = Site::new(setting, self.service)?;
         let undisturbed = site.measure()?;
-        let control = self.control(&site, interrupted)?;
+        let control = self.control(&site)?;
         let before = site.counters().unwrap_or_default();
         let target = site.target(false);
         let course = Course::default();
@@ -174,7 +175,7 @@ impl Plan {
             let over = Over(&course);
             let attacking = scope
                 .spawn(|| site.attack(attack.is_local(), || attack.run(&target, attackers, per_millisecond, &course)));
-            wait_until(CONNECTED, interrupted, || course.has_begun.load(Ordering::Relaxed) || attacking.is_finished())?;
+            wait_until(CONNECTED, || course.has_begun.load(Ordering::Relaxed) || attacking.is_finished())?;
             thread::sleep(SETTLE);
             let (sent, since) = (course.sent.load(Ordering::Relaxed), Instant::now());
             let (attacked, held) = measure_and_sample(&site)?;
@@ -184,7 +185,7 @@ impl Plan {
                 site.cut()?;
             }
             let waits = recovers && !attack.is_local();
-            let recovery = if waits { Some(recovery(&site, interrupted)?) } else { None };
+            let recovery = if waits { Some(recovery(&site)?) } else { None };
             drop(over);
             attacking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             let counters = grown(&before, &site.counters().unwrap_or_default());
@@ -193,7 +194,7 @@ impl Plan {
     }
 
     /// Measures the clients while the same frames go to the sink.
-    fn control(&self, site: &Site<'_>, interrupted: &AtomicBool) -> Result<Option<Measured>, Error> {
+    fn control(&self, site: &Site<'_>) -> Result<Option<Measured>, Error> {
         let target = site.target(true);
         let Some(frames) = self.attack.frames(&target) else { return Ok(None) };
         let (course, per_millisecond) = (Course::default(), self.per_millisecond);
@@ -201,7 +202,7 @@ impl Plan {
             let over = Over(&course);
             let flooding =
                 scope.spawn(|| site.attack(false, || attack::flood(&frames, &target, per_millisecond, &course)));
-            wait_until(CONNECTED, interrupted, || course.has_begun.load(Ordering::Relaxed) || flooding.is_finished())?;
+            wait_until(CONNECTED, || course.has_begun.load(Ordering::Relaxed) || flooding.is_finished())?;
             thread::sleep(SETTLE);
             let measured = site.measure()?;
             drop(over);
@@ -231,7 +232,7 @@ fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>)
 }
 
 /// Waits until the server's number of held packets is normal. Returns the seconds and that number.
-fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error> {
+fn recovery(site: &Site<'_>) -> Result<Recovery, Error> {
     let begun = Instant::now();
     loop {
         let held = site.counters().map(|counters| packets_held(&counters));
@@ -239,7 +240,7 @@ fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error
         if is_over || begun.elapsed() >= RECOVERY {
             return Ok(Recovery { seconds: is_over.then(|| begun.elapsed().as_secs_f64()), held });
         }
-        wait_until(SAMPLE, interrupted, || false)?;
+        wait_until(SAMPLE, || false)?;
     }
 }
 
@@ -266,10 +267,10 @@ fn grown(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
 }
 
 /// Waits until `done` returns true, for at most `limit`.
-fn wait_until(limit: Duration, interrupted: &AtomicBool, done: impl Fn() -> bool) -> Result<(), Error> {
+fn wait_until(limit: Duration, done: impl Fn() -> bool) -> Result<(), Error> {
     let end = Instant::now() + limit;
     while !done() && Instant::now() < end {
-        if interrupted.load(Ordering::Relaxed) {
+        if is_interrupted() {
             return Err(Error::Interrupted);
         }
         thread::sleep(Duration::from_millis(5));

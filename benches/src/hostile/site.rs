@@ -9,16 +9,16 @@
 use super::frames::Link;
 use super::{Service, Target};
 use crate::echo_pair::Measured;
-use crate::external::process::{Error, Process};
-use crate::hosts::Namespace;
 use linerate_apps::inspect::{Value, with_pid};
+use linerate_harness::Error;
+use linerate_harness::namespace::Namespace;
+use linerate_harness::process::Process;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use smoltcp::wire::EthernetAddress;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,7 +68,6 @@ pub struct Site<'a> {
     _sink: Namespace,
     service: Service,
     setting: &'a Setting,
-    interrupted: &'a AtomicBool,
 }
 
 /// Counters of the server by name and cause.
@@ -76,45 +75,41 @@ pub type Counters = BTreeMap<String, u64>;
 
 impl<'a> Site<'a> {
     /// Creates the hosts, and starts the server of `service`.
-    pub fn new(setting: &'a Setting, service: Service, interrupted: &'a AtomicBool) -> Result<Self, Error> {
+    pub fn new(setting: &'a Setting, service: Service) -> Result<Self, Error> {
         let ends = ["clients", "server", "attackers", "sink"];
-        let [clients, served, attackers, sink] = Namespace::all(ends, interrupted)?;
-        let run = |namespace: &Namespace, command: &str| {
-            namespace.run(&command.split(' ').collect::<Vec<_>>(), interrupted).map(drop)
-        };
-        run(&clients, "ip link add br0 type bridge")?;
+        let [clients, served, attackers, sink] = Namespace::all(ends)?;
+        clients.ip("link add br0 type bridge")?;
         let far = [("lr", &served, SERVER_MAC), ("at", &attackers, ATTACKER_MAC), ("sk", &sink, SINK_MAC)];
         for (name, namespace, mac) in far {
             let (near, far) = (format!("{name}0"), format!("{name}1"));
-            clients.cable(&near, namespace, &far, interrupted)?;
-            run(namespace, &format!("ip link set {far} address {mac}"))?;
-            clients.disable_offloads(&near, interrupted)?;
-            namespace.disable_offloads(&far, interrupted)?;
-            run(&clients, &format!("ip link set {near} master br0"))?;
-            clients.up(&near, interrupted)?;
-            namespace.up(&far, interrupted)?;
+            clients.connect(&near, namespace, &far)?;
+            namespace.ip(&format!("link set {far} address {mac}"))?;
+            clients.disable_offloads(&near)?;
+            namespace.disable_offloads(&far)?;
+            clients.ip(&format!("link set {near} master br0"))?;
+            clients.up(&near)?;
+            namespace.up(&far)?;
             // Frames for the sink never reach the server.
-            run(&clients, &format!("bridge fdb add {mac} dev {near} master static"))?;
+            clients.run("bridge", &["fdb", "add", mac, "dev", &near, "master", "static"])?;
         }
-        clients.disable_offloads("br0", interrupted)?;
-        clients.up("br0", interrupted)?;
-        run(&clients, &format!("ip addr add {CLIENT}/16 dev br0"))?;
-        run(&attackers, &format!("ip addr add {GATEWAY}/16 dev at1"))?;
-        run(&sink, &format!("ip addr add {SINK}/16 dev sk1"))?;
-        let mut site =
-            Site { server: Mutex::new(None), clients, attackers, served, _sink: sink, service, setting, interrupted };
+        clients.disable_offloads("br0")?;
+        clients.up("br0")?;
+        clients.ip(&format!("addr add {CLIENT}/16 dev br0"))?;
+        attackers.ip(&format!("addr add {GATEWAY}/16 dev at1"))?;
+        sink.ip(&format!("addr add {SINK}/16 dev sk1"))?;
+        let mut site = Site { server: Mutex::new(None), clients, attackers, served, _sink: sink, service, setting };
         site.serve()?;
         Ok(site)
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        let mut command = self.served.command(self.setting.linerate.as_os_str());
+        let mut command = self.served.command(&self.setting.linerate);
         command.args([self.service.name(), "serve", "--via", "af_xdp:lr1", "--no-dad"]);
         command.args(["--ip", &format!("{SERVER}/16"), "--ip", &format!("{SERVER_V6}/64")]);
         command.args(["--gateway", &GATEWAY.to_string(), "--metrics", &METRICS.to_string()]);
         command.args(["--listen", &self.address().to_string(), &format!("--cores={}", self.setting.server_core)]);
         let mut server = Process::start(command)?;
-        server.wait_for_line("ready ", self.interrupted)?;
+        server.wait_for_line("ready ")?;
         self.server = Mutex::new(Some(server));
         if self.service == Service::Kv {
             self.load("100ms", true)?;
@@ -158,7 +153,7 @@ impl<'a> Site<'a> {
     }
 
     fn load(&self, duration: &str, fills: bool) -> Result<Option<Measured>, Error> {
-        let mut command = self.clients.command(self.setting.linerate.as_os_str());
+        let mut command = self.clients.command(&self.setting.linerate);
         command.args([self.service.name(), "load", "--via", "kernel", "--json", "--no-inspect", "--depth", "1"]);
         command.args(["--connect", &self.address().to_string(), "--connections", CONNECTIONS]);
         command.args(["--warm-up", "100ms", "--duration", duration, &format!("--cores={}", self.setting.load_core)]);
@@ -169,10 +164,10 @@ impl<'a> Site<'a> {
         if self.service == Service::Kv && !fills {
             command.arg("--no-fill");
         }
-        let ended = Process::start(command)?.end(self.setting.duration + AROUND, self.interrupted)?;
-        let measured: Option<Measured> = serde_json::from_str(&ended.printed).ok();
+        let ended = Process::start(command)?.end(self.setting.duration + AROUND)?;
+        let measured: Option<Measured> = serde_json::from_str(&ended.stdout).ok();
         if !ended.status.success() {
-            eprintln!("hostile: the clients: {}", ended.said.trim());
+            eprintln!("hostile: the clients: {}", ended.stderr.trim());
         }
         Ok(measured.filter(|measured| measured.rate > 0.0))
     }
@@ -205,7 +200,7 @@ impl<'a> Site<'a> {
 
     /// Cuts the link of the attackers, so that not even a RST arrives.
     pub fn cut(&self) -> Result<(), Error> {
-        self.clients.run(&["ip", "link", "set", "at0", "down"], self.interrupted).map(drop)
+        self.clients.ip("link set at0 down")
     }
 }
 

@@ -9,13 +9,12 @@
 //! A host is the kernel of its namespace ([`Host::address`]) or a program that takes over the interface. Both need
 //! root. Dropping the [`Path`] removes the namespaces, and creating the next one removes those of an interrupted run.
 
-use crate::external::process::{Error, Process};
-use crate::hosts::{Host, Namespace, PATIENCE};
+use linerate_harness::Error;
+use linerate_harness::namespace::{Host, Namespace, PATIENCE};
+use linerate_harness::process::{Process, beside};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
-use std::{fs, io};
 
 /// Configuration of a [`Path`].
 #[derive(Debug, Clone)]
@@ -91,30 +90,30 @@ pub struct Percentiles {
 
 impl Path {
     /// Creates the namespaces and starts the bridge between them. The hosts have no addresses yet.
-    pub fn new(config: &PathConfig, interrupted: &AtomicBool) -> Result<Path, Error> {
-        let [near, middle, far] = Namespace::all(["near", "middle", "far"], interrupted)?;
+    pub fn new(config: &PathConfig) -> Result<Path, Error> {
+        let [near, middle, far] = Namespace::all(["near", "middle", "far"])?;
         // The middle has no address and must not solicit one.
-        middle.run(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"], interrupted)?;
+        middle.run("sysctl", &["-q", "-w", "net.ipv6.conf.default.disable_ipv6=1"])?;
         for (host, outer, inner) in [(&near, "lr0", "lra"), (&far, "lr1", "lrb")] {
-            host.cable(outer, &middle, inner, interrupted)?;
-            host.disable_offloads(outer, interrupted)?;
-            middle.up(inner, interrupted)?;
-            host.up(outer, interrupted)?;
+            host.connect(outer, &middle, inner)?;
+            host.disable_offloads(outer)?;
+            middle.up(inner)?;
+            host.up(outer)?;
         }
         let (near, far) = (Host::new(near, "lr0", 1), Host::new(far, "lr1", 2));
-        let mut bridge = middle.command(config.impair.as_os_str());
+        let mut bridge = middle.command(&config.impair);
         bridge.args(["--json", "--a", "af_xdp:lra", "--b", "af_xdp:lrb", "--seed", &config.seed.to_string()]);
         bridge.args(["--a-to-b", &config.forth, "--b-to-a", &config.back]);
         bridge.args(config.core.map(|core| format!("--core={core}")));
         let mut bridge = Process::start(bridge)?;
-        bridge.wait_for_line("ready", interrupted)?;
+        bridge.wait_for_line("ready")?;
         // From here with real-time priority: other work on its core would lengthen the path. Not earlier, because
         // DPDK's start spins for threads that would not run.
         let mut first = Command::new("chrt");
         first.args(["--fifo", "--pid", "1", &bridge.id().to_string()]);
-        Process::start(first)?.output(PATIENCE, interrupted)?;
+        Process::start(first)?.output(PATIENCE)?;
         let mut path = Path { bridge: Some(bridge), near, far, middle, dropped_before: 0 };
-        path.dropped_before = path.dropped(interrupted)?;
+        path.dropped_before = path.dropped()?;
         Ok(path)
     }
 
@@ -129,8 +128,8 @@ impl Path {
     }
 
     /// Stops the bridge and returns its statistics.
-    pub fn stop(mut self, interrupted: &AtomicBool) -> Result<PathStats, Error> {
-        let dropped = self.dropped(interrupted)? - self.dropped_before;
+    pub fn stop(mut self) -> Result<PathStats, Error> {
+        let dropped = self.dropped()? - self.dropped_before;
         let Some(bridge) = self.bridge.take() else { return Err(Error::Interrupted) };
         let command = bridge.command().to_owned();
         let printed = bridge.stop()?;
@@ -142,7 +141,7 @@ impl Path {
     }
 
     /// Returns the frames that the four interfaces have dropped.
-    fn dropped(&self, interrupted: &AtomicBool) -> Result<u64, Error> {
+    fn dropped(&self) -> Result<u64, Error> {
         let mut all = 0;
         for (namespace, interface) in [
             (self.near.namespace(), self.near.interface()),
@@ -152,8 +151,7 @@ impl Path {
         ] {
             let counters = ["rx_dropped", "rx_errors", "tx_dropped", "tx_errors"]
                 .map(|counter| format!("/sys/class/net/{interface}/statistics/{counter}"));
-            let printed =
-                namespace.run(&[&["cat"], &counters.each_ref().map(String::as_str)[..]].concat(), interrupted)?;
+            let printed = namespace.run("cat", &counters.each_ref().map(String::as_str))?;
             all += printed.split_whitespace().filter_map(|count| count.parse::<u64>().ok()).sum::<u64>();
         }
         Ok(all)
@@ -162,13 +160,5 @@ impl Path {
 
 /// Returns the path of the `impair` beside this program.
 pub fn impair() -> Result<PathBuf, Error> {
-    let missing = |error| Error::Start { program: "impair".to_owned(), error };
-    let path = std::env::current_exe().map_err(missing)?.with_file_name("impair");
-    match fs::metadata(&path) {
-        Ok(_) => Ok(path),
-        Err(_) => Err(missing(io::Error::other(format!(
-            "{} is missing: cargo build --release -p linerate-benches --features linerate-bypass/dpdk",
-            path.display()
-        )))),
-    }
+    beside("impair", "cargo build --release -p linerate-benches --features linerate-bypass/dpdk")
 }

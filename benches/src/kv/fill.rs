@@ -1,9 +1,9 @@
 //! Sets the keys for redis-benchmark, which itself sets only random keys.
 
-use crate::external::process::Error;
+use linerate_harness::Error;
+use linerate_harness::interrupt::is_interrupted;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// SETs per batch of awaited replies.
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
 
 /// Sets the keys from `key:000000000000`, each with a value of `size` bytes.
-pub(super) fn fill(address: SocketAddr, keys: u64, size: usize, interrupted: &AtomicBool) -> io::Result<()> {
+pub(super) fn fill(address: SocketAddr, keys: u64, size: usize) -> io::Result<()> {
     let mut server = TcpStream::connect_timeout(&address, PATIENCE)?;
     server.set_nodelay(true)?;
     server.set_write_timeout(Some(PATIENCE))?;
@@ -28,12 +28,12 @@ pub(super) fn fill(address: SocketAddr, keys: u64, size: usize, interrupted: &At
             write!(requests, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${size}\r\n{value}\r\n")?;
         }
         server.write_all(&requests)?;
-        expect(&mut server, &answers, interrupted)?;
+        expect(&mut server, &answers)?;
     }
     Ok(())
 }
 
-fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> io::Result<()> {
+fn expect(server: &mut TcpStream, answers: &[u8]) -> io::Result<()> {
     let (mut received, mut until) = (vec![0; answers.len()], Instant::now() + PATIENCE);
     let mut at = 0;
     while at < received.len() {
@@ -44,7 +44,7 @@ fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> i
                 until = Instant::now() + PATIENCE;
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                if interrupted.load(Ordering::Relaxed) || Instant::now() > until {
+                if is_interrupted() || Instant::now() > until {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }
@@ -60,8 +60,8 @@ fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> i
 }
 
 /// Returns the error for failed filling.
-pub(super) fn failed(error: io::Error, interrupted: &AtomicBool) -> Error {
-    if interrupted.load(Ordering::Relaxed) {
+pub(super) fn failed(error: io::Error) -> Error {
+    if is_interrupted() {
         return Error::Interrupted;
     }
     Error::Start { program: "redis-benchmark (setting its keys)".to_owned(), error }
@@ -70,6 +70,7 @@ pub(super) fn failed(error: io::Error, interrupted: &AtomicBool) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_harness::interrupt::interrupt;
     use std::net::TcpListener;
     use std::thread;
 
@@ -99,24 +100,24 @@ mod tests {
 
     #[test]
     fn every_key_is_set() {
-        let not = AtomicBool::new(false);
-        let (received, filled) = answering(TWO.len(), b"+OK\r\n+OK\r\n", |address| fill(address, 2, 3, &not));
+        let (received, filled) = answering(TWO.len(), b"+OK\r\n+OK\r\n", |address| fill(address, 2, 3));
         assert_eq!(received, TWO);
         filled.unwrap();
     }
 
     #[test]
     fn error_reply_is_reported() {
-        let not = AtomicBool::new(false);
-        let (_, filled) = answering(TWO.len(), b"-OOM no\r\n\r\n", |address| fill(address, 2, 3, &not));
+        let (_, filled) = answering(TWO.len(), b"-OOM no\r\n\r\n", |address| fill(address, 2, 3));
         assert!(filled.unwrap_err().to_string().contains("-OOM"));
     }
 
     #[test]
     fn interruption_ends_wait_for_replies() {
-        let interrupted = AtomicBool::new(true);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = fill(listener.local_addr().unwrap(), 2, 3, &interrupted).unwrap_err();
-        assert!(matches!(failed(error, &interrupted), Error::Interrupted));
+        linerate_harness::rerun::alone("kv::fill::tests::interruption_ends_wait_for_replies", || {
+            interrupt();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let error = fill(listener.local_addr().unwrap(), 2, 3).unwrap_err();
+            assert!(matches!(failed(error), Error::Interrupted));
+        });
     }
 }

@@ -6,14 +6,15 @@ use super::servers::Server;
 use super::{ALONE, CONNECTIONS, PER_MILLION, Setting};
 use crate::distance::{Cores, at_distance, group_by_distance, is_comparable};
 use crate::echo_pair::{self, Network, StackEngine};
-use crate::external::process::{Error, Process};
 use crate::requirements::ratios::AtDistance;
 use linerate_apps::inspect::{self, Counters, Value};
+use linerate_harness::Error;
+use linerate_harness::interrupt::is_interrupted;
+use linerate_harness::process::Process;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -83,36 +84,26 @@ impl AtDistance for Interleaved {
 
 /// Measures about `turns` slots of the service and of echo, over a separate link each, with one request in flight per
 /// connection. Returns them with the distance of the cores, except slots during which it changed.
-pub fn measure(
-    setting: &Setting,
-    cores: Cores,
-    turns: usize,
-    interrupted: &AtomicBool,
-) -> Result<Vec<(f64, Rates)>, Error> {
+pub fn measure(setting: &Setting, cores: Cores, turns: usize) -> Result<Vec<(f64, Rates)>, Error> {
     let mut rates = Vec::with_capacity(turns);
     for _ in 0..turns.div_ceil(TOGETHER) {
-        rates.extend(measure_together(setting, cores, TOGETHER, interrupted)?);
+        rates.extend(measure_together(setting, cores, TOGETHER)?);
     }
     Ok(rates)
 }
 
 /// Measures as [`measure`] does, with the same processes.
-fn measure_together(
-    setting: &Setting,
-    cores: Cores,
-    turns: usize,
-    interrupted: &AtomicBool,
-) -> Result<Vec<(f64, Rates)>, Error> {
+fn measure_together(setting: &Setting, cores: Cores, turns: usize) -> Result<Vec<(f64, Rates)>, Error> {
     let mut setting = setting.clone();
     let filling = PATIENCE + PER_MILLION.mul_f64(setting.keys as f64 / 1e6);
     // The loads end after twice the expected time, in case this process dies.
     setting.pair.duration = 2 * (filling + PATIENCE + 2 * (SETTLING + TURN) * turns.try_into().unwrap_or(u32::MAX));
-    let mut kv = Pair::kv(&setting, filling, interrupted)?;
-    let mut echo = Pair::echo(&setting.pair, interrupted)?;
+    let mut kv = Pair::kv(&setting, filling)?;
+    let mut echo = Pair::echo(&setting.pair)?;
     let mut rates = Vec::with_capacity(turns);
     let mut before = cores.distance()?;
     for turn in 0..turns {
-        if interrupted.load(Ordering::Relaxed) {
+        if is_interrupted() {
             return Err(Error::Interrupted);
         }
         // Alternate the order, so that a steady drift favours neither.
@@ -140,29 +131,29 @@ struct Pair {
 }
 
 impl Pair {
-    fn kv(setting: &Setting, filling: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
+    fn kv(setting: &Setting, filling: Duration) -> Result<Pair, Error> {
         let link = setting.link();
-        let server = Server::linerate(setting.serve(&link.server), interrupted)?;
+        let server = Server::linerate(setting.serve(&link.server))?;
         let load = setting.load_both(&link.load, server.address, ALONE);
-        Pair::begun(load, server.process, filling, interrupted)
+        Pair::begun(load, server.process, filling)
     }
 
-    fn echo(setting: &echo_pair::Setting, interrupted: &AtomicBool) -> Result<Pair, Error> {
+    fn echo(setting: &echo_pair::Setting) -> Result<Pair, Error> {
         // A separate link.
         let setting = echo_pair::Setting { scratch: setting.scratch.join("echo"), ..setting.clone() };
         let failed = |error| Error::Start { program: setting.scratch.display().to_string(), error };
         fs::create_dir_all(&setting.scratch).map_err(failed)?;
         let network = Network::Virtio(StackEngine::Native);
-        let (server, address) = echo_pair::start_server(&setting, network, interrupted)?;
+        let (server, address) = echo_pair::start_server(&setting, network)?;
         let load = echo_pair::load_command(&setting, network, &address, CONNECTIONS);
-        Pair::begun(load, server, PATIENCE, interrupted)
+        Pair::begun(load, server, PATIENCE)
     }
 
     /// Starts `load`, waits until it measures, and stops both processes.
-    fn begun(mut load: Command, server: Process, limit: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
+    fn begun(mut load: Command, server: Process, limit: Duration) -> Result<Pair, Error> {
         load.arg("--verbose").env_remove("RUST_LOG");
         let mut load = Process::start(load)?;
-        if !load.wait_until_said(&["measuring"], limit, interrupted)? {
+        if !load.wait_until_said(&["measuring"], limit)? {
             return Err(load.failed("ended before it measured"));
         }
         let counters = inspect::with_pid(load.id());

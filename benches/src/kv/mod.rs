@@ -12,14 +12,14 @@ pub mod workers;
 pub use memory::answer_to_get;
 
 use crate::echo_pair::{self, Network, StackEngine};
-use crate::external::process::{Error, Process};
-use crate::hosts::Host;
+use linerate_harness::Error;
+use linerate_harness::namespace::Host;
+use linerate_harness::process::Process;
 use redis_benchmark::Benchmark;
 use serde::{Deserialize, Serialize};
 use servers::{MEMCACHED, REDIS, Server};
 use std::net::SocketAddr;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Connections of each load.
@@ -163,11 +163,11 @@ struct Side {
 }
 
 /// Starts a server, fills it, measures it with successive loads, and stops it.
-pub fn measure(setting: &Setting, way: Contender, interrupted: &AtomicBool) -> Result<Vec<Row>, Error> {
+pub fn measure(setting: &Setting, way: Contender) -> Result<Vec<Row>, Error> {
     match way {
         Contender::Echo => {
             let network = Network::Virtio(StackEngine::Native);
-            let measured = echo_pair::measure(&setting.pair, network, &[CONNECTIONS], interrupted)?;
+            let measured = echo_pair::measure(&setting.pair, network, &[CONNECTIONS])?;
             let row = |one: &echo_pair::Measured| Row {
                 way,
                 asked: RequestKind::Echoes,
@@ -181,26 +181,26 @@ pub fn measure(setting: &Setting, way: Contender, interrupted: &AtomicBool) -> R
         }
         Contender::Virtio => {
             let link = setting.link();
-            let server = Server::linerate(setting.serve(&link.server), interrupted)?;
-            setting.loads(way, &link.load, server.address, &[ALONE, PIPELINED], interrupted)
+            let server = Server::linerate(setting.serve(&link.server))?;
+            setting.loads(way, &link.load, server.address, &[ALONE, PIPELINED])
         }
         Contender::Redis => {
-            let server = Server::redis(setting, interrupted)?;
+            let server = Server::redis(setting)?;
             let kernel = ["--via", "kernel"].map(str::to_owned);
-            setting.loads(way, &kernel, server.address, &[ALONE, PIPELINED], interrupted)
+            setting.loads(way, &kernel, server.address, &[ALONE, PIPELINED])
         }
         Contender::Memcached => {
-            let server = Server::memcached(setting, interrupted)?;
+            let server = Server::memcached(setting)?;
             let kernel = ["--via", "kernel", "--protocol", "memcached"].map(str::to_owned);
-            setting.loads(way, &kernel, server.address, &[ALONE], interrupted)
+            setting.loads(way, &kernel, server.address, &[ALONE])
         }
         Contender::RedisByBenchmark => {
-            let server = Server::redis(setting, interrupted)?;
-            setting.benchmarks(way, None, server.address, interrupted)
+            let server = Server::redis(setting)?;
+            setting.benchmarks(way, None, server.address)
         }
         Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth => {
-            let (hosts, server) = Server::on_a_host(setting, way, interrupted)?;
-            setting.benchmarks(way, hosts.first(), server.address, interrupted)
+            let (hosts, server) = Server::on_a_host(setting, way)?;
+            setting.benchmarks(way, hosts.first(), server.address)
         }
     }
 }
@@ -215,7 +215,7 @@ pub struct Copied {
 }
 
 /// Fetches long values over virtio-user and vhost and returns the copied bytes.
-pub fn copied(setting: &Setting, interrupted: &AtomicBool) -> Result<Copied, Error> {
+pub fn copied(setting: &Setting) -> Result<Copied, Error> {
     #[derive(Deserialize)]
     struct Summary {
         copied_bytes: u64,
@@ -223,7 +223,7 @@ pub fn copied(setting: &Setting, interrupted: &AtomicBool) -> Result<Copied, Err
     let link = setting.link();
     let mut serve = setting.serve(&link.server);
     serve.arg("--json");
-    let server = Server::linerate(serve, interrupted)?;
+    let server = Server::linerate(serve)?;
     let mut load = setting.load(&link.load, server.address, ALONE);
     load.args([
         "--keys",
@@ -234,7 +234,7 @@ pub fn copied(setting: &Setting, interrupted: &AtomicBool) -> Result<Copied, Err
         "1",
         "--fail-on-miss",
     ]);
-    let gets = setting.loaded(load, interrupted)?.get.requests;
+    let gets = setting.loaded(load)?.get.requests;
     let (command, printed) = server.stop()?;
     match serde_json::from_str(&printed) {
         Ok(Summary { copied_bytes }) => Ok(Copied { gets, bytes: copied_bytes }),
@@ -286,29 +286,22 @@ impl Setting {
         load
     }
 
-    fn loaded(&self, load: Command, interrupted: &AtomicBool) -> Result<Loaded, Error> {
+    fn loaded(&self, load: Command) -> Result<Loaded, Error> {
         let load = Process::start(load)?;
         let command = load.command().to_owned();
         let limit = self.pair.duration + AROUND + PER_MILLION.mul_f64(self.keys as f64 / 1e6);
-        let printed = load.output(limit, interrupted)?;
+        let printed = load.output(limit)?;
         serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command, printed })
     }
 
     /// Measures `linerate kv load` at each depth; the first one sets all keys.
-    fn loads(
-        &self,
-        way: Contender,
-        words: &[String],
-        address: SocketAddr,
-        depths: &[u32],
-        interrupted: &AtomicBool,
-    ) -> Result<Vec<Row>, Error> {
+    fn loads(&self, way: Contender, words: &[String], address: SocketAddr, depths: &[u32]) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         for depth in depths {
             let mut load = self.load_both(words, address, *depth);
             // Later loads reuse the keys.
             load.args((!rows.is_empty()).then_some("--no-fill"));
-            let Loaded { rate, errors, misses, rtt_us, .. } = self.loaded(load, interrupted)?;
+            let Loaded { rate, errors, misses, rtt_us, .. } = self.loaded(load)?;
             let (p50_us, p99_us) = (rtt_us.p50, rtt_us.p99);
             rows.push(Row {
                 way,
@@ -324,21 +317,15 @@ impl Setting {
     }
 
     /// Measures redis-benchmark on `client` or on this host, after setting all its keys.
-    fn benchmarks(
-        &self,
-        way: Contender,
-        client: Option<&Host>,
-        address: SocketAddr,
-        interrupted: &AtomicBool,
-    ) -> Result<Vec<Row>, Error> {
-        let fill = || fill::fill(address, self.keys, self.pair.size as usize, interrupted);
+    fn benchmarks(&self, way: Contender, client: Option<&Host>, address: SocketAddr) -> Result<Vec<Row>, Error> {
+        let fill = || fill::fill(address, self.keys, self.pair.size as usize);
         let filled = client.map_or_else(fill, |client| client.within(fill));
-        filled.map_err(|error| fill::failed(error, interrupted))?;
+        filled.map_err(fill::failed)?;
         let mut rows = Vec::new();
         for depth in [ALONE, PIPELINED] {
             let benchmark = Benchmark { client, core: self.pair.load_core, address, depth };
             let sizes = (self.keys, self.pair.size);
-            for (asked, measured) in benchmark.measure(sizes, self.pair.duration, interrupted)? {
+            for (asked, measured) in benchmark.measure(sizes, self.pair.duration)? {
                 let redis_benchmark::Measured { rate, p50_us, p99_us } = measured;
                 rows.push(Row { way, asked, depth, rate, errors: 0, p50_us, p99_us });
             }
@@ -348,7 +335,7 @@ impl Setting {
 }
 
 /// Returns the reason why this machine cannot measure `way`, if any.
-pub fn obstacle(setting: &Setting, way: Contender, interrupted: &AtomicBool) -> Result<Option<String>, Error> {
+pub fn obstacle(setting: &Setting, way: Contender) -> Result<Option<String>, Error> {
     let redis = [(REDIS, "redis-server"), (redis_benchmark::PROGRAM, "redis-tools")];
     let needed = match way {
         Contender::Echo | Contender::Virtio => &[][..],
@@ -363,7 +350,7 @@ pub fn obstacle(setting: &Setting, way: Contender, interrupted: &AtomicBool) -> 
     if !matches!(way, Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth) {
         return Ok(None);
     }
-    match Server::on_a_host(setting, way, interrupted) {
+    match Server::on_a_host(setting, way) {
         Ok(_) => Ok(None),
         Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(error) => Ok(Some(error.to_string().trim().replace('\n', " "))),

@@ -1,12 +1,12 @@
 //! `redis-benchmark` with its usual options.
 
 use super::{CONNECTIONS, RequestKind};
-use crate::external::process::{Error, Process, pinned};
-use crate::hosts::Host;
+use linerate_harness::Error;
+use linerate_harness::namespace::Host;
+use linerate_harness::process::{Process, pinned};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Program name.
@@ -35,17 +35,12 @@ pub(super) struct Measured {
 
 impl Benchmark<'_> {
     /// Measures GETs and SETs, each for about `duration`.
-    pub fn measure(
-        &self,
-        sizes: (u64, u32),
-        duration: Duration,
-        interrupted: &AtomicBool,
-    ) -> Result<Vec<(RequestKind, Measured)>, Error> {
+    pub fn measure(&self, sizes: (u64, u32), duration: Duration) -> Result<Vec<(RequestKind, Measured)>, Error> {
         // redis-benchmark takes a number of requests instead of a duration.
-        let trial = self.run(sizes, "get", u64::from(TRIAL * self.depth), AROUND, interrupted)?;
+        let trial = self.run(sizes, "get", u64::from(TRIAL * self.depth), AROUND)?;
         let rate = trial.first().map_or(0.0, |(_, measured)| measured.rate);
         let requests = (rate * duration.as_secs_f64()).max(f64::from(TRIAL)) as u64;
-        self.run(sizes, "set,get", requests, 4 * duration + AROUND, interrupted)
+        self.run(sizes, "set,get", requests, 4 * duration + AROUND)
     }
 
     fn run(
@@ -54,7 +49,6 @@ impl Benchmark<'_> {
         what: &str,
         requests: u64,
         limit: Duration,
-        interrupted: &AtomicBool,
     ) -> Result<Vec<(RequestKind, Measured)>, Error> {
         let mut command = match self.client {
             None => pinned(self.core, PROGRAM),
@@ -69,7 +63,7 @@ impl Benchmark<'_> {
         command.args(["-t", what, "-n", &requests.to_string(), "--csv"]);
         let running = Process::start(command)?;
         let command = running.command().to_owned();
-        let printed = running.output(limit, interrupted)?;
+        let printed = running.output(limit)?;
         let measured = parse(&printed).filter(|measured| measured.len() == what.split(',').count());
         measured.ok_or(Error::Unexpected { command, printed })
     }

@@ -2,14 +2,13 @@
 
 use super::link_spec::LinkSpec;
 use super::network::{Between, Network, TUNING};
-use crate::hosts::{Host, Namespace};
-use crate::process::{Error, PATIENCE, Process};
+use linerate_harness::Error;
+use linerate_harness::namespace::{Host, Namespace};
+use linerate_harness::process::{PATIENCE, Process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Addresses of the two ends of a private link.
@@ -75,12 +74,7 @@ impl Link {
 
     /// Sets up the link `spec`, with sockets in `scratch`; tunes kernel sockets if `tuned`. Returns the kernel tuning
     /// that was applied.
-    pub fn make(
-        spec: &LinkSpec,
-        scratch: &Path,
-        tuned: bool,
-        interrupted: &AtomicBool,
-    ) -> Result<(Link, Vec<String>), Error> {
+    pub fn make(spec: &LinkSpec, scratch: &Path, tuned: bool) -> Result<(Link, Vec<String>), Error> {
         let mut done = Vec::new();
         if spec.is_kernel() {
             done.extend(ALWAYS.map(str::to_owned));
@@ -89,9 +83,9 @@ impl Link {
             }
         }
         let link = match spec {
-            LinkSpec::Kernel if tuned => match Namespace::all(["kernel"], interrupted) {
-                Ok([namespace]) => {
-                    done.extend(tune(&namespace, interrupted));
+            LinkSpec::Kernel if tuned => match Namespace::new("kernel") {
+                Ok(namespace) => {
+                    done.extend(tune(&namespace));
                     Link::Loopback(Some(namespace))
                 }
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -102,17 +96,17 @@ impl Link {
             },
             LinkSpec::Kernel => Link::Loopback(None),
             LinkSpec::Veth => {
-                let hosts = Host::pair_with_offloads(interrupted)?;
+                let hosts = Host::pair_with_offloads()?;
                 for host in &hosts {
-                    host.address(interrupted)?;
+                    host.address()?;
                     if tuned {
-                        done.extend(tune(host.namespace(), interrupted));
+                        done.extend(tune(host.namespace()));
                     }
                 }
                 done.dedup();
                 Link::Veth(hosts)
             }
-            LinkSpec::AfXdp => Link::AfXdp(Host::pair(interrupted)?),
+            LinkSpec::AfXdp => Link::AfXdp(Host::pair()?),
             LinkSpec::VirtioUser => Link::VirtioUser(scratch.join("virtio.sock")),
             LinkSpec::Memif => Link::Memif(scratch.join("memif.sock")),
             LinkSpec::Rdma(devices) => {
@@ -149,7 +143,7 @@ impl Link {
 
     fn within(&self, program: &Path) -> Command {
         if let Link::Loopback(Some(namespace)) = self {
-            return namespace.command(OsStr::new(program));
+            return namespace.command(program);
         }
         let mut command = Command::new(program);
         command.env_remove("RUST_LOG");
@@ -252,8 +246,8 @@ impl Link {
     }
 }
 
-fn tune(namespace: &Namespace, interrupted: &AtomicBool) -> Vec<String> {
-    let set = |sysctl: &&str| namespace.run(&["sysctl", "-q", "-w", sysctl], interrupted).is_ok();
+fn tune(namespace: &Namespace) -> Vec<String> {
+    let set = |sysctl: &&str| namespace.run("sysctl", &["-q", "-w", sysctl]).is_ok();
     let set: Vec<&str> = SYSCTLS.into_iter().filter(|sysctl| set(sysctl)).collect();
     if set.is_empty() {
         return vec!["No sysctl could be set in the namespace of kernel sockets.".to_owned()];

@@ -4,13 +4,15 @@ use super::Setting;
 use super::counters::CpuUsage;
 use super::link::Link;
 use super::plan::Planned;
-use super::server::{Server, ServiceKind, Values, words};
-use crate::process::{Ended, Error};
+use super::server::{Server, ServiceKind, Values};
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
+use linerate_harness::Error;
+use linerate_harness::child::words;
+use linerate_harness::interrupt::is_interrupted;
+use linerate_harness::process::Ended;
 use linerate_load::report::Percentiles;
 use serde::Deserialize;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -111,13 +113,12 @@ pub fn run(
     row: &Planned,
     server: &mut Server,
     measure: Measure,
-    interrupted: &AtomicBool,
 ) -> Result<LoadResult, Error> {
-    let (ended, used, command) = watched(setting, link, row, server, measure, interrupted)?;
+    let (ended, used, command) = watched(setting, link, row, server, measure)?;
     let loaded = match measure.served {
-        ServiceKind::App { .. } => serde_json::from_str::<LoadReport>(&ended.printed).ok(),
+        ServiceKind::App { .. } => serde_json::from_str::<LoadReport>(&ended.stdout).ok(),
         ServiceKind::Discard | ServiceKind::Chargen => {
-            serde_json::from_str::<Bulk>(&ended.printed).ok().map(LoadReport::from)
+            serde_json::from_str::<Bulk>(&ended.stdout).ok().map(LoadReport::from)
         }
     };
     // A load with errors still prints its measurements.
@@ -125,7 +126,7 @@ pub fn run(
         Some(loaded) => Ok(LoadResult { loaded, used, command }),
         None => {
             let what = format!("failed ({})", ended.status);
-            Err(Error::Failed { command: command.join(" "), what, said: ended.said })
+            Err(Error::Failed { command: command.join(" "), what, said: ended.stderr })
         }
     }
 }
@@ -137,24 +138,23 @@ fn watched(
     row: &Planned,
     server: &mut Server,
     measure: Measure,
-    interrupted: &AtomicBool,
 ) -> Result<(Ended, Option<CpuUsage>, Vec<String>), Error> {
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
-    server.watch(interrupted);
+    server.watch();
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
     let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
     let mut load = link.start(command)?;
     let mut used = None;
-    if load.wait_until_said(&["warming up", "measuring"], limit, interrupted)? {
-        let (begun, before) = (Instant::now(), server.used(interrupted));
+    if load.wait_until_said(&["warming up", "measuring"], limit)? {
+        let (begun, before) = (Instant::now(), server.used());
         let lasts = measure.warm_up + measure.time;
-        while !interrupted.load(Ordering::Relaxed) && begun.elapsed() < lasts {
+        while !is_interrupted() && begun.elapsed() < lasts {
             thread::sleep(NAP.min(lasts.saturating_sub(begun.elapsed())));
         }
-        used = server.used(interrupted).zip(before).map(|(after, before)| after.since(before));
+        used = server.used().zip(before).map(|(after, before)| after.since(before));
     }
-    Ok((load.end(around, interrupted)?, used, line))
+    Ok((load.end(around)?, used, line))
 }
 
 fn command(setting: &Setting, link: &Link, row: &Planned, (address, ports): (&str, u16), measure: Measure) -> Command {

@@ -137,8 +137,8 @@ impl Between {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::server::words;
     use super::*;
+    use linerate_harness::child::words;
 
     /// Returns a network of two machines, `a` and `b`.
     pub(in super::super) fn network() -> Network {

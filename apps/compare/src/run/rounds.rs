@@ -3,9 +3,9 @@
 use super::load::{self, LoadResult, Measure};
 use super::server::{Server, ServiceKind, Summary};
 use super::{Comparison, SIZE};
-use crate::process::Error;
 use crate::results::{App, Fixed, Outcome, Point, Round};
 use crate::transfer;
+use linerate_harness::Error;
 use std::time::Duration;
 
 /// Load that only sets keys.
@@ -42,7 +42,7 @@ impl Comparison {
     fn server(&mut self, row: usize, served: ServiceKind) -> Result<Server, Error> {
         let planned = &self.rows[row];
         let link = &self.links[&planned.spec];
-        let server = Server::start(&self.setting, link, planned, (served, self.values), 1, &self.interrupted)?;
+        let server = Server::start(&self.setting, link, planned, (served, self.values), 1)?;
         let line = server.command.clone();
         let measured = self.measured(row);
         if measured.server.is_empty() {
@@ -56,7 +56,7 @@ impl Comparison {
         let mut server = self.server(row, ServiceKind::PLAIN)?;
         let measure = Measure { time: FILL_TIME, warm_up: Duration::ZERO, ..self.plain(FILL, true) };
         let planned = &self.rows[row];
-        load::run(&self.setting, &self.links[&planned.spec], planned, &mut server, measure, &self.interrupted)?;
+        load::run(&self.setting, &self.links[&planned.spec], planned, &mut server, measure)?;
         server.stop()
     }
 
@@ -83,7 +83,7 @@ impl Comparison {
         let planned = &self.rows[row];
         let link = &self.links[&planned.spec];
         let measure = self.plain(point, fill);
-        let done = load::run(&self.setting, link, planned, server, measure, &self.interrupted)?;
+        let done = load::run(&self.setting, link, planned, server, measure)?;
         let copies = link.copies();
         self.record_device(row, &done);
         let mut round = done.round(transfer_ns, measure.warm_up);
@@ -140,14 +140,13 @@ impl Comparison {
         let planned = self.rows[row].clone();
         let Some(fastest) = planned.fastest_server(&self.rows).cloned() else { return Ok(()) };
         let link = &self.links[&planned.spec];
-        let mut server =
-            Server::start(&self.setting, link, &fastest, (ServiceKind::PLAIN, self.values), 1, &self.interrupted)?;
+        let mut server = Server::start(&self.setting, link, &fastest, (ServiceKind::PLAIN, self.values), 1)?;
         let mut fill = true;
         let points = self.schedule.points.clone();
         for point in points.iter().copied().cycle().take(points.len() * self.schedule.times.ceilings as usize) {
             let measure = self.plain(point, fill);
             let link = &self.links[&planned.spec];
-            let done = load::run(&self.setting, link, &planned, &mut server, measure, &self.interrupted)?;
+            let done = load::run(&self.setting, link, &planned, &mut server, measure)?;
             fill = false;
             let fixed = self.measured(row).fixed.iter_mut().find(|fixed| fixed.point == point);
             if let Some(fixed) = fixed {

@@ -4,12 +4,13 @@ use super::Setting;
 use super::counters::{CpuUsage, ProcessCounters};
 use super::link::Link;
 use super::plan::Planned;
-use crate::process::{Error, Process};
 use crate::results::{App, Design, Threading};
 use crate::supervised::Usage;
+use linerate_harness::Error;
+use linerate_harness::child::words;
+use linerate_harness::process::Process;
 use serde::Deserialize;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 
 /// Default ports of discard and chargen, echo, Redis and memcached, for links without automatic ports.
 const PORTS: [(ServiceKind, u16); 2] = [(ServiceKind::Discard, 9), (ServiceKind::Chargen, 19)];
@@ -112,34 +113,33 @@ impl Server {
         row: &Planned,
         (served, values): (ServiceKind, Values),
         ports: u16,
-        interrupted: &AtomicBool,
     ) -> Result<Server, Error> {
         let ports = if row.has_connections() && link.has_ports() { ports } else { 1 };
         let command = command(setting, link, row, (served, values), ports);
         let line = words(&command);
         let mut process = link.start(command)?;
-        let ready = process.wait_for_line("ready ", interrupted)?;
+        let ready = process.wait_for_line("ready ")?;
         Ok(Server { process, address: address(&ready), ports, command: line, watched: UsageSource::None })
     }
 
     /// Starts measuring processor usage.
-    pub fn watch(&mut self, interrupted: &AtomicBool) {
+    pub fn watch(&mut self) {
         self.watched = if self.process.is_supervised() {
             UsageSource::Queried
         } else {
             UsageSource::Local(Box::new(ProcessCounters::new(self.process.id())))
         };
         // A supervised server's counters start at the first query.
-        self.used(interrupted);
+        self.used();
     }
 
     /// Returns the usage so far, if known.
-    pub fn used(&mut self, interrupted: &AtomicBool) -> Option<CpuUsage> {
+    pub fn used(&mut self) -> Option<CpuUsage> {
         match &mut self.watched {
             UsageSource::Local(observed) => Some(observed.used()),
             UsageSource::None => None,
             UsageSource::Queried => {
-                let told = self.process.ask(interrupted).ok();
+                let told = self.process.ask().ok();
                 let used = told.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(CpuUsage::from);
                 if used.is_none() {
                     // A late answer would be mistaken for that of a later query.
@@ -208,12 +208,6 @@ fn command(
         command.args(setting.many_clients.then_some(["--max-clients", MOST_CLIENTS]).into_iter().flatten());
     }
     command
-}
-
-/// Returns the words of a command line.
-pub fn words(command: &Command) -> Vec<String> {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Parses the first address of a line such as `ready echo on 127.0.0.1:7, [::1]:7 via kernel, 1 worker`.

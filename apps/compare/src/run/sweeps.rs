@@ -4,8 +4,8 @@ use super::load::{self, Measure};
 use super::server::{Server, ServiceKind, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
 use super::{Comparison, SIZE, one_line};
-use crate::process::Error;
 use crate::results::{App, Outcome, Point, Sweep, SweepPoint, Swept};
+use linerate_harness::Error;
 
 /// Total bytes of values of a key-value server in the sweep over sizes.
 const VALUES: u64 = 64 << 20;
@@ -150,7 +150,7 @@ impl SweepRun<'_> {
         {
             server.stop()?;
         }
-        let Comparison { setting, rows, links, interrupted, .. } = &*self.comparison;
+        let Comparison { setting, rows, links, .. } = &*self.comparison;
         let planned = &rows[self.row];
         let link = &links[&planned.spec];
         let server = match &mut self.server {
@@ -158,10 +158,10 @@ impl SweepRun<'_> {
             none => {
                 measure.fill = true;
                 let served = (measure.served, measure.values);
-                none.insert(Server::start(setting, link, planned, served, self.ports, interrupted)?)
+                none.insert(Server::start(setting, link, planned, served, self.ports)?)
             }
         };
-        let done = load::run(setting, link, planned, server, measure, interrupted)?;
+        let done = load::run(setting, link, planned, server, measure)?;
         done.check(self.of)?;
         Ok(done.point(x, &measure))
     }

@@ -10,7 +10,6 @@ use linerate_compare::run::network::{End, Network};
 use linerate_compare::run::obstacles::{Obstacles, devices};
 use linerate_stack::IpCidr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 /// Selection of the machines.
 #[derive(Debug, Clone, clap::Args)]
@@ -57,12 +56,11 @@ impl MachinesArgs {
     ///
     /// # Errors
     /// Fails if the arguments contradict each other, or if a machine cannot be reached.
-    pub fn examine(&self, program: &Path, interrupted: &AtomicBool) -> Result<Machines, CompareError> {
+    pub fn examine(&self, program: &Path) -> Result<Machines, CompareError> {
         let Some([server, load]) = self.places(program).map_err(CompareError::Usage)? else {
             return Ok(Machines { server: doctor::examine_here(&doctor::Machine::local()), other: None });
         };
-        let examined = [&server, &load].map(|place| place.examine(interrupted));
-        let [server_host, load_host] = examined;
+        let [server_host, load_host] = [&server, &load].map(Location::examine);
         let (server_host, load_host) = (server_host?, load_host?);
         let network = Network {
             server: End {

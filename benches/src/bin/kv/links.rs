@@ -7,12 +7,12 @@ use linerate_benches::client::BenchError;
 use linerate_benches::distance::{Cores, at_distance, group_by_distance};
 use linerate_benches::echo_pair;
 use linerate_benches::engine::Bench;
-use linerate_benches::external::process::{self, interruption, linerate};
+use linerate_benches::external::linerate;
 use linerate_benches::kv::interleaved::{self, Interleaved, TURN};
 use linerate_benches::kv::service::{ServiceBench, Workload};
 use linerate_benches::kv::{CONNECTIONS, Contender, LONG, Row, Setting, answer_to_get, copied, measure, obstacle};
 use linerate_benches::priority::raise_priority;
-use std::sync::atomic::AtomicBool;
+use linerate_harness::interrupt;
 use std::time::Duration;
 
 /// Number of long values fetched from the service alone.
@@ -61,14 +61,14 @@ pub struct Contenders {
 
 impl Contenders {
     /// Returns the contenders of `asked` that this machine can measure; TAP replaces AF_XDP if needed.
-    fn possible(asked: &[Contender], setting: &Setting, interrupted: &AtomicBool) -> Result<Self, process::Error> {
+    fn possible(asked: &[Contender], setting: &Setting) -> Result<Self, linerate_harness::Error> {
         let mut ways = Contenders { measured: Vec::new(), missing: Vec::new() };
         for way in Contender::ALL.into_iter().chain(asked.contains(&Contender::Tap).then_some(Contender::Tap)) {
             if !asked.contains(&way) {
                 ways.missing.push((way, format!("{} was excluded", way.name())));
                 continue;
             }
-            let Some(why) = obstacle(setting, way, interrupted)? else {
+            let Some(why) = obstacle(setting, way)? else {
                 ways.measured.push(way);
                 continue;
             };
@@ -76,7 +76,7 @@ impl Contenders {
             ways.missing.push((way, why));
             if way == Contender::AfXdp
                 && !asked.contains(&Contender::Tap)
-                && obstacle(setting, Contender::Tap, interrupted)?.is_none()
+                && obstacle(setting, Contender::Tap)?.is_none()
             {
                 eprintln!("measured instead: {}", Contender::Tap.name());
                 ways.measured.push(Contender::Tap);
@@ -92,8 +92,8 @@ impl Contenders {
 }
 
 pub fn run(args: &Args) -> Result<Report, Error> {
-    let failed = |error| process::Error::Start { program: "kv".to_owned(), error };
-    let interrupted = interruption().map_err(failed)?;
+    let failed = |error| linerate_harness::Error::Start { program: "kv".to_owned(), error };
+    interrupt::on_signals().map_err(failed)?;
     let scratch = tempfile::tempdir().map_err(failed)?;
     let pair = echo_pair::Setting {
         linerate: linerate()?,
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     };
     let setting = Setting { pair, keys: args.keys };
     let _first = raise_priority();
-    let ways = Contenders::possible(&args.ways, &setting, &interrupted)?;
+    let ways = Contenders::possible(&args.ways, &setting)?;
     let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<(f64, Vec<Row>)> = Vec::new();
     let at_distances = |runs: &[(f64, Vec<Row>)]| -> Vec<Distance> {
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> Result<Report, Error> {
         round += 1;
         for way in &ways.measured {
             eprintln!("round {round}: {}", way.name());
-            runs.extend(cores.measure_stable(|| measure(&setting, *way, &interrupted))?);
+            runs.extend(cores.measure_stable(|| measure(&setting, *way))?);
         }
     }
     let mut turns = Vec::new();
@@ -131,13 +131,13 @@ pub fn run(args: &Args) -> Result<Report, Error> {
         eprintln!("kv and echo over virtio, interleaved");
         // Slots are lost when the cores move, so this takes twice as long as each load in all requested rounds.
         let each = setting.pair.duration * args.rounds * 2;
-        turns = interleaved::measure(&setting, cores, each.div_duration_f64(TURN).ceil() as usize, &interrupted)?;
+        turns = interleaved::measure(&setting, cores, each.div_duration_f64(TURN).ceil() as usize)?;
     }
     let by_turns = Interleaved::of(&turns);
     let mut limits = Vec::new();
     if ways.measured.contains(&Contender::Virtio) {
         eprintln!("GETs of {LONG} bytes");
-        limits.extend(required::long_values(copied(&setting, &interrupted)?, copied_by_service()?));
+        limits.extend(required::long_values(copied(&setting)?, copied_by_service()?));
     }
     let distances = at_distances(&runs);
     limits.extend(required::errors(&distances));

@@ -11,7 +11,6 @@ mod workers;
 
 use clap::Parser;
 use linerate_benches::client::BenchError;
-use linerate_benches::external::process;
 use linerate_benches::report::finish;
 use std::process::ExitCode;
 
@@ -33,7 +32,7 @@ enum Args {
 pub enum Error {
     /// A started program failed.
     #[error(transparent)]
-    Process(#[from] process::Error),
+    Process(#[from] linerate_harness::Error),
     /// The service failed.
     #[error(transparent)]
     BenchError(#[from] BenchError),

@@ -2,7 +2,6 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::engine::{Cost, measure};
-use linerate_benches::external::process;
 use linerate_benches::kv::workers::{AccessPattern, KeyOwner, Measured, Workers, cores};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::transfer;
@@ -72,7 +71,7 @@ fn ways(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
 
 pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let Args { at_once, keys, size, requests, rounds, .. } = *args;
-    let failed = |error: io::Error| process::Error::Start { program: "worker threads".to_owned(), error };
+    let failed = |error: io::Error| linerate_harness::Error::Start { program: "worker threads".to_owned(), error };
     let _first = raise_priority();
     let mut cores = cores().map_err(failed)?;
     cores.truncate(2);

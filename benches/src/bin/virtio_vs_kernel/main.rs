@@ -8,14 +8,14 @@ mod report;
 use clap::Parser;
 use linerate_benches::distance::{Cores, at_distance, group_by_distance, median};
 use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
-use linerate_benches::external::process::{Error, interruption, linerate};
+use linerate_benches::external::linerate;
 use linerate_benches::external::{sockperf, testpmd};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
+use linerate_harness::{Error, interrupt};
 use ratios::Extras;
 use report::{Distance, Report, Row, Sockperf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Numbers of connections: many for the rate, one for the round trip.
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<Report, Error> {
     let failed = |error| Error::Start { program: "virtio_vs_kernel".to_owned(), error };
-    let interrupted = interruption().map_err(failed)?;
+    interrupt::on_signals().map_err(failed)?;
     let scratch = tempfile::tempdir().map_err(failed)?;
     let setting = Setting {
         linerate: linerate()?,
@@ -82,7 +82,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         return Err(missing("dpdk-testpmd", "apt-get install dpdk-dev, or use --no-testpmd"));
     }
     let _first = raise_priority();
-    let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
+    let networks = Network::all(&engines_of(&setting.linerate)?);
     // The distance of the cores is recorded with each measurement.
     let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<Vec<(f64, Vec<Measured>)>> = networks.iter().map(|_| Vec::new()).collect();
@@ -92,15 +92,15 @@ fn run(args: &Args) -> Result<Report, Error> {
         let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
         for (network, runs) in networks.iter().zip(&mut runs) {
             say(&network.name());
-            runs.extend(cores.measure_stable(|| measure(&setting, *network, &[MANY, ONE], &interrupted))?);
+            runs.extend(cores.measure_stable(|| measure(&setting, *network, &[MANY, ONE]))?);
         }
         if !args.no_testpmd {
             say("dpdk-testpmd");
-            bounces.extend(cores.measure_stable(|| bounce(&setting, &interrupted))?);
+            bounces.extend(cores.measure_stable(|| bounce(&setting))?);
         }
         if args.sockperf {
             say("sockperf");
-            ping_pongs.extend(cores.measure_stable(|| ping_pong(&setting, &interrupted))?);
+            ping_pongs.extend(cores.measure_stable(|| ping_pong(&setting))?);
         }
     }
     let mut all: Vec<f64> = runs.iter().flatten().map(|(distance, _)| *distance).collect();
@@ -136,12 +136,12 @@ fn missing(program: &str, remedy: &str) -> Error {
     Error::Start { program: program.to_owned(), error: std::io::Error::other(remedy.to_owned()) }
 }
 
-fn ping_pong(setting: &Setting, interrupted: &AtomicBool) -> Result<sockperf::PingPong, Error> {
+fn ping_pong(setting: &Setting) -> Result<sockperf::PingPong, Error> {
     let Setting { server_core, load_core, size, duration, .. } = *setting;
-    sockperf::ping_pong(server_core, load_core, size, duration, interrupted)
+    sockperf::ping_pong(server_core, load_core, size, duration)
 }
 
-fn bounce(setting: &Setting, interrupted: &AtomicBool) -> Result<f64, Error> {
+fn bounce(setting: &Setting) -> Result<f64, Error> {
     let Setting { server_core, load_core, duration, ref scratch, .. } = *setting;
-    testpmd::bounces(scratch, server_core, load_core, duration, interrupted)
+    testpmd::bounces(scratch, server_core, load_core, duration)
 }

@@ -2,8 +2,8 @@
 
 use crate::common::{DEADLINE, Running, listening, local, turn_until};
 use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
-use crate::unused_address::unused_address;
 use linerate_bypass::{CloseReason, ConnectError};
+use linerate_harness::address::unused_address;
 use linerate_kernel::{Config, Worker, bind};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};

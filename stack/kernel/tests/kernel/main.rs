@@ -13,5 +13,3 @@ mod outgoing;
 mod sending;
 #[path = "../services/mod.rs"]
 mod services;
-#[path = "../../../../benches/src/unused_address.rs"]
-mod unused_address;

@@ -2,8 +2,8 @@
 
 use crate::common::{Running, listening, local, turn_until};
 use crate::services::Echo;
-use crate::unused_address::unused_address;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Stop, Transport};
+use linerate_harness::address::unused_address;
 use linerate_kernel::{Config, Worker, bind};
 use std::net::SocketAddr;
 use std::time::Duration;
