@@ -24,6 +24,7 @@ use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, ConnectError, Origin, Packet};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 
 /// State shared by the connections of a worker.
 pub(crate) struct Shared<P> {
@@ -274,15 +275,45 @@ impl<P: Packet> Shared<P> {
     }
 }
 
-/// A connection, borrowed for the general path.
+/// A connection, borrowed from its engine. [`demote`](Self::demote) precedes operations of the general path, unless the
+/// connection cannot be in request-response mode.
 pub(crate) struct Connection<'a, P, C> {
     pub slot: u32,
     pub tcb: &'a mut Tcb,
-    pub cold: &'a mut TcbCold<C>,
+    pub cold: Cold<'a, C>,
     pub shared: &'a mut Shared<P>,
 }
 
+/// Rarely used state of a connection. The slot is looked up on use, which saves the fast paths the access.
+pub(crate) struct Cold<'a, C> {
+    pub slot: u32,
+    pub all: &'a mut Vec<TcbCold<C>>,
+}
+
+impl<C> Deref for Cold<'_, C> {
+    type Target = TcbCold<C>;
+
+    #[inline(always)]
+    fn deref(&self) -> &TcbCold<C> {
+        &self.all[self.slot as usize]
+    }
+}
+
+impl<C> DerefMut for Cold<'_, C> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut TcbCold<C> {
+        &mut self.all[self.slot as usize]
+    }
+}
+
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Borrows the connection again. An argument passed by value leaves the original in registers.
+    #[inline(always)]
+    pub fn reborrow(&mut self) -> Connection<'_, P, C> {
+        let cold = Cold { slot: self.slot, all: self.cold.all };
+        Connection { slot: self.slot, tcb: self.tcb, cold, shared: self.shared }
+    }
+
     /// Sets `flags` and adds the connection to the active list: [`NOTIFY`](Flags::NOTIFY) for events,
     /// [`TX_PENDING`](Flags::TX_PENDING) for something to send.
     #[inline]

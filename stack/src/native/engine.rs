@@ -5,7 +5,7 @@ use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 use crate::fast_paths::FastPath;
-use crate::native::connection::Shared;
+use crate::native::connection::{Connection, Shared};
 use crate::native::fair_share::Sweep;
 use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::Secrets;
@@ -103,21 +103,20 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn rx_segment(&mut self, packet: N::Packet, meta: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
         let hash = meta.tuple.hash_with(&self.shared.key);
         let slot = self.candidate(hash);
-        if let Some(packet) = self.rr_receive(slot, meta, packet, now) {
-            self.dispatch(packet, meta, hash, slot, egress, now);
-        }
+        self.receive(packet, meta, hash, slot, egress, now);
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
-        if let Some(slot) = self.lookup(tuple.hash_with(&self.shared.key), &tuple) {
-            self.demoted(slot).icmp_error(Seq(sequence), error);
+        let slot = self.lookup(tuple.hash_with(&self.shared.key), &tuple);
+        if let Some(mut connection) = slot.and_then(|slot| self.connection(slot)) {
+            connection.demote().icmp_error(Seq(sequence), error);
         }
     }
 
     fn neighbor_unreachable(&mut self, ip: IpAddr) {
         let connect_tokens: Vec<u32> = self.shared.connect_tokens.keys().copied().collect();
         for slot in connect_tokens {
-            let mut connection = self.demoted(slot);
+            let Some(mut connection) = self.connection(slot) else { continue };
             if connection.tcb.state == State::SynSent && connection.tcb.tuple.remote().ip() == ip {
                 connection.end(Flags::UNREACHABLE);
             }
@@ -125,30 +124,30 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn address_removed(&mut self, ip: IpAddr) {
-        for slot in self.slots() {
-            let mut connection = self.demoted(slot);
+        self.for_each(|connection| {
             let tcb = &*connection.tcb;
             if tcb.tuple.local().ip() == ip && !matches!(tcb.state, State::Closed | State::TimeWait) {
-                connection.end(Flags::ADDRESS_LOST);
+                connection.demote().end(Flags::ADDRESS_LOST);
             }
-        }
+        });
     }
 
     fn set_mtu_v6(&mut self, mtu: usize) {
         self.shared.settings.set_mtu_v6(mtu);
-        for slot in self.slots() {
-            let mut connection = self.demoted(slot);
+        self.for_each(|connection| {
             if !connection.tcb.tuple.is_ipv4() && connection.tcb.state.is_synchronized() {
-                connection.lower_mtu(mtu as u16);
+                connection.demote().lower_mtu(mtu as u16);
             }
-        }
+        });
     }
 
     fn expire(&mut self, now: Instant) {
         self.shared.set_now(now);
         for _ in 0..self.shared.alloc_blocked.len().min(ALLOC_RETRIES_PER_TURN) {
             let Some(slot) = self.shared.alloc_blocked.pop_front() else { break };
-            self.demoted(slot).notify();
+            if let Some(mut connection) = self.connection(slot) {
+                connection.demote().notify();
+            }
         }
         self.reopen_windows();
         self.expire_timers(now);
@@ -171,15 +170,14 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
-        let Some(slot) = self.slot_of(conn) else { return };
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
+        let Some(Connection { slot, tcb, shared, .. }) = self.open_connection(conn) else { return };
         let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
         if tcb.flags.has_any(broken) {
-            self.shared.counters.broken += 1;
+            shared.counters.broken += 1;
         } else {
-            self.shared.counters.finished += 1;
+            shared.counters.finished += 1;
         }
-        self.shared.remove(slot, tcb);
+        shared.remove(slot, tcb);
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
@@ -202,8 +200,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             if had.has(Flags::TX_PENDING) && !self.transmit(slot, data, egress, now) {
                 self.shared.tx_backlog.push(slot);
             }
-            if had.has(Flags::NOTIFY) {
-                self.demoted(slot).notify();
+            if had.has(Flags::NOTIFY)
+                && let Some(mut connection) = self.connection(slot)
+            {
+                connection.demote().notify();
             }
         }
         active.clear();
@@ -233,15 +233,11 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn close_all(&mut self) {
-        for slot in self.slots() {
-            self.demoted(slot).close();
-        }
+        self.for_each(|connection| connection.demote().close());
     }
 
     fn abort_all(&mut self) {
-        for slot in self.slots() {
-            self.demoted(slot).abort();
-        }
+        self.for_each(|connection| connection.demote().abort());
     }
 
     fn summarize(&self, summary: &mut Summary) {
@@ -277,74 +273,75 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.slot_of(conn).map(|slot| self.tcbs[slot as usize].tuple.local())
+        self.tcb(conn).map(|tcb| tcb.tuple.local())
     }
 
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.slot_of(conn).map(|slot| self.tcbs[slot as usize].tuple.remote())
+        self.tcb(conn).map(|tcb| tcb.tuple.remote())
     }
 
     fn received(&self, conn: ConnId) -> usize {
-        let Some(slot) = self.slot_of(conn) else { return 0 };
-        let tcb = &self.tcbs[slot as usize];
+        let Some(tcb) = self.tcb(conn) else { return 0 };
         if tcb.received == 0 {
-            self.shared.note_empty_read(slot, tcb);
+            self.shared.note_empty_read(conn.slot() as u32, tcb);
         }
         tcb.received as usize
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        let Some(slot) = self.slot_of(conn) else { return &[] };
-        let tcb = &self.tcbs[slot as usize];
+        let Some(tcb) = self.tcb(conn) else { return &[] };
         if let Some(bytes) = self.shared.rr.peek(tcb) {
             return bytes;
         }
         if tcb.received == 0 {
-            self.shared.note_empty_read(slot, tcb);
+            self.shared.note_empty_read(conn.slot() as u32, tcb);
         }
         let buffers = self.shared.buffers.of(tcb);
         buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        let Some(slot) = self.slot_of(conn) else { return };
-        if !self.rr_consume(slot, n) {
-            self.demoted(slot).consume_received(n);
+        let Some(mut connection) = self.open_connection(conn) else { return };
+        if !connection.rr_consume(n) {
+            connection.consume_received(n);
         }
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.demoted_by_id(conn)?.take_received(max)
+        self.open_connection(conn)?.demote().take_received(max)
     }
 
     fn room(&mut self, conn: ConnId) -> usize {
-        let Some(slot) = self.slot_of(conn) else { return 0 };
-        let room = self.shared.room(&self.tcbs[slot as usize]);
+        let Some(mut connection) = self.open_connection(conn) else { return 0 };
+        let room = connection.room();
         if room == 0 {
-            self.demoted(slot).want_room();
+            connection.demote().want_room();
         }
         room
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        match self.demoted_by_id(conn) {
-            Some(mut connection) => connection.send_bytes(bytes),
+        match self.open_connection(conn) {
+            Some(mut connection) => connection.demote().send_bytes(bytes),
             None => Err(bytes),
         }
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
-        let slot = self.slot_of(conn)?;
-        match self.rr_reserve(slot, max, egress) {
-            0 => self.demoted(slot).reserve(max, egress),
-            n => self.rr_reserved_mut(slot, n),
+        let mut connection = self.open_connection(conn)?;
+        match connection.rr_reserve(max, egress) {
+            0 => {
+                connection.demote();
+                connection.reserve(max, egress)
+            }
+            n => connection.rr_reserved_mut(n),
         }
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        let Some(slot) = self.slot_of(conn) else { return };
-        if !self.rr_commit(slot, n) {
-            self.demoted(slot).commit(n);
+        let Some(mut connection) = self.open_connection(conn) else { return };
+        if !connection.rr_commit(n) {
+            connection.demote().commit(n);
         }
     }
 
@@ -356,8 +353,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<(), W> {
-        match self.slot_of(conn) {
-            Some(slot) => self.rr_respond_in_place(slot, (request_len, len), write, egress, now),
+        match self.open_connection(conn) {
+            Some(mut connection) => connection.rr_respond_in_place((request_len, len), write, egress, now),
             None => Err(write),
         }
     }
@@ -367,20 +364,20 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(mut connection) = self.demoted_by_id(conn) {
-            connection.close();
+        if let Some(mut connection) = self.open_connection(conn) {
+            connection.demote().close();
         }
     }
 
     fn abort(&mut self, conn: ConnId) {
-        if let Some(mut connection) = self.demoted_by_id(conn) {
-            connection.abort();
+        if let Some(mut connection) = self.open_connection(conn) {
+            connection.demote().abort();
         }
     }
 
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
-        if let Some(mut connection) = self.demoted_by_id(conn) {
-            connection.set_service_timer(at);
+        if let Some(mut connection) = self.open_connection(conn) {
+            connection.demote().set_service_timer(at);
         }
     }
 

@@ -233,9 +233,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         sweep.last = now;
         sweep.due.set(now + PERIOD);
         for slot in self.shared.sweep.read_attempts.take() {
-            let tcb = &self.tcbs[slot as usize];
-            if tcb.has_buffers() && !tcb.in_rr_mode() {
-                self.demoted(slot).restore_unread(egress, now);
+            let Some(mut connection) = self.connection(slot) else { continue };
+            if connection.tcb.has_buffers() && !connection.tcb.in_rr_mode() {
+                connection.restore_unread(egress, now);
             }
         }
         if self.shared.buffers.attached() == 0 {
@@ -249,9 +249,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             let slot = self.shared.sweep.cursor as u32;
             self.shared.sweep.cursor += 1;
-            let tcb = &self.tcbs[slot as usize];
-            if tcb.has_buffers() && !tcb.in_rr_mode() {
-                self.demoted(slot).visit(egress, now);
+            let Some(mut connection) = self.connection(slot) else { continue };
+            if connection.tcb.has_buffers() && !connection.tcb.in_rr_mode() {
+                connection.visit(egress, now);
                 if is_low && !self.shared.is_low() {
                     break;
                 }

@@ -51,7 +51,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Returns the sequence numbers of `conn`, if it exists.
     #[doc(hidden)]
     pub fn numbers(&self, conn: ConnId) -> Option<Numbers> {
-        let tcb = &self.tcbs[self.slot_of(conn)? as usize];
+        let tcb = self.tcb(conn)?;
         (tcb.state != State::Closed).then(|| Numbers {
             una: tcb.una.0,
             nxt: tcb.nxt.0,
@@ -69,7 +69,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Returns whether `conn` is in request-response mode.
     #[doc(hidden)]
     pub fn in_rr_mode(&self, conn: ConnId) -> bool {
-        self.slot_of(conn).is_some_and(|slot| self.tcbs[slot as usize].in_rr_mode())
+        self.tcb(conn).is_some_and(Tcb::in_rr_mode)
     }
 
     /// Returns the number of half-open connections opened by peers.

@@ -31,7 +31,7 @@ mod timers;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::tcp::tuple::Tuple;
 use crate::tcp::wheel::Wheel;
-use connection::{Connection, Shared};
+use connection::{Cold, Connection, Shared};
 use flow_table::FlowTable;
 use linerate_bypass::{ConnId, Packet};
 use tcb::cold::TcbCold;
@@ -85,31 +85,24 @@ struct Counters {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Borrows the connection in `slot` for the general path. **Demotes the connection from request-response mode**,
-    /// which moves its data in flight to its queues.
+    /// Borrows the connection in `slot`, if there is such a slot.
     #[inline(always)]
-    fn demoted(&mut self, slot: u32) -> Connection<'_, P, C> {
-        let at = slot as usize;
-        if self.tcbs[at].in_rr_mode() {
-            self.demote(slot);
-        }
-        Connection { slot, tcb: &mut self.tcbs[at], cold: &mut self.cold[at], shared: &mut self.shared }
+    fn connection(&mut self, slot: u32) -> Option<Connection<'_, P, C>> {
+        let tcb = self.tcbs.get_mut(slot as usize)?;
+        Some(Connection { slot, tcb, cold: Cold { slot, all: &mut self.cold }, shared: &mut self.shared })
     }
 
-    /// Returns the slot of `conn` if the connection still exists.
-    #[inline]
-    fn slot_of(&self, conn: ConnId) -> Option<u32> {
-        let slot = self.shared.conn_ids.slot(conn);
-        let tcb = self.tcbs.get(slot)?;
-        (tcb.generation == conn.generation() && tcb.flags.has(Flags::OPEN)).then_some(slot as u32)
+    /// Borrows connection `conn`, if it still exists.
+    #[inline(always)]
+    fn open_connection(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
+        self.tcb(conn)?;
+        self.connection(self.shared.conn_ids.slot(conn) as u32)
     }
 
-    /// Borrows connection `conn` for the general path, if it still exists. Demotes it as [`demoted`](Self::demoted)
-    /// does.
+    /// Returns the control block of `conn`, if the connection still exists.
     #[inline]
-    fn demoted_by_id(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
-        let slot = self.slot_of(conn)?;
-        Some(self.demoted(slot))
+    fn tcb(&self, conn: ConnId) -> Option<&Tcb> {
+        self.tcbs.get(self.shared.conn_ids.slot(conn)).filter(|tcb| tcb.is_open_as(conn))
     }
 
     /// Returns the slot of the connection with `tuple`.
@@ -136,7 +129,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return None;
         }
         let place = self.tcbs.get_mut(slot as usize)?;
-        let cold = self.cold.get_mut(slot as usize)?;
+        let mut cold = Cold { slot, all: &mut self.cold };
         *cold = TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial);
         // These fields outlive the connections that use the slot.
         let Tcb { generation, wheel_at, flags, .. } = *place;
@@ -157,9 +150,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Some(self.tcbs.len() as u32 - 1)
     }
 
-    /// Returns the slots of all connections.
-    fn slots(&self) -> Vec<u32> {
-        let used = |slot: &u32| !self.tcbs[*slot as usize].flags.has(Flags::VACANT);
-        (0..self.tcbs.len() as u32).filter(used).collect()
+    /// Calls `f` with each connection.
+    fn for_each(&mut self, mut f: impl FnMut(&mut Connection<'_, P, C>)) {
+        for slot in 0..self.tcbs.len() as u32 {
+            if let Some(mut connection) = self.connection(slot)
+                && !connection.tcb.flags.has(Flags::VACANT)
+            {
+                f(&mut connection);
+            }
+        }
     }
 }

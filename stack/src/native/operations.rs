@@ -105,7 +105,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Returns the bytes that can be queued.
     #[inline]
-    fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.shared.room(self.tcb)
     }
 
@@ -369,66 +369,73 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> usize {
-        let Some(source) = self.slot_of(from) else { return 0 };
+        let Some(mut source) = self.open_connection(from) else { return 0 };
         if from == to
-            && let Some(moved) = self.rr_respond::<false, N>(source, egress, now)
+            && let Some(moved) = source.rr_respond::<false, N>(egress, now)
         {
             return moved;
         }
-        self.forward_general(source, from == to, to, egress, now)
+        self.forward_general(from, to, egress, now)
     }
 
-    /// General case of [`forward_received`](Self::forward_received) from the connection in `source`.
+    /// General case of [`forward_received`](Self::forward_received).
     #[inline(never)]
     fn forward_general<N: Nic<Packet = P>>(
         &mut self,
-        source: u32,
-        echoes: bool,
+        from: ConnId,
         to: ConnId,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> usize {
-        let tcb = &self.tcbs[source as usize];
-        if tcb.received == 0 {
-            self.shared.note_empty_read(source, tcb);
+        let Some(mut source) = self.open_connection(from) else { return 0 };
+        if source.tcb.received == 0 {
+            source.shared.note_empty_read(source.slot, source.tcb);
             return 0;
         }
-        if echoes && let Some(moved) = self.echo_lone(source, egress, now) {
-            return moved;
-        }
-        let Some(sink) = self.slot_of(to) else { return 0 };
-        if source == sink
-            && let Some(moved) = self.demoted(source).echo()
+        if from == to
+            && let Some(moved) = source.reborrow().echo_lone(egress, now).or_else(|| source.demote().echo())
         {
             return moved;
         }
+        source.demote();
+        let source = source.slot;
+        let Some(mut sink) = self.open_connection(to) else { return 0 };
+        sink.demote();
+        let sink = sink.slot;
         let mut moved = 0;
-        loop {
-            let to = self.demoted(sink);
-            let room = to.room();
-            let is_full = to.holds_its_share();
-            let mut from = self.demoted(source);
-            let Some(len) = from.first_len() else { break };
-            if room == 0 || is_full {
-                self.demoted(sink).want_room();
-                break;
-            }
-            if len <= room {
-                let Some(packet) = from.pop_received() else { break };
-                self.demoted(sink).queue_packet(packet);
-                moved += len;
-                continue;
-            }
-            // A part of the packet, which both queues share.
-            let Some(part) = from.split_received(room) else { break };
-            self.demoted(sink).queue_bytes(part);
-            moved += room;
+        while let Some(n) = self.forward_piece(source, sink) {
+            moved += n;
         }
         if moved > 0 {
-            self.demoted(source).after_consuming(moved as u32);
-            self.demoted(sink).schedule_tx();
+            if let Some(mut source) = self.connection(source) {
+                source.after_consuming(moved as u32);
+            }
+            if let Some(mut sink) = self.connection(sink) {
+                sink.schedule_tx();
+            }
         }
         moved
+    }
+
+    /// Moves a received packet, or as much of it as fits, from the connection in `source` to the one in `sink`. Returns
+    /// the number of bytes, or `None` if nothing can be moved.
+    fn forward_piece(&mut self, source: u32, sink: u32) -> Option<usize> {
+        let len = self.connection(source)?.first_len()?;
+        let mut to = self.connection(sink)?;
+        let room = to.room();
+        if room == 0 || to.holds_its_share() {
+            to.want_room();
+            return None;
+        }
+        if len <= room {
+            let packet = self.connection(source)?.pop_received()?;
+            self.connection(sink)?.queue_packet(packet);
+            return Some(len);
+        }
+        // A part of the packet, which both queues share.
+        let part = self.connection(source)?.split_received(room)?;
+        self.connection(sink)?.queue_bytes(part);
+        Some(room)
     }
 }
 

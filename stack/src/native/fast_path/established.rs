@@ -13,6 +13,8 @@ use crate::egress::Egress;
 use crate::engine::SegmentMeta;
 use crate::ethernet::ETHERNET_HEADER;
 use crate::fast_paths::FastPath;
+use crate::native::SEGMENTS_PER_TURN;
+use crate::native::connection::{Cold, Connection};
 use crate::native::mbufs_held::MbufsHeld;
 use crate::native::recovery::{AckReport, Flight};
 use crate::native::segment::header::{Control, Ecn, Offload, TxHeader};
@@ -20,11 +22,9 @@ use crate::native::segment::options::Timestamp;
 use crate::native::segment::seq::Seq;
 use crate::native::send::output::deadline;
 use crate::native::settings::Settings;
-use crate::native::tcb::cold::TcbCold;
 use crate::native::tcb::conn_buffers::{CROWDED, ConnBuffers};
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::timers::tick::Tick;
-use crate::native::{NativeEngine, SEGMENTS_PER_TURN};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, Nic, Packet};
 
@@ -48,15 +48,15 @@ const TX_SLOW_FLAGS: Flags = Flags::FIN_QUEUED
     .or(Flags::DSACK)
     .or(Flags::ECN);
 
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Processes a segment of the connection in `slot` if header prediction accepts it. Otherwise returns the packet,
-    /// without effect except on TS.Recent.
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Processes a segment if header prediction accepts it. Otherwise returns the packet, without effect except on
+    /// TS.Recent.
     #[inline]
-    pub(crate) fn header_predict(&mut self, slot: u32, meta: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
+    pub(crate) fn header_predict(mut self, meta: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
         if !self.shared.settings.fast_paths.has(FastPath::HeaderPrediction) {
             return Some(packet);
         }
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
+        let tcb = &mut *self.tcb;
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(meta.tcp_offset) else { return Some(packet) };
         let Some(fixed) = tcp.first_chunk::<20>() else { return Some(packet) };
@@ -106,11 +106,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // From here on the segment is accepted.
         let buffers = self.shared.buffers.attach(tcb);
         tcb.wl1 = tcb.rcv_nxt;
-        update_snd_window(slot, tcb, &mut self.cold, flags_and_window as u16);
+        update_snd_window(tcb, &mut self.cold, flags_and_window as u16);
         let mut ack_report = None;
         if acknowledged != 0 {
             if len == 0 || tcb.unsent > 0 || !buffers.queue.is_lone() || !buffers.flight.is_lone_acked_by(ack) {
-                return self.predict_general_ack(slot, ack, packet, len, now);
+                return self.predict_general_ack(ack, packet, len, now);
             }
             ack_report = ack_lone_segment(tcb, buffers, &mut self.shared.mbufs_held, ack, now);
         }
@@ -118,21 +118,20 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         queue_in_order(tcb, buffers, packet, len);
         self.shared.mbufs_held.all += 1;
         if tcb.mark_active(Flags::READABLE | Flags::NOTIFY | Flags::TX_PENDING) {
-            self.shared.active.push(slot);
+            self.shared.active.push(self.slot);
         }
         if let Some(report) = ack_report {
-            self.report_ack(slot, ack, acknowledged, report, now);
+            self.report_ack(ack, acknowledged, report, now);
         }
         None
     }
 
-    /// Processes a predicted segment of the connection in `slot`, with `len` bytes of payload, while other data is in
-    /// flight or queued.
+    /// Processes a predicted segment with `len` bytes of payload, while other data is in flight or queued.
     #[inline(never)]
-    fn predict_general_ack(&mut self, slot: u32, ack: Seq, packet: P, len: u32, now: Instant) -> Option<P> {
+    fn predict_general_ack(mut self, ack: Seq, packet: P, len: u32, now: Instant) -> Option<P> {
         let mut flags =
-            if self.acknowledge_in_order(slot, ack, len == 0, now) { Flags::TX_PENDING } else { Flags::default() };
-        let tcb = self.tcbs.get_mut(slot as usize)?;
+            if self.reborrow().acknowledge_in_order(ack, len == 0, now) { Flags::TX_PENDING } else { Flags::default() };
+        let tcb = &mut *self.tcb;
         if tcb.flags.has(Flags::WANTS_ROOM) {
             flags |= Flags::NOTIFY;
         }
@@ -143,7 +142,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             flags |= Flags::READABLE | Flags::NOTIFY | Flags::TX_PENDING;
         }
         if flags != Flags::default() && tcb.mark_active(flags) {
-            self.shared.active.push(slot);
+            self.shared.active.push(self.slot);
         }
         None
     }
@@ -151,8 +150,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes an acknowledgement of new data up to `ack` on a connection without losses. Returns whether there may
     /// be something to send.
     #[inline(never)]
-    fn acknowledge_in_order(&mut self, slot: u32, ack: Seq, pure: bool, now: Instant) -> bool {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+    fn acknowledge_in_order(self, ack: Seq, pure: bool, now: Instant) -> bool {
+        let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return false };
         let packets = buffers.queue.acknowledge(ack);
         self.shared.mbufs_held.unqueue(packets);
@@ -165,37 +164,31 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let report = buffers.flight.acknowledge_clean(ack, pure, now, &mut tcb.rtt);
         let sends = tcb.unsent > 0 || buffers.queue.is_empty();
         if report.notable {
-            self.report_ack(slot, ack, acknowledged, report, now);
+            self.report_ack(ack, acknowledged, report, now);
         }
         sends
     }
 
     /// Reports an acknowledgement in order to the path estimator and to congestion control.
     #[inline(never)]
-    pub(crate) fn report_ack(&mut self, slot: u32, ack: Seq, acknowledged: u32, report: AckReport, now: Instant) {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
+    pub(crate) fn report_ack(mut self, ack: Seq, acknowledged: u32, report: AckReport, now: Instant) {
+        let (tcb, cold) = (self.tcb, &mut *self.cold);
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
-        let Some(cold) = self.cold.get_mut(slot as usize) else { return };
         let (rtt, path, control) = (&mut tcb.rtt, &mut cold.path, &mut cold.control);
         let limits = &self.shared.settings.limits;
         buffers.flight.report(ack, acknowledged, report.sample, report.lone, now, rtt, path, control, limits);
         tcb.cwnd = control.window();
     }
 
-    /// Sends the only packet received on the connection in `slot` back as an echo. Returns its length, or `None`
-    /// without effect if the packet or the state is unusual.
+    /// Sends the only packet received back as an echo. Returns its length, or `None` without effect if the packet or the
+    /// state is unusual.
     #[inline(never)]
-    pub(crate) fn echo_lone<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> Option<usize> {
+    pub(crate) fn echo_lone<N: Nic<Packet = P>>(self, egress: &mut Egress<N>, now: Instant) -> Option<usize> {
         if !self.shared.settings.fast_paths.has(FastPath::EchoLone) {
             return None;
         }
         let is_low = self.shared.is_low();
-        let tcb = self.tcbs.get_mut(slot as usize)?;
+        let tcb = &mut *self.tcb;
         let buffers = self.shared.buffers.of_mut(tcb)?;
         let len = tcb.received;
         let settings = &self.shared.settings;
@@ -224,32 +217,26 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.earliest_rto, now);
         tcb.note_ack_sent();
         let acked_lone = std::mem::take(&mut buffers.acked_lone);
-        self.shared.arm_for(slot, tcb, tcb.retransmit_at);
+        self.shared.arm_for(self.slot, tcb, tcb.retransmit_at);
         // Most connections with two such exchanges continue in this way.
         if acked_lone {
-            self.promote(slot, now);
+            self.promote(now);
         }
         Some(len as usize)
     }
 
-    /// Sends the queued data of the connection in `slot` if it consists of whole packets, one per segment, and nothing
-    /// else is pending. Returns whether everything was sent.
+    /// Sends the queued data if it consists of whole packets, one per segment, and nothing else is pending. Returns
+    /// whether everything was sent.
     #[inline(always)]
-    pub(crate) fn send_whole_packets<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> bool {
+    pub(crate) fn send_whole_packets<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         if !self.shared.settings.fast_paths.has(FastPath::SendWhole) {
             return false;
         }
         let is_low = self.shared.is_low();
-        let Some(tcb) = self.tcbs.get(slot as usize) else { return false };
-        if tcb.unsent > 0 && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.needs_restart) {
-            self.demoted(slot).restart_after_idle(now);
+        if self.tcb.unsent > 0 && self.shared.buffers.of(self.tcb).is_some_and(|buffers| buffers.needs_restart) {
+            self.reborrow().restart_after_idle(now);
         }
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return false };
         let settings = &self.shared.settings;
         let mss = u32::from(tcb.mss);
@@ -300,35 +287,31 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if sent > 0 {
             tcb.flags.clear(Flags::CONSUMED);
             tcb.note_ack_sent();
-            if (sent > 1 || !was_idle)
-                && let Some(cold) = self.cold.get(slot as usize)
-            {
-                tcb.retransmit_at = deadline(buffers, tcb, cold, &settings.limits);
+            if sent > 1 || !was_idle {
+                tcb.retransmit_at = deadline(buffers, tcb, &self.cold, &settings.limits);
             }
         }
-        self.shared.arm_for(slot, tcb, tcb.retransmit_at);
+        self.shared.arm_for(self.slot, tcb, tcb.retransmit_at);
         let is_done = tcb.unsent == 0;
         if acked_lone && is_done && sent == 1 && was_idle {
-            self.promote(slot, now);
+            self.reborrow().promote(now);
         }
         is_done
     }
 }
 
-/// Updates SND.WND of the connection in `slot` from the window field `field`.
+/// Updates SND.WND from the window field `field`.
 #[inline(always)]
-pub(crate) fn update_snd_window<C: CongestionControl>(slot: u32, tcb: &mut Tcb, cold: &mut [TcbCold<C>], field: u16) {
+pub(crate) fn update_snd_window<C: CongestionControl>(tcb: &mut Tcb, cold: &mut Cold<'_, C>, field: u16) {
     let window = u32::from(field) << tcb.snd_scale();
     if window != tcb.snd_wnd {
         tcb.snd_wnd = window;
-        if let Some(cold) = cold.get_mut(slot as usize) {
-            cold.offered(window, tcb.snd_scale());
-        }
+        cold.offered(window, tcb.snd_scale());
     }
 }
 
 /// Processes an acknowledgement of the only segment in flight, with nothing queued behind it. Returns the measurement
-/// if it has to be [reported](NativeEngine::report_ack).
+/// if it has to be [reported](Connection::report_ack).
 #[inline(always)]
 pub(crate) fn ack_lone_segment<P: Packet>(
     tcb: &mut Tcb,

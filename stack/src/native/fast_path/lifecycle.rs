@@ -8,7 +8,7 @@ use crate::demux::demux_fast::field;
 use crate::egress::Egress;
 use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
-use crate::native::NativeEngine;
+use crate::native::connection::Connection;
 use crate::native::fast_path::established::{ack_lone_segment, note_lone_sent, update_snd_window};
 use crate::native::segment::header::Control;
 use crate::native::segment::seq::Seq;
@@ -24,22 +24,15 @@ const FIN_SLOW_FLAGS: Flags =
 /// Bytes of a TCP header without options (RFC 9293 §3.1).
 const FIXED: usize = 20;
 
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Processes a segment that completes a handshake, or is a plain FIN or its acknowledgement. `hash` is the hash of
     /// the tuple. Returns whether the segment was processed; otherwise nothing has changed.
     #[inline(always)]
-    pub(crate) fn lifecycle_fast_path(
-        &mut self,
-        slot: u32,
-        meta: &SegmentMeta,
-        hash: u64,
-        packet: &P,
-        now: Instant,
-    ) -> bool {
+    pub(crate) fn lifecycle_fast_path(mut self, meta: &SegmentMeta, hash: u64, packet: &P, now: Instant) -> bool {
         if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
             return false;
         }
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        let tcb = &mut *self.tcb;
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(meta.tcp_offset) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
@@ -72,29 +65,29 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 tcb.ts_recent = ts_recent;
                 let window = rest as u16;
                 let seg = TcpHeader { seq, ack, control, window, header: 0, len: 0, ce: false };
-                self.demoted(slot).establish(&seg, now);
+                self.establish(&seg, now);
                 true
             }
             State::Established if control == Control::ACK.with(Control::FIN) => {
-                self.fin_fast_path(slot, ack, rest as u16, ts_recent, now)
+                self.fin_fast_path(ack, rest as u16, ts_recent, now)
             }
             // The service has received all other events, and the acknowledgement yields no measurement that is still
             // needed.
             State::LastAck if control == Control::ACK && tcb.flags.has(Flags::FIN_SENT | Flags::FIN_REPORTED) => {
                 tcb.flags.clear(Flags::IN_TABLE);
-                self.shared.table.remove(hash, slot);
-                self.shared.finish_close(slot, tcb);
+                self.shared.table.remove(hash, self.slot);
+                self.shared.finish_close(self.slot, tcb);
                 true
             }
             _ => false,
         }
     }
 
-    /// Processes a FIN of the peer on the established connection in `slot` that acknowledges everything sent. Handles
-    /// at most one segment in flight. `window` is the window field.
+    /// Processes a FIN of the peer on an established connection that acknowledges everything sent. Handles at most one
+    /// segment in flight. `window` is the window field.
     #[inline(always)]
-    fn fin_fast_path(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+    fn fin_fast_path(mut self, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
+        let tcb = &mut *self.tcb;
         let acknowledged = ack - tcb.una;
         let mut ack_report = None;
         if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
@@ -115,39 +108,34 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         tcb.ts_recent = ts_recent;
         tcb.wl1 = tcb.rcv_nxt;
-        update_snd_window(slot, tcb, &mut self.cold, window);
+        update_snd_window(tcb, &mut self.cold, window);
         tcb.rcv_nxt += 1;
         tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt);
         tcb.state = State::CloseWait;
         let mut flags = Flags::ACK_NOW | Flags::TX_PENDING;
         if tcb.received == 0 && !tcb.flags.has(Flags::WANTS_ROOM) {
             // Except for the event of a new connection, which precedes others in any case, no event is pending.
-            self.shared.report_peer_closed(tcb, self.shared.id(slot, tcb));
+            self.shared.report_peer_closed(tcb, self.shared.id(self.slot, tcb));
         } else {
             flags |= Flags::NOTIFY;
         }
         if tcb.mark_active(flags) {
-            self.shared.active.push(slot);
+            self.shared.active.push(self.slot);
         }
         if let Some(report) = ack_report {
-            self.report_ack(slot, ack, acknowledged, report, now);
+            self.report_ack(ack, acknowledged, report, now);
         }
         true
     }
 
-    /// Sends a FIN on the connection in `slot` if no data or other signal is pending. Returns whether the FIN was sent.
+    /// Sends a FIN if no data or other signal is pending. Returns whether the FIN was sent.
     #[inline(always)]
-    pub(crate) fn send_fin_fast_path<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> bool {
+    pub(crate) fn send_fin_fast_path<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
             return false;
         }
         let is_low = self.shared.is_low();
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        let tcb = &mut *self.tcb;
         if tcb.flags & (Flags::FIN_QUEUED | FIN_SLOW_FLAGS) != Flags::FIN_QUEUED
             || !tcb.has_sent_all()
             || tcb.received > 0
@@ -168,7 +156,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.note_ack_sent();
         let flight = &mut self.shared.buffers.attach(tcb).flight;
         note_lone_sent(tcb, flight, 1, &self.shared.earliest_rto, now);
-        self.shared.arm_for(slot, tcb, tcb.retransmit_at);
+        self.shared.arm_for(self.slot, tcb, tcb.retransmit_at);
         true
     }
 }

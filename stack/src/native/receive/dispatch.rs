@@ -31,9 +31,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 let Some(packet) = packets.next() else { break };
                 // An earlier segment of the burst may have created the connection.
                 let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
-                if let Some(packet) = self.rr_receive(slot, meta, packet, now) {
-                    self.dispatch(packet, meta, *hash, slot, egress, now);
-                }
+                self.receive(packet, meta, *hash, slot, egress, now);
             }
         }
         drop(packets);
@@ -46,10 +44,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.table.candidate(hash).unwrap_or(u32::MAX)
     }
 
-    /// Processes a segment that request-response mode did not accept, given the hash of its tuple and its
-    /// [candidate](Self::candidate).
-    #[inline(never)]
-    pub(crate) fn dispatch<N: Nic<Packet = P>>(
+    /// Processes a segment, given the hash of its tuple and its [candidate](Self::candidate).
+    #[inline(always)]
+    pub(crate) fn receive<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
         meta: &SegmentMeta,
@@ -58,14 +55,32 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Some(tcb) = self.tcbs.get(slot as usize) else {
+        let Some(mut connection) = self.connection(slot) else {
             return self.syn_fast_path(packet, meta, hash, egress, now);
         };
+        if let Some(packet) = connection.rr_receive(meta, packet, now) {
+            self.dispatch(packet, meta, hash, slot, egress, now);
+        }
+    }
+
+    /// Processes a segment that request-response mode did not accept, given the hash of its tuple and its
+    /// [candidate](Self::candidate).
+    #[inline(never)]
+    fn dispatch<N: Nic<Packet = P>>(
+        &mut self,
+        packet: P,
+        meta: &SegmentMeta,
+        hash: u64,
+        slot: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let Some(connection) = self.connection(slot) else { return };
         let finishes =
             packet.data().get(meta.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
-        let left = if tcb.state == State::Established && !finishes {
-            self.header_predict(slot, meta, packet, now)
-        } else if self.lifecycle_fast_path(slot, meta, hash, &packet, now) {
+        let left = if connection.tcb.state == State::Established && !finishes {
+            connection.header_predict(meta, packet, now)
+        } else if connection.lifecycle_fast_path(meta, hash, &packet, now) {
             None
         } else {
             Some(packet)
@@ -126,9 +141,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             Some(_) => self.lookup(hash, &tuple),
             None => None,
         };
-        let Some(slot) = slot else {
+        let Some(mut connection) = slot.and_then(|slot| self.connection(slot)) else {
             return self.no_connection(&tuple, &seg, hash, packet, tcp, egress, now);
         };
-        self.demoted(slot).process_segment(seg, packet, tcp, egress, now);
+        connection.demote().process_segment(seg, packet, tcp, egress, now);
     }
 }

@@ -29,7 +29,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return;
             }
             let Some(slot) = self.shared.window_held.pop_front() else { return };
-            let mut connection = self.demoted(slot);
+            let Some(mut connection) = self.connection(slot) else { continue };
+            let mut connection = connection.demote();
             connection.tcb.flags.clear(Flags::WINDOW_HELD);
             if connection.tcb.state.may_receive() {
                 connection.tcb.flags |= Flags::CONSUMED;

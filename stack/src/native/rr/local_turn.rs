@@ -4,8 +4,7 @@ use super::{LocalTurn, Turn};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::ethernet::ETHERNET_HEADER;
-use crate::native::NativeEngine;
-use crate::native::connection::Shared;
+use crate::native::connection::{Connection, Shared};
 use crate::native::fast_path::established::prepend_headers;
 use crate::native::segment::header::Control;
 use crate::native::tcb::Tcb;
@@ -51,18 +50,17 @@ impl<P> Shared<P> {
     }
 }
 
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Sends the response of the connection in `slot`: with `HAS_RESPONSE`, the data written by the service, if the
+impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
+    /// Sends the response: with `HAS_RESPONSE`, the data written by the service, if the
     /// request was consumed; otherwise the request itself. Returns the length, or `None` without effect.
     #[inline(always)]
     pub(crate) fn rr_respond<const HAS_RESPONSE: bool, N: Nic<Packet = P>>(
         &mut self,
-        slot: u32,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<usize> {
         let is_low = self.shared.is_low();
-        let tcb = self.tcbs.get_mut(slot as usize)?;
+        let tcb = &mut *self.tcb;
         let rr = self.shared.rr.of_mut(tcb)?;
         let Turn::Local(turn) = &mut rr.turn else { return None };
         let (packet, other, len) = match HAS_RESPONSE {
@@ -96,23 +94,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         } else {
             tcb.received = 0;
         }
-        self.shared.note_response_sent(slot, tcb, len);
+        self.shared.note_response_sent(self.slot, tcb, len);
         Some(len as usize)
     }
 
-    /// Replaces the request of the connection in `slot` by a response of `len` bytes from `write`, and sends it. The
+    /// Replaces the request by a response of `len` bytes from `write`, and sends it. The
     /// request must be of `request_len` bytes and unread. Otherwise returns `write`, and the request is unchanged.
     #[inline(always)]
     pub(crate) fn rr_respond_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
-        slot: u32,
         (request_len, len): (usize, usize),
         write: W,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<(), W> {
         let is_low = self.shared.is_low();
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Err(write) };
+        let tcb = &mut *self.tcb;
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Err(write) };
         let Turn::Local(turn) = &mut rr.turn else { return Err(write) };
         let (Some(packet), None) = (&mut turn.request, &turn.response) else { return Err(write) };
@@ -147,15 +144,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             egress.send_frame(answer);
         }
         rr.sent_at = now;
-        self.shared.note_response_sent(slot, tcb, size);
+        self.shared.note_response_sent(self.slot, tcb, size);
         Ok(())
     }
 
-    /// Drops the first `n` bytes of the request on the connection in `slot`. Returns whether the connection is in
+    /// Drops the first `n` bytes of the request. Returns whether the connection is in
     /// request-response mode.
     #[inline(always)]
-    pub(crate) fn rr_consume(&mut self, slot: u32, n: usize) -> bool {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+    pub(crate) fn rr_consume(&mut self, n: usize) -> bool {
+        let tcb = &mut *self.tcb;
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return false };
         let Turn::Local(turn) = &mut rr.turn else { return true };
         if n >= tcb.received as usize {
@@ -176,11 +173,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         true
     }
 
-    /// Reserves up to `max` bytes at the end of the response of the connection in `slot`. Returns the number reserved:
+    /// Reserves up to `max` bytes at the end of the response. Returns the number reserved:
     /// zero outside the local turn, or if the response does not fit into one segment or packet.
     #[inline(always)]
-    pub(crate) fn rr_reserve<N: Nic<Packet = P>>(&mut self, slot: u32, max: usize, egress: &mut Egress<N>) -> usize {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return 0 };
+    pub(crate) fn rr_reserve<N: Nic<Packet = P>>(&mut self, max: usize, egress: &mut Egress<N>) -> usize {
+        let tcb = &mut *self.tcb;
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return 0 };
         let Turn::Local(turn) = &mut rr.turn else { return 0 };
         let n = max.min(usize::from(tcb.mss).saturating_sub(tcb.unsent as usize));
@@ -204,25 +201,24 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         n
     }
 
-    /// Returns the last `n` bytes of the response of the connection in `slot`.
+    /// Returns the last `n` bytes of the response.
     #[inline(always)]
-    pub(crate) fn rr_reserved_mut(&mut self, slot: u32, n: usize) -> Option<&mut [u8]> {
-        let tcb = self.tcbs.get(slot as usize)?;
-        let Turn::Local(turn) = &mut self.shared.rr.of_mut(tcb)?.turn else { return None };
+    pub(crate) fn rr_reserved_mut(self, n: usize) -> Option<&'a mut [u8]> {
+        let Turn::Local(turn) = &mut self.shared.rr.of_mut(self.tcb)?.turn else { return None };
         let data = turn.response.as_mut()?.data_mut()?;
         let at = data.len().checked_sub(n)?;
         data.get_mut(at..)
     }
 
-    /// Commits the first `n` reserved bytes of the response of the connection in `slot`. Returns whether there is such
+    /// Commits the first `n` reserved bytes of the response. Returns whether there is such
     /// a response.
     ///
     /// # Panics
     ///
     /// If `n` exceeds the number of reserved bytes.
     #[inline(always)]
-    pub(crate) fn rr_commit(&mut self, slot: u32, n: usize) -> bool {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+    pub(crate) fn rr_commit(&mut self, n: usize) -> bool {
+        let tcb = &mut *self.tcb;
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return false };
         let Turn::Local(turn) = &mut rr.turn else { return false };
         let Some(packet) = &mut turn.response else { return false };

@@ -6,8 +6,7 @@
 //! either the request is sent back, or the service consumes it and writes a response of its own.
 //!
 //! Any other event demotes the connection to the general path: a segment that is no request, a timer, or another
-//! operation. Code of the general path borrows connections by [`demoted`](crate::native::NativeEngine::demoted), which
-//! demotes them first.
+//! operation. Code of the general path calls [`demote`](crate::native::connection::Connection::demote) first.
 
 mod local_turn;
 mod peer_turn;

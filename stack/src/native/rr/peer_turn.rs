@@ -7,7 +7,10 @@ use crate::egress::Egress;
 use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
+use crate::native::connection::{Connection, Shared};
 use crate::native::fast_path::established::update_snd_window;
+use crate::native::recovery::{Path, RttEstimator};
+use crate::native::settings::Settings;
 use crate::native::tcb::{Flags, Tcb};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
@@ -67,42 +70,42 @@ impl<P: Packet> RrState<P> {
     }
 }
 
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Processes a segment of the connection in `slot` if the connection is in request-response mode and the segment is
-    /// its next request. Otherwise demotes the connection and returns the packet.
+/// Reports an RTT sample to the path estimator.
+#[inline(never)]
+fn report_rtt(rtt: &mut RttEstimator, path: &mut Path, settings: &Settings, sample: u64, now: Instant) {
+    path.measured_nanos(sample, now);
+    path.update_consults_path(rtt, &settings.limits);
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Processes a segment if the connection is in request-response mode and the segment is its next request. Otherwise
+    /// demotes the connection and returns the packet.
     #[inline(always)]
-    pub(crate) fn rr_receive(&mut self, slot: u32, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
-        let Some(tcb) = self.tcbs.get(slot as usize) else { return Some(packet) };
-        if !tcb.in_rr_mode() {
+    pub(crate) fn rr_receive(&mut self, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
+        if !self.tcb.in_rr_mode() {
             return Some(packet);
         }
-        if tcb.flags.has(Flags::TIMESTAMPS) {
-            self.rr_receive_as::<32>(slot, meta, packet, now)
+        if self.tcb.flags.has(Flags::TIMESTAMPS) {
+            self.rr_receive_as::<32>(meta, packet, now)
         } else {
-            self.rr_receive_without_timestamps(slot, meta, packet, now)
+            self.reborrow().rr_receive_without_timestamps(meta, packet, now)
         }
     }
 
     /// [`rr_receive`](Self::rr_receive) without timestamps.
     #[inline(never)]
-    fn rr_receive_without_timestamps(&mut self, slot: u32, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
-        self.rr_receive_as::<20>(slot, meta, packet, now)
+    fn rr_receive_without_timestamps(mut self, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
+        self.rr_receive_as::<20>(meta, packet, now)
     }
 
     /// [`rr_receive`](Self::rr_receive) in request-response mode, with a TCP header of `N` bytes.
     #[inline(always)]
-    fn rr_receive_as<const N: usize>(
-        &mut self,
-        slot: u32,
-        meta: &SegmentMeta,
-        mut packet: P,
-        now: Instant,
-    ) -> Option<P> {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
+    fn rr_receive_as<const N: usize>(&mut self, meta: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
+        let tcb = &mut *self.tcb;
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Some(packet) };
         let segment = rr.match_segment::<N>(tcb, meta, &packet);
         let Some(segment) = segment.filter(|segment| packet.adjust(segment.header)) else {
-            self.demote(slot);
+            self.demote();
             return Some(packet);
         };
         let PeerSegment { len, window, timestamp, .. } = segment;
@@ -110,7 +113,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.ts_recent = timestamp;
         if window != rr.window {
             rr.window = window;
-            update_snd_window(slot, tcb, &mut self.cold, window);
+            update_snd_window(tcb, &mut self.cold, window);
         }
         tcb.una = tcb.nxt;
         tcb.retransmit_at = Tick::NONE;
@@ -125,30 +128,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             drop(sent);
         }
         self.shared.rr.local_turns += 1;
-        self.shared.rr.readable.push(self.shared.id(slot, tcb));
+        self.shared.rr.readable.push(self.shared.id(self.slot, tcb));
         if is_path_sample {
-            self.report_rtt(slot, sample, now);
+            report_rtt(&mut tcb.rtt, &mut self.cold.path, &self.shared.settings, sample, now);
         }
         None
     }
 
-    /// Reports an RTT sample of the connection in `slot` to the path estimator.
+    /// Promotes the connection to request-response mode if its last segment is the only data in flight and nothing else
+    /// is pending.
     #[inline(never)]
-    fn report_rtt(&mut self, slot: u32, sample: u64, now: Instant) {
-        let (Some(tcb), Some(cold)) = (self.tcbs.get_mut(slot as usize), self.cold.get_mut(slot as usize)) else {
-            return;
-        };
-        cold.path.measured_nanos(sample, now);
-        cold.path.update_consults_path(&mut tcb.rtt, &self.shared.settings.limits);
-    }
-
-    /// Promotes the connection in `slot` to request-response mode if its last segment is the only data in flight and
-    /// nothing else is pending.
-    #[inline(never)]
-    pub(crate) fn promote(&mut self, slot: u32, now: Instant) {
-        let (Some(tcb), Some(cold)) = (self.tcbs.get_mut(slot as usize), self.cold.get(slot as usize)) else {
-            return;
-        };
+    pub(crate) fn promote(self, now: Instant) {
+        let tcb = self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         if tcb.received > 0
             || tcb.unsent > 0
@@ -156,7 +147,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || !self.shared.settings.fast_paths.has(FastPath::RequestResponse)
             || self.shared.settings.pacing
             || !tcb.rtt.has_sample()
-            || cold.path.backoff() > 0
+            || self.cold.path.backoff() > 0
         {
             return;
         }
@@ -167,11 +158,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.mbufs_held.queued -= 1;
     }
 
-    /// Returns whether the timer of the connection in `slot` expired early: the connection is in request-response mode,
-    /// and no deadline has passed. The timer is armed again.
+    /// Returns whether the timer expired early: the connection is in request-response mode, and no deadline has passed.
+    /// The timer is armed again.
     #[inline]
-    pub(crate) fn rr_timer_is_early(&mut self, slot: u32, now: Instant) -> bool {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+    pub(crate) fn rr_timer_is_early(&mut self, now: Instant) -> bool {
+        let (slot, tcb) = (self.slot, &mut *self.tcb);
         // Service timers and linger deadlines need the general path.
         let others = !self.shared.service_timers.is_empty() || !self.shared.linger_deadlines.is_empty();
         if !tcb.in_rr_mode() || others || tcb.retransmit_at.is_due(Tick::of(now)) {
@@ -186,6 +177,23 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         true
     }
 
+    /// Returns whether it is the local turn.
+    #[inline(always)]
+    fn is_local_turn(&self) -> bool {
+        self.shared.rr.of(self.tcb).is_some_and(|rr| matches!(rr.turn, Turn::Local(_)))
+    }
+
+    /// Demotes the connection from request-response mode to the general path, which uses its queues.
+    #[inline(always)]
+    pub(crate) fn demote(&mut self) -> Connection<'_, P, C> {
+        if self.tcb.in_rr_mode() {
+            self.shared.demote(self.slot, self.tcb);
+        }
+        self.reborrow()
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Ends the local turns: sends the responses written by services, and demotes connections without a response.
     #[inline]
     pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
@@ -200,29 +208,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn rr_respond_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let mut readable = std::mem::take(&mut self.shared.rr.readable);
         for conn in readable.drain(..) {
-            let slot = conn.slot() as u32;
-            if self.rr_respond::<true, N>(slot, egress, now).is_none() && self.is_local_turn(slot) {
-                self.demote(slot);
+            let Some(mut connection) = self.connection(conn.slot() as u32) else { continue };
+            if connection.rr_respond::<true, N>(egress, now).is_none() && connection.is_local_turn() {
+                connection.demote();
             }
         }
         self.shared.rr.readable = readable;
     }
+}
 
-    /// Returns whether the connection in `slot` is in the local turn.
-    #[inline(always)]
-    fn is_local_turn(&self, slot: u32) -> bool {
-        let tcb = self.tcbs.get(slot as usize);
-        let rr = tcb.and_then(|tcb| self.shared.rr.of(tcb));
-        rr.is_some_and(|rr| matches!(rr.turn, Turn::Local(_)))
-    }
-
-    /// Demotes the connection in `slot` from request-response mode to the general path.
+impl<P: Packet> Shared<P> {
+    /// Demotes the connection in `slot` from request-response mode: its data moves to queues.
     #[cold]
     #[inline(never)]
-    pub(crate) fn demote(&mut self, slot: u32) {
-        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
-        let Some((turn, sent_at)) = self.shared.rr.detach(tcb) else { return };
-        let buffers = self.shared.buffers.attach(tcb);
+    fn demote(&mut self, slot: u32, tcb: &mut Tcb) {
+        let Some((turn, sent_at)) = self.rr.detach(tcb) else { return };
+        let buffers = self.buffers.attach(tcb);
         // The connection was not idle.
         buffers.needs_restart = false;
         match turn {
@@ -241,22 +242,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                         buffers.queue.push_packet(tcb.nxt, packet);
                         buffers.reserved = reserved;
                     }
-                    Some(_) => self.shared.mbufs_held.unqueue(1),
+                    Some(_) => self.mbufs_held.unqueue(1),
                     None => {}
                 }
                 // A request that was not reported becomes an event of the general path.
-                if self.shared.rr.cancel_readable(slot) {
+                if self.rr.cancel_readable(slot) {
                     flags |= Flags::READABLE | Flags::NOTIFY;
                 }
                 if tcb.mark_active(flags) {
-                    self.shared.active.push(slot);
+                    self.active.push(slot);
                 }
             }
             Turn::Peer(sent) => {
                 tcb.wl1 = tcb.rcv_nxt;
                 buffers.flight.resume_lone(sent.len() as u32, sent_at, tcb.cwnd);
                 buffers.queue.push_lone(tcb.una, sent);
-                self.shared.mbufs_held.queued += 1;
+                self.mbufs_held.queued += 1;
             }
         }
     }

@@ -267,7 +267,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.cold.retransmitted = self.cold.retransmitted.saturating_add(segments);
         }
         tcb.flags.clear(Flags::TLP | Flags::WINDOW_PROBE);
-        tcb.retransmit_at = deadline(buffers, tcb, self.cold, &self.shared.settings.limits);
+        tcb.retransmit_at = deadline(buffers, tcb, &self.cold, &self.shared.settings.limits);
         self.tcb.note_ack_sent();
         if link.is_some() {
             egress.send_frame(packet);

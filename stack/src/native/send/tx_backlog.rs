@@ -99,9 +99,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
+        let Some(mut connection) = self.connection(slot) else { return true };
         let done =
-            if data { self.send_whole_packets(slot, egress, now) } else { self.send_fin_fast_path(slot, egress, now) };
-        done || egress.room() > 0 && !self.demoted(slot).output(egress, now)
+            if data { connection.send_whole_packets(egress, now) } else { connection.send_fin_fast_path(egress, now) };
+        done || egress.room() > 0 && !connection.demote().output(egress, now)
     }
 }
 

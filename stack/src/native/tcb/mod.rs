@@ -10,6 +10,7 @@ use crate::native::segment::options::{TIMESTAMP_HEAD, TIMESTAMP_LEN};
 use crate::native::segment::seq::Seq;
 use crate::native::timers::tick::Tick;
 use crate::tcp::tuple::Tuple;
+use linerate_bypass::ConnId;
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
 /// Connection states of RFC 9293 §3.3.2. LISTEN has no control block. In TIME-WAIT a compact record answers segments,
@@ -291,6 +292,12 @@ impl Tcb {
             segs_unacked: 0,
             attempts: 0,
         }
+    }
+
+    /// Returns whether the control block is that of `conn`, and the connection was reported to its service.
+    #[inline(always)]
+    pub fn is_open_as(&self, conn: ConnId) -> bool {
+        self.generation == conn.generation() && self.flags.has(Flags::OPEN)
     }
 
     /// Returns the shift of the peer's window field.

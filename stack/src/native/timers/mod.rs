@@ -22,8 +22,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut expired = std::mem::take(&mut self.expired);
         self.shared.wheel.expire(now, &mut expired);
         for slot in expired.drain(..) {
-            if !self.rr_timer_is_early(slot, now) {
-                self.demoted(slot).expire(now);
+            let Some(mut connection) = self.connection(slot) else { continue };
+            if !connection.rr_timer_is_early(now) {
+                connection.demote().expire(now);
             }
         }
         self.expired = expired;
