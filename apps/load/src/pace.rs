@@ -1,6 +1,6 @@
 //! Due times of the requests of an open loop, which do not depend on answers.
 
-use super::histogram_of_nanos;
+use crate::histogram_of_nanos;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! Key-value load against a fake server, which can be faulty.
 
-use super::super::{Arrivals, Barrier, Errors, Load, OpenLoop, Outcome, WorkerLoad};
-use super::keys::Scatter;
+use super::keyspace::Scatter;
 use super::*;
 use crate::testing::{FakeTransport, a_second};
+use crate::{Arrivals, Barrier, Errors, Load, OpenLoop, Outcome, WorkerLoad};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::collections::HashMap;

@@ -1,9 +1,8 @@
 //! Counter load against fake counters.
 
-use super::super::super::{Barrier, Load, Outcome, WorkerLoad};
 use super::*;
-use crate::CounterLookup;
 use crate::testing::{FakeTransport, a_second};
+use crate::{Barrier, Load, Outcome, WorkerLoad};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,8 @@
 //! One-sided GETs from an export that the test writes.
 
-use super::super::super::{Barrier, Load, WorkerLoad};
-use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
 use crate::testing::{FakeTransport, a_second};
+use crate::{Barrier, Keyspace, KvLoad, KvPlan, Load, Protocol, WorkerLoad};
 use linerate_bypass::{OneSidedResult, Service};
 use linerate_kv::export::{Export, Writer};
 

@@ -27,7 +27,12 @@ pub struct Query<T> {
 
 impl<T> Query<T> {
     /// Creates a query to the server at `remote`; sets `is_over` when the answer arrived or the query failed.
-    pub(super) fn new(remote: SocketAddr, question: &'static [u8], parse: Parse<T>, is_over: Arc<AtomicBool>) -> Self {
+    pub(in crate::kv) fn new(
+        remote: SocketAddr,
+        question: &'static [u8],
+        parse: Parse<T>,
+        is_over: Arc<AtomicBool>,
+    ) -> Self {
         Query { remote, question, parse, is_over, answer: Vec::new(), outcome: Err(None) }
     }
 

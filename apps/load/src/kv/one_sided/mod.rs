@@ -1,9 +1,7 @@
 //! One-sided GETs: values that this end READs from the memory that the server exports.
 
-use super::numbers::{self, Malformed, NumbersReply};
-use super::query::Query;
-use super::reply::{Expected, Wrong, check};
-use super::request::Request;
+use super::keyspace::key;
+use super::protocol::{Expected, Malformed, NumbersReply, Query, Request, Wrong, check, parse_numbers};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, OneSidedError, OneSidedOp, RemoteAddr, Transport};
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
@@ -12,8 +10,6 @@ use std::net::SocketAddr;
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-
-use super::keys::key;
 
 /// Attempts to read a record that is being changed before asking the server.
 const TRIES: u32 = 8;
@@ -271,7 +267,7 @@ impl Query<Option<Exported>> {
 
 /// Parses an answer; returns `None` while it is incomplete.
 fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Malformed> {
-    let exported = match numbers::parse(answer)? {
+    let exported = match parse_numbers(answer)? {
         None => return Ok(None),
         Some((NumbersReply::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Malformed)?),
         // A server without the command exports nothing.

@@ -1,7 +1,7 @@
 //! Lookup of counters' addresses by the server, and of their values by the device.
 
-use super::count::name;
-use super::numbers::{NumbersReply, parse};
+use super::super::protocol::{NumbersReply, parse_numbers};
+use super::name;
 use linerate_bypass::{
     CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin, RemoteAddr, Service,
     Transport,
@@ -113,7 +113,7 @@ impl CounterLookup {
         let mut used = 0;
         while self.addrs.len() < self.asked {
             let rest = &self.answer[used..];
-            let Some((said, len)) = parse::<2>(rest).map_err(|_| wrong("something else"))? else { break };
+            let Some((said, len)) = parse_numbers::<2>(rest).map_err(|_| wrong("something else"))? else { break };
             used += len;
             let [address, key] = match said {
                 NumbersReply::Numbers(numbers) => numbers,

@@ -1,29 +1,27 @@
 //! Connection of a key-value load: outstanding requests and their transmission.
 
-use super::one_sided::PendingGets;
-use super::plan::Keyspace;
-use super::reply::Reply;
-use super::request::Request;
+use super::super::one_sided::PendingGets;
 use super::request_queue::RequestQueue;
-use crate::Pace;
+use super::{Reply, Request};
+use crate::{Keyspace, Pace};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
-/// Connection of a [`KvLoad`](super::KvLoad).
+/// Connection of a [`KvLoad`](crate::KvLoad).
 pub struct Stream {
     /// Requests without an answer, oldest first.
-    pub(super) outstanding: RequestQueue,
-    pub(super) unwritten: Unwritten,
-    pub(super) reply: Reply,
+    pub(in crate::kv) outstanding: RequestQueue,
+    pub(in crate::kv) unwritten: Unwritten,
+    pub(in crate::kv) reply: Reply,
     /// One-sided GETs.
-    pub(super) gets_pending: PendingGets,
+    pub(in crate::kv) gets_pending: PendingGets,
 }
 
 /// Unwritten part of the youngest outstanding requests.
 #[derive(Debug, Default)]
 pub struct Unwritten {
     /// Requests not completely written; of the first, `written` bytes are.
-    pub(super) requests: usize,
+    pub(in crate::kv) requests: usize,
     written: usize,
     /// Unwritten bytes, and number of long requests among these requests.
     bytes: usize,
@@ -43,7 +41,7 @@ impl Unwritten {
 
 impl Stream {
     /// Creates a connection with up to `depth` outstanding requests.
-    pub(super) fn new(depth: usize) -> Self {
+    pub(in crate::kv) fn new(depth: usize) -> Self {
         Stream {
             outstanding: RequestQueue::new(depth),
             unwritten: Unwritten::default(),
@@ -54,7 +52,7 @@ impl Stream {
 
     /// Queues `request`.
     #[inline]
-    pub(super) fn enqueue(&mut self, request: Request, space: &Keyspace) {
+    pub(in crate::kv) fn enqueue(&mut self, request: Request, space: &Keyspace) {
         let (size, is_long) = request.size(space.plan.protocol, &space.values);
         self.outstanding.push(request);
         self.unwritten.requests += 1;
@@ -64,7 +62,7 @@ impl Stream {
 
     /// Writes queued requests as far as there is room.
     #[inline]
-    pub(super) fn write(
+    pub(in crate::kv) fn write(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
@@ -94,7 +92,7 @@ impl Stream {
 
     /// Consumes `n` received bytes and writes the queued requests in their buffer, if none is long and all fit.
     #[inline]
-    pub(super) fn write_over(
+    pub(in crate::kv) fn write_over(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
@@ -172,7 +170,7 @@ impl Stream {
 
 /// Records that the first byte of `request` was handed to the transport.
 #[inline]
-pub(super) fn first_byte_sent(request: &mut Request, pace: &mut Option<Pace>, now: Instant) {
+pub fn first_byte_sent(request: &mut Request, pace: &mut Option<Pace>, now: Instant) {
     match pace {
         Some(pace) => pace.sent(request.at, now),
         None => request.at = now,

@@ -1,7 +1,7 @@
 //! Echo load: requests that the server must return unchanged, in a closed or an open loop.
 
 use super::pattern::Position;
-use super::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
+use crate::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;

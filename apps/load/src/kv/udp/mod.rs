@@ -1,10 +1,8 @@
 //! Load of a key-value server over UDP: datagrams in memcached's protocol, which may be lost.
 
-use super::reply::{Reply, Wrong, shown};
-use super::request::{Op, Protocol, Request};
-use super::stream::first_byte_sent;
+use super::protocol::{Op, Protocol, Reply, Request, Wrong, first_byte_sent, shown};
 use super::{KvLoad, name};
-use crate::flight::{ANSWER_TIMEOUT, EXPIRY_INTERVAL, FIRST_ANSWER_TIMEOUT, RETRY_DELAY, SEND_BATCH};
+use crate::datagram::{ANSWER_TIMEOUT, EXPIRY_INTERVAL, FIRST_ANSWER_TIMEOUT, RETRY_DELAY, SEND_BATCH};
 use crate::{Keyspace, Traffic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BufferPool, Bytes, ConnId, Datagram, Origin, Service, Transport};

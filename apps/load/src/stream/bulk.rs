@@ -1,7 +1,7 @@
 //! Bulk loads: data in one direction at full speed.
 
 use super::pattern::Position;
-use super::{Corrupt, Traffic};
+use crate::{Corrupt, Traffic};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
@@ -81,9 +81,9 @@ impl Traffic for Bulk {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Barrier, Load, Plan, WorkerLoad};
     use super::*;
     use crate::testing::{FakeTransport, a_second};
+    use crate::{Barrier, Load, Plan, WorkerLoad};
     use linerate_bypass::Service;
     use linerate_bypass::time::Duration;
     use std::sync::Arc;

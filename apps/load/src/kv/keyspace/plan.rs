@@ -1,12 +1,8 @@
 //! Parameters of a key-value load, and the state shared by its workers.
 
-use super::keys::Scatter;
-use super::one_sided::Exported;
-use super::reply::Expected;
-use super::request::Protocol;
-use super::values::Values;
-use super::versions::Versions;
-use super::zipf::Zipf;
+use super::super::one_sided::Exported;
+use super::super::protocol::{Expected, Protocol};
+use super::{Scatter, Values, Versions, Zipf};
 use crate::OpenLoop;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,15 +38,15 @@ pub struct KvPlan {
 /// State shared by all workers of a load.
 #[derive(Debug)]
 pub struct Keyspace {
-    pub(super) plan: KvPlan,
-    pub(super) zipf: Zipf,
-    pub(super) scatter: Scatter,
-    pub(super) values: Values,
-    pub(super) versions: Option<Versions>,
+    pub(in crate::kv) plan: KvPlan,
+    pub(in crate::kv) zipf: Zipf,
+    pub(in crate::kv) scatter: Scatter,
+    pub(in crate::kv) values: Values,
+    pub(in crate::kv) versions: Option<Versions>,
     /// Number of GETs in 2³² requests.
-    pub(super) gets: u64,
+    pub(in crate::kv) gets: u64,
     /// First key that no worker has taken for filling.
-    pub(super) to_fill: AtomicU64,
+    pub(in crate::kv) to_fill: AtomicU64,
 }
 
 impl Keyspace {
@@ -67,7 +63,7 @@ impl Keyspace {
         })
     }
 
-    pub(super) fn expected(&self) -> Option<Expected<'_>> {
+    pub(in crate::kv) fn expected(&self) -> Option<Expected<'_>> {
         self.versions.as_ref().map(|versions| Expected { values: &self.values, versions })
     }
 }

@@ -1,10 +1,8 @@
 //! Parser of replies in either protocol, which may arrive in pieces.
 
-use super::keys::key;
-use super::request::{Op, Protocol, Request};
-use super::values::{HEAD, Values, version_of};
-use super::versions::Versions;
-use crate::pattern::Position;
+use super::super::keyspace::{HEAD, Values, Versions, key, version_of};
+use super::{Op, Protocol, Request};
+use crate::stream::Position;
 
 /// Stored bytes of an incomplete line; only error messages are longer.
 const LINE_PREFIX: usize = 128;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::services::Echo;
 use crate::testing::{FakeTransport, a_second};
+use crate::{Arrivals, EchoLoad, OpenLoop};
 
 const SECOND: Duration = Duration::from_secs(1);
 

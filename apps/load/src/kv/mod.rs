@@ -1,46 +1,29 @@
 //! Load of a key-value server: GETs and SETs of keys with a skewed popularity.
 
 mod count;
-mod counter_lookup;
-mod filling;
-mod keys;
-mod numbers;
+mod keyspace;
 mod one_sided;
-mod plan;
-mod query;
-mod reply;
-mod request;
-mod request_queue;
-mod stream;
+mod protocol;
 mod udp;
-mod values;
-mod versions;
-mod zipf;
 
-pub use count::{CountLoad, CountPlan, CountStats, SWAP_EVERY, name as counter_name};
-pub use counter_lookup::{CounterLookup, CounterLookupError};
-pub use keys::MOST as MOST_KEYS;
+pub use count::{
+    CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, SWAP_EVERY, name as counter_name,
+};
+pub use keyspace::{HEAD as SHORTEST_VERIFIED, Keyspace, KvPlan, MOST_KEYS};
 pub use one_sided::{Exported, OneSidedStats};
-pub use plan::{Keyspace, KvPlan};
-pub use query::Query;
-pub use request::Protocol;
-pub use stream::Stream;
+pub use protocol::{Protocol, Query, Stream};
 pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
-pub use values::HEAD as SHORTEST_VERIFIED;
 
-use super::{Corrupt, Pace, Traffic, histogram_of_nanos};
+use crate::{Corrupt, Pace, Traffic, histogram_of_nanos};
 use fastrand::Rng;
-use filling::Filling;
 use hdrhistogram::Histogram;
-use keys::key;
+use keyspace::{Filling, Issued, key};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
 use one_sided::{GetOutcome, Reader};
-use reply::{RequestResult, shown};
-use request::{Op, Request};
+use protocol::{Op, Request, RequestResult, shown};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use versions::Issued;
 
 /// Counters of answered GETs or SETs while measuring.
 #[derive(Debug)]

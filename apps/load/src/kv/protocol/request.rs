@@ -1,9 +1,7 @@
 //! GETs and SETs as bytes of either protocol.
 
-use super::keys::{KEY, key};
-use super::values::{HEAD, Value, Values};
-use super::versions::Issued;
-use crate::pattern::LONG;
+use super::super::keyspace::{HEAD, Issued, KEY, Value, Values, key};
+use crate::stream::LONG;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 

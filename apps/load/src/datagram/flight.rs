@@ -1,8 +1,7 @@
 //! Outstanding requests over a lossy transport (UDP, raw frames), in a closed or an open loop.
 
-use super::histogram_of_nanos;
-use super::pace::{OpenLoop, Pace};
 use super::probe::Stamp;
+use crate::{OpenLoop, Pace, histogram_of_nanos};
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 

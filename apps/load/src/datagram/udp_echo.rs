@@ -1,8 +1,8 @@
 //! Echo load over UDP: datagrams that the server must return unchanged, and that may be lost.
 
 use super::flight::{Counts, Flight, FlightPlan, RETRY_DELAY, SEND_BATCH};
-use super::pace::Pace;
 use super::probe::{Probe, ProbeCheck};
+use crate::Pace;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BufferPool, ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;

@@ -1,9 +1,12 @@
 //! Load of counters without the server's participation: each request increments a counter by an atomic operation of the
 //! RDMA device.
 
-use super::super::{Corrupt, Traffic, histogram_of_nanos};
-use super::keys::{Scatter, key};
-use super::zipf::Zipf;
+mod counter_lookup;
+
+pub use counter_lookup::{CounterLookup, CounterLookupError};
+
+use super::keyspace::{KEY, Scatter, Zipf, key};
+use crate::{Corrupt, Traffic, histogram_of_nanos};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
@@ -150,7 +153,7 @@ impl CountLoad {
 }
 
 /// Returns the name of counter `number`.
-pub fn name(number: u64) -> [u8; super::keys::KEY] {
+pub fn name(number: u64) -> [u8; KEY] {
     key(number)
 }
 

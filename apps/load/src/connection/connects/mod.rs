@@ -1,11 +1,16 @@
 //! Connection load: each connection carries one request and is followed by another.
 
-use super::pattern::Position;
-use super::port_wait::{PortWait, PortWaits, Step};
-use super::{Barrier, Errors, OPENING_AT_ONCE, OPENING_TICK, Outcome, Plan, WorkerLoad, histogram_of_nanos, share};
+mod port_wait;
+
+pub use port_wait::PortWaits;
+
+use super::{Barrier, OPENING_AT_ONCE, OPENING_TICK, Plan, WorkerLoad, share};
+use crate::stream::Position;
+use crate::{Errors, Outcome, histogram_of_nanos};
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use port_wait::{PortWait, Step};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,0 +1,63 @@
+//! Loads over connections: the phases of a load, and the loads that keep or change their connections.
+
+mod barrier;
+mod connects;
+mod load;
+#[cfg(feature = "rdma")]
+mod rounds;
+mod traffic;
+
+pub use barrier::Barrier;
+pub use connects::{ConnectPlan, ConnectStats, Connects, PortWaits};
+pub use load::Load;
+#[cfg(feature = "rdma")]
+pub use rounds::{Progress, Rounds, Stage};
+pub use traffic::{Corrupt, Traffic};
+
+use crate::Outcome;
+use linerate_bypass::Service;
+use linerate_bypass::time::Duration;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+/// Concurrent connection attempts of one worker, limited to avoid overflowing a server's backlog.
+const OPENING_AT_ONCE: usize = 256;
+/// Interval at which a worker checks the barrier while opening and preparing.
+const OPENING_TICK: Duration = Duration::from_millis(1);
+
+/// One worker's part of a load of any kind.
+pub trait WorkerLoad: Service<Message = Infallible> + Send + 'static {
+    /// Counters of the traffic.
+    type Traffic: Send;
+
+    /// Returns the measurements.
+    fn into_outcome(self) -> Outcome<Self::Traffic>;
+}
+
+/// Returns the number of connections of worker `worker` out of `connections` of `workers` workers.
+fn share(connections: usize, worker: usize, workers: usize) -> usize {
+    (connections + workers - 1 - worker) / workers
+}
+
+/// Parameters of a load, the same for all workers.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The server.
+    pub remote: SocketAddr,
+    /// Number of consecutive server ports, starting with that of `remote`; connections use them in turn.
+    pub ports: u16,
+    /// Connections of all workers.
+    pub connections: usize,
+    /// Duration of uncounted traffic before measuring.
+    pub warm_up: Duration,
+    /// Duration of the measurement.
+    pub duration: Duration,
+}
+
+impl Plan {
+    /// Returns the server address of the connection in `slot`.
+    pub fn remote_of(&self, slot: usize) -> SocketAddr {
+        let port = self.remote.port() + (slot % usize::from(self.ports)) as u16;
+        SocketAddr::new(self.remote.ip(), port)
+    }
+}
