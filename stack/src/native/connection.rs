@@ -11,7 +11,7 @@ use crate::native::mbufs_held::MbufsHeld;
 use crate::native::rr::RrPool;
 use crate::native::send::tx_backlog::TxBacklog;
 use crate::native::settings::Settings;
-use crate::native::tcb::cold::TcbCold;
+use crate::native::tcb::cold::{EndReason, TcbCold};
 use crate::native::tcb::conn_buffers::BufferPool;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::time_wait::TimeWait;
@@ -22,7 +22,7 @@ use crate::tcp::tuple::HashKey;
 use crate::tcp::wheel::Wheel;
 use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, ConnectError, Origin, Packet};
+use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, Origin, Packet};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
@@ -129,48 +129,6 @@ impl<P: Packet> Shared<P> {
         self.events.others.push(Event::Closed(self.id(slot, tcb), CloseReason::Finished));
     }
 
-    /// Reports the events of the connection in `slot` to its service.
-    #[inline(always)]
-    pub fn report_events(&mut self, slot: u32, tcb: &mut Tcb) {
-        let had = tcb.flags;
-        tcb.flags.clear(Flags::NOTIFY | Flags::NEWLY_OPEN | Flags::READABLE);
-        if had.has_any(Flags::CLOSE_REPORTED | Flags::VACANT) {
-            return;
-        }
-        let conn = self.id(slot, tcb);
-        if had.has(Flags::NEWLY_OPEN) {
-            self.report_opened(slot, tcb, conn);
-        } else if !had.has(Flags::OPEN) {
-            if tcb.state == State::Closed {
-                self.report_connect_failed(slot, tcb);
-            }
-            return;
-        }
-        if had.has(Flags::READABLE) && tcb.received > 0 {
-            self.events.readable.push(conn);
-        }
-        if had.has(Flags::WANTS_ROOM) && self.has_enough_room(tcb) {
-            tcb.flags.clear(Flags::WANTS_ROOM);
-            self.events.others.push(Event::Writable(conn));
-        }
-        if tcb.state.may_receive() {
-            return;
-        }
-        if tcb.state.peer_finished() && tcb.received == 0 && !tcb.flags.has(Flags::FIN_REPORTED) {
-            self.report_peer_closed(tcb, conn);
-        }
-        let over = match tcb.state {
-            // The last acknowledgement is sent first.
-            State::TimeWait => tcb.flags.has(Flags::FIN_REPORTED) && !tcb.flags.has(Flags::ACK_NOW),
-            // The RST is sent first.
-            State::Closed => !tcb.flags.has(Flags::RESET),
-            _ => false,
-        };
-        if over {
-            self.report_closed(conn, tcb);
-        }
-    }
-
     /// Reports that the connection is open.
     #[inline(always)]
     fn report_opened(&mut self, slot: u32, tcb: &mut Tcb, conn: ConnId) {
@@ -193,45 +151,6 @@ impl<P: Packet> Shared<P> {
     pub fn report_peer_closed(&mut self, tcb: &mut Tcb, conn: ConnId) {
         tcb.flags |= Flags::FIN_REPORTED;
         self.events.others.push(Event::PeerClosed(conn));
-    }
-
-    /// Reports the end of the connection, with the reason in its flags.
-    #[inline(never)]
-    fn report_closed(&mut self, conn: ConnId, tcb: &mut Tcb) {
-        tcb.flags |= Flags::CLOSE_REPORTED;
-        let why = if tcb.flags.has(Flags::WAS_RESET) {
-            CloseReason::Reset
-        } else if tcb.flags.has(Flags::IDLE_TIMEOUT) {
-            CloseReason::IdleTimeout
-        } else if tcb.flags.has(Flags::WAS_ABORTED) {
-            CloseReason::Aborted
-        } else if tcb.flags.has(Flags::ADDRESS_LOST) {
-            CloseReason::AddressLost
-        } else if tcb.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
-            CloseReason::TimedOut
-        } else {
-            CloseReason::Finished
-        };
-        self.events.others.push(Event::Closed(conn, why));
-    }
-
-    /// Reports a failed connect call. A connection opened by the peer ends without an event.
-    #[inline(never)]
-    fn report_connect_failed(&mut self, slot: u32, tcb: &mut Tcb) {
-        if let Some(token) = self.take_connect_token(slot, tcb) {
-            self.counters.failed += 1;
-            let error = if tcb.flags.has(Flags::WAS_RESET) {
-                ConnectError::Refused
-            } else if tcb.flags.has(Flags::ADDRESS_LOST) {
-                ConnectError::NoLocalAddress
-            } else if tcb.flags.has(Flags::UNREACHABLE) {
-                ConnectError::Unreachable
-            } else {
-                ConnectError::TimedOut
-            };
-            self.events.others.push(Event::Failed(token, error));
-        }
-        self.remove(slot, tcb);
     }
 
     /// Removes and returns the token of the connect call that opened the connection in `slot`.
@@ -314,6 +233,67 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Connection { slot: self.slot, tcb: self.tcb, cold, shared: self.shared }
     }
 
+    /// Reports the events of the connection to its service.
+    #[inline(always)]
+    pub fn report_events(&mut self) {
+        let tcb = &mut *self.tcb;
+        let had = tcb.flags;
+        tcb.flags.clear(Flags::NOTIFY | Flags::NEWLY_OPEN | Flags::READABLE);
+        if had.has_any(Flags::CLOSE_REPORTED | Flags::VACANT) {
+            return;
+        }
+        let conn = self.shared.id(self.slot, tcb);
+        if had.has(Flags::NEWLY_OPEN) {
+            self.shared.report_opened(self.slot, tcb, conn);
+        } else if !had.has(Flags::OPEN) {
+            if tcb.state == State::Closed {
+                self.reborrow().report_connect_failed();
+            }
+            return;
+        }
+        if had.has(Flags::READABLE) && tcb.received > 0 {
+            self.shared.events.readable.push(conn);
+        }
+        if had.has(Flags::WANTS_ROOM) && self.shared.has_enough_room(tcb) {
+            tcb.flags.clear(Flags::WANTS_ROOM);
+            self.shared.events.others.push(Event::Writable(conn));
+        }
+        if tcb.state.may_receive() {
+            return;
+        }
+        if tcb.state.peer_finished() && tcb.received == 0 && !tcb.flags.has(Flags::FIN_REPORTED) {
+            self.shared.report_peer_closed(tcb, conn);
+        }
+        let over = match tcb.state {
+            // The last acknowledgement is sent first.
+            State::TimeWait => tcb.flags.has(Flags::FIN_REPORTED) && !tcb.flags.has(Flags::ACK_NOW),
+            // The RST is sent first.
+            State::Closed => !tcb.flags.has(Flags::RESET),
+            _ => false,
+        };
+        if over {
+            self.reborrow().report_closed();
+        }
+    }
+
+    /// Reports the end of the connection.
+    #[inline(never)]
+    fn report_closed(self) {
+        self.tcb.flags |= Flags::CLOSE_REPORTED;
+        let conn = self.shared.id(self.slot, self.tcb);
+        self.shared.events.others.push(Event::Closed(conn, self.cold.end_reason.into()));
+    }
+
+    /// Reports a failed connect call. A connection opened by the peer ends without an event.
+    #[inline(never)]
+    fn report_connect_failed(self) {
+        if let Some(token) = self.shared.take_connect_token(self.slot, self.tcb) {
+            self.shared.counters.failed += 1;
+            self.shared.events.others.push(Event::Failed(token, self.cold.end_reason.into()));
+        }
+        self.shared.remove(self.slot, self.tcb);
+    }
+
     /// Sets `flags` and adds the connection to the active list: [`NOTIFY`](Flags::NOTIFY) for events,
     /// [`TX_PENDING`](Flags::TX_PENDING) for something to send.
     #[inline]
@@ -368,14 +348,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Ends the connection at once. `why` holds the flags with the reason for the service.
-    pub fn end(&mut self, why: Flags) {
+    /// Ends the connection at once.
+    pub fn end(&mut self, why: EndReason) {
         self.remove_from_table();
         self.leave_half_open();
         self.detach();
+        self.cold.end_reason = why;
         let tcb = &mut *self.tcb;
         tcb.state = State::Closed;
-        tcb.flags |= why;
         tcb.unsent = 0;
         tcb.received = 0;
         tcb.retransmit_at = Tick::NONE;

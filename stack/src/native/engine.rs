@@ -16,6 +16,7 @@ use crate::native::segment::options;
 use crate::native::segment::seq::Seq;
 use crate::native::send::tx_backlog::TxBacklog;
 use crate::native::settings::Settings;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::conn_buffers::BufferPool;
 use crate::native::tcb::{Flags, State};
 use crate::native::time_wait::TimeWait;
@@ -118,7 +119,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         for slot in connect_tokens {
             let Some(mut connection) = self.connection(slot) else { continue };
             if connection.tcb.state == State::SynSent && connection.tcb.tuple.remote().ip() == ip {
-                connection.end(Flags::UNREACHABLE);
+                connection.end(EndReason::Unreachable);
             }
         }
     }
@@ -127,7 +128,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.for_each(|connection| {
             let tcb = &*connection.tcb;
             if tcb.tuple.local().ip() == ip && !matches!(tcb.state, State::Closed | State::TimeWait) {
-                connection.demote().end(Flags::ADDRESS_LOST);
+                connection.demote().end(EndReason::AddressLost);
             }
         });
     }
@@ -154,25 +155,23 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn take_events(&mut self, events: &mut EventBatch) {
-        let shared = &mut self.shared;
-        shared.rr.collect(&mut shared.events.readable);
+        self.shared.rr.collect(&mut self.shared.events.readable);
         // The connections stay in the list for `flush`: nearly all of them have something to send.
-        let active = std::mem::take(&mut shared.active);
+        let active = std::mem::take(&mut self.shared.active);
         for &slot in &active {
-            if let Some(tcb) = self.tcbs.get_mut(slot as usize)
-                && tcb.flags.has(Flags::NOTIFY)
+            if let Some(mut connection) = self.connection(slot)
+                && connection.tcb.flags.has(Flags::NOTIFY)
             {
-                shared.report_events(slot, tcb);
+                connection.report_events();
             }
         }
-        shared.active = active;
-        std::mem::swap(events, &mut shared.events);
+        self.shared.active = active;
+        std::mem::swap(events, &mut self.shared.events);
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
-        let Some(Connection { slot, tcb, shared, .. }) = self.open_connection(conn) else { return };
-        let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
-        if tcb.flags.has_any(broken) {
+        let Some(Connection { slot, tcb, cold, shared }) = self.open_connection(conn) else { return };
+        if cold.end_reason != EndReason::Finished {
             shared.counters.broken += 1;
         } else {
             shared.counters.finished += 1;

@@ -19,8 +19,9 @@ use crate::native::NativeEngine;
 use crate::native::connection::{Connection, Shared};
 use crate::native::queue::Queue;
 use crate::native::segment::seq::Seq;
+use crate::native::tcb::Tcb;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::conn_buffers::ConnBuffers;
-use crate::native::tcb::{Flags, Tcb};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
 use std::cell::{Cell, RefCell};
@@ -284,7 +285,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if self.shared.settings.stall_timeout.is_some_and(|timeout| stalled >= timeout) {
             self.shared.counters.stalled += 1;
-            return self.end_with_reset(Flags::TIMED_OUT);
+            return self.end_with_reset(EndReason::TimedOut);
         }
         if stalled >= PARK_AFTER {
             self.park();
@@ -320,7 +321,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.mbufs_held() >= threshold)
         {
             self.shared.counters.shed += 1;
-            self.end_with_reset(Flags::TIMED_OUT);
+            self.end_with_reset(EndReason::TimedOut);
         }
     }
 

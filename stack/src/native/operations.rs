@@ -5,6 +5,7 @@ use crate::egress::Egress;
 use crate::native::NativeEngine;
 use crate::native::connection::{Connection, Shared};
 use crate::native::fair_share::MIN_SHARE;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::conn_buffers::CROWDED;
 use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::time::Instant;
@@ -276,7 +277,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         match tcb.state {
             State::Established => tcb.state = State::FinWait1,
             State::CloseWait => tcb.state = State::LastAck,
-            State::SynSent | State::SynReceived => return self.end(Flags::WAS_ABORTED),
+            State::SynSent | State::SynReceived => return self.end(EndReason::Aborted),
             _ => return,
         }
         tcb.flags |= Flags::FIN_QUEUED;
@@ -294,20 +295,21 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             State::TimeWait => {
                 self.detach();
                 self.tcb.received = 0;
-                self.tcb.flags |= Flags::WAS_ABORTED | Flags::FIN_REPORTED;
+                self.tcb.flags |= Flags::FIN_REPORTED;
+                self.cold.end_reason = EndReason::Aborted;
                 return self.notify();
             }
             _ => {}
         }
         if resets {
-            self.end_with_reset(Flags::WAS_ABORTED);
+            self.end_with_reset(EndReason::Aborted);
         } else {
-            self.end(Flags::WAS_ABORTED);
+            self.end(EndReason::Aborted);
         }
     }
 
-    /// Ends the connection and sends a RST. `why` holds the flags with the reason.
-    pub(crate) fn end_with_reset(&mut self, why: Flags) {
+    /// Ends the connection and sends a RST.
+    pub(crate) fn end_with_reset(&mut self, why: EndReason) {
         self.end(why);
         self.tcb.flags |= Flags::RESET;
         self.schedule_tx();

@@ -10,6 +10,7 @@ use crate::native::handshake::isn::timestamp_clock;
 use crate::native::segment::header::Control;
 use crate::native::segment::options::{Options, Timestamp};
 use crate::native::segment::tcp_header::TcpHeader;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::time_wait::Reuse;
 use crate::tcp::tuple::Tuple;
@@ -84,7 +85,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if control.has(Control::RST) {
             if acknowledges {
-                self.end(Flags::WAS_RESET);
+                self.end(EndReason::Reset);
             }
             return;
         }

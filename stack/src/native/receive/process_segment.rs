@@ -11,6 +11,7 @@ use crate::native::segment::options::{MAX_SACK_BLOCKS, Options, SackBlock, Times
 use crate::native::segment::seq::Seq;
 use crate::native::segment::tcp_header::TcpHeader;
 use crate::native::send::output::deadline;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
@@ -102,7 +103,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 egress.count_drop(DropCause::TooManyPerSource);
                 let tuple = tcb.tuple;
                 self.shared.reset_for(&tuple, &seg, egress, now);
-                return self.end(Flags::WAS_RESET);
+                return self.end(EndReason::Reset);
             }
             self.establish(&seg, now);
         }
@@ -283,7 +284,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn process_rst<N: Nic<Packet = P>>(&mut self, seg: &TcpHeader, egress: &mut Egress<N>, now: Instant) {
         let tcb = &*self.tcb;
         if seg.seq == tcb.rcv_nxt {
-            self.end(Flags::WAS_RESET);
+            self.end(EndReason::Reset);
         } else if seg.seq.after(tcb.rcv_nxt) && seg.seq.before(tcb.rcv_edge) {
             self.challenge_ack(egress, now);
         }

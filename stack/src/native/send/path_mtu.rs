@@ -4,7 +4,8 @@ use crate::congestion::CongestionControl;
 use crate::engine::IcmpError;
 use crate::native::connection::Connection;
 use crate::native::segment::seq::Seq;
-use crate::native::tcb::{Flags, State};
+use crate::native::tcb::State;
+use crate::native::tcb::cold::EndReason;
 use linerate_bypass::Packet;
 
 /// Minimum accepted MTU of IPv4. All hosts accept 576 bytes, and common systems use a slightly lower limit. A lower
@@ -27,7 +28,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         match error {
             // RFC 5461: a hard error aborts a connection attempt. An established connection ends by its own timeout.
-            IcmpError::Unreachable if tcb.state == State::SynSent => self.end(Flags::UNREACHABLE),
+            IcmpError::Unreachable if tcb.state == State::SynSent => self.end(EndReason::Unreachable),
             IcmpError::Unreachable => {}
             IcmpError::TooBig { mtu } if tcb.state.is_synchronized() => self.lower_mtu(mtu),
             IcmpError::TooBig { .. } => {}

@@ -3,8 +3,10 @@
 use crate::congestion::{Builtin, CongestionControl};
 use crate::native::recovery::Path;
 use crate::native::segment::seq::Seq;
+use crate::native::timers::challenge::challenge_time;
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
+use linerate_bypass::{CloseReason, ConnectError};
 
 /// Part of the connection state outside the [`Tcb`](crate::native::tcb::Tcb), in the same slot.
 #[derive(Clone)]
@@ -19,21 +21,59 @@ pub(crate) struct TcbCold<C> {
     pub tuned_at: Tick,
     /// Largest window field advertised by the peer (MAX.SND.WND of RFC 5961 §5.2).
     largest_window: u16,
-    /// Time of the last challenge ACK (RFC 5961 §7) in units of [`CHALLENGE_SHIFT`]; zero before the first.
-    challenged: u16,
+    /// [Time](challenge_time) of the last challenge ACK.
+    challenged: u8,
     /// Timestamp clock when the connection last became idle, for the age of TS.Recent and the restart after idleness.
     /// In SYN-SENT: timestamp clock of the first SYN.
     pub idle_since: u32,
     /// Data segments retransmitted since the connection was opened, for introspection.
     pub retransmitted: u32,
+    /// Reason for the end of the connection; valid once it has ended.
+    pub end_reason: EndReason,
 }
 
-/// Unit of the challenge time in nanoseconds, as a power of two: 17 ms.
-const CHALLENGE_SHIFT: u32 = 24;
-/// Interval between two challenge ACKs of one connection (RFC 5961 §7): half a second, less than the first SYN
-/// retransmission. The recorded time repeats every 18 minutes, and may then suppress one challenge ACK; the peer
-/// retransmits.
-const CHALLENGE_PERIOD: u16 = 30;
+/// Reason for the end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// Both ends closed the connection.
+    Finished,
+    /// The peer reset the connection.
+    Reset,
+    /// The local end aborted the connection.
+    Aborted,
+    /// The idle timeout expired.
+    IdleTimeout,
+    /// The peer stopped responding.
+    TimedOut,
+    /// The peer of a connect call is unreachable.
+    Unreachable,
+    /// The local address was removed.
+    AddressLost,
+}
+
+impl From<EndReason> for CloseReason {
+    fn from(reason: EndReason) -> CloseReason {
+        match reason {
+            EndReason::Finished => CloseReason::Finished,
+            EndReason::Reset => CloseReason::Reset,
+            EndReason::Aborted => CloseReason::Aborted,
+            EndReason::IdleTimeout => CloseReason::IdleTimeout,
+            EndReason::TimedOut | EndReason::Unreachable => CloseReason::TimedOut,
+            EndReason::AddressLost => CloseReason::AddressLost,
+        }
+    }
+}
+
+impl From<EndReason> for ConnectError {
+    fn from(reason: EndReason) -> ConnectError {
+        match reason {
+            EndReason::Reset => ConnectError::Refused,
+            EndReason::Unreachable => ConnectError::Unreachable,
+            EndReason::AddressLost => ConnectError::NoLocalAddress,
+            _ => ConnectError::TimedOut,
+        }
+    }
+}
 
 // Each of a million connections has one.
 const _: () = assert!(size_of::<TcbCold<Builtin>>() <= 96);
@@ -52,6 +92,7 @@ impl<C: CongestionControl> TcbCold<C> {
             challenged: 0,
             idle_since: 0,
             retransmitted: 0,
+            end_reason: EndReason::Finished,
         }
     }
 
@@ -71,11 +112,8 @@ impl<C: CongestionControl> TcbCold<C> {
 
     /// Returns whether a challenge ACK may be sent at `now`, and records it.
     pub fn may_challenge(&mut self, now: Instant) -> bool {
-        let now = ((now.as_nanos() >> CHALLENGE_SHIFT) as u16).max(1);
-        if self.challenged != 0 && now.wrapping_sub(self.challenged) < CHALLENGE_PERIOD {
-            return false;
-        }
-        self.challenged = now;
-        true
+        let time = challenge_time(self.challenged, now);
+        self.challenged = time.unwrap_or(self.challenged);
+        time.is_some()
     }
 }

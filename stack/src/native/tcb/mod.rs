@@ -118,31 +118,15 @@ impl Flags {
     pub const WINDOW_HELD: Flags = Flags(1 << 22);
     /// The service has consumed data since the last window update.
     pub const CONSUMED: Flags = Flags(1 << 23);
-    /// The peer reset the connection.
-    pub const WAS_RESET: Flags = Flags(1 << 24);
-    /// The local end aborted the connection.
-    pub const WAS_ABORTED: Flags = Flags(1 << 25);
-    /// The peer stopped responding.
-    pub const TIMED_OUT: Flags = Flags(1 << 26);
     /// The flow table contains the tuple.
-    pub const IN_TABLE: Flags = Flags(1 << 27);
+    pub const IN_TABLE: Flags = Flags(1 << 24);
     /// A keepalive probe is due at the next flush.
-    pub const KEEPALIVE: Flags = Flags(1 << 28);
+    pub const KEEPALIVE: Flags = Flags(1 << 25);
     /// A duplicate was received; the next acknowledgement reports the range in
     /// [`ConnBuffers::dsack`](conn_buffers::ConnBuffers) (RFC 2883).
-    pub const DSACK: Flags = Flags(1 << 29);
-    /// An ICMP error reported the peer as unreachable.
-    pub const UNREACHABLE: Flags = Flags(1 << 30);
-
-    /// The local address was removed. Encoded as two flags that are never set together: a connection ends for one
-    /// reason only.
-    pub const ADDRESS_LOST: Flags = Flags::TIMED_OUT.or(Flags::UNREACHABLE);
-
-    /// The idle timeout expired. Encoded as [`ADDRESS_LOST`](Self::ADDRESS_LOST) is.
-    pub const IDLE_TIMEOUT: Flags = Flags::TIMED_OUT.or(Flags::WAS_ABORTED);
-
+    pub const DSACK: Flags = Flags(1 << 26);
     /// The slot is free.
-    pub const VACANT: Flags = Flags(1 << 31);
+    pub const VACANT: Flags = Flags(1 << 27);
 
     /// Flags of membership in lists of slots. They belong to the slot, not to the connection.
     pub const LISTED: Flags = Flags::NOTIFY.or(Flags::TX_PENDING).or(Flags::WINDOW_HELD);
@@ -198,6 +182,9 @@ impl BitAnd for Flags {
         Flags(self.0 & other.0)
     }
 }
+
+// Four bits are free.
+const _: () = assert!(Flags::VACANT.0.leading_zeros() >= 4);
 
 /// Value of [`Tcb::buffers`] for a connection without buffers.
 pub(crate) const NO_BUFFERS: u32 = u32::MAX;

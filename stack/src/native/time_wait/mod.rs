@@ -7,6 +7,7 @@ use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::TIMESTAMP_TICK;
 use crate::native::segment::options::Timestamp;
 use crate::native::segment::seq::Seq;
+use crate::native::timers::challenge::challenge_time;
 use crate::tcp::tuple::{Address, HashKey, Tuple};
 use linerate_bypass::time::{Duration, Instant};
 
@@ -16,17 +17,6 @@ const BATCH: usize = 64;
 /// Length of a tick, the unit of deadlines, in nanoseconds, as a power of two: 1.05 ms. A coarser unit would delay the
 /// reuse of a port, for which the time of entry is derived from the deadline.
 const TICK_SHIFT: u32 = 20;
-
-/// Unit of the challenge time in nanoseconds, as a power of two: 134 ms.
-const CHALLENGE_SHIFT: u32 = 27;
-
-/// Interval between two challenge ACKs of one connection (RFC 5961 §7), in units of [`CHALLENGE_SHIFT`]: half a second,
-/// as in the other states.
-const CHALLENGE_PERIOD: u8 = 4;
-
-/// Period, in units of [`CHALLENGE_SHIFT`], after which the recorded challenge time repeats: 17 s. It may then suppress
-/// one challenge ACK; the peer retransmits.
-const CHALLENGE_WRAP: u64 = 127;
 
 /// End of a list.
 const NONE: u32 = u32::MAX;
@@ -352,15 +342,9 @@ impl Marks {
 
     /// Returns whether a challenge ACK may be sent at `now`, and records it.
     fn may_challenge(&mut self, now: Instant) -> bool {
-        // Zero stands for "no challenge ACK".
-        let tick = ((now.as_nanos() >> CHALLENGE_SHIFT) % CHALLENGE_WRAP) as u8 + 1;
-        let last = self.0 & !Self::TIMESTAMPS;
-        let since = if tick >= last { tick - last } else { CHALLENGE_WRAP as u8 - (last - tick) };
-        if last != 0 && since < CHALLENGE_PERIOD {
-            return false;
-        }
-        self.0 = self.0 & Self::TIMESTAMPS | tick;
-        true
+        let time = challenge_time(self.0 & !Self::TIMESTAMPS, now);
+        self.0 = self.0 & Self::TIMESTAMPS | time.unwrap_or(self.0);
+        time.is_some()
     }
 }
 

@@ -7,6 +7,7 @@ use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
 use crate::native::handshake::isn::timestamp_clock;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::{Flags, State};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::Packet;
@@ -70,7 +71,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         if tcb.attempts >= probes {
-            return self.end(Flags::TIMED_OUT);
+            return self.end(EndReason::TimedOut);
         }
         tcb.attempts += 1;
         tcb.flags |= Flags::KEEPALIVE;
@@ -84,7 +85,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return self.arm_keepalive(now);
         }
         self.shared.counters.fin_timeouts += 1;
-        self.end_with_reset(Flags::TIMED_OUT);
+        self.end_with_reset(EndReason::TimedOut);
     }
 
     /// Ends the connection if it was idle for too long, and otherwise arms the timer for the next check.
@@ -96,7 +97,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let due = self.last_activity(now) + timeout;
         if due <= now {
             self.shared.counters.idle_timeouts += 1;
-            return self.end_with_reset(Flags::IDLE_TIMEOUT);
+            return self.end_with_reset(EndReason::IdleTimeout);
         }
         let next_check = Duration::from_nanos((timeout.as_nanos() as u64 / CHECKS_PER_TIMEOUT).max(1));
         self.arm_by(if self.tcb.has_buffers() { due.min(now + next_check) } else { due });

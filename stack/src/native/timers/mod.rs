@@ -1,5 +1,6 @@
 //! Connection timers: retransmission, probes, delayed acknowledgements and timeouts.
 
+pub(crate) mod challenge;
 mod inactivity;
 pub(crate) mod tick;
 
@@ -8,6 +9,7 @@ use crate::native::NativeEngine;
 use crate::native::connection::Connection;
 use crate::native::recovery::Expired;
 use crate::native::settings::SYN_TIMEOUT;
+use crate::native::tcb::cold::EndReason;
 use crate::native::tcb::{Flags, State};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::Packet;
@@ -138,7 +140,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         let waited = SYN_TIMEOUT * ((1 << tcb.attempts.min(7)) - 1);
         if waited >= self.shared.settings.half_open_timeout {
-            return self.end(Flags::TIMED_OUT);
+            return self.end(EndReason::TimedOut);
         }
         tcb.flags |= Flags::ACK_NOW;
         self.schedule_tx();
@@ -170,11 +172,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 if buffers.flight.timeouts() == 1 || buffers.stalled == Instant::ZERO {
                     buffers.stalled = now;
                 } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
-                    return self.end(Flags::TIMED_OUT);
+                    return self.end(EndReason::TimedOut);
                 }
                 timeouts = buffers.flight.timeouts();
             }
-            Expired::GiveUp => return self.end(Flags::TIMED_OUT),
+            Expired::GiveUp => return self.end(EndReason::TimedOut),
         }
         tcb.retransmit_at = crate::native::send::output::deadline(buffers, tcb, cold, limits);
         if timeouts > 0 {
@@ -191,7 +193,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if buffers.stalled == Instant::ZERO {
                 buffers.stalled = now;
             } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
-                return self.end(Flags::TIMED_OUT);
+                return self.end(EndReason::TimedOut);
             }
         }
         tcb.flags |= Flags::WINDOW_PROBE;
