@@ -6,7 +6,7 @@
 
 use clap::Parser;
 use linerate_bypass::{ConnId, Origin, Service, Transport};
-use linerate_net::{CorePlacement, Listen, NetArgs, Network};
+use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ impl Service for Count {
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
-    net: NetArgs,
+    net: NetConfig,
 
     /// Listening address
     #[arg(long)]

@@ -7,7 +7,8 @@ use linerate_bypass::time::{Duration, Instant};
 use serde::Serialize;
 
 /// Distribution of the gaps between requests of an open loop.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
     /// Exponentially distributed gaps (a Poisson process), as of many independent clients.

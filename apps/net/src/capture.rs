@@ -10,36 +10,27 @@ mod writer;
 #[cfg(feature = "dpdk")]
 pub use writer::{CaptureFile, Error, RunningCapture};
 
-use crate::units::{parse_bytes, parse_size};
 use std::path::PathBuf;
 
-/// Default of `--pcap-size`.
-#[cfg(feature = "dpdk")]
-const SIZE: u64 = 1 << 30;
-
-/// Capture options of every command that opens a port.
-#[derive(Debug, Default, Clone, clap::Args)]
-pub struct CaptureArgs {
-    /// Write the port's frames to FILE in pcapng format, which tcpdump and Wireshark read
-    #[arg(long, value_name = "FILE", help_heading = "Capture")]
-    pcap: Option<PathBuf>,
-
-    /// Write only frames that match FILTER, in pcap-filter(7) syntax: 'tcp port 7 and host 10.0.0.1'
-    #[arg(long, value_name = "FILTER", requires = "pcap", help_heading = "Capture")]
-    pcap_filter: Option<String>,
-
-    /// Largest number of bytes written of each frame [default: a frame of the port's MTU]
-    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_size, help_heading = "Capture")]
-    pcap_snap: Option<usize>,
-
-    /// Largest size of FILE, after which capturing stops: 64m, 4g [default: 1g]
-    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_bytes, help_heading = "Capture")]
-    pcap_size: Option<u64>,
+/// Capture of a port's frames to a file.
+#[derive(Debug, Clone)]
+pub struct CaptureConfig {
+    /// File in pcapng format, which is created or truncated.
+    pub file: PathBuf,
+    /// Filter of frames in pcap-filter(7) syntax; all frames if `None`.
+    pub filter: Option<String>,
+    /// Largest number of bytes written of each frame; a frame of the port's MTU if `None`.
+    pub snap: Option<usize>,
+    /// Largest size of the file in bytes, after which capturing stops.
+    pub size: u64,
 }
 
-impl CaptureArgs {
-    /// Returns whether `--pcap` was given.
-    pub fn is_given(&self) -> bool {
-        self.pcap.is_some()
+impl CaptureConfig {
+    /// Default of [`size`](Self::size).
+    pub const SIZE: u64 = 1 << 30;
+
+    /// Returns a capture of all frames to `file`.
+    pub fn new(file: impl Into<PathBuf>) -> Self {
+        CaptureConfig { file: file.into(), filter: None, snap: None, size: Self::SIZE }
     }
 }

@@ -26,6 +26,18 @@ pub enum Error {
         /// The other option.
         with: &'static str,
     },
+    /// The value of the option is outside of its range.
+    #[error("{what} {value}: give a number from {least} to {most}")]
+    OutOfRange {
+        /// The option.
+        what: &'static str,
+        /// The value.
+        value: u64,
+        /// Smallest valid value.
+        least: u64,
+        /// Largest valid value.
+        most: u64,
+    },
     /// Completions are requested too seldom: the send queue would fill up.
     #[error(
         "--rdma-signal-every {every}: with {sends} outstanding requests at least one in {most} must be signalled: give {most} or less, \
@@ -215,6 +227,7 @@ impl Error {
             self,
             NotWith { .. }
                 | OnlyWith { .. }
+                | OutOfRange { .. }
                 | TooFewSignalled { .. }
                 | NotInMode { .. }
                 | NoAddress(_)

@@ -4,8 +4,10 @@
 //! and the process-level parts of every command ([`process`]: standard output, signals, service-manager notification).
 #![forbid(unsafe_code)]
 
-mod args;
 mod capture;
+#[cfg(feature = "cli")]
+mod cli;
+mod config;
 mod cores;
 mod error;
 mod network;
@@ -19,13 +21,15 @@ mod summary;
 mod tx_arena;
 pub mod units;
 
-#[cfg(feature = "rdma")]
-pub use args::rdma::{ConnectArg, ModeArg};
-pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg, ThreadingArg, rdma::RdmaArgs};
+pub use capture::CaptureConfig;
+pub use config::{
+    MIN_MTU, NativeTcpConfig, NetConfig, Profile, RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin, TcpEngine,
+    ThreadingMode,
+};
 pub use cores::{CoreList, CorePlacement, usable as usable_cores};
 pub use error::Error;
 pub use network::{Listen, Network, Running};
-pub use raw::{ETHERNET, FrameWorker, PortArgs};
+pub use raw::{ETHERNET, FramePortConfig, FrameWorker};
 pub use run_context::{Device, RunContext, Threading, WithContext};
 pub use stats_client::StatsClient;
 pub use summary::SummaryReport;

@@ -1,6 +1,6 @@
 //! An open network, and the workers that run a service on it.
 
-use crate::args::{NetArgs, ThreadingArg};
+use crate::config::{NetConfig, ThreadingMode};
 use crate::cores::{self, CorePlacement};
 use crate::error::Error;
 use crate::port::{Close, Job, Port};
@@ -54,14 +54,19 @@ macro_rules! with_port {
 }
 
 impl<M: Send + 'static> Network<M> {
-    /// Opens the network of `args` and begins to listen. Without `--cores`, workers get the cores of `place`. `stop`
+    /// Opens the network of `config` and begins to listen. Unless `config` names cores, `place` selects them. `stop`
     /// ends the wait for another process, such as the other end of a link.
-    pub fn open(args: &NetArgs, listen: &Listen, place: CorePlacement, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
-        args.check(listen)?;
-        let cores = cores::choose(args.workers, args.cores.as_ref(), place)?;
-        let port = match args.threading {
-            ThreadingArg::Inline => Threaded::Inline(Port::open(args, listen, cores.len(), stop)?),
-            ThreadingArg::Split => Threaded::Split(split::Port::open(args, listen, &cores, place, stop)?),
+    pub fn open(
+        config: &NetConfig,
+        listen: &Listen,
+        place: CorePlacement,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
+        config.check(listen)?;
+        let cores = cores::choose(config.workers, config.cores.as_ref(), place)?;
+        let port = match config.threading {
+            ThreadingMode::Inline => Threaded::Inline(Port::open(config, listen, cores.len(), stop)?),
+            ThreadingMode::Split => Threaded::Split(split::Port::open(config, listen, &cores, place, stop)?),
         };
         Ok(Network { cores, port, stats: StatsClient::default() })
     }

@@ -8,7 +8,7 @@ mod rdma;
 #[cfg(feature = "dpdk")]
 mod stack;
 
-use crate::args::NetArgs;
+use crate::config::NetConfig;
 use crate::error::Error;
 use crate::network::Listen;
 use crate::run_context::Device;
@@ -38,14 +38,14 @@ pub enum Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens the network of `args` for `workers` workers, and begins to listen.
-    pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
-        match &args.via {
-            Via::Kernel => Ok(Port::Kernel(kernel::Port::open(args, listen, workers)?)),
+    /// Opens the network of `config` for `workers` workers, and begins to listen.
+    pub fn open(config: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        match &config.via {
+            Via::Kernel => Ok(Port::Kernel(kernel::Port::open(config, listen, workers)?)),
             #[cfg(feature = "rdma")]
-            Via::Rdma { device } => Ok(Port::Rdma(Box::new(rdma::Port::open(device, args, listen, workers)?))),
+            Via::Rdma { device } => Ok(Port::Rdma(Box::new(rdma::Port::open(device, config, listen, workers)?))),
             #[cfg(feature = "dpdk")]
-            _ => Ok(Port::Stack(Box::new(stack::Port::open(args, listen, workers, stop)?), listen.tcp.clone())),
+            _ => Ok(Port::Stack(Box::new(stack::Port::open(config, listen, workers, stop)?), listen.tcp.clone())),
             #[cfg(not(feature = "dpdk"))]
             via => {
                 // `stop` ends the wait for a link, which only DPDK ports have.

@@ -1,6 +1,6 @@
 //! A queue pair without the TCP/IP stack: one worker that moves frames.
 
-use crate::capture::CaptureArgs;
+use crate::capture::CaptureConfig;
 use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
 use linerate_bypass::{Nic, Summary, Via};
@@ -10,32 +10,20 @@ use std::sync::atomic::AtomicBool;
 /// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
 
-/// Command-line arguments that open a port for raw frames.
-#[derive(Debug, Clone, clap::Args)]
-pub struct PortArgs {
-    /// The DPDK port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or
-    /// memif:SOCKET,server, or eal with EAL's arguments after --
-    #[arg(long, value_name = "NET", display_order = 0)]
+/// Configuration of a port for raw frames.
+#[derive(Debug, Default, Clone)]
+pub struct FramePortConfig {
+    /// The DPDK port.
     pub via: Via,
-
-    /// Core of the worker [default: the first core for a reflector, the last for a load]
-    #[arg(long, value_name = "CORE", help_heading = "Network")]
+    /// Core of the worker. `None` places it by [`CorePlacement`].
     pub cores: Option<CoreList>,
-
-    /// Largest frame payload in bytes, if less than the port's maximum
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..), help_heading = "Network")]
+    /// Largest frame payload in bytes; the port's maximum if `None`.
     pub mtu: Option<u16>,
-
-    /// Use the interface even if it carries this host's default route
-    #[arg(long, help_heading = "Network")]
+    /// Uses an interface that carries the default route of this host.
     pub force: bool,
-
     /// Capture of the port's frames.
-    #[command(flatten)]
-    pub capture: CaptureArgs,
-
-    /// Arguments for EAL, after a lone --
-    #[arg(last = true, value_name = "EAL ARGS")]
+    pub capture: Option<CaptureConfig>,
+    /// Arguments for EAL.
     pub eal: Vec<String>,
 }
 
@@ -54,8 +42,8 @@ pub trait FrameWorker: Send + 'static {
     fn run(self, nic: impl Nic, stop: &AtomicBool) -> (Self::Outcome, Summary);
 }
 
-impl PortArgs {
-    /// Checks the arguments and returns the worker's core.
+impl FramePortConfig {
+    /// Checks the configuration and returns the worker's core.
     pub fn check(&self, place: CorePlacement) -> Result<Vec<usize>, Error> {
         if matches!(self.via, Via::Kernel | Via::Rdma { .. }) {
             return Err(Error::NoFrames(self.via.clone()));
@@ -78,7 +66,7 @@ impl PortArgs {
         use crate::port::{Job, dpdk_port};
         use linerate_bypass::dpdk::PortConfig;
         let cores = self.check(place)?;
-        let file = self.capture.create()?;
+        let file = self.capture.as_ref().map(CaptureConfig::create).transpose()?;
         let eal = dpdk_port::start_eal(&self.via, &self.eal)?;
         let config = PortConfig { mtu: self.mtu, force: self.force, stop: stop.clone(), ..PortConfig::default() };
         let port = dpdk_port::open(&eal, &self.via, cores.len(), config)?;

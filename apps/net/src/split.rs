@@ -1,6 +1,6 @@
 //! `--threading split`: workers that run only their transport, with each service on its own thread beside its worker.
 
-use crate::args::{IdleArg, NetArgs};
+use crate::config::NetConfig;
 use crate::cores::{self, CorePlacement};
 use crate::error::Error;
 use crate::network::{Listen, spawn};
@@ -11,6 +11,7 @@ use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Service, Stop, Via, WorkerCtx};
 use linerate_split::{Commands, Config, Relay, RunnerSetup, split};
+use linerate_stack::Idle;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,26 +31,26 @@ pub struct Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens the network of `args` for workers on `cores`, and chooses the cores of their services.
+    /// Opens the network of `options` for workers on `cores`, and chooses the cores of their services.
     pub fn open(
-        args: &NetArgs,
+        options: &NetConfig,
         listen: &Listen,
         cores: &[usize],
         place: CorePlacement,
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, Error> {
-        let services = cores::choose_services(args.service_cores.as_ref(), cores, place)?;
-        let port = port::Port::open(args, listen, cores.len(), stop)?;
+        let services = cores::choose_services(options.service_cores.as_ref(), cores, place)?;
+        let port = port::Port::open(options, listen, cores.len(), stop)?;
         let bytes = cores.len() * WRITTEN;
-        let arena = match args.via {
+        let arena = match options.via {
             Via::Kernel => Arena::new(ArenaConfig { bytes, hugepages: false }),
             _ => port.arena(bytes),
         };
         let config = Config {
-            window: args.buffer.unwrap_or(WINDOW),
+            window: options.buffer.unwrap_or(WINDOW),
             arena: arena.map_err(Error::NoArena)?,
             co_scheduled: services.iter().any(|core| cores.contains(core)),
-            sleeps: args.via == Via::Kernel && !args.spin || args.idle == Some(IdleArg::Backoff),
+            sleeps: options.via == Via::Kernel && !options.spin || options.idle == Some(Idle::Backoff),
         };
         Ok(Port { port, services, config, message: PhantomData })
     }

@@ -1,7 +1,7 @@
 //! Generator and test of docs/src/options.md, which lists every option of every command.
 
 use clap::{Arg, Args, Command, Id};
-use linerate_net::NetArgs;
+use linerate_net::NetConfig;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use std::fmt::Write;
 const MARK: &str =
     "<!-- Written by a test of linerate-packaging from the programs' definitions; see the message of that test. -->\n";
 
-/// Groups of options shared by many commands and listed once: the help headings of [`NetArgs`], with the ids below
+/// Groups of options shared by many commands and listed once: the help headings of [`NetConfig`], with the ids below
 /// each.
 fn shared() -> Vec<(String, Vec<Id>)> {
-    let command = NetArgs::augment_args(Command::new("network"));
+    let command = NetConfig::augment_args(Command::new("network"));
     let mut groups: Vec<(String, Vec<Id>)> = Vec::new();
     for arg in command.get_arguments() {
         let Some(heading) = arg.get_help_heading() else { continue };

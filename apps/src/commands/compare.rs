@@ -14,7 +14,7 @@ use linerate_compare::utc::Utc;
 use linerate_harness::interrupt;
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::units::parse_duration;
-use linerate_net::{CoreList, EngineArg};
+use linerate_net::{CoreList, TcpEngine};
 use machines::MachinesArgs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ struct RunArgs {
 
     /// TCP engines
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = DEFAULT_ENGINES)]
-    engines: Vec<EngineArg>,
+    engines: Vec<TcpEngine>,
 
     /// Threading of the service: inline on the thread of the worker, or split on its own thread [default: inline; with
     /// the native engine also split]

@@ -10,7 +10,7 @@ use linerate_net::SummaryReport;
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
 use linerate_net::units::{parse_duration, parse_duration_or_none};
-use linerate_net::{self as net, CorePlacement, FrameWorker, PortArgs};
+use linerate_net::{self as net, CorePlacement, FramePortConfig, FrameWorker};
 use linerate_net::{RunContext, WithContext};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct ReflectArgs {
     #[command(flatten)]
-    port: PortArgs,
+    port: FramePortConfig,
 
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
@@ -39,7 +39,7 @@ pub struct ReflectArgs {
 #[derive(Debug, clap::Args)]
 pub struct RawLoadArgs {
     #[command(flatten)]
-    port: PortArgs,
+    port: FramePortConfig,
 
     /// Frame payload in bytes, without the 14-byte Ethernet header
     #[arg(

@@ -6,9 +6,10 @@ use std::str::FromStr;
 
 /// Network to open, as written after `--via`. Text after the first comma contains device arguments for the PMD, which
 /// are passed on unchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum Via {
     /// `kernel`: kernel sockets.
+    #[default]
     Kernel,
     /// `pci:0000:03:00.0`: NIC or virtio device bound to a driver that DPDK can use.
     Pci {

@@ -4,7 +4,7 @@ use super::cores::Cores;
 use super::link_spec::LinkSpec;
 use super::obstacles::Obstacles;
 use crate::results::{App, Design, LinkInfo, Outcome, Row, Threading};
-use linerate_net::EngineArg;
+use linerate_net::TcpEngine;
 
 /// Selection of rows.
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ pub struct Selection {
     /// Links.
     pub specs: Vec<LinkSpec>,
     /// TCP engines, for links that carry frames.
-    pub engines: Vec<EngineArg>,
+    pub engines: Vec<TcpEngine>,
     /// Threads of services; by default the worker's thread, and for the native engine also a separate one.
     pub threading: Option<Vec<Threading>>,
     /// Set if this is the short comparison.
@@ -136,8 +136,8 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         add("datagrams", &Design::Datagrams, None, server, load);
         for engine in &selection.engines {
             let (name, design) = match engine {
-                EngineArg::Native => ("native", Design::Native),
-                EngineArg::Smoltcp => ("smoltcp", Design::Smoltcp),
+                TcpEngine::Native => ("native", Design::Native),
+                TcpEngine::Smoltcp => ("smoltcp", Design::Smoltcp),
             };
             for place in places(&design) {
                 let words = ["--engine", name];
@@ -232,7 +232,7 @@ pub(super) mod tests {
                 .iter()
                 .map(|spec| if *spec == "rdma" { LinkSpec::Rdma(None) } else { spec.parse().unwrap() })
                 .collect(),
-            engines: vec![EngineArg::Native, EngineArg::Smoltcp],
+            engines: vec![TcpEngine::Native, TcpEngine::Smoltcp],
             threading: None,
             quick: true,
         }
@@ -297,7 +297,7 @@ pub(super) mod tests {
     fn selection_limits_the_rows() {
         let only = Selection {
             apps: vec![App::Kv],
-            engines: vec![EngineArg::Smoltcp],
+            engines: vec![TcpEngine::Smoltcp],
             threading: Some(vec![Threading::Split]),
             ..selection(&["memif", "veth"])
         };

@@ -1,7 +1,7 @@
 //! The capture file and the thread that writes it.
 
 use super::pcapng::{self, Interface};
-use super::{CaptureArgs, SIZE, filter};
+use super::{CaptureConfig, filter};
 use linerate_bypass::capture::{Filter, Reader, capture};
 use linerate_bypass::dpdk::QueuePair;
 use linerate_bypass::{Capabilities, Via};
@@ -50,42 +50,40 @@ pub enum Error {
 
 /// An empty capture file.
 pub struct CaptureFile {
-    args: CaptureArgs,
-    path: PathBuf,
+    config: CaptureConfig,
     file: File,
 }
 
-impl CaptureArgs {
-    /// Creates or truncates the file, if `--pcap` is given.
-    pub fn create(&self) -> Result<Option<CaptureFile>, Error> {
-        let Some(path) = &self.pcap else { return Ok(None) };
-        self.filter()?;
-        let file = File::create(path).map_err(|source| Error::Create { path: path.clone(), source })?;
-        Ok(Some(CaptureFile { args: self.clone(), path: path.clone(), file }))
+impl CaptureConfig {
+    /// Creates or truncates the file.
+    pub fn create(&self) -> Result<CaptureFile, Error> {
+        self.compile_filter()?;
+        let file = File::create(&self.file).map_err(|source| Error::Create { path: self.file.clone(), source })?;
+        Ok(CaptureFile { config: self.clone(), file })
     }
 
-    fn filter(&self) -> Result<Option<Filter>, Error> {
+    fn compile_filter(&self) -> Result<Option<Filter>, Error> {
         let compile =
             |words: &String| filter::compile(words).map_err(|message| Error::Filter { words: words.clone(), message });
-        self.pcap_filter.as_ref().map(compile).transpose()
+        self.filter.as_ref().map(compile).transpose()
     }
 }
 
 impl CaptureFile {
     /// Writes the frames of `queues`, which belong to the port of `via`, until the return value is dropped.
     pub fn begin(self, via: &Via, port: &Capabilities, queues: &mut [QueuePair]) -> Result<RunningCapture, Error> {
-        let CaptureFile { args, path, file } = self;
-        let snap = args.pcap_snap.unwrap_or(usize::from(port.mtu) + ETHERNET);
+        let CaptureFile { config, file } = self;
+        let snap = config.snap.unwrap_or(usize::from(port.mtu) + ETHERNET);
         let names: Vec<String> = (0..queues.len()).map(|queue| format!("{via} queue {queue}")).collect();
-        let words = args.pcap_filter.as_deref();
+        let words = config.filter.as_deref();
         let interfaces: Vec<_> = names.iter().map(|name| Interface { name, snap, filter: words }).collect();
-        let failed = |source| Error::Create { path: path.clone(), source };
+        let failed = |source| Error::Create { path: config.file.clone(), source };
         let out = BufWriter::with_capacity(1 << 20, file);
-        let file = pcapng::File::begin(out, args.pcap_size.unwrap_or(SIZE), &interfaces).map_err(failed)?;
+        let file = pcapng::File::begin(out, config.size, &interfaces).map_err(failed)?;
         let mut readers = Vec::with_capacity(queues.len());
         for queue in queues {
             let records = (MEMORY / snap).clamp(*RECORDS.start(), *RECORDS.end());
-            let (keeps, reader) = capture(records, snap, args.filter()?);
+            let (keeps, reader) = capture(records, snap, config.compile_filter()?);
             queue.set_capture(keeps);
             readers.push(QueueCapture { reader, kept: 0 });
         }
@@ -93,7 +91,7 @@ impl CaptureFile {
         let until = ended.clone();
         let write = move || {
             if let Err(error) = write(file, readers, &until) {
-                tracing::error!("--pcap {}: {error}: capturing stops", path.display());
+                tracing::error!("--pcap {}: {error}: capturing stops", config.file.display());
             }
         };
         let thread = std::thread::Builder::new().name("pcap".into()).spawn(write).map_err(Error::Spawn)?;

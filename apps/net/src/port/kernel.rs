@@ -1,7 +1,7 @@
 //! `--via kernel`: workers on kernel sockets.
 
 use super::Job;
-use crate::args::NetArgs;
+use crate::config::NetConfig;
 use crate::error::Error;
 use crate::network::Listen;
 use linerate_bypass::{AppSender, Service, Stop, WorkerCtx};
@@ -21,16 +21,16 @@ pub struct Port<M> {
 
 impl<M: Send + 'static> Port<M> {
     /// Binds the sockets of `workers` workers.
-    pub fn open(args: &NetArgs, listen: &Listen, workers: usize) -> Result<Self, Error> {
+    pub fn open(options: &NetConfig, listen: &Listen, workers: usize) -> Result<Self, Error> {
         let defaults = Config::default();
         let (tcp, udp) = same_ports(listen);
         let config = Config {
             listen: tcp,
             listen_udp: udp,
-            spin: args.spin,
-            rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
-            tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
-            idle_timeout: args.idle_timeout,
+            spin: options.spin,
+            rx_buffer: options.buffer.unwrap_or(defaults.rx_buffer),
+            tx_buffer: options.buffer.unwrap_or(defaults.tx_buffer),
+            idle_timeout: options.idle_timeout,
             ..defaults
         };
         let (app_sender, sockets) = bind(&config, workers)?;

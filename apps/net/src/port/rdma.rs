@@ -1,7 +1,7 @@
 //! `--via rdma:DEVICE`: workers on queue pairs of a verbs device.
 
 use super::Job;
-use crate::args::{IdleArg, NetArgs};
+use crate::config::NetConfig;
 use crate::error::Error;
 use crate::network::Listen;
 use crate::run_context::Device;
@@ -12,6 +12,7 @@ use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, 
 use linerate_rdma::provider::Provider;
 use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
+use linerate_stack::Idle;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,17 +27,17 @@ pub struct Port<M> {
 
 impl<M: Send + 'static> Port<M> {
     /// Opens `device` and listens on it for `workers` workers.
-    pub fn open(device: &str, args: &NetArgs, listen: &Listen, workers: usize) -> Result<Self, Error> {
+    pub fn open(device: &str, options: &NetConfig, listen: &Listen, workers: usize) -> Result<Self, Error> {
         if !listen.udp.is_empty() {
             tracing::info!("UDP is not served: reliable connections carry no datagrams");
         }
         let native = Arc::new(RdmaCore::open(device)?);
         let defaults = Config::default();
         let config = Config {
-            rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
-            tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
-            rests: args.idle == Some(IdleArg::Backoff),
-            ..args.rdma.config()
+            rx_buffer: options.buffer.unwrap_or(defaults.rx_buffer),
+            tx_buffer: options.buffer.unwrap_or(defaults.tx_buffer),
+            rests: options.idle == Some(Idle::Backoff),
+            ..options.rdma.config()
         };
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
         match adapter.arena(workers * PER_WORKER) {

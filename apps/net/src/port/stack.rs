@@ -1,8 +1,8 @@
 //! Every `--via` but `kernel` and `rdma`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
 use super::{Job, dpdk_port};
-use crate::args::{EngineArg, NetArgs, ProfileArg};
-use crate::capture::{CaptureFile, RunningCapture};
+use crate::capture::{CaptureConfig, CaptureFile, RunningCapture};
+use crate::config::{NetConfig, Profile, TcpEngine};
 use crate::error::Error;
 use crate::network::Listen;
 use crate::tx_arena::{PER_WORKER, set_arena};
@@ -18,11 +18,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// without FIN or RST end after minutes, not hours.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Returns the keepalive of `args`, or the default of a server; `None` if there is none.
-fn keepalive(args: &NetArgs, listen: &Listen) -> Option<Keepalive> {
+/// Returns the keepalive of `options`, or the default of a server; `None` if there is none.
+fn keepalive(options: &NetConfig, listen: &Listen) -> Option<Keepalive> {
     let serves = !listen.tcp.is_empty();
-    let idle = args.keepalive.or(serves.then_some(KEEPALIVE))?;
+    let idle = options.native.keepalive.or(serves.then_some(KEEPALIVE))?;
     (!idle.is_zero()).then(|| Keepalive { idle, ..Keepalive::default() })
+}
+
+/// Returns a limit that zero disables, or `default` if it is not given.
+fn time_limit(given: Option<Duration>, default: Option<Duration>) -> Option<Duration> {
+    given.map_or(default, |limit| (!limit.is_zero()).then_some(limit))
 }
 
 /// An open DPDK port, and the stack configuration of its workers.
@@ -30,7 +35,7 @@ pub struct Port {
     eal: Eal,
     port: dpdk::Port,
     config: Config,
-    engine: EngineArg,
+    engine: TcpEngine,
     via: Via,
     /// Capture file before the workers start, and the running capture after.
     output: Option<CaptureFile>,
@@ -40,70 +45,66 @@ pub struct Port {
 impl Port {
     /// Starts EAL and opens the port with a queue pair for each of `workers` workers. Waiting for the other end of a
     /// link ends when `stop` is set.
-    pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
-        let output = args.capture.create()?;
-        let eal = dpdk_port::start_eal(&args.via, &args.eal)?;
+    pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
+        let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
         match eal.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
             Err(error) => tracing::warn!("constant payload is copied for each packet: {error}"),
         }
         let port = PortConfig {
-            mtu: args.mtu,
-            mac: args.mac,
+            mtu: options.mtu,
+            mac: options.mac,
             rss_key: RSS_KEY.first_chunk().copied(),
-            vlan: args.vlan.is_some(),
-            multi_segment: !args.no_multi_segment,
-            force: args.force,
+            vlan: options.vlan.is_some(),
+            multi_segment: !options.single_segment,
+            force: options.force,
             stop: stop.clone(),
             ..PortConfig::default()
         };
-        let port = dpdk_port::open(&eal, &args.via, workers, port)?;
+        let port = dpdk_port::open(&eal, &options.via, workers, port)?;
         // A network without listeners is a client's, which must not send before the link is up.
         if listen.tcp.is_empty() {
             dpdk_port::await_link(&port, stop);
         }
-        let defaults = match args.profile.unwrap_or_default() {
-            ProfileArg::Internet => Config::default(),
-            ProfileArg::Datacenter => Config::datacenter(),
+        let defaults = match options.native.profile.unwrap_or_default() {
+            Profile::Internet => Config::default(),
+            Profile::Datacenter => Config::datacenter(),
         };
         let mut seed = [0; 16];
         getrandom::fill(&mut seed).map_err(Error::NoRandomness)?;
         let config = Config {
-            addresses: args.ip.clone(),
-            gateways: args.gateway.clone(),
-            connect_from: args.from.clone(),
-            dhcp: args.dhcp,
-            slaac: args.slaac,
-            dad_transmits: if args.no_dad { 0 } else { 1 },
-            mac: args.mac,
-            mtu: args.mtu,
-            vlan: args.vlan,
-            fragments: args.fragments,
+            addresses: options.ip.clone(),
+            gateways: options.gateway.clone(),
+            connect_from: options.from.clone(),
+            dhcp: options.dhcp,
+            slaac: options.slaac,
+            dad_transmits: if options.skip_dad { 0 } else { 1 },
+            mac: options.mac,
+            mtu: options.mtu,
+            vlan: options.vlan,
+            fragments: options.fragments,
             listen: listen.tcp.clone(),
             listen_udp: listen.udp.clone(),
-            rx_buffer: args.buffer,
-            tx_buffer: args.buffer,
-            max_packets: args.max_packets,
-            max_packets_per_connection: args.max_packets_per_connection,
-            max_connections_per_source: args.max_connections_per_source,
-            max_half_open_per_source: args.max_half_open_per_source,
-            congestion: args.congestion.unwrap_or_default(),
-            linger: args.linger,
-            fin_timeout: args
-                .fin_timeout
-                .map_or(defaults.fin_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
-            stall_timeout: args
-                .stall_timeout
-                .map_or(defaults.stall_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
-            keepalive: keepalive(args, listen),
-            idle_timeout: args.idle_timeout,
-            pacing: args.pacing,
-            ecn: args.ecn,
-            idle: args.idle.map_or(defaults.idle, Into::into),
+            rx_buffer: options.buffer,
+            tx_buffer: options.buffer,
+            max_packets: options.native.max_packets,
+            max_packets_per_connection: options.native.max_packets_per_connection,
+            max_connections_per_source: options.max_connections_per_source,
+            max_half_open_per_source: options.max_half_open_per_source,
+            congestion: options.native.congestion.unwrap_or_default(),
+            linger: options.native.linger,
+            fin_timeout: time_limit(options.native.fin_timeout, defaults.fin_timeout),
+            stall_timeout: time_limit(options.native.stall_timeout, defaults.stall_timeout),
+            keepalive: keepalive(options, listen),
+            idle_timeout: options.idle_timeout,
+            pacing: options.native.pacing,
+            ecn: options.native.ecn,
+            idle: options.idle.unwrap_or(defaults.idle),
             seed: u128::from_ne_bytes(seed),
             ..defaults
         };
-        let (engine, via) = (args.engine.unwrap_or_default(), args.via.clone());
+        let (engine, via) = (options.engine.unwrap_or_default(), options.via.clone());
         Ok(Port { eal, port, config, engine, via, output, writing: None })
     }
 
@@ -127,11 +128,11 @@ impl Port {
             self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
         }
         Ok(match self.engine {
-            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
+            TcpEngine::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
             #[cfg(feature = "smoltcp-engine")]
-            EngineArg::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(queues, make, stop, ready),
+            TcpEngine::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(queues, make, stop, ready),
             #[cfg(not(feature = "smoltcp-engine"))]
-            EngineArg::Smoltcp => return Err(Error::NoSmoltcpEngine),
+            TcpEngine::Smoltcp => return Err(Error::NoSmoltcpEngine),
         })
     }
 

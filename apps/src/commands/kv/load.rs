@@ -9,7 +9,7 @@ use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS,
     OneSidedStats, OpStats, Protocol, Query, SHORTEST_VERIFIED, counter_name,
 };
-use linerate_net::ThreadingArg;
+use linerate_net::ThreadingMode;
 use linerate_net::process::signals;
 use linerate_net::units::parse_size;
 use linerate_net::{CorePlacement, Listen, Network};
@@ -99,7 +99,7 @@ pub struct KvLoadArgs {
 
 /// Runs `linerate kv load`.
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
-    if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingArg::Split {
+    if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingMode::Split {
         // One-sided requests are started on the thread of the worker.
         let with = "--threading inline";
         return Err(linerate_net::Error::OnlyWith { what: "a one-sided load", with }.into());

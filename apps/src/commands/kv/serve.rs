@@ -12,7 +12,7 @@ use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::EvictionPolicy;
 use linerate_load::services::Busy;
 use linerate_net::units::{parse_bytes, parse_size_or_none};
-use linerate_net::{Listen, NetArgs, Network};
+use linerate_net::{Listen, NetConfig, Network};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -114,7 +114,7 @@ pub struct KvServeArgs {
     end: EndArgs,
 
     #[command(flatten)]
-    net: NetArgs,
+    net: NetConfig,
 }
 
 /// Runs `linerate kv serve`.

@@ -10,13 +10,12 @@ use linerate_bypass::{MacAddr, Via};
 use linerate_load::report::Percentiles;
 use linerate_load::services::Discard;
 use linerate_load::{Barrier, ConnectPlan, Connects, Plan};
-use linerate_net::ConnectArg;
 use linerate_net::Device;
-use linerate_net::{CorePlacement, IdleArg, Listen, NetArgs, Network, RdmaArgs};
+use linerate_net::{CorePlacement, Listen, NetConfig, Network, RdmaConfig, RdmaConnect};
 use linerate_rdma::provider::{GidKind, Provider, TransportKind};
 use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Config, Step, steps};
-use linerate_stack::{Config as StackConfig, Mailboxes, Worker};
+use linerate_stack::{Config as StackConfig, Idle, Mailboxes, Worker};
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -127,10 +126,10 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     drop(native);
     let mut connections = Vec::new();
     for (what, connect, pool, is_general) in [
-        ("rdma_cm", ConnectArg::Cm, 0, true),
-        ("rdma_cm, prepared", ConnectArg::Cm, POOL, false),
-        ("TCP exchange", ConnectArg::Tcp, 0, false),
-        ("TCP exchange, prepared", ConnectArg::Tcp, POOL, false),
+        ("rdma_cm", RdmaConnect::Cm, 0, true),
+        ("rdma_cm, prepared", RdmaConnect::Cm, POOL, false),
+        ("TCP exchange", RdmaConnect::Tcp, 0, false),
+        ("TCP exchange, prepared", RdmaConnect::Tcp, POOL, false),
     ] {
         if is_general || !is_iwarp {
             connections.push(Row::from_nanos(what, &over_verbs(&args.device, address, connect, pool, rounds)?));
@@ -153,26 +152,26 @@ pub(super) fn address(native: &RdmaCore) -> std::io::Result<IpAddr> {
 fn over_verbs(
     device: &str,
     address: IpAddr,
-    connect: ConnectArg,
+    connect: RdmaConnect,
     pool: u32,
     rounds: usize,
 ) -> Result<Histogram<u64>, RdmaError> {
-    let rdma = RdmaArgs {
-        rdma_connect: Some(connect),
-        rdma_pool: (pool > 0).then_some(pool),
-        rdma_connections: Some(64),
-        ..RdmaArgs::default()
+    let rdma = RdmaConfig {
+        connect: Some(connect),
+        pool: (pool > 0).then_some(pool),
+        connections: Some(64),
+        ..RdmaConfig::default()
     };
     // Idle workers sleep, to leave the processors to the others.
-    let args =
-        NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::with_via(Via::Rdma { device: device.to_owned() }) };
+    let via = Via::Rdma { device: device.to_owned() };
+    let config = NetConfig { via, rdma, idle: Some(Idle::Backoff), ..NetConfig::default() };
     let stop = Arc::new(AtomicBool::new(false));
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
-    let server = Network::open(&args, &listen, CorePlacement::First, &stop)?;
+    let server = Network::open(&config, &listen, CorePlacement::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
     let (barrier, connects) = connects(remote, rounds);
-    let client = Network::open(&args, &Listen::default(), CorePlacement::Last, &stop)?;
+    let client = Network::open(&config, &Listen::default(), CorePlacement::Last, &stop)?;
     let connecting = client.start(move |_| connects(), stop.clone())?;
     while !barrier.all_done() && !connecting.is_finished() && !serving.is_finished() {
         thread::sleep(TICK);

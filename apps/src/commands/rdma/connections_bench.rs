@@ -7,9 +7,10 @@ use linerate_bypass::Via;
 use linerate_load::services::Echo;
 use linerate_load::{Progress, Rounds, Stage};
 use linerate_net::Device;
-use linerate_net::{ConnectArg, CorePlacement, IdleArg, Listen, ModeArg, NetArgs, Network, RdmaArgs};
+use linerate_net::{CorePlacement, Listen, NetConfig, Network, RdmaConfig, RdmaConnect, RdmaMode};
 use linerate_rdma::provider::{Provider, TransportKind};
 use linerate_rdma::rdma_core::RdmaCore;
+use linerate_stack::Idle;
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -96,16 +97,13 @@ impl Setup {
         }
     }
 
-    fn args(self, connections: u32) -> RdmaArgs {
-        let common = RdmaArgs {
-            rdma_connections: Some(connections),
-            rdma_connect: Some(ConnectArg::Tcp),
-            ..RdmaArgs::default()
-        };
+    fn config(self, connections: u32) -> RdmaConfig {
+        let common =
+            RdmaConfig { connections: Some(connections), connect: Some(RdmaConnect::Tcp), ..RdmaConfig::default() };
         match self {
             Setup::Own => common,
-            Setup::Shared => RdmaArgs { srq: Some(connections * SRQ_BUFFERS), ..common },
-            Setup::Datagrams => RdmaArgs { rdma_mode: Some(ModeArg::Ud), ..common },
+            Setup::Shared => RdmaConfig { srq: Some(connections * SRQ_BUFFERS), ..common },
+            Setup::Datagrams => RdmaConfig { mode: Some(RdmaMode::Ud), ..common },
         }
     }
 }
@@ -174,16 +172,16 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
 
 /// Measures connections between two ends on one device.
 fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds: u32) -> Result<Run, RdmaError> {
-    let rdma = setup.args(connections);
+    let rdma = setup.config(connections);
     // Idle workers sleep, to leave the processors to the others.
-    let args =
-        NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::with_via(Via::Rdma { device: device.to_owned() }) };
+    let via = Via::Rdma { device: device.to_owned() };
+    let config = NetConfig { via, rdma, idle: Some(Idle::Backoff), ..NetConfig::default() };
     let stop = Arc::new(AtomicBool::new(false));
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
-    let server = Network::open(&args, &listen, CorePlacement::First, &stop)?;
+    let server = Network::open(&config, &listen, CorePlacement::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Echo, stop.clone())?;
-    let client = Network::open(&args, &Listen::default(), CorePlacement::Last, &stop)?;
+    let client = Network::open(&config, &Listen::default(), CorePlacement::Last, &stop)?;
     let progress = Arc::<Progress>::default();
     let shared = progress.clone();
     let make = move |_| Rounds::new(remote, connections as usize, rounds as usize, shared.clone());

@@ -10,7 +10,7 @@ use linerate_net::SummaryReport;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 use linerate_net::units::{parse_address, parse_duration, parse_duration_or_none};
-use linerate_net::{CorePlacement, Listen, NetArgs, Network};
+use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use linerate_net::{RunContext, WithContext};
 use serde::Serialize;
 use std::fmt::Display;
@@ -75,7 +75,7 @@ pub struct LoadArgs {
 
     /// Network options.
     #[command(flatten)]
-    pub net: NetArgs,
+    pub net: NetConfig,
 }
 
 /// Arguments of loads that measure request times.

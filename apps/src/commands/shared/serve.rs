@@ -9,7 +9,7 @@ use linerate_net::process::notify;
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
 use linerate_net::units::{parse_address, parse_duration_or_none};
-use linerate_net::{CorePlacement, Listen, NetArgs, Network};
+use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct ServeArgs {
     end: EndArgs,
 
     #[command(flatten)]
-    net: NetArgs,
+    net: NetConfig,
 }
 
 /// Shutdown arguments of every serve command.
@@ -67,7 +67,7 @@ pub fn serve<S: Service + Send + 'static>(
 /// Returns the service of each worker.
 pub fn serve_on<S: Service + Send + 'static, M>(
     name: &str,
-    net: &NetArgs,
+    net: &NetConfig,
     listen: &Listen,
     inspect: &InspectArgs,
     end: &EndArgs,

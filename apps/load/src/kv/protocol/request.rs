@@ -6,7 +6,8 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
 /// Protocol of the server.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Protocol {
     /// Redis protocol, version 2.
     #[default]

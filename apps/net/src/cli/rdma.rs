@@ -1,9 +1,10 @@
 //! Command-line arguments of `--via rdma:DEVICE`.
 
+use crate::config::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
 use crate::units::{parse_size, parse_size_or_none};
 
 /// Queue-pair and connection options; the adapter has the defaults.
-#[derive(Debug, Default, Clone, PartialEq, Eq, clap::Args)]
+#[derive(Debug, clap::Args)]
 pub struct RdmaArgs {
     /// Size of a receive queue shared by all connections of a worker (SRQ), in place of one per connection (rdma)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 20), help_heading = "RDMA")]
@@ -57,52 +58,12 @@ pub struct RdmaArgs {
     /// Transfer of messages: send, SEND into posted buffers; write, RDMA WRITE into a ring of each connection; or ud,
     /// at both ends, datagrams between one queue pair per worker (rdma) [default: send]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
-    pub rdma_mode: Option<ModeArg>,
+    pub rdma_mode: Option<RdmaMode>,
 
     /// Connection establishment, the same at both ends: cm, by rdma_cm; or tcp, by exchanging queue-pair parameters
     /// over TCP (rdma) [default: cm; tcp with --rdma-mode ud]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
-    pub rdma_connect: Option<ConnectArg>,
-}
-
-/// `--rdma-mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ModeArg {
-    /// SEND.
-    Send,
-    /// WRITE with immediate.
-    Write,
-    /// Unreliable datagrams.
-    Ud,
-}
-
-#[cfg(feature = "rdma")]
-impl ModeArg {
-    fn name(self) -> &'static str {
-        match self {
-            ModeArg::Send => "send",
-            ModeArg::Write => "write",
-            ModeArg::Ud => "ud",
-        }
-    }
-}
-
-/// `--rdma-connect`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ConnectArg {
-    /// The connection manager, rdma_cm.
-    Cm,
-    /// An exchange over TCP.
-    Tcp,
-}
-
-/// `--rdma-rendezvous-min`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RendezvousMin {
-    /// Send all slices.
-    Never,
-    /// Offer slices of at least this size for READ.
-    Bytes(usize),
+    pub rdma_connect: Option<RdmaConnect>,
 }
 
 fn parse_rendezvous_min(text: &str) -> Result<RendezvousMin, String> {
@@ -112,89 +73,20 @@ fn parse_rendezvous_min(text: &str) -> Result<RendezvousMin, String> {
     }
 }
 
-impl RdmaArgs {
-    /// Returns the name of the first option that is given.
-    pub fn given(&self) -> Option<&'static str> {
-        let given = [
-            ("--rdma-mode", self.rdma_mode.is_some()),
-            ("--srq", self.srq.is_some()),
-            ("--rdma-connections", self.rdma_connections.is_some()),
-            ("--rdma-pool", self.rdma_pool.is_some()),
-            ("--rdma-buffers", self.rdma_buffers.is_some()),
-            ("--rdma-sends", self.rdma_sends.is_some()),
-            ("--rdma-inline", self.rdma_inline.is_some()),
-            ("--rdma-signal-every", self.rdma_signal_every.is_some()),
-            ("--rdma-post-batch", self.rdma_post_batch.is_some()),
-            ("--rdma-rendezvous-min", self.rdma_rendezvous_min.is_some()),
-            ("--rdma-connect", self.rdma_connect.is_some()),
-        ];
-        given.iter().find(|(_, given)| *given).map(|(what, _)| *what)
-    }
-}
-
-#[cfg(feature = "rdma")]
-impl RdmaArgs {
-    /// Checks the options against each other.
-    pub fn check(&self) -> Result<(), crate::Error> {
-        let refused = [
-            (self.srq.is_some(), ModeArg::Write, "--srq", "each connection has a ring of its own"),
-            (self.srq.is_some(), ModeArg::Ud, "--srq", "all connections share the buffers of one queue pair"),
-            (self.rdma_pool.is_some(), ModeArg::Ud, "--rdma-pool", "all connections use one queue pair"),
-            (
-                self.rdma_rendezvous_min.is_some(),
-                ModeArg::Ud,
-                "--rdma-rendezvous-min",
-                "unreliable datagrams have no READ",
-            ),
-            (
-                self.rdma_connect == Some(ConnectArg::Cm),
-                ModeArg::Ud,
-                "--rdma-connect cm",
-                "rdma_cm connects no datagrams",
-            ),
-        ];
-        if let Some((_, mode, what, why)) =
-            refused.iter().find(|(given, mode, ..)| *given && self.rdma_mode == Some(*mode))
-        {
-            return Err(crate::Error::NotInMode { what, mode: mode.name(), why });
-        }
-        let config = self.config();
-        let most = config.most_unsignalled();
-        match self.rdma_signal_every {
-            Some(every) if usize::from(every) > most => {
-                Err(crate::Error::TooFewSignalled { every, sends: config.sends, most })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the adapter's configuration: these options, and defaults for the rest.
-    pub fn config(&self) -> linerate_rdma::Config {
-        let defaults = linerate_rdma::Config::default();
-        linerate_rdma::Config {
-            mode: match self.rdma_mode {
-                None | Some(ModeArg::Send) => linerate_rdma::Mode::Send,
-                Some(ModeArg::Write) => linerate_rdma::Mode::Write,
-                Some(ModeArg::Ud) => linerate_rdma::Mode::Ud,
-            },
-            srq: self.srq,
-            max_connections: self.rdma_connections.map_or(defaults.max_connections, |most| most as usize),
-            pool: self.rdma_pool.map_or(defaults.pool, |pool| pool as usize),
-            buffers: self.rdma_buffers.unwrap_or(defaults.buffers),
-            sends: self.rdma_sends.unwrap_or(defaults.sends),
-            inline: self.rdma_inline.map_or(defaults.inline, |bytes| bytes as u32),
-            signal_every: self.rdma_signal_every.map_or(defaults.signal_every, usize::from),
-            list: self.rdma_post_batch.map_or(defaults.list, usize::from),
-            offer_from: match self.rdma_rendezvous_min {
-                None => defaults.offer_from,
-                Some(RendezvousMin::Never) => usize::MAX,
-                Some(RendezvousMin::Bytes(bytes)) => bytes,
-            },
-            connect: match (self.rdma_connect, self.rdma_mode) {
-                (Some(ConnectArg::Tcp), _) | (None, Some(ModeArg::Ud)) => linerate_rdma::Connect::Exchange,
-                (Some(ConnectArg::Cm), _) | (None, _) => linerate_rdma::Connect::Manager,
-            },
-            ..defaults
+impl From<RdmaArgs> for RdmaConfig {
+    fn from(args: RdmaArgs) -> RdmaConfig {
+        RdmaConfig {
+            srq: args.srq,
+            buffers: args.rdma_buffers,
+            sends: args.rdma_sends,
+            inline: args.rdma_inline,
+            signal_every: args.rdma_signal_every,
+            post_batch: args.rdma_post_batch,
+            rendezvous_min: args.rdma_rendezvous_min,
+            connections: args.rdma_connections,
+            pool: args.rdma_pool,
+            mode: args.rdma_mode,
+            connect: args.rdma_connect,
         }
     }
 }
@@ -211,9 +103,9 @@ mod tests {
         rdma: RdmaArgs,
     }
 
-    fn parse(text: &str) -> Result<RdmaArgs, String> {
+    fn parse(text: &str) -> Result<RdmaConfig, String> {
         let parsed = Cli::try_parse_from(std::iter::once("linerate").chain(text.split_whitespace()));
-        parsed.map(|cli| cli.rdma).map_err(|error| error.to_string())
+        parsed.map(|cli| cli.rdma.into()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -1,213 +1,263 @@
-//! Command-line arguments that describe a network, and the checks between them.
+//! Command-line arguments from which [`NetConfig`] and [`FramePortConfig`] are parsed.
 
-pub mod rdma;
+mod rdma;
 
-use crate::capture::CaptureArgs;
+use crate::capture::CaptureConfig;
+use crate::config::{MIN_MTU, NativeTcpConfig, NetConfig, Profile, TcpEngine, ThreadingMode};
 use crate::cores::CoreList;
-use crate::error::Error;
-use crate::network::Listen;
-use crate::units::{parse_duration, parse_duration_or_none, parse_size};
+use crate::raw::FramePortConfig;
+use crate::units::{parse_bytes, parse_duration, parse_duration_or_none, parse_size};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
-use linerate_stack::{Config, Idle, IpCidr, VlanId};
+use linerate_stack::{Idle, IpCidr, VlanId};
 use rdma::RdmaArgs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+/// Implements [`Args`] of a configuration by arguments that convert to it.
+macro_rules! parse_as {
+    ($config:ty, $args:ty) => {
+        impl FromArgMatches for $config {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+                <$args>::from_arg_matches(matches).map(Into::into)
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = Self::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+
+        impl Args for $config {
+            fn augment_args(command: Command) -> Command {
+                <$args>::augment_args(command)
+            }
+
+            fn augment_args_for_update(command: Command) -> Command {
+                <$args>::augment_args_for_update(command)
+            }
+        }
+    };
+}
+
+parse_as!(NetConfig, NetArgs);
+parse_as!(FramePortConfig, PortArgs);
+
 /// Network arguments of every command that serves or connects.
-#[derive(Debug, Clone, clap::Args)]
-pub struct NetArgs {
+#[derive(Debug, clap::Args)]
+struct NetArgs {
     /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
     /// vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
     #[arg(long, value_name = "NET", display_order = 0)]
-    pub via: Via,
+    via: Via,
 
     /// Number of workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one, help_heading = "Network")]
-    pub workers: Option<usize>,
+    workers: Option<usize>,
 
     /// Cores to pin workers to, one each: 2,3,4 or 2-4
     #[arg(long, value_name = "LIST", help_heading = "Network")]
-    pub cores: Option<CoreList>,
+    cores: Option<CoreList>,
 
     /// Threading of services: inline, on the threads of their workers; or split, on a separate thread beside each
     /// worker, so that a computing service does not delay connections
     #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING", help_heading = "Network")]
-    pub threading: ThreadingArg,
+    threading: ThreadingMode,
 
     /// Core of the service of each worker with --threading split [default: cores without a worker; if there are too
     /// few, the cores of the workers]
     #[arg(long, value_name = "LIST", help_heading = "Network")]
-    pub service_cores: Option<CoreList>,
+    service_cores: Option<CoreList>,
 
     /// Behaviour of an idle worker: poll, or backoff (sleep for increasing times) [default: poll]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Network")]
-    pub idle: Option<IdleArg>,
+    idle: Option<IdleArg>,
 
     /// Poll sockets without sleeping (--via kernel only)
     #[arg(long, help_heading = "Network")]
-    pub spin: bool,
+    spin: bool,
 
     /// Use the interface even if it carries this host's default route
     #[arg(long, help_heading = "Network")]
-    pub force: bool,
+    force: bool,
 
     /// Largest IP packet in bytes, if less than the port's maximum
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..), help_heading = "Network")]
-    pub mtu: Option<u16>,
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(i64::from(MIN_MTU)..), help_heading = "Network")]
+    mtu: Option<u16>,
 
     /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
     /// counted
     #[arg(long, value_name = "ID", help_heading = "Network")]
-    pub vlan: Option<VlanId>,
+    vlan: Option<VlanId>,
 
     /// Reassemble fragmented IPv4 UDP datagrams; without this, fragments are dropped and counted
     #[arg(long, help_heading = "Network")]
-    pub fragments: bool,
+    fragments: bool,
 
     /// Send each frame as one buffer, copied if necessary: for a device that does not support chains although its
     /// driver does, such as QEMU's packed rings
     #[arg(long, help_heading = "Network")]
-    pub no_multi_segment: bool,
+    no_multi_segment: bool,
 
     /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; repeatable
     #[arg(long, value_name = "CIDR", help_heading = "Addresses")]
-    pub ip: Vec<IpCidr>,
+    ip: Vec<IpCidr>,
 
     /// Local address of outgoing connections; several are used in turn [default: the address on the peer's link]
     #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
-    pub from: Vec<IpAddr>,
+    from: Vec<IpAddr>,
 
     /// Default router; once for IPv4, once for IPv6
     #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
-    pub gateway: Vec<IpAddr>,
+    gateway: Vec<IpAddr>,
 
     /// Get an IPv4 address and gateway from a DHCP server
     #[arg(long, help_heading = "Addresses")]
-    pub dhcp: bool,
+    dhcp: bool,
 
     /// Form IPv6 addresses, and take the default router and MTU, from router advertisements (SLAAC)
     #[arg(long, help_heading = "Addresses")]
-    pub slaac: bool,
+    slaac: bool,
 
     /// Use IPv6 addresses at once, without duplicate address detection, which takes a second
     #[arg(long, help_heading = "Addresses")]
-    pub no_dad: bool,
+    no_dad: bool,
 
     /// Ethernet address [default: the port's own]
     #[arg(long, value_name = "MAC", help_heading = "Addresses")]
-    pub mac: Option<MacAddr>,
+    mac: Option<MacAddr>,
 
     /// TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
     /// [default: native]
     #[arg(long, value_enum, value_name = "NAME", help_heading = "TCP")]
-    pub engine: Option<EngineArg>,
+    engine: Option<TcpEngine>,
 
     /// Limit of connections from one source to a worker; a source is an IPv4 address or an IPv6 /64 [default: none]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
-    pub max_connections_per_source: Option<usize>,
+    max_connections_per_source: Option<usize>,
 
     /// Limit of half-open connections from one source to a worker; further SYNs are answered with SYN cookies [default:
     /// none]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
-    pub max_half_open_per_source: Option<usize>,
+    max_half_open_per_source: Option<usize>,
 
     /// Congestion control of the native engine: cubic, newreno or dctcp [default: cubic]
     #[arg(long, value_name = "NAME", help_heading = "TCP")]
-    pub congestion: Option<Algorithm>,
+    congestion: Option<Algorithm>,
 
     /// Network profile: internet; or datacenter, for short round trips and prompt acknowledgements, where losses are
     /// repaired within milliseconds [default: internet]
     #[arg(long, value_enum, value_name = "NAME", help_heading = "TCP")]
-    pub profile: Option<ProfileArg>,
+    profile: Option<Profile>,
 
     /// Spread segments over the round trip instead of sending bursts, for paths with short queues
     #[arg(long, help_heading = "TCP")]
-    pub pacing: bool,
+    pacing: bool,
 
     /// Negotiate explicit congestion notification (RFC 3168)
     #[arg(long, help_heading = "TCP")]
-    pub ecn: bool,
+    ecn: bool,
 
     /// Time limit for a closed connection to deliver queued data before it is reset, such as 2s; 0 resets it at once
     /// [default: none while the peer answers]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
-    pub linger: Option<Duration>,
+    linger: Option<Duration>,
 
     /// Reset connections in FIN-WAIT-2 (closed here, not by the peer) that receive no data for this long; 0 disables
     /// the limit [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
-    pub fin_timeout: Option<Duration>,
+    fin_timeout: Option<Duration>,
 
     /// Reset connections with data to send whose peer acknowledges no data for this long, even if it answers; 0
     /// disables the limit [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
-    pub stall_timeout: Option<Duration>,
+    stall_timeout: Option<Duration>,
 
     /// Probe the peer of a connection that has been idle for this long, such as 2h, and reset it after nine probes at
     /// intervals of 75s without an answer; 0 disables probes [default: 5m for servers, 0 for loads]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")]
-    pub keepalive: Option<Duration>,
+    keepalive: Option<Duration>,
 
     /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via
     /// kernel) [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "TCP")]
-    pub idle_timeout: Option<Duration>,
+    idle_timeout: Option<Duration>,
 
     /// Send and receive buffer of each connection, such as 256k [default: receive 64k, growing to 4m, and send 1m; 256k
     /// with --via kernel; 64k with --engine smoltcp]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, help_heading = "TCP")]
-    pub buffer: Option<usize>,
+    buffer: Option<usize>,
 
     /// Packets that all connections of a worker may hold [default: seven eighths of its share of the port's packets]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
-    pub max_packets: Option<usize>,
+    max_packets: Option<usize>,
 
     /// Packets that one connection may hold in each direction [default: one for every 256 bytes of its buffer]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
-    pub max_packets_per_connection: Option<usize>,
+    max_packets_per_connection: Option<usize>,
 
     /// Capture of the port's frames.
     #[command(flatten)]
-    pub capture: CaptureArgs,
+    capture: CaptureArgs,
 
     /// RDMA options.
     #[command(flatten)]
-    pub rdma: RdmaArgs,
+    rdma: RdmaArgs,
 
     /// Arguments for EAL, after a lone --
     #[arg(last = true, value_name = "EAL ARGS")]
-    pub eal: Vec<String>,
+    eal: Vec<String>,
 }
 
-/// `--engine`.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum EngineArg {
-    /// Zero-copy TCP of this project.
-    #[default]
-    Native,
-    /// smoltcp's sockets.
-    Smoltcp,
+/// Capture options of every command that opens a port.
+#[derive(Debug, clap::Args)]
+struct CaptureArgs {
+    /// Write the port's frames to FILE in pcapng format, which tcpdump and Wireshark read
+    #[arg(long, value_name = "FILE", help_heading = "Capture")]
+    pcap: Option<PathBuf>,
+
+    /// Write only frames that match FILTER, in pcap-filter(7) syntax: 'tcp port 7 and host 10.0.0.1'
+    #[arg(long, value_name = "FILTER", requires = "pcap", help_heading = "Capture")]
+    pcap_filter: Option<String>,
+
+    /// Largest number of bytes written of each frame [default: a frame of the port's MTU]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_size, help_heading = "Capture")]
+    pcap_snap: Option<usize>,
+
+    /// Largest size of FILE, after which capturing stops: 64m, 4g [default: 1g]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = parse_bytes, help_heading = "Capture")]
+    pcap_size: Option<u64>,
 }
 
-/// `--threading`.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ThreadingArg {
-    /// Services run to completion on their workers' threads.
-    #[default]
-    Inline,
-    /// A worker and its service run on a thread each.
-    Split,
-}
+/// Command-line arguments that open a port for raw frames.
+#[derive(Debug, clap::Args)]
+struct PortArgs {
+    /// The DPDK port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or
+    /// memif:SOCKET,server, or eal with EAL's arguments after --
+    #[arg(long, value_name = "NET", display_order = 0)]
+    via: Via,
 
-/// `--profile`.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ProfileArg {
-    /// No assumption about the network.
-    #[default]
-    Internet,
-    /// Short round trips, prompt acknowledgements.
-    Datacenter,
+    /// Core of the worker [default: the first core for a reflector, the last for a load]
+    #[arg(long, value_name = "CORE", help_heading = "Network")]
+    cores: Option<CoreList>,
+
+    /// Largest frame payload in bytes, if less than the port's maximum
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(i64::from(MIN_MTU)..), help_heading = "Network")]
+    mtu: Option<u16>,
+
+    /// Use the interface even if it carries this host's default route
+    #[arg(long, help_heading = "Network")]
+    force: bool,
+
+    /// Capture of the port's frames.
+    #[command(flatten)]
+    capture: CaptureArgs,
+
+    /// Arguments for EAL, after a lone --
+    #[arg(last = true, value_name = "EAL ARGS")]
+    eal: Vec<String>,
 }
 
 /// `--idle`.
@@ -232,191 +282,62 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "write a number of at least 1".to_owned())
 }
 
-impl NetArgs {
-    /// Checks the arguments against each other, before anything is opened.
-    pub fn check(&self, listen: &Listen) -> Result<(), Error> {
-        if !matches!(self.via, Via::Rdma { .. })
-            && let Some(what) = self.rdma.given()
-        {
-            return Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" });
-        }
-        if self.threading == ThreadingArg::Inline && self.service_cores.is_some() {
-            return Err(Error::OnlyWith { what: "--service-cores", with: "--threading split" });
-        }
-        let of_stack = [
-            ("--ip", !self.ip.is_empty()),
-            ("--from", !self.from.is_empty()),
-            ("--gateway", !self.gateway.is_empty()),
-            ("--dhcp", self.dhcp),
-            ("--slaac", self.slaac),
-            ("--no-dad", self.no_dad),
-            ("--mac", self.mac.is_some()),
-            ("--mtu", self.mtu.is_some()),
-            ("--vlan", self.vlan.is_some()),
-            ("--fragments", self.fragments),
-            ("--no-multi-segment", self.no_multi_segment),
-            ("--engine", self.engine.is_some()),
-            ("--pcap", self.capture.is_given()),
-            ("--max-connections-per-source", self.max_connections_per_source.is_some()),
-            ("--max-half-open-per-source", self.max_half_open_per_source.is_some()),
-            ("EAL's arguments", !self.eal.is_empty()),
-        ];
-        let of_native = [
-            ("--congestion", self.congestion.is_some()),
-            ("--profile", self.profile.is_some()),
-            ("--pacing", self.pacing),
-            ("--ecn", self.ecn),
-            ("--linger", self.linger.is_some()),
-            ("--fin-timeout", self.fin_timeout.is_some()),
-            ("--stall-timeout", self.stall_timeout.is_some()),
-            ("--keepalive", self.keepalive.is_some()),
-            ("--max-packets", self.max_packets.is_some()),
-            ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
-        ];
-        let none = |via, given: &[(&'static str, bool)]| match given.iter().find(|(_, given)| *given) {
-            Some((what, _)) => Err(Error::NotWith { what, via }),
-            None => Ok(()),
-        };
-        match self.via {
-            Via::Kernel => {
-                none("kernel", &of_stack)?;
-                none("kernel", &of_native)?;
-                none("kernel", &[("--idle", self.idle.is_some())])
-            }
-            #[cfg(not(feature = "rdma"))]
-            Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
-            #[cfg(feature = "rdma")]
-            Via::Rdma { .. } => {
-                none("rdma", &of_stack)?;
-                none("rdma", &of_native)?;
-                none("rdma", &[("--idle-timeout", self.idle_timeout.is_some())])?;
-                none("rdma", &[("--spin", self.spin)])?;
-                self.rdma.check()
-            }
-            _ => {
-                if self.spin {
-                    return Err(Error::OnlyWith { what: "--spin", with: "--via kernel" });
-                }
-                if self.engine == Some(EngineArg::Smoltcp) && self.idle_timeout.is_some() {
-                    return Err(Error::OnlyWith { what: "--idle-timeout", with: "--engine native" });
-                }
-                if self.engine == Some(EngineArg::Smoltcp)
-                    && let Some((what, _)) = of_native.iter().find(|(_, given)| *given)
-                {
-                    return Err(Error::OnlyWith { what, with: "--engine native" });
-                }
-                #[cfg(not(feature = "smoltcp-engine"))]
-                if self.engine == Some(EngineArg::Smoltcp) {
-                    return Err(Error::NoSmoltcpEngine);
-                }
-                if self.ip.is_empty() && !self.dhcp && !self.slaac {
-                    return Err(Error::NoAddress(self.via.clone()));
-                }
-                let (addresses, dhcp, slaac) = (self.ip.clone(), self.dhcp, self.slaac);
-                let count = Config { addresses, dhcp, slaac, ..Config::default() }.count_addresses();
-                if count > Config::MAX_ADDRESSES {
-                    return Err(Error::TooManyAddresses { count, most: Config::MAX_ADDRESSES });
-                }
-                for from in &self.from {
-                    if !self.is_local(*from) {
-                        return Err(Error::SourceNotLocal { address: *from, own: self.ip.clone() });
-                    }
-                }
-                for family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
-                    if let [_, second, ..] = self.gateway.iter().filter(|ip| family(ip)).collect::<Vec<_>>()[..] {
-                        return Err(Error::SecondGateway(*second));
-                    }
-                }
-                listen.tcp.iter().chain(&listen.udp).try_for_each(|address| self.check_listen(*address))
-            }
-        }
+impl From<CaptureArgs> for Option<CaptureConfig> {
+    fn from(args: CaptureArgs) -> Self {
+        let CaptureArgs { pcap, pcap_filter: filter, pcap_snap: snap, pcap_size } = args;
+        pcap.map(|file| CaptureConfig { filter, snap, size: pcap_size.unwrap_or(CaptureConfig::SIZE), file })
     }
+}
 
-    fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {
-        if address.port() == 0 {
-            return Err(Error::PortZero(address));
-        }
-        let local = address.ip().is_unspecified() || self.is_local(address.ip());
-        if local { Ok(()) } else { Err(Error::NotLocal { address, own: self.ip.clone() }) }
+impl From<PortArgs> for FramePortConfig {
+    fn from(args: PortArgs) -> FramePortConfig {
+        let PortArgs { via, cores, mtu, force, capture, eal } = args;
+        FramePortConfig { via, cores, mtu, force, capture: capture.into(), eal }
     }
+}
 
-    /// Returns whether `ip` is or may become a local address.
-    fn is_local(&self, ip: IpAddr) -> bool {
-        // Addresses from DHCP or router advertisements are not known yet.
-        let may_be_given = if ip.is_ipv4() { self.dhcp } else { self.slaac };
-        may_be_given || self.ip.iter().any(|own| own.address() == ip)
-    }
-
-    /// Returns arguments with only `--via`.
-    #[cfg(feature = "rdma")]
-    pub fn with_via(via: Via) -> NetArgs {
-        NetArgs {
-            via,
-            ip: Vec::new(),
-            from: Vec::new(),
-            gateway: Vec::new(),
-            dhcp: false,
-            slaac: false,
-            no_dad: false,
-            mac: None,
-            mtu: None,
-            vlan: None,
-            fragments: false,
-            no_multi_segment: false,
-            workers: None,
-            cores: None,
-            threading: ThreadingArg::default(),
-            service_cores: None,
-            idle: None,
-            spin: false,
-            force: false,
-            engine: None,
-            max_connections_per_source: None,
-            max_half_open_per_source: None,
-            congestion: None,
-            profile: None,
-            pacing: false,
-            ecn: false,
-            linger: None,
-            fin_timeout: None,
-            stall_timeout: None,
-            keepalive: None,
-            idle_timeout: None,
-            buffer: None,
-            max_packets: None,
-            max_packets_per_connection: None,
-            capture: CaptureArgs::default(),
-            rdma: RdmaArgs::default(),
-            eal: Vec::new(),
-        }
-    }
-
-    /// Returns the arguments for a client of up to `connections` connections: an RDMA device registers memory for no
-    /// more.
-    pub fn for_client(&self, connections: u32) -> NetArgs {
-        let mut args = self.clone();
-        if matches!(args.via, Via::Rdma { .. }) {
-            args.rdma.rdma_connections.get_or_insert(connections);
-        }
-        args
-    }
-
-    /// Checks that connecting to `remote` is possible.
-    pub fn check_remote(&self, remote: SocketAddr) -> Result<(), Error> {
-        if remote.port() == 0 {
-            return Err(Error::PortZero(remote));
-        }
-        if remote.ip().is_unspecified() || remote.ip().is_multicast() {
-            return Err(Error::NotAHost(remote));
-        }
-        let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
-        if matches!(self.via, Via::Kernel | Via::Rdma { .. })
-            || if remote.is_ipv4() { self.dhcp } else { self.slaac }
-            || self.ip.iter().any(same_family)
-        {
-            Ok(())
-        } else {
-            Err(Error::NoAddressFor(remote))
+impl From<NetArgs> for NetConfig {
+    fn from(args: NetArgs) -> NetConfig {
+        NetConfig {
+            via: args.via,
+            workers: args.workers,
+            cores: args.cores,
+            threading: args.threading,
+            service_cores: args.service_cores,
+            spin: args.spin,
+            force: args.force,
+            mtu: args.mtu,
+            vlan: args.vlan,
+            fragments: args.fragments,
+            single_segment: args.no_multi_segment,
+            ip: args.ip,
+            from: args.from,
+            gateway: args.gateway,
+            dhcp: args.dhcp,
+            slaac: args.slaac,
+            skip_dad: args.no_dad,
+            mac: args.mac,
+            engine: args.engine,
+            max_connections_per_source: args.max_connections_per_source,
+            max_half_open_per_source: args.max_half_open_per_source,
+            idle_timeout: args.idle_timeout,
+            buffer: args.buffer,
+            eal: args.eal,
+            idle: args.idle.map(Into::into),
+            native: NativeTcpConfig {
+                congestion: args.congestion,
+                profile: args.profile,
+                pacing: args.pacing,
+                ecn: args.ecn,
+                linger: args.linger,
+                fin_timeout: args.fin_timeout,
+                stall_timeout: args.stall_timeout,
+                keepalive: args.keepalive,
+                max_packets: args.max_packets,
+                max_packets_per_connection: args.max_packets_per_connection,
+            },
+            capture: args.capture.into(),
+            rdma: args.rdma.into(),
         }
     }
 }
@@ -424,21 +345,22 @@ impl NetArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Listen;
     use clap::Parser;
 
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        net: NetArgs,
+        net: NetConfig,
     }
 
-    fn args(text: &str) -> NetArgs {
+    fn config(text: &str) -> NetConfig {
         Cli::try_parse_from(std::iter::once("linerate").chain(text.split_whitespace())).unwrap().net
     }
 
     fn check(text: &str, listen: &[&str]) -> String {
         let tcp = listen.iter().map(|address| address.parse().unwrap()).collect();
-        args(text).check(&Listen { tcp, udp: Vec::new() }).map_or_else(|error| error.to_string(), |()| String::new())
+        config(text).check(&Listen { tcp, udp: Vec::new() }).map_or_else(|error| error.to_string(), |()| String::new())
     }
 
     #[test]
@@ -446,7 +368,7 @@ mod tests {
         assert_eq!(check("--via kernel --spin --workers 2", &["127.0.0.1:0"]), "");
         let stack = "--via tap:lr0 --ip 10.0.0.2/24 --ip fd00::2/64 --gateway 10.0.0.1 --gateway fd00::1 -- -l 1";
         assert_eq!(check(stack, &["10.0.0.2:7", "[fd00::2]:7", "0.0.0.0:8", "[::]:8"]), "");
-        assert_eq!(args(stack).eal, ["-l", "1"]);
+        assert_eq!(config(stack).eal, ["-l", "1"]);
         let several = "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --from 10.0.0.3 --from 10.0.0.2";
         assert_eq!(check(several, &["10.0.0.2:7", "10.0.0.3:7"]), "");
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
@@ -458,7 +380,7 @@ mod tests {
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
             assert_eq!(check(&lingering, &["10.0.0.2:7"]), "");
-            assert_eq!(args(&lingering).linger, Some(time));
+            assert_eq!(config(&lingering).native.linger, Some(time));
         }
     }
 
@@ -533,13 +455,13 @@ mod tests {
 
     #[test]
     fn peer_needs_a_local_address_of_its_family() {
-        let remote = |text: &str| text.parse().unwrap();
-        let net = args("--via tap:lr0 --ip 10.0.0.2/24");
+        let remote = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+        let net = config("--via tap:lr0 --ip 10.0.0.2/24");
         assert!(net.check_remote(remote("192.0.2.1:7")).is_ok());
         for text in ["[fd00::1]:7", "10.0.0.1:0", "0.0.0.0:7", "224.0.0.1:7"] {
             assert!(net.check_remote(remote(text)).is_err(), "{text}");
         }
-        let net = args("--via tap:lr0 --slaac");
+        let net = config("--via tap:lr0 --slaac");
         assert!(net.check_remote(remote("[fd00::1]:7")).is_ok() && net.check_remote(remote("10.0.0.1:7")).is_err());
     }
 }

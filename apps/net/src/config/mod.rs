@@ -1,0 +1,324 @@
+//! Configuration of a network, and the checks between its fields.
+
+mod rdma;
+
+pub use rdma::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
+
+use crate::capture::CaptureConfig;
+use crate::cores::CoreList;
+use crate::error::Error;
+use crate::network::Listen;
+use linerate_bypass::{MacAddr, Via};
+use linerate_stack::congestion::Algorithm;
+use linerate_stack::{Config, Idle, IpCidr, VlanId};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Configuration of a network. The default is one worker on kernel sockets.
+///
+/// An option that is `None` has the default of the network that [`via`](Self::via) names. Errors name options as the
+/// command line does.
+#[derive(Debug, Default, Clone)]
+pub struct NetConfig {
+    /// Network to open.
+    pub via: Via,
+    /// Number of workers, each pinned to a core; 1 if `None`. Has no effect with `cores`.
+    pub workers: Option<usize>,
+    /// Cores of the workers. `None` places them by [`CorePlacement`](crate::CorePlacement).
+    pub cores: Option<CoreList>,
+    /// Threads that services run on.
+    pub threading: ThreadingMode,
+    /// Core of the service of each worker with [`ThreadingMode::Split`]. `None` selects cores without a worker or, if
+    /// there are too few, those of the workers.
+    pub service_cores: Option<CoreList>,
+    /// Behaviour of an idle worker; polling if `None`. Not for kernel sockets.
+    pub idle: Option<Idle>,
+    /// Polls kernel sockets without sleeping.
+    pub spin: bool,
+    /// Uses an interface that carries the default route of this host.
+    pub force: bool,
+    /// Largest IP packet in bytes, at least [`MIN_MTU`]; the port's maximum if `None`.
+    pub mtu: Option<u16>,
+    /// VLAN of all frames.
+    pub vlan: Option<VlanId>,
+    /// Reassembles fragmented IPv4 UDP datagrams.
+    pub fragments: bool,
+    /// Sends each frame as one buffer, copied if necessary.
+    pub single_segment: bool,
+    /// Local addresses with their prefixes.
+    pub ip: Vec<IpCidr>,
+    /// Local addresses of outgoing connections, used in turn. If empty, the address on the peer's link.
+    pub from: Vec<IpAddr>,
+    /// Default routers, at most one of each family.
+    pub gateway: Vec<IpAddr>,
+    /// Gets an IPv4 address and router from a DHCP server.
+    pub dhcp: bool,
+    /// Forms IPv6 addresses, and takes the router and MTU, from router advertisements.
+    pub slaac: bool,
+    /// Uses IPv6 addresses without duplicate address detection.
+    pub skip_dad: bool,
+    /// Ethernet address; the port's own if `None`.
+    pub mac: Option<MacAddr>,
+    /// TCP engine of the stack; the native one if `None`.
+    pub engine: Option<TcpEngine>,
+    /// Limit of connections from one source to a worker; unlimited if `None`.
+    pub max_connections_per_source: Option<usize>,
+    /// Limit of half-open connections from one source to a worker; unlimited if `None`.
+    pub max_half_open_per_source: Option<usize>,
+    /// Send and receive buffer of each connection in bytes.
+    pub buffer: Option<usize>,
+    /// Time without data in either direction after which a connection is reset; unlimited if `None`. Native engine and
+    /// kernel sockets only.
+    pub idle_timeout: Option<Duration>,
+    /// Options of the native TCP engine.
+    pub native: NativeTcpConfig,
+    /// Capture of the port's frames.
+    pub capture: Option<CaptureConfig>,
+    /// Options of RDMA devices.
+    pub rdma: RdmaConfig,
+    /// Arguments for EAL.
+    pub eal: Vec<String>,
+}
+
+/// Smallest MTU that can be configured, in bytes: every IPv4 host accepts datagrams of this size (RFC 791).
+pub const MIN_MTU: u16 = 576;
+
+/// Options of the native TCP engine.
+#[derive(Debug, Default, Clone)]
+pub struct NativeTcpConfig {
+    /// Congestion control; CUBIC if `None`.
+    pub congestion: Option<Algorithm>,
+    /// Network profile; [`Profile::Internet`] if `None`.
+    pub profile: Option<Profile>,
+    /// Spreads segments over the round trip.
+    pub pacing: bool,
+    /// Negotiates explicit congestion notification (RFC 3168).
+    pub ecn: bool,
+    /// Time limit for a closed connection to deliver queued data. Zero resets it at once; `None` sets no limit while
+    /// the peer answers.
+    pub linger: Option<Duration>,
+    /// Time limit without data in FIN-WAIT-2. Zero disables it; 60 seconds if `None`.
+    pub fin_timeout: Option<Duration>,
+    /// Time limit for data to be acknowledged. Zero disables it; 5 minutes if `None`.
+    pub stall_timeout: Option<Duration>,
+    /// Idle time before keepalive probes. Zero disables them; if `None`, 5 minutes for networks that listen, and no
+    /// probes for others.
+    pub keepalive: Option<Duration>,
+    /// Packets that all connections of a worker may hold; seven eighths of its share of the port's packets if `None`.
+    pub max_packets: Option<usize>,
+    /// Packets that one connection may hold in each direction; one for every 256 bytes of its buffer if `None`.
+    pub max_packets_per_connection: Option<usize>,
+}
+
+/// TCP engine (`--engine`).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum TcpEngine {
+    /// Zero-copy TCP of this project.
+    #[default]
+    Native,
+    /// smoltcp's sockets.
+    Smoltcp,
+}
+
+/// Threads of workers and services (`--threading`).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum ThreadingMode {
+    /// Services run to completion on their workers' threads.
+    #[default]
+    Inline,
+    /// A worker and its service run on a thread each.
+    Split,
+}
+
+/// Network profile (`--profile`).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Profile {
+    /// No assumption about the network.
+    #[default]
+    Internet,
+    /// Short round trips, prompt acknowledgements.
+    Datacenter,
+}
+
+/// Returns the first option that is given.
+fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
+    options.iter().find(|(_, given)| *given).map(|(what, _)| *what)
+}
+
+/// Returns an error for the first value outside of its range.
+fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> Result<(), Error> {
+    for (what, value, range) in values {
+        if let Some(value) = value.filter(|value| !range.contains(value)) {
+            return Err(Error::OutOfRange { what, value, least: *range.start(), most: *range.end() });
+        }
+    }
+    Ok(())
+}
+
+impl NativeTcpConfig {
+    /// Returns the name of the first option that is given.
+    fn given(&self) -> Option<&'static str> {
+        first_given(&[
+            ("--congestion", self.congestion.is_some()),
+            ("--profile", self.profile.is_some()),
+            ("--pacing", self.pacing),
+            ("--ecn", self.ecn),
+            ("--linger", self.linger.is_some()),
+            ("--fin-timeout", self.fin_timeout.is_some()),
+            ("--stall-timeout", self.stall_timeout.is_some()),
+            ("--keepalive", self.keepalive.is_some()),
+            ("--max-packets", self.max_packets.is_some()),
+            ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
+        ])
+    }
+}
+
+impl NetConfig {
+    /// Returns the name of the first option of the stack, whatever its engine, that is given.
+    fn stack_given(&self) -> Option<&'static str> {
+        first_given(&[
+            ("--ip", !self.ip.is_empty()),
+            ("--from", !self.from.is_empty()),
+            ("--gateway", !self.gateway.is_empty()),
+            ("--dhcp", self.dhcp),
+            ("--slaac", self.slaac),
+            ("--no-dad", self.skip_dad),
+            ("--mac", self.mac.is_some()),
+            ("--mtu", self.mtu.is_some()),
+            ("--vlan", self.vlan.is_some()),
+            ("--fragments", self.fragments),
+            ("--no-multi-segment", self.single_segment),
+            ("--engine", self.engine.is_some()),
+            ("--pcap", self.capture.is_some()),
+            ("--max-connections-per-source", self.max_connections_per_source.is_some()),
+            ("--max-half-open-per-source", self.max_half_open_per_source.is_some()),
+            ("EAL's arguments", !self.eal.is_empty()),
+        ])
+    }
+
+    fn check_ranges(&self) -> Result<(), Error> {
+        let count = |count: Option<usize>| (count.map(|count| count as u64), 1..=u64::MAX);
+        let counts = [
+            ("--workers", self.workers),
+            ("--max-connections-per-source", self.max_connections_per_source),
+            ("--max-half-open-per-source", self.max_half_open_per_source),
+            ("--buffer", self.buffer),
+            ("--max-packets", self.native.max_packets),
+            ("--max-packets-per-connection", self.native.max_packets_per_connection),
+        ];
+        for (what, value) in counts {
+            let (value, range) = count(value);
+            check_ranges(&[(what, value, range)])?;
+        }
+        check_ranges(&[("--mtu", self.mtu.map(u64::from), MIN_MTU.into()..=u16::MAX.into())])
+    }
+
+    /// Checks the fields against each other, before anything is opened.
+    pub fn check(&self, listen: &Listen) -> Result<(), Error> {
+        self.check_ranges()?;
+        if !matches!(self.via, Via::Rdma { .. })
+            && let Some(what) = self.rdma.given()
+        {
+            return Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" });
+        }
+        if self.threading == ThreadingMode::Inline && self.service_cores.is_some() {
+            return Err(Error::OnlyWith { what: "--service-cores", with: "--threading split" });
+        }
+        let refuse = |via, given: Option<&'static str>| given.map_or(Ok(()), |what| Err(Error::NotWith { what, via }));
+        match self.via {
+            Via::Kernel => {
+                let idle = self.idle.map(|_| "--idle");
+                refuse("kernel", self.stack_given().or(self.native.given()).or(idle))
+            }
+            #[cfg(not(feature = "rdma"))]
+            Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
+            #[cfg(feature = "rdma")]
+            Via::Rdma { .. } => {
+                let others = [("--idle-timeout", self.idle_timeout.is_some()), ("--spin", self.spin)];
+                refuse("rdma", self.stack_given().or(self.native.given()).or(first_given(&others)))?;
+                self.rdma.check()
+            }
+            _ => self.check_stack(listen),
+        }
+    }
+
+    /// Checks the fields of a network that the stack runs on.
+    fn check_stack(&self, listen: &Listen) -> Result<(), Error> {
+        if self.spin {
+            return Err(Error::OnlyWith { what: "--spin", with: "--via kernel" });
+        }
+        if self.engine == Some(TcpEngine::Smoltcp) {
+            let idle_timeout = self.idle_timeout.map(|_| "--idle-timeout");
+            if let Some(what) = idle_timeout.or(self.native.given()) {
+                return Err(Error::OnlyWith { what, with: "--engine native" });
+            }
+            #[cfg(not(feature = "smoltcp-engine"))]
+            return Err(Error::NoSmoltcpEngine);
+        }
+        if self.ip.is_empty() && !self.dhcp && !self.slaac {
+            return Err(Error::NoAddress(self.via.clone()));
+        }
+        let (addresses, dhcp, slaac) = (self.ip.clone(), self.dhcp, self.slaac);
+        let count = Config { addresses, dhcp, slaac, ..Config::default() }.count_addresses();
+        if count > Config::MAX_ADDRESSES {
+            return Err(Error::TooManyAddresses { count, most: Config::MAX_ADDRESSES });
+        }
+        if let Some(from) = self.from.iter().find(|from| !self.is_local(**from)) {
+            return Err(Error::SourceNotLocal { address: *from, own: self.ip.clone() });
+        }
+        for family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
+            if let Some(second) = self.gateway.iter().filter(|ip| family(ip)).nth(1) {
+                return Err(Error::SecondGateway(*second));
+            }
+        }
+        listen.tcp.iter().chain(&listen.udp).try_for_each(|address| self.check_listen(*address))
+    }
+
+    fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {
+        if address.port() == 0 {
+            return Err(Error::PortZero(address));
+        }
+        let local = address.ip().is_unspecified() || self.is_local(address.ip());
+        if local { Ok(()) } else { Err(Error::NotLocal { address, own: self.ip.clone() }) }
+    }
+
+    /// Returns whether `ip` is or may become a local address.
+    fn is_local(&self, ip: IpAddr) -> bool {
+        // Addresses from DHCP or router advertisements are not known yet.
+        let may_be_given = if ip.is_ipv4() { self.dhcp } else { self.slaac };
+        may_be_given || self.ip.iter().any(|own| own.address() == ip)
+    }
+
+    /// Returns the configuration of a client of up to `connections` connections: an RDMA device registers memory for no
+    /// more.
+    pub fn for_client(&self, connections: u32) -> NetConfig {
+        let mut config = self.clone();
+        if matches!(config.via, Via::Rdma { .. }) {
+            config.rdma.connections.get_or_insert(connections);
+        }
+        config
+    }
+
+    /// Checks that connecting to `remote` is possible.
+    pub fn check_remote(&self, remote: SocketAddr) -> Result<(), Error> {
+        if remote.port() == 0 {
+            return Err(Error::PortZero(remote));
+        }
+        if remote.ip().is_unspecified() || remote.ip().is_multicast() {
+            return Err(Error::NotAHost(remote));
+        }
+        let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
+        if matches!(self.via, Via::Kernel | Via::Rdma { .. })
+            || if remote.is_ipv4() { self.dhcp } else { self.slaac }
+            || self.ip.iter().any(same_family)
+        {
+            Ok(())
+        } else {
+            Err(Error::NoAddressFor(remote))
+        }
+    }
+}
