@@ -1,8 +1,7 @@
-//! The book is whole: it builds, all of its pages are in its summary, and everything that is named inside it is there:
-//! pages, anchors, images and included files. Of links to the outside only the form is looked at; tests have no
-//! network.
+//! Completeness of the built book: it builds, its summary lists all pages, and the pages, anchors, images and included
+//! files that it names exist. External links are checked for their form only, because tests have no network.
 //!
-//! What is looked at are the pages as mdBook writes them, for that is what is read.
+//! The test reads the pages that mdBook writes; the test `links` reads their sources.
 
 #[path = "links/places.rs"]
 mod places;
@@ -17,11 +16,11 @@ use std::path::{Path, PathBuf};
 /// The directory of `book.toml`.
 const BOOK: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The pages of the book at `book`, built elsewhere: `main` of each, by its path.
+/// Builds the book at `book` in a temporary directory. Returns the element `main` of each page by its path.
 fn pages(book: &Path) -> Result<(tempfile::TempDir, BTreeMap<PathBuf, String>), String> {
     let to = tempfile::tempdir().unwrap();
     let mut config = Config::from_disk(book.join("book.toml")).map_err(|error| error.to_string())?;
-    // Neither pages that are missing nor the book's own directory are written.
+    // The build must not create missing pages, nor write to the book's own directory.
     config.build.create_missing = false;
     config.build.build_dir = to.path().to_owned();
     let built = MDBook::load_with_config(book, config).and_then(|book| book.build());
@@ -30,7 +29,7 @@ fn pages(book: &Path) -> Result<(tempfile::TempDir, BTreeMap<PathBuf, String>), 
     for path in files(to.path(), "html") {
         let text = fs::read_to_string(to.path().join(&path)).unwrap();
         let main = text.split_once("<main>").and_then(|(_, rest)| rest.rsplit_once("</main>"));
-        // All pages in one, and the one for addresses that there are not: mdBook makes them of the others.
+        // mdBook derives the page with all pages and the one for unknown addresses from the others.
         if let Some((main, _)) = main
             && !["print.html", "404.html"].iter().any(|it| path.ends_with(it))
         {
@@ -40,7 +39,7 @@ fn pages(book: &Path) -> Result<(tempfile::TempDir, BTreeMap<PathBuf, String>), 
     Ok((to, pages))
 }
 
-/// The values of the attribute `name` in the tags of `html`.
+/// Returns the values of the attribute `name` in the tags of `html`.
 fn attributes(html: &str, name: &str) -> Vec<String> {
     let start = format!(" {name}=\"");
     let tags = html.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(tag, _)| tag);
@@ -60,7 +59,7 @@ fn faults(book: &Path) -> Vec<String> {
     for (page, main) in &pages {
         let name = page.display();
         if main.contains("{{#") {
-            faults.push(format!("{name}: something that is included is not there"));
+            faults.push(format!("{name}: an included file does not exist"));
         }
         for link in attributes(main, "href").into_iter().chain(attributes(main, "src")) {
             match outside(&link) {
@@ -78,7 +77,7 @@ fn faults(book: &Path) -> Vec<String> {
                 plain(&page.parent().unwrap_or(Path::new("")).join(path))
             };
             let Some(target) = target.filter(|target| to.path().join(target).is_file()) else {
-                faults.push(format!("{name}: {link} is not there"));
+                faults.push(format!("{name}: {link} does not exist"));
                 continue;
             };
             if !anchor.is_empty() && !ids.get(target.as_path()).is_some_and(|ids| ids.contains(anchor)) {
@@ -86,7 +85,7 @@ fn faults(book: &Path) -> Vec<String> {
             }
         }
     }
-    // What is written for each page of the summary, and nothing for the others.
+    // mdBook writes the pages of the summary only.
     let parts: HashSet<PathBuf> =
         files(&book.join("src"), "md").into_iter().filter(|it| it.starts_with("figures")).collect();
     for page in files(&book.join("src"), "md").into_iter().filter(|page| !parts.contains(page)) {
@@ -98,13 +97,13 @@ fn faults(book: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_book_is_whole() {
+fn book_is_complete() {
     let faults = faults(Path::new(BOOK));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
-fn what_is_not_there_is_found() {
+fn missing_targets_are_reported() {
     let book = tempfile::tempdir().unwrap();
     let source = book.path().join("src");
     fs::create_dir(&source).unwrap();
@@ -121,13 +120,19 @@ fn what_is_not_there_is_found() {
     assert_eq!(faults_of("# One\n\n## A part\n", sound), [""; 0]);
     for (one, fault) in [
         ("## Another part\n", "two.html: one.html#a-part: one.html has no such heading"),
-        ("## A part\n[gone](three.md)\n", "one.html: three.html is not there"),
-        ("## A part\n[up](../../etc/passwd)\n", "one.html: ../../etc/passwd is not there"),
+        ("## A part\n[gone](three.md)\n", "one.html: three.html does not exist"),
+        ("## A part\n[up](../../etc/passwd)\n", "one.html: ../../etc/passwd does not exist"),
         ("## A part\n[here](#b)\n", "one.html: #b: one.html has no such heading"),
-        ("## A part\n![it](that.svg)\n", "one.html: that.svg is not there"),
-        ("## A part\n{{#include three.txt}}\n", "one.html: something that is included is not there"),
-        ("## A part\n[out](http://example.com/)\n", "one.html: http://example.com/ is no https://host/path"),
-        ("## A part\n[out](https:/example.com/)\n", "one.html: https:/example.com/ is no https://host/path"),
+        ("## A part\n![it](that.svg)\n", "one.html: that.svg does not exist"),
+        ("## A part\n{{#include three.txt}}\n", "one.html: an included file does not exist"),
+        (
+            "## A part\n[out](http://example.com/)\n",
+            "one.html: http://example.com/ is not of the form https://host/path",
+        ),
+        (
+            "## A part\n[out](https:/example.com/)\n",
+            "one.html: https:/example.com/ is not of the form https://host/path",
+        ),
     ] {
         assert!(faults_of(one, sound).contains(&fault.to_owned()), "{one}: {:?}", faults_of(one, sound));
     }
@@ -136,5 +141,5 @@ fn what_is_not_there_is_found() {
     fs::remove_file(source.join("two.md")).unwrap();
     let faults = faults(book.path());
     assert!(faults.len() == 1 && faults[0].starts_with("it does not build: "), "{faults:?}");
-    assert!(!source.join("two.md").exists(), "a page was made up");
+    assert!(!source.join("two.md").exists(), "a missing page was created");
 }

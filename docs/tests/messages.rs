@@ -1,12 +1,12 @@
-//! Every message that the page on troubleshooting quotes is one that the program has: it stands in the source, in one
-//! piece but for the `…`, which is what a message puts there when it is told. And the page has every cause of drops.
+//! Messages that the troubleshooting page quotes: each occurs in the sources, where `…` stands for formatted values. The
+//! page has every drop cause.
 
 use std::fs;
 use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The lines of all sources but tests, with literals that go on in the next line in one.
+/// Returns the lines of all sources except tests, with string literals of several lines joined.
 fn source() -> Vec<String> {
     let mut lines = Vec::new();
     let mut left = vec![Path::new(ROOT).to_owned()];
@@ -36,7 +36,7 @@ fn source() -> Vec<String> {
     lines
 }
 
-/// Returns whether the parts stand in the line, one behind the other.
+/// Returns whether `line` contains `parts` in this order.
 fn has(line: &str, parts: &[&str]) -> bool {
     let mut rest = line;
     parts.iter().all(|part| rest.find(part).map(|at| rest = &rest[at + part.len()..]).is_some())
@@ -49,7 +49,7 @@ fn quoted(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_page_on_troubleshooting_quotes_is_said_by_the_program() {
+fn quoted_messages_occur_in_the_sources() {
     let page = fs::read_to_string(format!("{ROOT}/docs/src/troubleshooting.md")).unwrap();
     let source = source();
     let messages = quoted(&page);
@@ -59,16 +59,16 @@ fn what_the_page_on_troubleshooting_quotes_is_said_by_the_program() {
         !source.iter().any(|line| has(line, &parts))
     });
     let unknown: Vec<_> = unknown.collect();
-    assert!(unknown.is_empty(), "no source has {unknown:#?}");
+    assert!(unknown.is_empty(), "no source contains {unknown:#?}");
 }
 
 #[test]
-fn the_page_on_troubleshooting_has_every_cause_of_drops() {
+fn drop_causes_are_on_the_page() {
     let page = fs::read_to_string(format!("{ROOT}/docs/src/troubleshooting.md")).unwrap();
     let causes = fs::read_to_string(format!("{ROOT}/stack/src/drop_stats.rs")).unwrap();
     let causes: Vec<&str> = causes.lines().filter_map(|line| line.split_once(" = \"")?.1.strip_suffix("\",")).collect();
     assert!(causes.len() > 15, "{causes:?}");
     let messages = quoted(&page);
     let missing: Vec<_> = causes.iter().filter(|cause| !messages.contains(cause)).collect();
-    assert!(missing.is_empty(), "the page has nothing on {missing:#?}");
+    assert!(missing.is_empty(), "the page does not quote {missing:#?}");
 }

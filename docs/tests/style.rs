@@ -1,5 +1,4 @@
-//! Style of the source tree: length of files and lines, first lines of doc comments, and directories that the
-//! architecture page describes.
+//! Style of the source tree: length of files and comment lines, and first lines of doc comments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -123,18 +122,6 @@ fn source_files_are_short() {
         _ => Vec::new(),
     };
     assert_eq!(problems(check), "");
-}
-
-#[test]
-fn architecture_page_names_every_directory_with_a_crate() {
-    let page = fs::read_to_string(root().join("docs/src/architecture.md")).unwrap();
-    for entry in fs::read_dir(root()).unwrap() {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        if entry.file_type().unwrap().is_dir() && !name.starts_with('.') && name != "target" {
-            assert!(page.contains(&format!("| `{name}` |")), "the architecture page has no row for {name}");
-        }
-    }
 }
 
 #[test]

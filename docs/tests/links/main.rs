@@ -15,11 +15,11 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 #[derive(Default)]
 struct Page {
     links: Vec<String>,
-    /// The anchors of its headings.
+    /// Anchors of the headings.
     anchors: BTreeSet<String>,
 }
 
-/// The anchor that mdBook, and where it matters GitHub, gives a heading.
+/// Returns the anchor of a heading, as mdBook and GitHub generate it.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter_map(|c| match c {
         c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c.to_ascii_lowercase()),
@@ -29,6 +29,7 @@ fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
+/// Returns the links and anchors of a page in Markdown.
 fn page(text: &str) -> Page {
     let (mut page, mut heading) = (Page::default(), None::<String>);
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -49,14 +50,15 @@ fn page(text: &str) -> Page {
     page
 }
 
-/// The README, the changelog and the pages of the book, with what they include, by their paths from the root.
+/// Returns the README, the changelog and the pages of the book by their paths from the root. A page that begins with an
+/// included file has the contents of that file.
 fn pages() -> BTreeMap<PathBuf, Page> {
     let root = Path::new(ROOT);
     let book = files(&root.join("docs/src"), "md").into_iter().map(|path| Path::new("docs/src").join(path));
     let mut pages = BTreeMap::new();
     for path in book.chain(["README.md", "CHANGELOG.md"].map(PathBuf::from)) {
         let text = fs::read_to_string(root.join(&path)).unwrap();
-        // All that is included is looked for; figures have no links, and one page is all of a file.
+        // Every included file must exist. Included figures have no links.
         let included = text.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next());
         let included = included.map(|it| {
             let from = plain(&path.parent().unwrap().join(it)).unwrap();
@@ -74,7 +76,7 @@ fn pages() -> BTreeMap<PathBuf, Page> {
 }
 
 #[test]
-fn what_pages_link_to_is_there() {
+fn link_targets_exist() {
     let pages = pages();
     assert!(pages.len() > 20, "{} pages", pages.len());
     let mut faults = Vec::new();
@@ -91,7 +93,7 @@ fn what_pages_link_to_is_there() {
                     && (anchor.is_empty() || pages.get(&target).is_some_and(|page| page.anchors.contains(anchor)))
             });
             if !is_there {
-                faults.push(format!("{}: {link} is not there", path.display()));
+                faults.push(format!("{}: {link} does not exist", path.display()));
             }
         }
     }
@@ -99,7 +101,7 @@ fn what_pages_link_to_is_there() {
 }
 
 #[test]
-fn every_page_is_in_the_summary() {
+fn summary_lists_every_page() {
     let mut pages = pages();
     let summary = pages.remove(Path::new("docs/src/SUMMARY.md")).unwrap();
     for path in
@@ -110,7 +112,7 @@ fn every_page_is_in_the_summary() {
 }
 
 #[test]
-fn links_and_anchors_are_found() {
+fn page_has_its_links_and_anchors() {
     let page = page(
         "# One `--two` (three_4)\n\n[a](b.md#c) ![p](q.svg)\n\n| [in a table](d.md) |\n|---|\n\n```\n[no](e.md)\n```\n",
     );

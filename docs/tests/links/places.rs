@@ -1,10 +1,10 @@
-//! Targets of links.
+//! Files of the book, and targets of links.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// All files below `directory` whose names end in `.ending`, by their paths from there.
+/// Returns the files below `directory` with the extension `ending`, relative to it.
 pub fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut left = vec![directory.to_owned()];
@@ -21,7 +21,7 @@ pub fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// `path` without `.` and `..`; `None` if it leads out of where it begins.
+/// Returns `path` without `.` and `..`, or `None` if it leaves its root.
 pub fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -41,5 +41,5 @@ pub fn outside(link: &str) -> Option<Result<(), String>> {
     let host = rest.strip_prefix("//").and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
     let is_host = host.contains('.') && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
     let is_sound = scheme == "https" && is_host && !link.contains(|c: char| c.is_whitespace() || c == '"');
-    Some(if is_sound { Ok(()) } else { Err(format!("{link} is no https://host/path")) })
+    Some(if is_sound { Ok(()) } else { Err(format!("{link} is not of the form https://host/path")) })
 }
