@@ -34,22 +34,18 @@ const CATEGORIES: [(u32, &str); 10] = [
     (Flags::TRANSACTION, "@transaction"),
 ];
 
-pub(in crate::commands) fn command(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn command(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(COMMANDS.len());
     COMMANDS.iter().for_each(|command| describe(command, reply));
     Ok(())
 }
 
-pub(in crate::commands) fn count(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn count(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(COMMANDS.len());
     Ok(())
 }
 
-pub(in crate::commands) fn info(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if request.args.len() == 2 {
         return command(cx, request, reply);
     }

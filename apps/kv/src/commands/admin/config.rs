@@ -132,7 +132,7 @@ const PARAMETERS: &[Parameter] = &[
 ];
 
 /// Returns the name of a policy in Redis.
-pub(in crate::commands) fn policy_name(evict: EvictionPolicy) -> &'static str {
+pub fn policy_name(evict: EvictionPolicy) -> &'static str {
     POLICIES.iter().find(|(_, policy)| *policy == evict).map_or("noeviction", |(name, _)| name)
 }
 
@@ -175,11 +175,7 @@ fn within(number: i64, range: RangeInclusive<i64>) -> Result<i64, String> {
     }
 }
 
-pub(in crate::commands) fn get(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let settings = cx.server.settings();
     let is_asked = |parameter: &&Parameter| {
         let name = parameter.name.as_bytes();
@@ -196,11 +192,7 @@ pub(in crate::commands) fn get(
     Ok(())
 }
 
-pub(in crate::commands) fn set(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if request.args.len() % 2 == 1 {
         return Err(SYNTAX);
     }
@@ -256,11 +248,7 @@ fn failed(name: &str, reason: &str) -> CommandError {
     CommandError::of(&[text.as_bytes()])
 }
 
-pub(in crate::commands) fn resetstat(
-    cx: &mut Context<'_, '_>,
-    _: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn resetstat(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.server.reset_totals(cx.stats);
     reply.ok();
     Ok(())

@@ -7,34 +7,22 @@ use crate::resp::Reply;
 use linerate_bypass::RemoteAddr;
 
 /// Rejects a command that needs a subcommand.
-pub(in crate::commands) fn materialized(
-    _: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    _: &mut Reply<'_>,
-) -> CommandResult {
+pub fn materialized(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> CommandResult {
     Err(request.arity())
 }
 
-pub(in crate::commands) fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let space = cx.session.space;
     reply.count(cx.server.keys(space) as usize);
     Ok(())
 }
 
-pub(in crate::commands) fn flushdb(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn flushdb(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let space = cx.session.space;
     flush(space..space + 1, cx, request, reply)
 }
 
-pub(in crate::commands) fn flushall(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     flush(0..DATABASES, cx, request, reply)
 }
 
@@ -70,7 +58,7 @@ fn flush(
     Ok(())
 }
 
-pub(in crate::commands) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(2);
     reply.bulk_number((cx.now / 1000) as i64);
     reply.bulk_number((cx.now % 1000 * 1000) as i64);
@@ -79,7 +67,7 @@ pub(in crate::commands) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply
 
 /// Returns the place of the strings exported for RDMA READ: address, key, seed, shards, rows, log units, the numbers of
 /// a [`Layout`](crate::export::Layout). Nil if nothing is exported.
-pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some((RemoteAddr { address, key }, layout)) = cx.server.export() else {
         reply.null();
         return Ok(());
@@ -95,11 +83,7 @@ pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, rep
 /// Returns the place of the counter with a name: address and key. The first request for a name creates its counter,
 /// which starts at 0. With `VALUE`, returns the value that the processor sees, or nil if there is no such counter.
 /// Without a name, returns the number of counters and its limit.
-pub(in crate::commands) fn counter(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (names, RemoteAddr { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
     let numbers = match (request.args.get(1), request.args.get(2)) {
         (None, _) => [names.len() as u64, names.capacity() as u64],

@@ -23,11 +23,7 @@ const SECTIONS: [(&str, Section); 9] = [
     ("Keyspace", keyspace),
 ];
 
-pub(in crate::commands) fn info(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let is_asked = |section: &str| {
         let mut asked = request.args.iter().skip(1);
         let every = [section, "all", "default", "everything"];

@@ -81,11 +81,7 @@ fn shortened(args: Args<'_>, is_secret: bool) -> Vec<Vec<u8>> {
     short
 }
 
-pub(in crate::commands) fn get(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let count = match request.args.get(2) {
         None => USUAL,
         Some(_) if request.args.len() > 3 => return Err(request.arity()),
@@ -108,12 +104,12 @@ pub(in crate::commands) fn get(
     Ok(())
 }
 
-pub(in crate::commands) fn len(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn len(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(cx.server.slow_log().len());
     Ok(())
 }
 
-pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.server.reset_slow_log();
     reply.ok();
     Ok(())

@@ -5,35 +5,19 @@ use crate::commands::options::{Unit, expiry, integer};
 use crate::commands::{Context, Request};
 use crate::resp::{Args, Reply};
 
-pub(in crate::commands) fn expire(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn expire(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set(Unit::EX, "expire", cx, request, reply)
 }
 
-pub(in crate::commands) fn pexpire(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn pexpire(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set(Unit::PX, "pexpire", cx, request, reply)
 }
 
-pub(in crate::commands) fn expireat(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn expireat(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set(Unit::EXAT, "expireat", cx, request, reply)
 }
 
-pub(in crate::commands) fn pexpireat(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn pexpireat(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set(Unit::PXAT, "pexpireat", cx, request, reply)
 }
 
@@ -97,11 +81,7 @@ fn set(
     Ok(())
 }
 
-pub(in crate::commands) fn persist(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn persist(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let expires = store.expires_at(&key, cx.now).flatten().is_some();
@@ -112,37 +92,21 @@ pub(in crate::commands) fn persist(
     Ok(())
 }
 
-pub(in crate::commands) fn ttl(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn ttl(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let now = cx.now;
     tell(cx, request, reply, |at| (at - now + 500) / 1000)
 }
 
-pub(in crate::commands) fn pttl(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn pttl(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let now = cx.now;
     tell(cx, request, reply, |at| at - now)
 }
 
-pub(in crate::commands) fn expiretime(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn expiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     tell(cx, request, reply, |at| (at + 500) / 1000)
 }
 
-pub(in crate::commands) fn pexpiretime(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn pexpiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     tell(cx, request, reply, |at| at)
 }
 

@@ -30,31 +30,19 @@ fn put(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Result<usize, crate::
     Ok(new)
 }
 
-pub(in crate::commands) fn hset(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let new = put(cx, request)?;
     reply.count(new);
     Ok(())
 }
 
-pub(in crate::commands) fn hmset(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hmset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     put(cx, request)?;
     reply.ok();
     Ok(())
 }
 
-pub(in crate::commands) fn hsetnx(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hsetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let is_new = store.hget(&key, &request.args[2], cx.now)?.is_none();
@@ -65,11 +53,7 @@ pub(in crate::commands) fn hsetnx(
     Ok(())
 }
 
-pub(in crate::commands) fn hget(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     match cx.shards.of(&key).hget(&key, &request.args[2], cx.now)? {
         Some(value) => {
@@ -84,11 +68,7 @@ pub(in crate::commands) fn hget(
     Ok(())
 }
 
-pub(in crate::commands) fn hmget(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hmget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let is_there = store.hlen(&key, cx.now)? > 0;
@@ -103,11 +83,7 @@ pub(in crate::commands) fn hmget(
     Ok(())
 }
 
-pub(in crate::commands) fn hdel(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let mut gone = 0;
@@ -118,11 +94,7 @@ pub(in crate::commands) fn hdel(
     Ok(())
 }
 
-pub(in crate::commands) fn hgetall(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hgetall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     visit(
         cx,
         request,
@@ -135,19 +107,11 @@ pub(in crate::commands) fn hgetall(
     )
 }
 
-pub(in crate::commands) fn hkeys(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hkeys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     visit(cx, request, reply, |reply, len| reply.array(len), |reply, field, _| reply.bulk(field))
 }
 
-pub(in crate::commands) fn hvals(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hvals(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     visit(cx, request, reply, |reply, len| reply.array(len), |reply, _, value| reply.value(&value))
 }
 
@@ -222,11 +186,7 @@ fn visit(
     Ok(())
 }
 
-pub(in crate::commands) fn hexists(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hexists(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let is_there = cx.shards.of(&key).hget(&key, &request.args[2], cx.now)?.is_some();
     cx.count_lookup(is_there);
@@ -234,11 +194,7 @@ pub(in crate::commands) fn hexists(
     Ok(())
 }
 
-pub(in crate::commands) fn hlen(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let len = cx.shards.of(&key).hlen(&key, cx.now)?;
     cx.count_lookup(len > 0);
@@ -246,22 +202,14 @@ pub(in crate::commands) fn hlen(
     Ok(())
 }
 
-pub(in crate::commands) fn hstrlen(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hstrlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let len = cx.shards.of(&key).hstrlen(&key, &request.args[2], cx.now)?;
     reply.count(len);
     Ok(())
 }
 
-pub(in crate::commands) fn hincrby(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hincrby(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let by = integer(&request.args[3])?;
     let store = cx.shards.of(&key);

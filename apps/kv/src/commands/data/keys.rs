@@ -6,29 +6,17 @@ use crate::commands::{Context, DATABASES, Request};
 use crate::resp::{Args, Reply};
 use crate::store::{EvictionPolicy, Key, Store, ValueType};
 
-pub(in crate::commands) fn del(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn del(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(cx, request, reply, |store, key, now| store.remove(key, now));
     Ok(())
 }
 
-pub(in crate::commands) fn exists(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn exists(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(cx, request, reply, |store, key, now| store.exists(key, now));
     Ok(())
 }
 
-pub(in crate::commands) fn touch(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn touch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(cx, request, reply, |store, key, now| store.touch(key, now));
     Ok(())
 }
@@ -49,38 +37,26 @@ fn count(
 }
 
 /// Returns the name of a type (`TYPE`).
-pub(in crate::commands) fn type_name(value_type: ValueType) -> &'static str {
+pub fn type_name(value_type: ValueType) -> &'static str {
     match value_type {
         ValueType::String => "string",
         ValueType::Hash => "hash",
     }
 }
 
-pub(in crate::commands) fn value_type(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn value_type(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     reply.simple(cx.shards.of(&key).value_type(&key, cx.now).map_or("none", type_name));
     Ok(())
 }
 
-pub(in crate::commands) fn rename(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn rename(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     move_to(cx, request, true)?;
     reply.ok();
     Ok(())
 }
 
-pub(in crate::commands) fn renamenx(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn renamenx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let is_moved = move_to(cx, request, false)?;
     reply.flag(is_moved);
     Ok(())
@@ -115,11 +91,7 @@ fn transfer(cx: &mut Context<'_, '_>, from: &Key<'_>, to: &Key<'_>) -> CommandRe
     Ok(())
 }
 
-pub(in crate::commands) fn copy(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn copy(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (space, replace) = copy_options(request.args, cx.session.space)?;
     let from = cx.key(request, 1);
     let to = cx.hasher.key(space, request.args.at(2));
@@ -154,20 +126,16 @@ fn copy_options(args: Args<'_>, space: u8) -> Result<(u8, bool), CommandError> {
 }
 
 /// Returns the target keyspace of [`copy_options`] if they are valid.
-pub(in crate::commands) fn copy_space(args: Args<'_>, space: u8) -> Option<u8> {
+pub fn copy_space(args: Args<'_>, space: u8) -> Option<u8> {
     copy_options(args, space).ok().map(|(space, _)| space)
 }
 
 /// Returns the keyspace of the database `number`.
-pub(in crate::commands) fn database(number: &[u8]) -> Result<u8, CommandError> {
+pub fn database(number: &[u8]) -> Result<u8, CommandError> {
     u8::try_from(int(number)?).ok().filter(|number| *number < DATABASES).ok_or(DATABASE)
 }
 
-pub(in crate::commands) fn encoding(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn encoding(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
     match cx.shards.of(&key).encoding(&key, cx.now) {
         Some(encoding) => reply.bulk(encoding.as_bytes()),
@@ -176,11 +144,7 @@ pub(in crate::commands) fn encoding(
     Ok(())
 }
 
-pub(in crate::commands) fn frequency(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn frequency(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
     let store = cx.shards.of(&key);
     match store.frequency(&key, cx.now) {
@@ -191,11 +155,7 @@ pub(in crate::commands) fn frequency(
     Ok(())
 }
 
-pub(in crate::commands) fn idle(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn idle(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
     let store = cx.shards.of(&key);
     match store.idle(&key, cx.now) {
@@ -206,11 +166,7 @@ pub(in crate::commands) fn idle(
     Ok(())
 }
 
-pub(in crate::commands) fn memory_usage(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn memory_usage(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mut rest = request.args.iter().skip(3);
     while let Some(option) = rest.next() {
         let samples = rest.next().filter(|_| option.eq_ignore_ascii_case(b"samples"));

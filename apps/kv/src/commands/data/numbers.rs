@@ -8,35 +8,19 @@ use crate::resp::Reply;
 use crate::resp::number::{self, Digits};
 use crate::store::{Expiry, Str};
 
-pub(in crate::commands) fn incr(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn incr(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(1, cx, request, reply)
 }
 
-pub(in crate::commands) fn decr(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn decr(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(-1, cx, request, reply)
 }
 
-pub(in crate::commands) fn incrby(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn incrby(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(integer(&request.args[2])?, cx, request, reply)
 }
 
-pub(in crate::commands) fn decrby(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn decrby(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let by = integer(&request.args[2])?.checked_neg().ok_or(DECREMENT)?;
     count(by, cx, request, reply)
 }
@@ -55,11 +39,7 @@ fn count(by: i64, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut R
     Ok(())
 }
 
-pub(in crate::commands) fn incrbyfloat(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn incrbyfloat(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let number = match store.get(&key, cx.now)? {
@@ -77,7 +57,7 @@ pub(in crate::commands) fn incrbyfloat(
 }
 
 /// Returns the integer in `value`.
-pub(in crate::commands) fn number_in(value: &Str<'_>) -> Option<i64> {
+pub fn number_in(value: &Str<'_>) -> Option<i64> {
     number::parse(value.short()?)
 }
 

@@ -28,11 +28,7 @@ pub(in crate::commands) struct Progress {
 }
 
 /// Examines some keys and pauses the session, or all keys if the session must not pause.
-pub(in crate::commands) fn keys(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (space, now) = (cx.session.space, cx.now);
     let pattern = pattern(&request.args[1])?;
     let may_run_in_steps = request.may_run_in_steps(cx.session);
@@ -70,11 +66,7 @@ fn pattern(pattern: &[u8]) -> Result<&[u8], CommandError> {
     if pattern.len() > glob::LONGEST { Err(LONG_PATTERN) } else { Ok(pattern) }
 }
 
-pub(in crate::commands) fn randomkey(
-    cx: &mut Context<'_, '_>,
-    _: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (space, now) = (cx.session.space, cx.now);
     let count = cx.shards.count();
     let lens: Vec<usize> = (0..count).map(|at| cx.shards.at(at).map_or(0, |store| store.len(space))).collect();
@@ -96,7 +88,7 @@ pub(in crate::commands) fn randomkey(
 }
 
 /// Returns the shard of a cursor. A cursor is the cursor in the shard times the number of shards, plus the shard.
-pub(in crate::commands) fn shard(cursor: &[u8], count: usize) -> Option<usize> {
+pub fn shard(cursor: &[u8], count: usize) -> Option<usize> {
     Some((parse_cursor(cursor).ok()? % count as u64) as usize)
 }
 
@@ -229,11 +221,7 @@ impl<'a> Matches<'a> {
     }
 }
 
-pub(in crate::commands) fn scan(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let cursor = parse_cursor(&request.args[1])?;
     let options = Options::parse(request.args, 2, true)?;
     let shards = cx.shards.count() as u64;
@@ -269,11 +257,7 @@ pub(in crate::commands) fn scan(
     Ok(())
 }
 
-pub(in crate::commands) fn hscan(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mut next = parse_cursor(&request.args[2])?;
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);

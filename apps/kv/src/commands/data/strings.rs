@@ -6,11 +6,7 @@ use crate::commands::{Context, Request};
 use crate::resp::Reply;
 use crate::store::{Expiry, Long, Str};
 
-pub(in crate::commands) fn get(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     match cx.shards.of(&key).get(&key, cx.now)? {
         Some(value) => {
@@ -25,11 +21,7 @@ pub(in crate::commands) fn get(
     Ok(())
 }
 
-pub(in crate::commands) fn set(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let value = request.args.value(2);
     if request.args.len() == 3 {
@@ -80,11 +72,7 @@ impl Old {
     }
 }
 
-pub(in crate::commands) fn setnx(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn setnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let is_new = !store.exists(&key, cx.now);
@@ -95,19 +83,11 @@ pub(in crate::commands) fn setnx(
     Ok(())
 }
 
-pub(in crate::commands) fn setex(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn setex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set_for(Unit::EX, "setex", cx, request, reply)
 }
 
-pub(in crate::commands) fn psetex(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn psetex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set_for(Unit::PX, "psetex", cx, request, reply)
 }
 
@@ -125,11 +105,7 @@ fn set_for(
     Ok(())
 }
 
-pub(in crate::commands) fn getset(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn getset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let old = Old::of(store.get(&key, cx.now)?);
@@ -138,11 +114,7 @@ pub(in crate::commands) fn getset(
     Ok(())
 }
 
-pub(in crate::commands) fn getdel(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn getdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let value = store.get(&key, cx.now)?;
@@ -156,11 +128,7 @@ pub(in crate::commands) fn getdel(
     Ok(())
 }
 
-pub(in crate::commands) fn getex(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn getex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let options = Options::parse(request.args, 2, Of::Getex)?;
     let store = cx.shards.of(&key);
@@ -185,11 +153,7 @@ pub(in crate::commands) fn getex(
     Ok(())
 }
 
-pub(in crate::commands) fn mget(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn mget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(request.args.len() - 1);
     for at in 1..request.args.len() {
         let key = cx.key(request, at);
@@ -205,21 +169,13 @@ pub(in crate::commands) fn mget(
     Ok(())
 }
 
-pub(in crate::commands) fn mset(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn mset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     set_all(cx, request)?;
     reply.ok();
     Ok(())
 }
 
-pub(in crate::commands) fn msetnx(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn msetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if request.args.len().is_multiple_of(2) {
         return Err(request.arity());
     }
@@ -255,11 +211,7 @@ fn check_len(cx: &Context<'_, '_>, len: u64) -> Result<(), CommandError> {
     if len > cx.server.settings().bulk { Err(TOO_LONG) } else { Ok(()) }
 }
 
-pub(in crate::commands) fn append(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn append(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let more = &request.args[2];
     if let Some(old) = cx.shards.of(&key).peek(&key, cx.now)? {
@@ -271,11 +223,7 @@ pub(in crate::commands) fn append(
     Ok(())
 }
 
-pub(in crate::commands) fn setrange(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn setrange(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let at = integer(&request.args[2])?;
     let at = u64::try_from(at).map_err(|_| OFFSET)?;
@@ -294,11 +242,7 @@ pub(in crate::commands) fn setrange(
     Ok(())
 }
 
-pub(in crate::commands) fn strlen(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn strlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let len = cx.shards.of(&key).get(&key, cx.now)?.map(|value| value.len());
     cx.count_lookup(len.is_some());
@@ -306,11 +250,7 @@ pub(in crate::commands) fn strlen(
     Ok(())
 }
 
-pub(in crate::commands) fn getrange(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn getrange(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let (start, end) = (integer(&request.args[2])?, integer(&request.args[3])?);
     let value = cx.shards.of(&key).get(&key, cx.now)?;

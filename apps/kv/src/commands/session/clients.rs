@@ -8,12 +8,12 @@ use crate::commands::{Context, Request};
 use crate::resp::Reply;
 use std::collections::HashMap;
 
-pub(in crate::commands) fn id(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn id(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.integer(cx.session.id as i64);
     Ok(())
 }
 
-pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn info(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     lines(&[cx.session.client(cx.now)], reply);
     Ok(())
 }
@@ -27,11 +27,7 @@ fn lines(clients: &[ClientInfo], reply: &mut Reply<'_>) {
     reply.verbatim(&text);
 }
 
-pub(in crate::commands) fn list(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn list(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let clients = match request.args.get(2) {
         None => all(cx),
         Some(option) if option.eq_ignore_ascii_case(b"type") && request.args.len() == 4 => {
@@ -74,11 +70,7 @@ fn is_ordinary(name: &[u8]) -> Result<bool, CommandError> {
     }
 }
 
-pub(in crate::commands) fn setname(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn setname(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let name = &request.args[2];
     check_name(name)?;
     cx.session.name = name.to_vec();
@@ -86,7 +78,7 @@ pub(in crate::commands) fn setname(
     Ok(())
 }
 
-pub(in crate::commands) fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     match &cx.session.name[..] {
         [] => reply.null(),
         name => reply.bulk(name),
@@ -95,11 +87,7 @@ pub(in crate::commands) fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, re
 }
 
 /// `CLIENT SETINFO`, which Redis has since 7.2.
-pub(in crate::commands) fn setinfo(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn setinfo(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (what, value) = (&request.args[2], &request.args[3]);
     let kept = match &what.to_ascii_lowercase()[..] {
         b"lib-name" => &mut cx.session.library,
@@ -159,11 +147,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-pub(in crate::commands) fn kill(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let filter = Filter::parse(request)?;
     let mut killed = 0;
     for client in all(cx).iter().filter(|client| filter.takes(client)) {

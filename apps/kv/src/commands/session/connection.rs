@@ -12,11 +12,7 @@ use crate::resp::{Protocol, Reply};
 /// Version of Redis reported to clients, whose commands are implemented.
 pub(in crate::commands) const VERSION: &str = "7.0.15";
 
-pub(in crate::commands) fn ping(
-    _: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn ping(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     match request.args.get(1) {
         None => reply.simple("PONG"),
         Some(text) if request.args.len() == 2 => reply.bulk(text),
@@ -25,22 +21,18 @@ pub(in crate::commands) fn ping(
     Ok(())
 }
 
-pub(in crate::commands) fn echo(
-    _: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn echo(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.bulk(&request.args[1]);
     Ok(())
 }
 
-pub(in crate::commands) fn quit(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn quit(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.session.is_closing = true;
     reply.ok();
     Ok(())
 }
 
-pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.session.unwatch(cx.shards);
     let session = &mut *cx.session;
     session.transaction = None;
@@ -53,26 +45,18 @@ pub(in crate::commands) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, repl
     Ok(())
 }
 
-pub(in crate::commands) fn select(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn select(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.session.space = keys::database(&request.args[1])?;
     reply.ok();
     Ok(())
 }
 
 /// Returns the keyspace that `SELECT` changes to, if the number is valid.
-pub(in crate::commands) fn selected(number: &[u8]) -> Option<u8> {
+pub fn selected(number: &[u8]) -> Option<u8> {
     keys::database(number).ok()
 }
 
-pub(in crate::commands) fn auth(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn auth(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (user, password) = match request.args.len() {
         2 if cx.server.settings().password.is_none() => return Err(NO_PASSWORD),
         2 => (&b"default"[..], &request.args[1]),
@@ -99,11 +83,7 @@ fn is_same(right: &[u8], word: &[u8]) -> bool {
     right.len() == word.len() && std::hint::black_box(differing) == 0
 }
 
-pub(in crate::commands) fn hello(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let protocol = match request.args.get(1) {
         None => cx.session.protocol,
         Some(version) => match integer(version).map_err(|_| PROTOCOL_NUMBER)? {
@@ -154,11 +134,11 @@ pub(in crate::commands) fn hello(
 }
 
 /// Rejects names with spaces or control characters, which would corrupt `CLIENT LIST`.
-pub(in crate::commands) fn check_name(name: &[u8]) -> CommandResult {
+pub fn check_name(name: &[u8]) -> CommandResult {
     if is_name(name) { Ok(()) } else { Err(CLIENT_NAME) }
 }
 
-pub(in crate::commands) fn is_name(name: &[u8]) -> bool {
+pub fn is_name(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
 

@@ -19,7 +19,7 @@ impl Transaction {
     }
 }
 
-pub(in crate::commands) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if cx.session.transaction.is_some() {
         return Err(NESTED_MULTI);
     }
@@ -28,18 +28,14 @@ pub(in crate::commands) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, repl
     Ok(())
 }
 
-pub(in crate::commands) fn discard(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn discard(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if cx.session.paused.is_none() {
         cx.session.transaction.take().ok_or(DISCARD_ALONE)?;
     }
     unwatch(cx, request, reply)
 }
 
-pub(in crate::commands) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let transaction = cx.session.transaction.take().ok_or(EXEC_ALONE)?;
     let is_changed = cx.session.watched.is_changed(cx.shards, cx.now);
     cx.session.unwatch(cx.shards);
@@ -58,11 +54,7 @@ pub(in crate::commands) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply
     Ok(())
 }
 
-pub(in crate::commands) fn watch(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if cx.session.transaction.is_some() {
         return Err(WATCH_IN_MULTI);
     }
@@ -93,11 +85,7 @@ fn too_many_watched() -> CommandError {
     CommandError::of(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
 }
 
-pub(in crate::commands) fn unwatch(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> CommandResult {
+pub fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     cx.session.paused = None;
     if !request.may_run_in_steps(cx.session) {
         cx.session.unwatch(cx.shards);
