@@ -2,52 +2,36 @@
 //! machine and between two, for which network namespaces stand in.
 
 use linerate_compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
+use linerate_harness::child::words;
 use linerate_harness::namespace::Host;
-use rustix::process::{Pid, Signal, kill_process};
+use linerate_harness::process::Ended;
+use linerate_harness::program::Program;
+use linerate_harness::wait_for;
+use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 /// Time limit of a shortened comparison, which takes a few seconds on an idle machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-fn linerate(args: &str) -> Child {
+fn linerate(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
-    command.args(args.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command.args(args.split_whitespace()).env_remove("RUST_LOG");
+    command
 }
 
-/// Waits for the program to end, and stops it at the time limit.
-fn wait(mut child: Child) -> Output {
-    let until = Instant::now() + TIME_LIMIT;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > until {
-            // SIGTERM also ends its children.
-            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-            panic!("the program did not end: {:?}", child.wait_with_output());
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
-}
-
-fn run(args: &str) -> Output {
-    wait(linerate(args))
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
+fn run(args: &str) -> Ended {
+    Program::start(linerate(args)).wait_within(TIME_LIMIT)
 }
 
 fn results(dir: &Path) -> Results {
     serde_json::from_slice(&fs::read(dir.join("results.json")).unwrap()).unwrap()
 }
 
-fn compare(dir: &Path, more: &str) -> Child {
-    linerate(&format!("compare --apps echo --quick --out {} {more}", dir.display()))
+fn compare(dir: &Path, more: &str) -> Program {
+    Program::start(linerate(&format!("compare --apps echo --quick --out {} {more}", dir.display())))
 }
 
 fn row<'a>(results: &'a Results, id: &str) -> &'a Row {
@@ -57,9 +41,9 @@ fn row<'a>(results: &'a Results, id: &str) -> &'a Row {
 #[test]
 fn kernel_sockets_are_compared_and_reports_are_written() {
     let dir = tempfile::tempdir().unwrap();
-    let output = wait(compare(dir.path(), "--via kernel --rounds 1 --round-time 50ms"));
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("2 of 2 rows can be measured here, 1 rounds of 50 ms"));
+    let output = compare(dir.path(), "--via kernel --rounds 1 --round-time 50ms").wait_within(TIME_LIMIT);
+    assert!(output.status.success(), "{}", output.stderr);
+    assert!(output.stderr.contains("2 of 2 rows can be measured here, 1 rounds of 50 ms"));
     let results = results(dir.path());
     assert!(results.finished && results.seconds > 0.1);
     assert_eq!((results.settings.rounds, results.settings.points.len()), (1, 3));
@@ -96,15 +80,12 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
 fn interrupted_comparison_leaves_a_report_and_no_child() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = compare(dir.path(), "--via kernel --rounds 100 --round-time 50ms --no-kernel-tuning");
-    let process = program.id();
-    let stderr = BufReader::new(program.stderr.take().unwrap());
-    let mut lines = stderr.lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.starts_with("round 2")), "no second round");
-    kill_process(Pid::from_child(&program), Signal::INT).unwrap();
-    let output = wait(program);
+    let process = program.pid();
+    program.wait_for_log("round 2");
+    let output = program.stop();
     assert_eq!(output.status.code(), Some(1));
-    assert!(lines.any(|line| line.contains("interrupted: partial results are in")));
-    assert_eq!(children(process), [] as [u32; 0]);
+    assert!(output.stderr.contains("interrupted: partial results are in"));
+    wait_for("the end of the children", || children(process).is_empty());
     let results = results(dir.path());
     assert!(!results.finished);
     let Outcome::Ran(measured) = &row(&results, "echo/kernel/sleeping").outcome else { panic!("{results:?}") };
@@ -120,11 +101,7 @@ fn two_machines() -> Option<([Host; 2], Vec<String>)> {
     let hosts = Host::pair_with_offloads().unwrap();
     hosts.iter().for_each(|host| host.address().unwrap());
     let [load, server] = &hosts;
-    let on = |host: &Host| {
-        let command = host.command(Path::new("env"));
-        let words = std::iter::once(command.get_program()).chain(command.get_args());
-        words.map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
-    };
+    let on = |host: &Host| words(&host.command(Path::new("env"))).join(" ");
     let args = [
         "--server-on",
         &on(server),
@@ -139,11 +116,10 @@ fn two_machines() -> Option<([Host; 2], Vec<String>)> {
     Some((hosts, args.to_vec()))
 }
 
-fn compare_between(dir: &Path, machines: &[String], more: &str) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
-    command.args(["compare", "--quick", "--no-sweeps", "--round-time", "50ms", "--out"]).arg(dir).args(machines);
-    command.args(more.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+fn compare_between(dir: &Path, machines: &[String], more: &str) -> Program {
+    let mut command = linerate("compare --quick --no-sweeps --round-time 50ms --out");
+    command.arg(dir).args(machines).args(more.split_whitespace());
+    Program::start(command)
 }
 
 #[test]
@@ -151,8 +127,8 @@ fn two_machines_are_compared_and_servers_report_processor_time() {
     let Some((_hosts, machines)) = two_machines() else { return };
     let dir = tempfile::tempdir().unwrap();
     let more = "--via kernel --rounds 1 --points 2x2 --keys 100";
-    let output = wait(compare_between(dir.path(), &machines, more));
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = compare_between(dir.path(), &machines, more).wait_within(TIME_LIMIT);
+    assert!(output.status.success(), "{}", output.stderr);
     let results = results(dir.path());
     assert!(results.finished && results.load_machine.is_some());
     assert!(results.settings.kernel_tuning.iter().any(|line| line.contains("No sysctl was set")));
@@ -177,31 +153,19 @@ fn interrupted_comparison_leaves_no_process_on_other_machines() {
     for signal in [Signal::INT, Signal::KILL] {
         let dir = tempfile::tempdir().unwrap();
         let mut program = compare_between(dir.path(), &machines, "--via kernel --rounds 100 --apps echo");
-        let stderr = BufReader::new(program.stderr.take().unwrap());
-        assert!(stderr.lines().map_while(Result::ok).any(|line| line.starts_with("round 2")), "no second round");
-        kill_process(Pid::from_child(&program), signal).unwrap();
-        assert!(!wait(program).status.success());
-        let until = Instant::now() + TIME_LIMIT;
-        while hosts.iter().any(|host| !running(host).is_empty()) {
-            assert!(Instant::now() < until, "{signal:?}: {:?}", hosts.each_ref().map(running));
-            thread::sleep(Duration::from_millis(10));
-        }
+        program.wait_for_log("round 2");
+        program.signal(signal);
+        assert!(!program.wait().status.success());
+        let running = |host: &Host| !host.namespace().processes().is_empty();
+        wait_for("the end of the processes", || !hosts.iter().any(running));
     }
-}
-
-/// Returns the processes in a namespace.
-fn running(host: &Host) -> String {
-    let inside = host.command(Path::new("true"));
-    let name = inside.get_args().nth(2).unwrap().to_str().unwrap().to_owned();
-    let listed = Command::new("ip").args(["netns", "pids", &name]).output().unwrap();
-    text(&listed.stdout).to_owned()
 }
 
 #[test]
 fn unmeasured_rows_state_the_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let output = wait(compare(dir.path(), "--via rdma:none0 --rounds 1 --round-time 50ms"));
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = compare(dir.path(), "--via rdma:none0 --rounds 1 --round-time 50ms").wait_within(TIME_LIMIT);
+    assert!(output.status.success(), "{}", output.stderr);
     let results = results(dir.path());
     assert_eq!(
         results.rows.iter().map(|row| &*row.id).collect::<Vec<_>>(),
@@ -230,24 +194,17 @@ fn invalid_comparisons_are_refused() {
     ] {
         let output = run(args);
         assert!(!output.status.success(), "{args}");
-        assert!(text(&output.stderr).contains(part), "{args}: {}", text(&output.stderr));
+        assert!(output.stderr.contains(part), "{args}: {}", output.stderr);
     }
 }
 
-/// Returns the processes whose parent is `process`, once none is left or after five seconds.
+/// Returns the processes whose parent is `process`.
 fn children(process: u32) -> Vec<u32> {
-    let until = Instant::now() + Duration::from_secs(5);
-    loop {
-        let of = |entry: fs::DirEntry| {
-            let number = entry.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let parent: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-            (parent == process).then_some(number)
-        };
-        let found: Vec<u32> = fs::read_dir("/proc").unwrap().flatten().filter_map(of).collect();
-        if found.is_empty() || Instant::now() > until {
-            return found;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
+    let of = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        (parent == process).then_some(number)
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(of).collect()
 }

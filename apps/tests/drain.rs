@@ -2,61 +2,39 @@
 
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
-#[path = "common/metrics.rs"]
-mod metrics;
 
-use common::{PATIENCE, Program, Server, text};
-use metrics::await_metric;
+use linerate_harness::metrics::await_metric;
+use linerate_harness::program::Program;
+use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::Output;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
-/// Server whose standard error is read line by line.
-struct Draining {
-    server: Server,
-    log: Receiver<String>,
+/// Starts a server over kernel sockets.
+fn serve(service: &str, args: &str) -> Program {
+    common::serve(service, &format!("--via kernel --listen 127.0.0.1:0 --json {args}"))
 }
 
-impl Draining {
-    fn start(service: &str, args: &str) -> Draining {
-        let args = format!("--via kernel --listen 127.0.0.1:0 --json {args}");
-        let mut server = Server::start(service, &args);
-        let stderr = server.program.child().stderr.take().unwrap();
-        let (sender, log) = channel();
-        thread::spawn(move || {
-            BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        Draining { server, log }
-    }
+fn connect(server: &Program) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
 
-    fn address(&self) -> SocketAddr {
-        let (_, rest) = self.server.ready.split_once(" on ").unwrap();
-        rest.split_once(" via ").unwrap().0.parse().unwrap()
-    }
+/// Sends SIGTERM and waits until the server reports that it drains this number of connections.
+#[track_caller]
+fn drain(server: &mut Program, connections: &str) {
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait_for_log(""), format!("draining: {connections}"));
+}
 
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
-    }
-
-    /// Sends SIGTERM and waits until the server reports that it drains this number of connections.
-    #[track_caller]
-    fn drain(&self, connections: &str) {
-        self.server.program.signal(Signal::TERM);
-        let line = self.log.recv_timeout(PATIENCE).unwrap();
-        assert_eq!(line, format!("draining: {connections}"));
-    }
-
-    fn ended(self) -> (serde_json::Value, Output) {
-        let output = self.server.program.wait();
-        assert!(output.status.success(), "{output:?}");
-        (serde_json::from_slice(&output.stdout).unwrap(), output)
-    }
+/// Returns the summary of a server that ends successfully.
+#[track_caller]
+fn summary(server: Program) -> serde_json::Value {
+    let ended = server.wait();
+    assert!(ended.status.success(), "{ended:?}");
+    ended.json()
 }
 
 fn ask(stream: &mut TcpStream) {
@@ -66,21 +44,15 @@ fn ask(stream: &mut TcpStream) {
 
 /// Stops the server during a load, which must run to its end without errors.
 fn no_request_is_lost(service: &str, serve: &str, load: &str) {
-    let server = Draining::start(service, &format!("--drain 1m --metrics 127.0.0.1:0 {serve}"));
+    let mut server = self::serve(service, &format!("--drain 1m --metrics 127.0.0.1:0 {serve}"));
     let connect = format!("--connect {} --connections 8 --duration 2s --json", server.address());
-    let load = Program::start(&format!("{service} load --via kernel {connect} {load}"));
-    let deadline = Instant::now() + PATIENCE;
-    while connections_to(server.address()) < 8 {
-        assert!(Instant::now() < deadline, "not connected");
-        thread::sleep(Duration::from_millis(5));
-    }
-    await_metric(&server.server.ready, "linerate_rx_frames_total", 100);
-    server.drain("8 connections");
-    let report = load.wait();
-    assert!(report.status.success(), "{report:?}");
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let load = common::start(&format!("{service} load --via kernel {connect} {load}"));
+    wait_for("the connections", || connections_to(server.address()) == 8);
+    await_metric(&server.ready, "linerate_rx_frames_total", 100);
+    drain(&mut server, "8 connections");
+    let report = summary(load);
     assert!(report["errors"] == 0 && report["seconds"].as_f64() >= Some(1.9), "{report}");
-    let (summary, _) = server.ended();
+    let summary = summary(server);
     assert_eq!(summary["broken"], 0, "{summary}");
 }
 
@@ -112,10 +84,10 @@ fn draining_key_value_server_completes_a_load() {
 
 #[test]
 fn draining_server_refuses_connections_and_ends_with_the_last_one() {
-    let server = Draining::start("echo", "--drain 5m");
-    let mut old = server.connect();
+    let mut server = serve("echo", "--drain 5m");
+    let mut old = connect(&server);
     ask(&mut old);
-    server.drain("1 connection");
+    drain(&mut server, "1 connection");
     assert_eq!(TcpStream::connect(server.address()).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -123,25 +95,25 @@ fn draining_server_refuses_connections_and_ends_with_the_last_one() {
     assert_eq!(udp.recv(&mut [0; 16]).unwrap(), 5);
     ask(&mut old);
     drop(old);
-    let (summary, _) = server.ended();
+    let summary = summary(server);
     assert_eq!((&summary["accepted"], &summary["finished"]), (&1.into(), &1.into()), "{summary}");
 }
 
 #[test]
 fn drain_without_connections_ends_at_once() {
-    let server = Draining::start("discard", "--drain 5m");
-    server.drain("0 connections");
-    server.ended();
+    let mut server = serve("discard", "--drain 5m");
+    drain(&mut server, "0 connections");
+    summary(server);
 }
 
 #[test]
 fn drain_waits_for_an_open_connection_up_to_its_limit() {
-    let server = Draining::start("echo", "--drain 700ms");
-    let mut idle = server.connect();
+    let mut server = serve("echo", "--drain 700ms");
+    let mut idle = connect(&server);
     ask(&mut idle);
     let started = Instant::now();
-    server.drain("1 connection");
-    let (summary, _) = server.ended();
+    drain(&mut server, "1 connection");
+    let summary = summary(server);
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(650) && took < PATIENCE, "{took:?}");
     assert_eq!(summary["broken"], 1, "{summary}");
@@ -149,11 +121,11 @@ fn drain_waits_for_an_open_connection_up_to_its_limit() {
 
 #[test]
 fn second_signal_ends_a_drain_with_a_summary() {
-    let server = Draining::start("echo", "--drain 5m");
-    let mut idle = server.connect();
+    let mut server = serve("echo", "--drain 5m");
+    let mut idle = connect(&server);
     ask(&mut idle);
-    server.drain("1 connection");
-    server.server.program.signal(Signal::INT);
-    let (summary, output) = server.ended();
-    assert_eq!(summary["accepted"], 1, "{}", text(&output.stdout));
+    drain(&mut server, "1 connection");
+    server.signal(Signal::INT);
+    let summary = summary(server);
+    assert_eq!(summary["accepted"], 1, "{summary}");
 }

@@ -5,15 +5,16 @@ mod common;
 #[path = "inspect/screen.rs"]
 mod screen;
 
-use common::{PATIENCE, Program, Server, linerate, text};
+use common::linerate;
+use linerate_harness::process::Ended;
+use linerate_harness::program::Program;
+use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 /// Separate runtime directory for the sockets of a test's processes.
 struct RuntimeDir(tempfile::TempDir);
@@ -30,23 +31,21 @@ impl RuntimeDir {
     }
 
     /// Starts `linerate SERVICE serve ARGS` over kernel sockets and returns it with its address.
-    fn serve(&self, service: &str, args: &str) -> (Server, SocketAddr) {
-        let server =
-            Server::from_command(self.command(&format!("{service} serve --via kernel --listen 127.0.0.1:0 {args}")));
-        let (_, rest) = server.ready.split_once(" on ").unwrap();
-        let address = rest.split_once(" via ").unwrap().0.parse().unwrap();
+    fn serve(&self, service: &str, args: &str) -> (Program, SocketAddr) {
+        let server = Program::serve(self.command(&format!("{service} serve --via kernel --listen 127.0.0.1:0 {args}")));
+        let address = server.address();
         (server, address)
     }
 
-    fn run(&self, args: &str) -> Output {
-        Program::from_child(self.command(args).spawn().unwrap()).wait()
+    fn run(&self, args: &str) -> Ended {
+        Program::start(self.command(args)).wait()
     }
 
     #[track_caller]
     fn output_of(&self, args: &str) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        output.stdout
     }
 
     #[track_caller]
@@ -65,39 +64,25 @@ impl RuntimeDir {
     #[track_caller]
     fn assert_refused(&self, args: &str, status: i32, part: &str) {
         let output = self.run(args);
-        let stderr = text(&output.stderr);
+        let stderr = &output.stderr;
         assert_eq!(output.status.code(), Some(status), "{args}: {stderr}");
         assert!(stderr.lines().count() == 1 && stderr.contains(part), "{args}: {stderr}");
-    }
-}
-
-fn pid(server: &mut Server) -> u32 {
-    server.program.child().id()
-}
-
-/// Waits until `condition` holds.
-#[track_caller]
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "timed out");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
 fn server_and_load_are_inspected_from_another_process() {
     let dir = RuntimeDir::new();
-    let (mut server, address) = dir.serve("echo", "--workers 2");
+    let (server, address) = dir.serve("echo", "--workers 2");
     let load = format!("echo load --via kernel --connect {address} --connections 8 --depth 4 --duration 2m");
-    let mut load = Program::from_child(dir.command(&load).spawn().unwrap());
-    let (server_pid, load_pid) = (pid(&mut server), load.child().id());
+    let load = Program::start(dir.command(&load));
+    let (server_pid, load_pid) = (server.pid(), load.pid());
     // Both processes are found.
-    wait_until(|| dir.sockets().len() == 2);
+    wait_for("the state", || dir.sockets().len() == 2);
     dir.assert_refused("conns", 2, "--pid");
     dir.assert_refused("top --once", 2, &format!("{load_pid} (echo load --via kernel"));
     let conns_of = |pid: u32, more: &str| dir.conns(&format!("--pid {pid} {more}"));
-    wait_until(|| conns_of(server_pid, "").len() == 8 && conns_of(load_pid, "").len() == 8);
+    wait_for("the state", || conns_of(server_pid, "").len() == 8 && conns_of(load_pid, "").len() == 8);
 
     // Both ends report each connection.
     let (server_conns, load_conns) = (conns_of(server_pid, "--sort remote"), conns_of(load_pid, "--sort local"));
@@ -133,8 +118,8 @@ fn server_and_load_are_inspected_from_another_process() {
     // A single process needs no --pid.
     load.signal(Signal::INT);
     load.wait();
-    wait_until(|| dir.sockets().len() == 1);
-    wait_until(|| dir.conns("").is_empty());
+    wait_for("the state", || dir.sockets().len() == 1);
+    wait_for("the state", || dir.conns("").is_empty());
     server.stop();
     dir.assert_refused("conns", 1, "no linerate process");
 }
@@ -142,20 +127,20 @@ fn server_and_load_are_inspected_from_another_process() {
 #[test]
 fn socket_is_private_and_removed_with_its_process() {
     let dir = RuntimeDir::new();
-    let (mut server, _) = dir.serve("discard", "");
-    let socket = dir.0.path().join(format!("linerate/{}.sock", pid(&mut server)));
+    let (server, _) = dir.serve("discard", "");
+    let socket = dir.0.path().join(format!("linerate/{}.sock", server.pid()));
     assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(socket.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
     assert!(dir.output_of(&format!("conns --socket {}", socket.display())).starts_with("state"));
-    server.program.signal(Signal::TERM);
-    assert!(server.program.wait().status.success());
+    server.signal(Signal::TERM);
+    assert!(server.wait().status.success());
     assert!(!socket.exists());
 
     // A killed process leaves its socket, which the next process removes.
-    let (mut killed, _) = dir.serve("discard", "");
-    let left = dir.0.path().join(format!("linerate/{}.sock", pid(&mut killed)));
-    killed.program.signal(Signal::KILL);
-    killed.program.wait();
+    let (killed, _) = dir.serve("discard", "");
+    let left = dir.0.path().join(format!("linerate/{}.sock", killed.pid()));
+    killed.signal(Signal::KILL);
+    killed.wait();
     assert!(left.exists());
     dir.assert_refused("top --once", 1, "no linerate process");
     let (next, _) = dir.serve("discard", "");
@@ -170,12 +155,10 @@ fn server_works_without_introspection() {
     assert!(dir.sockets().is_empty());
     server.stop();
     let mut command = linerate("-v echo serve --via kernel --listen 127.0.0.1:0");
-    let server = Server::from_command({
-        command.env("RUNTIME_DIRECTORY", "/proc/no/such");
-        command
-    });
+    command.env("RUNTIME_DIRECTORY", "/proc/no/such");
+    let server = Program::serve(command);
     let output = server.stop();
-    let stderr = text(&output.stderr);
+    let stderr = &output.stderr;
     assert!(
         output.status.success() && stderr.matches("linerate top and conns cannot find this process").count() == 1,
         "{stderr}"
@@ -187,9 +170,9 @@ fn split_server_is_inspected() {
     let dir = RuntimeDir::new();
     let (server, address) = dir.serve("kv", "--memory 64m --threading split --metrics 127.0.0.1:0");
     let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
-    wait_until(|| dir.conns("").len() == 3);
+    wait_for("the state", || dir.conns("").len() == 3);
     drop(clients);
-    wait_until(|| dir.conns("").is_empty());
+    wait_for("the state", || dir.conns("").is_empty());
     server.stop();
 }
 
@@ -200,14 +183,14 @@ fn key_value_commands_are_counted() {
     let (server, address) = dir.serve("kv", "--memory 64m");
     let mut client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut top = Program::from_child(dir.command("top --once --interval 300ms").spawn().unwrap());
+    let mut top = Program::start(dir.command("top --once --interval 300ms"));
     // Send commands until top has finished.
-    while top.child().try_wait().unwrap().is_none() {
+    while top.is_running() {
         client.write_all(b"PING\r\n").unwrap();
         client.read_exact(&mut [0; 7]).unwrap();
     }
     let output = top.wait();
-    let table = text(&output.stdout);
+    let table = &output.stdout;
     let words: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
     assert!(words[6] != "0" && words[6] != "-", "{table}");
     server.stop();

@@ -9,7 +9,7 @@ mod churn;
 mod common;
 
 use churn::{Churn, Connection};
-use common::{Server, run};
+use common::{run, serve};
 use linerate_harness::address::unused_address;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,8 +76,8 @@ fn soak(number: usize, time: Duration) {
     let memory = MEMORY[usize::from(!evicts_all)];
     let memcached = unused_address();
     let args = format!("--via kernel --listen 127.0.0.1:0 --memcached {memcached} --memory {memory} --evict {policy}");
-    let mut server = Server::start("kv", &args);
-    let pid = server.program.child().id();
+    let server = serve("kv", &args);
+    let pid = server.pid();
     let words = server.ready.split([' ', ',']);
     let redis = words.filter_map(|word| word.parse().ok()).find(|address| *address != memcached).unwrap();
     let done = AtomicBool::new(false);

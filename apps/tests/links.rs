@@ -2,19 +2,16 @@
 #![cfg(feature = "dpdk")]
 
 mod common;
-#[path = "common/hugepages.rs"]
-mod hugepages;
-#[path = "common/metrics.rs"]
-mod metrics;
 
-use common::{Program, Server, run, text};
-use metrics::await_metric;
-use std::io::{BufRead, BufReader};
+use common::{run, serve, start};
+use linerate_harness::hugepages;
+use linerate_harness::metrics::await_metric;
+use linerate_harness::process::Ended;
 
 /// Returns the number of requests of a load without errors.
-fn answered(output: &std::process::Output) -> u64 {
+fn answered(output: &Ended) -> u64 {
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = output.json();
     assert_eq!(report["errors"], 0, "{report}");
     report["requests"].as_u64().unwrap()
 }
@@ -36,7 +33,7 @@ fn echo_over(serve_via: &str, load_via: &str) {
     let named = |via: &str| via.replace("SOCKET", socket.to_str().unwrap());
     let (serve_via, load_via) = (named(serve_via), named(load_via));
     let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --listen 10.9.0.1:7 --listen [fd09::1]:7";
-    let server = Server::start("echo", &format!("--via {serve_via} {addresses} --json"));
+    let server = serve("echo", &format!("--via {serve_via} {addresses} --json"));
     let ready = format!("ready echo on 10.9.0.1:7, [fd09::1]:7 via {serve_via}, 1 worker");
     assert!(server.ready.starts_with(&ready), "{}", server.ready);
     let mut connections = 0;
@@ -50,10 +47,10 @@ fn echo_over(serve_via: &str, load_via: &str) {
     }
     let closed = run(&format!("echo load --via {load_via} --ip 10.9.0.2/24 --connect 10.9.0.1:9 --json"));
     assert_eq!(closed.status.code(), Some(1), "{closed:?}");
-    assert!(text(&closed.stderr).contains("10.9.0.1:9: connection refused"), "{closed:?}");
+    assert!(closed.stderr.contains("10.9.0.1:9: connection refused"), "{closed:?}");
     let output = server.stop();
     assert!(output.status.success(), "{output:?}");
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary: serde_json::Value = output.json();
     assert_eq!(summary["accepted"], connections, "{summary}");
     assert!(!socket.exists());
 }
@@ -77,27 +74,12 @@ fn load_started_first_waits_for_its_server() {
     let socket = dir.path().join("link.sock");
     let socket = socket.display();
     let args = "--ip 10.9.0.2/24 --connect 10.9.0.1:7 --duration 3s --json";
-    let mut load = Program::start(&format!("-v echo load --via virtio-user:{socket} {args}"));
-    await_line(&mut load, "waiting for the other end");
-    let server = Server::start("echo", &format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7"));
+    let mut load = start(&format!("-v echo load --via virtio-user:{socket} {args}"));
+    load.wait_for_log("waiting for the other end");
+    let server = serve("echo", &format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7"));
     let output = load.wait();
     assert!(answered(&output) > 0, "{output:?}");
     assert!(server.stop().status.success());
-}
-
-/// Waits for a line on standard error that contains `words`, and discards the rest.
-fn await_line(program: &mut Program, words: &'static str) {
-    let stderr = program.child().stderr.take().unwrap();
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
-        if lines.any(|line| line.contains(words)) {
-            sender.send(()).unwrap();
-        }
-        // Keep reading, so that the program does not block on a full pipe.
-        lines.for_each(drop);
-    });
-    receiver.recv_timeout(common::PATIENCE).unwrap_or_else(|_| panic!("no line with: {words}"));
 }
 
 /// Stops a server during a load, which must complete without errors.
@@ -109,17 +91,17 @@ fn load_outlasts_drain(engine: &str) {
     let socket = dir.path().join("link.sock");
     let socket = socket.display();
     let server = format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7 --idle backoff --engine {engine}");
-    let mut server = Server::start("echo", &format!("{server} --drain 1m --metrics 127.0.0.1:0 --json"));
+    let mut server = serve("echo", &format!("{server} --drain 1m --metrics 127.0.0.1:0 --json"));
     let load = format!("echo load --via virtio-user:{socket} --ip 10.9.0.2/24 --connect 10.9.0.1:7 --idle backoff");
-    let running = Program::start(&format!("{load} --connections 16 --duration 5s --json"));
+    let running = start(&format!("{load} --connections 16 --duration 5s --json"));
     await_metric(&server.ready, "linerate_connections", 16);
     await_metric(&server.ready, "linerate_rx_frames_total", 100);
-    server.program.signal(rustix::process::Signal::TERM);
-    await_line(&mut server.program, "draining: 16 connections");
+    server.signal(rustix::process::Signal::TERM);
+    server.wait_for_log("draining: 16 connections");
     assert!(answered(&running.wait()) > 0);
-    let output = server.program.wait();
+    let output = server.wait();
     assert!(output.status.success(), "{output:?}");
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary: serde_json::Value = output.json();
     assert_eq!((&summary["accepted"], &summary["broken"]), (&16.into(), &0.into()), "{summary}");
 }
 

@@ -3,12 +3,14 @@
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 
-use common::{linerate, run, text};
+use common::{linerate, run};
+use linerate_harness::process::Ended;
+use linerate_harness::program;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-fn assert_refused(output: &Output, part: &str) {
-    let stderr = text(&output.stderr);
+fn assert_refused(output: &Ended, part: &str) {
+    let stderr = &output.stderr;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty() && stderr.lines().count() == 1 && stderr.contains(part), "{output:?}");
 }
@@ -17,7 +19,7 @@ fn assert_refused(output: &Output, part: &str) {
 fn devices_or_the_obstacle_are_shown() {
     let output = run("rdma info --json");
     if output.status.success() {
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         let devices = report["devices"].as_array().unwrap();
         assert!(!devices.is_empty());
         for device in devices {
@@ -26,9 +28,9 @@ fn devices_or_the_obstacle_are_shown() {
             assert_eq!(device["calls"], "classic");
             assert!(!device["ports"].as_array().unwrap().is_empty());
         }
-        assert!(text(&run("rdma info").stdout).contains("port 1"));
+        assert!(run("rdma info").stdout.contains("port 1"));
     } else if !Path::new("/sys/class/infiniband_verbs/abi_version").exists() {
-        let stderr = text(&output.stderr);
+        let stderr = &output.stderr;
         let part = if stderr.contains("rdma-core") { "apt-get install" } else { "modprobe ib_uverbs rdma_ucm" };
         assert_refused(&output, part);
     } else {
@@ -38,17 +40,17 @@ fn devices_or_the_obstacle_are_shown() {
 
 /// Returns the paths of the libraries in the loader's cache.
 fn libraries() -> Vec<String> {
-    let output = Command::new("/sbin/ldconfig").arg("-p").output().unwrap();
+    let output = program::run(Command::new("/sbin/ldconfig").arg("-p"));
     let names = ["libibverbs.so.1", "librdmacm.so.1"];
     let of = |line: &str| {
         let (name, path) = line.split_once(" => ")?;
         names.contains(&name.split_whitespace().next()?).then(|| path.trim().to_owned())
     };
-    text(&output.stdout).lines().filter_map(of).collect()
+    output.stdout.lines().filter_map(of).collect()
 }
 
 /// Runs the program with `hidden` libraries covered by empty files in a mount namespace. Returns `None` without root.
-fn without(hidden: &[String], args: &str) -> Option<Output> {
+fn without(hidden: &[String], args: &str) -> Option<Ended> {
     let mut script = String::from("set -e\n");
     for library in hidden {
         script += &format!("mount --bind /dev/null {library}\n");
@@ -62,7 +64,7 @@ fn without(hidden: &[String], args: &str) -> Option<Output> {
     let program = linerate(args);
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "sh"]).arg(program.get_program()).args(program.get_args());
-    Some(command.env_remove("RUST_LOG").output().unwrap())
+    Some(program::run(command.env_remove("RUST_LOG")))
 }
 
 #[test]

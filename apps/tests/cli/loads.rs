@@ -1,14 +1,15 @@
 //! Reports, errors and termination of load generators.
 
-use crate::common::{PATIENCE, Program, run, text};
+use crate::common::{run, start};
 use crate::{address, assert_refused, serve};
 use linerate_harness::address::unused_address;
+use linerate_harness::wait_for;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Once;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn echo_load_report_is_one_json_object() {
@@ -21,7 +22,7 @@ fn echo_load_report_is_one_json_object() {
         let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", address(&server));
         let output = run(&args);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        let stdout = text(&output.stdout);
+        let stdout = &output.stdout;
         assert_eq!(stdout.lines().count(), 1, "{stdout}");
         let report: serde_json::Value = serde_json::from_str(stdout).unwrap();
         let number = |name: &str| report[name].as_f64().unwrap();
@@ -42,7 +43,7 @@ fn echo_load_report_is_one_json_object() {
 fn histogram_covers_all_requests() {
     let server = serve("echo", "");
     let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", address(&server));
-    let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
+    let report: serde_json::Value = run(&args).json();
     let buckets = report["histogram"].as_array().unwrap().iter();
     let buckets: Vec<_> = buckets.map(|bucket| (bucket[0].as_f64().unwrap(), bucket[1].as_u64().unwrap())).collect();
     assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), report["requests"], "{report}");
@@ -63,7 +64,7 @@ fn service_time_delays_replies() {
             let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", address(&server));
             let output = run(&format!("{args} --json --histogram"));
             assert!(output.status.success(), "{output:?}");
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let report: serde_json::Value = output.json();
             report["histogram"][0][0].as_f64().unwrap()
         };
         // A busy machine may delay each reply by milliseconds.
@@ -79,18 +80,18 @@ fn reconnect_opens_a_connection_per_request() {
         let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", address(&server));
         let output = run(&format!("{args} {more}"));
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         let number = |name: &str| report[name].as_f64().unwrap();
         assert!(number("requests") > 1.0 && number("connections") == number("rate"), "{report}");
         assert!(number("seconds") >= 0.3 && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
-        let summary: serde_json::Value = serde_json::from_slice(&server.stop().stdout).unwrap();
+        let summary: serde_json::Value = server.stop().json();
         // Each connection carries one request, and all but the last are closed in order.
         assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
         assert!(summary["finished"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
     }
     let server = serve("echo", "");
     let output = run(&format!("echo load --via kernel --connect {} --reconnect --duration 100ms", address(&server)));
-    assert!(output.status.success() && text(&output.stdout).starts_with("connections/s"), "{output:?}");
+    assert!(output.status.success() && output.stdout.starts_with("connections/s"), "{output:?}");
 }
 
 /// Starts a server that stalls once for 400 ms.
@@ -115,7 +116,7 @@ fn server_stall_is_visible_in_an_open_loop_only() {
         let args = format!("echo load --via kernel --connect {} --duration 1s --json --histogram {more}", stalling());
         let output = run(&args);
         assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         assert!(report["rtt_us"]["max"].as_f64().unwrap() > 399_000.0, "{report}");
         let buckets = report["histogram"].as_array().unwrap().iter();
         let slow = buckets.filter(|bucket| bucket[0].as_f64().unwrap() >= 100_000.0);
@@ -133,7 +134,7 @@ fn open_loop_reports_its_pace() {
         let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", address(&server));
         let output = run(&format!("{args} --json"));
         assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         let open = &report["open"];
         assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
         let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
@@ -144,7 +145,7 @@ fn open_loop_reports_its_pace() {
     }
     let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", address(&server)));
     for part in ["asked for/s         100", "were due", "RTT in µs", "sent late"] {
-        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+        assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
 }
 
@@ -162,7 +163,7 @@ fn warm_up_is_not_counted() {
     let args = format!("echo load --via kernel --connect {address} --warm-up 700ms --duration 300ms --json");
     let output = run(&args);
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = output.json();
     assert!(report["rtt_us"]["max"].as_f64().unwrap() < 500_000.0, "{report}");
     assert!((0.3..1.0).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
@@ -173,7 +174,7 @@ fn echo_load_prints_a_text_report() {
     let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", address(&server)));
     assert!(output.status.success(), "{output:?}");
     for part in ["requests/s", "errors                0", "RTT in µs", "p99.9", "max"] {
-        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+        assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
 }
 
@@ -184,12 +185,12 @@ fn bulk_loads_report_gigabits_per_direction() {
         let connect = format!("--connect {} --connections 2 --duration 500ms", address(&server));
         let output = run(&format!("{service} load --via kernel --json {connect}"));
         assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         assert!(report[format!("gbit_per_s_{busy}")].as_f64().unwrap() > 0.1, "{report}");
         assert_eq!(report[format!("bytes_{idle}")], 0);
         assert_eq!(report["errors"], 0);
         let output = run(&format!("{service} load --via kernel {connect}"));
-        assert!(text(&output.stdout).contains(&format!("Gbit/s {busy}")), "{output:?}");
+        assert!(output.stdout.contains(&format!("Gbit/s {busy}")), "{output:?}");
     }
 }
 
@@ -216,9 +217,9 @@ fn peer(connections: usize, answer: fn(TcpStream)) -> SocketAddr {
 fn assert_errors(address: SocketAddr, part: &str) {
     let output = run(&format!("echo load --via kernel --connect {address} --duration 300ms --json"));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = output.json();
     assert!(report["errors"].as_u64().unwrap() > 0, "{report}");
-    assert!(text(&output.stderr).contains(part) && text(&output.stderr).lines().count() == 1, "{output:?}");
+    assert!(output.stderr.contains(part) && output.stderr.lines().count() == 1, "{output:?}");
 }
 
 #[test]
@@ -249,17 +250,13 @@ fn lost_connection_is_an_error() {
 #[test]
 fn sigint_ends_a_load_with_a_partial_report() {
     let server = serve("echo", "");
-    let load = Program::start(&format!("echo load --via kernel --connect {} --duration 10m --json", address(&server)));
+    let load = start(&format!("echo load --via kernel --connect {} --duration 10m --json", address(&server)));
     // A connected load has passed its start and catches the signal.
-    let deadline = Instant::now() + PATIENCE;
-    while !has_connection_to(address(&server)) {
-        assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("the connection", || has_connection_to(address(&server)));
     load.signal(Signal::INT);
     let output = load.wait();
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = output.json();
     assert!(report["seconds"].as_f64().unwrap() < 60.0 && report["errors"] == 0, "{report}");
 }
 
@@ -277,14 +274,14 @@ fn udp_load_reports_replies() {
         address(&server)
     );
     let output = run(&format!("{load} --json"));
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success(), "{}", output.stderr);
+    let report: serde_json::Value = output.json();
     let number = |name: &str| report[name].as_f64().unwrap();
     assert!(
         number("requests") > 0.0 && number("errors") == 0.0 && number("bytes") == 64.0 * number("requests"),
         "{report}"
     );
     assert!(report["rtt_us"]["p50"].as_f64() > Some(0.0), "{report}");
-    server.program.signal(Signal::INT);
-    assert!(server.program.wait().status.success());
+    server.signal(Signal::INT);
+    assert!(server.wait().status.success());
 }

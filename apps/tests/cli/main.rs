@@ -5,30 +5,24 @@ mod common;
 mod loads;
 mod servers;
 
-use common::{PATIENCE, Program, Server, linerate, run, text};
-use rustix::process::Signal;
+use common::{linerate, run};
+use linerate_harness::program::Program;
+use linerate_harness::{PATIENCE, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 /// Starts a server over kernel sockets on a free loopback port.
-fn serve(service: &str, more: &str) -> Server {
-    Server::start(service, &format!("--via kernel --listen 127.0.0.1:0 {more}"))
+fn serve(service: &str, more: &str) -> Program {
+    common::serve(service, &format!("--via kernel --listen 127.0.0.1:0 {more}"))
 }
 
-/// Returns the addresses in the ready line of a server.
-fn addresses(server: &Server) -> Vec<SocketAddr> {
-    let (prefix, rest) = server.ready.split_once(" on ").unwrap();
-    assert!(prefix.starts_with("ready ") && rest.contains(" via kernel, "), "{}", server.ready);
-    rest.split_once(" via ").unwrap().0.split(", ").map(|address| address.parse().unwrap()).collect()
-}
-
-fn address(server: &Server) -> SocketAddr {
-    addresses(server)[0]
+fn address(server: &Program) -> SocketAddr {
+    server.address()
 }
 
 /// Connects a kernel socket to a server, with a time limit on reads and writes.
-fn connect(server: &Server) -> TcpStream {
+fn connect(server: &Program) -> TcpStream {
     let stream = TcpStream::connect(address(server)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -39,11 +33,11 @@ fn connect(server: &Server) -> TcpStream {
 #[track_caller]
 fn assert_refused(args: &str, status: i32, part: &str) {
     let output = run(args);
-    let stderr = text(&output.stderr);
+    let stderr = &output.stderr;
     assert_eq!(output.status.code(), Some(status), "{args}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
     assert!(stderr.starts_with("linerate: ") && stderr.contains(part), "{args}: {stderr}");
-    assert_eq!(text(&output.stdout), "", "{args}");
+    assert_eq!(output.stdout, "", "{args}");
 }
 
 #[test]
@@ -131,26 +125,27 @@ fn unknown_interface_is_named() {
 fn help_and_version_go_to_standard_output() {
     for (args, part) in [("--help", "echo"), ("echo load --help", "--connections"), ("--version", "linerate 0.")] {
         let output = run(args);
-        assert!(output.status.success() && text(&output.stdout).contains(part), "{output:?}");
+        assert!(output.status.success() && output.stdout.contains(part), "{output:?}");
     }
 }
 
 #[test]
 fn closed_pipes_cause_no_panic() {
     for (args, status) in [("--help", 0), ("no-such-command", 2), ("echo serve --via kernel --listen 192.0.2.1:7", 1)] {
-        let mut child = linerate(args).spawn().unwrap();
+        let mut child = linerate(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop((child.stdout.take(), child.stderr.take()));
-        let ended = Program::from_child(child).wait().status;
-        assert_eq!(ended.code(), Some(status), "{args}");
+        wait_for("the end", || child.try_wait().unwrap().is_some());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{args}");
     }
     let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
-    let mut child = command.spawn().unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
-    let mut program = Program::from_child(child);
-    await_catching(program.child().id());
-    program.signal(Signal::INT);
-    let output = program.wait();
-    assert!(output.status.success() && !text(&output.stderr).contains("panicked"), "{output:?}");
+    await_catching(child.id());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && !stderr.contains("panicked"), "{stderr}");
 }
 
 /// Waits until process `id` catches SIGINT, according to the kernel. An earlier signal would kill the process.
@@ -160,9 +155,5 @@ fn await_catching(id: u32) {
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
         u64::from_str_radix(caught, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
     };
-    let deadline = Instant::now() + PATIENCE;
-    while !catches() {
-        assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_for("the handler", catches);
 }

@@ -1,12 +1,12 @@
 //! Servers over kernel sockets, and their termination.
 
-use crate::common::{PATIENCE, Server, text};
-use crate::{address, addresses, assert_refused, connect, serve};
+use crate::{address, assert_refused, connect, serve};
+use linerate_harness::program::Program;
+use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::thread;
-use std::time::Instant;
 
 /// Echoes 100 MB written and read concurrently, including the end of the stream.
 #[test]
@@ -54,7 +54,7 @@ fn echo_serves_64_connections_on_2_workers_at_once() {
 #[test]
 fn echo_serves_every_address_it_was_given_over_ipv4_and_ipv6() {
     let server = serve("echo", "--listen [::1]:0");
-    let addresses = addresses(&server);
+    let addresses = server.addresses();
     assert!(addresses[0].is_ipv4() && addresses[1].is_ipv6());
     for address in addresses {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -82,8 +82,8 @@ fn echo_answers_datagrams() {
 }
 
 /// Fetches the metrics page named in the ready line of a server.
-fn metrics(server: &Server) -> String {
-    let (_, at) = server.ready.trim_end().split_once(", metrics at http://").unwrap();
+fn metrics(server: &Program) -> String {
+    let (_, at) = server.ready.split_once(", metrics at http://").unwrap();
     let mut stream = TcpStream::connect(at.strip_suffix("/metrics").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -121,10 +121,7 @@ fn metrics_are_served_while_the_server_runs() {
         assert_eq!((value(&page, "linerate_rx_bytes_total"), value(&page, "linerate_tx_bytes_total")), (5000, 5000));
         assert_eq!((value(&page, "linerate_connections"), value(&page, "linerate_connections_accepted_total")), (5, 5));
         drop(streams);
-        let deadline = Instant::now() + PATIENCE;
-        while value(&metrics(&server), "linerate_connections") > 0 {
-            assert!(Instant::now() < deadline, "{}", metrics(&server));
-        }
+        wait_for("the end of the connections", || value(&metrics(&server), "linerate_connections") == 0);
         assert_eq!(value(&metrics(&server), "linerate_connections_finished_total"), 5);
         assert!(server.stop().status.success());
     }
@@ -164,14 +161,14 @@ fn sigint_and_sigterm_end_a_server_with_a_summary() {
         let mut stream = connect(&server);
         stream.write_all(b"hello").unwrap();
         stream.read_exact(&mut [0; 5]).unwrap();
-        server.program.signal(signal);
-        let output = server.program.wait();
+        server.signal(signal);
+        let output = server.wait();
         assert!(output.status.success(), "{output:?}");
-        let stderr = text(&output.stderr);
+        let stderr = &output.stderr;
         for part in ["received", "sent", "1 accepted", "drops", "copied"] {
             assert!(stderr.contains(part), "{stderr}");
         }
-        assert_eq!(text(&output.stdout), "", "one line only");
+        assert_eq!(output.stdout, "", "one line only");
     }
 }
 
@@ -184,7 +181,7 @@ fn json_summary_is_one_object_on_standard_output() {
     stream.read_to_end(&mut Vec::new()).unwrap();
     let output = server.stop();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary: serde_json::Value = output.json();
     assert_eq!(summary["accepted"], 2, "{summary}");
     let [turns, busy, bursts] = ["turns", "busy_turns", "bursts"].map(|name| summary[name].as_u64().unwrap());
     assert!(

@@ -1,13 +1,16 @@
 //! Grafana dashboard: its queries match the metrics of the program.
 
-use crate::common::{PATIENCE, Program, Server, run};
+use crate::common::{run, serve, start};
+use linerate_harness::PATIENCE;
+use linerate_harness::address::unused_address;
+use linerate_harness::program::{Program, is_installed};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -111,31 +114,26 @@ fn query(prometheus: SocketAddr, expression: &str) -> Option<Vec<Value>> {
 }
 
 /// Returns the metrics address in the ready line of a server.
-fn metrics_of(server: &Server) -> String {
+fn metrics_of(server: &Program) -> String {
     let (_, rest) = server.ready.split_once("metrics at http://").unwrap();
     rest.split('/').next().unwrap().to_owned()
-}
-
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]
 #[ignore = "starts Prometheus and takes some seconds: ./run test --all"]
 fn prometheus_has_a_value_for_each_query() {
-    if Command::new("prometheus").arg("--version").output().is_err() {
-        eprintln!("skipped: prometheus is not installed");
+    if !is_installed("prometheus_has_a_value_for_each_query", "prometheus", &["--version"], "prometheus") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("a.sock");
     let link = link.display();
-    let kernel = Server::start("echo", "--via kernel --listen 127.0.0.1:0 --metrics 127.0.0.1:0");
+    let kernel = serve("echo", "--via kernel --listen 127.0.0.1:0 --metrics 127.0.0.1:0");
     // The key-value service counts requests.
-    let kv = Server::start("kv", "--via kernel --listen 127.0.0.1:0 --memory 64m --metrics 127.0.0.1:0");
+    let kv = serve("kv", "--via kernel --listen 127.0.0.1:0 --memory 64m --metrics 127.0.0.1:0");
     let mut servers = vec![metrics_of(&kernel), metrics_of(&kv)];
     let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --metrics 127.0.0.1:0";
-    let stack = cfg!(feature = "dpdk").then(|| Server::start("echo", &format!("--via vhost:{link} {there}")));
+    let stack = cfg!(feature = "dpdk").then(|| serve("echo", &format!("--via vhost:{link} {there}")));
     servers.extend(stack.as_ref().map(metrics_of));
     if stack.is_some() {
         // Raw frames cause drops.
@@ -143,7 +141,7 @@ fn prometheus_has_a_value_for_each_query() {
         assert!(drops.status.code().is_some(), "{drops:?}");
     }
 
-    let address = free_port();
+    let address = unused_address();
     let targets: Vec<String> = servers.iter().map(|server| format!("'{server}'")).collect();
     let config = format!(
         "global: {{scrape_interval: 1s}}\nscrape_configs:\n\
@@ -153,14 +151,14 @@ fn prometheus_has_a_value_for_each_query() {
     fs::write(directory.path().join("prometheus.yml"), config).unwrap();
     let mut prometheus = Command::new("prometheus");
     prometheus.current_dir(directory.path()).arg("--config.file=prometheus.yml").arg("--storage.tsdb.path=data");
-    prometheus.arg(format!("--web.listen-address={address}")).stdout(Stdio::null()).stderr(Stdio::null());
-    let _prometheus = Program::from_child(prometheus.spawn().unwrap());
+    prometheus.arg(format!("--web.listen-address={address}"));
+    let _prometheus = Program::start(prometheus);
 
     let to = kernel.ready.split_once(" on ").unwrap().1.split_once(" via ").unwrap().0;
-    let mut loads = vec![Program::start(&format!("echo load --via kernel --connect {to} --duration 60s"))];
+    let mut loads = vec![start(&format!("echo load --via kernel --connect {to} --duration 60s"))];
     if stack.is_some() {
         let here = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --duration 60s";
-        loads.push(Program::start(&format!("echo load --via virtio-user:{link} {here}")));
+        loads.push(start(&format!("echo load --via virtio-user:{link} {here}")));
     }
 
     let filled =

@@ -1,6 +1,10 @@
 //! Kubernetes manifest: consistent, and accepted by the program.
 
-use crate::common::Server;
+#[cfg(feature = "dpdk")]
+use crate::common::linerate;
+use crate::common::serve;
+#[cfg(feature = "dpdk")]
+use linerate_harness::program;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -70,7 +74,7 @@ fn server_accepts_the_configuration_of_the_manifest() {
         ["kv", "serve", "--config", "/etc/linerate/kv.toml"]
     );
     let overrides = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --workers 1 --memory 64m";
-    let server = Server::start("kv", &format!("--config {} {overrides}", file.display()));
+    let server = serve("kv", &format!("--config {} {overrides}", file.display()));
     assert!(server.ready.contains("metrics at"), "{}", server.ready);
     assert!(server.stop().status.success());
 }
@@ -136,11 +140,8 @@ fn program_accepts_the_arguments_for_every_network() {
             "/run/switch/linerate.sock" => "/nonexistent/linerate.sock".to_owned(),
             _ => word.replace("$(PCIDEVICE_EXAMPLE_COM_VF)", "0000:ff:1f.7").replace("/run/switch", "/nonexistent"),
         });
-        let output = crate::common::Program::from_child(
-            crate::common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap(),
-        )
-        .wait();
-        assert_eq!(output.status.code(), Some(1), "{kind}: {}", crate::common::text(&output.stderr));
+        let output = program::run(linerate("").args(args).args(["--workers", "1"]));
+        assert_eq!(output.status.code(), Some(1), "{kind}: {}", output.stderr);
     }
 }
 

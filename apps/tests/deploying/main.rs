@@ -1,13 +1,14 @@
 //! Deployment: configuration file, systemd unit, Grafana dashboard and Kubernetes manifest.
 
 #[path = "../common/mod.rs"]
-#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 mod dashboard;
 mod kubernetes;
 
-use common::{PATIENCE, Program, Server, linerate, run, text};
+use common::{linerate, run, serve};
+use linerate_harness::PATIENCE;
 use linerate_harness::address::unused_address;
+use linerate_harness::program::{self, Program, is_installed};
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
@@ -29,12 +30,11 @@ fn options_come_from_the_file_and_the_command_line() {
     let text =
         "via = 'kernel'\njson = true\n[echo.serve]\nlisten = ['127.0.0.1:0', '[::1]:0']\n[kv.serve]\nmemory = '64m'\n";
     let (_directory, file) = config(text);
-    let server = Server::start("echo", &format!("--config {file}"));
+    let server = serve("echo", &format!("--config {file}"));
     assert!(server.ready.contains("127.0.0.1:") && server.ready.contains("[::1]:"), "{}", server.ready);
-    let output = server.stop();
-    serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+    assert!(server.stop().json().is_object());
     // Addresses on the command line replace those of the file.
-    let server = Server::start("echo", &format!("--listen 127.0.0.1:0 --config {file}"));
+    let server = serve("echo", &format!("--listen 127.0.0.1:0 --config {file}"));
     assert!(!server.ready.contains("[::1]"), "{}", server.ready);
     server.stop();
 }
@@ -50,13 +50,13 @@ fn error_in_the_file_is_one_line_with_its_location_and_status_2() {
     ] {
         let (_directory, file) = config(text);
         let output = run(&format!("echo serve --config {file}"));
-        let stderr = common::text(&output.stderr);
+        let stderr = &output.stderr;
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(stderr.starts_with(&format!("linerate: {file}{part}")) && stderr.lines().count() == 1, "{stderr}");
     }
     let output = run("echo serve --config /no/such.toml");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(text(&output.stderr).starts_with("linerate: --config /no/such.toml: "), "{output:?}");
+    assert!(output.stderr.starts_with("linerate: --config /no/such.toml: "), "{output:?}");
 }
 
 #[test]
@@ -68,11 +68,11 @@ fn service_manager_is_notified_of_start_and_stop() {
     let mut bytes = [0; 64];
     let mut receive = || {
         let n = manager.recv(&mut bytes).unwrap();
-        text(&bytes[..n]).to_owned()
+        String::from_utf8(bytes[..n].to_vec()).unwrap()
     };
     let address = unused_address();
     let mut command = linerate(&format!("echo serve --via kernel --listen {address} --drain 5m"));
-    let program = Program::from_child(command.env("NOTIFY_SOCKET", &socket).spawn().unwrap());
+    let program = Program::start(command.env("NOTIFY_SOCKET", &socket));
     assert_eq!(receive(), "READY=1");
     let client = TcpStream::connect(address).unwrap();
     program.signal(Signal::TERM);
@@ -87,8 +87,7 @@ fn packaging() -> PathBuf {
 
 /// Writes the unit with the path of the tested program. Returns `None` if systemd is not installed.
 fn unit(directory: &Path) -> Option<PathBuf> {
-    if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        eprintln!("skipped: systemd-analyze is not installed");
+    if !is_installed("the unit", "systemd-analyze", &["--version"], "systemd") {
         return None;
     }
     let text = fs::read_to_string(packaging().join("linerate@.service")).unwrap();
@@ -128,8 +127,8 @@ fn systemd_accepts_the_unit() {
     for (drop_in, _) in EXPOSURE {
         let directory = tempfile::tempdir().unwrap();
         let Some(unit) = unit_with(directory.path(), drop_in) else { return };
-        let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output().unwrap();
-        let stderr = text(&output.stderr);
+        let output = program::run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit));
+        let stderr = &output.stderr;
         assert!(
             output.status.success() && !stderr.contains("linerate@") && !stderr.contains("drop-in"),
             "{drop_in:?}: {stderr}"
@@ -143,8 +142,8 @@ fn unit_exposure_is_limited() {
         let directory = tempfile::tempdir().unwrap();
         let Some(unit) = unit_with(directory.path(), drop_in) else { return };
         let args = ["security", "--offline=true", "--no-pager", &format!("--threshold={most}")];
-        let output = Command::new("systemd-analyze").args(args).arg(&unit).output().unwrap();
-        assert!(output.status.success(), "{drop_in:?}: {}\n{}", text(&output.stdout), text(&output.stderr));
+        let output = program::run(Command::new("systemd-analyze").args(args).arg(&unit));
+        assert!(output.status.success(), "{drop_in:?}: {}\n{}", output.stdout, output.stderr);
     }
 }
 
@@ -167,7 +166,7 @@ fn packaged_configurations_are_valid_and_drain_within_the_stop_timeout() {
             assert!(value(&config, key).contains("127.0.0.1:"), "{service}: {key}");
         }
         let args = format!("--config {} --listen 127.0.0.1:0 --metrics 127.0.0.1:0 {args}", file.display());
-        let server = Server::start(service, &args);
+        let server = serve(service, &args);
         assert!(server.ready.contains("metrics at"), "{}", server.ready);
         assert!(server.stop().status.success());
     }

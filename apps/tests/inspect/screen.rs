@@ -1,14 +1,15 @@
 //! `linerate top` on a terminal.
 
-use super::{RuntimeDir, pid, wait_until};
-use crate::common::Program;
+use super::RuntimeDir;
+use linerate_harness::child::wrapped;
+use linerate_harness::program::Program;
+use linerate_harness::wait_for;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -20,6 +21,8 @@ const CURSOR: &str = "\u{1b}[?25h";
 struct Terminal {
     keyboard: File,
     screen: File,
+    /// Path of the screen.
+    name: String,
     written: Arc<Mutex<Vec<u8>>>,
     before: Termios,
 }
@@ -42,7 +45,7 @@ impl Terminal {
                 to.lock().unwrap().extend_from_slice(&bytes[..n]);
             }
         });
-        Terminal { keyboard, screen: File::from(screen), written, before }
+        Terminal { keyboard, screen: File::from(screen), name: name.into_string().unwrap(), written, before }
     }
 
     fn written(&self) -> String {
@@ -51,27 +54,20 @@ impl Terminal {
 
     /// Starts `linerate top` on the terminal and waits until it draws.
     fn top(&self, dir: &RuntimeDir) -> Program {
-        let top = dir.command("top --interval 100ms");
+        let mut command = dir.command("top --interval 100ms");
+        command.env("TERM", "xterm");
         // Without a new session, top would query the controlling terminal of the test run for its size.
-        let mut command = Command::new("setsid");
-        command.arg(top.get_program()).args(top.get_args());
-        for (name, value) in top.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        command.stdin(self.screen.try_clone().unwrap()).stdout(self.screen.try_clone().unwrap()).stderr(Stdio::piped());
-        let top = Program::from_child(command.env("TERM", "xterm").spawn().unwrap());
+        let script = "terminal=$0; exec setsid \"$@\" <$terminal >$terminal";
+        let top = Program::start(wrapped("sh", &["-c", script, &self.name], &command));
         // Output is incremental: unchanged cells are not redrawn.
-        wait_until(|| self.written().contains(ENTERED) && self.written().contains("top:"));
+        wait_for("the terminal", || self.written().contains(ENTERED) && self.written().contains("top:"));
         assert_ne!(modes(&tcgetattr(&self.screen).unwrap()), modes(&self.before));
         top
     }
 
     #[track_caller]
     fn assert_restored(&self) {
-        wait_until(|| self.written().contains(LEFT));
+        wait_for("the terminal", || self.written().contains(LEFT));
         let written = self.written();
         assert!(written.rfind(ENTERED) < written.rfind(LEFT) && written.contains(CURSOR), "{written:?}");
         assert_eq!(modes(&tcgetattr(&self.screen).unwrap()), modes(&self.before));
@@ -108,13 +104,13 @@ fn top_restores_the_terminal_however_it_ends() {
 #[test]
 fn top_ends_with_the_inspected_process() {
     let dir = RuntimeDir::new();
-    let (mut server, _) = dir.serve("echo", "");
+    let (server, _) = dir.serve("echo", "");
     let terminal = Terminal::new(80, 24);
-    let (top, pid) = (terminal.top(&dir), pid(&mut server));
+    let (top, pid) = (terminal.top(&dir), server.pid());
     server.stop();
     let output = top.wait();
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(crate::text(&output.stderr), format!("linerate top: process {pid} has ended\n"));
+    assert_eq!(output.stderr, format!("linerate top: process {pid} has ended\n"));
     terminal.assert_restored();
 }
 
@@ -129,9 +125,9 @@ fn top_handles_small_windows_and_resizing() {
         // Without a controlling terminal, SIGWINCH must be sent explicitly.
         top.signal(Signal::WINCH);
         let had = terminal.written().len();
-        wait_until(|| terminal.written().len() > had);
+        wait_for("the terminal", || terminal.written().len() > had);
     }
-    wait_until(|| terminal.written().contains("quit"));
+    wait_for("the terminal", || terminal.written().contains("quit"));
     terminal.keyboard.write_all(b"q").unwrap();
     let output = top.wait();
     assert!(output.status.success(), "{output:?}");

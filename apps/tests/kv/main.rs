@@ -5,14 +5,16 @@
 mod common;
 mod udp;
 
-use common::{PATIENCE, Program, Server, run, text};
-use linerate_harness::address::unused_address;
+use common::{run, serve, start};
+use linerate_harness::PATIENCE;
+use linerate_harness::address::{unused_address, wait_until_listening};
+use linerate_harness::program::{Program, is_installed};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Redis or memcached server, killed on drop.
 struct ExternalServer {
@@ -24,24 +26,15 @@ impl ExternalServer {
     /// Starts `program` on an unused loopback address; `args` receives the IP address and the port. Prints a message
     /// and returns `None` if the program is not installed.
     fn start(program: &str, args: fn(&str, &str) -> Vec<String>) -> Option<Self> {
+        if !is_installed("this test", program, &["--version"], program) {
+            return None;
+        }
         let address = unused_address();
         let mut command = Command::new(program);
-        command
-            .args(args(&address.ip().to_string(), &address.port().to_string()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let Ok(child) = command.spawn() else {
-            eprintln!("skipped: needs {program}: apt-get install {program}");
-            return None;
-        };
-        let mut program = Program::from_child(child);
-        let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < deadline && program.child().try_wait().unwrap().is_none());
-            thread::sleep(Duration::from_millis(5));
-        }
-        Some(ExternalServer { address, _program: program })
+        command.args(args(&address.ip().to_string(), &address.port().to_string()));
+        let _program = Program::start(command);
+        wait_until_listening(address, program).unwrap();
+        Some(ExternalServer { address, _program })
     }
 
     fn redis() -> Option<Self> {
@@ -64,7 +57,7 @@ impl ExternalServer {
 fn report(address: SocketAddr, args: &str) -> serde_json::Value {
     let output = run(&format!("kv load --via kernel --connect {address} --json --duration 300ms {args}"));
     assert!(output.status.success() && output.stderr.is_empty(), "{args}: {output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    output.json()
 }
 
 fn loads(server: Option<ExternalServer>, protocol: &str) {
@@ -125,7 +118,7 @@ fn load_prints_a_text_report() {
     {
         let output = run(&format!("{args} {more}"));
         assert!(output.status.success(), "{output:?}");
-        assert!(parts.iter().all(|part| text(&output.stdout).contains(part)), "{output:?}");
+        assert!(parts.iter().all(|part| output.stdout.contains(part)), "{output:?}");
     }
 }
 
@@ -136,7 +129,7 @@ fn sigint_ends_a_load_while_filling_and_while_measuring() {
         let mut client = TcpStream::connect(server.address).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let args = format!("kv load --via kernel --connect {} --keys {keys} --duration 10m --json", server.address);
-        let load = Program::start(&args);
+        let load = start(&args);
         // The first key shows that filling has started.
         let deadline = Instant::now() + PATIENCE;
         let mut answer = [0; 4];
@@ -147,7 +140,7 @@ fn sigint_ends_a_load_while_filling_and_while_measuring() {
         }
         load.signal(Signal::INT);
         let output = load.wait();
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         assert!(report["filled"].as_u64().unwrap() <= keys && report["seconds"].as_f64().unwrap() < 60.0, "{report}");
     }
 }
@@ -155,7 +148,7 @@ fn sigint_ends_a_load_while_filling_and_while_measuring() {
 #[track_caller]
 fn assert_fails(args: &str, status: i32, part: &str) {
     let output = run(args);
-    let stderr = text(&output.stderr);
+    let stderr = &output.stderr;
     assert_eq!(output.status.code(), Some(status), "{args}: {output:?}");
     assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
     assert!(stderr.starts_with("linerate: ") && stderr.contains(part), "{args}: {stderr}");
@@ -209,19 +202,19 @@ fn unexpected_reply_is_reported() {
         let args =
             format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --arrivals even --duration 100ms", peer(answer));
         let output = run(&format!("kv load --via kernel --json {args}"));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = output.json();
         assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");
-        assert!(output.status.code() == Some(1) && text(&output.stderr).contains(part), "{output:?}");
+        assert!(output.status.code() == Some(1) && output.stderr.contains(part), "{output:?}");
     }
 }
 
 #[test]
 fn echo_server_is_detected() {
-    let server = Server::start("echo", "--via kernel --listen 127.0.0.1:0");
+    let server = serve("echo", "--via kernel --listen 127.0.0.1:0");
     let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
     let args = format!("kv load --via kernel --connect {address} --keys 10 --duration 1s");
     let output = run(&args);
-    assert!(text(&output.stderr).contains(r#"it was answered with "*3\r\n""#), "{output:?}");
+    assert!(output.stderr.contains(r#"it was answered with "*3\r\n""#), "{output:?}");
     assert!(server.stop().status.success());
 }
 
@@ -231,7 +224,7 @@ fn missing_key_is_an_error_with_fail_on_miss() {
     // memcached refuses values of this size, so the keys are missing.
     let args = "--keys 2 --value-size 2m --get-ratio 1 --duration 100ms --protocol memcached --fail-on-miss";
     let output = run(&format!("kv load --via kernel --json --connect {} {args}", server.address));
-    let stderr = text(&output.stderr);
+    let stderr = &output.stderr;
     assert!(output.status.code() == Some(1), "{output:?}");
     assert!(stderr.contains("2 error replies") && stderr.contains("misses of existing keys"), "{stderr}");
     assert!(stderr.contains("object too large for cache"), "{stderr}");
@@ -239,7 +232,7 @@ fn missing_key_is_an_error_with_fail_on_miss() {
 
 #[test]
 fn assigned_port_is_reported() {
-    let server = Server::start("kv", "--via kernel --memory 16m --listen 127.0.0.1:0");
+    let server = serve("kv", "--via kernel --memory 16m --listen 127.0.0.1:0");
     let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
     let (_, port) = address.split_once(':').unwrap();
     let mut client = TcpStream::connect(address).unwrap();

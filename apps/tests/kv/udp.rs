@@ -1,18 +1,20 @@
 //! `kv serve --udp` and `kv load --udp` over kernel sockets: against each other, a simulated client, and memcached,
 //! where installed.
 
-use crate::common::{PATIENCE, Program, Server, run, text};
+use crate::common::{run, start};
 use linerate_harness::address::unused_address;
+use linerate_harness::program::{Program, is_installed};
+use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Starts a server over kernel sockets and returns it with its address.
-fn serve(args: &str) -> (Server, SocketAddr) {
+fn serve(args: &str) -> (Program, SocketAddr) {
     let address = unused_address();
-    let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address} --udp {args}"));
+    let server = crate::common::serve("kv", &format!("--via kernel --memory 64m --memcached {address} --udp {args}"));
     assert!(server.ready.starts_with("ready kv on "), "{}", server.ready);
     (server, address)
 }
@@ -74,7 +76,7 @@ fn udp_client_is_served() {
 #[test]
 fn server_without_udp_receives_no_datagrams() {
     let address = unused_address();
-    let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address}"));
+    let server = crate::common::serve("kv", &format!("--via kernel --memory 64m --memcached {address}"));
     let client = Client::connect(address);
     client.send(1, b"mn\r\n");
     // The kernel reports that the port is closed.
@@ -95,10 +97,10 @@ fn loads(address: SocketAddr, more: &str) {
             "kv load --udp --protocol memcached --via kernel --connect {address} --duration 300ms --json {args}"
         );
         let output = run(&load);
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let report: serde_json::Value = output.json();
         let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
         // A socket buffer may overflow on a busy machine, but replies must be correct.
-        let lost = text(&output.stderr).contains(" requests were lost, 0 replies were corrupt: the figures");
+        let lost = output.stderr.contains(" requests were lost, 0 replies were corrupt: the figures");
         assert!(output.status.success() || lost && output.status.code() == Some(1), "{args}: {output:?}");
         assert_eq!(output.status.success(), number(&report, "errors") == 0.0);
         assert!(number(&report, "requests") > 0.0 && report["misses"] == 0, "{report}");
@@ -116,7 +118,7 @@ fn udp_load_is_served() {
     let (server, address) = serve("--json");
     loads(address, "");
     let output = server.stop();
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary: serde_json::Value = output.json();
     assert_eq!(summary["accepted"], 0, "{summary}");
 }
 
@@ -136,19 +138,16 @@ fn udp_load_works_with_memcached() {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("memcached");
     command.args(["-l", &ip, "-p", "0", "-U", &port, "-t", "1", "-u", "root"]);
-    let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        return eprintln!("skipped: needs memcached: apt-get install memcached");
-    };
-    let mut memcached = Program::from_child(child);
-    let (client, deadline) = (Client::connect(address), Instant::now() + PATIENCE);
-    loop {
+    if !is_installed("udp_load_works_with_memcached", "memcached", &["--version"], "memcached") {
+        return;
+    }
+    let _memcached = Program::start(command);
+    let client = Client::connect(address);
+    wait_for("memcached", || {
         // The kernel reports a closed port until memcached listens.
         _ = client.0.send(&[0, 0, 0, 0, 0, 1, 0, 0, b'm', b'n', b'\r', b'\n']);
-        if client.receive(0, Duration::from_millis(50)).is_some() {
-            break;
-        }
-        assert!(Instant::now() < deadline && memcached.child().try_wait().unwrap().is_none());
-    }
+        client.receive(0, Duration::from_millis(50)).is_some()
+    });
     loads(address, "");
 }
 
@@ -159,21 +158,18 @@ fn udp_load_ends_without_replies_and_on_sigint() {
     let load = format!("kv load --udp --protocol memcached --via kernel --connect {address}");
     let output = run(&load);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
-    assert!(text(&output.stderr).contains(&format!("{address}: timed out")), "{output:?}");
+    assert!(output.stderr.contains(&format!("{address}: timed out")), "{output:?}");
 
     let (server, address) = serve("");
     let load =
         format!("kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --duration 10m --json");
-    let load = Program::start(&load);
+    let load = start(&load);
     let client = Client::connect(address);
     // The first key shows that the load has started.
-    let deadline = Instant::now() + PATIENCE;
-    while client.ask(1, b"get key:000000000001\r\n") == b"END\r\n" {
-        assert!(Instant::now() < deadline);
-    }
+    wait_for("the first key", || client.ask(1, b"get key:000000000001\r\n") != b"END\r\n");
     load.signal(Signal::INT);
     let output = load.wait();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = output.json();
     assert!(report["seconds"].as_f64().unwrap() < 60.0, "{report}");
     assert!(server.stop().status.success());
 }
@@ -184,23 +180,21 @@ fn udp_load_reports_losses_when_its_server_stops() {
     let load = format!(
         "kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --depth 4 --duration 2s --json"
     );
-    let load = Program::start(&load);
+    let load = start(&load);
     let client = Client::connect(address);
     // All keys are set before the first GET.
-    let deadline = Instant::now() + PATIENCE;
     let gets = || {
         let stats = client.ask(1, b"stats\r\n");
-        let gets = text(&stats).lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).unwrap();
+        let gets =
+            std::str::from_utf8(&stats).unwrap().lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).unwrap();
         gets.parse::<u64>().unwrap()
     };
-    while gets() < 20 {
-        assert!(Instant::now() < deadline);
-    }
+    wait_for("GETs", || gets() >= 20);
     assert!(server.stop().status.success());
     let output = load.wait();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = output.json();
     assert!(report["errors"].as_u64() > Some(0), "{report}");
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("requests were lost"), "{output:?}");
+    assert!(output.status.code() == Some(1) && output.stderr.contains("requests were lost"), "{output:?}");
 }
 
 #[test]
@@ -219,7 +213,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("kv serve --udp --via rdma:rxe0 --memcached 10.0.0.2".to_owned(), "--udp"),
     ] {
         let output = run(&args);
-        let stderr = text(&output.stderr);
+        let stderr = &output.stderr;
         assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
         assert!(stderr.contains(part), "{args}: {stderr}");
     }

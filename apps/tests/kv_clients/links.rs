@@ -1,8 +1,10 @@
 //! Clients over AF_XDP on a veth pair and over TAP, in namespaces.
 
 use super::clients::{Client, Server};
-use super::namespace::{in_namespaces, ip, named_tests};
 use super::wire::{Wire, servers};
+use linerate_harness::named_tests;
+use linerate_harness::program::ip;
+use linerate_harness::rerun::in_namespaces;
 
 const MEMCACHED: &str = "10.9.0.2:11211";
 

@@ -4,12 +4,7 @@
 //! The same checks run against Redis and memcached. Clients that are not installed are skipped with a message, as are
 //! links without root.
 
-#[cfg(feature = "dpdk")]
-#[path = "../net/namespace.rs"]
-#[expect(dead_code, reason = "each test target uses a part of it")]
-mod namespace;
 #[path = "../net/program.rs"]
-#[allow(dead_code, reason = "each test target uses a part of it")]
 mod program;
 #[cfg(feature = "dpdk")]
 #[path = "../net/wire.rs"]

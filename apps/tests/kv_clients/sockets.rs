@@ -1,10 +1,11 @@
 //! Clients over kernel sockets on the loopback interface.
 
 use super::clients::{Client, Server};
-use super::program::{Program, linerate, turn, wait_for};
-use linerate_harness::address::unused_address;
+use super::program::linerate;
+use linerate_harness::address::{unused_address, wait_until_listening};
+use linerate_harness::program::{Program, is_installed, turn};
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::process::Command;
 
 const PASSWORD: &str = "open sesame";
@@ -59,14 +60,13 @@ fn pymemcache_works() {
 
 /// Starts `program`, a server to compare with, on `address`. Prints a message if it is not installed.
 fn external_server(program: &str, args: &str, address: SocketAddr) -> Option<Program> {
-    if Command::new(program).arg("--version").output().is_err() {
-        eprintln!("skipped: needs {program}: apt-get install {program}");
+    if !is_installed("this test", program, &["--version"], program) {
         return None;
     }
     let mut command = Command::new(program);
     command.args(args.split_whitespace());
     let program = Program::start(command);
-    wait_for("the port to be open", || TcpStream::connect(address).is_ok());
+    wait_until_listening(address, "the server").unwrap();
     Some(program)
 }
 

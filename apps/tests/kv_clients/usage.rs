@@ -1,7 +1,8 @@
 //! Usage errors and operation of `linerate kv serve`.
 
-use super::program::{Program, linerate, turn};
+use super::program::linerate;
 use linerate_harness::address::unused_address;
+use linerate_harness::program::{Program, turn};
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 fn assert_refused(args: &str, status: i32, parts: &[&str]) {
     let ended = Program::start(linerate(&format!("kv serve --via kernel {args}"))).wait();
     assert_eq!(ended.status.code(), Some(status), "{args}: {ended:?}");
-    let [line] = &ended.stderr[..] else { panic!("{args}: not one line: {ended:?}") };
+    let [line] = ended.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{args}: not one line: {ended:?}") };
     assert!(line.starts_with("linerate: ") && parts.iter().all(|part| line.contains(part)), "{args}: {line}");
     assert!(ended.stdout.is_empty(), "{args}: {ended:?}");
 }
@@ -91,7 +92,7 @@ fn password_is_required_and_a_readable_file_is_warned_of() {
         assert_eq!(reply, "-NOAUTH Authentication required.\r\n+OK\r\n$-1\r\n+OK\r\n");
         let ended = server.stop();
         let warned =
-            ended.stderr.iter().any(|line| line.contains("readable by other users") && line.contains("chmod 600"));
+            ended.stderr.lines().any(|line| line.contains("readable by other users") && line.contains("chmod 600"));
         assert!(ended.status.success() && warned == warns, "{mode:o}: {ended:?}");
     }
 }
@@ -138,7 +139,7 @@ fn sigint_during_requests_ends_the_server_with_a_summary() {
     assert!(ended.status.success() && ended.json()["accepted"] == 6, "{ended:?}");
     let ended = load.wait();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    let line = ended.stderr.iter().find(|line| line.contains(" lost")).expect("lost connections");
+    let line = ended.stderr.lines().find(|line| line.contains(" lost")).expect("lost connections");
     let number = |label: &str| {
         let (before, _) = line.split_once(label)?;
         before.rsplit(' ').next()?.parse::<u64>().ok()

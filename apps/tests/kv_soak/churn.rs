@@ -1,6 +1,6 @@
 //! Redis client that writes values of changing sizes and tracks the permitted value of each key.
 
-use crate::common::PATIENCE;
+use linerate_harness::PATIENCE;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -2,8 +2,9 @@
 
 use super::client::{connect, exchange, random};
 use super::engine::on_engine;
-use super::namespace::{in_namespaces, named_tests};
 use super::wire::{Wire, servers};
+use linerate_harness::named_tests;
+use linerate_harness::rerun::in_namespaces;
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -3,10 +3,10 @@
 
 use super::client::{connect, exchange, random};
 use super::engine::{is_native_for, on_engine};
-use super::namespace::{in_namespaces, named_tests};
-use super::program::wait_for;
 use super::spoofed::Flood;
 use super::wire::{V4, V6, Wire};
+use linerate_harness::rerun::in_namespaces;
+use linerate_harness::{named_tests, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,9 @@
 //! iperf 2 as a client of the discard service.
 
 use super::engine::on_engine;
-use super::namespace::{in_namespaces, named_tests};
 use super::wire::{Wire, servers};
+use linerate_harness::named_tests;
+use linerate_harness::rerun::in_namespaces;
 use std::process::Command;
 
 /// Bytes sent per connection of iperf.
@@ -41,7 +42,7 @@ fn discards(name: &str, wire: Wire) {
         let summary = ended.json();
         assert!(summary["accepted"] == 2 * CONNECTIONS && summary["finished"] == 2 * CONNECTIONS, "{ended:?}");
         // iperf writes whole blocks.
-        let discarded = ended.stderr.iter().find_map(|line| {
+        let discarded = ended.stderr.lines().find_map(|line| {
             let count = line.split(" payload bytes discarded").next().filter(|count| *count != line)?;
             count.split_whitespace().last()?.parse::<u64>().ok()
         });

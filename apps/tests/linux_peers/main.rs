@@ -6,11 +6,7 @@
 
 #[path = "../net/client.rs"]
 mod client;
-#[path = "../net/namespace.rs"]
-#[expect(dead_code, reason = "each test target uses a part of it")]
-mod namespace;
 #[path = "../net/program.rs"]
-#[expect(dead_code, reason = "each test target uses a part of it")]
 mod program;
 #[path = "../net/wire.rs"]
 mod wire;

@@ -2,9 +2,9 @@
 
 use super::client::{connect, random};
 use super::engine::{is_native, is_native_for, on_engine};
-use super::namespace::{in_namespaces, named_tests};
-use super::program::{PATIENCE, wait_for};
 use super::wire::{Wire, servers};
+use linerate_harness::rerun::in_namespaces;
+use linerate_harness::{PATIENCE, named_tests, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;

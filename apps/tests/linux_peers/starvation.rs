@@ -2,9 +2,9 @@
 
 use super::client::{connect, random};
 use super::engine::is_native_for;
-use super::namespace::{in_namespaces, named_tests};
-use super::program::wait_for;
 use super::wire::{V4, Wire};
+use linerate_harness::rerun::in_namespaces;
+use linerate_harness::{named_tests, wait_for};
 use rustix::net::{AddressFamily, SocketType, socket, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,7 +1,9 @@
 //! Packet capture of a port, read back with libpcap.
 
 use super::links::{assert_no_errors, load, socket};
-use super::program::{Ended, Program, linerate, turn};
+use super::program::linerate;
+use linerate_harness::process::Ended;
+use linerate_harness::program::{Program, turn};
 use pcap::{Capture, Precision};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -95,7 +97,7 @@ fn full_file_is_complete_and_the_service_continues() {
     let (socket, file) = (socket(&directory), directory.path().join("frames.pcapng"));
     let mut server = linerate(&format!("echo serve --via memif:{socket},server --ip 10.9.0.2/24 --listen 10.9.0.2:7"));
     server.args(["--idle", "backoff", "--json", "--pcap-size", "4m", "--pcap"]).arg(&file);
-    let server = Program::serve(server);
+    let mut server = Program::serve(server);
     let more = "--connections 8 --depth 8 --size 1400 --duration 500ms";
     let ended = Program::start(load(&format!("memif:{socket}"), more)).wait();
     assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
@@ -114,12 +116,12 @@ fn invalid_capture_options_are_refused_early() {
         command.args(options);
         let ended = Program::start(command).wait();
         assert_eq!(ended.status.code(), Some(status), "{ended:?}");
-        assert!(ended.stderr.len() == 1 && ended.stderr[0].contains(part), "{ended:?}");
+        assert!(ended.stderr.lines().count() == 1 && ended.stderr.contains(part), "{ended:?}");
     };
     refused(&["--pcap", "/nowhere/frames"], 1, "--pcap /nowhere/frames: No such file");
     refused(&["--pcap", "/dev/null", "--pcap-filter", "tcp prot 7"], 2, "--pcap-filter 'tcp prot 7': ");
     refused(&["--pcap-filter", "tcp"], 2, "--pcap");
     let kernel = "echo serve --via kernel --listen 127.0.0.1:0 --pcap /dev/null";
     let ended = Program::start(linerate(kernel)).wait();
-    assert!(ended.status.code() == Some(2) && ended.stderr[0].contains("--pcap has no effect"), "{ended:?}");
+    assert!(ended.status.code() == Some(2) && ended.stderr.contains("--pcap has no effect"), "{ended:?}");
 }

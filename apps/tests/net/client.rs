@@ -1,6 +1,6 @@
 //! Clients over kernel sockets.
 
-use super::program::PATIENCE;
+use linerate_harness::PATIENCE;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::io::{self, ErrorKind, Read, Write};

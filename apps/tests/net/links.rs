@@ -1,7 +1,9 @@
 //! Two processes over a shared-memory link: start order, killed ends, and cleanup.
 
-use super::metrics::await_metric;
-use super::program::{Ended, Program, linerate, turn};
+use super::program::linerate;
+use linerate_harness::metrics::await_metric;
+use linerate_harness::process::Ended;
+use linerate_harness::program::{Program, turn};
 use std::path::Path;
 use std::process::Command;
 
@@ -187,7 +189,7 @@ fn load_killed(link: Link) {
     let _turn = turn();
     let server = Program::serve(link.server());
     for _ in 0..2 {
-        let load = Program::start(link.load("1m"));
+        let mut load = Program::start(link.load("1m"));
         load.wait_for_log("measuring");
         load.kill();
     }

@@ -1,9 +1,12 @@
 //! Linux clients of servers on `af_xdp:` and `tap:`, configured with addresses only.
 
 use super::client::{connect, exchange, random};
-use super::namespace::{in_namespaces, ip, named_tests, plays, role};
-use super::program::{PATIENCE, Program, linerate, linerate_in, wait_for};
+use super::program::linerate;
+use super::wire::linerate_in;
 use super::wire::{ADDRESSES, V4, Wire, servers};
+use linerate_harness::program::{Program, ip};
+use linerate_harness::rerun::{command as role, in_namespaces, plays};
+use linerate_harness::{PATIENCE, named_tests, wait_for};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
@@ -123,7 +126,7 @@ fn bad_clients(name: &'static str, wire: Wire) {
         });
         exchange(v4, &bytes, 4);
 
-        let streamer = Program::start(role(name, STREAMER));
+        let mut streamer = Program::start(role(name, STREAMER));
         streamer.wait_for_line("streaming");
         exchange(v4, &bytes, 4);
         streamer.kill();
@@ -213,7 +216,7 @@ fn af_xdp_serves_again_after_a_kill_and_after_the_link_was_down() {
         let second = linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES}"));
         let ended = Program::start(second).wait();
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-        assert!(ended.stderr.len() == 1 && ended.stderr[0].contains("lr1"), "{ended:?}");
+        assert!(ended.stderr.lines().count() == 1 && ended.stderr.contains("lr1"), "{ended:?}");
         exchange(server, &random(100_000), 2);
         // An open connection survives link loss.
         let mut stream = connect(server);

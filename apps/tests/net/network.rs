@@ -2,9 +2,12 @@
 
 use super::client::{exchange, random};
 use super::links::{assert_no_errors, load, socket};
-use super::namespace::{beside_others, ip};
-use super::program::{PATIENCE, Program, linerate, linerate_in, turn, wait_for};
+use super::program::linerate;
+use super::wire::linerate_in;
 use super::wire::{ADDRESSES, V4, Wire, servers};
+use linerate_harness::program::{Program, ip, is_installed, turn};
+use linerate_harness::rerun::beside_others;
+use linerate_harness::{PATIENCE, wait_for};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
@@ -118,7 +121,7 @@ fn duplicate_address_ends_the_program_without_no_dad() {
         let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
         let ended = Program::start(serve("")).wait();
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-        assert!(ended.stderr.iter().any(|line| line.contains("fd09::2") && line.contains("--no-dad")), "{ended:?}");
+        assert!(ended.stderr.lines().any(|line| line.contains("fd09::2") && line.contains("--no-dad")), "{ended:?}");
         assert!(Program::serve(serve("--no-dad")).stop().status.success());
     });
 }
@@ -148,8 +151,8 @@ fn fragmented_datagrams_are_dropped_or_reassembled() {
 #[test]
 fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
     beside_others("network::dhcp_lease_of_dnsmasq_is_obtained_and_renewed", |namespace| {
-        if Command::new("dnsmasq").arg("--version").output().is_err() {
-            return eprintln!("skipped: dnsmasq is not installed");
+        if !is_installed("DHCP", "dnsmasq", &["--version"], "dnsmasq-base") {
+            return;
         }
         Wire::AfXdp.connect(namespace);
         let mut command = Command::new("dnsmasq");
@@ -164,7 +167,7 @@ fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
         command.args(["--interface=lr0", "--bind-interfaces", "--dhcp-authoritative", "--no-ping"]);
         command.args(["--dhcp-range=10.9.0.50,10.9.0.50,255.255.255.0,2m", "--dhcp-option=option:router,10.9.0.1"]);
         command.args(["--dhcp-option=option:T1,4", "--dhcp-option=option:T2,60"]);
-        let dnsmasq = Program::start(command);
+        let mut dnsmasq = Program::start(command);
         dnsmasq.wait_for_log("DHCP, sockets bound");
         let serve = "echo serve --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle backoff --json";
         let server = Program::serve(linerate_in(namespace, serve));

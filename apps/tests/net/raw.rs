@@ -1,7 +1,8 @@
 //! Raw frames between two processes.
 
 use super::links::{assert_no_errors, assert_nothing_left, socket};
-use super::program::{Program, linerate, turn};
+use super::program::linerate;
+use linerate_harness::program::{Program, turn};
 
 fn exchange_frames(reflect: &str, load: &str) {
     let _turn = turn();
@@ -38,7 +39,7 @@ fn frame_above_the_mtu_is_refused() {
     let ended = Program::start(linerate(&format!("raw load --via vhost:{} --size 9000", socket(&directory)))).wait();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(
-        ended.stderr.len() == 1 && ended.stderr[0].contains("--size 9000") && ended.stderr[0].contains("--mtu"),
+        ended.stderr.lines().count() == 1 && ended.stderr.contains("--size 9000") && ended.stderr.contains("--mtu"),
         "{ended:?}"
     );
 }

@@ -1,8 +1,10 @@
 //! Refused configurations: one error line with the remedy, the correct exit status, and no remains.
 
 use super::links::{assert_no_errors, assert_nothing_left, load, socket};
-use super::namespace::{in_namespaces, ip, is_root};
-use super::program::{Ended, Program, linerate, turn};
+use super::program::linerate;
+use linerate_harness::process::Ended;
+use linerate_harness::program::{Program, ip, turn};
+use linerate_harness::rerun::{in_namespaces, is_root};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +23,7 @@ fn assert_refused(command: Command, status: i32, parts: &[&str]) {
     let pid = program.pid();
     let ended = program.wait();
     assert_eq!(ended.status.code(), Some(status), "{ended:?}");
-    let [line] = &ended.stderr[..] else { panic!("not one line: {ended:?}") };
+    let [line] = ended.stderr.lines().collect::<Vec<_>>()[..] else { panic!("not one line: {ended:?}") };
     assert!(line.starts_with("linerate: ") && parts.iter().all(|part| line.contains(part)), "{line}");
     assert!(ended.stdout.is_empty(), "{ended:?}");
     assert_nothing_left(pid);
@@ -119,7 +121,7 @@ fn invalid_socket_path_is_refused() {
 fn missing_privileges_are_named() {
     let name = "refusals::missing_privileges_are_named";
     in_namespaces(name, |_| {
-        assert!(is_root());
+        assert!(is_root(name));
         ip("link add lr0 type veth peer name lr1");
         // A directory accessible to the other user.
         let directory = tempfile::tempdir().unwrap();
@@ -146,6 +148,6 @@ fn server_without_hugepages_warns_and_serves() {
     let server = Program::serve(serve(&format!("vhost:{socket}"), "-- --no-huge"));
     assert_no_errors(&Program::start(load(&format!("virtio-user:{socket}"), "--duration 200ms -- --no-huge")).wait());
     let ended = stop(server);
-    let warnings = ended.stderr.iter().filter(|line| line.contains("ordinary pages instead of hugepages")).count();
+    let warnings = ended.stderr.lines().filter(|line| line.contains("ordinary pages instead of hugepages")).count();
     assert_eq!(warnings, 1, "{ended:?}");
 }

@@ -1,9 +1,11 @@
 //! IPv6 addresses from router advertisements of dnsmasq and radvd.
 
 use super::client::{exchange, random};
-use super::namespace::{beside_others, ip};
-use super::program::{Program, linerate_in, wait_for};
 use super::wire::Wire;
+use super::wire::linerate_in;
+use linerate_harness::program::{Program, ip, is_installed};
+use linerate_harness::rerun::beside_others;
+use linerate_harness::wait_for;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -19,8 +21,7 @@ fn server() -> SocketAddr {
 
 /// Connects this namespace, the router's, with `namespace`. Prints a message if `router` is not installed.
 fn connect(namespace: &str, router: &str) -> bool {
-    if Command::new(router).arg("--version").output().is_err() {
-        eprintln!("skipped: {router} is not installed");
+    if !is_installed("SLAAC", router, &["--version"], router) {
         return false;
     }
     Wire::AfXdp.connect(namespace);
@@ -65,9 +66,9 @@ fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
         command.args(["--no-daemon", "--conf-file=/dev/null", "--port=0", "--user=root", "--leasefile-ro"]);
         command.args(["--pid-file", "--interface=lr0", "--bind-interfaces", "--enable-ra"]);
         command.args(["--dhcp-range=fd0a::,ra-only,64,10m", "--ra-param=lr0,mtu:1400,60,1800"]);
-        let dnsmasq = Program::start(command);
+        let mut dnsmasq = Program::start(command);
         dnsmasq.wait_for_log("router advertisement on fd0a::");
-        let server = Program::serve(linerate_in(namespace, SERVE));
+        let mut server = Program::serve(linerate_in(namespace, SERVE));
         server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
         exchange(self::server(), &random(1 << 20), 4);
         let mut stream = TcpStream::connect(self::server()).unwrap();
@@ -103,7 +104,7 @@ fn address_expires_without_advertisements_of_radvd() {
             })
         };
         let radvd = advertise();
-        let server = Program::serve(linerate_in(namespace, SERVE));
+        let mut server = Program::serve(linerate_in(namespace, SERVE));
         server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
         let mut stream = TcpStream::connect(self::server()).unwrap();
         echo(&mut stream, &random(1000));

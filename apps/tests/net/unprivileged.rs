@@ -1,8 +1,10 @@
 //! Operation as user `nobody` with only the capabilities that a network needs.
 
 use super::links::{assert_no_errors, socket};
-use super::namespace::{in_namespaces, ip, is_root, named_tests};
-use super::program::{Program, linerate, turn};
+use super::program::linerate;
+use linerate_harness::named_tests;
+use linerate_harness::program::{Program, ip, turn};
+use linerate_harness::rerun::{in_namespaces, is_root};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -18,8 +20,7 @@ struct Nobody {
 impl Nobody {
     /// Returns `None` without root, which is needed to change the user.
     fn new(name: &str) -> Option<Nobody> {
-        if !is_root() {
-            eprintln!("skipped: {name} needs root, to become nobody");
+        if !is_root(name) {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ fn test_link(name: &str, serve: fn(&str) -> String, load: fn(&str) -> String) {
     let ended = server.stop();
     assert!(ended.status.success(), "{ended:?}");
     if free_hugepages() > 256 {
-        assert!(!ended.stderr.iter().any(|line| line.contains("hugepages")), "{ended:?}");
+        assert!(!ended.stderr.lines().any(|line| line.contains("hugepages")), "{ended:?}");
     }
 }
 

@@ -1,9 +1,13 @@
 //! Wire between the Linux kernel and `linerate`: an AF_XDP port or a TAP port.
 
-use super::namespace::{ip, ip_batch};
-use super::program::{Program, linerate, linerate_in, wait_for};
+use super::program::linerate;
+use linerate_harness::namespace::command_in;
+use linerate_harness::program::{Program, ip};
+use linerate_harness::wait_for;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Addresses of every service.
 pub const V4: &str = "10.9.0.2:7";
@@ -29,6 +33,23 @@ fn address(interface: &str) {
         &format!("addr add fd09::1/64 dev {interface} nodad"),
         &format!("link set {interface} up"),
     ]);
+}
+
+/// Runs several commands of `ip` in one process.
+fn ip_batch(commands: &[&str]) {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(commands.join("\n").as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "ip {commands:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Returns the command of `linerate` with the words of `args` in the network namespace `namespace`.
+pub fn linerate_in(namespace: &str, args: &str) -> Command {
+    let mut command = command_in(namespace, env!("CARGO_BIN_EXE_linerate"));
+    command.args(args.split_whitespace());
+    command
 }
 
 /// Connection of the kernel with `linerate`.

@@ -2,9 +2,12 @@
 
 use super::client::{exchange, random};
 use super::links::{assert_no_errors, load, socket};
-use super::namespace::in_namespaces;
-use super::program::{Ended, Program, linerate, linerate_in, turn};
+use super::program::linerate;
 use super::wire::Wire;
+use super::wire::linerate_in;
+use linerate_harness::process::Ended;
+use linerate_harness::program::{Program, turn};
+use linerate_harness::rerun::in_namespaces;
 
 /// Returns whether two cores are available. Prints a message if not.
 fn two_cores(name: &str) -> bool {
@@ -21,7 +24,7 @@ fn assert_shared(ended: &Ended, total: u64) {
     assert!(ended.status.success(), "{ended:?}");
     let accepted: Vec<u64> = ended
         .stderr
-        .iter()
+        .lines()
         .filter_map(|line| line.split_once("worker ")?.1.split_once(": accepted ")?.1.split(',').next()?.parse().ok())
         .collect();
     assert_eq!(accepted.len(), 2, "{ended:?}");

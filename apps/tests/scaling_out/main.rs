@@ -4,35 +4,19 @@
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 
-use common::{PATIENCE, Program, Server};
+use common::serve;
 use linerate_harness::address::unused_address;
+use linerate_harness::child::ends_with_parent;
+use linerate_harness::process::{Ended, Process};
+use linerate_harness::program::{Program, is_installed};
+use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 /// Debian's Python, which finds the modules packaged by Debian.
 const PYTHON: &str = "/usr/bin/python3";
-
-/// Returns whether `program` runs with `args`. Prints the package that contains it if not.
-fn is_installed(program: &str, args: &[&str], package: &str) -> bool {
-    let found = Command::new(program).args(args).output().is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: {program} was not found: apt-get install {package}");
-    }
-    found
-}
-
-#[track_caller]
-fn wait_until(event: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "timed out: {event}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Bytes per request of a client.
 const BYTES: usize = 1000;
@@ -72,27 +56,26 @@ fn listens(address: SocketAddr) -> bool {
 }
 
 /// Starts the drain of a server and waits until it no longer listens.
-fn drain(server: &Server, address: SocketAddr) {
-    server.program.signal(Signal::TERM);
-    wait_until("the end of listening", || !listens(address));
+fn drain(server: &Program, address: SocketAddr) {
+    server.signal(Signal::TERM);
+    wait_for("the end of listening", || !listens(address));
 }
 
 /// Returns the payload bytes received by a server, from its summary.
 #[track_caller]
-fn received(output: &Output) -> u64 {
+fn received(output: &Ended) -> u64 {
     assert!(output.status.success(), "{output:?}");
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary: serde_json::Value = output.json();
     summary["rx_bytes"].as_u64().unwrap()
 }
 
 #[test]
 fn haproxy_balances_connections_and_avoids_a_draining_server() {
-    if !is_installed("haproxy", &["-v"], "haproxy") {
+    if !is_installed("HAProxy", "haproxy", &["-v"], "haproxy") {
         return;
     }
     let (front, addresses) = (unused_address(), [unused_address(), unused_address()]);
-    let serve =
-        |address: SocketAddr| Server::start("echo", &format!("--via kernel --listen {address} --json --drain 1m"));
+    let serve = |address: SocketAddr| serve("echo", &format!("--via kernel --listen {address} --json --drain 1m"));
     let [one, two] = addresses.map(serve);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("haproxy.cfg");
@@ -105,9 +88,9 @@ fn haproxy_balances_connections_and_avoids_a_draining_server() {
     );
     std::fs::write(&file, text).unwrap();
     let mut haproxy = Command::new("haproxy");
-    haproxy.arg("-db").arg("-f").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let haproxy = Program::from_child(haproxy.spawn().unwrap());
-    wait_until("HAProxy", || listens(front));
+    haproxy.arg("-db").arg("-f").arg(&file);
+    let haproxy = Program::start(haproxy);
+    wait_for("HAProxy", || listens(front));
 
     let mut before = clients(front);
     drain(&one, first);
@@ -116,7 +99,7 @@ fn haproxy_balances_connections_and_avoids_a_draining_server() {
     let after = clients(front);
     drop((before, after));
     // The server ends with its last connection.
-    let at_one = received(&one.program.wait());
+    let at_one = received(&one.wait());
     drop(haproxy);
     let at_two = received(&two.stop());
     // Of the first eight clients, four per server sent twice; all later ones use the second server.
@@ -125,29 +108,22 @@ fn haproxy_balances_connections_and_avoids_a_draining_server() {
 
 #[test]
 fn client_distributes_keys_and_moves_them_from_a_draining_server() {
-    if !is_installed(PYTHON, &["-c", "import pymemcache"], "python3-pymemcache") {
+    if !is_installed("pymemcache", PYTHON, &["-c", "import pymemcache"], "python3-pymemcache") {
         return;
     }
     let addresses = [unused_address(), unused_address()];
     let serve = |address: SocketAddr| {
-        Server::start("kv", &format!("--via kernel --memcached {address} --memory 64m --json --drain 1m"))
+        serve("kv", &format!("--via kernel --memcached {address} --memory 64m --json --drain 1m"))
     };
     let [one, two] = addresses.map(serve);
     let mut client = Command::new(PYTHON);
     client.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scaling_out/hash_client.py"));
     client.args(addresses.map(|address| address.to_string()));
-    client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut client = Program::from_child(client.spawn().unwrap());
-    let mut line = String::new();
-    // One byte at a time, so that the rest stays for `wait`.
-    let stdout = client.child().stdout.as_mut().unwrap();
-    BufReader::with_capacity(1, stdout).read_line(&mut line).unwrap();
-    if line == "drain it\n" {
-        drain(&one, addresses[0]);
-        writeln!(client.child().stdin.as_mut().unwrap()).unwrap();
-    }
-    let output = client.wait();
-    assert!(output.status.success() && output.stdout == b"all is well\n", "{line}{output:?}");
-    assert!(received(&one.program.wait()) > 0);
+    let mut client = Process::supervised(ends_with_parent(&client), PATIENCE).unwrap();
+    client.wait_for_line("drain it").unwrap();
+    drain(&one, addresses[0]);
+    assert_eq!(client.ask().unwrap(), "all is well");
+    client.output(PATIENCE).unwrap();
+    assert!(received(&one.wait()) > 0);
     assert!(received(&two.stop()) > 0);
 }

@@ -1,26 +1,21 @@
 //! Zero copy over shared-memory links, checked by addresses and by the program's counter. Needs root and hugepages.
 
 #[path = "../common/mod.rs"]
-#[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
-#[path = "../common/hugepages.rs"]
-mod hugepages;
 #[path = "../../../stack/tests/workers/common/observer.rs"]
 mod observer;
-#[path = "../../../bypass/tests/dpdk/process.rs"]
-#[expect(dead_code, reason = "each test target uses a part of it")]
-mod process;
 #[path = "../../../stack/tests/workers/common/recorder.rs"]
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod recorder;
 
-use common::{Program, Server, run, text};
+use common::{run, serve, start};
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
+use linerate_harness::hugepages;
+use linerate_harness::rerun::alone;
 use linerate_stack::{Config, Mailboxes, Worker};
 use observer::{EchoMode, Observer};
-use process::{alone, socket};
 use recorder::Recorder;
 
 /// Message sizes: below one segment, one segment, several, many.
@@ -37,14 +32,15 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
         return;
     }
     alone(name, || {
-        let socket = socket("zero-copy");
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("link.sock").to_str().unwrap().to_owned();
         let via: Via = server_via.replace("SOCKET", &socket).parse().unwrap();
         let load_via = load_via.replace("SOCKET", &socket);
         let load = |size: usize, to: &str| {
             let connections = EchoMode::all(size).len();
             let load =
                 format!("echo load --via {load_via} {LOAD} --connect {to} --size {size} --connections {connections}");
-            Program::start(&load)
+            start(&load)
         };
         let addressed = || SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle());
         let eal = Eal::start(&EalConfig::for_via(&via, Vec::new())).unwrap();
@@ -69,12 +65,12 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
             let modes = EchoMode::all(size);
             worker.service_mut().modes = modes.to_vec();
             let mut load = early.take().flatten().unwrap_or_else(|| load(size, to));
-            while load.child().try_wait().unwrap().is_none() {
+            while load.is_running() {
                 (0..1000).for_each(|_| _ = worker.turn(clock.now()));
             }
             let output = load.wait();
             assert!(output.status.success(), "{size} bytes: {output:?}");
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let report: serde_json::Value = output.json();
             assert!(report["requests"].as_u64().unwrap() > 0 && report["errors"] == 0, "{size} bytes: {report}");
             let notes = std::mem::take(&mut *notes.lock().unwrap());
             for (index, (peer, seen)) in worker.service_mut().seen.drain(..).enumerate() {
@@ -94,7 +90,6 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
         assert_eq!(summary.copied_bytes, 0, "{summary:?}");
         drop(worker);
         drop(port);
-        let _ = std::fs::remove_file(&socket);
     });
 }
 
@@ -127,18 +122,18 @@ fn copies_nothing(serve_via: &str, load_via: &str) {
     let named = |via: &str| via.replace("SOCKET", socket.to_str().unwrap());
     let (serve_via, load_via) = (named(serve_via), named(load_via));
     let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --no-dad --listen 10.9.0.1:7 --listen [fd09::1]:7";
-    let server = Server::start("echo", &format!("--via {serve_via} --threading inline {addresses} --json"));
+    let server = serve("echo", &format!("--via {serve_via} --threading inline {addresses} --json"));
     for (size, to) in SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle()) {
         for load in ["", "--connections 8 --depth 4", "--connections 8 --depth 4 --pacing"] {
             let output = run(&format!(
                 "-v echo load --via {load_via} --threading inline {LOAD} --connect {to} --size {size} {load}"
             ));
             assert!(output.status.success(), "{size} bytes: {output:?}");
-            assert!(text(&output.stderr).contains("copied      0 bytes of payload"), "{size} bytes: {output:?}");
+            assert!(output.stderr.contains("copied      0 bytes of payload"), "{size} bytes: {output:?}");
         }
     }
     let output = server.stop();
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary: serde_json::Value = output.json();
     assert!(summary["copied_bytes"] == 0 && summary["tx_bytes"].as_u64().unwrap() > 0, "{summary}");
 }
 

@@ -102,8 +102,13 @@ fn lines(
 ///
 /// The program `setpriv` replaces itself by the program. Changing the user clears the setting (`PR_SET_PDEATHSIG`).
 pub fn ends_with_parent(command: &Command) -> Command {
-    let mut outer = Command::new("setpriv");
-    outer.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    wrapped("setpriv", &["--pdeathsig", "KILL", "--"], command)
+}
+
+/// Returns the command that runs `command` by a program that takes its words after `arguments`.
+pub fn wrapped(program: &str, arguments: &[&str], command: &Command) -> Command {
+    let mut outer = Command::new(program);
+    outer.args(arguments).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => outer.env(name, value),

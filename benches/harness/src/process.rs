@@ -48,6 +48,17 @@ pub struct Ended {
     pub stderr: String,
 }
 
+impl Ended {
+    /// Parses standard output as one JSON value.
+    ///
+    /// # Panics
+    /// If it is not one.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
 /// A running program. Dropping it stops it.
 pub struct Process {
     command: String,
@@ -276,20 +287,20 @@ impl Process {
         Err(self.failed(&format!("did not print what was expected within {} s", limit.as_secs())))
     }
 
-    /// Waits up to `limit` for a line of its standard error that contains one of the `words`. Returns `false` if it
-    /// ends before. Lines up to that one count as read.
+    /// Waits up to `limit` for a line of its standard error that contains one of the `words`, and returns it;
+    /// `None` if the program ends before. Lines up to that one count as read.
     ///
     /// # Errors
     /// [`Error::Failed`] if `limit` passes before; [`Error::Interrupted`].
-    pub fn wait_until_said(&mut self, words: &[&str], limit: Duration) -> Result<bool, Error> {
+    pub fn wait_until_said(&mut self, words: &[&str], limit: Duration) -> Result<Option<String>, Error> {
         let until = Instant::now() + limit;
         while let Some(line) = self.next_said(until)? {
             if words.iter().any(|word| line.contains(word)) {
-                return Ok(true);
+                return Ok(Some(line));
             }
         }
         match self.status {
-            Some(_) => Ok(false),
+            Some(_) => Ok(None),
             None => Err(self.failed(&format!("did not begin within {} s", limit.as_secs()))),
         }
     }

@@ -44,9 +44,9 @@ fn failed_program_returns_its_output() {
 #[test]
 fn standard_error_is_read_while_running() {
     let mut program = shell("echo first >&2; echo measuring >&2; exec sleep 1000");
-    assert!(program.wait_until_said(&["warming", "measuring"], PATIENCE).unwrap());
+    assert_eq!(program.wait_until_said(&["warming", "measuring"], PATIENCE).unwrap().as_deref(), Some("measuring"));
     drop(program);
-    assert!(!shell("echo other >&2").wait_until_said(&["measuring"], PATIENCE).unwrap());
+    assert_eq!(shell("echo other >&2").wait_until_said(&["measuring"], PATIENCE).unwrap(), None);
     let error = shell("exec sleep 1000").wait_until_said(&["measuring"], TICK).unwrap_err();
     assert!(error.to_string().contains("did not begin"), "{error}");
 }

@@ -1,9 +1,12 @@
 //! Programs of tests. All waits panic after [`PATIENCE`].
 
 use crate::child::ends_with_parent;
+use crate::namespace;
 use crate::process::{Ended, Process};
 use crate::wait::PATIENCE;
 use rustix::process::Signal;
+use std::borrow::Borrow;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,14 +31,14 @@ pub struct Program {
 impl Program {
     /// Starts `command` without standard input.
     #[track_caller]
-    pub fn start(command: Command) -> Program {
-        let process = Process::start(ends_with_parent(&command)).unwrap_or_else(|error| panic!("{error}"));
+    pub fn start(command: impl Borrow<Command>) -> Program {
+        let process = Process::start(ends_with_parent(command.borrow())).unwrap_or_else(|error| panic!("{error}"));
         Program { process: Some(process.with_patience(PATIENCE)), ready: String::new() }
     }
 
     /// Starts a server and waits until it is ready.
     #[track_caller]
-    pub fn serve(command: Command) -> Program {
+    pub fn serve(command: impl Borrow<Command>) -> Program {
         let mut server = Program::start(command);
         server.ready = server.process().wait_for_line("ready ").unwrap_or_else(|error| panic!("{error}"));
         server
@@ -72,20 +75,40 @@ impl Program {
         found
     }
 
-    /// Waits for a line on standard error that contains `part`.
+    /// Waits for a line on standard error that contains `part`, and returns it.
     #[track_caller]
-    pub fn wait_for_log(&mut self, part: &str) {
+    pub fn wait_for_log(&mut self, part: &str) -> String {
         match self.process().wait_until_said(&[part], PATIENCE) {
-            Ok(true) => {}
+            Ok(Some(line)) => line,
             result => panic!("no line with '{part}': {result:?}"),
         }
     }
 
+    /// Returns the address of a server with one address, from its ready line.
+    #[track_caller]
+    pub fn address(&self) -> SocketAddr {
+        self.addresses()[0]
+    }
+
+    /// Returns the addresses of a server, from its ready line.
+    #[track_caller]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let rest = self.ready.split_once(" on ").and_then(|(_, rest)| rest.split_once(" via "));
+        let (addresses, _) = rest.unwrap_or_else(|| panic!("{}", self.ready));
+        addresses.split(", ").map(|address| address.parse().expect("an address")).collect()
+    }
+
     /// Waits for the program to end.
     #[track_caller]
-    pub fn wait(mut self) -> Ended {
+    pub fn wait(self) -> Ended {
+        self.wait_within(PATIENCE)
+    }
+
+    /// Waits up to `limit` for the program to end.
+    #[track_caller]
+    pub fn wait_within(mut self, limit: Duration) -> Ended {
         let process = self.process.take().expect("a running program");
-        process.end(PATIENCE).unwrap_or_else(|error| panic!("{error}"))
+        process.end(limit).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Stops the program with SIGINT and waits for its end.
@@ -113,8 +136,23 @@ impl Drop for Program {
     }
 }
 
+/// Runs `ip` with the words of `arguments`.
+#[track_caller]
+pub fn ip(arguments: &str) {
+    namespace::ip(arguments).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Returns whether `program` runs successfully with `arguments`. Prints that `test` needs the Debian package if not.
+pub fn is_installed(test: &str, program: &str, arguments: &[&str], package: &str) -> bool {
+    let found = Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: {test} needs {program}: apt-get install {package}");
+    }
+    found
+}
+
 /// Runs `command` to its end.
 #[track_caller]
-pub fn run(command: Command) -> Ended {
+pub fn run(command: impl Borrow<Command>) -> Ended {
     Program::start(command).wait()
 }

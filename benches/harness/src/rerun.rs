@@ -4,7 +4,9 @@ use crate::namespace::{Namespace, ip};
 use crate::process::Ended;
 use crate::program::{self, Program};
 use rustix::process::{Signal, geteuid, set_parent_process_death_signal};
+use std::io::{self, Write};
 use std::process::Command;
+use std::time::Duration;
 
 /// Environment variable with the role of a process started by a test: [`MAIN`], or the argument of [`command`].
 const ROLE: &str = "LINERATE_TEST_ROLE";
@@ -14,6 +16,9 @@ pub const MAIN: &str = "main";
 const SERVER: &str = "LINERATE_TEST_SERVER_NAMESPACE";
 /// Output of a process that has completed its role.
 const DONE: &str = "role completed";
+
+/// Time limit of a test.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Defines tests that call a function with their path, by which a test starts itself in a further process.
 #[macro_export]
@@ -53,10 +58,11 @@ pub fn plays(role: &str) -> bool {
 /// If it fails or is no test.
 #[track_caller]
 pub fn finish(name: &str, program: Program) {
-    let Ended { status, stdout, stderr } = program.wait();
+    let Ended { status, stdout, stderr } = program.wait_within(DEADLINE);
     assert!(status.success(), "{name}: {status}\n{stdout}\n{stderr}");
     assert!(stdout.contains(DONE), "{name} is not a test: {stdout}");
-    eprint!("{stderr}");
+    // Not captured, so that messages of skipped parts are shown.
+    let _ = io::stderr().write_all(stderr.as_bytes());
 }
 
 /// Runs `body` of the test `name` in its own process.

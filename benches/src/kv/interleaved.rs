@@ -153,7 +153,7 @@ impl Pair {
     fn begun(mut load: Command, server: Process, limit: Duration) -> Result<Pair, Error> {
         load.arg("--verbose").env_remove("RUST_LOG");
         let mut load = Process::start(load)?;
-        if !load.wait_until_said(&["measuring"], limit)? {
+        if load.wait_until_said(&["measuring"], limit)?.is_none() {
             return Err(load.failed("ended before it measured"));
         }
         let counters = inspect::with_pid(load.id());

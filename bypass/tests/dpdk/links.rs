@@ -1,9 +1,10 @@
 //! Tests of links between two processes: vhost-user and memif.
 
 use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
-use super::process::{Peer, is_orphan, parts, socket, wait_for};
+use super::process::{self, is_orphan, socket, wait_for};
 use linerate_bypass::dpdk::{Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, RxChecksum, TxOffload};
+use linerate_harness::rerun::parts;
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,8 @@ pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str,
         }
         _ => {
             let socket = socket("link");
-            let peer = Peer::start(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
+            let peer =
+                process::peer(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
             local(socket.clone());
             drop(peer);
             let _ = std::fs::remove_file(&socket);
@@ -206,7 +208,7 @@ fn segment_of_many_packets_crosses_a_vhost_link_whole() {
             let socket = socket("tso");
             let port = open(&eal, &format!("vhost:{socket}"), small());
             assert!(port.capabilities().lro && port.capabilities().scatter_rx);
-            let sender = Peer::start(name, "sender", &[(SOCKET, &socket)]);
+            let sender = process::peer(name, "sender", &[(SOCKET, &socket)]);
             let mut queue = port.take_queues().remove(0);
             let mut received = Vec::with_capacity(1);
             wait_for("the segment", || queue.rx_burst(&mut received) == 1);
@@ -259,7 +261,7 @@ fn send_retained(name: &str, peers: fn(&str) -> String, local: fn(&str) -> Strin
         }
         _ => {
             let socket = socket("retain");
-            let peer = Peer::start(name, "peer", &[(SOCKET, &socket)]);
+            let peer = process::peer(name, "peer", &[(SOCKET, &socket)]);
             let eal = eal();
             let port = open(&eal, &local(&socket), small());
             let pool = port.mempool().clone();
@@ -519,7 +521,7 @@ fn jumbo_frames_cross_a_vhost_link_in_large_packets() {
         }
         _ => {
             let socket = socket("jumbo");
-            let peer = Peer::start(name, "peer", &[(SOCKET, &socket)]);
+            let peer = process::peer(name, "peer", &[(SOCKET, &socket)]);
             let eal = eal();
             let port = open(&eal, &format!("virtio-user:{socket}"), jumbo());
             assert_eq!(port.capabilities().mtu, 9_000);

@@ -1,6 +1,6 @@
 //! Tests with DPDK: packets, and ports of every kind that this machine supports.
 //!
-//! EAL starts once per process, so each test runs in its own process (`process.rs`), and links between two processes in
+//! EAL starts once per process, so each test runs in its own process (`linerate_harness::rerun`), and links between two processes in
 //! two.
 #![cfg(feature = "dpdk")]
 

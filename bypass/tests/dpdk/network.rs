@@ -1,9 +1,11 @@
 //! Tests of ports on kernel interfaces, with kernel sockets at the other end.
 
 use super::frames::{eal, open, small};
-use super::process::{alone_in_a_namespace, ip, wait_for};
+use super::process::wait_for;
 use linerate_bypass::dpdk::{Eal, Mbuf, OpenError, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, L4, Nic, Packet, TxOffload};
+use linerate_harness::program::ip;
+use linerate_harness::rerun::alone_in_a_namespace;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Tests of the packet contract on DPDK's mbufs.
 
 use super::frames::eal;
-use super::process::alone;
 use linerate_bypass::dpdk::{Eal, Mbuf, Mempool, MempoolConfig};
 use linerate_bypass::{Bytes, Memory, Packet};
+use linerate_harness::rerun::alone;
 
 const PACKETS: u32 = 255;
 

@@ -1,9 +1,11 @@
 //! Tests of ports and queue pairs on DPDK's virtual devices.
 
 use super::frames::{bounce, bytes, eal_with, frame, number, open, packet, small};
-use super::process::{alone, alone_in_a_namespace, ip, wait_for};
+use super::process::wait_for;
 use linerate_bypass::dpdk::{Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
+use linerate_harness::program::ip;
+use linerate_harness::rerun::{alone, alone_in_a_namespace};
 
 /// Opens a port whose ring connects to itself. Returns it with its queue pair.
 fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {

@@ -1,9 +1,11 @@
 //! Tests of links whose other end starts late, is killed, and returns.
 
 use super::frames::{bounce, eal, echo, open, small};
-use super::process::{Peer, parts, socket, wait_for};
+use super::process::{self, socket, wait_for};
 use linerate_bypass::dpdk::{OpenError, Port, PortConfig};
 use linerate_bypass::{Nic, Packet};
+use linerate_harness::rerun::parts;
+use rustix::process::Signal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +21,7 @@ fn survives(name: &str, local: fn(&str) -> String, peer: fn(&str) -> String) {
         }
         _ => {
             let socket = socket("survival");
-            let start = || Peer::start(name, "peer", &[(VIA, &peer(&socket))]);
+            let start = || process::peer(name, "peer", &[(VIA, &peer(&socket))]);
             let mut peer = start();
             let port = open(&eal(), &local(&socket), small());
             let mut queue = port.take_queues().remove(0);
@@ -102,7 +104,7 @@ fn vhost_port_survives_a_peer_that_truncates_its_memory() {
         }
         _ => {
             let socket = socket("truncated");
-            let start = || Peer::start(name, "peer", &[(VIA, &format!("virtio-user:{socket}"))]);
+            let start = || process::peer(name, "peer", &[(VIA, &format!("virtio-user:{socket}"))]);
             let mut peer = start();
             let port = open(&eal(), &format!("vhost:{socket}"), small());
             let mut queue = port.take_queues().remove(0);
@@ -110,7 +112,7 @@ fn vhost_port_survives_a_peer_that_truncates_its_memory() {
             wait_for("the link", || queue.link_up());
             bounce(&mut queue, 0..500, 200);
             // The stopped peer neither accesses its memory nor disconnects.
-            peer.stop();
+            peer.signal(Signal::STOP);
             truncate_memory(peer.pid());
             let mut pending = Vec::new();
             for n in 0..1_000 {
@@ -161,7 +163,7 @@ fn memif_server_survives_its_client() {
 
 #[test]
 fn wait_for_a_peer_ends_on_stop_or_timeout() {
-    super::process::alone("survival::wait_for_a_peer_ends_on_stop_or_timeout", || {
+    linerate_harness::rerun::alone("survival::wait_for_a_peer_ends_on_stop_or_timeout", || {
         let eal = eal();
         let via = format!("virtio-user:{}", socket("nobody")).parse().unwrap();
         let timeout = PortConfig { peer_timeout: Some(Duration::from_millis(100)), ..small() };
@@ -181,7 +183,7 @@ fn wait_for_a_peer_ends_on_stop_or_timeout() {
 
 #[test]
 fn silent_peer_is_not_awaited_for_ever() {
-    super::process::alone("survival::silent_peer_is_not_awaited_for_ever", || {
+    linerate_harness::rerun::alone("survival::silent_peer_is_not_awaited_for_ever", || {
         let eal = eal();
         let path = socket("silent");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

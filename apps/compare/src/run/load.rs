@@ -146,7 +146,7 @@ fn watched(
     let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
     let mut load = link.start(command)?;
     let mut used = None;
-    if load.wait_until_said(&["warming up", "measuring"], limit)? {
+    if load.wait_until_said(&["warming up", "measuring"], limit)?.is_some() {
         let (begun, before) = (Instant::now(), server.used());
         let lasts = measure.warm_up + measure.time;
         while !is_interrupted() && begun.elapsed() < lasts {
