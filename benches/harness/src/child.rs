@@ -24,6 +24,13 @@ pub enum Event {
     Ended(i32),
 }
 
+impl Event {
+    /// Returns the exit with an exit code.
+    pub fn exited(code: u8) -> Event {
+        Event::Ended(i32::from(code) << 8)
+    }
+}
+
 /// Receiver of signals.
 pub trait Target: Send {
     /// Sends a signal, if the program still exists.

@@ -57,6 +57,14 @@ impl Ended {
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
+
+    /// Parses the last line of standard output as JSON.
+    ///
+    /// # Errors
+    /// It is not JSON.
+    pub fn last_json(&self) -> serde_json::Result<serde_json::Value> {
+        serde_json::from_str(self.stdout.lines().last().unwrap_or_default())
+    }
 }
 
 /// A running program. Dropping it stops it.
@@ -327,9 +335,17 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Failed`] if it fails or does not end in time; [`Error::Interrupted`].
-    pub fn output(mut self, limit: Duration) -> Result<String, Error> {
+    pub fn output(self, limit: Duration) -> Result<String, Error> {
+        Ok(self.succeed(limit)?.stdout)
+    }
+
+    /// Waits up to `limit` for the program to succeed.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it fails or does not end in time; [`Error::Interrupted`].
+    pub fn succeed(mut self, limit: Duration) -> Result<Ended, Error> {
         let status = self.exit_within(limit)?;
-        if status.success() { Ok(self.ended(status).stdout) } else { Err(self.failed(&format!("failed ({status})"))) }
+        if status.success() { Ok(self.ended(status)) } else { Err(self.failed(&format!("failed ({status})"))) }
     }
 
     /// Waits up to `limit` for the program to end, successfully or not.

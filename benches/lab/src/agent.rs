@@ -2,12 +2,13 @@
 //!
 //! Both sides exchange JSON objects, one per line, over a virtio-serial port.
 
-use crate::process::{Event, Process};
+use linerate_harness::child::{Child, Event, Target};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,16 +81,20 @@ pub fn serve() -> io::Result<()> {
         match serde_json::from_str(&line?)? {
             Request::Run { id, script, reads } => {
                 let mut command = Command::new("bash");
-                command.args(["-euc", &script]).stdin(if reads { Stdio::piped() } else { Stdio::null() });
+                command.args(["-euc", &script]).process_group(0).stdin(if reads {
+                    Stdio::piped()
+                } else {
+                    Stdio::null()
+                });
                 let to = output.clone();
-                match Process::spawn(command, move |event| tell(&to, &Reply::Event { id, event })) {
+                match Child::spawn(command, move |event| tell(&to, &Reply::Event { id, event })) {
                     Ok(mut process) => {
                         inputs.extend(process.take_stdin().map(|input| (id, input)));
                         processes.insert(id, process);
                     }
                     Err(error) => {
                         tell(&output, &Reply::Event { id, event: Event::Err(error.to_string()) });
-                        tell(&output, &Reply::Event { id, event: Event::Ended(127) });
+                        tell(&output, &Reply::Event { id, event: Event::exited(127) });
                     }
                 }
             }

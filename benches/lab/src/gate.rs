@@ -4,14 +4,15 @@
 
 use crate::error::{Context, Result};
 use crate::machine::{InGuest, Starter};
-use crate::process::Event;
-use crate::program::Target;
+use linerate_harness::child::Event;
+use linerate_harness::child::Target;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::thread;
 
 /// Gate into a guest, open until dropped.
@@ -29,7 +30,7 @@ impl Gate {
                     let mut told = connection.try_clone();
                     if let (Err(error), Ok(told)) = (admit(connection, &guest), &mut told) {
                         // A client that has disconnected needs no error.
-                        let _ = send(told, &Event::Err(error.to_string())).and_then(|()| send(told, &Event::Ended(1)));
+                        let _ = send(told, &Event::Err(error.to_string())).and_then(|()| send(told, &Event::exited(1)));
                     }
                 });
             }
@@ -113,7 +114,10 @@ pub fn enter(socket: &Path, words: &[String]) -> io::Result<ExitCode> {
                 writeln!(out, "{line}").and_then(|()| out.flush())?;
             }
             Event::Err(line) => eprintln!("{line}"),
-            Event::Ended(status) => return Ok(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from)),
+            Event::Ended(status) => {
+                let code = ExitStatus::from_raw(status).code().and_then(|code| u8::try_from(code).ok());
+                return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
+            }
         }
     }
     Err(io::Error::other("the guest has ended"))

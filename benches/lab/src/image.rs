@@ -3,7 +3,8 @@
 
 use crate::error::{Context, Error, Result, failed};
 use crate::log::Log;
-use crate::program::{Program, wait_within};
+use crate::program::Program;
+use linerate_harness::until;
 use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -149,7 +150,7 @@ impl Image {
             command.arg("-d").arg(&self.directory).args(["-S", &self.version, "--show-depends", module]);
             let needed = Program::start("modprobe", &command, log)?.succeed()?;
             // Lines are `insmod PATH OPTIONS` or `builtin NAME`.
-            for path in needed.out.iter().filter_map(|line| line.strip_prefix("insmod ")?.split(' ').next()) {
+            for path in needed.stdout.lines().filter_map(|line| line.strip_prefix("insmod ")?.split(' ').next()) {
                 let Some(name) = Path::new(path).file_name().and_then(|name| name.to_str()) else { continue };
                 if !order.lines().any(|line| line == name) {
                     fs::copy(path, root.join("modules").join(name)).context(path)?;
@@ -200,7 +201,7 @@ impl Cache {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             eprintln!("   waiting for another lab to end");
             let is_ours = || Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
-            wait_within(ANOTHER, "the end of another lab", is_ours)?;
+            until::<Error>("the end of another lab", ANOTHER, is_ours)?;
         }
         let cache = Cache { directory, _lock: lock };
         for partial in cache.named(PARTIAL)? {

@@ -1,6 +1,8 @@
 //! Output of all machines and programs of a case, kept for failures.
 
-use crate::process::Event;
+use linerate_harness::child::Event;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum lines kept; older ones are dropped.
@@ -37,7 +39,7 @@ impl Log {
         match event {
             Event::Out(line) => self.line(who, line),
             Event::Err(line) => self.line(who, &format!("! {line}")),
-            Event::Ended(status) => self.line(who, &format!("[ended with {status}]")),
+            Event::Ended(status) => self.line(who, &format!("[{}]", ExitStatus::from_raw(*status))),
         }
     }
 

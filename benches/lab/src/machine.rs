@@ -2,17 +2,21 @@
 
 use crate::agent::{PORT, Reply, Request};
 use crate::error::{Context, Result, failed};
-use crate::host::{Lab, Namespace};
+use crate::host::Lab;
 use crate::log::Log;
-use crate::process::{Event, Process};
-use crate::program::{Ended, PATIENCE, Program, Target, wait_for};
+use crate::program::{PATIENCE, Program, wait_for};
+use linerate_harness::child::Target;
+use linerate_harness::child::{Child, Event};
+use linerate_harness::namespace::Namespace;
+use linerate_harness::process::Ended;
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -135,7 +139,7 @@ fn stream(id: &str, socket: &Path, serves: bool) -> String {
 
 /// Running guest, ended on drop.
 pub struct Machine {
-    qemu: Process,
+    qemu: Child,
     monitor: PathBuf,
     name: &'static str,
     iommu: bool,
@@ -160,7 +164,7 @@ impl Machine {
     pub fn start(lab: &Lab, setup: &Setup) -> Result<Machine> {
         let log = lab.log.clone();
         let mut command = command(lab, setup);
-        command.stdin(Stdio::piped());
+        command.stdin(Stdio::piped()).process_group(0);
         let programs = Programs::default();
         let [is_up, has_ended] = [const { AtomicBool::new(false) }; 2].map(Arc::new);
         let (routes, up, ended) = (programs.clone(), is_up.clone(), has_ended.clone());
@@ -174,12 +178,12 @@ impl Machine {
             },
             Event::Err(line) => to.line(name, &line),
             Event::Ended(status) => {
-                to.line(name, &format!("[QEMU ended with {status}]"));
+                to.line(name, &format!("[QEMU: {}]", ExitStatus::from_raw(status)));
                 ended.store(true, Ordering::Release);
                 lock(&routes).clear();
             }
         };
-        let mut qemu = Process::spawn(command, tell).context("QEMU")?;
+        let mut qemu = Child::spawn(command, tell).context("QEMU")?;
         let Some(input) = qemu.take_stdin() else { return failed("QEMU has no standard input") };
         let next = AtomicU64::new(1);
         let port = Arc::new(Port { name, log, input: Mutex::new(input), programs, has_ended, next });

@@ -8,7 +8,6 @@ mod host;
 mod image;
 mod log;
 mod machine;
-mod process;
 mod program;
 mod report;
 mod suites;
@@ -16,14 +15,13 @@ mod suites;
 use clap::Parser;
 use error::{Context, Error};
 use host::Lab;
+use linerate_harness::interrupt;
 use log::Log;
 use report::Report;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use suites::{PARTS, SUITES, Suite};
 
 /// Exit status if nothing was tested, because the machine does not meet the lab's requirements.
@@ -98,10 +96,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> error::Result<bool> {
-    let stop = program::INTERRUPTED.get_or_init(|| Arc::new(AtomicBool::new(false)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // Waits check the flag, and the guests must be ended: a second signal has no further effect.
-        flag::register(signal, stop.clone()).context("signals")?;
+        flag::register(signal, interrupt::flag()).context("signals")?;
     }
     let log = Log::new(cli.verbose);
     let lab = Lab::open(log.clone(), cli.out.clone())?;
@@ -112,5 +109,5 @@ fn run(cli: &Cli) -> error::Result<bool> {
         (suite.run)(&lab, &mut report);
     }
     let is_well = report.end();
-    if program::is_interrupted() { Err(Error::Interrupted) } else { Ok(is_well) }
+    if interrupt::is_interrupted() { Err(Error::Interrupted) } else { Ok(is_well) }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::program::is_interrupted;
+use linerate_harness::interrupt::is_interrupted;
 use std::io::Write;
 use std::time::{Duration, Instant};
 

@@ -3,9 +3,10 @@
 use super::Suite;
 use super::service::{ALL, End};
 use crate::error::Result;
-use crate::host::{Lab, Namespace};
+use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
 use crate::report::Report;
+use linerate_harness::namespace::Namespace;
 
 pub const SUITE: Suite =
     Suite { name: "af_xdp", about: "AF_XDP on two queues of one interface, in a guest on virtio-net", run };
@@ -33,7 +34,7 @@ fn run(lab: &Lab, report: &mut Report) {
 }
 
 fn boot(lab: &Lab) -> Result<(Machine, Namespace)> {
-    let namespace = lab.namespace()?;
+    let namespace = Namespace::new("lab")?;
     let nic = Nic { queues: QUEUES, ..Nic::new(16, Wire::Tap("lr0".to_owned())) };
     let setup = Setup {
         name: "guest",
@@ -45,7 +46,8 @@ fn boot(lab: &Lab) -> Result<(Machine, Namespace)> {
     };
     let machine = Machine::start(lab, &setup)?;
     machine.wait_until_up()?;
-    namespace.address("lr0", HOST)?;
+    namespace.add_address("lr0", HOST)?;
+    namespace.up("lr0")?;
     machine.bring_up(INTERFACE, None)?;
     machine.run("queues", &format!("ethtool -L {INTERFACE} combined {QUEUES}; echo 160 >/proc/sys/vm/nr_hugepages"))?;
     Ok((machine, namespace))

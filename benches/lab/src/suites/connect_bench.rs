@@ -33,7 +33,7 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
 
 fn tells_of_ways(lab: &Lab, pair: &Pair) -> Result<()> {
     let script = lab.in_guest(&format!("rdma connections-bench {DEVICE} -c {FEW},{MORE} -n 5 --json"));
-    let told = pair.server.run("connections-bench", &script)?.json()?;
+    let told = pair.server.run("connections-bench", &script)?.last_json()?;
     let rows = told["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_told = |row: &serde_json::Value| {
         ["open_us", "echo_us"].iter().all(|figure| row[figure].as_f64() > Some(0.0)) && row["process_kb"].is_number()
@@ -48,7 +48,7 @@ fn tells_of_ways(lab: &Lab, pair: &Pair) -> Result<()> {
 
 fn tells_all(lab: &Lab, pair: &Pair) -> Result<()> {
     let script = lab.in_guest(&format!("rdma connect-bench {DEVICE} -n {ROUNDS} --json"));
-    let told = pair.server.run("connect-bench", &script)?.json()?;
+    let told = pair.server.run("connect-bench", &script)?.last_json()?;
     for (rows, names) in [("steps", &STEPS[..]), ("connections", &CONNECTIONS)] {
         for name in names {
             let is_it = |row: &&serde_json::Value| row["what"] == *name && row["times"] == ROUNDS;

@@ -6,8 +6,8 @@ use super::perftest::{self, Counts, counted};
 use super::service::{ECHO, End, Service};
 use crate::error::{Error, Result, failed};
 use crate::host::Lab;
-use crate::program::Ended;
 use crate::report::Report;
+use linerate_harness::process::Ended;
 use std::fmt;
 use std::path::Path;
 
@@ -131,7 +131,7 @@ fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
     let load = pair.client.run(service.name, &load)?;
     let server = server.stop()?;
     service.check(&load, &server)?;
-    let told = server.json()?;
+    let told = server.last_json()?;
     let number = |name: &str| {
         let number = told[name].as_u64();
         number.map_or_else(|| failed(format!("the server does not report {name}: {told}")), Ok)
@@ -152,6 +152,6 @@ fn theirs(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, count: u64) -> Re
 /// Returns the number of messages that a load reports as sent.
 fn sent(load: &Ended) -> Result<u64> {
     let mut words =
-        load.err.iter().filter_map(|line| line.strip_prefix("sent ")?.split_whitespace().next()?.parse().ok());
+        load.stderr.lines().filter_map(|line| line.strip_prefix("sent ")?.split_whitespace().next()?.parse().ok());
     words.next().map_or_else(|| failed(format!("the load does not report its messages: {load:?}")), Ok)
 }

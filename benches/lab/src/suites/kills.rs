@@ -6,8 +6,9 @@ use super::pair::{DEVICE, Pair, Provider, objects};
 use super::service::{ECHO, ONE_SIDED, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
-use crate::program::{Ended, Program, wait_for};
+use crate::program::{Program, wait_for};
 use crate::report::Report;
+use linerate_harness::process::Ended;
 
 /// Part that can be run alone.
 pub const SUITE: Suite =
@@ -74,10 +75,11 @@ fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
     let [_, client] = &nothing;
     wait_for("the load's device to hold what it held", || Ok(objects(&pair.client)? == *client))?;
     let load = pair.load(lab, service, words)?.succeed()?;
-    let told = server.stop()?.json()?;
+    let told = server.stop()?.last_json()?;
     // The killed load had made all its requests except the final ones.
     let finished = service.connections + service.asks + service.asks.saturating_sub(1);
-    let is_well = load.json()?["errors"] == 0 && told["broken"] == service.connections && told["finished"] == finished;
+    let is_well =
+        load.last_json()?["errors"] == 0 && told["broken"] == service.connections && told["finished"] == finished;
     if is_well { Ok(()) } else { failed(format!("the next load reports {load:?}, the server {told}")) }
 }
 
@@ -88,9 +90,9 @@ fn both(pair: &Pair) -> Result<[String; 2]> {
 
 /// Checks that a load without its server counts its connections as errors and names the reason last.
 fn says_why(load: &Ended, service: Service) -> Result<()> {
-    let is_told = load.err.iter().any(|line| line.contains("look at the server"));
-    let lost = load.json()?["errors"].as_u64();
-    if load.status == 1 && lost >= Some(service.connections.into()) && is_told {
+    let is_told = load.stderr.lines().any(|line| line.contains("look at the server"));
+    let lost = load.last_json()?["errors"].as_u64();
+    if load.status.code() == Some(1) && lost >= Some(service.connections.into()) && is_told {
         return Ok(());
     }
     failed(format!("the load does not report the loss of its server: {load:?}"))

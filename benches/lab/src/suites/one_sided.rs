@@ -88,7 +88,7 @@ struct Round {
 }
 
 fn mixed(lab: &Lab, pair: &Pair, service: Service) -> Result<Round> {
-    let load = pair.load(lab, service, "")?.succeed_within(crate::program::PATIENCE * 2)?.json()?;
+    let load = pair.load(lab, service, "")?.succeed_within(crate::program::PATIENCE * 2)?.last_json()?;
     let (one, sets) = (&load["one_sided"], load["set"]["requests"].as_u64().unwrap_or(0));
     let found = one["found"].as_u64().unwrap_or(0);
     if load["errors"] != 0 || load["misses"] != 0 || sets == 0 || found == 0 {
@@ -111,7 +111,7 @@ fn reads(lab: &Lab, pair: &Pair, server: Program) -> Result<String> {
 
 /// Returns the server's CPU time for such a load in seconds, and the load's report.
 fn only_read(lab: &Lab, pair: &Pair, service: Service) -> Result<(f64, String)> {
-    let load = pair.load(lab, service, "")?.succeed()?.json()?;
+    let load = pair.load(lab, service, "")?.succeed()?.last_json()?;
     let one = &load["one_sided"];
     let is_well = load["errors"] == 0 && load["misses"] == 0 && one["asked"] == 0 && one["found"].as_u64() > Some(0);
     match one["server_cpu_seconds"].as_f64() {

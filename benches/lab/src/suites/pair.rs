@@ -77,9 +77,9 @@ impl Pair {
             grep VmRSS /proc/$pid/status | tr -dc 0-9"
         );
         let told = self.server.run("what the server holds", &script)?;
-        match told.out.as_slice() {
-            [held, resident] if let Ok(resident) = resident.trim().parse() => Ok((held.clone(), resident)),
-            other => failed(format!("cannot read the server's resources: {other:?}")),
+        match told.stdout.lines().collect::<Vec<_>>()[..] {
+            [held, resident] if let Ok(resident) = resident.trim().parse() => Ok((held.to_owned(), resident)),
+            ref other => failed(format!("cannot read the server's resources: {other:?}")),
         }
     }
 
@@ -110,7 +110,7 @@ impl Pair {
         let server = self.serve(lab, service, words)?;
         let load = self.load(lab, service, words)?.succeed()?;
         let served = server.stop()?;
-        if load.json()?["requests"] == 0 && service.seconds < 60 {
+        if load.last_json()?["requests"] == 0 && service.seconds < 60 {
             return self.answers(lab, Service { seconds: 4 * service.seconds, ..service }, words);
         }
         service.check(&load, &served)
@@ -121,7 +121,9 @@ impl Pair {
         let server = self.serve(lab, ECHO, "")?;
         let rping = format!("exec rping -c -a {} -p {} -C 1 -v", Self::SERVER, ECHO.port);
         let rping = self.client.start_script("rping", &rping)?.end()?;
-        if rping.status == 0 || !rping.err.iter().chain(&rping.out).any(|line| line.contains("REJECTED")) {
+        if rping.status.success()
+            || !rping.stderr.lines().chain(rping.stdout.lines()).any(|line| line.contains("REJECTED"))
+        {
             return failed(format!("not refused: {rping:?}"));
         }
         let load = self.load(lab, ECHO, "")?.succeed()?;
@@ -134,7 +136,7 @@ impl Pair {
         let _rping = self.server.start_script("rping", &rping)?;
         self.server.run("listening", LISTENING)?;
         let load = self.load(lab, Service { connections: 1, ..ECHO }, "")?.end()?;
-        if load.status == 0 || !load.err.iter().any(|line| line.contains("the peer is another program")) {
+        if load.status.success() || !load.stderr.lines().any(|line| line.contains("the peer is another program")) {
             return failed(format!("not detected: {load:?}"));
         }
         Ok(())
@@ -159,7 +161,7 @@ pub fn device(provider: Provider) -> String {
 
 /// Returns the verbs objects of all programs in a guest.
 pub fn objects(machine: &Machine) -> Result<String> {
-    Ok(machine.run("objects", &format!("rdma resource show {DEVICE}"))?.out.join(" "))
+    Ok(machine.run("objects", &format!("rdma resource show {DEVICE}"))?.stdout.lines().collect::<Vec<_>>().join(" "))
 }
 
 /// Returns a script that waits for a state of the verbs device's port.

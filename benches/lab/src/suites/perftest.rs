@@ -3,7 +3,7 @@
 use super::pair::{DEVICE, Pair};
 use crate::error::{Result, failed};
 use crate::host::Lab;
-use crate::program::Ended;
+use linerate_harness::process::Ended;
 use serde::Deserialize;
 use std::ops::Add;
 use std::path::Path;
@@ -37,7 +37,7 @@ impl Add for Counts {
 impl Counts {
     /// Parses the counts in a program's output.
     pub fn read(ended: &Ended) -> Result<Counts> {
-        let line = ended.err.iter().rfind(|line| line.starts_with(r#"{"requests":"#));
+        let line = ended.stderr.lines().rfind(|line| line.starts_with(r#"{"requests":"#));
         let Some(line) = line else { return failed(format!("no counts: {ended:?}")) };
         Ok(serde_json::from_str(line)?)
     }

@@ -101,7 +101,7 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
         }
         resident = now;
     }
-    let finished = server.stop()?.json()?["finished"].as_u64();
+    let finished = server.stop()?.last_json()?["finished"].as_u64();
     let made = u64::from((1 + 4 * thousands) * MANY.connections);
     if finished == Some(made) { Ok(()) } else { failed(format!("{finished:?} of {made} connections have finished")) }
 }
@@ -114,11 +114,11 @@ fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
     pair.link(false)?;
     pair.link(true)?;
     let load = load.end()?;
-    if load.status != 0 && load.json()?["errors"] == 0 {
+    if !load.status.success() && load.last_json()?["errors"] == 0 {
         return failed(format!("the load ends without a reason: {load:?}"));
     }
     let next = pair.load(lab, ECHO, "")?.succeed()?;
-    let told = server.stop()?.json()?;
+    let told = server.stop()?.last_json()?;
     if told["finished"].as_u64() < Some(ECHO.connections.into()) {
         return failed(format!("the next load reports {next:?}, the server {told}"));
     }

@@ -1,7 +1,7 @@
 //! Service of `linerate` with its load, independent of their machines.
 
 use crate::error::{Result, failed};
-use crate::program::Ended;
+use linerate_harness::process::Ended;
 
 /// Service that a load measures and checks.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +114,7 @@ impl Service {
 
     /// Checks the reports of a load and its server: no errors, and no corruption.
     pub fn check(&self, load: &Ended, server: &Ended) -> Result<()> {
-        let (load, server) = (load.json()?, server.json()?);
+        let (load, server) = (load.last_json()?, server.last_json()?);
         let all_is_well = load["errors"] == 0
             && load["requests"].as_u64() > Some(0)
             && server["accepted"] == self.connections + self.asks

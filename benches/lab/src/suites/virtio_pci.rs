@@ -4,10 +4,11 @@
 use super::Suite;
 use super::service::{ALL, ECHO, End, Service};
 use crate::error::Result;
-use crate::host::{Lab, Namespace};
+use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
 use crate::program::Program;
 use crate::report::Report;
+use linerate_harness::namespace::Namespace;
 use std::path::Path;
 
 pub const SUITE: Suite =
@@ -67,7 +68,7 @@ fn other(lab: &Lab, nic: &Nic, socket: &Path) -> Result<Program> {
 fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
     let iommu = driver == "vfio-pci";
     let nics: Vec<Nic> = nics.iter().map(|nic| Nic { iommu, ..nic.clone() }).collect();
-    let namespace = lab.namespace()?;
+    let namespace = Namespace::new("lab")?;
     // QEMU waits for a backend of each vhost-user device before it boots; the backend may disconnect later.
     let mut others = Vec::new();
     for nic in &nics {
@@ -82,7 +83,8 @@ fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
     others.into_iter().try_for_each(|other| other.stop().map(drop))?;
     for nic in &nics {
         if let Wire::Tap(interface) = &nic.wire {
-            namespace.address(interface, &format!("{}/24", address(nic, 1)))?;
+            namespace.add_address(interface, &format!("{}/24", address(nic, 1)))?;
+            namespace.up(interface)?;
         }
     }
     let devices: Vec<String> = nics.iter().map(Nic::pci).collect();
