@@ -34,7 +34,8 @@ pub use one_sided::{OneSidedError, OneSidedOp, OneSidedResult, Published, Remote
 pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};
 pub use process::{CpuTime, raise_open_files};
 pub use service::{
-    AppMsg, AppSender, CloseReason, ConnId, ConnIdSpace, ConnSlab, ConnectError, Datagram, Drain, LINGER_BYTES,
-    LINGER_LIMIT, LINGER_TIME, Linger, Origin, Service, Stop, Timer, Timers, Transport, WorkerCtx, respond_in_steps,
+    AppMsg, AppSender, CloseReason, ConnId, ConnIdSpace, ConnSlab, ConnTable, ConnectError, Datagram, Drain, HostedNet,
+    LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Lifecycle, Linger, Origin, Receiving, Sending, Service, ServiceHost,
+    Stage, Stop, Timer, Timers, Tracked, Transport, WorkerCtx, respond_in_steps,
 };
 pub use sync::mailbox;

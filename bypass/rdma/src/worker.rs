@@ -1,20 +1,17 @@
 //! Worker loop: process completions, call the service, post requests.
 
 use crate::Config;
-use crate::connection::{ConnCore, Receiving, Sending, Stage};
+use crate::connection::ConnCore;
 use crate::net::{Net, Parts};
 use crate::provider::Provider;
 use crate::verbs::{Errored, Mw, Qp};
 use crate::waker::IdleWait;
-use linerate_bypass::inspect::{ConnInfo, ConnState, Gauges, Inspect, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{AppMsg, CloseReason, ConnId, ConnectError, Drain, Origin, Service, Stop, Summary};
+use linerate_bypass::{AppMsg, CloseReason, ConnectError, Drain, Origin, Service, ServiceHost, Stop, Summary};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Maximum messages delivered in one turn.
-const BUDGET: usize = 256;
 /// Turns without work before an idle worker sleeps.
 const IDLE_TURNS: u32 = 1000;
 /// Sleep while a request must be retried.
@@ -63,11 +60,7 @@ pub enum ConnectorRequest<C: Provider> {
 
 /// Worker that runs a service over verbs.
 pub struct Worker<C: Provider, S: Service> {
-    net: Net<C>,
-    service: S,
-    /// Connection state of the service, by slot.
-    states: Vec<Option<S::Conn>>,
-    messages: Receiver<AppMsg<S::Message>>,
+    host: ServiceHost<Net<C>, S>,
     news: Receiver<ConnectorEvent<C>>,
     commands: Sender<ConnectorRequest<C>>,
     /// Requests that the connector had no room for.
@@ -76,9 +69,6 @@ pub struct Worker<C: Provider, S: Service> {
     rest: Option<IdleWait<C>>,
     /// Latest time of the next [`Service::poll`].
     poll_at: Option<Instant>,
-    started: bool,
-    /// Reused allocation.
-    burst: Vec<ConnId>,
 }
 
 /// Channels of a worker.
@@ -104,14 +94,13 @@ impl<C: Provider, S: Service> Worker<C, S> {
     ) -> Self {
         let WorkerChannels { messages, news, commands, rest } = lines;
         let net = Net::new(worker, config, parts);
-        let (states, burst, unsent) = (Vec::new(), Vec::new(), VecDeque::new());
-        let (poll_at, started) = (None, false);
-        Worker { net, service, states, messages, news, commands, unsent, rest, poll_at, started, burst }
+        let host = ServiceHost::new(net, service, messages);
+        Worker { host, news, commands, unsent: VecDeque::new(), rest, poll_at: None }
     }
 
     /// Returns the statistics.
     pub fn summary(&self) -> &Summary {
-        &self.net.summary
+        &self.host.net.summary
     }
 
     /// Returns how often the worker has slept.
@@ -121,39 +110,35 @@ impl<C: Provider, S: Service> Worker<C, S> {
 
     /// Returns the service.
     pub fn service(&self) -> &S {
-        &self.service
+        &self.host.service
     }
 
     /// Returns the number of unused memory windows.
     #[cfg(test)]
     pub(crate) fn free_windows(&self) -> usize {
-        self.net.free_windows()
+        self.host.net.free_windows()
     }
 
     /// Returns the service, for tests.
     #[cfg(test)]
     pub(crate) fn service_mut(&mut self) -> &mut S {
-        &mut self.service
+        &mut self.host.service
     }
 
     /// Runs one turn. Returns the number of completions, messages and events processed.
     pub fn turn(&mut self, now: Instant) -> usize {
-        self.net.now = now;
-        if !self.started {
-            self.started = true;
-            self.service.start(&mut self.net);
-        }
-        let mut work = self.deliver_messages();
-        self.net.poll();
+        self.host.net.now = now;
+        self.host.start();
+        let mut work = self.host.deliver_messages();
+        self.host.net.poll();
         work += self.hear();
-        let came = self.net.take_in();
-        work += came;
-        self.poll_at = self.service.poll(&mut self.net).map(|rest| now + rest);
-        work += self.deliver_outcomes();
-        work += self.deliver_ready();
-        self.net.flush_all();
+        let host = &mut self.host;
+        let came = host.net.take_in();
+        self.poll_at = host.service.poll(&mut host.net).map(|rest| now + rest);
+        work += came + host.deliver_outcomes() + host.deliver_ready();
+        host.net.flush_all();
         self.tell();
-        let summary = &mut self.net.summary;
+        let summary = &mut self.host.net.summary;
         summary.turns += 1;
         summary.busy_turns += u64::from(work > 0);
         summary.bursts += u64::from(came > 0);
@@ -171,7 +156,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 if drain.is_listening() {
                     self.stop_listening();
                 }
-                drain.report(stop, self.net.connections());
+                drain.report(stop, self.host.net.connections());
             }
             match self.turn(clock.now()) {
                 0 if idle_turns > IDLE_TURNS && self.rest.is_some() => self.sleep(clock),
@@ -182,7 +167,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 _ => idle_turns = 0,
             }
         }
-        tracing::debug!("worker {} has slept {} times", self.net.worker, self.waits());
+        tracing::debug!("worker {} has slept {} times", self.host.net.worker, self.waits());
         self.finish()
     }
 
@@ -193,23 +178,24 @@ impl<C: Provider, S: Service> Worker<C, S> {
 
     /// Sleeps until an event, if the worker may sleep.
     pub(crate) fn sleep(&mut self, clock: &Clock) {
-        if self.messages.about_to_sleep() && self.news.about_to_sleep() {
-            self.net.arm();
+        if self.host.messages.about_to_sleep() && self.news.about_to_sleep() {
+            self.host.net.arm();
             // Completions that precede the request generate no event.
             let now = clock.now();
             if self.turn(now) == 0 {
-                let tries_again = !self.unsent.is_empty() || self.net.is_starved();
+                let tries_again = !self.unsent.is_empty() || self.host.net.is_starved();
                 let moment = tries_again.then_some(now + MOMENT);
-                let next = [self.net.timers.next(), self.net.session_timers.next(), self.poll_at, moment]
-                    .into_iter()
-                    .flatten()
-                    .min();
+                let next =
+                    [self.host.net.table.next_deadline(), self.host.net.session_timers.next(), self.poll_at, moment]
+                        .into_iter()
+                        .flatten()
+                        .min();
                 if let Some(rest) = &mut self.rest {
                     rest.wait(next.map_or(Duration::MAX, |next| next.since(now)));
                 }
             }
         }
-        self.messages.awake();
+        self.host.messages.awake();
         self.news.awake();
     }
 
@@ -219,20 +205,20 @@ impl<C: Provider, S: Service> Worker<C, S> {
         while let Some(news) = self.news.receive() {
             heard += 1;
             match news {
-                ConnectorEvent::Expected(number) => self.net.expect(number),
-                ConnectorEvent::Unexpected(number) => self.net.expect_no_more(number),
-                ConnectorEvent::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
+                ConnectorEvent::Expected(number) => self.host.net.expect(number),
+                ConnectorEvent::Unexpected(number) => self.host.net.expect_no_more(number),
+                ConnectorEvent::Made(link, origin) if !self.host.net.is_full() => self.host.net.add(link, origin),
                 ConnectorEvent::Made(link, origin) => {
-                    self.net.retire(link);
+                    self.host.net.retire(link);
                     if let Origin::Connected(token) = origin {
-                        self.net.failed.push_back((token, ConnectError::TooMany));
+                        self.host.net.table.failed.push_back((token, ConnectError::TooMany));
                     }
                 }
-                ConnectorEvent::Failed(token, error) => self.net.failed.push_back((token, error)),
-                ConnectorEvent::Lost(number, why) => self.net.lost.push((number, why)),
-                ConnectorEvent::Mw(mw) => self.net.add_window(mw),
-                ConnectorEvent::Drain(qp) => self.net.drain(qp),
-                ConnectorEvent::Poll(qp) => self.net.poll_for(qp),
+                ConnectorEvent::Failed(token, error) => self.host.net.table.failed.push_back((token, error)),
+                ConnectorEvent::Lost(number, why) => self.host.net.lost.push((number, why)),
+                ConnectorEvent::Mw(mw) => self.host.net.add_window(mw),
+                ConnectorEvent::Drain(qp) => self.host.net.drain(qp),
+                ConnectorEvent::Poll(qp) => self.host.net.poll_for(qp),
             }
         }
         heard
@@ -240,13 +226,13 @@ impl<C: Provider, S: Service> Worker<C, S> {
 
     /// Sends requests to the connector.
     fn tell(&mut self) {
-        let worker = self.net.worker;
+        let worker = self.host.net.worker;
         // Ended connections first: the number of queue pairs is limited by that of connections.
-        self.unsent.extend(self.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
-        self.unsent.extend(self.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));
-        self.unsent.extend(self.net.polled_for.drain(..).map(|qp| ConnectorRequest::Polled(worker, qp)));
+        self.unsent.extend(self.host.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
+        self.unsent.extend(self.host.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));
+        self.unsent.extend(self.host.net.polled_for.drain(..).map(|qp| ConnectorRequest::Polled(worker, qp)));
         let connects =
-            self.net.wanted.drain(..).map(|(remote, token)| ConnectorRequest::Connect { worker, remote, token });
+            self.host.net.wanted.drain(..).map(|(remote, token)| ConnectorRequest::Connect { worker, remote, token });
         self.unsent.extend(connects);
         while let Some(command) = self.unsent.pop_front() {
             if let Err(command) = self.commands.send(command) {
@@ -256,178 +242,10 @@ impl<C: Provider, S: Service> Worker<C, S> {
         }
     }
 
-    /// Delivers established and failed connections.
-    fn deliver_outcomes(&mut self) -> usize {
-        let mut delivered = 0;
-        while let Some((id, origin)) = self.net.opened.pop_front() {
-            delivered += 1;
-            let state = self.service.opened(&mut self.net, id, origin);
-            if self.states.len() <= id.slot() {
-                self.states.resize_with(id.slot() + 1, || None);
-            }
-            self.states[id.slot()] = Some(state);
-        }
-        // The service may reconnect at once and fail again: only the failures present now are delivered.
-        for _ in 0..self.net.failed.len() {
-            let Some((token, error)) = self.net.failed.pop_front() else { break };
-            delivered += 1;
-            self.net.summary.failed += 1;
-            self.service.failed(&mut self.net, token, error);
-        }
-        delivered
-    }
-
-    /// Delivers all events of connections. Events that occur meanwhile wait for the next turn.
-    fn deliver_ready(&mut self) -> usize {
-        let count = self.net.ready.len();
-        self.burst.clear();
-        let readable = |id: &ConnId| self.net.slots.get(*id).is_some_and(|conn| conn.pending.readable);
-        self.burst.extend(self.net.ready.iter().copied().filter(readable));
-        if !self.burst.is_empty() {
-            let served = self.service.burst(&mut self.net, &self.burst);
-            for id in self.burst.iter().take(served) {
-                if let Some(conn) = self.net.slots.get_mut(*id) {
-                    conn.pending.readable = false;
-                }
-            }
-        }
-        for _ in 0..count {
-            let Some(id) = self.net.ready.pop_front() else { break };
-            self.deliver(id);
-        }
-        count
-    }
-
-    fn deliver(&mut self, id: ConnId) {
-        let Worker { net, service, states, .. } = self;
-        let Some(conn) = net.slots.get_mut(id) else { return };
-        let Some(state) = states.get_mut(id.slot()) else { return };
-        conn.listed = false;
-        if let Some(state) = state {
-            // Each step looks the connection up again, because the service may have ended it in the previous step.
-            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
-                service.readable(net, id, state);
-            }
-            while let Some((token, outcome)) = net.slots.get_mut(id).and_then(|conn| conn.one_sided_done.pop_front()) {
-                service.one_sided_done(net, id, state, token, outcome);
-            }
-            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
-                service.writable(net, id, state);
-            }
-            if let Some(conn) = net.slots.get_mut(id)
-                && conn.peer_closed_is_due()
-            {
-                conn.receiving = Receiving::Told;
-                service.peer_closed(net, id, state);
-                if net.slots.get(id).is_some_and(|conn| conn.is_finished()) {
-                    net.end(id, CloseReason::Finished);
-                }
-            }
-            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.timer)) {
-                service.timer(net, id, state);
-            }
-        }
-        if let Some(conn) = net.slots.get(id)
-            && let Stage::Ended(reason) = conn.stage
-        {
-            let state = state.take();
-            self.retire(id);
-            if let Some(state) = state {
-                self.closed(id, state, reason);
-            }
-        }
-    }
-
-    fn retire(&mut self, id: ConnId) {
-        if let Some(conn) = self.net.remove(id) {
-            self.net.retire(conn.link);
-        }
-    }
-
-    fn closed(&mut self, id: ConnId, state: S::Conn, reason: CloseReason) {
-        match reason {
-            CloseReason::Finished => self.net.summary.finished += 1,
-            _ => self.net.summary.broken += 1,
-        }
-        self.service.closed(&mut self.net, id, state, reason);
-    }
-
-    fn deliver_messages(&mut self) -> usize {
-        let mut read = 0;
-        while read < BUDGET
-            && let Some(letter) = self.messages.receive()
-        {
-            read += 1;
-            let (to, message) = match letter {
-                AppMsg::Message { to, message } => (to, message),
-                AppMsg::Query(look) => {
-                    look.answer(self);
-                    continue;
-                }
-            };
-            let Some(id) = to else {
-                self.service.on_message(&mut self.net, message);
-                continue;
-            };
-            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open && !conn.is_lingering())
-                && let Some(Some(state)) = self.states.get_mut(id.slot())
-            {
-                self.service.on_conn_message(&mut self.net, id, state, message);
-            }
-        }
-        read
-    }
-
     /// Ends all connections, hands them to the connector, and returns the service and the statistics.
     pub fn finish(mut self) -> (S, Summary) {
-        for id in self.net.slots.conn_ids() {
-            self.net.abort_now(id);
-            let Some(Stage::Ended(reason)) = self.net.slots.get(id).map(|conn| conn.stage) else { continue };
-            self.retire(id);
-            if let Some(state) = self.states.get_mut(id.slot()).and_then(Option::take) {
-                self.closed(id, state, reason);
-            }
-        }
+        self.host.abort_all();
         self.tell();
-        (self.service, self.net.summary)
-    }
-}
-
-impl<C: Provider, S: Service> Inspect for Worker<C, S> {
-    fn snapshot(&mut self) -> Snapshot {
-        let gauges = Gauges { connections: self.net.slots.len() as u64, ..Gauges::default() };
-        Snapshot {
-            worker: self.net.worker,
-            summary: self.net.summary.clone(),
-            gauges,
-            shortages: None,
-            requests: self.service.requests(),
-            slow_requests: self.service.slow_requests(),
-        }
-    }
-
-    fn slots(&self) -> usize {
-        self.net.slots.slot_count()
-    }
-
-    fn connection(&self, slot: usize) -> Option<ConnInfo> {
-        let conn = self.net.slots.conn_id(slot)?;
-        let connection = self.net.slots.get(conn)?;
-        let state = match connection.stage {
-            Stage::Open => {
-                let we_finished = matches!(connection.sending, Sending::Finishing | Sending::Finished);
-                ConnState::of_ends(connection.peer_has_finished(), we_finished)
-            }
-            Stage::Ended(_) => ConnState::Closed,
-        };
-        Some(ConnInfo {
-            conn,
-            local: Some(connection.link.local),
-            remote: connection.link.remote,
-            state,
-            unread: connection.rx.len() as u64,
-            unsent: connection.tx.len() as u64,
-            tcp: TcpInfo::default(),
-        })
+        (self.host.service, self.host.net.summary)
     }
 }

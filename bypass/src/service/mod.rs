@@ -43,7 +43,9 @@
 
 mod conn_id;
 mod conn_slab;
+mod conn_table;
 mod event;
+mod host;
 mod linger;
 mod message;
 mod stop;
@@ -52,7 +54,9 @@ mod transport;
 
 pub use conn_id::{ConnId, ConnIdSpace};
 pub use conn_slab::ConnSlab;
+pub use conn_table::{ConnTable, Lifecycle, Receiving, Sending, Stage, Tracked};
 pub use event::{CloseReason, ConnectError, Datagram, Origin};
+pub use host::{HostedNet, ServiceHost};
 pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Linger};
 pub use message::{AppMsg, AppSender, WorkerCtx};
 pub use stop::{Drain, Stop};

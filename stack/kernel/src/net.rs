@@ -1,7 +1,7 @@
 //! Sockets of a running worker: transport of the service and source of events.
 //!
-//! Nothing here calls the service. Events are queued (`opened`, `failed`, `ready`) and the worker delivers them, so
-//! that ending another connection inside an event never delivers an event of that connection recursively.
+//! Nothing here calls the service. Events are recorded in the [`ConnTable`], and the worker's
+//! [`ServiceHost`](linerate_bypass::ServiceHost) delivers them.
 
 mod idle;
 mod linger;
@@ -10,13 +10,14 @@ mod open;
 mod receive;
 mod send;
 
-use crate::connection::{Connection, Pending, Receiving, Stage};
+use crate::connection::Connection;
 use crate::poller::{Events, Poller, Readiness, Ticker, Token};
 use crate::udp::Udp;
 use crate::{Config, errno};
 use idle::Idle;
+use linerate_bypass::inspect::{ConnInfo, Summary};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
+use linerate_bypass::{CloseReason, ConnId, ConnTable, ConnectError, HostedNet, Origin, Stage, tcp_info};
 use memory::Memory;
 use open::Listener;
 use send::Placing;
@@ -44,15 +45,8 @@ pub(crate) struct Net {
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     pub udp: Udp,
-    pub slots: ConnSlab<Connection>,
-    pub timers: Timers,
+    pub table: ConnTable<Connection>,
     pub summary: Summary,
-    /// Established connections that the service does not know yet.
-    pub opened: VecDeque<(ConnId, Origin)>,
-    /// Failed connection attempts.
-    pub failed: VecDeque<(u64, ConnectError)>,
-    /// Connections with undelivered events.
-    pub ready: VecDeque<ConnId>,
     /// Connections with possibly more data in the kernel.
     unread: VecDeque<ConnId>,
     /// Connections with data to write.
@@ -83,12 +77,8 @@ impl Net {
             listeners: listeners.into_iter().map(listener).collect(),
             accept_again: None,
             udp,
-            slots: ConnSlab::new(worker, config.max_connections),
-            timers: Timers::default(),
+            table: ConnTable::new(worker, config.max_connections),
             summary: Summary::default(),
-            opened: VecDeque::new(),
-            failed: VecDeque::new(),
-            ready: VecDeque::new(),
             unread: VecDeque::new(),
             tx_pending: Vec::new(),
             memory: Memory::new(config.memory),
@@ -104,14 +94,14 @@ impl Net {
 
     /// Returns how long the worker may sleep, at most `longest`: zero while work remains, `None` until an event.
     pub(crate) fn idle_time(&self, longest: Option<Duration>) -> Option<Duration> {
-        let busy = !(self.ready.is_empty() && self.unread.is_empty() && self.failed.is_empty())
+        let busy = !(self.table.ready.is_empty() && self.unread.is_empty() && self.table.failed.is_empty())
             || self.udp.is_ready()
             || self.accept_again.is_none() && self.listeners.iter().any(|listener| listener.ready);
         if busy {
             return Some(Duration::ZERO);
         }
-        let idle = self.idle.as_ref().filter(|_| self.slots.len() > 0).map(Idle::next);
-        let timer = [self.timers.next(), self.accept_again, idle].into_iter().flatten().min();
+        let idle = self.idle.as_ref().filter(|_| self.table.slots.len() > 0).map(Idle::next);
+        let timer = [self.table.next_deadline(), self.accept_again, idle].into_iter().flatten().min();
         let timer = timer.map(|at| at.since(self.clock.now()));
         [longest, timer, self.memory.pause()].into_iter().flatten().min()
     }
@@ -126,11 +116,11 @@ impl Net {
     /// which saves one system call of latency.
     pub(crate) fn gather_spinning(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        if self.slots.slot_count() > FEW_CONNECTIONS || self.turns.is_multiple_of(EPOLL_EVERY) {
+        if self.table.slots.slot_count() > FEW_CONNECTIONS || self.turns.is_multiple_of(EPOLL_EVERY) {
             return self.gather_events(Some(Duration::ZERO));
         }
-        for slot in 0..self.slots.slot_count() {
-            if let Some(id) = self.slots.conn_id(slot) {
+        for slot in 0..self.table.slots.slot_count() {
+            if let Some(id) = self.table.slots.conn_id(slot) {
                 self.set_unread(id);
             }
         }
@@ -177,23 +167,23 @@ impl Net {
             }
         }
         self.accept();
-        while let Some(id) = self.timers.pop(self.now) {
-            self.timer_event(id);
+        while let Some(id) = self.table.expire(self.now) {
+            self.deadline(id);
         }
         self.end_idle();
     }
 
     fn stream_event(&mut self, slot: usize, readiness: Readiness) {
-        let Some(id) = self.slots.conn_id(slot) else { return };
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(id) = self.table.slots.conn_id(slot) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(stream) = &conn.stream else { return };
         conn.more_than_bytes |= readiness.more_than_bytes();
-        if let Stage::Connecting(token) = conn.stage {
+        if let Stage::Connecting(token) = conn.life.stage {
             match stream.take_error() {
                 Ok(None) if stream.peer_addr().is_ok() => {
-                    conn.stage = Stage::Open;
-                    self.timers.set(id, &mut conn.timer, None);
-                    self.opened.push_back((id, Origin::Connected(token)));
+                    conn.life.stage = Stage::Open;
+                    self.table.set_timer(id, None);
+                    self.table.opened.push_back((id, Origin::Connected(token)));
                     self.summary.connected += 1;
                 }
                 Ok(None) => return,
@@ -203,7 +193,7 @@ impl Net {
         if readiness.readable() {
             self.read(id);
         }
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(stream) = &conn.stream else { return };
         if readiness.error()
             && let Ok(Some(error)) = stream.take_error()
@@ -216,40 +206,17 @@ impl Net {
         }
     }
 
-    fn timer_event(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
-        if !self.timers.fired(id, &mut conn.timer, self.now) {
-            return;
-        }
-        if let Stage::Connecting(_) = conn.stage {
-            self.fail(id, ConnectError::TimedOut);
-        } else if let Receiving::Discarding(linger) = conn.receiving {
-            self.linger_expired(id, linger);
-        } else {
-            conn.pending.timer = true;
-            self.list(id);
-        }
-    }
-
-    /// Removes a connection from all lists.
-    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Connection> {
-        let mut conn = self.slots.remove(id)?;
-        self.timers.cancel(id, &mut conn.timer);
-        Some(conn)
-    }
-
-    /// Adds a connection to the list of those with events.
-    pub(crate) fn list(&mut self, id: ConnId) {
-        if let Some(conn) = self.slots.get_mut(id)
-            && !conn.listed
-        {
-            conn.listed = true;
-            self.ready.push_back(id);
+    /// Handles the deadline of a connection attempt or of a lingering close.
+    fn deadline(&mut self, id: ConnId) {
+        match self.table.slots.get(id).map(|conn| conn.life.stage) {
+            Some(Stage::Connecting(_)) => self.fail(id, ConnectError::TimedOut),
+            Some(_) => self.linger_expired(id),
+            None => {}
         }
     }
 
     fn set_dirty(&mut self, id: ConnId) {
-        if let Some(conn) = self.slots.get_mut(id)
+        if let Some(conn) = self.table.slots.get_mut(id)
             && !conn.tx_pending
         {
             conn.tx_pending = true;
@@ -258,7 +225,7 @@ impl Net {
     }
 
     fn set_unread(&mut self, id: ConnId) {
-        if let Some(conn) = self.slots.get_mut(id)
+        if let Some(conn) = self.table.slots.get_mut(id)
             && !conn.unread
         {
             conn.unread = true;
@@ -266,35 +233,65 @@ impl Net {
         }
     }
 
-    /// Resets a connection and drops its queues.
-    pub(crate) fn abort_now(&mut self, id: ConnId) {
-        self.reset_as(id, CloseReason::Aborted);
-    }
-
     /// Resets a connection for `reason` and drops its queues.
-    fn reset_as(&mut self, id: ConnId, reason: CloseReason) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+    pub(crate) fn reset_as(&mut self, id: ConnId, reason: CloseReason) {
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         if let Some(stream) = &conn.stream {
             reset(stream);
         }
         conn.rx.clear();
-        conn.receiving = Receiving::Reported;
-        conn.pending = Pending::default();
+        self.table.silence(id);
         self.end(id, reason);
     }
+}
 
-    /// Closes the socket of a connection. `closed` follows after earlier events.
-    pub(crate) fn end(&mut self, id: ConnId, reason: CloseReason) {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
-        conn.stage = Stage::Ended(reason);
-        conn.stream = None;
-        conn.tx.clear();
-        conn.wants_room = false;
-        conn.pending.writable = false;
-        conn.pending.timer = false;
-        self.timers.cancel(id, &mut conn.timer);
-        conn.timer = Default::default();
-        self.list(id);
+impl HostedNet for Net {
+    type Conn = Connection;
+
+    /// Each slot takes a system call.
+    const SLOTS_PER_QUERY: usize = 64;
+
+    fn table(&self) -> &ConnTable<Connection> {
+        &self.table
+    }
+
+    fn table_mut(&mut self) -> &mut ConnTable<Connection> {
+        &mut self.table
+    }
+
+    fn summary(&mut self) -> &mut Summary {
+        &mut self.summary
+    }
+
+    /// Closes the socket.
+    fn end(&mut self, id: ConnId, reason: CloseReason) {
+        if let Some(conn) = self.table.end(id, reason) {
+            conn.stream = None;
+            conn.tx.clear();
+        }
+    }
+
+    fn release(&mut self, id: ConnId) {
+        self.table.remove(id);
+    }
+
+    fn after_events(&mut self) {
+        self.flush_all();
+    }
+
+    fn conn_info(&self, conn: ConnId) -> Option<ConnInfo> {
+        let connection = self.table.slots.get(conn)?;
+        let stream = connection.stream.as_ref();
+        Some(ConnInfo {
+            conn,
+            local: stream.and_then(|stream| stream.local_addr().ok()),
+            remote: connection.remote,
+            state: connection.life.conn_state(),
+            unread: connection.rx.len() as u64,
+            unsent: connection.tx.len() as u64,
+            // A socket just closed has no kernel state.
+            tcp: stream.and_then(|stream| tcp_info(stream).ok()).unwrap_or_default(),
+        })
     }
 }
 

@@ -1,9 +1,8 @@
 //! [`Transport`] over kernel sockets.
 
-use crate::connection::{Connection, Stage};
 use crate::net::Net;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, Transport};
+use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, Transport};
 use std::net::SocketAddr;
 
 impl Transport for Net {
@@ -16,31 +15,31 @@ impl Transport for Net {
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.slots.get(conn)?.stream.as_ref()?.local_addr().ok()
+        self.table.slots.get(conn)?.stream.as_ref()?.local_addr().ok()
     }
 
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        let conn = self.slots.get(conn)?;
+        let conn = self.table.slots.get(conn)?;
         conn.stream.is_some().then_some(conn.remote)
     }
 
     fn received(&self, conn: ConnId) -> usize {
-        self.slots.get(conn).map_or(0, |conn| conn.rx.len())
+        self.table.slots.get(conn).map_or(0, |conn| conn.rx.len())
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        self.slots.get(conn).map_or(&[], |conn| conn.rx.front())
+        self.table.slots.get(conn).map_or(&[], |conn| conn.rx.front())
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some(connection) = self.slots.get_mut(conn) {
+        if let Some(connection) = self.table.slots.get_mut(conn) {
             connection.rx.advance(n);
             self.consumed(conn);
         }
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        let taken = self.slots.get_mut(conn)?.rx.take(max)?;
+        let taken = self.table.slots.get_mut(conn)?.rx.take(max)?;
         self.consumed(conn);
         Some(taken)
     }
@@ -50,7 +49,7 @@ impl Transport for Net {
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let may_send = self.slots.get(conn).is_some_and(|conn| conn.may_send());
+        let may_send = self.table.slots.get(conn).is_some_and(|conn| conn.life.may_send());
         if !may_send || self.room_for(conn, bytes.len()) < bytes.len() {
             return Err(bytes);
         }
@@ -75,16 +74,11 @@ impl Transport for Net {
     }
 
     fn abort(&mut self, conn: ConnId) {
-        self.abort_now(conn);
+        self.reset_as(conn, CloseReason::Aborted);
     }
 
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
-        let is_open = |conn: &&mut Connection| conn.stage == Stage::Open && !conn.is_lingering();
-        if let Some(connection) = self.slots.get_mut(conn).filter(is_open) {
-            connection.pending.timer = false;
-            let wanted = delay.map(|delay| self.now + delay);
-            self.timers.set(conn, &mut connection.timer, wanted);
-        }
+        self.table.set_service_timer(conn, delay.map(|delay| self.now + delay));
     }
 
     fn connect(&mut self, remote: SocketAddr, token: u64) {

@@ -14,7 +14,7 @@ use crate::connection::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
 use crate::provider::Provider;
 use crate::verbs::{BoundMw, CmId, Error, Message, RingAddr};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, CloseReason, Linger, OneSidedResult, Timer};
+use linerate_bypass::{Arena, Lifecycle, OneSidedResult, Stage, Tracked};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -99,49 +99,6 @@ impl<C: Provider> ConnCore<C> {
     }
 }
 
-/// Stage of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Established.
-    Open,
-    /// Ended; the service is yet to be notified.
-    Ended(CloseReason),
-}
-
-/// State of the receiving direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Receiving {
-    /// Open.
-    Open,
-    /// The peer's end of stream was received.
-    Ended,
-    /// The service has consumed everything and was notified.
-    Told,
-    /// Lingering close: input is discarded.
-    Discarding(Linger),
-}
-
-/// State of the sending direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sending {
-    /// Open.
-    Open,
-    /// Closed by the service; queued data is still being sent.
-    Closing,
-    /// End of stream sent.
-    Finishing,
-    /// End of stream acknowledged.
-    Finished,
-}
-
-/// Undelivered events of a connection.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pending {
-    pub readable: bool,
-    pub writable: bool,
-    pub timer: bool,
-}
-
 /// Destination of data read from the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
@@ -154,9 +111,7 @@ pub(crate) enum Reader {
 /// Connection of a worker.
 pub(crate) struct Connection<C: Provider> {
     pub link: ConnCore<C>,
-    pub stage: Stage,
-    pub receiving: Receiving,
-    pub sending: Sending,
+    pub life: Lifecycle,
     pub rx: Rx,
     pub tx: Tx,
     /// Destinations of outstanding READs and atomic operations, in order.
@@ -173,23 +128,15 @@ pub(crate) struct Connection<C: Provider> {
     pub heard: Instant,
     /// A probe was sent since the last completion.
     pub is_probed: bool,
-    pub timer: Timer,
-    pub pending: Pending,
-    /// Listed in the worker's connections with events.
-    pub listed: bool,
     /// Listed in the worker's connections with data to send or buffers to post.
     pub dirty: bool,
-    /// The service found too little room and waits for more.
-    pub wants_room: bool,
 }
 
 impl<C: Provider> Connection<C> {
     pub fn new(link: ConnCore<C>, now: Instant) -> Self {
         Connection {
             link,
-            stage: Stage::Open,
-            receiving: Receiving::Open,
-            sending: Sending::Open,
+            life: Lifecycle::new(Stage::Open),
             rx: Rx::default(),
             tx: Tx::default(),
             readers: VecDeque::new(),
@@ -200,11 +147,7 @@ impl<C: Provider> Connection<C> {
             to_take: 0,
             heard: now,
             is_probed: false,
-            timer: Timer::default(),
-            pending: Pending::default(),
-            listed: false,
             dirty: false,
-            wants_room: false,
         }
     }
 
@@ -213,29 +156,21 @@ impl<C: Provider> Connection<C> {
     pub fn hear(&mut self, now: Instant) {
         (self.heard, self.is_probed) = (now, false);
     }
+}
 
-    /// Returns true if the service may send.
-    pub fn may_send(&self) -> bool {
-        self.stage == Stage::Open && self.sending == Sending::Open
+impl<C: Provider> Tracked for Connection<C> {
+    #[inline]
+    fn life(&self) -> &Lifecycle {
+        &self.life
     }
 
-    /// Returns true in a lingering close: input is discarded, and the service gets no event but `closed`.
-    pub fn is_lingering(&self) -> bool {
-        matches!(self.receiving, Receiving::Discarding(_))
+    #[inline]
+    fn life_mut(&mut self) -> &mut Lifecycle {
+        &mut self.life
     }
 
-    /// Returns true once the peer has finished sending.
-    pub fn peer_has_finished(&self) -> bool {
-        matches!(self.receiving, Receiving::Ended | Receiving::Told)
-    }
-
-    /// Returns true if the service must be notified now that the peer has finished.
-    pub fn peer_closed_is_due(&self) -> bool {
-        self.receiving == Receiving::Ended && self.rx.is_done()
-    }
-
-    /// Returns true if both directions have finished.
-    pub fn is_finished(&self) -> bool {
-        self.stage == Stage::Open && self.receiving == Receiving::Told && self.sending == Sending::Finished
+    #[inline]
+    fn is_read(&self) -> bool {
+        self.rx.is_done()
     }
 }

@@ -1,12 +1,11 @@
 //! Delivery of UD datagrams to sessions, and sending of session datagrams.
 
 use super::{Early, Net};
-use crate::connection::Stage;
 use crate::connection::conn_transport::ConnTransport;
 use crate::provider::Provider;
 use crate::session::{DatagramHeader, WINDOW};
 use crate::verbs::{Completion, Error, Message, UdMessage};
-use linerate_bypass::{CloseReason, ConnId};
+use linerate_bypass::{CloseReason, ConnId, HostedNet, Stage};
 
 /// Drop causes in the summary.
 const SENSELESS: &str = "datagram: senseless";
@@ -43,7 +42,7 @@ impl<C: Provider> Net<C> {
             tracing::error!("{error}: no further connections are possible");
             self.datagrams = None;
         }
-        for id in self.slots.conn_ids() {
+        for id in self.table.slots.conn_ids() {
             self.end(id, CloseReason::Reset);
         }
     }
@@ -61,7 +60,7 @@ impl<C: Provider> Net<C> {
             }
             return;
         };
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) else { return };
         let ConnTransport::Ud(peer) = &mut conn.link.transport else { return };
         if received.qp != peer.qp {
             return self.summary.drop_for(STRANGE, 1);
@@ -81,7 +80,7 @@ impl<C: Provider> Net<C> {
     }
 
     fn next_message(&mut self, id: ConnId) -> Option<linerate_bypass::Bytes> {
-        match &mut self.slots.get_mut(id)?.link.transport {
+        match &mut self.table.slots.get_mut(id)?.link.transport {
             ConnTransport::Ud(peer) => peer.session.take(),
             ConnTransport::Rc(_) => None,
         }
@@ -89,7 +88,7 @@ impl<C: Provider> Net<C> {
 
     /// Handles a session timer: retransmits or acknowledges, unless that has become unnecessary.
     pub(super) fn session_timer_event(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let ConnTransport::Ud(peer) = &mut conn.link.transport else { return };
         if self.session_timers.fired(id, &mut peer.timer, self.now) {
             self.set_dirty(id);
@@ -98,7 +97,7 @@ impl<C: Provider> Net<C> {
 
     /// Sends the datagrams of a session that are due.
     pub(super) fn send_datagrams(&mut self, id: ConnId) -> Result<(), Error> {
-        let Some(conn) = self.slots.get_mut(id) else { return Ok(()) };
+        let Some(conn) = self.table.slots.get_mut(id) else { return Ok(()) };
         let (ConnTransport::Ud(peer), Some(datagrams)) = (&mut conn.link.transport, &mut self.datagrams) else {
             return Ok(());
         };
@@ -141,7 +140,7 @@ impl<C: Provider> Net<C> {
     /// Acknowledges the received messages once more before the session is dropped. If this datagram is lost, the
     /// closing TCP connection of the exchange informs the peer.
     pub(super) fn acknowledge(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         if let ConnTransport::Ud(peer) = &mut conn.link.transport {
             peer.session.acknowledge();
         }

@@ -2,33 +2,24 @@
 
 use super::Net;
 use crate::connection::wire::{HEADER, Kind, Malformed, OFFERS, Offer};
-use crate::connection::{Pending, Receiving, Sending, Stage};
 use crate::provider::Provider;
-use linerate_bypass::{Bytes, CloseReason, ConnId, LINGER_TIME, Linger};
+use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Receiving, Sending, Transport};
 
 impl<C: Provider> Net<C> {
     /// Closes a connection and discards its input from now on. The connection's timer, which the service no longer
     /// uses, becomes the deadline.
     pub fn begin_lingering_close(&mut self, id: ConnId) {
         self.begin_close(id);
-        let now = self.now;
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
-        if conn.is_lingering() {
-            return;
-        }
-        conn.pending = Pending::default();
+        let discards = self.table.begin_lingering(id, self.now);
+        let (Some(discards), Some(conn)) = (discards, self.table.slots.get_mut(id)) else { return };
         conn.one_sided_done.clear();
-        if conn.receiving == Receiving::Open {
-            conn.receiving = Receiving::Discarding(Linger::new(now));
-            self.timers.set(id, &mut conn.timer, Some(now + LINGER_TIME));
+        if discards {
             let received = conn.rx.len();
             return self.discard(id, received);
         }
         // The peer has already closed: the connection ends once all data is sent.
         conn.rx.clear();
-        conn.receiving = Receiving::Told;
-        self.timers.set(id, &mut conn.timer, None);
-        if conn.is_finished() {
+        if conn.life.is_finished() {
             self.end(id, CloseReason::Finished);
         }
         self.set_dirty(id);
@@ -36,12 +27,12 @@ impl<C: Provider> Net<C> {
 
     /// Counts `n` bytes received during a lingering close, and discards consumable input.
     fn discard(&mut self, id: ConnId, n: usize) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         conn.rx.advance(usize::MAX);
-        if let Receiving::Discarding(linger) = &mut conn.receiving
+        if let Receiving::Discarding(linger) = &mut conn.life.receiving
             && !linger.discard(n)
         {
-            return self.abort_now(id);
+            return self.abort(id);
         }
         self.set_dirty(id);
     }
@@ -49,7 +40,9 @@ impl<C: Provider> Net<C> {
     /// Processes a stream message received after the end of the stream or during a lingering close.
     #[cold]
     pub(super) fn discard_message(&mut self, id: ConnId, kind: Kind, bytes: &Bytes) -> Result<(), Malformed> {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.is_lingering()) else { return Err(Malformed) };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.is_lingering()) else {
+            return Err(Malformed);
+        };
         match kind {
             Kind::Data => self.discard(id, bytes.len() - HEADER),
             Kind::Offer => {
@@ -61,9 +54,8 @@ impl<C: Provider> Net<C> {
                 conn.rx.offer(Offer::read(bytes)?);
             }
             Kind::Finish => {
-                conn.receiving = Receiving::Told;
-                self.timers.set(id, &mut conn.timer, None);
-                if conn.is_finished() {
+                let is_finished = self.table.finish_lingering(id);
+                if is_finished {
                     self.end(id, CloseReason::Finished);
                 }
             }
@@ -75,7 +67,7 @@ impl<C: Provider> Net<C> {
     /// Discards bytes read from the peer's memory during a lingering close.
     #[cold]
     pub(super) fn discard_read(&mut self, id: ConnId, bytes: Bytes, is_of_stream: bool) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let n = bytes.len();
         if is_of_stream {
             conn.to_take += usize::from(conn.rx.read(bytes));
@@ -84,12 +76,10 @@ impl<C: Provider> Net<C> {
     }
 
     /// Handles the deadline of a lingering close.
-    pub(super) fn linger_expired(&mut self, id: ConnId, linger: Linger) {
-        let now = self.now;
-        let Some(conn) = self.slots.get_mut(id) else { return };
-        match linger.extend(now, conn.sending == Sending::Finished) {
-            Some(delay) => self.timers.set(id, &mut conn.timer, Some(now + delay)),
-            None => self.abort_now(id),
+    pub(super) fn linger_expired(&mut self, id: ConnId) {
+        let is_delivered = self.table.slots.get(id).is_some_and(|conn| conn.life.sending == Sending::Finished);
+        if !self.table.extend_lingering(id, self.now, is_delivered) {
+            self.abort(id);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Connections of a worker: the state that services act on, and the source of their events.
 //!
-//! Nothing here calls the service. Events are recorded (`opened`, `failed`, `ready`) and delivered by the worker, so
-//! that a service that ends another connection does so outside any event of that connection.
+//! Nothing here calls the service. Events are recorded in the [`ConnTable`], and the worker's
+//! [`ServiceHost`](linerate_bypass::ServiceHost) delivers them.
 
 mod datagrams;
 mod draining;
@@ -16,12 +16,15 @@ pub(crate) use sending::KEPT;
 
 use crate::Config;
 use crate::connection::conn_transport::ConnTransport;
-use crate::connection::{ConnCore, Connection, Pending, Receiving, Sending, Stage};
+use crate::connection::{ConnCore, Connection};
 use crate::provider::{Provider, WcOpcode, WcStatus};
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
+use linerate_bypass::inspect::{ConnInfo, TcpInfo};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
+use linerate_bypass::{
+    Arena, CloseReason, ConnId, ConnTable, HostedNet, OneSidedResult, Origin, Stage, Summary, Timers,
+};
 use polling::Polling;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -73,7 +76,7 @@ pub(crate) struct Net<C: Provider> {
     mws: Vec<Mw<C>>,
     narrow: bool,
     atomics: bool,
-    pub slots: ConnSlab<Connection<C>>,
+    pub table: ConnTable<Connection<C>>,
     /// UD queue pair of all sessions, if any.
     datagrams: Option<UdQp<C>>,
     /// Connections by queue pair number or session number.
@@ -86,20 +89,13 @@ pub(crate) struct Net<C: Provider> {
     /// Queue pairs whose remaining completions are being polled, and those for which that is done.
     polling: Polling,
     pub polled_for: Vec<u32>,
-    pub timers: Timers,
     /// Timers of session retransmissions and acknowledgements.
     pub session_timers: Timers,
     /// Sessions that found the UD send queue full.
     crowded: Vec<ConnId>,
     pub summary: Summary,
-    /// Established connections that the service does not know yet.
-    pub opened: VecDeque<(ConnId, Origin)>,
-    /// Failed connects.
-    pub failed: VecDeque<(u64, ConnectError)>,
     /// Requested connects.
     pub wanted: VecDeque<(SocketAddr, u64)>,
-    /// Connections with events to deliver.
-    pub ready: VecDeque<ConnId>,
     /// Connections with data to send or buffers to post.
     dirty: Vec<ConnId>,
     /// Connections that found no memory.
@@ -132,21 +128,17 @@ impl<C: Provider> Net<C> {
             mws,
             narrow,
             atomics,
-            slots: ConnSlab::new(worker, config.max_connections),
+            table: ConnTable::new(worker, config.max_connections),
             by_number: HashMap::default(),
             expected: HashMap::default(),
             draining: HashMap::default(),
             drained: Vec::new(),
             polling: Polling::default(),
             polled_for: Vec::new(),
-            timers: Timers::default(),
             session_timers: Timers::default(),
             crowded: Vec::new(),
             summary: Summary::default(),
-            opened: VecDeque::new(),
-            failed: VecDeque::new(),
             wanted: VecDeque::new(),
-            ready: VecDeque::new(),
             dirty: Vec::new(),
             starved: Vec::new(),
             lost: Vec::new(),
@@ -161,18 +153,18 @@ impl<C: Provider> Net<C> {
 
     /// Returns true if no connection can be added.
     pub fn is_full(&self) -> bool {
-        self.is_over || self.slots.is_full()
+        self.is_over || self.table.slots.is_full()
     }
 
     /// Adds an established connection. The caller has checked [`is_full`](Self::is_full).
     pub fn add(&mut self, link: ConnCore<C>, origin: Origin) {
         let number = link.transport.number();
-        let Some(id) = self.slots.insert(Connection::new(link, self.now)) else {
+        let Some(id) = self.table.slots.insert(Connection::new(link, self.now)) else {
             unreachable!("the caller has checked is_full")
         };
         self.by_number.insert(number, id);
         self.take_in_early(number);
-        self.opened.push_back((id, origin));
+        self.table.opened.push_back((id, origin));
         // Opens the ring, if any.
         self.set_dirty(id);
         match origin {
@@ -227,7 +219,7 @@ impl<C: Provider> Net<C> {
         self.is_over = true;
         self.expected.clear();
         self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
-        for id in self.slots.conn_ids() {
+        for id in self.table.slots.conn_ids() {
             self.end(id, CloseReason::Reset);
         }
     }
@@ -249,8 +241,8 @@ impl<C: Provider> Net<C> {
                 }
             }
         }
-        while let Some(id) = self.timers.pop(self.now) {
-            self.timer_event(id);
+        while let Some(id) = self.table.expire(self.now) {
+            self.linger_expired(id);
         }
         while let Some(id) = self.session_timers.pop(self.now) {
             self.session_timer_event(id);
@@ -273,9 +265,11 @@ impl<C: Provider> Net<C> {
         self.give_up_draining();
         let after = self.config.probe_after;
         self.probed = self.now;
-        for index in 0..self.slots.slot_count() {
-            let Some(id) = self.slots.conn_id(index) else { continue };
-            let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
+        for index in 0..self.table.slots.slot_count() {
+            let Some(id) = self.table.slots.conn_id(index) else { continue };
+            let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) else {
+                continue;
+            };
             let quiet_for = if conn.link.transport.is_silent() { after / 4 } else { after };
             let is_due =
                 conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.transport.is_silent();
@@ -303,7 +297,7 @@ impl<C: Provider> Net<C> {
 
     /// Returns the number of connections, including those being established for peers.
     pub fn connections(&self) -> usize {
-        self.slots.len() + self.expected.len()
+        self.table.slots.len() + self.expected.len()
     }
 
     /// Keeps completions of connection `number`, which is being established, until it is added.
@@ -359,7 +353,7 @@ impl<C: Provider> Net<C> {
         }
         // Completions of an ended connection may carry the number of a new one.
         let Some(id) = id else { return };
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp().filter(|qp| qp.owns(&completion)) else { return };
         if completion.is_buffer() {
             let is_written = completion.opcode() == WcOpcode::ReceiveWrite;
@@ -371,17 +365,6 @@ impl<C: Provider> Net<C> {
         } else {
             let done = qp.sent(completion);
             self.done(id, done);
-        }
-    }
-
-    fn timer_event(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
-        if self.timers.fired(id, &mut conn.timer, self.now) {
-            if let Receiving::Discarding(linger) = conn.receiving {
-                return self.linger_expired(id, linger);
-            }
-            conn.pending.timer = true;
-            self.list(id);
         }
     }
 
@@ -397,9 +380,8 @@ impl<C: Provider> Net<C> {
 
     /// Ends a lost connection. The loss is no error if both ends had finished.
     fn end_lost(&mut self, id: ConnId, why: CloseReason) {
-        let is_over = self.slots.get(id).is_some_and(|conn| {
-            conn.peer_has_finished() && matches!(conn.sending, Sending::Finishing | Sending::Finished)
-        });
+        let is_over =
+            self.table.slots.get(id).is_some_and(|conn| conn.life.peer_has_finished() && conn.life.has_sent_end());
         self.end(id, if is_over { CloseReason::Finished } else { why });
     }
 
@@ -410,61 +392,68 @@ impl<C: Provider> Net<C> {
         self.end(id, CloseReason::Reset);
     }
 
-    /// Removes a connection from all tables.
-    pub fn remove(&mut self, id: ConnId) -> Option<Connection<C>> {
-        let mut conn = self.slots.remove(id)?;
-        self.timers.cancel(id, &mut conn.timer);
-        if let ConnTransport::Ud(peer) = &mut conn.link.transport {
-            self.session_timers.cancel(id, &mut peer.timer);
-        }
-        self.by_number.remove(&conn.link.transport.number());
-        Some(conn)
-    }
-
-    /// Adds a connection to those with events to deliver.
-    pub fn list(&mut self, id: ConnId) {
-        if let Some(conn) = self.slots.get_mut(id)
-            && !conn.listed
-        {
-            conn.listed = true;
-            self.ready.push_back(id);
-        }
-    }
-
     fn set_dirty(&mut self, id: ConnId) {
-        if let Some(conn) = self.slots.get_mut(id)
+        if let Some(conn) = self.table.slots.get_mut(id)
             && !conn.dirty
         {
             conn.dirty = true;
             self.dirty.push(id);
         }
     }
+}
 
-    /// Ends a connection and drops all queued data.
-    pub fn abort_now(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
-        conn.rx.clear();
-        conn.receiving = Receiving::Told;
-        conn.pending = Pending::default();
-        conn.one_sided_done.clear();
-        self.end(id, CloseReason::Aborted);
+impl<C: Provider> HostedNet for Net<C> {
+    type Conn = Connection<C>;
+
+    #[inline]
+    fn table(&self) -> &ConnTable<Connection<C>> {
+        &self.table
     }
 
-    /// Ends a connection. Its last event follows the earlier ones.
-    pub fn end(&mut self, id: ConnId, reason: CloseReason) {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
-        conn.stage = Stage::Ended(reason);
-        let is_session = matches!(conn.link.transport, ConnTransport::Ud(_));
+    #[inline]
+    fn table_mut(&mut self) -> &mut ConnTable<Connection<C>> {
+        &mut self.table
+    }
+
+    #[inline]
+    fn summary(&mut self) -> &mut Summary {
+        &mut self.summary
+    }
+
+    fn end(&mut self, id: ConnId, reason: CloseReason) {
+        let Some(conn) = self.table.end(id, reason) else { return };
         conn.tx.clear();
-        conn.wants_room = false;
-        conn.pending.writable = false;
-        conn.pending.timer = false;
-        self.timers.cancel(id, &mut conn.timer);
-        conn.timer = Default::default();
-        self.list(id);
-        if is_session && reason == CloseReason::Finished {
+        if matches!(conn.link.transport, ConnTransport::Ud(_)) && reason == CloseReason::Finished {
             // The peer waits for the acknowledgement of its last message.
             self.acknowledge(id);
         }
+    }
+
+    /// Hands an ended connection to the connector.
+    fn release(&mut self, id: ConnId) {
+        let Some(mut conn) = self.table.remove(id) else { return };
+        if let ConnTransport::Ud(peer) = &mut conn.link.transport {
+            self.session_timers.cancel(id, &mut peer.timer);
+        }
+        self.by_number.remove(&conn.link.transport.number());
+        self.retire(conn.link);
+    }
+
+    #[inline]
+    fn next_one_sided(&mut self, id: ConnId) -> Option<(u64, OneSidedResult)> {
+        self.table.slots.get_mut(id)?.one_sided_done.pop_front()
+    }
+
+    fn conn_info(&self, conn: ConnId) -> Option<ConnInfo> {
+        let connection = self.table.slots.get(conn)?;
+        Some(ConnInfo {
+            conn,
+            local: Some(connection.link.local),
+            remote: connection.link.remote,
+            state: connection.life.conn_state(),
+            unread: connection.rx.len() as u64,
+            unsent: connection.tx.len() as u64,
+            tcp: TcpInfo::default(),
+        })
     }
 }

@@ -1,12 +1,12 @@
 //! Receive path: from completions to the receive queues of connections.
 
 use super::Net;
+use crate::connection::Reader;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
-use crate::connection::{Reader, Receiving, Stage};
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::RingAddr;
-use linerate_bypass::{Bytes, ConnId, OneSidedResult};
+use linerate_bypass::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
 
 /// Maximum bytes of one READ.
 const READ: usize = 64 << 10;
@@ -21,7 +21,7 @@ impl<C: Provider> Net<C> {
         };
         self.summary.rx_frames += 1;
         self.summary.rx_bytes += bytes.len() as u64;
-        if let Some(conn) = self.slots.get_mut(id) {
+        if let Some(conn) = self.table.slots.get_mut(id) {
             conn.link.used += 1;
             conn.hear(self.now);
             if !conn.link.credits.allows(conn.link.used) {
@@ -36,18 +36,20 @@ impl<C: Provider> Net<C> {
     }
 
     fn read_message(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Malformed> {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) else {
+            return Ok(());
+        };
         let Header { kind, credits } = Header::read(&bytes)?;
         conn.link.credits.gain(credits).map_err(|_| Malformed)?;
-        if conn.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
+        if conn.life.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
             return self.discard_message(id, kind, &bytes);
         }
         match kind {
             Kind::Data => {
                 bytes.advance(HEADER);
                 if conn.rx.push(bytes) {
-                    conn.pending.readable = true;
-                    self.list(id);
+                    conn.life.pending.readable = true;
+                    self.table.list(id);
                 }
             }
             Kind::Credit => {}
@@ -74,9 +76,9 @@ impl<C: Provider> Net<C> {
                 qp.write_to(RingAddr { address, rkey, len }, slot);
             }
             Kind::Finish => {
-                conn.receiving = Receiving::Ended;
+                conn.life.receiving = Receiving::Ended;
                 if conn.peer_closed_is_due() {
-                    self.list(id);
+                    self.table.list(id);
                 }
             }
         }
@@ -85,25 +87,25 @@ impl<C: Provider> Net<C> {
 
     /// Processes the data of the oldest READ.
     pub(super) fn read(&mut self, id: ConnId, bytes: Bytes) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         self.summary.rx_bytes += bytes.len() as u64;
         let reader = conn.readers.pop_front();
-        if conn.is_lingering() {
+        if conn.life.is_lingering() {
             return self.discard_read(id, bytes, reader == Some(Reader::Stream));
         }
         if let Some(Reader::Service(token)) = reader {
             conn.one_sided_done.push_back((token, OneSidedResult::Read(bytes)));
-            return self.list(id);
+            return self.table.list(id);
         }
         conn.to_take += usize::from(conn.rx.read(bytes));
-        conn.pending.readable = true;
-        self.list(id);
+        conn.life.pending.readable = true;
+        self.table.list(id);
         self.set_dirty(id);
     }
 
     /// Reads offered data, as far as the connection has room.
     pub(super) fn ask(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp() else { return };
         while qp.room() > super::sending::KEPT
             && let Some(offer) = conn.rx.wanted(READ, self.config.rx_buffer)
@@ -133,7 +135,7 @@ impl<C: Provider> Net<C> {
 
     /// Replaces used buffers that are no longer held.
     pub(super) fn post(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         let (arena, len) = (&self.buffers, self.config.buffer);
         let wanted = conn.link.used.saturating_sub(conn.rx.held()) as usize;
         if wanted == 0 {
@@ -166,9 +168,9 @@ impl<C: Provider> Net<C> {
     /// Posts buffers and sends credits after a service has consumed data.
     #[inline]
     pub fn consumed(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         if conn.peer_closed_is_due() {
-            self.list(id);
+            self.table.list(id);
         }
         self.set_dirty(id);
     }

@@ -2,10 +2,10 @@
 
 use super::Net;
 use super::sending::KEPT;
-use crate::connection::{Reader, Stage};
+use crate::connection::Reader;
 use crate::provider::Provider;
 use crate::verbs::Atomic;
-use linerate_bypass::{ConnId, OneSidedError, OneSidedOp, OneSidedResult};
+use linerate_bypass::{ConnId, OneSidedError, OneSidedOp, OneSidedResult, Stage};
 
 /// Operand size of atomic operations in bytes.
 const ATOMIC_LEN: usize = 8;
@@ -13,7 +13,7 @@ const ATOMIC_LEN: usize = 8;
 impl<C: Provider> Net<C> {
     /// Starts an operation on the peer's memory.
     pub fn remote(&mut self, id: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
-        let open = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open);
+        let open = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open);
         let conn = open.ok_or(OneSidedError::NoRoom)?;
         let qp = conn.link.transport.qp().ok_or(OneSidedError::Unsupported)?;
         if qp.room() <= KEPT {
@@ -44,12 +44,12 @@ impl<C: Provider> Net<C> {
 
     /// Delivers the old value that an atomic operation returned. Operations complete in the order they were started.
     pub(super) fn was(&mut self, id: ConnId, was: u64) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         if let Some(Reader::Service(token)) = conn.readers.pop_front()
-            && !conn.is_lingering()
+            && !conn.life.is_lingering()
         {
             conn.one_sided_done.push_back((token, OneSidedResult::Previous(was)));
-            self.list(id);
+            self.table.list(id);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Send path: from services to the queue pairs.
 
 use super::Net;
+use crate::connection::Connection;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::tx::Made;
 use crate::connection::wire::{Kind, OFFERS, Offer};
-use crate::connection::{Connection, Sending, Stage};
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error, RingAddr};
-use linerate_bypass::{Bytes, CloseReason, ConnId};
+use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Sending, Stage};
 use std::io::ErrorKind;
 
 /// Reserved requests of a send queue: two for an offer, one for a credit message.
@@ -21,19 +21,19 @@ impl<C: Provider> Net<C> {
             Ok(Done::Read(bytes)) => self.read(id, bytes),
             Ok(Done::Was(was)) => self.was(id, was),
             Ok(Done::BoundMw(opened)) => {
-                if let Some(conn) = self.slots.get_mut(id) {
+                if let Some(conn) = self.table.slots.get_mut(id) {
                     conn.link.opened.push_back(opened);
                 }
             }
             Ok(Done::Closed(mw, _)) => {
                 self.mws.push(mw);
-                if let Some(conn) = self.slots.get_mut(id) {
+                if let Some(conn) = self.table.slots.get_mut(id) {
                     conn.link.mws -= 1;
                 }
             }
             Err(status) => return self.fail(id, status),
         }
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         conn.hear(self.now);
         self.set_dirty(id);
         self.all_may_be_sent(id);
@@ -42,10 +42,10 @@ impl<C: Provider> Net<C> {
     /// Completes the sending direction if the end of stream was sent and nothing is outstanding.
     #[inline]
     pub(super) fn all_may_be_sent(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
-        if conn.sending == Sending::Finishing && conn.link.transport.outstanding() == 0 {
-            conn.sending = Sending::Finished;
-            if conn.is_finished() {
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
+        if conn.life.sending == Sending::Finishing && conn.link.transport.outstanding() == 0 {
+            conn.life.sending = Sending::Finished;
+            if conn.life.is_finished() {
                 self.end(id, CloseReason::Finished);
             }
         }
@@ -54,15 +54,15 @@ impl<C: Provider> Net<C> {
     /// Returns the number of bytes that can be queued. If fewer than `needed`, the service is notified when there is
     /// more room.
     pub fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return 0 };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.may_send()) else { return 0 };
         let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
-        conn.wants_room |= room < needed;
+        conn.life.wants_room |= room < needed;
         room
     }
 
     /// Queues a slice. The caller has checked the room.
     pub fn queue(&mut self, id: ConnId, bytes: Bytes) {
-        if let Some(conn) = self.slots.get_mut(id) {
+        if let Some(conn) = self.table.slots.get_mut(id) {
             conn.tx.push(bytes);
         }
         self.set_dirty(id);
@@ -74,10 +74,10 @@ impl<C: Provider> Net<C> {
         if wanted == 0 {
             return None;
         }
-        let conn = self.slots.get_mut(id)?;
+        let conn = self.table.slots.get_mut(id)?;
         let place = conn.tx.place(&self.arena, wanted, conn.link.longest);
         if place.is_none() {
-            conn.wants_room = true;
+            conn.life.wants_room = true;
             self.starved.push(id);
         }
         place
@@ -85,7 +85,7 @@ impl<C: Provider> Net<C> {
 
     /// Queues `n` bytes of the last reserved space.
     pub fn commit_place(&mut self, id: ConnId, n: usize) {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.may_send()) else { return };
         conn.tx.commit(n);
         self.set_dirty(id);
     }
@@ -94,9 +94,9 @@ impl<C: Provider> Net<C> {
     pub fn flush_all(&mut self) {
         self.post_srq_recv();
         while let Some(id) = self.dirty.pop() {
-            let Some(conn) = self.slots.get_mut(id) else { continue };
+            let Some(conn) = self.table.slots.get_mut(id) else { continue };
             conn.dirty = false;
-            if conn.stage != Stage::Open {
+            if conn.life.stage != Stage::Open {
                 continue;
             }
             self.post(id);
@@ -110,7 +110,9 @@ impl<C: Provider> Net<C> {
     }
 
     fn flush(&mut self, id: ConnId) -> Result<(), Error> {
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) else {
+            return Ok(());
+        };
         let before = conn.tx.len();
         if let Some(qp) = conn.link.transport.qp() {
             while conn.taken > 0
@@ -174,10 +176,10 @@ impl<C: Provider> Net<C> {
                     self.summary.copied_bytes += copied as u64;
                     link.send(&mut message, false)?;
                 }
-            } else if conn.sending == Sending::Closing {
+            } else if conn.life.sending == Sending::Closing {
                 has_memory = conn.link.say(&self.buffers, Kind::Finish, None)?;
                 if has_memory {
-                    conn.sending = Sending::Finishing;
+                    conn.life.sending = Sending::Finishing;
                 }
             } else {
                 break;
@@ -198,10 +200,8 @@ impl<C: Provider> Net<C> {
             }
             ConnTransport::Ud(_) => true,
         };
-        if conn.wants_room && conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
-            conn.wants_room = false;
-            conn.pending.writable = true;
-            self.list(id);
+        if conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
+            self.table.offer_room(id);
         }
         if is_session {
             self.send_datagrams(id)?;
@@ -211,10 +211,7 @@ impl<C: Provider> Net<C> {
 
     /// Closes the sending direction once all queued data is sent.
     pub fn begin_close(&mut self, id: ConnId) {
-        if let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) {
-            conn.sending = Sending::Closing;
-            conn.wants_room = false;
-            conn.pending.writable = false;
+        if self.table.begin_close(id) {
             self.set_dirty(id);
         }
     }

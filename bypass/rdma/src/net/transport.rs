@@ -1,10 +1,9 @@
 //! Implementation of [`Transport`](linerate_bypass::Transport), through which services use their connections.
 
-use crate::connection::{Connection, Stage};
 use crate::net::Net;
 use crate::provider::Provider;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Transport};
+use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, HostedNet, OneSidedError, OneSidedOp, Transport};
 use std::net::SocketAddr;
 
 impl<C: Provider> Transport for Net<C> {
@@ -17,33 +16,33 @@ impl<C: Provider> Transport for Net<C> {
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        Some(self.slots.get(conn)?.link.local)
+        Some(self.table.slots.get(conn)?.link.local)
     }
 
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        Some(self.slots.get(conn)?.link.remote)
+        Some(self.table.slots.get(conn)?.link.remote)
     }
 
     #[inline]
     fn received(&self, conn: ConnId) -> usize {
-        self.slots.get(conn).map_or(0, |conn| conn.rx.len())
+        self.table.slots.get(conn).map_or(0, |conn| conn.rx.len())
     }
 
     #[inline]
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        self.slots.get(conn).map_or(&[], |conn| conn.rx.front())
+        self.table.slots.get(conn).map_or(&[], |conn| conn.rx.front())
     }
 
     #[inline]
     fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some(connection) = self.slots.get_mut(conn) {
+        if let Some(connection) = self.table.slots.get_mut(conn) {
             connection.rx.advance(n);
             self.consumed(conn);
         }
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        let taken = self.slots.get_mut(conn)?.rx.take(max)?;
+        let taken = self.table.slots.get_mut(conn)?.rx.take(max)?;
         self.consumed(conn);
         Some(taken)
     }
@@ -53,7 +52,7 @@ impl<C: Provider> Transport for Net<C> {
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let may_send = self.slots.get(conn).is_some_and(|conn| conn.may_send());
+        let may_send = self.table.slots.get(conn).is_some_and(|conn| conn.life.may_send());
         if !may_send || self.room_for(conn, bytes.len()) < bytes.len() {
             return Err(bytes);
         }
@@ -80,16 +79,15 @@ impl<C: Provider> Transport for Net<C> {
     }
 
     fn abort(&mut self, conn: ConnId) {
-        self.abort_now(conn);
+        let Some(connection) = self.table.slots.get_mut(conn) else { return };
+        connection.rx.clear();
+        connection.one_sided_done.clear();
+        self.table.silence(conn);
+        self.end(conn, CloseReason::Aborted);
     }
 
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
-        let is_open = |conn: &&mut Connection<C>| conn.stage == Stage::Open && !conn.is_lingering();
-        if let Some(connection) = self.slots.get_mut(conn).filter(is_open) {
-            connection.pending.timer = false;
-            let wanted = delay.map(|delay| self.now + delay);
-            self.timers.set(conn, &mut connection.timer, wanted);
-        }
+        self.table.set_service_timer(conn, delay.map(|delay| self.now + delay));
     }
 
     fn connect(&mut self, remote: SocketAddr, token: u64) {

@@ -3,9 +3,8 @@
 //! Reads and writes record the time. Each search covers a part of the connections, so that no turn visits all of them.
 
 use super::Net;
-use crate::connection::Stage;
-use linerate_bypass::CloseReason;
 use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{CloseReason, Stage};
 
 /// Number of parts that cover all connections.
 const PARTS: usize = 16;
@@ -38,16 +37,16 @@ impl Idle {
 impl Net {
     /// Resets the idle connections of one part, if it is time to search it.
     pub(super) fn end_idle(&mut self) {
-        let (now, extent) = (self.now, self.slots.slot_count());
+        let (now, extent) = (self.now, self.table.slots.slot_count());
         let Some(idle) = self.idle.as_mut().filter(|idle| idle.next <= now) else { return };
         idle.next = now + idle.interval;
         let (timeout, first) = (idle.timeout, if idle.slot < extent { idle.slot } else { 0 });
         let end = extent.min(first + extent.div_ceil(PARTS));
         idle.slot = end;
         for slot in first..end {
-            let Some(id) = self.slots.conn_id(slot) else { continue };
+            let Some(id) = self.table.slots.conn_id(slot) else { continue };
             let is_idle = |stage, moved| stage == Stage::Open && now.since(moved) >= timeout;
-            if self.slots.get(id).is_some_and(|conn| is_idle(conn.stage, conn.moved)) {
+            if self.table.slots.get(id).is_some_and(|conn| is_idle(conn.life.stage, conn.moved)) {
                 self.summary.drop_for("connection idle for too long", 1);
                 self.reset_as(id, CloseReason::IdleTimeout);
             }

@@ -87,11 +87,9 @@ impl Net {
             self.compact();
         }
         for id in std::mem::take(&mut self.memory.waiting) {
-            let Some(conn) = self.slots.get_mut(id) else { continue };
-            if conn.wants_room && conn.tx.len() <= self.config.tx_buffer / 2 {
-                conn.wants_room = false;
-                conn.pending.writable = true;
-                self.list(id);
+            let Some(conn) = self.table.slots.get_mut(id) else { continue };
+            if conn.tx.len() <= self.config.tx_buffer / 2 {
+                self.table.offer_room(id);
             }
             self.set_unread(id);
         }
@@ -99,7 +97,7 @@ impl Net {
 
     /// Copies small remainders that keep many blocks in use to memory of their own.
     fn compact(&mut self) {
-        for (_, conn) in self.slots.iter_mut() {
+        for (_, conn) in self.table.slots.iter_mut() {
             for queue in [&mut conn.rx, &mut conn.tx] {
                 if queue.len() < queue.slices() * BLOCK / 4 {
                     self.summary.copied_bytes += queue.gather() as u64;

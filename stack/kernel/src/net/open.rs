@@ -1,11 +1,11 @@
 //! Connection establishment: accepted and outgoing connections.
 
 use super::{Net, reset};
-use crate::connection::{Connection, Stage};
+use crate::connection::Connection;
 use crate::poller::Token;
 use crate::{Config, errno};
 use linerate_bypass::time::Duration;
-use linerate_bypass::{ConnId, ConnectError, Origin};
+use linerate_bypass::{ConnId, ConnectError, Origin, Stage};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -52,21 +52,21 @@ impl Net {
                     // The connection ended before `accept`.
                     Err(_) => continue,
                 };
-                if self.slots.is_full() {
+                if self.table.slots.is_full() {
                     reset(&stream);
                     self.summary.drop_for("accept: too many connections", 1);
                     continue;
                 }
-                let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Open, self.now)) else {
+                let Some(id) = self.table.slots.insert(Connection::new(stream, remote, Stage::Open, self.now)) else {
                     continue;
                 };
-                let stream = self.slots.get(id).and_then(|conn| conn.stream.as_ref());
+                let stream = self.table.slots.get(id).and_then(|conn| conn.stream.as_ref());
                 if stream.is_some_and(|stream| self.poller.add_stream(stream, Token::Connection(id.slot())).is_err()) {
-                    self.slots.remove(id);
+                    self.table.slots.remove(id);
                     self.summary.drop_for("accept: no descriptor or memory", 1);
                     continue;
                 }
-                self.opened.push_back((id, Origin::Accepted));
+                self.table.opened.push_back((id, Origin::Accepted));
                 self.summary.accepted += 1;
             }
         }
@@ -86,19 +86,19 @@ impl Net {
 
     /// Starts to connect to `remote`.
     pub(crate) fn begin_connect(&mut self, remote: SocketAddr, token: u64) {
-        if self.slots.is_full() {
-            return self.failed.push_back((token, ConnectError::TooMany));
+        if self.table.slots.is_full() {
+            return self.table.failed.push_back((token, ConnectError::TooMany));
         }
         let stream = match open(remote, &self.config) {
             Ok(stream) => stream,
-            Err(error) => return self.failed.push_back((token, errno::connect_error(&error))),
+            Err(error) => return self.table.failed.push_back((token, errno::connect_error(&error))),
         };
-        let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Connecting(token), self.now)) else {
+        let Some(id) = self.table.slots.insert(Connection::new(stream, remote, Stage::Connecting(token), self.now))
+        else {
             return;
         };
-        let Some(conn) = self.slots.get_mut(id) else { return };
-        let deadline = self.now + self.config.connect_timeout;
-        self.timers.set(id, &mut conn.timer, Some(deadline));
+        self.table.set_timer(id, Some(self.now + self.config.connect_timeout));
+        let Some(conn) = self.table.slots.get(id) else { return };
         let added = conn.stream.as_ref().map(|stream| self.poller.add_stream(stream, Token::Connection(id.slot())));
         if let Some(Err(error)) = added {
             self.fail(id, errno::connect_error(&error));
@@ -107,8 +107,10 @@ impl Net {
 
     /// Gives up a connection attempt.
     pub(super) fn fail(&mut self, id: ConnId, error: ConnectError) {
-        if let Some(Connection { stage: Stage::Connecting(token), .. }) = self.remove(id) {
-            self.failed.push_back((token, error));
+        if let Some(conn) = self.table.remove(id)
+            && let Stage::Connecting(token) = conn.life.stage
+        {
+            self.table.failed.push_back((token, error));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Reception: from the kernel to the receive queues.
 
 use super::Net;
-use crate::connection::{Received, Receiving, Stage};
+use crate::connection::Received;
 use crate::errno;
-use linerate_bypass::ConnId;
+use linerate_bypass::{ConnId, HostedNet, Receiving, Stage, Tracked};
 
 /// Minimum room of a block worth reading into.
 pub(super) const LEAST_READ: usize = 16 << 10;
@@ -13,14 +13,14 @@ pub(super) const READ_BUDGET: usize = 128 << 10;
 impl Net {
     /// Reads received data of a connection, within its share of the turn and its buffer.
     pub(super) fn read(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         conn.unread = false;
-        if conn.stage != Stage::Open || conn.paused {
+        if conn.life.stage != Stage::Open || conn.paused {
             return self.discard(id);
         }
         let mut budget = READ_BUDGET;
         let mut broken = None;
-        while conn.receiving == Receiving::Open {
+        while conn.life.receiving == Receiving::Open {
             let room = self.config.rx_buffer - conn.rx.len();
             if room == 0 {
                 conn.paused = true;
@@ -55,8 +55,8 @@ impl Net {
         if conn.rx.is_scattered() {
             self.summary.copied_bytes += conn.rx.gather() as u64;
         }
-        if conn.pending.readable || conn.peer_closed_is_due() {
-            self.list(id);
+        if conn.life.pending.readable || conn.peer_closed_is_due() {
+            self.table.list(id);
         }
         if let Some(reason) = broken {
             self.end(id, reason);
@@ -65,10 +65,10 @@ impl Net {
 
     /// Updates a connection after its service has consumed data.
     pub(crate) fn consumed(&mut self, id: ConnId) {
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         if conn.peer_closed_is_due() {
-            self.list(id);
-        } else if conn.paused && !conn.is_lingering() && conn.rx.len() <= self.config.rx_buffer / 2 {
+            self.table.list(id);
+        } else if conn.paused && !conn.life.is_lingering() && conn.rx.len() <= self.config.rx_buffer / 2 {
             conn.paused = false;
             self.set_unread(id);
         }

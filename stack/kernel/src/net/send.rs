@@ -1,9 +1,8 @@
 //! Transmission: from the service through the send queues to the kernel.
 
 use super::Net;
-use crate::connection::{Connection, Sending, Stage};
 use crate::errno;
-use linerate_bypass::{Bytes, CloseReason, ConnId, VECTOR};
+use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Stage, VECTOR};
 
 /// Minimum size of the buffer that [`Net::place`] returns, unless less was requested.
 const LEAST_PLACE: usize = 4 << 10;
@@ -22,16 +21,16 @@ impl Net {
     /// when there is more room.
     pub(crate) fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
         let placed = self.placing.filter(|placing| placing.conn == id).map_or(0, |placing| placing.committed);
-        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return 0 };
+        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.may_send()) else { return 0 };
         let room = self.config.tx_buffer.saturating_sub(conn.tx.len() + placed);
-        conn.wants_room |= room < needed;
+        conn.life.wants_room |= room < needed;
         room
     }
 
     /// Queues a slice on a connection with room for it.
     pub(crate) fn queue(&mut self, id: ConnId, bytes: Bytes) {
         self.seal();
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         conn.tx.push(bytes);
         if !conn.blocked {
             if conn.tx.slices() >= VECTOR {
@@ -59,7 +58,7 @@ impl Net {
             }
         };
         if self.memory.tx(committed + least).is_none() {
-            self.slots.get_mut(id)?.wants_room = true;
+            self.table.slots.get_mut(id)?.life.wants_room = true;
             self.memory.wait(id);
             return None;
         }
@@ -71,7 +70,7 @@ impl Net {
 
     /// Sends the first `n` bytes of the last buffer.
     pub(crate) fn commit_place(&mut self, id: ConnId, n: usize) {
-        if !self.slots.get(id).is_some_and(Connection::may_send) {
+        if !self.table.slots.get(id).is_some_and(|conn| conn.life.may_send()) {
             return;
         }
         let reserved = match &mut self.placing {
@@ -93,7 +92,7 @@ impl Net {
             && let Some(block) = self.memory.tx(placing.committed)
         {
             let bytes = block.split_to(placing.committed);
-            if let Some(conn) = self.slots.get_mut(placing.conn).filter(|conn| conn.stage == Stage::Open) {
+            if let Some(conn) = self.table.slots.get_mut(placing.conn).filter(|conn| conn.life.stage == Stage::Open) {
                 conn.tx.push(bytes);
             }
         }
@@ -110,9 +109,9 @@ impl Net {
 
     fn flush(&mut self, id: ConnId) {
         self.seal();
-        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
         conn.tx_pending = false;
-        if conn.stage != Stage::Open {
+        if conn.life.stage != Stage::Open {
             return;
         }
         let mut progress = false;
@@ -130,7 +129,7 @@ impl Net {
         if let Err(error) = conn.finish_sending() {
             return self.end(id, errno::close_reason(&error));
         }
-        if conn.is_finished() {
+        if conn.life.is_finished() {
             return self.end(id, CloseReason::Finished);
         }
         if conn.blocked && conn.tx.is_scattered() {
@@ -139,20 +138,15 @@ impl Net {
         if progress {
             conn.moved = self.now;
         }
-        if progress && conn.wants_room && conn.tx.len() <= self.config.tx_buffer / 2 {
-            conn.wants_room = false;
-            conn.pending.writable = true;
-            self.list(id);
+        if progress && conn.tx.len() <= self.config.tx_buffer / 2 {
+            self.table.offer_room(id);
         }
     }
 
     /// Closes the send direction after the queued data.
     pub(crate) fn begin_close(&mut self, id: ConnId) {
         self.seal();
-        if let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) {
-            conn.sending = Sending::Closing;
-            conn.wants_room = false;
-            conn.pending.writable = false;
+        if self.table.begin_close(id) {
             self.set_dirty(id);
         }
     }
