@@ -189,8 +189,6 @@ pub enum AsyncEvent {
     QpAccessError(Handle),
     /// The first message arrived before the connection manager's event.
     CommEstablished(Handle),
-    /// A shared receive queue has fewer buffers than its limit.
-    SrqLimitReached(Handle),
     /// A shared receive queue failed.
     SrqError(Handle),
     /// A queue pair in the error state has consumed its last buffer of a shared receive queue.

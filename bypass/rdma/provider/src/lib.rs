@@ -145,12 +145,6 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The protection domain is live.
     unsafe fn create_srq(&self, pd: Handle, attr: &SrqInitAttr) -> io::Result<Handle>;
 
-    /// Requests one asynchronous event when fewer than `limit` buffers remain (`ibv_modify_srq`).
-    ///
-    /// # Safety
-    /// The shared receive queue is live.
-    unsafe fn modify_srq_limit(&self, srq: Handle, limit: u32) -> io::Result<()>;
-
     /// `ibv_destroy_srq`.
     ///
     /// # Safety

@@ -20,10 +20,6 @@ pub struct Sge {
 pub enum Operation {
     /// SEND: a message for a posted buffer of the peer.
     Send,
-    /// SEND with immediate data.
-    SendImmediate(u32),
-    /// SEND with invalidate: the peer's R_Key is invalidated before its completion.
-    SendInvalidate(u32),
     /// RDMA WRITE.
     Write {
         /// Address in the peer's memory.
@@ -104,10 +100,11 @@ pub struct SendFlags {
     pub signalled: bool,
     /// Copy the data when the request is posted.
     pub inline: bool,
-    /// Wait for earlier READ and atomic operations.
-    pub fenced: bool,
-    /// Generate a solicited event at the peer.
-    pub solicited: bool,
+}
+
+impl SendFlags {
+    /// Flags of an ordinary signalled request.
+    pub const SIGNALLED: Self = SendFlags { signalled: true, inline: false };
 }
 
 /// Send work request.
@@ -236,8 +233,6 @@ pub struct WorkCompletion {
     pub qp: u32,
     /// Immediate data of the peer.
     pub immediate: Option<u32>,
-    /// R_Key that the peer invalidated.
-    pub invalidated: Option<u32>,
     /// Queue pair number of a received datagram's sender.
     pub source: u32,
     /// Set if the buffer of a received datagram begins with a valid GRH. Its [`GRH_LEN`] bytes are present and counted

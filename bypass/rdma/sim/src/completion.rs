@@ -200,7 +200,6 @@ impl World {
             len: 0,
             qp: number,
             immediate: None,
-            invalidated: None,
             source: 0,
             has_grh: false,
         };

@@ -179,7 +179,6 @@ impl World {
             len: needed as u32,
             qp: number,
             immediate: None,
-            invalidated: None,
             source: datagram.source,
             has_grh: true,
         };

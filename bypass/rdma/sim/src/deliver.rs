@@ -7,14 +7,6 @@ use super::qp::{Answer, Buffer, Request};
 use super::world::World;
 use linerate_rdma_provider::{AsyncEvent, Handle, Operation, QpState, WcOpcode, WcStatus, WorkCompletion};
 
-/// Attributes of a message besides its bytes.
-#[derive(Debug, Clone, Copy)]
-struct Extras {
-    opcode: WcOpcode,
-    immediate: Option<u32>,
-    invalidate: Option<u32>,
-}
-
 /// Result of an attempt to execute a request.
 enum Outcome {
     Answered(Answer),
@@ -151,11 +143,8 @@ impl World {
         if is_too_long {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
-        let message = |opcode, immediate, invalidate| Extras { opcode, immediate, invalidate };
         match request.operation {
-            Operation::Send => self.receive(peer, &bytes, message(WcOpcode::Receive, None, None)),
-            Operation::SendImmediate(bits) => self.receive(peer, &bytes, message(WcOpcode::Receive, Some(bits), None)),
-            Operation::SendInvalidate(key) => self.receive(peer, &bytes, message(WcOpcode::Receive, None, Some(key))),
+            Operation::Send => self.receive(peer, &bytes, None),
             Operation::Write { address, rkey } => self.write(peer, &bytes, address, rkey, None),
             Operation::WriteImmediate { address, rkey, immediate } => {
                 self.write(peer, &bytes, address, rkey, Some(immediate))
@@ -219,22 +208,16 @@ impl World {
         let Some(handle) = self.qps[peer].config.srq else {
             return Some((self.qps[peer].receives.pop_front()?, Place::Receive(peer)));
         };
-        let device = self.qps.device(peer);
-        let srq = &mut self.srq[handle];
-        let buffer = srq.buffers.pop_front()?;
-        if srq.buffers.len() < srq.limit as usize {
-            srq.limit = 0;
-            self.devices[device].events.push(AsyncEvent::SrqLimitReached(handle));
-        }
-        Some((buffer, Place::Shared(handle, peer)))
+        Some((self.srq[handle].buffers.pop_front()?, Place::Shared(handle, peer)))
     }
 
-    /// Delivers a message that needs a buffer. Without one the sender must retry; over iWARP the connection ends.
-    fn receive(&mut self, peer: Handle, bytes: &[u8], extras: Extras) -> Outcome {
+    /// Delivers a SEND, or with `written` the immediate data of a WRITE, either of which needs a buffer. Without one the
+    /// sender must retry; over iWARP the connection ends.
+    fn receive(&mut self, peer: Handle, bytes: &[u8], written: Option<u32>) -> Outcome {
         let pd = self.qps[peer].pd;
         let Some((buffer, place)) = self.take_buffer(peer) else { return self.no_buffer(peer) };
         let room: u64 = buffer.sges.iter().map(|sge| u64::from(sge.len)).sum();
-        let is_write = extras.opcode == WcOpcode::ReceiveWrite;
+        let is_write = written.is_some();
         // Only the elements that the message reaches are checked.
         let mut left = if is_write { 0 } else { bytes.len() as u64 };
         let mut sges = buffer.sges.clone();
@@ -249,31 +232,22 @@ impl World {
                 if !is_write {
                     write(&spans, bytes);
                 }
-                match extras.invalidate.map(|key| self.window_by_key(peer, key)) {
-                    Some(None) => (WcStatus::LocalAccess, WcStatus::RemoteAccess),
-                    Some(Some(mw)) => {
-                        self.mws[mw].bound = None;
-                        (WcStatus::Success, WcStatus::Success)
-                    }
-                    None => (WcStatus::Success, WcStatus::Success),
-                }
+                (WcStatus::Success, WcStatus::Success)
             }
         };
         let completion = WorkCompletion {
             id: buffer.id,
             status: ours,
-            opcode: extras.opcode,
+            opcode: if is_write { WcOpcode::ReceiveWrite } else { WcOpcode::Receive },
             len: bytes.len() as u32,
             qp: self.qps[peer].number,
-            immediate: extras.immediate,
-            invalidated: extras.invalidate,
+            immediate: written,
             source: 0,
             has_grh: false,
         };
         self.complete(self.qps[peer].config.recv_cq, completion, place);
         if ours != WcStatus::Success {
-            let event = (theirs == WcStatus::RemoteAccess).then_some(AsyncEvent::QpAccessError(peer));
-            self.break_responder(peer, event);
+            self.break_responder(peer, None);
         } else if !self.qps[peer].receives() {
             // The completion queue was full.
             return Outcome::done(WcStatus::RemoteOperation);
@@ -306,12 +280,11 @@ impl World {
         let Ok(spans) = self.remote_span(peer, address, bytes.len() as u64, key, Need::RemoteWrite) else {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteAccess));
         };
-        let Some(immediate) = immediate else {
+        if immediate.is_none() {
             write(&spans, bytes);
             return Outcome::done(WcStatus::Success);
-        };
-        let extras = Extras { opcode: WcOpcode::ReceiveWrite, immediate: Some(immediate), invalidate: None };
-        let outcome = self.receive(peer, bytes, extras);
+        }
+        let outcome = self.receive(peer, bytes, immediate);
         if let Outcome::Answered(Answer::Done(WcStatus::Success)) = outcome {
             write(&spans, bytes);
         }

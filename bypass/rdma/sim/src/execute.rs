@@ -167,14 +167,12 @@ impl World {
         things.at(deadline, now, Thing::GiveUp(handle));
     }
 
-    /// Returns true if the next request may start: READs and atomic operations are limited, and a fence waits for
-    /// earlier ones (IBA 10.8.3.3).
+    /// Returns true if the next request may start: READs and atomic operations are limited.
     fn can_launch(&self, qp: &Pair) -> bool {
         let Some(next) = qp.sends.get(qp.launched) else { return false };
         let reads = qp.reads_under_way();
         let depth = qp.sending.map_or(0, |sending| usize::from(sending.initiator_depth));
-        let has_room = !next.fetches() || reads < depth.max(1);
-        !qp.is_stopped && has_room && (!next.flags.fenced || reads == 0)
+        !qp.is_stopped && (!next.fetches() || reads < depth.max(1))
     }
 
     /// Returns the peer's queue pair, if packets reach it and are accepted: number, address and PSN match at both

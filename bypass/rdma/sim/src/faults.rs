@@ -19,7 +19,6 @@ pub enum Call {
     CreateChannel,
     CreateQueue,
     CreateShared,
-    LimitShared,
     CreatePair,
     Modify,
     PostSend,

@@ -68,8 +68,6 @@ pub(super) struct Shared {
     pub buffers: VecDeque<Buffer>,
     /// Used places: posted buffers and unpolled completions.
     pub held: u32,
-    /// Threshold of buffers for one event.
-    pub limit: u32,
 }
 
 impl World {
@@ -227,20 +225,8 @@ impl World {
         let fits = (1..=limits.srq_wrs).contains(&config.buffers) && config.sges <= limits.srq_sges;
         require(fits, libc::EINVAL)?;
         require(self.srq.count(Some(device)) < limits.srqs as usize, libc::ENOMEM)?;
-        let srq =
-            Shared { pd, capacity: config.buffers, sges: config.sges, buffers: VecDeque::new(), held: 0, limit: 0 };
+        let srq = Shared { pd, capacity: config.buffers, sges: config.sges, buffers: VecDeque::new(), held: 0 };
         Ok(self.handles.add(&mut self.srq, device, srq))
-    }
-
-    /// The event is generated when a buffer is taken and fewer remain, not if fewer remain already
-    /// (ibv_modify_srq(3)).
-    pub fn modify_srq_limit(&mut self, device: usize, srq: Handle, limit: u32) -> io::Result<()> {
-        self.enter(device, Call::LimitShared)?;
-        self.handles.check(&self.srq, device, srq)?;
-        let object = &mut self.srq[srq];
-        require(limit <= object.capacity, libc::EINVAL)?;
-        object.limit = limit;
-        Ok(())
     }
 
     pub fn destroy_srq(&mut self, device: usize, srq: Handle) -> io::Result<()> {
@@ -250,8 +236,7 @@ impl World {
         self.handles.check(&self.srq, device, srq)?;
         require(!self.qps.values().any(|qp| qp.config.srq == Some(srq)), libc::EBUSY)?;
         self.handles.remove(&mut self.srq, srq);
-        let is_its = |event: &AsyncEvent| matches!(event, AsyncEvent::SrqLimitReached(of) | AsyncEvent::SrqError(of) if *of == srq);
-        self.devices[device].events.retain(|event| !is_its(event));
+        self.devices[device].events.retain(|&event| event != AsyncEvent::SrqError(srq));
         Ok(())
     }
 

@@ -115,10 +115,6 @@ unsafe impl Provider for SimDevice {
         self.with(|world| world.create_srq(self.index, pd, config))
     }
 
-    unsafe fn modify_srq_limit(&self, srq: Handle, limit: u32) -> io::Result<()> {
-        self.with(|world| world.modify_srq_limit(self.index, srq, limit))
-    }
-
     unsafe fn destroy_srq(&self, srq: Handle) -> io::Result<()> {
         self.with(|world| world.destroy_srq(self.index, srq))
     }

@@ -41,8 +41,8 @@ pub(super) struct Request {
 pub(super) enum Answer {
     /// Executed.
     Done(WcStatus),
-    /// Accepted READ. The memory is read when the response is sent, possibly after later requests were executed: only
-    /// a fence orders requests behind a READ (IBA 10.8.3.3).
+    /// Accepted READ. The memory is read when the response is sent, possibly after later requests were executed: without
+    /// a fence, requests are not ordered behind a READ (IBA 10.8.3.3).
     ReadDue,
     /// Old value of an atomic operation.
     Was(u64),
@@ -64,10 +64,7 @@ impl Request {
 
     pub fn opcode(&self) -> WcOpcode {
         match self.operation {
-            Operation::Send
-            | Operation::SendImmediate(_)
-            | Operation::SendInvalidate(_)
-            | Operation::Datagram { .. } => WcOpcode::Send,
+            Operation::Send | Operation::Datagram { .. } => WcOpcode::Send,
             Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
             Operation::Read { .. } => WcOpcode::Read,
             Operation::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -382,8 +379,8 @@ impl World {
         let len: u64 = request.sges.iter().map(|sge| u64::from(sge.len)).sum();
         require(!request.flags.inline || len <= u64::from(cap.inline), libc::EINVAL)?;
         let is_possible = match request.operation {
-            Operation::Send | Operation::Write { .. } | Operation::SendInvalidate(_) => true,
-            Operation::SendImmediate(_) | Operation::WriteImmediate { .. } => !is_iwarp,
+            Operation::Send | Operation::Write { .. } => true,
+            Operation::WriteImmediate { .. } => !is_iwarp,
             Operation::Read { .. } => !request.flags.inline && request.sges.len() <= limits.read_sges as usize,
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
                 !request.flags.inline && limits.atomics.any() && !is_iwarp
@@ -458,7 +455,6 @@ impl World {
                 len: request.len() as u32,
                 qp: number,
                 immediate: None,
-                invalidated: None,
                 source: 0,
                 has_grh: false,
             };

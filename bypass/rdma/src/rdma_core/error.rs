@@ -79,11 +79,28 @@ impl Error {
 }
 
 /// Returns this process's limit of locked memory in bytes, if it is limited.
-pub(super) fn locked_memory() -> Option<u64> {
+fn locked_memory() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure outlives the call.
     let returned = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     (returned == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Adds the limit of locked memory to an error: the kernel returns the same error for the limit and for lack of
+/// memory.
+pub(super) fn explained(error: io::Error, len: usize) -> io::Error {
+    match locked_memory() {
+        Some(limit) if error.raw_os_error() == Some(libc::ENOMEM) => io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            format!(
+                "{error}: a region of {} counts as locked memory, of which {} are allowed, and by some drivers to \
+                 root, too: ulimit -l unlimited",
+                kilobytes(len as u64),
+                kilobytes(limit)
+            ),
+        ),
+        _ => error,
+    }
 }
 
 /// Returns a suggestion for software drivers.
@@ -91,7 +108,7 @@ fn drivers() -> &'static str {
     ", and for one in software over eth0: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0"
 }
 
-pub(super) fn kilobytes(bytes: u64) -> String {
+fn kilobytes(bytes: u64) -> String {
     format!("{} KB", bytes >> 10)
 }
 
@@ -118,5 +135,14 @@ mod tests {
         for number in [libc::EOPNOTSUPP, libc::ENOSYS, libc::EACCES, libc::ENOMEM, libc::EIO] {
             assert!(!said(number).contains('\n'));
         }
+    }
+
+    #[test]
+    fn failed_registration_names_memory_limit() {
+        let other = explained(io::Error::from_raw_os_error(libc::EINVAL), 1);
+        assert_eq!(other.raw_os_error(), Some(libc::EINVAL));
+        let error = explained(io::Error::from_raw_os_error(libc::ENOMEM), 1 << 20);
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(error.to_string().contains("1024 KB"), locked_memory().is_some(), "{error}");
     }
 }

@@ -24,11 +24,6 @@ const _: () = {
     assert!(std::mem::offset_of!(Event, kind) == std::mem::offset_of!(sys::ibv_async_event, event_type));
 };
 
-pub(super) fn async_fd(native: &RdmaCore) -> RawFd {
-    // SAFETY: `native` keeps the context open.
-    unsafe { (*native.context.as_ptr()).async_fd }
-}
-
 pub(super) fn async_event(native: &RdmaCore) -> io::Result<Option<AsyncEvent>> {
     // SAFETY: a union of pointers and a number, for which zero is valid.
     let mut event: Event = unsafe { zeroed() };
@@ -55,7 +50,6 @@ fn value(event: &Event) -> AsyncEvent {
     const QP_REQ_ERR: u32 = sys::ibv_event_type::IBV_EVENT_QP_REQ_ERR as u32;
     const QP_ACCESS_ERR: u32 = sys::ibv_event_type::IBV_EVENT_QP_ACCESS_ERR as u32;
     const COMM_EST: u32 = sys::ibv_event_type::IBV_EVENT_COMM_EST as u32;
-    const SRQ_LIMIT_REACHED: u32 = sys::ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED as u32;
     const SRQ_ERR: u32 = sys::ibv_event_type::IBV_EVENT_SRQ_ERR as u32;
     const QP_LAST_WQE_REACHED: u32 = sys::ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED as u32;
     const PORT_ACTIVE: u32 = sys::ibv_event_type::IBV_EVENT_PORT_ACTIVE as u32;
@@ -68,7 +62,6 @@ fn value(event: &Event) -> AsyncEvent {
         QP_REQ_ERR => AsyncEvent::QpRequestError(object),
         QP_ACCESS_ERR => AsyncEvent::QpAccessError(object),
         COMM_EST => AsyncEvent::CommEstablished(object),
-        SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(object),
         SRQ_ERR => AsyncEvent::SrqError(object),
         QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached(object),
         PORT_ACTIVE => AsyncEvent::PortActive(port),
@@ -92,13 +85,6 @@ pub(super) fn create_comp_channel(native: &RdmaCore) -> io::Result<(Handle, RawF
         return Err(error);
     }
     Ok((handle, descriptor))
-}
-
-/// # Safety
-/// As for [`Provider::destroy_comp_channel`](crate::provider::Provider::destroy_comp_channel).
-pub(super) unsafe fn destroy_comp_channel(channel: Handle) -> io::Result<()> {
-    // SAFETY: the channel is live.
-    done(unsafe { sys::ibv_destroy_comp_channel(object(channel)) })
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Maximum inline size, which devices report only when a queue pair is created.
 
-use super::{RdmaCore, objects, qp};
-use crate::provider::{Handle, QpCap, QpInitAttr};
+use super::RdmaCore;
+use crate::provider::{Provider, QpCap, QpInitAttr};
 use std::io;
 
 /// Upper bound of inline sizes.
@@ -13,30 +13,19 @@ impl RdmaCore {
     /// # Errors
     /// Failures to create queue pairs.
     pub fn inline_limit(&self) -> io::Result<u32> {
-        let pd = objects::alloc_pd(self)?;
+        let pd = self.alloc_pd()?;
         // SAFETY: each object is live, destroyed once, and has no dependents left.
         unsafe {
-            let limit = objects::create_cq(self, 1, None).and_then(|cq| {
-                let limit = largest(|inline| try_inline(pd, cq, inline));
-                objects::destroy_cq(cq).and(limit)
+            let limit = self.create_cq(1, None).and_then(|cq| {
+                let limit = largest(|inline| {
+                    let cap = QpCap { sends: 1, receives: 1, send_sges: 1, recv_sges: 1, inline };
+                    let made = self.create_qp(pd, &QpInitAttr { send_cq: cq, recv_cq: cq, srq: None, cap });
+                    made.and_then(|(qp, _, cap)| self.destroy_qp(qp).map(|()| cap.inline))
+                });
+                self.destroy_cq(cq).and(limit)
             });
-            objects::dealloc_pd(pd).and(limit)
+            self.dealloc_pd(pd).and(limit)
         }
-    }
-}
-
-/// Creates and destroys a queue pair for `inline` bytes. Returns the inline size that it had.
-///
-/// # Safety
-/// The protection domain and the completion queue are live.
-unsafe fn try_inline(pd: Handle, cq: Handle, inline: u32) -> io::Result<u32> {
-    let cap = QpCap { sends: 1, receives: 1, send_sges: 1, recv_sges: 1, inline };
-    let config = QpInitAttr { send_cq: cq, recv_cq: cq, srq: None, cap };
-    // SAFETY: the protection domain and the completion queue are live; the queue pair is destroyed at once.
-    unsafe {
-        let (made, _, cap) = qp::create(pd, &config)?;
-        qp::destroy(made)?;
-        Ok(cap.inline)
     }
 }
 

@@ -3,7 +3,6 @@
 use super::answer::set_nonblocking;
 use super::device;
 use super::error::Error;
-use super::poll;
 use rdma_mummy_sys as sys;
 use std::ffi::CStr;
 use std::io;
@@ -18,8 +17,6 @@ pub struct RdmaCore {
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) name: String,
     pub(super) emulated_by: Option<String>,
-    /// [`poll::invalidated_flags`].
-    pub(super) invalidated: u32,
     held: Held,
 }
 
@@ -72,11 +69,10 @@ impl RdmaCore {
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)
             }
         };
-        let mut native = RdmaCore { context, name: name.to_owned(), emulated_by: None, invalidated: 0, held };
+        let mut native = RdmaCore { context, name: name.to_owned(), emulated_by: None, held };
         // SAFETY: the open context keeps the descriptor open.
         unsafe { set_nonblocking((*context.as_ptr()).async_fd) }.map_err(error)?;
         native.emulated_by = device::emulated_by(&native).map_err(error)?;
-        native.invalidated = poll::invalidated_flags(native.emulated_by.as_deref() == Some(device::RXE));
         Ok(native)
     }
 

@@ -1,7 +1,6 @@
 //! Completion queue polling.
 
-use super::RdmaCore;
-use super::answer::{done, object};
+use super::answer::object;
 use crate::provider::{Handle, WcOpcode, WcStatus, WorkCompletion};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
@@ -12,15 +11,8 @@ use std::mem::MaybeUninit;
 const BATCH: usize = 32;
 
 /// # Safety
-/// As for [`Provider::req_notify_cq`](crate::provider::Provider::req_notify_cq).
-pub(super) unsafe fn req_notify_cq(cq: Handle) -> io::Result<()> {
-    // SAFETY: the queue is live.
-    done(unsafe { sys::ibv_req_notify_cq(object(cq), 0) })
-}
-
-/// # Safety
 /// As for [`Provider::poll_cq`](crate::provider::Provider::poll_cq).
-pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+pub(super) unsafe fn poll(cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
     let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
     let mut polled = 0;
     loop {
@@ -36,7 +28,7 @@ pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkComp
         };
         let found = found.min(room);
         // SAFETY: the call wrote that many completions.
-        into.extend(batch[..found].iter().map(|one| completion(unsafe { one.assume_init_ref() }, native.invalidated)));
+        into.extend(batch[..found].iter().map(|one| completion(unsafe { one.assume_init_ref() })));
         polled += found;
         if found < room {
             return Ok(polled);
@@ -44,21 +36,10 @@ pub(super) unsafe fn poll(native: &RdmaCore, cq: Handle, into: &mut Vec<WorkComp
     }
 }
 
-/// Returns the flags by which completions of the device report an invalidated key. rxe forwards the kernel's flag,
-/// which for programs means a correct checksum; RC queue pairs have no checksums.
-pub(super) fn invalidated_flags(is_rxe: bool) -> u32 {
-    let alias = if is_rxe { sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK.0 } else { 0 };
-    sys::ibv_wc_flags::IBV_WC_WITH_INV.0 | alias
-}
-
-/// `invalidated_by` are the [`invalidated_flags`] of the device.
-fn completion(of: &sys::ibv_wc, invalidated_by: u32) -> WorkCompletion {
+fn completion(of: &sys::ibv_wc) -> WorkCompletion {
     let has = |flags: u32| of.wc_flags & flags != 0;
     // SAFETY: both members are 32 bits of any value.
-    let (immediate, invalidated) = unsafe {
-        let union = of.imm_data_invalidated_rkey_union;
-        (u32::from_be(union.imm_data), union.invalidated_rkey)
-    };
+    let immediate = u32::from_be(unsafe { of.imm_data_invalidated_rkey_union.imm_data });
     WorkCompletion {
         id: of.wr_id,
         status: status(of.status),
@@ -66,7 +47,6 @@ fn completion(of: &sys::ibv_wc, invalidated_by: u32) -> WorkCompletion {
         len: of.byte_len,
         qp: of.qp_num,
         immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM.0).then_some(immediate),
-        invalidated: has(invalidated_by).then_some(invalidated),
         source: of.src_qp,
         has_grh: has(sys::ibv_wc_flags::IBV_WC_GRH.0),
     }
@@ -132,38 +112,21 @@ mod tests {
 
     #[test]
     fn completion_has_immediate_only_if_flagged() {
-        let read = completion(&raw(), invalidated_flags(false));
+        let read = completion(&raw());
         assert_eq!(
             (read.id, read.status, read.opcode, read.len, read.qp),
             (u64::MAX, WcStatus::Success, WcOpcode::Receive, 5, 17)
         );
-        assert_eq!((read.immediate, read.invalidated), (None, None));
         let mut with = raw();
         (with.wc_flags, with.src_qp) = (1, 18);
-        let datagram = completion(&with, invalidated_flags(true));
+        let datagram = completion(&with);
         assert_eq!((read.has_grh, datagram.has_grh, datagram.source), (false, true, 18));
-        assert_eq!((datagram.immediate, datagram.invalidated), (None, None));
+        assert_eq!((read.immediate, datagram.immediate), (None, None));
         with.wc_flags = 2;
         with.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
-        assert_eq!(
-            (
-                completion(&with, invalidated_flags(false)).immediate,
-                completion(&with, invalidated_flags(false)).invalidated
-            ),
-            (Some(0x0102_0304), None)
-        );
-        with.wc_flags = 4;
-        assert_eq!(completion(&with, invalidated_flags(false)).invalidated, None);
-        assert!(completion(&with, invalidated_flags(true)).invalidated.is_some());
+        assert_eq!(completion(&with).immediate, Some(0x0102_0304));
         with.wc_flags = 8;
-        with.imm_data_invalidated_rkey_union.invalidated_rkey = 0x0102_0304;
-        assert_eq!(
-            (
-                completion(&with, invalidated_flags(false)).immediate,
-                completion(&with, invalidated_flags(false)).invalidated
-            ),
-            (None, Some(0x0102_0304))
-        );
+        assert_eq!(completion(&with).immediate, None);
     }
 
     #[test]

@@ -164,7 +164,6 @@ fn raw_send(request: &SendWr<'_>) -> sys::ibv_send_wr {
     let atomic = |remote_addr, rkey, compare_add, swap| sys::wr_t {
         atomic: sys::atomic_t { remote_addr, compare_add, swap, rkey },
     };
-    let immediate = |bits: u32| sys::imm_data_invalidated_rkey_union_t { imm_data: bits.to_be() };
     let key = |invalidated_rkey| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey };
     // SAFETY: numbers and pointers, for which zero is valid.
     let no_bind: sys::bind_mw_tso_union_t = unsafe { zeroed() };
@@ -182,22 +181,14 @@ fn raw_send(request: &SendWr<'_>) -> sys::ibv_send_wr {
     };
     match request.operation {
         Operation::Send => {}
-        Operation::SendImmediate(bits) => {
-            raw.opcode = opcode::IBV_WR_SEND_WITH_IMM;
-            raw.imm_data_invalidated_rkey_union = immediate(bits);
-        }
-        Operation::SendInvalidate(rkey) => {
-            raw.opcode = opcode::IBV_WR_SEND_WITH_INV;
-            raw.imm_data_invalidated_rkey_union = key(rkey);
-        }
         Operation::Write { address, rkey } => {
             raw.opcode = opcode::IBV_WR_RDMA_WRITE;
             raw.wr = remote(address, rkey);
         }
-        Operation::WriteImmediate { address, rkey, immediate: bits } => {
+        Operation::WriteImmediate { address, rkey, immediate } => {
             raw.opcode = opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
             raw.wr = remote(address, rkey);
-            raw.imm_data_invalidated_rkey_union = immediate(bits);
+            raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
         }
         Operation::Read { address, rkey } => {
             raw.opcode = opcode::IBV_WR_RDMA_READ;

@@ -10,22 +10,8 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 
 /// # Safety
-/// As for [`Provider::create_qp`](crate::provider::Provider::create_qp).
-pub(super) unsafe fn create(pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
-    // SAFETY: guaranteed by the caller.
-    unsafe { create_of(sys::ibv_qp_type::IBV_QPT_RC, pd, config) }
-}
-
-/// # Safety
-/// As for [`Provider::create_ud_qp`](crate::provider::Provider::create_ud_qp).
-pub(super) unsafe fn create_ud_qp(pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
-    // SAFETY: guaranteed by the caller.
-    unsafe { create_of(sys::ibv_qp_type::IBV_QPT_UD, pd, config) }
-}
-
-/// # Safety
 /// The protection domain and the objects that `config` names are live.
-unsafe fn create_of(
+pub(super) unsafe fn create(
     qp_type: sys::ibv_qp_type::Type,
     pd: Handle,
     config: &QpInitAttr,
@@ -47,23 +33,8 @@ unsafe fn create_of(
     Ok((handle, number, values::given(&attributes.cap)))
 }
 
-/// # Safety
-/// As for [`Provider::destroy_qp`](crate::provider::Provider::destroy_qp).
-pub(super) unsafe fn destroy(qp: Handle) -> io::Result<()> {
-    // SAFETY: the queue pair is live.
-    done(unsafe { sys::ibv_destroy_qp(object(qp)) })
-}
-
-/// # Safety
-/// As for [`Provider::modify_qp`](crate::provider::Provider::modify_qp).
-pub(super) unsafe fn modify_qp(qp: Handle, transition: &Transition) -> io::Result<()> {
-    let (mut attributes, which) = attributes(transition);
-    // SAFETY: the queue pair is live; the structure outlives the call.
-    done(unsafe { sys::ibv_modify_qp(object(qp), &mut attributes, which.0.cast_signed()) })
-}
-
 /// Returns the attributes of a transition, and the mask of those given (IBA table 96).
-fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
+pub(super) fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
     // SAFETY: numbers and a byte array, for which zero is valid.
     let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
     let which = match *transition {

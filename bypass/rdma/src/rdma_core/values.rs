@@ -158,15 +158,9 @@ pub(super) fn access(access: Access) -> c_uint {
 }
 
 pub(super) fn send_flags(flags: SendFlags) -> c_uint {
-    let SendFlags { signalled, inline, fenced, solicited } = flags;
-    [
-        (signalled, sys::ibv_send_flags::IBV_SEND_SIGNALED),
-        (inline, sys::ibv_send_flags::IBV_SEND_INLINE),
-        (fenced, sys::ibv_send_flags::IBV_SEND_FENCE),
-        (solicited, sys::ibv_send_flags::IBV_SEND_SOLICITED),
-    ]
-    .into_iter()
-    .fold(0, |all, (is, flag)| if is { all | flag.0 } else { all })
+    let signalled = if flags.signalled { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+    let inline = if flags.inline { sys::ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+    signalled | inline
 }
 
 pub(super) fn cap(wanted: &QpCap) -> sys::ibv_qp_cap {
@@ -318,10 +312,9 @@ mod tests {
         assert_eq!(access(Access { remote_read: true, ..Access::default() }), 4);
         assert_eq!(access(Access { remote_write: true, ..Access::default() }), 2);
         assert_eq!(access(Access { bind: true, ..Access::default() }), 16);
-        assert_eq!(send_flags(SendFlags { signalled: true, inline: true, fenced: true, solicited: true }), 15);
-        assert_eq!(send_flags(SendFlags { signalled: true, ..SendFlags::default() }), 2);
-        assert_eq!(send_flags(SendFlags { inline: true, ..SendFlags::default() }), 8);
-        assert_eq!(send_flags(SendFlags { fenced: true, ..SendFlags::default() }), 1);
+        assert_eq!(send_flags(SendFlags { signalled: true, inline: true }), 10);
+        assert_eq!(send_flags(SendFlags::SIGNALLED), 2);
+        assert_eq!(send_flags(SendFlags { signalled: false, inline: true }), 8);
     }
 
     #[test]

@@ -239,7 +239,7 @@ impl<C: Provider> SendQueue<C> {
             self.sges.push(sge);
         }
         let Message { pieces, count, .. } = std::mem::take(message);
-        let flags = SendFlags { signalled, inline, ..SendFlags::default() };
+        let flags = SendFlags { signalled, inline };
         // Inline pieces are needed until they are posted; `flush` drops them then.
         self.push(operation, count, flags, Held::Pieces(pieces));
         Ok(())
@@ -254,7 +254,7 @@ impl<C: Provider> SendQueue<C> {
         let is_carried = matches!(operation, Operation::Send | Operation::Write { .. });
         let inline = is_carried && sge.len as usize <= self.inline;
         self.sges.push(sge);
-        self.push(operation, 1, SendFlags { signalled, inline, ..SendFlags::default() }, Held::Nothing);
+        self.push(operation, 1, SendFlags { signalled, inline }, Held::Nothing);
         Ok(())
     }
 
@@ -262,8 +262,7 @@ impl<C: Provider> SendQueue<C> {
     pub fn read(&mut self, mr: &Mr<C>, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
         let Some(sge) = mr.sge(&into) else { return Err(into) };
         self.sges.push(sge);
-        let flags = SendFlags { signalled: true, ..SendFlags::default() };
-        self.push(Operation::Read { address, rkey }, 1, flags, Held::Read(into));
+        self.push(Operation::Read { address, rkey }, 1, SendFlags::SIGNALLED, Held::Read(into));
         Ok(())
     }
 
@@ -272,15 +271,13 @@ impl<C: Provider> SendQueue<C> {
     pub fn atomic(&mut self, mr: &Mr<C>, into: ArenaMut, operation: Operation) -> Result<(), ArenaMut> {
         let Some(sge) = into.get(..8).and_then(|number| mr.sge(number)) else { return Err(into) };
         self.sges.push(sge);
-        let flags = SendFlags { signalled: true, ..SendFlags::default() };
-        self.push(operation, 1, flags, Held::Atomic(into));
+        self.push(operation, 1, SendFlags::SIGNALLED, Held::Atomic(into));
         Ok(())
     }
 
     /// Queues a READ of zero bytes.
     pub fn probe(&mut self) {
-        let flags = SendFlags { signalled: true, ..SendFlags::default() };
-        self.push(Operation::Read { address: 0, rkey: 0 }, 0, flags, Held::Nothing);
+        self.push(Operation::Read { address: 0, rkey: 0 }, 0, SendFlags::SIGNALLED, Held::Nothing);
     }
 
     /// Queues the bind of a window to the region, or with `alone` to a registration of the bytes alone, and returns
@@ -304,25 +301,24 @@ impl<C: Provider> SendQueue<C> {
             access: Access { remote_read: true, ..Access::default() },
         };
         let key = mw.key;
-        let flags = SendFlags { signalled: true, ..SendFlags::default() };
-        self.push(bind, 0, flags, Held::BoundMw(BoundMw { mw, _alone: alone, bytes }));
+        self.push(bind, 0, SendFlags::SIGNALLED, Held::BoundMw(BoundMw { mw, _alone: alone, bytes }));
         Ok(key)
     }
 
     /// Queues the bind of a window that the caller keeps until the queue pair is destroyed.
     pub fn bind(&mut self, bind: Operation) {
-        self.push(bind, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Nothing);
+        self.push(bind, 0, SendFlags::SIGNALLED, Held::Nothing);
     }
 
     /// Queues the invalidation of a bound window.
     pub fn close(&mut self, opened: BoundMw<C>) {
         let invalidate = Operation::InvalidateLocal(opened.mw.key);
-        self.push(invalidate, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::BoundMw(opened));
+        self.push(invalidate, 0, SendFlags::SIGNALLED, Held::BoundMw(opened));
     }
 
     /// Queues an empty signalled message.
     pub fn mark(&mut self) {
-        self.push(Operation::Send, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Nothing);
+        self.push(Operation::Send, 0, SendFlags::SIGNALLED, Held::Nothing);
     }
 
     /// Drops all pending requests.

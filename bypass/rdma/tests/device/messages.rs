@@ -25,14 +25,14 @@ fn device_attributes_are_plausible() {
 }
 
 #[test]
-fn message_arrives_with_immediate() {
+fn messages_arrive_in_posted_buffers() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     rig.fill(0..3000, 7);
     rig.receive(other, 10, 8192..12288);
     rig.receive(other, 11, 12288..16384);
     rig.send(one, 1, &[rig.sge(0..1000), rig.sge(1000..3000)], Operation::Send);
-    rig.send(one, 2, &[rig.sge(0..5)], Operation::SendImmediate(0x0102_0304));
+    rig.send(one, 2, &[rig.sge(0..5)], Operation::Send);
     let found = rig.completions(4);
     assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{found:?}");
     assert_eq!(
@@ -41,7 +41,7 @@ fn message_arrives_with_immediate() {
     );
     let received: Vec<_> = found[2..].iter().map(|c| (c.id, c.opcode, c.len, c.qp, c.immediate)).collect();
     let opcode = WcOpcode::Receive;
-    let expected = [(10, opcode, 3000, other.number, None), (11, opcode, 5, other.number, Some(0x0102_0304))];
+    let expected = [(10, opcode, 3000, other.number, None), (11, opcode, 5, other.number, None)];
     assert_eq!(received, expected);
     assert_eq!(rig.bytes(8192..11193), [vec![7; 3000], vec![0]].concat());
 }
@@ -55,7 +55,7 @@ fn inline_data_is_copied_at_post() {
     rig.receive(other, 10, 0..64);
     let mut text = *b"in line";
     let outside = linerate_rdma::provider::Sge { address: text.as_ptr().expose_provenance() as u64, len: 7, lkey: 0 };
-    let flags = SendFlags { inline: true, ..SIGNALLED };
+    let flags = SendFlags { signalled: true, inline: true };
     rig.post(one, &[SendWr { id: 1, sges: &[outside], operation: Operation::Send, flags }]).unwrap();
     text.fill(0);
     std::hint::black_box(&text);
@@ -137,7 +137,7 @@ fn requested_notification_generates_event() {
 }
 
 #[test]
-fn srq_is_shared_and_reports_limit() {
+fn srq_is_shared() {
     let Some(rig) = Rig::open() else { return };
     let srq = rig.srq(8);
     let (servers, clients) = ([(); 2].map(|()| rig.qp(Some(srq))), [(); 2].map(|()| rig.qp(None)));
@@ -148,10 +148,7 @@ fn srq_is_shared_and_reports_limit() {
     let buffers = |(id, list)| RecvWr { id: 10 + id as u64, sges: list };
     let buffers: Vec<_> = sges.iter().map(|list| &list[..]).enumerate().map(buffers).collect();
     // SAFETY: the shared receive queue is live; the region outlives it.
-    unsafe {
-        rig.native.post_srq_recv(srq, &buffers).unwrap();
-        rig.native.modify_srq_limit(srq, 3).unwrap();
-    }
+    unsafe { rig.native.post_srq_recv(srq, &buffers) }.unwrap();
     rig.fill(0..64, 1);
     for (id, client) in clients.into_iter().enumerate() {
         rig.send(client, id as u64, &[rig.sge(0..64)], Operation::Send);
@@ -160,9 +157,6 @@ fn srq_is_shared_and_reports_limit() {
         assert_eq!((found[1].id, found[1].qp), (10 + id as u64, servers[id].number));
     }
     assert_eq!(rig.bytes(4096..4224), [1; 128]);
-    await_that("readable events", || is_readable(rig.native.async_fd()).then_some(()));
-    assert_eq!(rig.native.async_event().unwrap(), Some(AsyncEvent::SrqLimitReached(srq)));
-    assert_eq!(rig.native.async_event().unwrap(), None);
 }
 
 /// Only with `LINERATE_RDMA_LINK`, the interface below the device, which is taken down and up.

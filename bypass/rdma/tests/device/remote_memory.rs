@@ -145,22 +145,6 @@ fn window_ends_at_its_bound() {
     assert_eq!(rig.bytes(8192..8256), [0; 64]);
 }
 
-#[test]
-fn peer_invalidates_window() {
-    let Some(rig) = Rig::open() else { return };
-    let Some(mut mw) = Mw::new(&rig) else { return };
-    let [one, other] = rig.qps();
-    rig.send(other, 1, &[], mw.bind(8192, 64));
-    assert_eq!(statuses(&rig, 1), [WcStatus::Success]);
-    rig.receive(other, 10, 4096..4160);
-    rig.send(one, 2, &[rig.sge(0..8)], Operation::SendInvalidate(mw.key));
-    let found = rig.completions(2);
-    assert!(found.iter().all(|completion| completion.status == WcStatus::Success), "{found:?}");
-    assert_eq!(found[1].invalidated, Some(mw.key));
-    mw.write(one, 3, 8192);
-    assert_eq!(statuses(&rig, 1), [WcStatus::RemoteAccess]);
-}
-
 /// The adapter's method for devices that enforce only the bounds of the region.
 #[test]
 fn window_on_own_registration_ends_with_it() {

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Size of the region in bytes.
 const BYTES: usize = 1 << 16;
 
-pub const SIGNALLED: SendFlags = SendFlags { signalled: true, inline: false, fenced: false, solicited: false };
+pub const SIGNALLED: SendFlags = SendFlags::SIGNALLED;
 
 pub const ALL: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, bind: true };

@@ -169,18 +169,10 @@ fn window_opens_bound_range_only() {
 }
 
 #[test]
-fn window_is_invalidated_locally_remotely_or_by_deallocation() {
+fn window_is_invalidated_by_request_or_deallocation() {
     let (fabric, a, b) = connected(&Setup::default());
     let (_, key) = mw(&fabric, &b, READ);
     assert_eq!(status(&fabric, &b, Operation::InvalidateLocal(key), &[]), WcStatus::Success);
-    denied(&fabric, &a, &b, remote(&b, 1000, key)[1]);
-
-    let (fabric, a, b) = connected(&Setup::default());
-    let (_, key) = mw(&fabric, &b, READ);
-    b.receive(5, 0, 10);
-    assert_eq!(status(&fabric, &a, Operation::SendInvalidate(key), &[a.sge(0, 3)]), WcStatus::Success);
-    let received = b.poll()[0];
-    assert_eq!((received.invalidated, received.len), (Some(key), 3));
     denied(&fabric, &a, &b, remote(&b, 1000, key)[1]);
 
     let (fabric, a, b) = connected(&Setup::default());
@@ -206,11 +198,6 @@ fn only_window_keys_can_be_invalidated() {
     let (fabric, _a, b) = connected(&Setup::default());
     assert_eq!(status(&fabric, &b, Operation::InvalidateLocal(b.keys.remote), &[]), WcStatus::LocalQp);
     assert_eq!(b.state(), QpState::Error);
-    let (fabric, a, b) = connected(&Setup::default());
-    b.receive(5, 0, 10);
-    let operation = Operation::SendInvalidate(b.keys.remote);
-    assert_eq!(status(&fabric, &a, operation, &[]), WcStatus::RemoteAccess);
-    assert_eq!(b.ends(), [(5, WcStatus::LocalAccess)]);
 }
 
 #[test]

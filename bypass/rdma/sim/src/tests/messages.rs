@@ -10,10 +10,10 @@ fn message_is_scattered_into_next_buffer() {
     call!(b.sim.post_recv(b.qp, &[RecvWr { id: 5, sges: &sges }])).unwrap();
     a.memory.put(0, b"hello");
     a.memory.put(50, b"world");
-    a.request(1, Operation::SendImmediate(0xfeed), &[a.sge(0, 5), a.sge(50, 5)], SIGNALLED);
+    a.request(1, Operation::Send, &[a.sge(0, 5), a.sge(50, 5)], SIGNALLED);
     fabric.run();
     let received = b.poll()[0];
-    assert_eq!((received.id, received.len, received.immediate), (5, 10, Some(0xfeed)));
+    assert_eq!((received.id, received.len, received.immediate), (5, 10, None));
     assert_eq!((b.memory.get(100, 3), b.memory.get(200, 9)), (b"he\0".to_vec(), b"lloworld\0".to_vec()));
     assert_eq!(a.ends(), [(1, WcStatus::Success)]);
 }

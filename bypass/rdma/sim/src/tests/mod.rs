@@ -72,8 +72,8 @@ pub const ALL: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, bind: true };
 pub const LOCAL: Access =
     Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, bind: false };
-pub const SIGNALLED: SendFlags = SendFlags { signalled: true, inline: false, fenced: false, solicited: false };
-pub const SILENT: SendFlags = SendFlags { signalled: false, ..SIGNALLED };
+pub const SIGNALLED: SendFlags = SendFlags::SIGNALLED;
+pub const SILENT: SendFlags = SendFlags { signalled: false, inline: false };
 
 /// Configuration of two ends.
 #[derive(Clone)]

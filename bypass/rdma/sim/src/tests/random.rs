@@ -76,8 +76,7 @@ impl Actor {
 
 fn operation(kind: u8, address: u64, rkey: u32) -> Operation {
     match kind {
-        0 | 1 => Operation::Send,
-        2 => Operation::SendImmediate(7),
+        0..=2 => Operation::Send,
         3 => Operation::Write { address, rkey },
         4 => Operation::WriteImmediate { address, rkey, immediate: 8 },
         _ => Operation::Read { address, rkey },
@@ -101,7 +100,7 @@ fn play(acts: &[Act], seed: u64) {
                 // Inline data may be anywhere.
                 let is_inside = at >= REGION.start && at + len <= REGION.end;
                 let inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
-                let flags = SendFlags { signalled: flags & 1 != 0, inline, fenced: flags & 4 != 0, solicited: false };
+                let flags = SendFlags { signalled: flags & 1 != 0, inline };
                 if actor.end.post(&[SendWr { id: next, sges: &sges, operation, flags }]).is_ok() {
                     actor.sends.push((next, flags.signalled));
                 }

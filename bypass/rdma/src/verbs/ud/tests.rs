@@ -328,7 +328,6 @@ fn buffer_without_grh_or_too_short_is_harmless() {
             len,
             qp: one.datagrams.number(),
             immediate: None,
-            invalidated: None,
             source: 5,
             has_grh,
         };
