@@ -1,5 +1,13 @@
 //! Echo server and its load, two processes pinned to a core each, over one of the compared networks.
 
+use linerate_compare::results::{App, Design, Point, Threading};
+use linerate_compare::run::cores::Cores;
+use linerate_compare::run::link::Link;
+use linerate_compare::run::link_spec::LinkSpec;
+use linerate_compare::run::load::{self, LoadReport, Measure};
+use linerate_compare::run::plan::Planned;
+use linerate_compare::run::server::{Server, ServiceKind, Values};
+use linerate_compare::run::{self, GETS, ZIPF};
 use linerate_harness::Error;
 use linerate_harness::process::Process;
 use serde::{Deserialize, Serialize};
@@ -7,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time of a load in addition to its measurement: opening its port and connections, and closing them.
-const AROUND: Duration = Duration::from_secs(30);
+/// Maximum time of `--help`.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Network between the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,78 +152,109 @@ impl Measured {
 
 /// Starts a server on `network`, measures it with a load of each number of `connections`, and stops it.
 pub fn measure(setting: &Setting, network: Network, connections: &[u32]) -> Result<Vec<Measured>, Error> {
-    let (_server, address) = start_server(setting, network)?;
-    connections.iter().map(|n| load(setting, network, &address, *n)).collect()
+    let pair = Pair::new(setting, network);
+    let server = pair.start_server()?;
+    connections.iter().map(|connections| pair.measure(&server, *connections)).collect()
 }
 
-/// Starts a server on `network` and returns it, ready, with its address.
-pub(crate) fn start_server(setting: &Setting, network: Network) -> Result<(Process, String), Error> {
-    let mut server = Process::start(serve(setting, network))?;
-    let ready = server.wait_for_line("ready ")?;
-    let address = ready.split(' ').nth(3).unwrap_or_default().to_owned();
-    Ok((server, address))
+/// A row of a comparison: an echo server and its load on one network.
+pub(crate) struct Pair {
+    setting: run::Setting,
+    link: Link,
+    row: Planned,
+    values: Values,
+    duration: Duration,
 }
 
-/// Returns the path of the virtio link's socket.
-fn socket(setting: &Setting) -> PathBuf {
-    setting.scratch.join("link.sock")
-}
-
-fn serve(setting: &Setting, network: Network) -> Command {
-    let mut command = Command::new(&setting.linerate);
-    command.args(["echo", "serve", "--cores", &setting.server_core.to_string(), "--via"]);
-    match network {
-        Network::Virtio(engine) => {
-            command.arg(format!("vhost:{}", socket(setting).display())).args(choice(engine));
-            command.args(["--ip", "10.0.0.2/24", "--listen", "10.0.0.2:7"]);
-        }
-        Network::Sleeping => {
-            command.args(["kernel", "--listen", "127.0.0.1:0"]);
-        }
-        Network::Spinning => {
-            command.args(["kernel", "--spin", "--listen", "127.0.0.1:0"]);
-        }
-    }
-    command
-}
-
-fn load(setting: &Setting, network: Network, address: &str, connections: u32) -> Result<Measured, Error> {
-    let load = Process::start(load_command(setting, network, address, connections))?;
-    let line = load.command().to_owned();
-    let printed = load.output(setting.duration + AROUND)?;
-    serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
-}
-
-/// Returns a load of the server at `address`.
-pub(crate) fn load_command(setting: &Setting, network: Network, address: &str, connections: u32) -> Command {
-    let mut command = Command::new(&setting.linerate);
-    command.args(["echo", "load", "--json", "--cores", &setting.load_core.to_string(), "--connect", address]);
-    command.args(["--connections", &connections.to_string(), "--size", &setting.size.to_string(), "--depth", "1"]);
-    command.args(["--duration", &format!("{}ms", setting.duration.as_millis()), "--via"]);
-    match network {
-        Network::Virtio(engine) => {
-            command.arg(format!("virtio-user:{}", socket(setting).display())).args(["--ip", "10.0.0.1/24"]);
-            command.args(choice(engine));
-        }
-        Network::Sleeping => {
-            command.arg("kernel");
-        }
-        Network::Spinning => {
-            command.args(["kernel", "--spin"]);
+impl Pair {
+    pub(crate) fn new(setting: &Setting, network: Network) -> Pair {
+        let Setting { linerate, scratch, server_core, load_core, size, duration } = setting;
+        let (link, spec) = match network {
+            Network::Virtio(_) => (Link::VirtioUser(scratch.join("link.sock")), LinkSpec::VirtioUser),
+            Network::Sleeping | Network::Spinning => (Link::Loopback(None), LinkSpec::Kernel),
+        };
+        let (design, words) = match network {
+            Network::Virtio(StackEngine::Smoltcp) => (Design::Smoltcp, vec!["--engine", "smoltcp"]),
+            Network::Virtio(engine) => {
+                (Design::Native, engine.value().map_or(Vec::new(), |name| vec!["--engine", name]))
+            }
+            Network::Sleeping => (Design::KernelSleeping, Vec::new()),
+            Network::Spinning => (Design::KernelSpinning, vec!["--spin"]),
+        };
+        let cores = Cores { worker: *server_core, service: *server_core, load: *load_core, two_machines: false };
+        Pair {
+            setting: run::Setting {
+                linerate: linerate.clone(),
+                cores,
+                get_ratio: GETS,
+                zipf: ZIPF,
+                many_clients: false,
+            },
+            link,
+            row: Planned {
+                id: network.name(),
+                app: App::Echo,
+                design,
+                spec,
+                threading: Some(Threading::Inline),
+                server: words.clone(),
+                load: words,
+                co_scheduled: false,
+                obstacle: None,
+            },
+            values: Values { keys: 0, size: *size },
+            duration: *duration,
         }
     }
-    command
+
+    /// Starts the server and waits until it is ready.
+    pub(crate) fn start_server(&self) -> Result<Server, Error> {
+        Server::start(&self.setting, &self.link, &self.row, (ServiceKind::PLAIN, self.values), 1)
+    }
+
+    fn parameters(&self, connections: u32) -> Measure {
+        Measure {
+            point: Point { connections, depth: 1 },
+            size: self.values.size,
+            served: ServiceKind::PLAIN,
+            time: self.duration,
+            warm_up: Duration::ZERO,
+            rate: None,
+            reconnect: false,
+            values: self.values,
+            fill: false,
+        }
+    }
+
+    /// Returns a load of the server.
+    pub(crate) fn load(&self, server: &Server, connections: u32) -> Command {
+        let address = (&*server.address, server.ports);
+        load::command(&self.setting, &self.link, &self.row, address, self.parameters(connections))
+    }
+
+    /// Measures the server with a load, which must have no errors.
+    fn measure(&self, server: &Server, connections: u32) -> Result<Measured, Error> {
+        let parameters = self.parameters(connections);
+        let done = load::run_unwatched(&self.setting, &self.link, &self.row, server, parameters)?;
+        if done.loaded.errors > 0 {
+            let what = format!("had {} errors", done.loaded.errors);
+            return Err(Error::Failed { command: done.command.join(" "), what, said: String::new() });
+        }
+        Ok(done.loaded.into())
+    }
 }
 
-fn choice(engine: StackEngine) -> impl Iterator<Item = &'static str> {
-    engine.value().into_iter().flat_map(|value| ["--engine", value])
+impl From<LoadReport> for Measured {
+    fn from(LoadReport { rate, errors, rtt_us, .. }: LoadReport) -> Measured {
+        Measured { rate, errors, rtt_us: Rtt { p50: rtt_us.p50, p99: rtt_us.p99, p999: rtt_us.p999 } }
+    }
 }
 
 /// Returns the engines that the `linerate` at `path` offers.
 pub fn engines_of(path: &Path) -> Result<Vec<StackEngine>, Error> {
     let mut command = Command::new(path);
     command.args(["echo", "serve", "--help"]);
-    let help = Process::start(command)?.output(AROUND)?;
+    let help = Process::start(command)?.output(PATIENCE)?;
     Ok(StackEngine::offered(&help))
 }
 

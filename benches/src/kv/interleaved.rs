@@ -134,7 +134,8 @@ impl Pair {
     fn kv(setting: &Setting, filling: Duration) -> Result<Pair, Error> {
         let link = setting.link();
         let server = Server::linerate(setting.serve(&link.server))?;
-        let load = setting.load_both(&link.load, server.address, ALONE);
+        let mut load = setting.load_both(&link.load, server.address, ALONE);
+        load.arg("--verbose").env_remove("RUST_LOG");
         Pair::begun(load, server.process, filling)
     }
 
@@ -144,14 +145,13 @@ impl Pair {
         let failed = |error| Error::Start { program: setting.scratch.display().to_string(), error };
         fs::create_dir_all(&setting.scratch).map_err(failed)?;
         let network = Network::Virtio(StackEngine::Native);
-        let (server, address) = echo_pair::start_server(&setting, network)?;
-        let load = echo_pair::load_command(&setting, network, &address, CONNECTIONS);
-        Pair::begun(load, server, PATIENCE)
+        let pair = echo_pair::Pair::new(&setting, network);
+        let server = pair.start_server()?;
+        Pair::begun(pair.load(&server, CONNECTIONS), server.process, PATIENCE)
     }
 
-    /// Starts `load`, waits until it measures, and stops both processes.
-    fn begun(mut load: Command, server: Process, limit: Duration) -> Result<Pair, Error> {
-        load.arg("--verbose").env_remove("RUST_LOG");
+    /// Starts `load`, which logs its progress, waits until it measures, and stops both processes.
+    fn begun(load: Command, server: Process, limit: Duration) -> Result<Pair, Error> {
         let mut load = Process::start(load)?;
         if load.wait_until_said(&["measuring"], limit)?.is_none() {
             return Err(load.failed("ended before it measured"));

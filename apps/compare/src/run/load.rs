@@ -106,7 +106,10 @@ pub struct LoadResult {
     pub command: Vec<String>,
 }
 
-/// Runs the load of `row` against `server`.
+/// Runs the load of `row` against `server`, and measures the usage of the server.
+///
+/// # Errors
+/// The load fails without measurements; [`Error::Interrupted`].
 pub fn run(
     setting: &Setting,
     link: &Link,
@@ -115,20 +118,24 @@ pub fn run(
     measure: Measure,
 ) -> Result<LoadResult, Error> {
     let (ended, used, command) = watched(setting, link, row, server, measure)?;
-    let loaded = match measure.served {
-        ServiceKind::App { .. } => serde_json::from_str::<LoadReport>(&ended.stdout).ok(),
-        ServiceKind::Discard | ServiceKind::Chargen => {
-            serde_json::from_str::<Bulk>(&ended.stdout).ok().map(LoadReport::from)
-        }
-    };
-    // A load with errors still prints its measurements.
-    match loaded {
-        Some(loaded) => Ok(LoadResult { loaded, used, command }),
-        None => {
-            let what = format!("failed ({})", ended.status);
-            Err(Error::Failed { command: command.join(" "), what, said: ended.stderr })
-        }
-    }
+    LoadResult::new(ended, used, command, measure)
+}
+
+/// Runs the load of `row` against `server`.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_unwatched(
+    setting: &Setting,
+    link: &Link,
+    row: &Planned,
+    server: &Server,
+    measure: Measure,
+) -> Result<LoadResult, Error> {
+    let command = command(setting, link, row, (&server.address, server.ports), measure);
+    let line = words(&command);
+    let ended = link.start(command)?.end(link.patience(AROUND + measure.warm_up + measure.time))?;
+    LoadResult::new(ended, None, line, measure)
 }
 
 /// Runs the load and measures the server's usage from the beginning of the warm-up to the end of the measurement.
@@ -157,7 +164,14 @@ fn watched(
     Ok((load.end(around)?, used, line))
 }
 
-fn command(setting: &Setting, link: &Link, row: &Planned, (address, ports): (&str, u16), measure: Measure) -> Command {
+/// Returns the load of `row` against the server at `address` and the ports after it.
+pub fn command(
+    setting: &Setting,
+    link: &Link,
+    row: &Planned,
+    (address, ports): (&str, u16),
+    measure: Measure,
+) -> Command {
     let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
     let mut command = link.at_load(&setting.linerate);
     // The log shows the beginning of the measurement.
@@ -237,6 +251,23 @@ fn coarse(histogram: &[(f64, u64)]) -> Vec<(f64, u64)> {
 }
 
 impl LoadResult {
+    fn new(ended: Ended, used: Option<CpuUsage>, command: Vec<String>, measure: Measure) -> Result<LoadResult, Error> {
+        let loaded = match measure.served {
+            ServiceKind::App { .. } => serde_json::from_str::<LoadReport>(&ended.stdout).ok(),
+            ServiceKind::Discard | ServiceKind::Chargen => {
+                serde_json::from_str::<Bulk>(&ended.stdout).ok().map(LoadReport::from)
+            }
+        };
+        // A load with errors still prints its measurements.
+        match loaded {
+            Some(loaded) => Ok(LoadResult { loaded, used, command }),
+            None => {
+                let what = format!("failed ({})", ended.status);
+                Err(Error::Failed { command: command.join(" "), what, said: ended.stderr })
+            }
+        }
+    }
+
     /// Converts the result to a round of a fixed setting. The load does not count the requests of the warm-up, so the
     /// server's are extrapolated from the measured rate.
     pub fn round(self, transfer_ns: Option<f64>, warm_up: Duration) -> Round {

@@ -54,7 +54,8 @@ pub struct Values {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    process: Process,
+    /// The process.
+    pub process: Process,
     /// Listening address, if it has one.
     pub address: String,
     /// Number of consecutive ports, starting with that of `address`.

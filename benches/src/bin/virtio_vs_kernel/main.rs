@@ -2,6 +2,7 @@
 //! of the link without a protocol.
 #![forbid(unsafe_code)]
 
+mod brief;
 mod ratios;
 mod report;
 
@@ -53,6 +54,14 @@ struct Args {
     #[arg(long)]
     no_testpmd: bool,
 
+    /// Measure each network once, with the native engine, and compare without requirements
+    #[arg(long, conflicts_with_all = ["rounds", "sockperf", "no_testpmd"])]
+    brief: bool,
+
+    /// With --brief, measure only the kernel, for a linerate without DPDK
+    #[arg(long, requires = "brief")]
+    kernel_only: bool,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -60,10 +69,16 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish("virtio_vs_kernel", run(&args), args.json, |report| report.ratios.iter().all(|ratio| ratio.met))
+    if args.brief {
+        let brief = in_setting(&args, |setting| brief::run(setting, args.kernel_only));
+        return finish("virtio_vs_kernel", brief, args.json, |_| true);
+    }
+    let report = in_setting(&args, |setting| run(&args, setting));
+    finish("virtio_vs_kernel", report, args.json, |report| report.ratios.iter().all(|ratio| ratio.met))
 }
 
-fn run(args: &Args) -> Result<Report, Error> {
+/// Calls `measure` with a scratch directory and raised priority.
+fn in_setting<T>(args: &Args, measure: impl FnOnce(&Setting) -> Result<T, Error>) -> Result<T, Error> {
     let failed = |error| Error::Start { program: "virtio_vs_kernel".to_owned(), error };
     interrupt::on_signals().map_err(failed)?;
     let scratch = tempfile::tempdir().map_err(failed)?;
@@ -75,13 +90,17 @@ fn run(args: &Args) -> Result<Report, Error> {
         size: args.size,
         duration: Duration::from_secs(args.seconds.into()),
     };
+    let _first = raise_priority();
+    measure(&setting)
+}
+
+fn run(args: &Args, setting: &Setting) -> Result<Report, Error> {
     if args.sockperf && !sockperf::is_installed() {
         return Err(missing("sockperf", "apt-get install sockperf"));
     }
     if !args.no_testpmd && !testpmd::is_installed() {
         return Err(missing("dpdk-testpmd", "apt-get install dpdk-dev, or use --no-testpmd"));
     }
-    let _first = raise_priority();
     let networks = Network::all(&engines_of(&setting.linerate)?);
     // The distance of the cores is recorded with each measurement.
     let cores = Cores { server: args.server_core, load: args.load_core };
@@ -92,15 +111,15 @@ fn run(args: &Args) -> Result<Report, Error> {
         let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
         for (network, runs) in networks.iter().zip(&mut runs) {
             say(&network.name());
-            runs.extend(cores.measure_stable(|| measure(&setting, *network, &[MANY, ONE]))?);
+            runs.extend(cores.measure_stable(|| measure(setting, *network, &[MANY, ONE]))?);
         }
         if !args.no_testpmd {
             say("dpdk-testpmd");
-            bounces.extend(cores.measure_stable(|| bounce(&setting))?);
+            bounces.extend(cores.measure_stable(|| bounce(setting))?);
         }
         if args.sockperf {
             say("sockperf");
-            ping_pongs.extend(cores.measure_stable(|| ping_pong(&setting))?);
+            ping_pongs.extend(cores.measure_stable(|| ping_pong(setting))?);
         }
     }
     let mut all: Vec<f64> = runs.iter().flatten().map(|(distance, _)| *distance).collect();
