@@ -240,6 +240,13 @@ pub struct WorkCompletion {
     pub has_grh: bool,
 }
 
+impl WorkCompletion {
+    /// Creates a completion without immediate data and not of a datagram.
+    pub fn new(id: u64, status: WcStatus, opcode: WcOpcode, len: u32, qp: u32) -> Self {
+        WorkCompletion { id, status, opcode, len, qp, immediate: None, source: 0, has_grh: false }
+    }
+}
+
 /// Bytes reserved for the global route header (GRH) at the start of each receive buffer of a UD queue pair. RoCE
 /// version 2 stores the IP header there; an IPv4 header occupies the last 20 bytes.
 pub const GRH_LEN: usize = 40;

@@ -1,6 +1,6 @@
 //! Completion queues, and the eventfds that signal events.
 
-use super::world::{World, errno};
+use super::world::World;
 use linerate_rdma_provider::{AsyncEvent, Handle, QpState, WcOpcode, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 use std::io;
@@ -104,27 +104,18 @@ impl World {
         }
     }
 
-    pub fn notify(&mut self, device: usize, cq: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Err(errno(libc::EIO));
-        }
+    pub fn req_notify_cq(&mut self, device: usize, cq: Handle) -> io::Result<()> {
         self.handles.check(&self.cqs, device, cq)?;
         self.cqs[cq].is_armed = true;
         Ok(())
     }
 
     pub fn get_cq_event(&mut self, device: usize, channel: Handle) -> io::Result<bool> {
-        if self.is_vanished(device) {
-            return Err(errno(libc::EIO));
-        }
         self.handles.check(&self.channels, device, channel)?;
         Ok(self.channels[channel].events.pop().is_some())
     }
 
-    pub fn poll(&mut self, device: usize, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
-        if self.is_vanished(device) {
-            return Err(errno(libc::EIO));
-        }
+    pub fn poll_cq(&mut self, device: usize, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
         self.handles.check(&self.cqs, device, cq)?;
         let room = into.capacity() - into.len();
         let count = room.min(self.cqs[cq].completions.len());
@@ -193,16 +184,7 @@ impl World {
         };
         let (cq, number) = (object.config.recv_cq, object.number);
         let place = object.config.srq.map_or(Place::Receive(qp), |srq| Place::Shared(srq, qp));
-        let completion = WorkCompletion {
-            id: buffer.id,
-            status: WcStatus::Flushed,
-            opcode: WcOpcode::Receive,
-            len: 0,
-            qp: number,
-            immediate: None,
-            source: 0,
-            has_grh: false,
-        };
+        let completion = WorkCompletion::new(buffer.id, WcStatus::Flushed, WcOpcode::Receive, 0, number);
         self.complete(cq, completion, place);
     }
 

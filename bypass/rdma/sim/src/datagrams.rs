@@ -172,16 +172,8 @@ impl World {
             WcStatus::Success => self.datagram_counts.received += 1,
             _ => self.datagram_counts.short_buffer += u64::from(status == WcStatus::RemoteInvalidRequest),
         }
-        let completion = WorkCompletion {
-            id: buffer.id,
-            status,
-            opcode: WcOpcode::Receive,
-            len: needed as u32,
-            qp: number,
-            immediate: None,
-            source: datagram.source,
-            has_grh: true,
-        };
+        let completion = WorkCompletion::new(buffer.id, status, WcOpcode::Receive, needed as u32, number);
+        let completion = WorkCompletion { source: datagram.source, has_grh: true, ..completion };
         self.complete(cq, completion, place);
         if status == WcStatus::LocalProtection {
             self.break_pair(peer, None);

@@ -235,16 +235,9 @@ impl World {
                 (WcStatus::Success, WcStatus::Success)
             }
         };
-        let completion = WorkCompletion {
-            id: buffer.id,
-            status: ours,
-            opcode: if is_write { WcOpcode::ReceiveWrite } else { WcOpcode::Receive },
-            len: bytes.len() as u32,
-            qp: self.qps[peer].number,
-            immediate: written,
-            source: 0,
-            has_grh: false,
-        };
+        let opcode = if is_write { WcOpcode::ReceiveWrite } else { WcOpcode::Receive };
+        let mut completion = WorkCompletion::new(buffer.id, ours, opcode, bytes.len() as u32, self.qps[peer].number);
+        completion.immediate = written;
         self.complete(self.qps[peer].config.recv_cq, completion, place);
         if ours != WcStatus::Success {
             self.break_responder(peer, None);

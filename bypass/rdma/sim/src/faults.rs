@@ -225,30 +225,14 @@ impl World {
             self.qps.take(qp);
             self.forget_pair(device, qp, number);
         }
-        for handle in self.mws.of(device) {
-            self.mws.take(handle);
-        }
-        for handle in self.mrs.of(device) {
-            self.mrs.take(handle);
-        }
-        for handle in self.addresses.of(device) {
-            self.addresses.take(handle);
-        }
-        for handle in self.srq.of(device) {
-            self.srq.take(handle);
-        }
-        for handle in self.cqs.of(device) {
-            self.cqs.take(handle);
-        }
-        for handle in self.channels.of(device) {
-            self.channels.take(handle);
-        }
-        for handle in self.cm_channels.of(device) {
-            self.cm_channels.take(handle);
-        }
-        for handle in self.pds.of(device) {
-            self.pds.take(handle);
-        }
+        self.mws.remove_of(device);
+        self.mrs.remove_of(device);
+        self.addresses.remove_of(device);
+        self.srq.remove_of(device);
+        self.cqs.remove_of(device);
+        self.channels.remove_of(device);
+        self.cm_channels.remove_of(device);
+        self.pds.remove_of(device);
         self.devices[device].keys.clear();
         self.devices[device].health = Health::Vanished;
     }

@@ -4,7 +4,7 @@ use super::completion::{Place, Waker};
 use super::device::Health;
 use super::faults::Call;
 use super::qp::Buffer;
-use super::world::{World, errno, require};
+use super::world::{World, require};
 use linerate_rdma_provider::{Access, AhAttr, AsyncEvent, Handle, Keys, SrqInitAttr, WorkCompletion};
 use std::collections::VecDeque;
 use std::io;
@@ -83,9 +83,6 @@ impl World {
     }
 
     pub fn dealloc_pd(&mut self, device: usize, pd: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.pds, device, pd)?;
         let is_used = self.mrs.values().any(|mr| mr.pd == pd)
             || self.mws.values().any(|mw| mw.pd == pd)
@@ -121,9 +118,6 @@ impl World {
     }
 
     pub fn dereg_mr(&mut self, device: usize, mr: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.mrs, device, mr)?;
         let is_bound = self.mws.values().any(|mw| mw.bound.is_some_and(|bound| bound.mr == mr));
         require(!is_bound, libc::EBUSY)?;
@@ -148,9 +142,6 @@ impl World {
 
     /// Unbinds a bound window.
     pub fn dealloc_mw(&mut self, device: usize, mw: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.mws, device, mw)?;
         let mw = self.handles.remove(&mut self.mws, mw);
         self.devices[device].keys.remove(&mw.index);
@@ -165,9 +156,6 @@ impl World {
     }
 
     pub fn destroy_ah(&mut self, device: usize, address: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.addresses, device, address)?;
         self.handles.remove(&mut self.addresses, address);
         Ok(())
@@ -181,9 +169,6 @@ impl World {
     }
 
     pub fn destroy_comp_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.channels, device, channel)?;
         require(!self.cqs.values().any(|cq| cq.channel == Some(channel)), libc::EBUSY)?;
         self.handles.remove(&mut self.channels, channel);
@@ -205,9 +190,6 @@ impl World {
 
     /// Discards pending events of the queue.
     pub fn destroy_cq(&mut self, device: usize, cq: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.cqs, device, cq)?;
         require(!self.qps.values().any(|qp| qp.uses(cq)), libc::EBUSY)?;
         let object = self.handles.remove(&mut self.cqs, cq);
@@ -230,21 +212,10 @@ impl World {
     }
 
     pub fn destroy_srq(&mut self, device: usize, srq: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.srq, device, srq)?;
         require(!self.qps.values().any(|qp| qp.config.srq == Some(srq)), libc::EBUSY)?;
         self.handles.remove(&mut self.srq, srq);
         self.devices[device].events.retain(|&event| event != AsyncEvent::SrqError(srq));
         Ok(())
-    }
-
-    /// Returns the next asynchronous event of a device.
-    pub fn async_event(&mut self, device: usize) -> io::Result<Option<AsyncEvent>> {
-        if self.is_vanished(device) {
-            return Err(errno(libc::EIO));
-        }
-        Ok(self.devices[device].events.pop())
     }
 }

@@ -1,7 +1,7 @@
 //! Implementation of [`Provider`].
 
 use super::device::SimDevice;
-use crate::world::require;
+use super::world::{World, require};
 use linerate_rdma_provider::{
     Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, Port, PostError, Provider,
     QpAttr, QpCap, QpInitAttr, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
@@ -9,6 +9,30 @@ use linerate_rdma_provider::{
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+
+impl SimDevice {
+    /// Performs a call that fails once the process is gone.
+    fn live<T>(&self, call: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
+        self.with(|world| {
+            require(!world.is_vanished(self.index), libc::EIO)?;
+            call(world)
+        })
+    }
+
+    /// Performs a call that destroys an object. It succeeds once the process is gone.
+    fn destroy(&self, call: impl FnOnce(&mut World) -> io::Result<()>) -> io::Result<()> {
+        self.with(|world| if world.is_vanished(self.index) { Ok(()) } else { call(world) })
+    }
+}
+
+/// Implements calls by the methods of [`World`] of the same names.
+macro_rules! calls {
+    ($by:ident: $(fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(unsafe fn $name(&self, $($argument: $kind),*) -> io::Result<$result> {
+            self.$by(|world| world.$name(self.index, $($argument),*))
+        })*
+    };
+}
 
 // SAFETY: only `memory` accesses memory: within registered regions, for elements that requests name and keys that
 // peers name; and the elements of an inline request while it is posted.
@@ -22,22 +46,15 @@ unsafe impl Provider for SimDevice {
     }
 
     fn limits(&self) -> io::Result<DeviceLimits> {
-        self.with(|world| {
-            require(!world.is_vanished(self.index), libc::EIO)?;
-            Ok(world.devices[self.index].config.limits.clone())
-        })
+        self.live(|world| Ok(world.devices[self.index].config.limits.clone()))
     }
 
     fn port(&self, port: u8) -> io::Result<Port> {
-        self.with(|world| {
-            require(!world.is_vanished(self.index), libc::EIO)?;
-            world.devices[self.index].port(port)
-        })
+        self.live(|world| world.devices[self.index].port(port))
     }
 
     fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
-        self.with(|world| {
-            require(!world.is_vanished(self.index), libc::EIO)?;
+        self.live(|world| {
             require(port == 1, libc::EINVAL)?;
             Ok(world.devices[self.index].gids())
         })
@@ -48,103 +65,58 @@ unsafe impl Provider for SimDevice {
     }
 
     fn async_event(&self) -> io::Result<Option<AsyncEvent>> {
-        self.with(|world| world.async_event(self.index))
+        self.live(|world| Ok(world.devices[self.index].events.pop()))
     }
 
     fn alloc_pd(&self) -> io::Result<Handle> {
-        self.with(|world| world.alloc_pd(self.index))
-    }
-
-    unsafe fn dealloc_pd(&self, pd: Handle) -> io::Result<()> {
-        self.with(|world| world.dealloc_pd(self.index, pd))
-    }
-
-    unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)> {
-        self.with(|world| world.reg_mr(self.index, pd, start, len, access))
-    }
-
-    unsafe fn dereg_mr(&self, mr: Handle) -> io::Result<()> {
-        self.with(|world| world.dereg_mr(self.index, mr))
-    }
-
-    unsafe fn alloc_mw(&self, pd: Handle) -> io::Result<(Handle, u32)> {
-        self.with(|world| world.alloc_mw(self.index, pd))
-    }
-
-    unsafe fn dealloc_mw(&self, mw: Handle) -> io::Result<()> {
-        self.with(|world| world.dealloc_mw(self.index, mw))
-    }
-
-    unsafe fn create_ah(&self, pd: Handle, path: &AhAttr) -> io::Result<Handle> {
-        self.with(|world| world.create_ah(self.index, pd, path))
-    }
-
-    unsafe fn destroy_ah(&self, address: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_ah(self.index, address))
+        self.live(|world| world.alloc_pd(self.index))
     }
 
     fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)> {
-        self.with(|world| world.create_comp_channel(self.index))
+        self.live(|world| world.create_comp_channel(self.index))
     }
 
-    unsafe fn destroy_comp_channel(&self, channel: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_comp_channel(self.index, channel))
+    fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)> {
+        self.live(|world| world.cm_create_event_channel(self.index))
     }
 
-    unsafe fn get_cq_event(&self, channel: Handle) -> io::Result<bool> {
-        self.with(|world| world.get_cq_event(self.index, channel))
+    calls! { live:
+        fn reg_mr(pd: Handle, start: *mut u8, len: usize, access: Access) -> (Handle, Keys);
+        fn alloc_mw(pd: Handle) -> (Handle, u32);
+        fn create_ah(pd: Handle, path: &AhAttr) -> Handle;
+        fn get_cq_event(channel: Handle) -> bool;
+        fn create_cq(entries: u32, channel: Option<Handle>) -> Handle;
+        fn req_notify_cq(cq: Handle) -> ();
+        fn poll_cq(cq: Handle, into: &mut Vec<WorkCompletion>) -> usize;
+        fn create_srq(pd: Handle, attr: &SrqInitAttr) -> Handle;
+        fn create_qp(pd: Handle, attr: &QpInitAttr) -> (Handle, u32, QpCap);
+        fn create_ud_qp(pd: Handle, attr: &QpInitAttr) -> (Handle, u32, QpCap);
+        fn modify_qp(qp: Handle, transition: &Transition) -> ();
+        fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState) -> ();
+        fn query_qp(qp: Handle) -> QpAttr;
+        fn cm_get_event(channel: Handle) -> Option<CmEvent>;
+        fn cm_create_id(channel: Handle) -> Handle;
+        fn cm_listen(id: Handle, address: SocketAddr, backlog: u32) -> SocketAddr;
+        fn cm_resolve_addr(id: Handle, remote: SocketAddr, timeout_ms: u32) -> ();
+        fn cm_resolve_route(id: Handle, timeout_ms: u32) -> ();
+        fn cm_connect(id: Handle, parameters: &CmConnParam) -> ();
+        fn cm_establish(id: Handle) -> ();
+        fn cm_accept(id: Handle, parameters: &CmConnParam) -> ();
+        fn cm_reject(id: Handle, private_data: &[u8]) -> ();
+        fn cm_disconnect(id: Handle) -> ();
     }
 
-    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
-        self.with(|world| world.create_cq(self.index, entries, channel))
-    }
-
-    unsafe fn destroy_cq(&self, cq: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_cq(self.index, cq))
-    }
-
-    unsafe fn req_notify_cq(&self, cq: Handle) -> io::Result<()> {
-        self.with(|world| world.notify(self.index, cq))
-    }
-
-    unsafe fn poll_cq(&self, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
-        self.with(|world| world.poll(self.index, cq, into))
-    }
-
-    unsafe fn create_srq(&self, pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
-        self.with(|world| world.create_srq(self.index, pd, config))
-    }
-
-    unsafe fn destroy_srq(&self, srq: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_srq(self.index, srq))
-    }
-
-    unsafe fn post_srq_recv(&self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.with(|world| world.post_srq_recv(self.index, srq, requests))
-    }
-
-    unsafe fn create_qp(&self, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
-        self.with(|world| world.create_qp(self.index, pd, config))
-    }
-
-    unsafe fn create_ud_qp(&self, pd: Handle, config: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)> {
-        self.with(|world| world.create_ud_qp(self.index, pd, config))
-    }
-
-    unsafe fn destroy_qp(&self, qp: Handle) -> io::Result<()> {
-        self.with(|world| world.destroy_qp(self.index, qp))
-    }
-
-    unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()> {
-        self.with(|world| world.modify_qp(self.index, qp, transition))
-    }
-
-    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
-        self.with(|world| world.modify_qp_by_cm(self.index, qp, id, state))
-    }
-
-    unsafe fn query_qp(&self, qp: Handle) -> io::Result<QpAttr> {
-        self.with(|world| world.query_qp(self.index, qp))
+    calls! { destroy:
+        fn dealloc_pd(pd: Handle) -> ();
+        fn dereg_mr(mr: Handle) -> ();
+        fn dealloc_mw(mw: Handle) -> ();
+        fn destroy_ah(address: Handle) -> ();
+        fn destroy_comp_channel(channel: Handle) -> ();
+        fn destroy_cq(cq: Handle) -> ();
+        fn destroy_srq(srq: Handle) -> ();
+        fn destroy_qp(qp: Handle) -> ();
+        fn cm_destroy_event_channel(channel: Handle) -> ();
+        fn cm_destroy_id(id: Handle) -> ();
     }
 
     unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
@@ -156,36 +128,8 @@ unsafe impl Provider for SimDevice {
         self.with(|world| world.post_recv(self.index, qp, requests))
     }
 
-    fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)> {
-        self.with(|world| world.cm_create_event_channel(self.index))
-    }
-
-    unsafe fn cm_destroy_event_channel(&self, channel: Handle) -> io::Result<()> {
-        self.with(|world| world.cm_destroy_event_channel(self.index, channel))
-    }
-
-    unsafe fn cm_get_event(&self, channel: Handle) -> io::Result<Option<CmEvent>> {
-        self.with(|world| world.cm_get_event(self.index, channel))
-    }
-
-    unsafe fn cm_create_id(&self, channel: Handle) -> io::Result<Handle> {
-        self.with(|world| world.cm_create_id(self.index, channel))
-    }
-
-    unsafe fn cm_destroy_id(&self, id: Handle) -> io::Result<()> {
-        self.with(|world| world.cm_destroy_id(self.index, id))
-    }
-
-    unsafe fn cm_listen(&self, id: Handle, address: SocketAddr, backlog: u32) -> io::Result<SocketAddr> {
-        self.with(|world| world.cm_listen(self.index, id, address, backlog))
-    }
-
-    unsafe fn cm_resolve_addr(&self, id: Handle, remote: SocketAddr, _timeout_ms: u32) -> io::Result<()> {
-        self.with(|world| world.cm_resolve_addr(self.index, id, remote))
-    }
-
-    unsafe fn cm_resolve_route(&self, id: Handle, _timeout_ms: u32) -> io::Result<()> {
-        self.with(|world| world.cm_resolve_route(self.index, id))
+    unsafe fn post_srq_recv(&self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.with(|world| world.post_srq_recv(self.index, srq, requests))
     }
 
     unsafe fn cm_is_here(&self, id: Handle) -> bool {
@@ -194,25 +138,5 @@ unsafe impl Provider for SimDevice {
 
     unsafe fn cm_addresses(&self, id: Handle) -> Option<(SocketAddr, SocketAddr)> {
         self.with(|world| world.cm_addresses(self.index, id))
-    }
-
-    unsafe fn cm_connect(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
-        self.with(|world| world.cm_connect(self.index, id, parameters))
-    }
-
-    unsafe fn cm_establish(&self, id: Handle) -> io::Result<()> {
-        self.with(|world| world.cm_establish(self.index, id))
-    }
-
-    unsafe fn cm_accept(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
-        self.with(|world| world.cm_accept(self.index, id, parameters))
-    }
-
-    unsafe fn cm_reject(&self, id: Handle, private_data: &[u8]) -> io::Result<()> {
-        self.with(|world| world.cm_reject(self.index, id, private_data))
-    }
-
-    unsafe fn cm_disconnect(&self, id: Handle) -> io::Result<()> {
-        self.with(|world| world.cm_disconnect(self.index, id))
     }
 }

@@ -200,9 +200,6 @@ impl World {
     /// Discards posted requests without completions. While a window is bound, the queue pair is busy: Soft-RoCE waits
     /// for that window, for most of a minute.
     pub fn destroy_qp(&mut self, device: usize, qp: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.qps, device, qp)?;
         let is_bound = self.mws.values().any(|mw| mw.bound.is_some_and(|bound| bound.qp == qp));
         require(!is_bound, libc::EBUSY)?;
@@ -328,7 +325,6 @@ impl World {
     }
 
     pub fn query_qp(&self, device: usize, qp: Handle) -> io::Result<QpAttr> {
-        require(!self.is_vanished(device), libc::EIO)?;
         self.handles.check(&self.qps, device, qp)?;
         let qp = &self.qps[qp];
         Ok(QpAttr { state: qp.state, cap: qp.config.cap })
@@ -448,16 +444,8 @@ impl World {
         object.deadline = None;
         if request.flags.signalled || status != WcStatus::Success {
             let (cq, number) = (object.config.send_cq, object.number);
-            let completion = WorkCompletion {
-                id: request.id,
-                status,
-                opcode: request.opcode(),
-                len: request.len() as u32,
-                qp: number,
-                immediate: None,
-                source: 0,
-                has_grh: false,
-            };
+            let len = request.len() as u32;
+            let completion = WorkCompletion::new(request.id, status, request.opcode(), len, number);
             self.complete(cq, completion, Place::Send(qp, request.sequence));
         }
         if status != WcStatus::Success {

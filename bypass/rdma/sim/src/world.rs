@@ -58,6 +58,11 @@ impl<T> Table<T> {
         self.0.values().filter(|entry| device.is_none_or(|device| entry.device == device)).count()
     }
 
+    /// Removes the objects of a device.
+    pub fn remove_of(&mut self, device: usize) {
+        self.0.retain(|_, entry| entry.device != device);
+    }
+
     /// Removes an object that its owner did not destroy itself.
     pub fn take(&mut self, handle: Handle) -> Option<T> {
         self.0.remove(&handle.0).map(|entry| entry.object)

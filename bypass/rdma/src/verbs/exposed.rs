@@ -1,7 +1,8 @@
 //! Memory regions that devices and peers access at any time.
 
-use super::{Error, Pd, destroyed};
-use crate::provider::{Access, Handle, Keys, Provider, Sge};
+use super::pd::Registration;
+use super::{Error, Pd};
+use crate::provider::{Access, Provider, Sge};
 use linerate_bypass::Published;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,15 +13,7 @@ use std::sync::Arc;
 ///
 /// Clones share the memory, which stays registered and mapped until the last one is dropped. Queue pairs keep a clone
 /// of each region that their requests name.
-pub struct ExposedMr<C: Provider>(Arc<Inner<C>>);
-
-struct Inner<C: Provider> {
-    pd: Pd<C>,
-    handle: Handle,
-    keys: Keys,
-    // Dropped after the memory is deregistered.
-    memory: Arc<Published>,
-}
+pub struct ExposedMr<C: Provider>(Arc<Registration<C, Arc<Published>>>);
 
 impl<C: Provider> ExposedMr<C> {
     /// Allocates and registers `len` zero bytes, at least one, with the rights `access` for peers of the protection
@@ -32,18 +25,15 @@ impl<C: Provider> ExposedMr<C> {
 
     /// Registers `memory` with the rights `access` for peers of the protection domain.
     pub fn open(pd: &Pd<C>, memory: Arc<Published>, access: Access) -> Result<Self, Error> {
-        let range = memory.range();
-        let start = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: the protection domain is live. The memory stays mapped until it is deregistered. The program
-        // accesses it with atomic operations only, so that concurrent access by peers is no data race.
-        let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, range.len(), access) };
-        let (handle, keys) = registered.map_err(Error::new("register memory"))?;
-        Ok(ExposedMr(Arc::new(Inner { pd: pd.clone(), handle, keys, memory })))
+        // SAFETY: the memory stays mapped as long as `memory`. The program accesses it with atomic operations only, so
+        // that concurrent access by peers is no data race.
+        let mr = unsafe { Registration::new(pd, memory.range(), access, memory, "register memory") };
+        Ok(ExposedMr(Arc::new(mr?)))
     }
 
     /// Returns the address that peers use.
     pub fn address(&self) -> u64 {
-        self.0.memory.range().start as u64
+        self.0.range.start as u64
     }
 
     /// Returns the R_Key.
@@ -57,7 +47,7 @@ impl<C: Provider> ExposedMr<C> {
     /// If `at` is out of bounds.
     #[inline]
     pub fn load(&self, at: usize) -> u8 {
-        (self.0.memory.load(at / 8) >> (8 * (at % 8))) as u8
+        (self.0.kept.load(at / 8) >> (8 * (at % 8))) as u8
     }
 
     /// Stores the byte at `at`. A concurrent write to the same eight bytes may be lost.
@@ -67,8 +57,8 @@ impl<C: Provider> ExposedMr<C> {
     #[inline]
     pub fn store(&self, at: usize, byte: u8) {
         let shift = 8 * (at % 8);
-        let word = self.0.memory.load(at / 8) & !(0xff << shift);
-        self.0.memory.store(at / 8, word | u64::from(byte) << shift);
+        let word = self.0.kept.load(at / 8) & !(0xff << shift);
+        self.0.kept.store(at / 8, word | u64::from(byte) << shift);
     }
 
     /// Loads the eight bytes at `at` in native byte order.
@@ -78,7 +68,7 @@ impl<C: Provider> ExposedMr<C> {
     #[inline]
     pub fn load_word(&self, at: usize) -> u64 {
         assert!(at.is_multiple_of(8), "no word at {at}");
-        u64::from_ne_bytes(self.0.memory.load(at / 8).to_le_bytes())
+        u64::from_ne_bytes(self.0.kept.load(at / 8).to_le_bytes())
     }
 
     /// Returns the scatter/gather element of `part`.
@@ -87,7 +77,7 @@ impl<C: Provider> ExposedMr<C> {
     /// If `part` is out of bounds.
     #[inline]
     pub(super) fn sge(&self, part: Range<usize>) -> Sge {
-        assert!(part.start <= part.end && part.end <= self.0.memory.range().len(), "no bytes {part:?}");
+        assert!(part.start <= part.end && part.end <= self.0.range.len(), "no bytes {part:?}");
         Sge { address: self.address() + part.start as u64, len: part.len() as u32, lkey: self.0.keys.local }
     }
 
@@ -101,13 +91,6 @@ impl<C: Provider> ExposedMr<C> {
 impl<C: Provider> Clone for ExposedMr<C> {
     fn clone(&self) -> Self {
         ExposedMr(self.0.clone())
-    }
-}
-
-impl<C: Provider> Drop for Inner<C> {
-    fn drop(&mut self) {
-        // SAFETY: registered in `open`; queue pairs whose requests name the region keep it.
-        destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
     }
 }
 

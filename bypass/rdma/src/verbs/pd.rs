@@ -48,26 +48,56 @@ impl<C: Provider> Drop for PdInner<C> {
     }
 }
 
-/// Registered memory of arenas. It stays registered and mapped until the last clone is dropped.
-pub struct Mr<C: Provider>(Arc<MrInner<C>>);
-
-struct MrInner<C: Provider> {
-    parts: Vec<MrPart<C>>,
-    pd: Pd<C>,
-}
-
-/// Registration of one arena or one slice.
-pub(super) struct MrPart<C: Provider> {
+/// Memory region, with the owner that keeps its memory mapped.
+pub(super) struct Registration<C: Provider, K = Kept> {
     pd: Pd<C>,
     pub handle: Handle,
     pub keys: Keys,
     pub range: Range<usize>,
-    _kept: Kept,
+    /// Dropped after the memory is deregistered.
+    pub kept: K,
 }
 
-/// Owner that keeps registered memory mapped.
+impl<C: Provider, K> Registration<C, K> {
+    /// Registers `range`. `what` is the operation, for errors.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as `kept` exists. The program accesses it in no way that conflicts with the
+    /// accesses of devices that `access` permits and requests ask for.
+    pub unsafe fn new(
+        pd: &Pd<C>,
+        range: Range<usize>,
+        access: Access,
+        kept: K,
+        what: &'static str,
+    ) -> Result<Self, Error> {
+        let start = std::ptr::with_exposed_provenance_mut(range.start);
+        // SAFETY: the domain is live. The caller guarantees the memory, which `kept` keeps until it is deregistered.
+        let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, range.len(), access) };
+        let (handle, keys) = registered.map_err(Error::new(what))?;
+        Ok(Registration { pd: pd.clone(), handle, keys, range, kept })
+    }
+}
+
+impl<C: Provider, K> Drop for Registration<C, K> {
+    fn drop(&mut self) {
+        // SAFETY: registered in `new`. Queue pairs, shared receive queues and windows that name the region keep it. A
+        // registration of one slice is dropped after its window was invalidated, or together with it.
+        destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
+    }
+}
+
+/// Registered memory of arenas. It stays registered and mapped until the last clone is dropped.
+pub struct Mr<C: Provider>(Arc<MrInner<C>>);
+
+struct MrInner<C: Provider> {
+    parts: Vec<Registration<C>>,
+    pd: Pd<C>,
+}
+
+/// Owner of registered memory.
 #[expect(dead_code, reason = "dropped after the memory is deregistered")]
-enum Kept {
+pub(super) enum Kept {
     Arena(Arena),
     Slice(Bytes),
     Block(ArenaMut),
@@ -82,12 +112,10 @@ impl<C: Provider> Mr<C> {
         let access = Access { local_write: true, bind: true, remote_write: reads_are_writes, ..Access::default() };
         let part = |arena: &Arena| {
             let range = arena.regions().next().expect("an arena has a region");
-            // SAFETY: the domain is live. The memory stays mapped as long as the arena, which is kept until the
-            // region is deregistered. Arena blocks are plain bytes; the device writes only those that were handed
-            // over for writing.
-            let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, range.start as *mut u8, range.len(), access) };
-            let (handle, keys) = registered.map_err(Error::new("register memory"))?;
-            Ok(MrPart { pd: pd.clone(), handle, keys, range, _kept: Kept::Arena(arena.clone()) })
+            let kept = Kept::Arena(arena.clone());
+            // SAFETY: the memory stays mapped as long as the arena. Arena blocks are plain bytes; the device writes only
+            // those that were handed over for writing.
+            unsafe { Registration::new(pd, range, access, kept, "register memory") }
         };
         let parts = arenas.iter().map(part).collect::<Result<_, Error>>()?;
         Ok(Mr(Arc::new(MrInner { parts, pd: pd.clone() })))
@@ -106,33 +134,26 @@ impl<C: Provider> Mr<C> {
 
     /// Registers `bytes` alone, so that a window bound to the registration cannot reach beyond them. Peers can access
     /// them only through a [`Mw`].
-    pub(super) fn alone(&self, bytes: &Bytes) -> Result<MrPart<C>, Error> {
-        let pd = self.pd();
-        let start = bytes.as_ptr().cast_mut();
+    pub(super) fn alone(&self, bytes: &Bytes) -> Result<Registration<C>, Error> {
         let access = Access { bind: true, ..Access::default() };
-        // SAFETY: the domain is live. The bytes stay in place while a clone exists, and one is kept until the region
-        // is deregistered. Nothing writes them: `Bytes` is immutable and the registration grants no write access.
-        let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, bytes.len(), access) };
-        let (handle, keys) = registered.map_err(Error::new("register a slice"))?;
-        let range = start.addr()..start.addr() + bytes.len();
-        Ok(MrPart { pd: pd.clone(), handle, keys, range, _kept: Kept::Slice(bytes.clone()) })
+        let start = bytes.as_ptr().expose_provenance();
+        let (range, kept) = (start..start + bytes.len(), Kept::Slice(bytes.clone()));
+        // SAFETY: the bytes stay in place while a clone exists. Nothing writes them: `Bytes` is immutable and the
+        // registration grants no write access.
+        unsafe { Registration::new(self.pd(), range, access, kept, "register a slice") }
     }
 
     /// Registers `block` alone, as memory that a peer writes at any time through a [`Mw`].
-    pub(super) fn written_by_peer(&self, mut block: ArenaMut) -> Result<MrPart<C>, Error> {
-        let pd = self.pd();
-        let range = block.as_mut_ptr_range();
+    pub(super) fn written_by_peer(&self, mut block: ArenaMut) -> Result<Registration<C>, Error> {
         let access = Access { local_write: true, bind: true, ..Access::default() };
-        // SAFETY: the domain is live. The block is uniquely owned and stays in place until the region is
-        // deregistered. No reference to its bytes exists from here on.
-        let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, range.start, block.len(), access) };
-        let (handle, keys) = registered.map_err(Error::new("register a ring"))?;
-        let range = range.start.addr()..range.end.addr();
-        Ok(MrPart { pd: pd.clone(), handle, keys, range, _kept: Kept::Block(block) })
+        let start = block.as_mut_ptr().expose_provenance();
+        let (range, kept) = (start..start + block.len(), Kept::Block(block));
+        // SAFETY: the block is uniquely owned and stays in place. No reference to its bytes exists from here on.
+        unsafe { Registration::new(self.pd(), range, access, kept, "register a ring") }
     }
 
     #[inline]
-    pub(super) fn part(&self, bytes: &[u8]) -> Option<&MrPart<C>> {
+    pub(super) fn part(&self, bytes: &[u8]) -> Option<&Registration<C>> {
         let start = bytes.as_ptr().addr();
         self.0.parts.iter().find(|part| part.range.start <= start && start + bytes.len() <= part.range.end)
     }
@@ -149,14 +170,6 @@ impl<C: Provider> Mr<C> {
 impl<C: Provider> Clone for Mr<C> {
     fn clone(&self) -> Self {
         Mr(self.0.clone())
-    }
-}
-
-impl<C: Provider> Drop for MrPart<C> {
-    fn drop(&mut self) {
-        // SAFETY: registered in `Mr`. Queue pairs, shared receive queues and windows that name the region hold a
-        // clone. A registration of one slice is dropped after its window was invalidated, or together with it.
-        destroyed("memory region", unsafe { self.pd.0.provider.dereg_mr(self.handle) });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Message rings: memory of one connection that its peer writes.
 
-use super::pd::MrPart;
+use super::pd::Registration;
 use super::{Error, Mr, Mw};
 use crate::provider::{Access, Operation, Provider};
 use linerate_bypass::arena::ArenaMut;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub struct Ring<C: Provider> {
     // Dropped before the registration that it is bound to.
     mw: Mw<C>,
-    memory: MrPart<C>,
+    memory: Registration<C>,
     slot: usize,
     slots: usize,
     next: usize,

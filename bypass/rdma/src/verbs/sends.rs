@@ -1,7 +1,7 @@
 //! Send queue of a queue pair: pending and outstanding requests, and the memory they own.
 
 use super::cq::{NUMBERS, WrIdSpace};
-use super::pd::MrPart;
+use super::pd::Registration;
 use super::{Error, Mr, Mw};
 use crate::provider::{Access, Handle, Operation, Provider, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 use linerate_bypass::Bytes;
@@ -86,7 +86,7 @@ enum Held<C: Provider> {
 pub struct BoundMw<C: Provider> {
     // Dropped before the registration that it is bound to.
     mw: Mw<C>,
-    _alone: Option<Box<MrPart<C>>>,
+    _alone: Option<Box<Registration<C>>>,
     bytes: Bytes,
 }
 

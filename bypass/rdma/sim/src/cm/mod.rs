@@ -120,9 +120,6 @@ impl World {
     }
 
     pub fn cm_destroy_event_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.cm_channels, device, channel)?;
         require(!self.cm_ids.values().any(|id| id.channel == channel && id.listener.is_none()), libc::EBUSY)?;
         self.handles.remove(&mut self.cm_channels, channel);
@@ -130,7 +127,6 @@ impl World {
     }
 
     pub fn cm_get_event(&mut self, device: usize, channel: Handle) -> io::Result<Option<CmEvent>> {
-        require(!self.is_vanished(device), libc::EIO)?;
         self.handles.check(&self.cm_channels, device, channel)?;
         let event = self.cm_channels[channel].events.pop();
         if let Some(CmEvent { id, kind: CmEventKind::Request { .. }, .. }) = event {
@@ -167,9 +163,6 @@ impl World {
 
     /// Notifies the peer. Requests that a listener received but did not take are rejected.
     pub fn cm_destroy_id(&mut self, device: usize, id: Handle) -> io::Result<()> {
-        if self.is_vanished(device) {
-            return Ok(());
-        }
         self.handles.check(&self.cm_ids, device, id)?;
         let untaken: Vec<_> =
             self.cm_ids.iter().filter(|(_, other)| other.listener == Some(id)).map(|(handle, _)| handle).collect();
@@ -246,7 +239,13 @@ impl World {
         self.next_port
     }
 
-    pub fn cm_resolve_addr(&mut self, device: usize, id: Handle, remote: SocketAddr) -> io::Result<()> {
+    pub fn cm_resolve_addr(
+        &mut self,
+        device: usize,
+        id: Handle,
+        remote: SocketAddr,
+        _timeout_ms: u32,
+    ) -> io::Result<()> {
         self.enter(device, Call::CmResolveAddress)?;
         self.handles.check(&self.cm_ids, device, id)?;
         self.change(id, CmState::New, CmState::Resolving)?;
@@ -255,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    pub fn cm_resolve_route(&mut self, device: usize, id: Handle) -> io::Result<()> {
+    pub fn cm_resolve_route(&mut self, device: usize, id: Handle, _timeout_ms: u32) -> io::Result<()> {
         self.enter(device, Call::CmResolveRoute)?;
         self.handles.check(&self.cm_ids, device, id)?;
         self.change(id, CmState::AddressResolved, CmState::Resolving)?;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::provider::{AhAttr, AsyncEvent, GidKind};
+use crate::provider::{AhAttr, AsyncEvent, GidKind, WcOpcode, WorkCompletion};
 use crate::verbs::{Cq, Pd};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
@@ -321,16 +321,9 @@ fn buffer_without_grh_or_too_short_is_harmless() {
     for (number, len, has_grh, payload) in [(0, 45, false, 5), (1, 39, true, 0), (2, 0, true, 0), (3, 9999, true, 1024)]
     {
         one.post(1);
-        let inner = crate::provider::WorkCompletion {
-            id: one.datagrams.owner.buffer(number),
-            status: WcStatus::Success,
-            opcode: crate::provider::WcOpcode::Receive,
-            len,
-            qp: one.datagrams.number(),
-            immediate: None,
-            source: 5,
-            has_grh,
-        };
+        let (id, qp) = (one.datagrams.owner.buffer(number), one.datagrams.number());
+        let inner = WorkCompletion::new(id, WcStatus::Success, WcOpcode::Receive, len, qp);
+        let inner = WorkCompletion { source: 5, has_grh, ..inner };
         let datagram = one.datagrams.received(Completion { inner }).unwrap();
         assert_eq!((datagram.payload.len(), datagram.qp), (payload, 5));
         assert_eq!(datagram.grh.is_some(), has_grh && len >= 40);
