@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 /// Maximum slices of one connection that the service has not consumed, since each may hold a packet of the port. It
 /// exceeds the number that the service's thread keeps before it copies them.
-/// than are left lying at the service's thread before they are copied.
 const SLICES: usize = 256;
 
 /// Kind of close.

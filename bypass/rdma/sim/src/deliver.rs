@@ -7,6 +7,9 @@ use super::qp::{Answer, Buffer, Request};
 use super::world::World;
 use linerate_rdma_provider::{AsyncEvent, Handle, Operation, QpState, WcOpcode, WcStatus, WorkCompletion};
 
+/// Steps until a message that found no buffer is retried.
+const NOT_READY_STEPS: u64 = 20;
+
 /// Result of an attempt to execute a request.
 enum Outcome {
     Answered(Answer),
@@ -59,7 +62,7 @@ impl World {
 
     /// Schedules a retry after receiver-not-ready, within the agreed number (IBA 9.7.5.2.8).
     fn not_ready(&mut self, handle: Handle) {
-        let until = self.now + self.config.not_ready_steps;
+        let until = self.now + NOT_READY_STEPS;
         let qp = &mut self.qps[handle];
         self.counters.entry(qp.number).or_default().not_ready += 1;
         let retries = qp.sending.map_or(0, |sending| sending.rnr_retries);

@@ -25,10 +25,6 @@ pub struct DeviceConfig {
     pub message: u32,
     /// MTU.
     pub mtu: Mtu,
-    /// Reported emulating driver.
-    pub emulated_by: Option<String>,
-    /// Capacities of queue pairs are rounded up to a power of two.
-    pub rounds_up: bool,
     /// Completions of a destroyed or reset queue pair can still be polled. Drivers of hardware remove them; others
     /// keep them.
     pub keeps_completions: bool,
@@ -73,8 +69,6 @@ impl DeviceConfig {
             inline: 256,
             message: 1 << 30,
             mtu: Mtu::Mtu1024,
-            emulated_by: None,
-            rounds_up: false,
             keeps_completions: false,
             holds_shared: false,
             tells_last: true,
@@ -98,7 +92,6 @@ pub struct SimDevice {
     pub(super) fabric: Fabric,
     pub(super) index: usize,
     pub(super) name: String,
-    pub(super) emulated_by: Option<String>,
     pub(super) async_fd: RawFd,
 }
 
@@ -218,27 +211,15 @@ impl Device {
         })
     }
 
-    /// Returns the capacities granted for `asked`, or `EINVAL` above the limits.
+    /// Returns the capacities granted for `asked`, or `EINVAL` above the limits. With a shared receive queue, the queue
+    /// pair has no receive queue.
     pub fn grant(&self, asked: &QpCap, is_shared: bool) -> io::Result<QpCap> {
         let limits = &self.config.limits;
-        let fits = asked.sends <= limits.qp_wrs
-            && (is_shared || asked.receives <= limits.qp_wrs)
-            && asked.send_sges <= limits.sges
-            && (is_shared || asked.recv_sges <= limits.sges)
-            && asked.inline <= self.config.inline;
-        if !fits {
-            return Err(errno(libc::EINVAL));
-        }
-        let round = |value: u32, limit: u32| {
-            if self.config.rounds_up && value > 0 { value.next_power_of_two().min(limit) } else { value }
-        };
-        Ok(QpCap {
-            sends: round(asked.sends, limits.qp_wrs),
-            receives: if is_shared { 0 } else { round(asked.receives, limits.qp_wrs) },
-            send_sges: round(asked.send_sges, limits.sges),
-            recv_sges: if is_shared { 0 } else { round(asked.recv_sges, limits.sges) },
-            inline: round(asked.inline, self.config.inline),
-        })
+        let granted = if is_shared { QpCap { receives: 0, recv_sges: 0, ..*asked } } else { *asked };
+        let fits = granted.sends.max(granted.receives) <= limits.qp_wrs
+            && granted.send_sges.max(granted.recv_sges) <= limits.sges
+            && granted.inline <= self.config.inline;
+        if fits { Ok(granted) } else { Err(errno(libc::EINVAL)) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pending events of a fabric, and the choice among them.
 
-use super::fabric::Mode;
+use super::fabric::{Mode, RETRY_STEPS};
 use super::qp::{Answer, Pair};
 use super::world::World;
 use linerate_rdma_provider::{Handle, QpState, WcStatus};
@@ -160,10 +160,10 @@ impl World {
 
     /// Checks the time-out of the oldest request (IBA 9.7.6.1.3).
     fn await_peer(&mut self, handle: Handle, things: &mut Things) {
-        let (now, steps) = (self.now, self.config.retry_steps);
+        let now = self.now;
         let qp = &mut self.qps[handle];
         let Some(sending) = qp.sending.filter(|sending| sending.timeout > 0) else { return };
-        let deadline = *qp.deadline.get_or_insert(now + steps * (u64::from(sending.retries) + 1));
+        let deadline = *qp.deadline.get_or_insert(now + RETRY_STEPS * (u64::from(sending.retries) + 1));
         things.at(deadline, now, Thing::GiveUp(handle));
     }
 

@@ -14,6 +14,9 @@ pub enum Mode {
     Auto,
 }
 
+/// Steps until a request without a response is retried, whatever the queue pair's time-out is (never if that is 0).
+pub(super) const RETRY_STEPS: u64 = 100;
+
 /// Configuration of a fabric.
 #[derive(Debug, Clone)]
 pub struct FabricConfig {
@@ -21,18 +24,11 @@ pub struct FabricConfig {
     pub seed: u64,
     /// Control of events.
     pub mode: Mode,
-    /// Steps until a request without a response is retried, whatever the queue pair's time-out is (never if that is
-    /// 0).
-    pub retry_steps: u64,
-    /// Steps until a message that found no buffer is retried.
-    pub not_ready_steps: u64,
-    /// Steps of time-wait.
-    pub time_wait_steps: u64,
 }
 
 impl Default for FabricConfig {
     fn default() -> Self {
-        FabricConfig { seed: 1, mode: Mode::Stepped, retry_steps: 100, not_ready_steps: 20, time_wait_steps: 200 }
+        FabricConfig { seed: 1, mode: Mode::Stepped }
     }
 }
 
@@ -83,18 +79,12 @@ impl Fabric {
     pub fn device(&self, name: &str, config: DeviceConfig) -> Arc<SimDevice> {
         let mut world = self.world();
         let first_index = world.random.u32(1..0x10_0000);
-        let device = Device::new(config.clone(), first_index);
+        let device = Device::new(config, first_index);
         let async_fd = device.events.fd();
         world.devices.push(device);
         let index = world.devices.len() - 1;
         drop(world);
-        Arc::new(SimDevice {
-            fabric: self.clone(),
-            index,
-            name: name.to_owned(),
-            emulated_by: config.emulated_by,
-            async_fd,
-        })
+        Arc::new(SimDevice { fabric: self.clone(), index, name: name.to_owned(), async_fd })
     }
 
     /// Ignores poisoning: objects must be destroyed while a failed test unwinds.

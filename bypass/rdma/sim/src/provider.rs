@@ -42,7 +42,7 @@ unsafe impl Provider for SimDevice {
     }
 
     fn emulated_by(&self) -> Option<&str> {
-        self.emulated_by.as_deref()
+        None
     }
 
     fn limits(&self) -> io::Result<DeviceLimits> {

@@ -17,6 +17,12 @@ pub fn listening() -> Config {
     Config { listen: vec![local()], ..Config::default() }
 }
 
+/// Creates a worker that the test turns itself.
+pub fn worker<S: Service>(config: &Config, service: S) -> Worker<S> {
+    let (_, mut sockets) = bind(config, 1).unwrap();
+    Worker::new(sockets.remove(0), service)
+}
+
 /// Worker that runs until its results are requested.
 pub struct Running<S: Service> {
     pub address: SocketAddr,

@@ -1,9 +1,9 @@
 //! Streams arrive intact, over any number of connections.
 
-use crate::common::{DEADLINE, Running, listening, turn_until};
+use crate::common::{DEADLINE, Running, listening, turn_until, worker};
 use crate::services::{Echo, pattern};
 use linerate_bypass::{CloseReason, Summary};
-use linerate_kernel::{Config, Worker, bind};
+use linerate_kernel::{Config, bind};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -121,8 +121,7 @@ fn ipv6_works_as_ipv4_does() {
 #[test]
 fn turns_and_busy_turns_are_counted() {
     for spin in [false, true] {
-        let (_, mut sockets) = bind(&Config { spin, ..listening() }, 1).unwrap();
-        let mut worker = Worker::new(sockets.remove(0), Echo::default());
+        let mut worker = worker(&Config { spin, ..listening() }, Echo::default());
         let address = worker.tcp_addrs()[0];
         let mut streams: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();
         turn_until(&mut worker, "all accepted", |worker| worker.summary().accepted == 3);

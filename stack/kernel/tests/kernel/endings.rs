@@ -1,17 +1,11 @@
 //! Ends of connections.
 
-use crate::common::{listening, turn_until};
+use crate::common::{listening, turn_until, worker};
 use crate::services::Echo;
 use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
-use linerate_kernel::{Config, Worker, bind};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
-
-fn worker<S: Service>(config: &Config, service: S) -> Worker<S> {
-    let (_, mut sockets) = bind(config, 1).unwrap();
-    Worker::new(sockets.remove(0), service)
-}
 
 fn vanish(stream: TcpStream) {
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();

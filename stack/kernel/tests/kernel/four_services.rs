@@ -1,6 +1,6 @@
 //! The four small services that every transport must support.
 
-use crate::common::{DEADLINE, Running, listening, local, turn_until};
+use crate::common::{DEADLINE, Running, listening, local, turn_until, worker};
 use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_harness::address::unused_address;
@@ -36,8 +36,7 @@ fn chargen_stream_arrives_intact() {
 #[test]
 fn chargen_waits_for_a_stalled_peer_within_its_buffer() {
     let config = Config { tx_buffer: 100_000, ..listening() };
-    let (_, mut sockets) = bind(&config, 1).unwrap();
-    let mut worker = Worker::new(sockets.remove(0), Chargen::new(u64::MAX));
+    let mut worker = worker(&config, Chargen::new(u64::MAX));
     let mut stream = client(worker.tcp_addrs()[0]);
     let stalled = |worker: &mut Worker<Chargen>| {
         // The stream has stalled when turns of one second make no progress.

@@ -1,17 +1,12 @@
 //! Limits, and errors of impossible configurations.
 
-use crate::common::{DEADLINE, listening, local, turn_until};
+use crate::common::{DEADLINE, listening, local, turn_until, worker};
 use crate::services::Echo;
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 use linerate_kernel::{Config, Error, Worker, bind};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
-
-fn worker<S: Service>(config: &Config, service: S) -> Worker<S> {
-    let (_, mut sockets) = bind(config, 1).unwrap();
-    Worker::new(sockets.remove(0), service)
-}
 
 #[test]
 fn excess_connection_is_reset_and_a_freed_slot_is_reused() {

@@ -3,18 +3,17 @@
 #[path = "../services/lingering.rs"]
 mod service;
 
-use crate::common::{DEADLINE, listening};
+use crate::common::{DEADLINE, listening, worker};
 use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME};
-use linerate_kernel::{Config, Worker, bind};
+use linerate_kernel::{Config, Worker};
 use service::{Manner, REFUSAL, Refused, Refuser};
 use std::time::{Duration, Instant};
 
 /// Runs a client of `manner` until both ends have closed, and checks that the client has the reply.
 fn run(spin: bool, manner: Manner) -> (Worker<Refused>, Worker<Refuser>) {
-    let sockets = bind(&Config { spin, ..listening() }, 1).unwrap().1.remove(0);
-    let mut server = Worker::new(sockets, Refuser::default());
+    let mut server = worker(&Config { spin, ..listening() }, Refuser::default());
     let client = Refused::new(Some(server.tcp_addrs()[0]), manner);
-    let mut client = Worker::new(bind(&Config { spin, ..Config::default() }, 1).unwrap().1.remove(0), client);
+    let mut client = worker(&Config { spin, ..Config::default() }, client);
     let deadline = Instant::now() + DEADLINE;
     while client.service().closed.is_none() || server.service().closed.is_empty() {
         assert!(Instant::now() < deadline, "{:?} and {:?}", client.service(), server.service());

@@ -1,10 +1,10 @@
 //! Outgoing connections.
 
-use crate::common::{Running, listening, local, turn_until};
+use crate::common::{Running, listening, local, turn_until, worker};
 use crate::services::Echo;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Stop, Transport};
 use linerate_harness::address::unused_address;
-use linerate_kernel::{Config, Worker, bind};
+use linerate_kernel::Config;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -68,8 +68,7 @@ impl Service for Client {
 }
 
 fn run(config: &Config, client: Client) -> (Client, linerate_bypass::Summary) {
-    let (_, mut sockets) = bind(config, 1).unwrap();
-    let mut worker = Worker::new(sockets.remove(0), client);
+    let mut worker = worker(config, client);
     turn_until(&mut worker, "finished", |worker| worker.service().finished());
     // Returns at once: there is no work left.
     let stop = Stop::default();
@@ -128,8 +127,7 @@ fn unresponsive_peer_is_given_up_at_the_timeout() {
     listener.listen(0).unwrap();
     let address = listener.local_addr().unwrap().as_socket().unwrap();
     let config = Config { connect_timeout: Duration::from_millis(50), ..Config::default() };
-    let (_, mut sockets) = bind(&config, 1).unwrap();
-    let mut worker = Worker::new(sockets.remove(0), Client::new(vec![address; 8], 1));
+    let mut worker = worker(&config, Client::new(vec![address; 8], 1));
     turn_until(&mut worker, "rest given up", |worker| worker.service().failed.len() >= 6);
     assert!(worker.service().failed.iter().all(|&(_, error)| error == ConnectError::TimedOut));
 }

@@ -1,8 +1,7 @@
 //! Mixed ways to send.
 
-use crate::common::{DEADLINE, Running, listening, turn_until};
+use crate::common::{DEADLINE, Running, listening, turn_until, worker};
 use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
-use linerate_kernel::{Worker, bind};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -92,8 +91,7 @@ impl Service for Greedy {
 #[test]
 #[should_panic(expected = "cannot send 11 bytes of 10 reserved")]
 fn committing_more_than_was_reserved_panics() {
-    let (_, mut sockets) = bind(&listening(), 1).unwrap();
-    let mut worker = Worker::new(sockets.remove(0), Greedy);
+    let mut worker = worker(&listening(), Greedy);
     let _stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
     turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
 }
@@ -126,8 +124,7 @@ impl Service for Rude {
 
 #[test]
 fn only_closed_follows_an_abort() {
-    let (_, mut sockets) = bind(&listening(), 1).unwrap();
-    let mut worker = Worker::new(sockets.remove(0), Rude::default());
+    let mut worker = worker(&listening(), Rude::default());
     let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
     stream.write_all(b"last words").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();

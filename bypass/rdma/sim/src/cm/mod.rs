@@ -4,6 +4,7 @@ mod steps;
 
 use super::completion::Waker;
 use super::device::Health;
+use super::fabric::RETRY_STEPS;
 use super::faults::Call;
 use super::world::{World, errno, require};
 use linerate_rdma_provider::{
@@ -187,7 +188,7 @@ impl World {
 
     /// Lets the peer of an identifier time out.
     pub fn silence(&mut self, id: Handle) {
-        let due = self.now + self.config.retry_steps * 8;
+        let due = self.now + RETRY_STEPS * 8;
         if let Some(peer) = self.cm_ids[id].peer {
             self.act_at(peer, due, Action::Silent);
         }
@@ -206,6 +207,11 @@ impl World {
         }
     }
 
+    fn enter_id(&mut self, device: usize, call: Call, id: Handle) -> io::Result<()> {
+        self.enter(device, call)?;
+        self.handles.check(&self.cm_ids, device, id)
+    }
+
     pub fn cm_listen(
         &mut self,
         device: usize,
@@ -213,8 +219,7 @@ impl World {
         mut address: SocketAddr,
         backlog: u32,
     ) -> io::Result<SocketAddr> {
-        self.enter(device, Call::CmListen)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmListen, id)?;
         require(self.cm_ids[id].state == CmState::New, libc::EINVAL)?;
         let ours = self.devices[device].config.address;
         require(address.ip().is_unspecified() || address.ip() == ours, libc::EADDRNOTAVAIL)?;
@@ -246,8 +251,7 @@ impl World {
         remote: SocketAddr,
         _timeout_ms: u32,
     ) -> io::Result<()> {
-        self.enter(device, Call::CmResolveAddress)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmResolveAddress, id)?;
         self.change(id, CmState::New, CmState::Resolving)?;
         self.cm_ids[id].remote = Some(remote);
         self.act(id, Action::Address);
@@ -255,8 +259,7 @@ impl World {
     }
 
     pub fn cm_resolve_route(&mut self, device: usize, id: Handle, _timeout_ms: u32) -> io::Result<()> {
-        self.enter(device, Call::CmResolveRoute)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmResolveRoute, id)?;
         self.change(id, CmState::AddressResolved, CmState::Resolving)?;
         self.act(id, Action::Route);
         Ok(())
@@ -281,8 +284,7 @@ impl World {
     }
 
     pub fn cm_connect(&mut self, device: usize, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
-        self.enter(device, Call::CmConnect)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmConnect, id)?;
         self.check_iwarp_pair(device, parameters.qp)?;
         self.change(id, CmState::RouteResolved, CmState::Asking)?;
         let object = &mut self.cm_ids[id];
@@ -302,8 +304,7 @@ impl World {
     }
 
     pub fn cm_accept(&mut self, device: usize, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
-        self.enter(device, Call::CmAccept)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmAccept, id)?;
         self.check_iwarp_pair(device, parameters.qp)?;
         self.change(id, CmState::Asked, CmState::Accepted)?;
         self.cm_ids[id].ours = Some(*parameters);
@@ -320,8 +321,7 @@ impl World {
     }
 
     pub fn cm_reject(&mut self, device: usize, id: Handle, private_data: &[u8]) -> io::Result<()> {
-        self.enter(device, Call::CmReject)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmReject, id)?;
         self.change(id, CmState::Asked, CmState::Failed)?;
         let status = if self.devices[device].is_iwarp() { -libc::ECONNREFUSED } else { CONSUMER };
         if let Some(peer) = self.cm_ids[id].peer {
@@ -331,8 +331,7 @@ impl World {
     }
 
     pub fn cm_establish(&mut self, device: usize, id: Handle) -> io::Result<()> {
-        self.enter(device, Call::CmEstablish)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmEstablish, id)?;
         self.change(id, CmState::Responded, CmState::Connected)?;
         if let Some(peer) = self.cm_ids[id].peer {
             self.act(peer, Action::Established);
@@ -342,8 +341,7 @@ impl World {
 
     /// Queue pairs keep their state, except over iWARP, where they end with the connection.
     pub fn cm_disconnect(&mut self, device: usize, id: Handle) -> io::Result<()> {
-        self.enter(device, Call::CmDisconnect)?;
-        self.handles.check(&self.cm_ids, device, id)?;
+        self.enter_id(device, Call::CmDisconnect, id)?;
         match self.cm_ids[id].state {
             CmState::Over => Ok(()),
             CmState::Responded | CmState::Accepted | CmState::Connected => {

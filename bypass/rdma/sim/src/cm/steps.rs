@@ -7,6 +7,9 @@ use crate::world::World;
 use linerate_rdma_provider::{CmEvent, CmEventKind, Handle, PrivateData, QpState};
 use std::net::SocketAddr;
 
+/// Steps of time-wait.
+const TIME_WAIT_STEPS: u64 = 200;
+
 impl World {
     /// Returns the device that owns the address.
     pub(super) fn device_at(&self, address: SocketAddr) -> Option<usize> {
@@ -71,12 +74,7 @@ impl World {
                 self.cm_ids[id].state = CmState::Connected;
                 self.tell(id, CmEventKind::Established, 0, none);
             }
-            Action::Rejected { status, private_data } => {
-                self.cm_ids[id].state = CmState::Failed;
-                self.cm_ids[id].peer = None;
-                let private_data = self.padded(id, private_data);
-                self.tell(id, CmEventKind::Rejected, status, private_data);
-            }
+            Action::Rejected { status, private_data } => self.rejected(id, status, private_data),
             Action::Torn => self.torn(id, state),
             Action::Silent if matches!(state, CmState::Asking | CmState::Accepted) => {
                 self.cm_ids[id].state = CmState::Failed;
@@ -99,19 +97,14 @@ impl World {
         self.cm_ids[id].peer = None;
         self.close_pair(id);
         self.tell(id, CmEventKind::Disconnected, 0, PrivateData::default());
-        let due = self.now + self.config.time_wait_steps;
+        let due = self.now + TIME_WAIT_STEPS;
         self.act_at(id, due, Action::Event { kind: CmEventKind::TimeWaitExit, status: 0 });
     }
 
     /// Handles the loss of the peer's identifier, which rejects a request or ends a connection.
     fn torn(&mut self, id: Handle, state: CmState) {
         match state {
-            CmState::Asking | CmState::Asked => {
-                self.cm_ids[id].state = CmState::Failed;
-                self.cm_ids[id].peer = None;
-                let private_data = self.padded(id, PrivateData::default());
-                self.tell(id, CmEventKind::Rejected, CONSUMER, private_data);
-            }
+            CmState::Asking | CmState::Asked => self.rejected(id, CONSUMER, PrivateData::default()),
             CmState::Responded | CmState::Accepted | CmState::Connected => self.disconnected(id),
             _ => {}
         }
@@ -152,11 +145,11 @@ impl World {
         let listener = self.cm_ids.of(there).into_iter().find(|&id| listens(&self.cm_ids[id]));
         let refused = |status: i32| if is_iwarp { -libc::ECONNREFUSED } else { status };
         let Some(listener) = listener.filter(|_| self.devices[there].is_iwarp() == is_iwarp) else {
-            return self.refused(id, refused(INVALID_SERVICE));
+            return self.rejected(id, refused(INVALID_SERVICE), none);
         };
         let untaken = self.cm_ids.values().filter(|object| object.listener == Some(listener)).count();
         if untaken >= self.cm_ids[listener].backlog as usize {
-            return self.refused(id, refused(CONSUMER));
+            return self.rejected(id, refused(CONSUMER), none);
         }
         let channel = self.cm_ids[listener].channel;
         let child = self.new_id(there, channel);
@@ -180,9 +173,10 @@ impl World {
         self.tell(child, CmEventKind::Request { listener }, 0, private_data);
     }
 
-    fn refused(&mut self, id: Handle, status: i32) {
+    fn rejected(&mut self, id: Handle, status: i32, private_data: PrivateData) {
         self.cm_ids[id].state = CmState::Failed;
-        let private_data = self.padded(id, PrivateData::default());
+        self.cm_ids[id].peer = None;
+        let private_data = self.padded(id, private_data);
         self.tell(id, CmEventKind::Rejected, status, private_data);
     }
 
