@@ -8,9 +8,8 @@ use crate::config::Config;
 use crate::demux::{UDP, UDP_HEADER, UdpDatagram};
 use crate::egress::Egress;
 use crate::ethernet::ETHERNET_HEADER;
-use crate::slow_path::copy_pool::CopyPool;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Capabilities, Datagram, L4, Nic, Packet, TxOffload};
+use linerate_bypass::{BufferPool, Capabilities, Datagram, L4, Nic, Packet, TxOffload};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,6 +24,11 @@ const MAX_COPIED: usize = 256;
 /// Datagrams between two checks of the pool level.
 const POOL_CHECK_INTERVAL: u32 = 64;
 
+/// Returns a pool for copies of received data that a service keeps: buffers of a segment of an Ethernet link.
+pub(crate) fn copy_pool() -> BufferPool {
+    BufferPool::new(2048, 256, 1 << 14)
+}
+
 /// Bound UDP addresses of one worker, and the state of received packets that its services hold.
 pub(crate) struct UdpFastPath {
     /// Bound addresses, sorted by port.
@@ -35,7 +39,7 @@ pub(crate) struct UdpFastPath {
     is_low: bool,
     /// Datagrams until the next check.
     left: u32,
-    copies: CopyPool,
+    pub copies: BufferPool,
 }
 
 impl UdpFastPath {
@@ -44,7 +48,7 @@ impl UdpFastPath {
         let packets = config.max_packets.unwrap_or(usize::MAX).min(port.pool - port.pool / 8);
         let mut listen: Vec<_> = config.listen_udp.iter().copied().filter(|bound| bound.port() != 0).collect();
         listen.sort_by_key(SocketAddr::port);
-        UdpFastPath { listen, most: packets / 7 * 5, is_low: false, left: 0, copies: CopyPool::new() }
+        UdpFastPath { listen, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
     }
 
     /// Returns whether a service is bound to the local address `local`.

@@ -98,6 +98,17 @@ impl BufferPool {
         Some(Buffer { header, start: 0 })
     }
 
+    /// Returns a copy of `bytes`, on the heap if they exceed a buffer or `limit` buffers are in use.
+    pub fn copy(&self, bytes: &[u8]) -> Bytes {
+        match self.take() {
+            Some(mut buffer) if bytes.len() <= buffer.len() => {
+                buffer[..bytes.len()].copy_from_slice(bytes);
+                buffer.freeze(bytes.len())
+            }
+            _ => Bytes::from(bytes.to_vec()),
+        }
+    }
+
     /// Returns the size of a buffer in bytes.
     pub fn buffer_size(&self) -> usize {
         self.pool.buffer_size
@@ -270,6 +281,21 @@ mod tests {
         assert_eq!((pool.in_use(), pool.pool.live.load(Ordering::Relaxed)), (0, 1));
         let again: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(again.len(), 3, "dropping makes room again");
+    }
+
+    #[test]
+    fn copies_are_exact_for_any_size_and_count() {
+        const SIZE: usize = 2048;
+        const LIMIT: usize = if cfg!(miri) { 20 } else { 1 << 14 };
+        let pool = BufferPool::new(SIZE, 256, LIMIT);
+        let of = |n: usize| (0..n).map(|i| (i * 7) as u8).collect::<Vec<_>>();
+        for n in [0, 1, SIZE - 1, SIZE, SIZE + 1, 9000] {
+            assert_eq!(&pool.copy(&of(n))[..], of(n));
+        }
+        let held: Vec<_> = (0..LIMIT + 10).map(|n| pool.copy(&n.to_be_bytes())).collect();
+        assert!(held.iter().enumerate().all(|(n, bytes)| bytes[..] == n.to_be_bytes()));
+        drop(held);
+        assert_eq!(pool.in_use(), 0);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) mod segment;
 mod send;
 mod settings;
 mod tcb;
-mod time_wait;
+pub(crate) mod time_wait;
 mod timers;
 
 use crate::congestion::{Builtin, CongestionControl};

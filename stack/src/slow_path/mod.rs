@@ -5,7 +5,6 @@
 //! IP level replies to ICMP and carries UDP; its packets leave through the worker's neighbour table. Neither receives
 //! TCP segments, since it would reply with a reset.
 
-pub(crate) mod copy_pool;
 pub(crate) mod device;
 
 use crate::addresses::Addresses;
@@ -16,7 +15,6 @@ use crate::ip_cidr::IpCidr;
 use crate::ipv6::dad::DuplicateAddress;
 use crate::ipv6::{Ipv6Changes, Ipv6Control};
 use crate::rng;
-use crate::slow_path::copy_pool::CopyPool;
 use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use crate::udp::UdpFastPath;
 use linerate_bypass::time::Instant;
@@ -56,7 +54,6 @@ pub(crate) struct SlowPath {
     bound_udp: Vec<UdpSocket>,
     /// UDP fast path.
     pub udp: UdpFastPath,
-    copies: CopyPool,
     /// Announcement and defence of the local addresses.
     announcer: AddressAnnouncer,
     /// DAD, SLAAC and MLD, on the first worker. Boxed, since it is rarely accessed.
@@ -104,7 +101,6 @@ impl SlowPath {
             udp_sockets,
             bound_udp,
             udp,
-            copies: CopyPool::new(),
             announcer: AddressAnnouncer::new(first),
             ipv6: None,
             duplicate: None,
@@ -163,7 +159,7 @@ impl SlowPath {
                 received.push_back(Datagram {
                     local: SocketAddr::new(ip, bound.port()),
                     remote: SocketAddr::new(from.endpoint.addr.into(), from.endpoint.port),
-                    payload: self.copies.copy(payload),
+                    payload: self.udp.copies.copy(payload),
                 });
             }
         }

@@ -2,12 +2,13 @@
 
 use super::SmoltcpEngine;
 use super::flow::Phase;
-use super::reset_reply::Reply;
-use super::time_wait::Answer;
+use super::reset_reply::{Control, Reply};
 use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::engine::SegmentMeta;
 use crate::ethernet::ETHERNET_HEADER;
+use crate::native::segment::seq::Seq;
+use crate::native::time_wait::{self, Action};
 use crate::slow_path::device::{Device, to_smoltcp_time};
 use crate::tcp::per_source_limits::SynVerdict;
 use crate::tcp::tuple::Tuple;
@@ -98,11 +99,22 @@ impl SmoltcpEngine {
             egress.count_drop(DropCause::BadSource);
             return None;
         }
-        match self.time_wait.answer(&tuple, tcp) {
-            None | Some(Answer::Reopen) => {}
-            Some(Answer::Ignore) => return None,
-            Some(Answer::Acknowledge(reply)) => {
-                reply.send(&tuple, egress, now);
+        let flags = [tcp.fin(), tcp.syn(), tcp.rst(), false, tcp.ack()];
+        let segment = time_wait::Segment {
+            seq: Seq(tcp.seq_number().0 as u32),
+            ack: Seq(tcp.ack_number().0 as u32),
+            flags: flags.iter().rev().fold(0, |flags, flag| flags << 1 | u8::from(*flag)),
+            len: tcp.payload().len() as u32,
+            timestamp: None,
+        };
+        match self.time_wait.process(&tuple, &segment, now) {
+            None => {}
+            Some(Action::Reopen { .. }) => drop(self.time_wait.remove(&tuple)),
+            Some(Action::Ignore) => return None,
+            Some(Action::Challenge(_)) if !self.time_wait.may_challenge(&tuple, now) => return None,
+            Some(Action::Acknowledge(reply) | Action::Challenge(reply)) => {
+                let (sequence, acknowledge) = (reply.seq.0, Some(reply.ack.0));
+                Reply { sequence, acknowledge, window: reply.window, control: Control::None }.send(&tuple, egress, now);
                 return None;
             }
         }

@@ -8,7 +8,6 @@
 //! in the window ends a connection; initial sequence numbers come from the seeded generator alone.
 
 mod reset_reply;
-mod time_wait;
 
 mod flow;
 mod input;
@@ -18,24 +17,25 @@ mod output;
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
+use crate::native::segment::seq::Seq;
+use crate::native::time_wait::{TimeWait, TimeWaitEntry};
 use crate::rng;
-use crate::slow_path::copy_pool::CopyPool;
 use crate::slow_path::device::{Device, to_smoltcp_time};
 use crate::tcp::ephemeral_ports::EphemeralPorts;
 use crate::tcp::per_source_limits::PerSourceLimits;
-use crate::tcp::tuple::Tuple;
+use crate::tcp::tuple::{HashKey, Tuple};
 use crate::tcp::wheel::Wheel;
+use crate::udp::copy_pool;
 use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
 use linerate_bypass::inspect::{ConnInfo, Gauges, TcpInfo};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Nic, Summary};
+use linerate_bypass::{BufferPool, Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Nic, Summary};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::HardwareAddress;
 use std::net::{IpAddr, SocketAddr};
-use time_wait::TimeWait;
 
 /// Default size of a socket's buffers in bytes.
 const BUFFER: usize = 64 << 10;
@@ -66,7 +66,7 @@ pub struct SmoltcpEngine {
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// Buffer to linearise chained packets, and to move data between sockets.
     scratch: Vec<u8>,
-    copies: CopyPool,
+    copies: BufferPool,
     copied_bytes: u64,
     counts: Counts,
 }
@@ -146,7 +146,14 @@ impl SmoltcpEngine {
             sources.remove(&flow.tuple);
         }
         if let (State::TimeWait, Some(sent)) = (flow.socket().state(), flow.sent) {
-            self.time_wait.insert(flow.tuple, sent.next_sequence, sent.acknowledged, sent.window, now);
+            let record = TimeWaitEntry {
+                tuple: flow.tuple,
+                next: Seq(sent.next_sequence),
+                peer_next: Seq(sent.acknowledged),
+                ts_recent: None,
+                window: sent.window,
+            };
+            self.time_wait.insert(record, now);
         }
         let mut set = flow.into_set();
         if self.spare.len() < SPARE {
@@ -171,7 +178,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             interface,
             slots: ConnSlab::new(worker, ConnId::MAX_SLOTS),
             table: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
-            time_wait: TimeWait::new(random.u64(..)),
+            time_wait: TimeWait::new(config.max_time_wait, HashKey::new(|| random.u64(..))),
             wheel: Wheel::new(now),
             fired: Vec::new(),
             ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
@@ -192,7 +199,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             news: EventBatch::default(),
             spare: Vec::new(),
             scratch: Vec::new(),
-            copies: CopyPool::new(),
+            copies: copy_pool(),
             copied_bytes: 0,
             counts: Counts::default(),
         }
@@ -363,6 +370,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         summary.finished += self.counts.finished;
         summary.broken += self.counts.broken;
         summary.copied_bytes += self.copied_bytes;
+        summary.drop_for("TIME-WAIT ended early", self.time_wait.ended_early());
     }
 
     fn fill_levels(&self, gauges: &mut Gauges) {
