@@ -6,9 +6,9 @@ mod common;
 mod udp;
 
 use common::{run, serve, start};
-use linerate_harness::PATIENCE;
 use linerate_harness::address::{unused_address, wait_until_listening};
 use linerate_harness::program::{Program, is_installed};
+use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -131,13 +131,12 @@ fn sigint_ends_a_load_while_filling_and_while_measuring() {
         let args = format!("kv load --via kernel --connect {} --keys {keys} --duration 10m --json", server.address);
         let load = start(&args);
         // The first key shows that filling has started.
-        let deadline = Instant::now() + PATIENCE;
-        let mut answer = [0; 4];
-        while answer != *b":1\r\n" {
-            assert!(Instant::now() < deadline);
+        wait_for("the first key", || {
+            let mut answer = [0; 4];
             client.write_all(b"EXISTS key:000000000001\r\n").unwrap();
             client.read_exact(&mut answer).unwrap();
-        }
+            answer == *b":1\r\n"
+        });
         load.signal(Signal::INT);
         let output = load.wait();
         let report: serde_json::Value = output.json();

@@ -1,53 +1,39 @@
 //! Real memcached.
 
-use std::io::{ErrorKind, Read, Write};
+use linerate_harness::program::{Program, is_installed};
+use linerate_harness::wait_for;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
 
 /// Longest time to wait for a reply.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// memcached process with its own socket directory. Dropping it ends the process.
 pub struct Real {
-    child: Child,
-    directory: PathBuf,
     stream: UnixStream,
+    _program: Program,
+    _directory: TempDir,
 }
 
 impl Real {
     pub fn start() -> Self {
-        static STARTED: AtomicUsize = AtomicUsize::new(0);
-        let (process, number) = (std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(format!("linerate-memcached-{process}-{number}"));
-        std::fs::create_dir_all(&directory).expect("a directory for the socket");
-        let socket = directory.join("socket");
+        let directory = tempfile::tempdir().expect("a directory for the socket");
+        let socket = directory.path().join("socket");
+        assert!(
+            is_installed("this test", "memcached", &["--version"], "memcached"),
+            "memcached is not installed: `apt-get install memcached`, version 1.6"
+        );
         let mut memcached = Command::new("memcached");
         // memcached's background threads hold references to items, which makes it copy numbers now and then.
         memcached.args(["-m", "64", "-t", "1", "-u", "root", "-o", "no_lru_maintainer,no_lru_crawler"]);
-        memcached.arg("-s").arg(&socket);
-        let mut child = match memcached.stdin(Stdio::null()).stderr(Stdio::null()).spawn() {
-            Ok(child) => child,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                panic!("memcached is not installed: `apt-get install memcached`, version 1.6")
-            }
-            Err(error) => panic!("memcached: {error}"),
-        };
-        let started = Instant::now();
-        let stream = loop {
-            match UnixStream::connect(&socket) {
-                Ok(stream) => break stream,
-                Err(error) => {
-                    assert!(child.try_wait().unwrap().is_none(), "memcached ended at once");
-                    assert!(started.elapsed() < TIMEOUT, "memcached does not listen: {error}");
-                    std::thread::yield_now();
-                }
-            }
-        };
+        let program = Program::start(memcached.arg("-s").arg(&socket));
+        wait_for("memcached's socket", || UnixStream::connect(&socket).is_ok());
+        let stream = UnixStream::connect(&socket).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        Real { child, directory, stream }
+        Real { stream, _program: program, _directory: directory }
     }
 
     /// Sends `bytes` and returns the reply up to `end`.
@@ -71,13 +57,5 @@ impl Real {
         let stats = String::from_utf8(stats).unwrap();
         let time = stats.lines().find_map(|line| line.strip_prefix("STAT time "));
         time.expect("stats have the time").parse().unwrap()
-    }
-}
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-        _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,6 +1,8 @@
 //! Command execution in this process and by Redis.
 
 use crate::reply::Value;
+use linerate_harness::program::{Program, is_installed};
+use linerate_harness::wait_for;
 use linerate_kv::commands::{
     ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, SettingsChange, Stats, Totals,
 };
@@ -9,11 +11,10 @@ use linerate_kv::shards::Shards;
 use linerate_kv::store::{Config, KeyHasher, ShardStats, Store};
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
 
 /// Command and arguments.
 pub type Args = Vec<Vec<u8>>;
@@ -177,9 +178,9 @@ impl LinerateServer {
 
 /// `redis-server` process. Dropping it ends the process.
 pub struct Redis {
-    process: Child,
-    directory: PathBuf,
     connections: Vec<BufReader<UnixStream>>,
+    _program: Program,
+    _directory: TempDir,
 }
 
 impl Redis {
@@ -188,34 +189,18 @@ impl Redis {
     /// # Panics
     /// Panics if it is not installed.
     pub fn start() -> Self {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("linerate-kv-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory for the socket");
-        let socket = directory.join("redis.sock");
-        let started = Command::new("redis-server")
-            .args(["--save", "", "--appendonly", "no", "--port", "0", "--unixsocket"])
-            .arg(&socket)
-            .current_dir(&directory)
-            .stdout(Stdio::null())
-            .spawn();
-        let process = started.unwrap_or_else(|error| {
-            panic!(
-                "redis-server does not start ({error}): install it with `apt-get install redis-server`, as ./run does"
-            )
-        });
-        let mut redis = Redis { process, directory, connections: Vec::new() };
-        let since = Instant::now();
-        while redis.connections.len() < CLIENTS {
-            match UnixStream::connect(&socket) {
-                Ok(stream) => redis.connections.push(BufReader::new(stream)),
-                Err(error) => {
-                    assert!(since.elapsed() < Duration::from_secs(20), "redis-server does not listen: {error}");
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-            }
-        }
-        redis
+        let directory = tempfile::tempdir().expect("a directory for the socket");
+        let socket = directory.path().join("redis.sock");
+        assert!(
+            is_installed("this test", "redis-server", &["--version"], "redis-server"),
+            "redis-server is not installed: install it with `apt-get install redis-server`, as ./run does"
+        );
+        let mut redis = Command::new("redis-server");
+        redis.args(["--save", "", "--appendonly", "no", "--port", "0", "--unixsocket"]);
+        let program = Program::start(redis.arg(&socket).current_dir(directory.path()));
+        wait_for("redis-server's socket", || UnixStream::connect(&socket).is_ok());
+        let connect = |_| BufReader::new(UnixStream::connect(&socket).expect("redis-server listens"));
+        Redis { connections: (0..CLIENTS).map(connect).collect(), _program: program, _directory: directory }
     }
 
     /// Returns the replies to `commands` of `client`.
@@ -224,14 +209,5 @@ impl Redis {
         let connection = &mut self.connections[client];
         connection.get_mut().write_all(&bytes).expect("redis-server takes requests");
         commands.iter().map(|_| Value::read(connection).expect("redis-server replies")).collect()
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

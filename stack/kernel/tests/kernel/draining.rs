@@ -22,11 +22,7 @@ fn ask(stream: &mut TcpStream) {
 }
 
 fn await_left(server: &Running<Echo>, connections: usize) {
-    let deadline = Instant::now() + DEADLINE;
-    while server.stop.remaining() != Some(connections) {
-        assert!(Instant::now() < deadline, "{:?} left, not {connections}", server.stop.remaining());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    linerate_harness::wait_for("the number of connections", || server.stop.remaining() == Some(connections));
 }
 
 fn drains(config: &Config) {
