@@ -3,7 +3,8 @@
 use crate::common::{run, serve, start};
 use linerate_harness::PATIENCE;
 use linerate_harness::address::unused_address;
-use linerate_harness::program::{Program, is_installed};
+use linerate_harness::program::Program;
+use linerate_harness::rerun::is_installed;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -122,7 +123,7 @@ fn metrics_of(server: &Program) -> String {
 #[test]
 #[ignore = "starts Prometheus and takes some seconds: ./run test --all"]
 fn prometheus_has_a_value_for_each_query() {
-    if !is_installed("prometheus_has_a_value_for_each_query", "prometheus", &["--version"], "prometheus") {
+    if !is_installed("prometheus", &["--version"], "prometheus") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -8,7 +8,8 @@ mod kubernetes;
 use common::{linerate, run, serve};
 use linerate_harness::PATIENCE;
 use linerate_harness::address::unused_address;
-use linerate_harness::program::{self, Program, is_installed};
+use linerate_harness::program::{self, Program};
+use linerate_harness::rerun::is_installed;
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
@@ -87,7 +88,7 @@ fn packaging() -> PathBuf {
 
 /// Writes the unit with the path of the tested program. Returns `None` if systemd is not installed.
 fn unit(directory: &Path) -> Option<PathBuf> {
-    if !is_installed("the unit", "systemd-analyze", &["--version"], "systemd") {
+    if !is_installed("systemd-analyze", &["--version"], "systemd") {
         return None;
     }
     let text = fs::read_to_string(packaging().join("linerate@.service")).unwrap();

@@ -7,14 +7,14 @@ mod udp;
 
 use common::{run, serve, start};
 use linerate_harness::address::{unused_address, wait_until_listening};
-use linerate_harness::program::{Program, is_installed};
+use linerate_harness::program::Program;
+use linerate_harness::rerun::is_installed;
 use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
 
 /// Redis or memcached server, killed on drop.
 struct ExternalServer {
@@ -26,7 +26,7 @@ impl ExternalServer {
     /// Starts `program` on an unused loopback address; `args` receives the IP address and the port. Prints a message
     /// and returns `None` if the program is not installed.
     fn start(program: &str, args: fn(&str, &str) -> Vec<String>) -> Option<Self> {
-        if !is_installed("this test", program, &["--version"], program) {
+        if !is_installed(program, &["--version"], program) {
             return None;
         }
         let address = unused_address();

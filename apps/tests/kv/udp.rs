@@ -3,7 +3,8 @@
 
 use crate::common::{run, start};
 use linerate_harness::address::unused_address;
-use linerate_harness::program::{Program, is_installed};
+use linerate_harness::program::Program;
+use linerate_harness::rerun::is_installed;
 use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::net::{SocketAddr, UdpSocket};
@@ -138,7 +139,7 @@ fn udp_load_works_with_memcached() {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("memcached");
     command.args(["-l", &ip, "-p", "0", "-U", &port, "-t", "1", "-u", "root"]);
-    if !is_installed("udp_load_works_with_memcached", "memcached", &["--version"], "memcached") {
+    if !is_installed("memcached", &["--version"], "memcached") {
         return;
     }
     let _memcached = Program::start(command);

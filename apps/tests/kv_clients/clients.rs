@@ -1,6 +1,7 @@
 //! Clients under test.
 
 use super::{redis_benchmark, redis_cli};
+use linerate_harness::rerun::skip;
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
@@ -45,11 +46,11 @@ impl Client {
     }
 
     /// Returns whether the client is installed. Prints a message if not.
-    pub fn is_installed(self, test: &str) -> bool {
+    pub fn is_installed(self) -> bool {
         let (package, mut command) = self.package();
         let found = command.output().is_ok_and(|output| output.status.success());
         if !found {
-            eprintln!("skipped: {test} needs {self:?}: apt-get install {package}");
+            skip(&format!("needs {self:?}: apt-get install {package}"));
         }
         found
     }

@@ -2,19 +2,19 @@
 
 use super::clients::{Client, Server};
 use super::wire::{Wire, servers};
-use linerate_harness::named_tests;
 use linerate_harness::program::ip;
 use linerate_harness::rerun::in_namespaces;
+use linerate_harness::tests;
 
 const MEMCACHED: &str = "10.9.0.2:11211";
 
 /// Tests one worker over IPv4 and two workers over IPv6.
-fn serves(name: &str, wire: Wire, client: Client) {
-    if !client.is_installed(name) {
+fn serves(wire: Wire, client: Client) {
+    if !client.is_installed() {
         return;
     }
     let cores = std::thread::available_parallelism().unwrap().get();
-    in_namespaces(name, |namespace| {
+    in_namespaces(|namespace| {
         for (workers, redis) in (1..=cores).zip(servers()) {
             wire.connect_queues(namespace, workers);
             let more = format!("--memcached {MEMCACHED} --memory 256m --workers {workers}");
@@ -34,7 +34,7 @@ fn serves(name: &str, wire: Wire, client: Client) {
     });
 }
 
-named_tests! {
+tests! {
     redis_cli_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisCli);
     redis_benchmark_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisBenchmark);
     redis_py_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisPy);

@@ -3,7 +3,9 @@
 use super::clients::{Client, Server};
 use super::program::linerate;
 use linerate_harness::address::{unused_address, wait_until_listening};
-use linerate_harness::program::{Program, is_installed, turn};
+use linerate_harness::program::{Program, turn};
+use linerate_harness::rerun::{has_cores, is_installed};
+use linerate_harness::tests;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -11,8 +13,8 @@ use std::process::Command;
 const PASSWORD: &str = "open sesame";
 
 /// Tests one worker with a password, and two workers without.
-fn serves(test: &str, client: Client) {
-    if !client.is_installed(test) {
+fn serves(client: Client) {
+    if !client.is_installed() {
         return;
     }
     let _turn = turn();
@@ -20,8 +22,7 @@ fn serves(test: &str, client: Client) {
     writeln!(file, "{PASSWORD}").unwrap();
     let password = format!("--password-file {}", file.path().display());
     for (workers, password, more) in [(1, Some(PASSWORD), &password[..]), (2, None, "")] {
-        if std::thread::available_parallelism().unwrap().get() < workers {
-            eprintln!("skipped: {test} needs {workers} cores for {workers} workers");
+        if !has_cores(workers) {
             continue;
         }
         let [redis, memcached] = [unused_address(), unused_address()];
@@ -33,34 +34,17 @@ fn serves(test: &str, client: Client) {
     }
 }
 
-#[test]
-fn redis_cli_works() {
-    serves("redis_cli_works", Client::RedisCli);
-}
-
-#[test]
-fn redis_benchmark_works() {
-    serves("redis_benchmark_works", Client::RedisBenchmark);
-}
-
-#[test]
-fn redis_py_works() {
-    serves("redis_py_works", Client::RedisPy);
-}
-
-#[test]
-fn node_redis_works() {
-    serves("node_redis_works", Client::NodeRedis);
-}
-
-#[test]
-fn pymemcache_works() {
-    serves("pymemcache_works", Client::Pymemcache);
+tests! {
+    redis_cli_works => serves(Client::RedisCli);
+    redis_benchmark_works => serves(Client::RedisBenchmark);
+    redis_py_works => serves(Client::RedisPy);
+    node_redis_works => serves(Client::NodeRedis);
+    pymemcache_works => serves(Client::Pymemcache);
 }
 
 /// Starts `program`, a server to compare with, on `address`. Prints a message if it is not installed.
 fn external_server(program: &str, args: &str, address: SocketAddr) -> Option<Program> {
-    if !is_installed("this test", program, &["--version"], program) {
+    if !is_installed(program, &["--version"], program) {
         return None;
     }
     let mut command = Command::new(program);
@@ -72,21 +56,20 @@ fn external_server(program: &str, args: &str, address: SocketAddr) -> Option<Pro
 
 #[test]
 fn clients_work_with_redis_and_memcached() {
-    let test = "clients_work_with_redis_and_memcached";
     let _turn = turn();
     let [redis, memcached] = [unused_address(), unused_address()];
     let server = Server { redis, memcached, password: Some("sesame") };
     let args = format!("--bind {} --port {} --requirepass sesame --appendonly no --save", redis.ip(), redis.port());
     if let Some(_redis) = external_server("redis-server", &args, redis) {
         for client in [Client::RedisPy, Client::NodeRedis, Client::RedisCli, Client::RedisBenchmark] {
-            if client.is_installed(test) {
+            if client.is_installed() {
                 client.try_on(&server);
             }
         }
     }
     let args = format!("-l {} -p {} -U 0 -u root", memcached.ip(), memcached.port());
     if let Some(_memcached) =
-        external_server("memcached", &args, memcached).filter(|_| Client::Pymemcache.is_installed(test))
+        external_server("memcached", &args, memcached).filter(|_| Client::Pymemcache.is_installed())
     {
         Client::Pymemcache.try_on(&server);
     }

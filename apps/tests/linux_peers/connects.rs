@@ -3,8 +3,8 @@
 use super::client::{connect, exchange, random};
 use super::engine::on_engine;
 use super::wire::{Wire, servers};
-use linerate_harness::named_tests;
 use linerate_harness::rerun::in_namespaces;
+use linerate_harness::tests;
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,8 +18,8 @@ const RESETS: usize = 2_000;
 
 /// Opens `connections` connections to an echo server, calls `use_up` with each, and checks that the server counts them
 /// all under `counter`.
-fn connections(name: &str, wire: Wire, connections: usize, counter: &str, use_up: fn(TcpStream, [u8; 8])) {
-    in_namespaces(name, |namespace| {
+fn connections(wire: Wire, connections: usize, counter: &str, use_up: fn(TcpStream, [u8; 8])) {
+    in_namespaces(|namespace| {
         wire.connect(namespace);
         let program = wire.serve(&on_engine("echo"), namespace);
         let servers = servers();
@@ -61,7 +61,7 @@ fn reset(mut stream: TcpStream, word: [u8; 8]) {
     set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
 }
 
-named_tests! {
+tests! {
     af_xdp_opens_and_closes_ten_thousand_connections => connections(Wire::AfXdp, CONNECTIONS, "finished", finish);
     tap_opens_and_closes_ten_thousand_connections => connections(Wire::Tap, CONNECTIONS, "finished", finish);
     reset_connections_are_released => connections(Wire::AfXdp, RESETS, "broken", reset);

@@ -1,5 +1,7 @@
 //! Selection of the TCP engine under test.
 
+use linerate_harness::rerun::skip;
+
 /// Environment variable with the engine to test, `native` or `smoltcp`. If unset, the program uses its default.
 const VARIABLE: &str = "LINERATE_TEST_ENGINE";
 /// Default engine of the program.
@@ -22,10 +24,10 @@ pub fn is_native() -> bool {
     named().as_deref().unwrap_or(DEFAULT) == "native"
 }
 
-/// Returns whether the native engine is under test. Prints that `test` is skipped if not.
-pub fn is_native_for(test: &str) -> bool {
+/// Returns whether the native engine is under test. Prints a message if not.
+pub fn needs_native() -> bool {
     if !is_native() {
-        eprintln!("skipped: {test} needs the native engine ({VARIABLE}=native)");
+        skip(&format!("needs the native engine ({VARIABLE}=native)"));
     }
     is_native()
 }

@@ -2,11 +2,11 @@
 //! from forged addresses (RFC 6583).
 
 use super::client::{connect, exchange, random};
-use super::engine::{is_native_for, on_engine};
+use super::engine::{needs_native, on_engine};
 use super::spoofed::Flood;
 use super::wire::{V4, V6, Wire};
 use linerate_harness::rerun::in_namespaces;
-use linerate_harness::{named_tests, wait_for};
+use linerate_harness::{tests, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,8 +25,8 @@ const MIN_CONNECTIONS: u64 = 20;
 
 /// Floods the address `to` of an echo server and runs `meanwhile` with an open connection and the end time. `meanwhile`
 /// returns the number of connections that it opened; the server must have accepted exactly these.
-fn flooded(name: &str, wire: Wire, to: &str, meanwhile: impl FnOnce(&mut TcpStream, Instant) -> u64) {
-    in_namespaces(name, |namespace| {
+fn flooded(wire: Wire, to: &str, meanwhile: impl FnOnce(&mut TcpStream, Instant) -> u64) {
+    in_namespaces(|namespace| {
         let to: SocketAddr = to.parse().unwrap();
         wire.connect(namespace);
         // Replies to the flood go to the kernel, which drops them.
@@ -76,8 +76,8 @@ const BEFORE_SOLICITED: u64 = 25_000;
 const SLOW: Duration = Duration::from_secs(20);
 
 /// Tests an open IPv6 connection and a new IPv4 neighbour during a flood of solicitations.
-fn solicitation_flood(name: &str, wire: Wire) {
-    in_namespaces(name, |namespace| {
+fn solicitation_flood(wire: Wire) {
+    in_namespaces(|namespace| {
         let [v4, v6] = [V4, V6].map(|to| to.parse().unwrap());
         wire.connect(namespace);
         let program = wire.serve(&on_engine("echo"), namespace);
@@ -103,13 +103,13 @@ fn solicitation_flood(name: &str, wire: Wire) {
     });
 }
 
-named_tests! {
+tests! {
     neighbors_are_served_during_solicitation_flood_over_af_xdp => solicitation_flood(Wire::AfXdp);
     neighbors_are_served_during_solicitation_flood_over_tap => solicitation_flood(Wire::Tap);
 }
 
-fn open_connection_works_during_flood(name: &str, wire: Wire, to: &str) {
-    flooded(name, wire, to, |before, end| {
+fn open_connection_works_during_flood(wire: Wire, to: &str) {
+    flooded(wire, to, |before, end| {
         while Instant::now() < end {
             echo(before);
         }
@@ -117,11 +117,11 @@ fn open_connection_works_during_flood(name: &str, wire: Wire, to: &str) {
     });
 }
 
-fn new_connections_open_during_flood(name: &str, wire: Wire, to: &str) {
-    if !is_native_for(name) {
+fn new_connections_open_during_flood(wire: Wire, to: &str) {
+    if !needs_native() {
         return;
     }
-    flooded(name, wire, to, |_, end| {
+    flooded(wire, to, |_, end| {
         let server = to.parse().unwrap();
         let mut opened = 0;
         while Instant::now() < end {
@@ -140,7 +140,7 @@ fn new_connections_open_during_flood(name: &str, wire: Wire, to: &str) {
     });
 }
 
-named_tests! {
+tests! {
     open_connection_survives_flood_over_af_xdp_and_ipv4 => open_connection_works_during_flood(Wire::AfXdp, V4);
     open_connection_survives_flood_over_tap_and_ipv6 => open_connection_works_during_flood(Wire::Tap, V6);
     new_connections_open_during_flood_over_af_xdp_and_ipv4 => new_connections_open_during_flood(Wire::AfXdp, V4);

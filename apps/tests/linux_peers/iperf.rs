@@ -2,8 +2,8 @@
 
 use super::engine::on_engine;
 use super::wire::{Wire, servers};
-use linerate_harness::named_tests;
-use linerate_harness::rerun::in_namespaces;
+use linerate_harness::rerun::{in_namespaces, skip};
+use linerate_harness::tests;
 use std::process::Command;
 
 /// Bytes sent per connection of iperf.
@@ -11,22 +11,22 @@ const BYTES: u64 = 20_000_000;
 const CONNECTIONS: u64 = 4;
 
 /// Returns whether iperf 2 is installed. Prints a message if not.
-fn is_installed(test: &str) -> bool {
+fn is_installed() -> bool {
     let version = Command::new("iperf").arg("-v").output();
     let is_2 = |text: &[u8]| String::from_utf8_lossy(text).contains("iperf version 2");
     let found = version.is_ok_and(|output| is_2(&output.stdout) || is_2(&output.stderr));
     if !found {
-        eprintln!("skipped: {test} needs iperf 2: apt-get install iperf");
+        skip("needs iperf 2: apt-get install iperf");
     }
     found
 }
 
 /// Checks that the server receives all bytes that iperf sent.
-fn discards(name: &str, wire: Wire) {
-    if !is_installed(name) {
+fn discards(wire: Wire) {
+    if !is_installed() {
         return;
     }
-    in_namespaces(name, |namespace| {
+    in_namespaces(|namespace| {
         wire.connect(namespace);
         let program = wire.serve(&on_engine("discard -v"), namespace);
         for server in servers() {
@@ -51,7 +51,7 @@ fn discards(name: &str, wire: Wire) {
     });
 }
 
-named_tests! {
+tests! {
     discard_receives_all_bytes_of_iperf_over_af_xdp => discards(Wire::AfXdp);
     discard_receives_all_bytes_of_iperf_over_tap => discards(Wire::Tap);
 }

@@ -1,10 +1,10 @@
 //! Kernel TCP options on and off: a connection uses the options common to both sides, and every byte arrives.
 
 use super::client::{connect, random};
-use super::engine::{is_native, is_native_for, on_engine};
+use super::engine::{is_native, needs_native, on_engine};
 use super::wire::{Wire, servers};
 use linerate_harness::rerun::in_namespaces;
-use linerate_harness::{PATIENCE, named_tests, wait_for};
+use linerate_harness::{PATIENCE, tests, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -90,7 +90,7 @@ impl Options {
 
 #[test]
 fn kernels_use_the_common_options() {
-    in_namespaces("options::kernels_use_the_common_options", |_| {
+    in_namespaces(|_| {
         for options in Options::combinations() {
             options.set();
             let listener = TcpListener::bind("[::1]:7").unwrap();
@@ -120,11 +120,11 @@ fn ecn_option(ecn: bool) -> &'static str {
     if ecn { "--ecn" } else { "" }
 }
 
-fn clients(name: &str, wire: Wire, ecn: bool) {
-    if ecn && !is_native_for(name) {
+fn clients(wire: Wire, ecn: bool) {
+    if ecn && !needs_native() {
         return;
     }
-    in_namespaces(name, |namespace| {
+    in_namespaces(|namespace| {
         wire.connect(namespace);
         let program = wire.serve(&on_engine(&format!("echo {}", ecn_option(ecn))), namespace);
         let bytes = random(MEGABYTE);
@@ -142,7 +142,7 @@ fn clients(name: &str, wire: Wire, ecn: bool) {
     });
 }
 
-named_tests! {
+tests! {
     linux_client_exchanges_1_mb_over_af_xdp_with_any_options => clients(Wire::AfXdp, false);
     linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => clients(Wire::AfXdp, true);
     linux_client_exchanges_1_mb_over_tap_with_any_options => clients(Wire::Tap, false);
@@ -175,11 +175,11 @@ fn serve_echo(at: SocketAddr) -> Receiver<Served> {
     receiver
 }
 
-fn server(name: &str, wire: Wire, ecn: bool) {
-    if ecn && !is_native_for(name) {
+fn server(wire: Wire, ecn: bool) {
+    if ecn && !needs_native() {
         return;
     }
-    in_namespaces(name, |namespace| {
+    in_namespaces(|namespace| {
         wire.connect(namespace);
         let [v4, v6]: [SocketAddr; 2] = ["10.9.0.1:7", "[fd09::1]:7"].map(|address| address.parse().unwrap());
         // Over TAP the kernel has its addresses only while a load runs.
@@ -205,7 +205,7 @@ fn server(name: &str, wire: Wire, ecn: bool) {
     });
 }
 
-named_tests! {
+tests! {
     linux_server_exchanges_1_mb_over_af_xdp_with_any_options => server(Wire::AfXdp, false);
     linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => server(Wire::AfXdp, true);
     linux_server_exchanges_1_mb_over_tap_with_any_options => server(Wire::Tap, false);

@@ -1,10 +1,10 @@
 //! A Linux client that is served beside clients that do not read their replies.
 
 use super::client::{connect, random};
-use super::engine::is_native_for;
+use super::engine::needs_native;
 use super::wire::{V4, Wire};
 use linerate_harness::rerun::in_namespaces;
-use linerate_harness::{named_tests, wait_for};
+use linerate_harness::{tests, wait_for};
 use rustix::net::{AddressFamily, SocketType, socket, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -48,11 +48,11 @@ fn write_all_that_fits(stream: &mut TcpStream, len: usize) -> bool {
 }
 
 /// Serves one client beside others that send messages of `len` bytes and read no reply.
-fn serve_beside_blocked_clients(name: &str, len: usize) {
-    if !is_native_for(name) {
+fn serve_beside_blocked_clients(len: usize) {
+    if !needs_native() {
         return;
     }
-    in_namespaces(name, |namespace| {
+    in_namespaces(|namespace| {
         let to: SocketAddr = V4.parse().unwrap();
         Wire::AfXdp.connect(namespace);
         let program = Wire::AfXdp.serve("echo", namespace);
@@ -83,7 +83,7 @@ fn serve_beside_blocked_clients(name: &str, len: usize) {
     });
 }
 
-named_tests! {
+tests! {
     client_is_served_beside_clients_that_do_not_read_long_messages => serve_beside_blocked_clients(16 << 10);
     client_is_served_beside_clients_that_do_not_read_short_messages => serve_beside_blocked_clients(100);
 }

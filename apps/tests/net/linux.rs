@@ -6,15 +6,15 @@ use super::wire::linerate_in;
 use super::wire::{ADDRESSES, V4, Wire, servers};
 use linerate_harness::program::{Program, ip};
 use linerate_harness::rerun::{command as role, in_namespaces, plays};
-use linerate_harness::{PATIENCE, named_tests, wait_for};
+use linerate_harness::{PATIENCE, tests, wait_for};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Runs `body` of the test `name` with an echo server, and checks the summary of the server.
-fn with_echo(name: &str, wire: Wire, body: impl FnOnce()) {
-    in_namespaces(name, |server| {
+/// Runs `body` of this test with an echo server, and checks the summary of the server.
+fn with_echo(wire: Wire, body: impl FnOnce()) {
+    in_namespaces(|server| {
         wire.connect(server);
         let program = wire.serve("echo", server);
         body();
@@ -38,7 +38,7 @@ fn streams() {
     }
 }
 
-named_tests! {
+tests! {
     af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections => with_echo(Wire::AfXdp, streams);
     tap_returns_100_mb_exactly_over_1_64_and_1000_connections => with_echo(Wire::Tap, streams);
 }
@@ -88,7 +88,7 @@ fn datagrams(server: SocketAddr) {
     }
 }
 
-named_tests! {
+tests! {
     af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports => with_echo(Wire::AfXdp, host_behaviour);
     tap_answers_ping_half_closed_connections_datagrams_and_closed_ports => with_echo(Wire::Tap, host_behaviour);
 }
@@ -97,7 +97,7 @@ named_tests! {
 const STREAMER: &str = "streamer";
 
 /// Tests other clients beside a client that is killed and one that stops reading.
-fn bad_clients(name: &'static str, wire: Wire) {
+fn bad_clients(wire: Wire) {
     if plays(STREAMER) {
         let mut stream = connect(V4.parse().unwrap());
         let bytes = random(1 << 20);
@@ -109,7 +109,7 @@ fn bad_clients(name: &'static str, wire: Wire) {
             stream.read_exact(&mut back[..1 << 18]).unwrap();
         }
     }
-    with_echo(name, wire, || {
+    with_echo(wire, || {
         let [v4, v6] = servers();
         // Fills the buffers of the server, the wire and both kernels, and never reads.
         let mut blocked = connect(v6);
@@ -126,7 +126,7 @@ fn bad_clients(name: &'static str, wire: Wire) {
         });
         exchange(v4, &bytes, 4);
 
-        let mut streamer = Program::start(role(name, STREAMER));
+        let mut streamer = Program::start(role(STREAMER));
         streamer.wait_for_line("streaming");
         exchange(v4, &bytes, 4);
         streamer.kill();
@@ -141,14 +141,14 @@ fn bad_clients(name: &'static str, wire: Wire) {
     });
 }
 
-named_tests! {
+tests! {
     af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one => bad_clients(Wire::AfXdp);
     tap_clients_are_unaffected_by_a_dead_or_blocked_one => bad_clients(Wire::Tap);
 }
 
 /// Tests bulk transfer in both directions: discard consumes, and chargen sends until the client closes.
-fn discard_and_chargen(name: &str, wire: Wire) {
-    in_namespaces(name, |server| {
+fn discard_and_chargen(wire: Wire) {
+    in_namespaces(|server| {
         wire.connect(server);
         let program = wire.serve("discard", server);
         for server in servers() {
@@ -175,14 +175,14 @@ fn discard_and_chargen(name: &str, wire: Wire) {
     });
 }
 
-named_tests! {
+tests! {
     af_xdp_discards_and_generates => discard_and_chargen(Wire::AfXdp);
     tap_discards_and_generates => discard_and_chargen(Wire::Tap);
 }
 
 /// Tests loads as clients of a server over kernel sockets.
-fn loads(name: &str, wire: Wire) {
-    in_namespaces(name, |namespace| {
+fn loads(wire: Wire) {
+    in_namespaces(|namespace| {
         wire.connect(namespace);
         let server = "echo serve --via kernel --listen 0.0.0.0:7 --listen [::]:7 --json";
         let server = Program::serve(linerate(server));
@@ -198,14 +198,14 @@ fn loads(name: &str, wire: Wire) {
     });
 }
 
-named_tests! {
+tests! {
     loads_over_af_xdp_reach_a_kernel_server => loads(Wire::AfXdp);
     loads_over_tap_reach_a_kernel_server => loads(Wire::Tap);
 }
 
 #[test]
 fn af_xdp_serves_again_after_a_kill_and_after_the_link_was_down() {
-    in_namespaces("linux::af_xdp_serves_again_after_a_kill_and_after_the_link_was_down", |namespace| {
+    in_namespaces(|namespace| {
         let wire = Wire::AfXdp;
         wire.connect(namespace);
         let [server, _] = servers();

@@ -5,8 +5,8 @@ use super::links::{assert_no_errors, load, socket};
 use super::program::linerate;
 use super::wire::linerate_in;
 use super::wire::{ADDRESSES, V4, Wire, servers};
-use linerate_harness::program::{Program, ip, is_installed, turn};
-use linerate_harness::rerun::beside_others;
+use linerate_harness::program::{Program, ip, turn};
+use linerate_harness::rerun::{beside_others, is_installed};
 use linerate_harness::{PATIENCE, wait_for};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -44,7 +44,7 @@ fn exchange_in_vlan(program: Program) {
 
 #[test]
 fn kernel_vlan_is_served_over_tap() {
-    beside_others("network::kernel_vlan_is_served_over_tap", |_| {
+    beside_others(|_| {
         let program = Program::serve(linerate(&format!("echo serve --via tap:lr0 {ADDRESSES} --vlan 5")));
         if join_vlan() {
             exchange_in_vlan(program);
@@ -54,7 +54,7 @@ fn kernel_vlan_is_served_over_tap() {
 
 #[test]
 fn kernel_vlan_is_served_over_af_xdp() {
-    beside_others("network::kernel_vlan_is_served_over_af_xdp", |namespace| {
+    beside_others(|namespace| {
         ip(&format!("link add lr0 type veth peer name lr1 netns {namespace}"));
         ip(&format!("-n {namespace} link set lr1 up"));
         // AF_XDP does not see tags that are stored outside the frame (VLAN offload).
@@ -98,7 +98,7 @@ fn knows(address: &str, mac: &str) -> bool {
 /// The neighbour entry is fresh, so the kernel does not probe by itself.
 #[test]
 fn kernel_learns_of_a_takeover_from_the_announcement() {
-    beside_others("network::kernel_learns_of_a_takeover_from_the_announcement", |namespace| {
+    beside_others(|namespace| {
         Wire::AfXdp.connect(namespace);
         for mac in ["02:00:00:00:00:11", "02:00:00:00:00:12"] {
             let server = Wire::AfXdp.serve(&format!("echo --mac {mac}"), namespace);
@@ -115,7 +115,7 @@ fn kernel_learns_of_a_takeover_from_the_announcement() {
 
 #[test]
 fn duplicate_address_ends_the_program_without_no_dad() {
-    beside_others("network::duplicate_address_ends_the_program_without_no_dad", |namespace| {
+    beside_others(|namespace| {
         Wire::AfXdp.connect(namespace);
         ip("addr add fd09::2/64 dev lr0 nodad");
         let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
@@ -128,7 +128,7 @@ fn duplicate_address_ends_the_program_without_no_dad() {
 
 #[test]
 fn fragmented_datagrams_are_dropped_or_reassembled() {
-    beside_others("network::fragmented_datagrams_are_dropped_or_reassembled", |namespace| {
+    beside_others(|namespace| {
         Wire::AfXdp.connect(namespace);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         socket.connect(V4).unwrap();
@@ -150,8 +150,8 @@ fn fragmented_datagrams_are_dropped_or_reassembled() {
 /// The lease lasts two minutes and is renewed after four seconds.
 #[test]
 fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
-    beside_others("network::dhcp_lease_of_dnsmasq_is_obtained_and_renewed", |namespace| {
-        if !is_installed("DHCP", "dnsmasq", &["--version"], "dnsmasq-base") {
+    beside_others(|namespace| {
+        if !is_installed("dnsmasq", &["--version"], "dnsmasq-base") {
             return;
         }
         Wire::AfXdp.connect(namespace);
@@ -202,7 +202,7 @@ fn long_frames_cross_a_vhost_link() {
 
 #[test]
 fn every_address_answers_ping_and_is_served() {
-    beside_others("network::every_address_answers_ping_and_is_served", |namespace| {
+    beside_others(|namespace| {
         Wire::AfXdp.connect(namespace);
         let more = "--ip 10.9.0.3/24 --ip fd09::3/64 --listen 10.9.0.3:7 --listen [fd09::3]:7";
         let server = Wire::AfXdp.serve(&format!("echo {more}"), namespace);

@@ -47,7 +47,7 @@ fn interface(name: &str) -> String {
 
 #[test]
 fn unsuitable_interface_is_refused_with_the_remedy() {
-    in_namespaces("refusals::unsuitable_interface_is_refused_with_the_remedy", |_| {
+    in_namespaces(|_| {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr0 up");
         ip("link set lr1 up");
@@ -78,7 +78,7 @@ fn unsuitable_interface_is_refused_with_the_remedy() {
 
 #[test]
 fn tap_interface_is_removed_with_its_server() {
-    in_namespaces("refusals::tap_interface_is_removed_with_its_server", |_| {
+    in_namespaces(|_| {
         let server = Program::serve(serve("tap:lr0", ""));
         // The kernel's default of 1000 is too short for many connections.
         assert!(interface("lr0").contains("qlen 16384"), "{}", interface("lr0"));
@@ -119,9 +119,8 @@ fn invalid_socket_path_is_refused() {
 
 #[test]
 fn missing_privileges_are_named() {
-    let name = "refusals::missing_privileges_are_named";
-    in_namespaces(name, |_| {
-        assert!(is_root(name));
+    in_namespaces(|_| {
+        assert!(is_root());
         ip("link add lr0 type veth peer name lr1");
         // A directory accessible to the other user.
         let directory = tempfile::tempdir().unwrap();

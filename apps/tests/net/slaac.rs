@@ -3,8 +3,8 @@
 use super::client::{exchange, random};
 use super::wire::Wire;
 use super::wire::linerate_in;
-use linerate_harness::program::{Program, ip, is_installed};
-use linerate_harness::rerun::beside_others;
+use linerate_harness::program::{Program, ip};
+use linerate_harness::rerun::{beside_others, is_installed};
 use linerate_harness::wait_for;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ fn server() -> SocketAddr {
 
 /// Connects this namespace, the router's, with `namespace`. Prints a message if `router` is not installed.
 fn connect(namespace: &str, router: &str) -> bool {
-    if !is_installed("SLAAC", router, &["--version"], router) {
+    if !is_installed(router, &["--version"], router) {
         return false;
     }
     Wire::AfXdp.connect(namespace);
@@ -58,7 +58,7 @@ fn echo(stream: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
-    beside_others("slaac::advertised_prefix_and_mtu_of_dnsmasq_are_used", |namespace| {
+    beside_others(|namespace| {
         if !connect(namespace, "dnsmasq") {
             return;
         }
@@ -83,7 +83,7 @@ fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
 
 #[test]
 fn address_expires_without_advertisements_of_radvd() {
-    beside_others("slaac::address_expires_without_advertisements_of_radvd", |namespace| {
+    beside_others(|namespace| {
         if !connect(namespace, "radvd") {
             return;
         }

@@ -2,9 +2,9 @@
 
 use super::links::{assert_no_errors, socket};
 use super::program::linerate;
-use linerate_harness::named_tests;
 use linerate_harness::program::{Program, ip, turn};
 use linerate_harness::rerun::{in_namespaces, is_root};
+use linerate_harness::tests;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ struct Nobody {
 
 impl Nobody {
     /// Returns `None` without root, which is needed to change the user.
-    fn new(name: &str) -> Option<Nobody> {
-        if !is_root(name) {
+    fn new() -> Option<Nobody> {
+        if !is_root() {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -52,8 +52,8 @@ impl Nobody {
 }
 
 /// Runs two processes of nobody at the ends of a link, without capabilities. Uses hugepages if available.
-fn test_link(name: &str, serve: fn(&str) -> String, load: fn(&str) -> String) {
-    let Some(nobody) = Nobody::new(name) else { return };
+fn test_link(serve: fn(&str) -> String, load: fn(&str) -> String) {
+    let Some(nobody) = Nobody::new() else { return };
     let _turn = turn();
     let socket = socket(&nobody.directory);
     let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
@@ -78,19 +78,19 @@ fn free_hugepages() -> u64 {
 #[test]
 fn vhost_user_link_needs_no_capability() {
     let virtio = |socket: &str| format!("virtio-user:{socket}");
-    test_link("unprivileged::vhost_user_link_needs_no_capability", |socket| format!("vhost:{socket}"), virtio);
+    test_link(|socket| format!("vhost:{socket}"), virtio);
 }
 
 #[test]
 fn memif_link_needs_no_capability() {
     let memif = |socket: &str| format!("memif:{socket}");
-    test_link("unprivileged::memif_link_needs_no_capability", |socket| format!("memif:{socket},server"), memif);
+    test_link(|socket| format!("memif:{socket},server"), memif);
 }
 
 /// Runs a server on an interface with the needed capabilities, and checks that it fails without any one of them.
-fn test_interface(name: &'static str, via: &'static str, needed: &'static [&'static str], client: &'static str) {
-    in_namespaces(name, |_| {
-        let Some(nobody) = Nobody::new(name) else { return };
+fn test_interface(via: &'static str, needed: &'static [&'static str], client: &'static str) {
+    in_namespaces(|_| {
+        let Some(nobody) = Nobody::new() else { return };
         if via.starts_with("af_xdp") {
             ip("link add lr0 type veth peer name lr1");
             ip("link set lr1 up");
@@ -113,14 +113,14 @@ fn test_interface(name: &'static str, via: &'static str, needed: &'static [&'sta
     });
 }
 
-named_tests! {
+tests! {
     tap_needs_one_capability => test_interface("tap:lr0", &["net_admin"], "lr0");
 }
 
 #[test]
 fn af_xdp_needs_three_capabilities() {
     let needed = &["net_admin", "net_raw", "sys_admin"];
-    test_interface("unprivileged::af_xdp_needs_three_capabilities", "af_xdp:lr1", needed, "lr0");
+    test_interface("af_xdp:lr1", needed, "lr0");
 }
 
 /// Returns state and finding of `doctor` for a network.
@@ -133,7 +133,7 @@ fn doctor_check(nobody: &Nobody, capabilities: &[&str], network: &str) -> (Strin
 
 #[test]
 fn doctor_names_the_missing_capabilities() {
-    let Some(nobody) = Nobody::new("unprivileged::doctor_names_the_missing_capabilities") else { return };
+    let Some(nobody) = Nobody::new() else { return };
     for network in ["kernel", "vhost", "virtio-user", "memif"] {
         assert_eq!(doctor_check(&nobody, &[], network).0, "ok", "{network}");
     }

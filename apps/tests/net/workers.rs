@@ -7,16 +7,7 @@ use super::wire::Wire;
 use super::wire::linerate_in;
 use linerate_harness::process::Ended;
 use linerate_harness::program::{Program, turn};
-use linerate_harness::rerun::in_namespaces;
-
-/// Returns whether two cores are available. Prints a message if not.
-fn two_cores(name: &str) -> bool {
-    let enough = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
-    if !enough {
-        eprintln!("skipped: {name} needs two cores");
-    }
-    enough
-}
+use linerate_harness::rerun::{has_cores, in_namespaces};
 
 /// Asserts that both workers logged accepted connections, `total` together.
 #[track_caller]
@@ -34,11 +25,10 @@ fn assert_shared(ended: &Ended, total: u64) {
 
 #[test]
 fn workers_share_connections_of_linux_clients_over_af_xdp() {
-    let name = "workers::workers_share_connections_of_linux_clients_over_af_xdp";
-    if !two_cores(name) {
+    if !has_cores(2) {
         return;
     }
-    in_namespaces(name, |server| {
+    in_namespaces(|server| {
         Wire::AfXdp.connect_queues(server, 2);
         let serve = "-v echo serve --via af_xdp:lr1 --workers 2 --ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --json";
         let program = Program::serve(linerate_in(server, &format!("{serve} --listen 10.9.0.2:7 --listen [fd09::2]:7")));
@@ -54,8 +44,7 @@ fn workers_share_connections_of_linux_clients_over_af_xdp() {
 
 #[test]
 fn workers_share_connections_of_a_load_over_virtio() {
-    let name = "workers::workers_share_connections_of_a_load_over_virtio";
-    if !two_cores(name) {
+    if !has_cores(2) {
         return;
     }
     let _turn = turn();

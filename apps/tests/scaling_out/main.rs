@@ -8,7 +8,8 @@ use common::serve;
 use linerate_harness::address::unused_address;
 use linerate_harness::child::ends_with_parent;
 use linerate_harness::process::{Ended, Process};
-use linerate_harness::program::{Program, is_installed};
+use linerate_harness::program::Program;
+use linerate_harness::rerun::is_installed;
 use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -71,7 +72,7 @@ fn received(output: &Ended) -> u64 {
 
 #[test]
 fn haproxy_balances_connections_and_avoids_a_draining_server() {
-    if !is_installed("HAProxy", "haproxy", &["-v"], "haproxy") {
+    if !is_installed("haproxy", &["-v"], "haproxy") {
         return;
     }
     let (front, addresses) = (unused_address(), [unused_address(), unused_address()]);
@@ -108,7 +109,7 @@ fn haproxy_balances_connections_and_avoids_a_draining_server() {
 
 #[test]
 fn client_distributes_keys_and_moves_them_from_a_draining_server() {
-    if !is_installed("pymemcache", PYTHON, &["-c", "import pymemcache"], "python3-pymemcache") {
+    if !is_installed(PYTHON, &["-c", "import pymemcache"], "python3-pymemcache") {
         return;
     }
     let addresses = [unused_address(), unused_address()];

@@ -27,11 +27,11 @@ const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad --duration 500ms -
 
 /// Serves on the end `server_via` of a link under observation, with a load of every message size and write method at
 /// the other end.
-fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str) {
+fn echo_sends_from_receive_buffers(server_via: &str, load_via: &str) {
     if !hugepages::available() {
         return;
     }
-    alone(name, || {
+    alone(|| {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("link.sock").to_str().unwrap().to_owned();
         let via: Via = server_via.replace("SOCKET", &socket).parse().unwrap();
@@ -95,20 +95,17 @@ fn echo_sends_from_receive_buffers(name: &str, server_via: &str, load_via: &str)
 
 #[test]
 fn vhost_echo_is_sent_from_receive_buffers() {
-    let name = "vhost_echo_is_sent_from_receive_buffers";
-    echo_sends_from_receive_buffers(name, "vhost:SOCKET", "virtio-user:SOCKET");
+    echo_sends_from_receive_buffers("vhost:SOCKET", "virtio-user:SOCKET");
 }
 
 #[test]
 fn virtio_user_echo_is_sent_from_receive_buffers() {
-    let name = "virtio_user_echo_is_sent_from_receive_buffers";
-    echo_sends_from_receive_buffers(name, "virtio-user:SOCKET", "vhost:SOCKET");
+    echo_sends_from_receive_buffers("virtio-user:SOCKET", "vhost:SOCKET");
 }
 
 #[test]
 fn memif_echo_is_sent_from_receive_buffers() {
-    let name = "memif_echo_is_sent_from_receive_buffers";
-    echo_sends_from_receive_buffers(name, "memif:SOCKET,server", "memif:SOCKET");
+    echo_sends_from_receive_buffers("memif:SOCKET,server", "memif:SOCKET");
 }
 
 /// Checks that neither end counts copied bytes at any message size. Services run inline: a split service that falls

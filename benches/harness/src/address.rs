@@ -9,9 +9,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits until `program` listens at `address`.
-///
-/// # Errors
-/// [`Error::Timeout`] after ten seconds; [`Error::Interrupted`].
 pub fn wait_until_listening(address: SocketAddr, program: &str) -> Result<(), Error> {
     wait::until(&format!("{program} at {address}"), PATIENCE, || Ok(TcpStream::connect(address).is_ok()))
 }

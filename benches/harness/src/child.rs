@@ -47,9 +47,6 @@ pub struct Child {
 
 impl Child {
     /// Starts `command`. `tell` receives each line, and finally the exit.
-    ///
-    /// # Errors
-    /// The program cannot be started.
     pub fn spawn(mut command: Command, tell: impl Fn(Event) + Send + Sync + 'static) -> io::Result<Child> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;

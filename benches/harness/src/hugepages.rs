@@ -1,5 +1,6 @@
 //! Hugepages of tests and benches.
 
+use crate::rerun::skip;
 use linerate_hugepages::{Amount, Error, Host, PageSize, Reservation};
 
 /// Hugepage memory that two processes over a shared-memory link need.
@@ -10,7 +11,7 @@ pub fn available() -> bool {
     let free = Host::default().pool(PageSize::MB_2).map_or(0, |pool| pool.available() * PageSize::MB_2.bytes());
     let available = rustix::process::geteuid().is_root() && free >= NEEDED;
     if !available {
-        eprintln!("skipped: needs root and {} MB of free hugepages", NEEDED >> 20);
+        skip(&format!("needs root and {} MB of free hugepages", NEEDED >> 20));
     }
     available
 }
@@ -21,9 +22,6 @@ pub struct Reserved(u64);
 
 impl Reserved {
     /// Reserves what is missing until `wanted` pages are free. The kernel may provide fewer.
-    ///
-    /// # Errors
-    /// Pages cannot be reserved.
     pub fn top_up(wanted: u64) -> Result<Reserved, Error> {
         let host = Host::default();
         let missing = wanted.saturating_sub(host.pool(PageSize::MB_2)?.available());

@@ -9,9 +9,6 @@ use std::sync::{Arc, LazyLock};
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Makes the first SIGINT or SIGTERM interrupt all waits. The second ends this process at once.
-///
-/// # Errors
-/// A handler cannot be installed.
 pub fn on_signals() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         // In this order: at the first signal the flag must still be unset here.

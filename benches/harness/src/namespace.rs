@@ -1,5 +1,6 @@
 //! Network namespaces of this machine and links between them, which require root. Dropping a namespace removes it;
-//! creating namespaces removes those of processes that were killed.
+//! creating namespaces removes those of processes that were killed. Functions return
+//! the error of a set-up command that fails.
 
 use crate::error::Error;
 use crate::process::Process;
@@ -30,17 +31,11 @@ pub struct Namespace(String);
 
 impl Namespace {
     /// Creates a namespace whose name has the suffix `role`.
-    ///
-    /// # Errors
-    /// The command `ip` failed; [`Error::Interrupted`].
     pub fn new(role: &str) -> Result<Namespace, Error> {
         Ok(Namespace::all([role])?.into_iter().next().expect("one"))
     }
 
     /// Creates namespaces whose names have the suffixes `roles`.
-    ///
-    /// # Errors
-    /// The command `ip` failed; [`Error::Interrupted`].
     pub fn all<const N: usize>(roles: [&str; N]) -> Result<[Namespace; N], Error> {
         sweep();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -63,51 +58,33 @@ impl Namespace {
     }
 
     /// Creates a veth pair from this namespace's `interface` to `other_interface` in `other`.
-    ///
-    /// # Errors
-    /// The command `ip` failed; [`Error::Interrupted`].
     pub fn connect(&self, interface: &str, other: &Namespace, other_interface: &str) -> Result<(), Error> {
         let (here, there) = (&self.0, &other.0);
         ip(&format!("link add {interface} netns {here} type veth peer name {other_interface} netns {there}")).map(drop)
     }
 
     /// Disables the offloads of an interface.
-    ///
-    /// # Errors
-    /// The command `ethtool` failed; [`Error::Interrupted`].
     pub fn disable_offloads(&self, interface: &str) -> Result<(), Error> {
         self.run("ethtool", &[&["-K", interface], &OFFLOADS[..]].concat()).map(drop)
     }
 
     /// Assigns an interface an address with its prefix length, without duplicate address detection.
-    ///
-    /// # Errors
-    /// The command `ip` failed; [`Error::Interrupted`].
     pub fn add_address(&self, interface: &str, address: &str) -> Result<(), Error> {
         let without_detection = if address.contains(':') { " nodad" } else { "" };
         self.ip(&format!("addr add {address} dev {interface}{without_detection}"))
     }
 
     /// Brings an interface up.
-    ///
-    /// # Errors
-    /// The command `ip` failed; [`Error::Interrupted`].
     pub fn up(&self, interface: &str) -> Result<(), Error> {
         self.ip(&format!("link set {interface} up"))
     }
 
     /// Runs `ip` in the namespace with the words of `arguments`.
-    ///
-    /// # Errors
-    /// It failed; [`Error::Interrupted`].
     pub fn ip(&self, arguments: &str) -> Result<(), Error> {
         ip(&format!("-n {} {arguments}", self.0)).map(drop)
     }
 
     /// Runs a set-up command in the namespace and returns its output.
-    ///
-    /// # Errors
-    /// It failed; [`Error::Interrupted`].
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Error> {
         let mut command = self.command(program);
         command.args(arguments);
@@ -115,18 +92,12 @@ impl Namespace {
     }
 
     /// Moves the calling thread into the namespace.
-    ///
-    /// # Errors
-    /// The system call failed.
     pub fn enter(&self) -> io::Result<()> {
         let namespace = File::open(Path::new("/run/netns").join(&self.0))?;
         Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
     /// Runs `what` on a thread in the namespace. Sockets opened there stay in it.
-    ///
-    /// # Errors
-    /// That of `what`; the namespace cannot be entered.
     pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let there = || self.enter().and_then(|()| what());
         thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -177,9 +148,6 @@ pub fn command_in(name: &str, program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Runs `ip` with the words of `arguments` and returns its output.
-///
-/// # Errors
-/// It failed; [`Error::Interrupted`].
 pub fn ip(arguments: &str) -> Result<String, Error> {
     let mut command = Command::new("ip");
     command.args(arguments.split_whitespace());
@@ -205,9 +173,6 @@ impl Host {
     }
 
     /// Creates two hosts joined by a veth pair without offloads. They have no addresses yet.
-    ///
-    /// # Errors
-    /// A set-up command failed; [`Error::Interrupted`].
     pub fn pair() -> Result<[Host; 2], Error> {
         let hosts = Host::pair_with_offloads()?;
         for Host { namespace, interface, .. } in &hosts {
@@ -217,9 +182,6 @@ impl Host {
     }
 
     /// Creates two hosts joined by a veth pair, with the offloads that kernels use between each other.
-    ///
-    /// # Errors
-    /// A set-up command failed; [`Error::Interrupted`].
     pub fn pair_with_offloads() -> Result<[Host; 2], Error> {
         let [near, far] = Namespace::all(["near", "far"])?;
         near.connect("lr0", &far, "lr1")?;
@@ -229,17 +191,11 @@ impl Host {
     }
 
     /// Creates a host whose interface is created later by the process at its other end: a TAP device.
-    ///
-    /// # Errors
-    /// A set-up command failed; [`Error::Interrupted`].
     pub fn alone() -> Result<Host, Error> {
         Ok(Host::new(Namespace::new("near")?, "lr0", 1))
     }
 
     /// Disables offloads of the interface, which now exists, and brings it up.
-    ///
-    /// # Errors
-    /// A set-up command failed; [`Error::Interrupted`].
     pub fn plug(&self) -> Result<(), Error> {
         self.namespace.disable_offloads(self.interface)?;
         self.namespace.up(self.interface)
@@ -256,9 +212,6 @@ impl Host {
     }
 
     /// Assigns the interface its addresses, for use by the kernel.
-    ///
-    /// # Errors
-    /// A set-up command failed; [`Error::Interrupted`].
     pub fn address(&self) -> Result<(), Error> {
         self.namespace.add_address(self.interface, &format!("{}/24", self.v4))?;
         self.namespace.add_address(self.interface, &format!("{}/64", self.v6))
@@ -282,9 +235,6 @@ impl Host {
     }
 
     /// Runs `what` on a thread on this host. Sockets opened there stay on it.
-    ///
-    /// # Errors
-    /// That of `what`; the namespace cannot be entered.
     pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.namespace.within(what)
     }
@@ -298,7 +248,7 @@ mod tests {
 
     #[test]
     fn connected_hosts_reach_each_other_and_are_removed_with_their_processes() {
-        if !is_root("connected_hosts_reach_each_other_and_are_removed_with_their_processes") {
+        if !is_root() {
             return;
         }
         let hosts = Host::pair_with_offloads().unwrap();

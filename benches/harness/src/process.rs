@@ -1,4 +1,7 @@
 //! Supervised programs.
+//!
+//! A wait fails with [`Error::Failed`] at its time limit or if the program fails, and with [`Error::Interrupted`] after
+//! a signal to this process.
 
 use crate::child::{Child, Event, Target, words};
 use crate::error::Error;
@@ -20,9 +23,6 @@ pub fn pinned(core: usize, program: &str) -> Command {
 }
 
 /// Returns the path of the program `name` beside this one. `build` is the command that builds it.
-///
-/// # Errors
-/// [`Error::Start`] with `build`, if it does not exist.
 pub fn beside(name: &str, build: &str) -> Result<PathBuf, Error> {
     let missing = |error| Error::Start { program: name.to_owned(), error };
     let path = std::env::current_exe().map_err(missing)?.with_file_name(name);
@@ -59,9 +59,6 @@ impl Ended {
     }
 
     /// Parses the last line of standard output as JSON.
-    ///
-    /// # Errors
-    /// It is not JSON.
     pub fn last_json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::from_str(self.stdout.lines().last().unwrap_or_default())
     }
@@ -92,18 +89,12 @@ impl std::fmt::Debug for Process {
 
 impl Process {
     /// Starts `command` without standard input.
-    ///
-    /// # Errors
-    /// [`Error::Start`].
     pub fn start(command: Command) -> Result<Self, Error> {
         Process::spawn(command, Stdio::null(), PATIENCE)
     }
 
     /// Starts a `linerate --supervised` on another machine, which ends when its standard input closes, with the timeout
     /// `patience` to be ready and to stop.
-    ///
-    /// # Errors
-    /// [`Error::Start`].
     pub fn supervised(command: Command, patience: Duration) -> Result<Self, Error> {
         Process::spawn(command, Stdio::piped(), patience)
     }
@@ -150,9 +141,6 @@ impl Process {
     }
 
     /// Sends a line to a supervised program and returns its answer.
-    ///
-    /// # Errors
-    /// The program is not supervised, does not answer in time or has ended; [`Error::Interrupted`].
     pub fn ask(&mut self) -> Result<String, Error> {
         let asked = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
         if !matches!(asked, Some(Ok(()))) {
@@ -270,9 +258,6 @@ impl Process {
     }
 
     /// Waits for the next line of its standard output, which must begin with `begin`, and returns it.
-    ///
-    /// # Errors
-    /// [`Error::Unexpected`] for another line; [`Error::Failed`] without a line in time; [`Error::Interrupted`].
     pub fn wait_for_line(&mut self, begin: &str) -> Result<String, Error> {
         match self.next_line(Instant::now() + self.patience)? {
             Some(line) if line.starts_with(begin) => Ok(line),
@@ -282,9 +267,6 @@ impl Process {
     }
 
     /// Passes lines of its standard output to `done` until that returns `true`, for up to `limit`.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if the program ends or `limit` passes before; [`Error::Interrupted`].
     pub fn read_until(&mut self, limit: Duration, mut done: impl FnMut(&str) -> bool) -> Result<(), Error> {
         let until = Instant::now() + limit;
         while let Some(line) = self.next_line(until)? {
@@ -297,9 +279,6 @@ impl Process {
 
     /// Waits up to `limit` for a line of its standard error that contains one of the `words`, and returns it;
     /// `None` if the program ends before. Lines up to that one count as read.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if `limit` passes before; [`Error::Interrupted`].
     pub fn wait_until_said(&mut self, words: &[&str], limit: Duration) -> Result<Option<String>, Error> {
         let until = Instant::now() + limit;
         while let Some(line) = self.next_said(until)? {
@@ -314,9 +293,6 @@ impl Process {
     }
 
     /// Waits for a line on either stream that contains `part`, and returns it.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if the program ends or its patience passes before; [`Error::Interrupted`].
     pub fn wait_for_output(&mut self, part: &str) -> Result<String, Error> {
         let until = Instant::now() + self.patience;
         loop {
@@ -332,26 +308,17 @@ impl Process {
     }
 
     /// Waits up to `limit` for the program to succeed, and returns its standard output.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if it fails or does not end in time; [`Error::Interrupted`].
     pub fn output(self, limit: Duration) -> Result<String, Error> {
         Ok(self.succeed(limit)?.stdout)
     }
 
     /// Waits up to `limit` for the program to succeed.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if it fails or does not end in time; [`Error::Interrupted`].
     pub fn succeed(mut self, limit: Duration) -> Result<Ended, Error> {
         let status = self.exit_within(limit)?;
         if status.success() { Ok(self.ended(status)) } else { Err(self.failed(&format!("failed ({status})"))) }
     }
 
     /// Waits up to `limit` for the program to end, successfully or not.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if it does not end in time; [`Error::Interrupted`].
     pub fn end(mut self, limit: Duration) -> Result<Ended, Error> {
         let status = self.exit_within(limit)?;
         Ok(self.ended(status))
@@ -367,10 +334,8 @@ impl Process {
         Ended { status, stdout: text(self.stdout.drain(..)), stderr: text(self.stderr.0.drain(..)) }
     }
 
-    /// Requests the program to end, waits for it, and returns its output after the lines that were read.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if it fails or does not end within its patience. It is not interrupted.
+    /// Requests the program to end, waits for it without interruption, and returns its output after the lines that were
+    /// read.
     pub fn stop(mut self) -> Result<String, Error> {
         self.request_exit();
         self.wait_uninterrupted();

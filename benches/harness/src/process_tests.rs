@@ -134,7 +134,7 @@ fn missing_program_is_an_error() {
 
 #[test]
 fn interruption_ends_waits_but_not_stop() {
-    rerun::alone("process::tests::interruption_ends_waits_but_not_stop", || {
+    rerun::alone(|| {
         let mut server = shell("echo ready; trap 'exit 0' TERM; while :; do sleep 0.01; done");
         server.wait_for_line("ready").unwrap();
         interrupt::interrupt();

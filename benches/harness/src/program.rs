@@ -142,15 +142,6 @@ pub fn ip(arguments: &str) {
     namespace::ip(arguments).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Returns whether `program` runs successfully with `arguments`. Prints that `test` needs the Debian package if not.
-pub fn is_installed(test: &str, program: &str, arguments: &[&str], package: &str) -> bool {
-    let found = Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: {test} needs {program}: apt-get install {package}");
-    }
-    found
-}
-
 /// Runs `command` to its end.
 #[track_caller]
 pub fn run(command: impl Borrow<Command>) -> Ended {

@@ -20,30 +20,32 @@ const DONE: &str = "role completed";
 /// Time limit of a test.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Defines tests that call a function with their path, by which a test starts itself in a further process.
-#[macro_export]
-macro_rules! named_tests {
-    ($($name:ident => $function:ident($($arg:expr),*);)*) => {$(
-        #[test]
-        fn $name() {
-            // The path without the name of the crate, as the test harness expects it.
-            let path = concat!(module_path!(), "::", stringify!($name));
-            $function(path.split_once("::").unwrap().1, $($arg),*);
-        }
-    )*};
+/// Returns the path of the test of this thread, as the test harness expects it.
+///
+/// # Panics
+/// On another thread than that of a test.
+pub fn test_name() -> String {
+    let thread = std::thread::current();
+    let name = thread.name().filter(|name| *name != "main");
+    name.expect("the test harness names the thread of a test by its path").to_owned()
 }
 
-/// Returns the command that runs the test `name` with `role` in a further process.
-pub fn command(name: &str, role: &str) -> Command {
-    through(Command::new(exe()), name, role)
+/// Prints that this test is skipped, and the reason.
+pub fn skip(why: &str) {
+    eprintln!("skipped: {} {why}", test_name());
+}
+
+/// Returns the command that runs this test with `role` in a further process.
+pub fn command(role: &str) -> Command {
+    through(Command::new(exe()), role)
 }
 
 fn exe() -> std::path::PathBuf {
     std::env::current_exe().expect("this program")
 }
 
-fn through(mut command: Command, name: &str, role: &str) -> Command {
-    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ROLE, role);
+fn through(mut command: Command, role: &str) -> Command {
+    command.args(["--exact", &test_name(), "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
@@ -57,7 +59,8 @@ pub fn plays(role: &str) -> bool {
 /// # Panics
 /// If it fails or is no test.
 #[track_caller]
-pub fn finish(name: &str, program: Program) {
+pub fn finish(program: Program) {
+    let name = test_name();
     let Ended { status, stdout, stderr } = program.wait_within(DEADLINE);
     assert!(status.success(), "{name}: {status}\n{stdout}\n{stderr}");
     assert!(stdout.contains(DONE), "{name} is not a test: {stdout}");
@@ -65,20 +68,20 @@ pub fn finish(name: &str, program: Program) {
     let _ = io::stderr().write_all(stderr.as_bytes());
 }
 
-/// Runs `body` of the test `name` in its own process.
-pub fn alone(name: &str, body: impl FnOnce()) {
-    parts(name, |role| {
-        assert_eq!(role, MAIN, "{name} has no role '{role}'");
+/// Runs `body` of this test in its own process.
+pub fn alone(body: impl FnOnce()) {
+    parts(|role| {
+        assert_eq!(role, MAIN, "the test has no role '{role}'");
         body();
     });
 }
 
-/// Runs `body` of the test `name` in its own process, as [`MAIN`]. A [`command`] runs it again in another process, in
+/// Runs `body` of this test in its own process, as [`MAIN`]. A [`command`] runs it again in another process, in
 /// another role.
-pub fn parts(name: &str, body: impl FnOnce(&str)) {
+pub fn parts(body: impl FnOnce(&str)) {
     match std::env::var(ROLE) {
         Ok(role) => play(|| body(&role)),
-        Err(_) => finish(name, Program::start(command(name, MAIN))),
+        Err(_) => finish(Program::start(command(MAIN))),
     }
 }
 
@@ -90,43 +93,43 @@ fn play(body: impl FnOnce()) {
 }
 
 /// Runs `body` like [`alone`], in a new network namespace.
-pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
+pub fn alone_in_a_namespace(body: impl FnOnce()) {
     match std::env::var(ROLE) {
-        Err(_) if !is_root(name) => {}
+        Err(_) if !is_root() => {}
         Err(_) => {
             let mut unshare = Command::new("unshare");
             unshare.arg("--net").arg(exe());
-            finish(name, Program::start(through(unshare, name, MAIN)));
+            finish(Program::start(through(unshare, MAIN)));
         }
         Ok(_) => {
             ip("link set lo up").expect("the loopback interface");
-            alone(name, body);
+            alone(body);
         }
     }
 }
 
-/// Runs `body` of the test `name` in a separate process in a new client namespace. `body` receives the name of a new
+/// Runs `body` of this test in a separate process in a new client namespace. `body` receives the name of a new
 /// server namespace. Checks that no process remains in them.
-pub fn in_namespaces(name: &str, body: impl FnOnce(&str)) {
-    between_namespaces(name, true, body);
+pub fn in_namespaces(body: impl FnOnce(&str)) {
+    between_namespaces(true, body);
 }
 
 /// Like [`in_namespaces`], for tests whose programs are mostly idle: they run concurrently.
-pub fn beside_others(name: &str, body: impl FnOnce(&str)) {
-    between_namespaces(name, false, body);
+pub fn beside_others(body: impl FnOnce(&str)) {
+    between_namespaces(false, body);
 }
 
-fn between_namespaces(name: &str, takes_turns: bool, body: impl FnOnce(&str)) {
+fn between_namespaces(takes_turns: bool, body: impl FnOnce(&str)) {
     match std::env::var(ROLE) {
         Ok(role) if role == MAIN => play(|| body(&std::env::var(SERVER).expect("a namespace"))),
-        Ok(role) => panic!("{name} has no role '{role}'"),
-        Err(_) if !is_root(name) => {}
+        Ok(role) => panic!("the test has no role '{role}'"),
+        Err(_) if !is_root() => {}
         Err(_) => {
             let _turn = takes_turns.then(program::turn);
             let [client, server] = Namespace::all(["client", "server"]).unwrap_or_else(|error| panic!("{error}"));
-            let mut test = through(client.command(exe()), name, MAIN);
+            let mut test = through(client.command(exe()), MAIN);
             test.env(SERVER, server.name());
-            finish(name, Program::start(test));
+            finish(Program::start(test));
             let left: Vec<_> = [&client, &server].into_iter().flat_map(Namespace::processes).collect();
             assert!(left.is_empty(), "processes {left:?} remain");
         }
@@ -134,10 +137,39 @@ fn between_namespaces(name: &str, takes_turns: bool, body: impl FnOnce(&str)) {
 }
 
 /// Returns whether this process is privileged to create network namespaces. Prints a message if not.
-pub fn is_root(name: &str) -> bool {
+pub fn is_root() -> bool {
     let root = geteuid().is_root();
     if !root {
-        eprintln!("skipped: {name} needs root");
+        skip("needs root");
     }
     root
+}
+
+/// Returns whether this machine has this number of cores. Prints a message if not.
+pub fn has_cores(needed: usize) -> bool {
+    let has = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= needed);
+    if !has {
+        skip(&format!("needs {needed} cores"));
+    }
+    has
+}
+
+/// Returns whether `program` runs successfully with `arguments`. Prints the Debian package that contains it if not.
+pub fn is_installed(program: &str, arguments: &[&str], package: &str) -> bool {
+    let found = Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success());
+    if !found {
+        skip(&format!("needs {program}: apt-get install {package}"));
+    }
+    found
+}
+
+/// Defines tests that call a function.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident => $function:ident($($arg:expr),*);)*) => {$(
+        #[test]
+        fn $name() {
+            $function($($arg),*);
+        }
+    )*};
 }

@@ -11,9 +11,6 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(5);
 
 /// Calls `done` until it returns `true`.
-///
-/// # Errors
-/// That of `done`; [`Error::Interrupted`]; [`Error::Timeout`] after `limit`.
 pub fn until<E: From<Error>>(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
     let end = Instant::now() + limit;
     while !done()? {

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn interruption_ends_wait_for_replies() {
-        linerate_harness::rerun::alone("kv::fill::tests::interruption_ends_wait_for_replies", || {
+        linerate_harness::rerun::alone(|| {
             interrupt();
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let error = fill(listener.local_addr().unwrap(), 2, 3).unwrap_err();

@@ -17,8 +17,8 @@ const QUEUES: &str = "LINERATE_TEST_QUEUES";
 const MEMORY: &str = "LINERATE_TEST_MEMORY";
 
 /// Runs one end in this process and an echoing end in a peer. `local` starts while the peer is being started.
-pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, local: impl FnOnce(String)) {
-    parts(name, |role| match role {
+pub fn between(peers: fn(&str) -> String, queues: u16, memory: &str, local: impl FnOnce(String)) {
+    parts(|role| match role {
         "peer" => {
             let huge = std::env::var_os(MEMORY).is_some_and(|memory| memory == "huge");
             let eal = if huge { eal_in_hugepages().unwrap() } else { eal() };
@@ -33,8 +33,7 @@ pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str,
         }
         _ => {
             let socket = socket("link");
-            let peer =
-                process::peer(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
+            let peer = process::peer("peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
             local(socket.clone());
             drop(peer);
             let _ = std::fs::remove_file(&socket);
@@ -56,7 +55,7 @@ fn bounced(port: &Port) {
 #[test]
 fn frames_cross_a_vhost_link_started_by_the_virtio_end() {
     let peer = |socket: &str| format!("virtio-user:{socket}");
-    between("links::frames_cross_a_vhost_link_started_by_the_virtio_end", peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("vhost:{socket}"), small());
         bounced(&port);
@@ -68,7 +67,7 @@ fn frames_cross_a_vhost_link_started_by_the_virtio_end() {
 #[test]
 fn frames_cross_a_vhost_link_started_by_the_vhost_end() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between("links::frames_cross_a_vhost_link_started_by_the_vhost_end", peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let capabilities = port.capabilities();
@@ -101,21 +100,19 @@ fn sends_in_one_piece(via: &str) {
 #[test]
 fn chain_crosses_a_vhost_link_in_one_segment_if_required() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    let name = "links::chain_crosses_a_vhost_link_in_one_segment_if_required";
-    between(name, peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("virtio-user:{socket}")));
+    between(peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("virtio-user:{socket}")));
 }
 
 #[test]
 fn chain_crosses_a_memif_link_in_one_segment_if_required() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    let name = "links::chain_crosses_a_memif_link_in_one_segment_if_required";
-    between(name, peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("memif:{socket}")));
+    between(peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("memif:{socket}")));
 }
 
 #[test]
 fn frames_cross_a_memif_link_from_either_end() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    between("links::frames_cross_a_memif_link_from_either_end", peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
         bounced(&port);
@@ -125,7 +122,7 @@ fn frames_cross_a_memif_link_from_either_end() {
 #[test]
 fn two_queue_pairs_cross_a_vhost_link_side_by_side() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between("links::two_queue_pairs_cross_a_vhost_link_side_by_side", peer, 2, "ordinary", |socket| {
+    between(peer, 2, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), PortConfig { queues: 2, ..small() });
         bounced(&port);
@@ -135,7 +132,7 @@ fn two_queue_pairs_cross_a_vhost_link_side_by_side() {
 #[test]
 fn two_queue_pairs_cross_a_memif_link_side_by_side() {
     let peer = |socket: &str| format!("memif:{socket}");
-    between("links::two_queue_pairs_cross_a_memif_link_side_by_side", peer, 2, "ordinary", |socket| {
+    between(peer, 2, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket},server"), PortConfig { queues: 2, ..small() });
         bounced(&port);
@@ -145,8 +142,7 @@ fn two_queue_pairs_cross_a_memif_link_side_by_side() {
 #[test]
 fn vhost_link_between_hugepages_carries_an_arena_created_later() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    let name = "links::vhost_link_between_hugepages_carries_an_arena_created_later";
-    between(name, peer, 1, "huge", |socket| {
+    between(peer, 1, "huge", |socket| {
         let Some(eal) = eal_in_hugepages() else { return };
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let mut queue = port.take_queues().remove(0);
@@ -175,8 +171,7 @@ fn vhost_link_between_hugepages_carries_an_arena_created_later() {
 #[test]
 fn segment_of_many_packets_crosses_a_vhost_link_whole() {
     const PAYLOAD: usize = 20_000;
-    let name = "links::segment_of_many_packets_crosses_a_vhost_link_whole";
-    parts(name, |role| match role {
+    parts(|role| match role {
         "sender" => {
             let eal = eal();
             let port = open(&eal, &format!("virtio-user:{}", std::env::var(SOCKET).unwrap()), small());
@@ -208,7 +203,7 @@ fn segment_of_many_packets_crosses_a_vhost_link_whole() {
             let socket = socket("tso");
             let port = open(&eal, &format!("vhost:{socket}"), small());
             assert!(port.capabilities().lro && port.capabilities().scatter_rx);
-            let sender = process::peer(name, "sender", &[(SOCKET, &socket)]);
+            let sender = process::peer("sender", &[(SOCKET, &socket)]);
             let mut queue = port.take_queues().remove(0);
             let mut received = Vec::with_capacity(1);
             wait_for("the segment", || queue.rx_burst(&mut received) == 1);
@@ -250,9 +245,9 @@ fn check_segments(queue: &mut QueuePair) {
 }
 
 /// Sends segments with retained payload, short ones and ones to be segmented, to a peer that verifies them.
-fn send_retained(name: &str, peers: fn(&str) -> String, local: fn(&str) -> String) {
+fn send_retained(peers: fn(&str) -> String, local: fn(&str) -> String) {
     const EACH: usize = 1_448;
-    parts(name, |role| match role {
+    parts(|role| match role {
         "peer" => {
             let eal = eal();
             let port = open(&eal, &peers(&std::env::var(SOCKET).unwrap()), small());
@@ -261,7 +256,7 @@ fn send_retained(name: &str, peers: fn(&str) -> String, local: fn(&str) -> Strin
         }
         _ => {
             let socket = socket("retain");
-            let peer = process::peer(name, "peer", &[(SOCKET, &socket)]);
+            let peer = process::peer("peer", &[(SOCKET, &socket)]);
             let eal = eal();
             let port = open(&eal, &local(&socket), small());
             let pool = port.mempool().clone();
@@ -322,27 +317,17 @@ fn send_retained(name: &str, peers: fn(&str) -> String, local: fn(&str) -> Strin
 
 #[test]
 fn retained_payload_crosses_from_virtio_user_to_vhost_without_a_copy() {
-    send_retained(
-        "links::retained_payload_crosses_from_virtio_user_to_vhost_without_a_copy",
-        |socket| format!("vhost:{socket}"),
-        |socket| format!("virtio-user:{socket}"),
-    );
+    send_retained(|socket| format!("vhost:{socket}"), |socket| format!("virtio-user:{socket}"));
 }
 
 #[test]
 fn retained_payload_crosses_from_vhost_to_virtio_user_without_a_copy() {
-    send_retained(
-        "links::retained_payload_crosses_from_vhost_to_virtio_user_without_a_copy",
-        |socket| format!("virtio-user:{socket}"),
-        |socket| format!("vhost:{socket}"),
-    );
+    send_retained(|socket| format!("virtio-user:{socket}"), |socket| format!("vhost:{socket}"));
 }
 
 #[test]
 fn chains_accepted_by_the_peer_return_to_the_pool_with_the_next_burst() {
-    let name = "links::chains_accepted_by_the_peer_return_to_the_pool_with_the_next_burst";
     between(
-        name,
         |socket| format!("vhost:{socket}"),
         1,
         "ordinary",
@@ -382,10 +367,9 @@ fn chains_accepted_by_the_peer_return_to_the_pool_with_the_next_burst() {
 
 #[test]
 fn vhost_port_offers_no_segmentation_to_a_guest_without_large_frames() {
-    let name = "links::vhost_port_offers_no_segmentation_to_a_guest_without_large_frames";
     // Without mergeable buffers, a large frame would not fit.
     let peer = |socket: &str| format!("virtio-user:{socket},mrg_rxbuf=0");
-    between(name, peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("vhost:{socket}"), small());
         assert_eq!(port.capabilities().tso, None, "there is no guest yet");
@@ -415,8 +399,7 @@ fn vhost_port_offers_no_segmentation_to_a_guest_without_large_frames() {
 #[test]
 fn retained_payload_crosses_a_memif_link_without_a_copy_by_this_crate() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    let name = "links::retained_payload_crosses_a_memif_link_without_a_copy_by_this_crate";
-    between(name, peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
         let pool = port.mempool().clone();
@@ -451,8 +434,7 @@ fn retained_payload_crosses_a_memif_link_without_a_copy_by_this_crate() {
 fn retained_payload_is_shared_and_dropped_on_another_thread_while_sent() {
     const FRAMES: u64 = 20_000;
     let peer = |socket: &str| format!("vhost:{socket}");
-    let name = "links::retained_payload_is_shared_and_dropped_on_another_thread_while_sent";
-    between(name, peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let pool = port.mempool().clone();
@@ -511,9 +493,8 @@ fn headers(payload: usize) -> Vec<u8> {
 
 #[test]
 fn jumbo_frames_cross_a_vhost_link_in_large_packets() {
-    let name = "links::jumbo_frames_cross_a_vhost_link_in_large_packets";
     let jumbo = || PortConfig { mtu: Some(9_000), ..small() };
-    parts(name, |role| match role {
+    parts(|role| match role {
         "peer" => {
             let eal = eal();
             let port = open(&eal, &format!("vhost:{}", std::env::var(SOCKET).unwrap()), jumbo());
@@ -521,7 +502,7 @@ fn jumbo_frames_cross_a_vhost_link_in_large_packets() {
         }
         _ => {
             let socket = socket("jumbo");
-            let peer = process::peer(name, "peer", &[(SOCKET, &socket)]);
+            let peer = process::peer("peer", &[(SOCKET, &socket)]);
             let eal = eal();
             let port = open(&eal, &format!("virtio-user:{socket}"), jumbo());
             assert_eq!(port.capabilities().mtu, 9_000);
@@ -554,7 +535,7 @@ fn jumbo_frames_cross_a_vhost_link_in_large_packets() {
 #[test]
 fn memif_burst_is_left_when_its_memory_is_unmapped() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    between("links::memif_burst_is_left_when_its_memory_is_unmapped", peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
         let mut queue = port.take_queues().remove(0);

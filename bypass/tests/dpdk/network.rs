@@ -95,7 +95,7 @@ fn address(interface: &str, port: &Port) {
 
 #[test]
 fn kernel_socket_receives_its_datagrams_back_over_tap() {
-    alone_in_a_namespace("network::kernel_socket_receives_its_datagrams_back_over_tap", || {
+    alone_in_a_namespace(|| {
         let eal = eal();
         let port = open(&eal, "tap:lr0", small());
         assert!(port.capabilities().rx_partial_checksum && port.capabilities().tx_checksum.udp);
@@ -108,7 +108,7 @@ fn kernel_socket_receives_its_datagrams_back_over_tap() {
 
 #[test]
 fn kernel_socket_receives_its_datagrams_back_over_af_xdp() {
-    alone_in_a_namespace("network::kernel_socket_receives_its_datagrams_back_over_af_xdp", || {
+    alone_in_a_namespace(|| {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr1 up");
         let eal = eal();
@@ -125,7 +125,7 @@ fn kernel_socket_receives_its_datagrams_back_over_af_xdp() {
 
 #[test]
 fn veth_interface_with_two_queues_is_one_af_xdp_port() {
-    alone_in_a_namespace("network::veth_interface_with_two_queues_is_one_af_xdp_port", || {
+    alone_in_a_namespace(|| {
         ip("link add lr0 numrxqueues 2 numtxqueues 2 type veth peer name lr1 numrxqueues 2 numtxqueues 2");
         ip("link set lr1 up");
         let eal = eal();
@@ -144,7 +144,7 @@ fn refusal(eal: &Eal, via: &str, config: PortConfig) -> OpenError {
 
 #[test]
 fn unsuitable_interface_is_rejected_with_a_remedy() {
-    alone_in_a_namespace("network::unsuitable_interface_is_rejected_with_a_remedy", || {
+    alone_in_a_namespace(|| {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr0 up");
         ip("link set lr1 up");

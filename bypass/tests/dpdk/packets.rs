@@ -12,8 +12,8 @@ fn pool(eal: &Eal) -> Mempool {
 }
 
 /// Runs `body` with a pool, and verifies that every packet has returned to it.
-fn with_pool(name: &str, body: impl FnOnce(&Mempool)) {
-    alone(name, || {
+fn with_pool(body: impl FnOnce(&Mempool)) {
+    alone(|| {
         let eal = eal();
         let pool = pool(&eal);
         body(&pool);
@@ -29,7 +29,7 @@ fn packet(pool: &Mempool, bytes: &[u8]) -> Mbuf {
 
 #[test]
 fn ends_move_within_the_buffer_and_not_beyond() {
-    with_pool("packets::ends_move_within_the_buffer_and_not_beyond", |pool| {
+    with_pool(|pool| {
         let mut packet = packet(pool, b"payload");
         packet.prepend(4).unwrap().copy_from_slice(b"head");
         assert_eq!((packet.data(), packet.len()), (&b"headpayload"[..], 11));
@@ -54,7 +54,7 @@ fn ends_move_within_the_buffer_and_not_beyond() {
 
 #[test]
 fn frame_and_its_device_header_start_a_cache_line() {
-    alone("packets::frame_and_its_device_header_start_a_cache_line", || {
+    alone(|| {
         let eal = eal();
         for (device_header, at_most) in [(0, 0), (12, 4), (64, 0), (70, 2)] {
             let pool =
@@ -71,7 +71,7 @@ fn frame_and_its_device_header_start_a_cache_line() {
 
 #[test]
 fn chain_is_one_packet_and_can_be_unchained() {
-    with_pool("packets::chain_is_one_packet_and_can_be_unchained", |pool| {
+    with_pool(|pool| {
         let mut head = packet(pool, b"one");
         let mut middle = packet(pool, b"two");
         middle.chain(packet(pool, b"three")).ok().unwrap();
@@ -91,7 +91,7 @@ fn chain_is_one_packet_and_can_be_unchained() {
 
 #[test]
 fn chain_longer_than_a_frame_is_rejected_and_returned() {
-    with_pool("packets::chain_longer_than_a_frame_is_rejected_and_returned", |pool| {
+    with_pool(|pool| {
         let mut head = packet(pool, &[0; 2048]);
         let refused = std::iter::repeat_with(|| head.chain(packet(pool, &[1; 2048]))).find_map(Result::err).unwrap();
         assert_eq!(refused.len(), 2048);
@@ -101,7 +101,7 @@ fn chain_longer_than_a_frame_is_rejected_and_returned() {
 
 #[test]
 fn shared_bytes_cannot_be_written() {
-    with_pool("packets::shared_bytes_cannot_be_written", |pool| {
+    with_pool(|pool| {
         let mut original = packet(pool, b"shared");
         let mut clone = original.try_clone().unwrap();
         assert_eq!(clone.data().as_ptr(), original.data().as_ptr());
@@ -124,7 +124,7 @@ fn shared_bytes_cannot_be_written() {
 
 #[test]
 fn bytes_keep_their_packet_on_every_thread() {
-    with_pool("packets::bytes_keep_their_packet_on_every_thread", |pool| {
+    with_pool(|pool| {
         let mut whole = packet(pool, b"0123456789");
         whole.chain(packet(pool, b"behind")).ok().unwrap();
         let address = whole.data().as_ptr();
@@ -146,7 +146,7 @@ fn bytes_keep_their_packet_on_every_thread() {
 
 #[test]
 fn retained_bytes_and_their_packet_may_end_in_any_order() {
-    with_pool("packets::retained_bytes_and_their_packet_may_end_in_any_order", |pool| {
+    with_pool(|pool| {
         let mut first = packet(pool, b"headpayload");
         assert!(first.retain(12).is_none());
         assert!(first.data_mut().is_some(), "the call had no effect");
@@ -178,7 +178,7 @@ fn retained_bytes_and_their_packet_may_end_in_any_order() {
 
 #[test]
 fn tag_is_inserted_in_front_of_retained_payload_in_place() {
-    with_pool("packets::tag_is_inserted_in_front_of_retained_payload_in_place", |pool| {
+    with_pool(|pool| {
         const FRAME: &[u8] = b"aaaaaabbbbbb\x08\x00payload";
         const TAGGED: &[u8] = b"aaaaaabbbbbb\x81\x00\x20\x05\x08\x00payload";
         for retained in [false, true] {
@@ -221,7 +221,7 @@ fn tag_is_inserted_in_front_of_retained_payload_in_place() {
 
 #[test]
 fn clone_and_attached_bytes_can_be_retained() {
-    with_pool("packets::clone_and_attached_bytes_can_be_retained", |pool| {
+    with_pool(|pool| {
         let original = packet(pool, b"headpayload");
         let mut clone = original.try_clone().unwrap();
         let of_clone = clone.retain(4).unwrap();
@@ -238,8 +238,7 @@ fn clone_and_attached_bytes_can_be_retained() {
 
 #[test]
 fn retained_bytes_are_dropped_on_another_thread_while_packets_are_cloned() {
-    let name = "packets::retained_bytes_are_dropped_on_another_thread_while_packets_are_cloned";
-    with_pool(name, |pool| {
+    with_pool(|pool| {
         let (send, receive) = std::sync::mpsc::sync_channel::<Bytes>(16);
         let keeper = std::thread::spawn(move || {
             for bytes in receive {
@@ -263,7 +262,7 @@ fn retained_bytes_are_dropped_on_another_thread_while_packets_are_cloned() {
 
 #[test]
 fn attached_bytes_are_sent_in_place_and_released_once() {
-    with_pool("packets::attached_bytes_are_sent_in_place_and_released_once", |pool| {
+    with_pool(|pool| {
         let bytes = packet(pool, b"a value of a table").into_bytes(2..18);
         let mut attached = pool.attach(bytes.clone()).unwrap();
         assert_eq!((attached.data().as_ptr(), attached.len()), (bytes.as_ptr(), 16));
@@ -286,7 +285,7 @@ fn attached_bytes_are_sent_in_place_and_released_once() {
 
 #[test]
 fn process_memory_is_not_attached() {
-    with_pool("packets::process_memory_is_not_attached", |pool| {
+    with_pool(|pool| {
         let bytes = pool.attach(Bytes::from(vec![1, 2, 3])).map(|_| ()).unwrap_err();
         assert_eq!(&bytes[..], [1, 2, 3]);
     });
@@ -294,7 +293,7 @@ fn process_memory_is_not_attached() {
 
 #[test]
 fn empty_pool_allocates_nothing_until_packets_return() {
-    with_pool("packets::empty_pool_allocates_nothing_until_packets_return", |pool| {
+    with_pool(|pool| {
         let first = packet(pool, b"first");
         let mut all: Vec<_> = std::iter::from_fn(|| pool.allocate()).collect();
         assert_eq!(all.len(), pool.size() - 1);
@@ -308,7 +307,7 @@ fn empty_pool_allocates_nothing_until_packets_return() {
 
 #[test]
 fn reference_count_overflow_leaks_only_the_packet() {
-    alone("packets::reference_count_overflow_leaks_only_the_packet", || {
+    alone(|| {
         let eal = eal();
         let pool = pool(&eal);
         let mut wanted = packet(&pool, b"wanted by all");
@@ -328,7 +327,7 @@ fn reference_count_overflow_leaks_only_the_packet() {
 
 #[test]
 fn arena_in_eal_memory_is_attached_in_place() {
-    alone("packets::arena_in_eal_memory_is_attached_in_place", || {
+    alone(|| {
         let eal = eal();
         let pool = pool(&eal);
         let arena = eal.arena(3 << 20).unwrap();

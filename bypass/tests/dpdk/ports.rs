@@ -17,7 +17,7 @@ fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {
 
 #[test]
 fn eal_starts_only_once() {
-    alone("ports::eal_starts_only_once", || {
+    alone(|| {
         let eal = super::frames::eal();
         assert!(eal.version().starts_with("DPDK "));
         assert_eq!(Eal::start(&EalConfig::default()).unwrap_err(), EalError::AlreadyStarted);
@@ -26,7 +26,7 @@ fn eal_starts_only_once() {
 
 #[test]
 fn missing_hugepages_are_reported_with_a_remedy() {
-    alone("ports::missing_hugepages_are_reported_with_a_remedy", || {
+    alone(|| {
         let config = EalConfig { hugepages: Hugepages::Require, memory_mb: Some(1 << 30), ..EalConfig::default() };
         let error = Eal::start(&config).unwrap_err().to_string();
         assert!(error.contains("run 'sysctl -w vm.nr_hugepages="), "{error}");
@@ -35,7 +35,7 @@ fn missing_hugepages_are_reported_with_a_remedy() {
 
 #[test]
 fn eal_argument_error_has_a_reason() {
-    alone("ports::eal_argument_error_has_a_reason", || {
+    alone(|| {
         let arguments = vec!["--no-pci".to_owned(), "--vdev=net_nonsense0".to_owned()];
         let config = EalConfig { hugepages: Hugepages::Never, arguments, ..EalConfig::default() };
         let error = Eal::start(&config).unwrap_err().to_string();
@@ -45,7 +45,7 @@ fn eal_argument_error_has_a_reason() {
 
 #[test]
 fn eal_without_ports_is_an_error_with_a_remedy() {
-    alone("ports::eal_without_ports_is_an_error_with_a_remedy", || {
+    alone(|| {
         let eal = super::frames::eal();
         assert_eq!(Port::open(&eal, &"eal".parse().unwrap(), small()).unwrap_err(), OpenError::NoPort);
     });
@@ -53,7 +53,7 @@ fn eal_without_ports_is_an_error_with_a_remedy() {
 
 #[test]
 fn frames_cross_a_port_unchanged_and_uncopied() {
-    alone("ports::frames_cross_a_port_unchanged_and_uncopied", || {
+    alone(|| {
         let (_eal, port, mut queue) = ring(small());
         let _thread = _eal.register_thread().unwrap();
         let sent = packet(&mut queue, &frame(1, 900));
@@ -73,7 +73,7 @@ fn frames_cross_a_port_unchanged_and_uncopied() {
 
 #[test]
 fn full_ring_leaves_frames_with_the_caller_in_order() {
-    alone("ports::full_ring_leaves_frames_with_the_caller_in_order", || {
+    alone(|| {
         let (_eal, port, mut queue) = ring(small());
         let mut frames: Vec<_> = (0..3_000).map(|n| packet(&mut queue, &frame(n, 64))).collect();
         let mut taken = 0;
@@ -100,7 +100,7 @@ fn full_ring_leaves_frames_with_the_caller_in_order() {
 
 #[test]
 fn empty_pool_is_back_pressure_and_every_packet_returns() {
-    alone("ports::empty_pool_is_back_pressure_and_every_packet_returns", || {
+    alone(|| {
         let (_eal, port, mut queue) = ring(small());
         let mut held: Vec<_> = std::iter::from_fn(|| queue.allocate()).collect();
         assert_eq!(held.len(), port.mempool().size());
@@ -117,7 +117,7 @@ fn empty_pool_is_back_pressure_and_every_packet_returns() {
 
 #[test]
 fn pool_share_can_be_held_while_frames_cross() {
-    alone("ports::pool_share_can_be_held_while_frames_cross", || {
+    alone(|| {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0", "--vdev=net_null1"]);
         let port = open(&eal, "eal", small());
         let mut queue = port.take_queues().remove(0);
@@ -144,7 +144,7 @@ fn pool_share_can_be_held_while_frames_cross() {
 
 #[test]
 fn frames_that_can_never_be_sent_are_dropped_and_counted() {
-    alone("ports::frames_that_can_never_be_sent_are_dropped_and_counted", || {
+    alone(|| {
         let (_eal, port, mut queue) = ring(small());
         let mut frames = vec![
             packet(&mut queue, &frame(0, 64)),
@@ -165,7 +165,7 @@ fn frames_that_can_never_be_sent_are_dropped_and_counted() {
 
 #[test]
 fn port_without_chains_sends_copies_and_counts_the_bytes() {
-    alone_in_a_namespace("ports::port_without_chains_sends_copies_and_counts_the_bytes", || {
+    alone_in_a_namespace(|| {
         ip("link add lr0 type veth peer name lr1");
         ip("link set lr0 up");
         ip("link set lr1 up");
@@ -207,7 +207,7 @@ fn port_without_chains_sends_copies_and_counts_the_bytes() {
 
 #[test]
 fn shared_header_is_copied_before_a_driver_writes_it() {
-    alone("ports::shared_header_is_copied_before_a_driver_writes_it", || {
+    alone(|| {
         let (_eal, _port, mut queue) = ring(small());
         let mut original = packet(&mut queue, &frame(1, 100));
         original.set_tx_offload(TxOffload {
@@ -239,7 +239,7 @@ const CHECKSUMS: TxOffload = TxOffload {
 
 #[test]
 fn retained_payload_with_exclusive_headers_is_sent_without_a_copy() {
-    alone("ports::retained_payload_with_exclusive_headers_is_sent_without_a_copy", || {
+    alone(|| {
         let (_eal, port, mut queue) = ring(small());
         let mut sent = packet(&mut queue, &frame(1, 900));
         // The order is irrelevant: the request keeps the end of the exclusive bytes.
@@ -260,7 +260,7 @@ fn retained_payload_with_exclusive_headers_is_sent_without_a_copy() {
 
 #[test]
 fn shared_headers_are_copied_whatever_was_retained() {
-    alone("ports::shared_headers_are_copied_whatever_was_retained", || {
+    alone(|| {
         let (_eal, _port, mut queue) = ring(small());
         let copied = |queue: &mut QueuePair, sent: Mbuf| {
             let before = queue.stats().copied_bytes;
@@ -310,7 +310,7 @@ fn shared_headers_are_copied_whatever_was_retained() {
 
 #[test]
 fn missing_transport_header_length_is_not_trusted() {
-    alone("ports::missing_transport_header_length_is_not_trusted", || {
+    alone(|| {
         let (_eal, _port, mut queue) = ring(small());
         let mut sent = packet(&mut queue, &frame(1, 900));
         sent.set_tx_offload(TxOffload { l4_len: 0, ..CHECKSUMS });
@@ -326,7 +326,7 @@ fn missing_transport_header_length_is_not_trusted() {
 
 #[test]
 fn queue_pairs_are_taken_once() {
-    alone("ports::queue_pairs_are_taken_once", || {
+    alone(|| {
         let eal = eal_with(&["--no-pci", "--vdev=net_null0"]);
         let port = open(&eal, "eal", small());
         assert_eq!((port.take_queues().len(), port.take_queues().len()), (1, 0));
@@ -335,7 +335,7 @@ fn queue_pairs_are_taken_once() {
 
 #[test]
 fn device_is_opened_once_and_the_next_is_found() {
-    alone("ports::device_is_opened_once_and_the_next_is_found", || {
+    alone(|| {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0"]);
         let via = "eal".parse().unwrap();
         let ring = open(&eal, "eal", small());
@@ -348,7 +348,7 @@ fn device_is_opened_once_and_the_next_is_found() {
 
 #[test]
 fn too_few_queues_are_an_error() {
-    alone("ports::too_few_queues_are_an_error", || {
+    alone(|| {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);
         let config = PortConfig { queues: 1_000, ..small() };
         let error = Port::open(&eal, &"eal".parse().unwrap(), config).unwrap_err();
@@ -358,7 +358,7 @@ fn too_few_queues_are_an_error() {
 
 #[test]
 fn queue_pair_outlives_its_port_and_packets_outlive_both() {
-    alone("ports::queue_pair_outlives_its_port_and_packets_outlive_both", || {
+    alone(|| {
         let (_eal, port, mut queue) = ring(small());
         let pool = port.mempool().clone();
         drop(port);
@@ -375,7 +375,7 @@ fn queue_pair_outlives_its_port_and_packets_outlive_both() {
 
 #[test]
 fn requested_mac_address_is_set() {
-    alone("ports::requested_mac_address_is_set", || {
+    alone(|| {
         let mac = MacAddr([2, 0, 0, 0, 0, 0x42]);
         let (_eal, port, queue) = ring(PortConfig { mac: Some(mac), ..small() });
         assert_eq!((port.mac(), queue.mac()), (mac, mac));

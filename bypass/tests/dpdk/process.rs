@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// Timeout of every wait, to detect hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs the test `name` in another process, in `role`, with `variables` in its environment.
-pub fn peer(name: &str, role: &str, variables: &[(&str, &str)]) -> Program {
-    Program::start(rerun::command(name, role).envs(variables.iter().copied()))
+/// Runs this test in another process, in `role`, with `variables` in its environment.
+pub fn peer(role: &str, variables: &[(&str, &str)]) -> Program {
+    Program::start(rerun::command(role).envs(variables.iter().copied()))
 }
 
 /// Returns whether the parent process has ended.

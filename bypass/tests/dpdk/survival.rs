@@ -13,15 +13,15 @@ use std::time::Duration;
 const VIA: &str = "LINERATE_TEST_VIA";
 
 /// Kills the peer of an open link twice and restarts it, and verifies that frames cross again.
-fn survives(name: &str, local: fn(&str) -> String, peer: fn(&str) -> String) {
-    parts(name, |role| match role {
+fn survives(local: fn(&str) -> String, peer: fn(&str) -> String) {
+    parts(|role| match role {
         "peer" => {
             let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
             echo(&mut port.take_queues()[0]);
         }
         _ => {
             let socket = socket("survival");
-            let start = || process::peer(name, "peer", &[(VIA, &peer(&socket))]);
+            let start = || process::peer("peer", &[(VIA, &peer(&socket))]);
             let mut peer = start();
             let port = open(&eal(), &local(&socket), small());
             let mut queue = port.take_queues().remove(0);
@@ -65,20 +65,12 @@ fn survives(name: &str, local: fn(&str) -> String, peer: fn(&str) -> String) {
 
 #[test]
 fn virtio_user_port_survives_its_vhost_peer() {
-    survives(
-        "survival::virtio_user_port_survives_its_vhost_peer",
-        |socket| format!("virtio-user:{socket}"),
-        |socket| format!("vhost:{socket}"),
-    );
+    survives(|socket| format!("virtio-user:{socket}"), |socket| format!("vhost:{socket}"));
 }
 
 #[test]
 fn vhost_port_survives_its_virtio_user_peer() {
-    survives(
-        "survival::vhost_port_survives_its_virtio_user_peer",
-        |socket| format!("vhost:{socket}"),
-        |socket| format!("virtio-user:{socket}"),
-    );
+    survives(|socket| format!("vhost:{socket}"), |socket| format!("virtio-user:{socket}"));
 }
 
 /// Truncates the memory of process `pid`, all files without a name, as a hostile peer could.
@@ -96,15 +88,14 @@ fn truncate_memory(pid: u32) {
 
 #[test]
 fn vhost_port_survives_a_peer_that_truncates_its_memory() {
-    let name = "survival::vhost_port_survives_a_peer_that_truncates_its_memory";
-    parts(name, |role| match role {
+    parts(|role| match role {
         "peer" => {
             let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
             echo(&mut port.take_queues()[0]);
         }
         _ => {
             let socket = socket("truncated");
-            let start = || process::peer(name, "peer", &[(VIA, &format!("virtio-user:{socket}"))]);
+            let start = || process::peer("peer", &[(VIA, &format!("virtio-user:{socket}"))]);
             let mut peer = start();
             let port = open(&eal(), &format!("vhost:{socket}"), small());
             let mut queue = port.take_queues().remove(0);
@@ -145,25 +136,17 @@ fn vhost_port_survives_a_peer_that_truncates_its_memory() {
 
 #[test]
 fn memif_client_survives_its_server() {
-    survives(
-        "survival::memif_client_survives_its_server",
-        |socket| format!("memif:{socket}"),
-        |socket| format!("memif:{socket},server"),
-    );
+    survives(|socket| format!("memif:{socket}"), |socket| format!("memif:{socket},server"));
 }
 
 #[test]
 fn memif_server_survives_its_client() {
-    survives(
-        "survival::memif_server_survives_its_client",
-        |socket| format!("memif:{socket},server"),
-        |socket| format!("memif:{socket}"),
-    );
+    survives(|socket| format!("memif:{socket},server"), |socket| format!("memif:{socket}"));
 }
 
 #[test]
 fn wait_for_a_peer_ends_on_stop_or_timeout() {
-    linerate_harness::rerun::alone("survival::wait_for_a_peer_ends_on_stop_or_timeout", || {
+    linerate_harness::rerun::alone(|| {
         let eal = eal();
         let via = format!("virtio-user:{}", socket("nobody")).parse().unwrap();
         let timeout = PortConfig { peer_timeout: Some(Duration::from_millis(100)), ..small() };
@@ -183,7 +166,7 @@ fn wait_for_a_peer_ends_on_stop_or_timeout() {
 
 #[test]
 fn silent_peer_is_not_awaited_for_ever() {
-    linerate_harness::rerun::alone("survival::silent_peer_is_not_awaited_for_ever", || {
+    linerate_harness::rerun::alone(|| {
         let eal = eal();
         let path = socket("silent");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

@@ -81,9 +81,9 @@ fn send_shared_chains(queue: &mut QueuePair, frames: u64, segments: (usize, usiz
 
 /// Sends shared chains over a virtio-user port with `options`, and verifies that all packets are back in the pool after
 /// it is closed.
-fn over_virtio_user(name: &str, options: &str, load: Load) {
+fn over_virtio_user(options: &str, load: Load) {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between(name, peer, 1, "ordinary", |socket| {
+    between(peer, 1, "ordinary", |socket| {
         let eal = eal();
         let Load { descriptors, segments } = load;
         let config = PortConfig { rx_descriptors: Some(descriptors), tx_descriptors: Some(descriptors), ..small() };
@@ -103,48 +103,40 @@ fn over_virtio_user(name: &str, options: &str, load: Load) {
 
 #[test]
 fn packed_virtqueue_keeps_shared_chains_intact() {
-    let name = "virtqueues::packed_virtqueue_keeps_shared_chains_intact";
-    over_virtio_user(name, "packed_vq=1,in_order=0", SHORT);
+    over_virtio_user("packed_vq=1,in_order=0", SHORT);
 }
 
 #[test]
 fn packed_virtqueue_keeps_shared_chains_of_many_lengths_intact() {
-    let name = "virtqueues::packed_virtqueue_keeps_shared_chains_of_many_lengths_intact";
-    over_virtio_user(name, "packed_vq=1,in_order=0", MIXED);
+    over_virtio_user("packed_vq=1,in_order=0", MIXED);
 }
 
 #[test]
 fn packed_in_order_virtqueue_keeps_shared_chains_intact() {
-    let name = "virtqueues::packed_in_order_virtqueue_keeps_shared_chains_intact";
-    over_virtio_user(name, "packed_vq=1,in_order=1", SHORT);
+    over_virtio_user("packed_vq=1,in_order=1", SHORT);
 }
 
 #[test]
 fn packed_in_order_virtqueue_keeps_shared_chains_of_many_lengths_intact() {
-    let name = "virtqueues::packed_in_order_virtqueue_keeps_shared_chains_of_many_lengths_intact";
-    over_virtio_user(name, "packed_vq=1,in_order=1", MIXED);
+    over_virtio_user("packed_vq=1,in_order=1", MIXED);
 }
 
 #[test]
 fn split_virtqueue_keeps_shared_chains_intact() {
-    let name = "virtqueues::split_virtqueue_keeps_shared_chains_intact";
-    over_virtio_user(name, "packed_vq=0,in_order=0", SHORT);
+    over_virtio_user("packed_vq=0,in_order=0", SHORT);
 }
 
 #[test]
 fn split_virtqueue_keeps_shared_chains_of_many_lengths_intact() {
-    let name = "virtqueues::split_virtqueue_keeps_shared_chains_of_many_lengths_intact";
-    over_virtio_user(name, "packed_vq=0,in_order=0", MIXED);
+    over_virtio_user("packed_vq=0,in_order=0", MIXED);
 }
 
 #[test]
 fn split_in_order_virtqueue_keeps_shared_chains_intact() {
-    let name = "virtqueues::split_in_order_virtqueue_keeps_shared_chains_intact";
-    over_virtio_user(name, "packed_vq=0,in_order=1", SHORT);
+    over_virtio_user("packed_vq=0,in_order=1", SHORT);
 }
 
 #[test]
 fn split_in_order_virtqueue_keeps_shared_chains_of_many_lengths_intact() {
-    let name = "virtqueues::split_in_order_virtqueue_keeps_shared_chains_of_many_lengths_intact";
-    over_virtio_user(name, "packed_vq=0,in_order=1", MIXED);
+    over_virtio_user("packed_vq=0,in_order=1", MIXED);
 }

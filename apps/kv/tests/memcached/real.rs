@@ -1,6 +1,7 @@
 //! Real memcached.
 
-use linerate_harness::program::{Program, is_installed};
+use linerate_harness::program::Program;
+use linerate_harness::rerun::is_installed;
 use linerate_harness::wait_for;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,7 @@ impl Real {
         let directory = tempfile::tempdir().expect("a directory for the socket");
         let socket = directory.path().join("socket");
         assert!(
-            is_installed("this test", "memcached", &["--version"], "memcached"),
+            is_installed("memcached", &["--version"], "memcached"),
             "memcached is not installed: `apt-get install memcached`, version 1.6"
         );
         let mut memcached = Command::new("memcached");

@@ -1,7 +1,8 @@
 //! Command execution in this process and by Redis.
 
 use crate::reply::Value;
-use linerate_harness::program::{Program, is_installed};
+use linerate_harness::program::Program;
+use linerate_harness::rerun::is_installed;
 use linerate_harness::wait_for;
 use linerate_kv::commands::{
     ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, SettingsChange, Stats, Totals,
@@ -192,7 +193,7 @@ impl Redis {
         let directory = tempfile::tempdir().expect("a directory for the socket");
         let socket = directory.path().join("redis.sock");
         assert!(
-            is_installed("this test", "redis-server", &["--version"], "redis-server"),
+            is_installed("redis-server", &["--version"], "redis-server"),
             "redis-server is not installed: install it with `apt-get install redis-server`, as ./run does"
         );
         let mut redis = Command::new("redis-server");
