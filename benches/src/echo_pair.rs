@@ -9,14 +9,10 @@ use linerate_compare::run::plan::Planned;
 use linerate_compare::run::server::{Server, ServiceKind, Values};
 use linerate_compare::run::{self, GETS, ZIPF};
 use linerate_harness::Error;
-use linerate_harness::process::Process;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-/// Maximum time of `--help`.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Network between the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +28,6 @@ pub enum Network {
 /// TCP engine of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackEngine {
-    /// The only engine of a `linerate` without a choice.
-    Only,
     /// `--engine native`.
     Native,
     /// `--engine smoltcp`.
@@ -41,39 +35,28 @@ pub enum StackEngine {
 }
 
 impl StackEngine {
-    /// Returns the engines that the `help` of `echo serve` lists, the primary one first.
-    pub fn offered(help: &str) -> Vec<StackEngine> {
-        let Some((_, after)) = help.split_once("--engine") else { return vec![StackEngine::Only] };
-        // Up to the next option.
-        let about = after.split("\n      --").next().unwrap_or(after);
-        let known = |engine: &StackEngine| engine.value().is_some_and(|value| about.contains(value));
-        [StackEngine::Native, StackEngine::Smoltcp].into_iter().filter(known).collect()
-    }
-
     /// Returns the value of `--engine`.
-    pub fn value(self) -> Option<&'static str> {
+    pub fn value(self) -> &'static str {
         match self {
-            StackEngine::Only => None,
-            StackEngine::Native => Some("native"),
-            StackEngine::Smoltcp => Some("smoltcp"),
+            StackEngine::Native => "native",
+            StackEngine::Smoltcp => "smoltcp",
         }
     }
 }
 
 impl Network {
-    /// Returns all networks, with each of `engines` for the stack.
-    pub fn all(engines: &[StackEngine]) -> Vec<Network> {
-        let stack = engines.iter().map(|engine| Network::Virtio(*engine));
-        stack.chain([Network::Sleeping, Network::Spinning]).collect()
-    }
+    /// All networks, with each engine for the stack.
+    pub const ALL: [Network; 4] = [
+        Network::Virtio(StackEngine::Native),
+        Network::Virtio(StackEngine::Smoltcp),
+        Network::Sleeping,
+        Network::Spinning,
+    ];
 
     /// Returns the name for tables.
     pub fn name(self) -> String {
         match self {
-            Network::Virtio(engine) => match engine.value() {
-                Some(engine) => format!("virtio-user to vhost, {engine}"),
-                None => "virtio-user to vhost".to_owned(),
-            },
+            Network::Virtio(engine) => format!("virtio-user to vhost, {}", engine.value()),
             Network::Sleeping => "kernel, sleeping".to_owned(),
             Network::Spinning => "kernel, spinning".to_owned(),
         }
@@ -174,10 +157,8 @@ impl Pair {
             Network::Sleeping | Network::Spinning => (Link::Loopback(None), LinkSpec::Kernel),
         };
         let (design, words) = match network {
+            Network::Virtio(StackEngine::Native) => (Design::Native, vec!["--engine", "native"]),
             Network::Virtio(StackEngine::Smoltcp) => (Design::Smoltcp, vec!["--engine", "smoltcp"]),
-            Network::Virtio(engine) => {
-                (Design::Native, engine.value().map_or(Vec::new(), |name| vec!["--engine", name]))
-            }
             Network::Sleeping => (Design::KernelSleeping, Vec::new()),
             Network::Spinning => (Design::KernelSpinning, vec!["--spin"]),
         };
@@ -250,27 +231,9 @@ impl From<LoadReport> for Measured {
     }
 }
 
-/// Returns the engines that the `linerate` at `path` offers.
-pub fn engines_of(path: &Path) -> Result<Vec<StackEngine>, Error> {
-    let mut command = Command::new(path);
-    command.args(["echo", "serve", "--help"]);
-    let help = Process::start(command)?.output(PATIENCE)?;
-    Ok(StackEngine::offered(&help))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn offered_engines_are_parsed_from_help() {
-        let help = "Options:\n      --via <NET>\n          The network\n\n      --engine <ENGINE>\n          The TCP \
-                    engine\n\n          Possible values:\n          - native:  ours\n          - smoltcp: sockets\n\n\
-                    \x20     --force\n          smoltcp\n";
-        assert_eq!(StackEngine::offered(help), [StackEngine::Native, StackEngine::Smoltcp]);
-        assert_eq!(StackEngine::offered("      --via <NET>\n"), [StackEngine::Only]);
-        assert_eq!(StackEngine::offered("--engine <E>  native\n      --force  smoltcp"), [StackEngine::Native]);
-    }
 
     #[test]
     fn report_of_load_is_parsed() {

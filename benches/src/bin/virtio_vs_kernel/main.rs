@@ -8,7 +8,7 @@ mod report;
 
 use clap::Parser;
 use linerate_benches::distance::{Cores, at_distance, group_by_distance, median};
-use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
+use linerate_benches::echo_pair::{Measured, Network, Setting, measure};
 use linerate_benches::external::linerate;
 use linerate_benches::external::{sockperf, testpmd};
 use linerate_benches::priority::raise_priority;
@@ -101,7 +101,7 @@ fn run(args: &Args, setting: &Setting) -> Result<Report, Error> {
     if !args.no_testpmd && !testpmd::is_installed() {
         return Err(missing("dpdk-testpmd", "apt-get install dpdk-dev, or use --no-testpmd"));
     }
-    let networks = Network::all(&engines_of(&setting.linerate)?);
+    let networks = Network::ALL;
     // The distance of the cores is recorded with each measurement.
     let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<Vec<(f64, Vec<Measured>)>> = networks.iter().map(|_| Vec::new()).collect();

@@ -26,9 +26,7 @@ impl Required {
             StackEngine::Native => {
                 Required { rate: 15.0, sleeping_rtt: 10.0, spinning_rtt: 3.0, bounces: Some(1.0 / 3.0) }
             }
-            StackEngine::Only | StackEngine::Smoltcp => {
-                Required { rate: 5.0, sleeping_rtt: 5.0, spinning_rtt: 2.0, bounces: None }
-            }
+            StackEngine::Smoltcp => Required { rate: 5.0, sleeping_rtt: 5.0, spinning_rtt: 2.0, bounces: None },
         }
     }
 }
@@ -52,7 +50,7 @@ fn kinds(networks: &[Network], beside: Extras) -> Vec<Kind<Distance>> {
     let mut kinds = Vec::new();
     for (network, engine) in networks.iter().filter_map(|network| Some((*network, network.engine()?))) {
         let required = Required::of(engine);
-        let engine = engine.value();
+        let engine = Some(engine.value());
         let mut require = |what: &str, required, figures: Box<Figures<Distance>>| {
             kinds.push(Kind { engine, ..Kind::new(what, required, figures) });
         };
@@ -117,8 +115,7 @@ mod tests {
 
     #[test]
     fn native_engine_has_stricter_requirements() {
-        let engines = [StackEngine::Native, StackEngine::Smoltcp];
-        let networks = Network::all(&engines);
+        let networks = Network::ALL;
         let figures = [
             (networks[0], 1500.0, 2.0),
             (networks[1], 700.0, 2.0),
@@ -143,8 +140,8 @@ mod tests {
 
     #[test]
     fn figures_of_the_same_distance_are_compared() {
-        let networks = Network::all(&[StackEngine::Native]);
-        let native = networks[0];
+        let native = Network::Virtio(StackEngine::Native);
+        let networks = [native, Network::Sleeping, Network::Spinning];
         let near = [(native, 3000.0, 1.0), (Network::Sleeping, 9.0, 90.0), (Network::Spinning, 9.0, 90.0)];
         let far = [(native, 1500.0, 1.0)];
         let ratios = all(&networks, TESTPMD, &[distance(30.0, &near, None), distance(160.0, &far, Some(4500.0))]);
@@ -166,7 +163,7 @@ mod tests {
 
     #[test]
     fn sleeping_baseline_slower_than_sockperf_fails() {
-        let networks = Network::all(&[]);
+        let networks = [Network::Sleeping, Network::Spinning];
         let figures = [(Network::Sleeping, 1.0, 1.0), (Network::Spinning, 1.0, 1.0)];
         let sockperf = Some(Sockperf { rate: 2.0, rtt_p50_us: 1.0 });
         let ratios = all(&networks, SOCKPERF, &[Distance { sockperf, ..distance(30.0, &figures, None) }]);

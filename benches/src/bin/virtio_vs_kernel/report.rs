@@ -1,7 +1,7 @@
 //! Printed report.
 
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::echo_pair::{Measured, Network};
+use linerate_benches::echo_pair::{Measured, Network, StackEngine};
 use linerate_benches::requirements::ratios::{self, AtDistance, Ratio};
 use serde::Serialize;
 use std::fmt;
@@ -61,7 +61,7 @@ pub struct Sockperf {
 
 impl Row {
     pub fn new(network: Network, connections: u32, measured: Measured) -> Self {
-        Row { network, engine: network.engine().and_then(|engine| engine.value()), connections, measured }
+        Row { network, engine: network.engine().map(StackEngine::value), connections, measured }
     }
 }
 
