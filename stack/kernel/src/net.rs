@@ -215,7 +215,7 @@ impl Net {
         }
     }
 
-    fn set_dirty(&mut self, id: ConnId) {
+    pub(crate) fn set_dirty(&mut self, id: ConnId) {
         if let Some(conn) = self.table.slots.get_mut(id)
             && !conn.tx_pending
         {

@@ -66,7 +66,10 @@ impl Transport for Net {
     }
 
     fn close(&mut self, conn: ConnId) {
-        self.begin_close(conn);
+        self.seal();
+        if self.table.begin_close(conn) {
+            self.set_dirty(conn);
+        }
     }
 
     fn lingering_close(&mut self, conn: ConnId) {

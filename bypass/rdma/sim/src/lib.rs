@@ -10,10 +10,7 @@
 
 mod cm;
 mod completion;
-mod datagrams;
-mod deliver;
 mod device;
-mod execute;
 mod fabric;
 mod faults;
 mod memory;

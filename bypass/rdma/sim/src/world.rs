@@ -1,12 +1,12 @@
 //! State of a fabric, behind its lock.
 
 use super::cm::{CmChannel, CmId};
-use super::datagrams::Datagram;
 use super::device::Device;
 use super::fabric::{Counters, FabricConfig};
 use super::faults::{DatagramCounts, DatagramFaults};
 use super::objects::{Address, Channel, Mr, Mw, Pd, Queue, Shared};
 use super::qp::Pair;
+use super::qp::datagrams::Datagram;
 use linerate_rdma_provider::Handle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

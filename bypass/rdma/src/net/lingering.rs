@@ -9,7 +9,7 @@ impl<C: Provider> Net<C> {
     /// Closes a connection and discards its input from now on. The connection's timer, which the service no longer
     /// uses, becomes the deadline.
     pub fn begin_lingering_close(&mut self, id: ConnId) {
-        self.begin_close(id);
+        self.close(id);
         let discards = self.table.begin_lingering(id, self.now);
         let (Some(discards), Some(conn)) = (discards, self.table.slots.get_mut(id)) else { return };
         conn.one_sided_done.clear();

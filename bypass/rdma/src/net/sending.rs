@@ -83,13 +83,6 @@ impl<C: Provider> Net<C> {
         place
     }
 
-    /// Queues `n` bytes of the last reserved space.
-    pub fn commit_place(&mut self, id: ConnId, n: usize) {
-        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.may_send()) else { return };
-        conn.tx.commit(n);
-        self.set_dirty(id);
-    }
-
     /// Sends all queued data and posts all wanted buffers, as far as possible.
     pub fn flush_all(&mut self) {
         self.post_srq_recv();
@@ -207,12 +200,5 @@ impl<C: Provider> Net<C> {
             self.send_datagrams(id)?;
         }
         Ok(())
-    }
-
-    /// Closes the sending direction once all queued data is sent.
-    pub fn begin_close(&mut self, id: ConnId) {
-        if self.table.begin_close(id) {
-            self.set_dirty(id);
-        }
     }
 }

@@ -67,11 +67,15 @@ impl<C: Provider> Transport for Net<C> {
 
     #[inline]
     fn commit(&mut self, conn: ConnId, n: usize) {
-        self.commit_place(conn, n);
+        let Some(connection) = self.table.slots.get_mut(conn).filter(|conn| conn.life.may_send()) else { return };
+        connection.tx.commit(n);
+        self.set_dirty(conn);
     }
 
     fn close(&mut self, conn: ConnId) {
-        self.begin_close(conn);
+        if self.table.begin_close(conn) {
+            self.set_dirty(conn);
+        }
     }
 
     fn lingering_close(&mut self, conn: ConnId) {

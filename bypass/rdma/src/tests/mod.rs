@@ -1,15 +1,11 @@
 //! Connections over simulated devices: services at both ends, in random interleavings.
 
-mod connecting;
 mod contract;
-mod failing;
+mod ending;
 mod hostile;
-mod leaving;
-mod lingering;
-mod pool;
 mod remote;
 mod rig;
 mod sessions;
+mod setup;
 mod sleeping;
 mod streams;
-mod tcp_exchange;

@@ -8,7 +8,6 @@
 mod ah;
 mod cm;
 mod comp_channel;
-mod counters;
 mod cq;
 mod exposed;
 mod pd;
@@ -21,9 +20,8 @@ mod ud;
 pub use ah::Ah;
 pub use cm::{CmId, CmNotification, EventChannel};
 pub use comp_channel::CompChannel;
-pub use counters::Counters;
 pub use cq::{Completion, Cq, CqHandle};
-pub use exposed::ExposedMr;
+pub use exposed::{Counters, ExposedMr};
 pub use pd::{Mr, Mw, Pd};
 pub use qp::{Drained, Errored, Init, New, Qp, QpConfig, Rtr, Rts};
 pub use ring::{Ring, RingAddr};

@@ -12,7 +12,7 @@ impl Net {
     /// The connection counts as paused, so that [`read`](Net::read) leaves its socket to [`discard`](Net::discard). Its
     /// timer, which the service no longer uses, becomes the deadline.
     pub(crate) fn begin_lingering_close(&mut self, id: ConnId) {
-        self.begin_close(id);
+        self.close(id);
         let discards = self.table.begin_lingering(id, self.now);
         let (Some(discards), Some(conn)) = (discards, self.table.slots.get_mut(id)) else { return };
         let received = conn.rx.len();

@@ -86,7 +86,7 @@ impl Net {
     }
 
     /// Queues the committed bytes as a slice of their connection.
-    fn seal(&mut self) {
+    pub(crate) fn seal(&mut self) {
         if let Some(placing) = self.placing.take()
             && placing.committed > 0
             && let Some(block) = self.memory.tx(placing.committed)
@@ -140,14 +140,6 @@ impl Net {
         }
         if progress && conn.tx.len() <= self.config.tx_buffer / 2 {
             self.table.offer_room(id);
-        }
-    }
-
-    /// Closes the send direction after the queued data.
-    pub(crate) fn begin_close(&mut self, id: ConnId) {
-        self.seal();
-        if self.table.begin_close(id) {
-            self.set_dirty(id);
         }
     }
 }

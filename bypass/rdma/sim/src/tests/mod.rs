@@ -1,18 +1,13 @@
 //! Tests of the simulator, one per rule.
 
-mod atomics;
 mod completions;
 mod connecting;
 mod datagrams;
 mod failing;
 mod iwarp;
-mod memory;
-mod messages;
 mod objects;
 mod random;
-mod requests;
-mod sharing;
-mod states;
+mod rc;
 
 use super::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use linerate_rdma_provider::{

@@ -1,7 +1,7 @@
 //! Reuse of queue pairs: nothing of one connection reaches the next.
 
-use super::rig::{End, Peer, Rig, Setup, mode};
 use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition, WcStatus};
+use crate::tests::rig::{End, Peer, Rig, Setup, mode};
 use crate::verbs::{Completion, Cq, Errored, Init, Message, Mr, New, Pd, Qp, QpConfig, Rts};
 use crate::{Config, Connect};
 use linerate_bypass::arena::ArenaConfig;

@@ -1,6 +1,6 @@
 //! Queue pair states, and posting in each state.
 
-use super::*;
+use crate::tests::*;
 use QpState as State;
 
 /// Moves a new end's queue pair to a state.

@@ -1,8 +1,8 @@
 //! Pending events of a fabric, and the choice among them.
 
-use super::fabric::{Mode, RETRY_STEPS};
-use super::qp::{Answer, Pair};
-use super::world::World;
+use super::{Answer, Pair};
+use crate::fabric::{Mode, RETRY_STEPS};
+use crate::world::World;
 use linerate_rdma_provider::{Handle, QpState, WcStatus};
 
 /// Event that can occur.

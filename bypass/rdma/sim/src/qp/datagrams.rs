@@ -1,8 +1,8 @@
 //! UD queue pairs: state transitions, and datagrams in flight.
 
-use super::memory::{Denied, Need, read, write};
-use super::qp::Request;
-use super::world::{World, errno, require};
+use super::Request;
+use crate::memory::{Denied, Need, read, write};
+use crate::world::{World, errno, require};
 use linerate_rdma_provider::{
     AhAttr, GRH_LEN, GidKind, Handle, Operation, QpCap, QpInitAttr, QpState, Sge, Transition, WcOpcode, WcStatus,
     WorkCompletion,
@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 
 /// Datagram in flight.
-pub(super) struct Datagram {
+pub(crate) struct Datagram {
     /// Sending queue pair, which may be gone, and its number.
     from: Handle,
     source: u32,

@@ -1,7 +1,7 @@
 //! Connection setup by the TCP exchange over real TCP, including foreign peers.
 
-use super::rig::{Peer, Rig, Setup, mode};
 use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
+use crate::tests::rig::{Peer, Rig, Setup, mode};
 use crate::{Config, Connect};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live};

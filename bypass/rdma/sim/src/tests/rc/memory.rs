@@ -1,6 +1,6 @@
 //! Regions, windows and keys.
 
-use super::*;
+use crate::tests::*;
 
 /// Executes a request of `a` and returns its status.
 fn status(fabric: &Fabric, a: &End, operation: Operation, sges: &[Sge]) -> WcStatus {

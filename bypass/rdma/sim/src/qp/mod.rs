@@ -1,10 +1,14 @@
 //! Queue pairs: states and posted requests.
 
-use super::completion::Place;
-use super::device::raw_gid;
-use super::faults::Call;
-use super::memory::read_inline;
-use super::world::{World, require};
+pub(crate) mod datagrams;
+mod deliver;
+mod execute;
+
+use crate::completion::Place;
+use crate::device::raw_gid;
+use crate::faults::Call;
+use crate::memory::read_inline;
+use crate::world::{World, require};
 use linerate_rdma_provider::{
     Access, AsyncEvent, Handle, Mtu, Operation, PostError, QpAttr, QpCap, QpInitAttr, QpState, RecvWr, SendFlags,
     SendWr, Sge, Transition, WcOpcode, WcStatus, WorkCompletion,

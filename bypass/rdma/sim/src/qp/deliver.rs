@@ -1,10 +1,10 @@
 //! Execution of requests at both ends.
 
-use super::completion::Place;
-use super::memory::{Denied, Need, atomic, covers, read, write};
-use super::objects::Bound;
-use super::qp::{Answer, Buffer, Request};
-use super::world::World;
+use super::{Answer, Buffer, Request};
+use crate::completion::Place;
+use crate::memory::{Denied, Need, atomic, covers, read, write};
+use crate::objects::Bound;
+use crate::world::World;
 use linerate_rdma_provider::{AsyncEvent, Handle, Operation, QpState, WcOpcode, WcStatus, WorkCompletion};
 
 /// Steps until a message that found no buffer is retried.

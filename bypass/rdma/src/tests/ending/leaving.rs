@@ -1,8 +1,8 @@
 //! Connections with shared buffers return all buffers, however they end.
 
-use super::connecting::rig;
-use super::rig::{Peer, Rig, Setup};
 use crate::Config;
+use crate::tests::rig::{Peer, Rig, Setup};
+use crate::tests::setup::connecting::rig;
 use linerate_bypass::CloseReason;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_rdma_sim::DeviceConfig;

@@ -1,6 +1,6 @@
 //! Send queue: capacity, order, outstanding READs.
 
-use super::*;
+use crate::tests::*;
 use linerate_rdma_provider::WcOpcode;
 
 fn request(id: u64, flags: SendFlags) -> SendWr<'static> {

@@ -1,6 +1,6 @@
 //! Messages and their buffers.
 
-use super::*;
+use crate::tests::*;
 use linerate_rdma_provider::WcOpcode;
 
 #[test]

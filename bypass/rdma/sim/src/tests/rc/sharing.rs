@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use super::*;
+use crate::tests::*;
 
 fn setup(buffers: u32) -> Setup {
     Setup { srq: Some(SrqInitAttr { buffers, sges: 1 }), ..Setup::default() }

@@ -1,10 +1,10 @@
 //! Lingering close: the last reply arrives, and input and time are bounded.
 
-#[path = "../../../../stack/kernel/tests/services/lingering.rs"]
+#[path = "../../../../../stack/kernel/tests/services/lingering.rs"]
 mod service;
 
-use super::contract::Hosted;
-use super::rig::{Rig, Setup, mode};
+use crate::tests::contract::Hosted;
+use crate::tests::rig::{Rig, Setup, mode};
 use crate::{Config, Mode};
 use linerate_bypass::{CloseReason, ConnId, LINGER_BYTES, LINGER_TIME, Origin, Service, Transport};
 use service::{Manner, REFUSAL, Refused, Refuser};

@@ -1,6 +1,6 @@
 //! Connection setup by the connection manager, and teardown.
 
-use super::rig::{Peer, Rig, Setup, mode};
+use crate::tests::rig::{Peer, Rig, Setup, mode};
 use crate::{Config, Connector};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::{Live, SimDevice};

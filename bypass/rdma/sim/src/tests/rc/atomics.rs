@@ -1,6 +1,6 @@
 //! Atomic operations and their access checks.
 
-use super::*;
+use crate::tests::*;
 use linerate_rdma_provider::{AtomicCap, WcOpcode};
 
 /// Offsets of the number and of the returned old value.

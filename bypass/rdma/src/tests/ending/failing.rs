@@ -1,9 +1,9 @@
 //! Failures end the affected connections with a reason, leave no objects behind, and do not prevent new connections.
 
-use super::connecting::{ADDRESS, rig};
-use super::rig::{End, Peer, Rig, Setup, mode};
 use crate::Config;
 use crate::provider::WcStatus;
+use crate::tests::rig::{End, Peer, Rig, Setup, mode};
+use crate::tests::setup::connecting::{ADDRESS, rig};
 use linerate_bypass::CloseReason;
 use linerate_rdma_sim::Call;
 use std::time::Duration;

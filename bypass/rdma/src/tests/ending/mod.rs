@@ -1,0 +1,5 @@
+//! Ends of connections.
+
+mod failing;
+mod leaving;
+mod lingering;

@@ -1,0 +1,5 @@
+//! Establishment of connections.
+
+pub mod connecting;
+mod pool;
+mod tcp_exchange;
