@@ -124,14 +124,17 @@ impl Connection {
 }
 
 impl Tracked for Connection {
+    #[inline]
     fn life(&self) -> &Lifecycle {
         &self.life
     }
 
+    #[inline]
     fn life_mut(&mut self) -> &mut Lifecycle {
         &mut self.life
     }
 
+    #[inline]
     fn is_read(&self) -> bool {
         self.rx.is_empty()
     }

@@ -251,14 +251,17 @@ impl HostedNet for Net {
     /// Each slot takes a system call.
     const SLOTS_PER_QUERY: usize = 64;
 
+    #[inline]
     fn table(&self) -> &ConnTable<Connection> {
         &self.table
     }
 
+    #[inline]
     fn table_mut(&mut self) -> &mut ConnTable<Connection> {
         &mut self.table
     }
 
+    #[inline]
     fn summary(&mut self) -> &mut Summary {
         &mut self.summary
     }

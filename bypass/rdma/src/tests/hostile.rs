@@ -1,10 +1,10 @@
 //! Protocol violations end the connection of the peer and affect nothing else.
 
-use super::rig::{Peer, Rig, Setup};
+use super::rig::{Peer, Rig, Setup, message};
 use crate::Mode;
 use crate::connection::wire::{HEADER, Header, Kind, OFFERS, Offer};
 use crate::provider::WcStatus;
-use crate::verbs::{Cq, Message, Qp, RingAddr, Rts};
+use crate::verbs::{Cq, Qp, RingAddr, Rts};
 use linerate_bypass::CloseReason;
 use linerate_rdma_sim::SimDevice;
 
@@ -27,11 +27,7 @@ fn offer(len: u32) -> Vec<u8> {
 }
 
 pub fn send(rig: &Rig, qp: &mut Pair, bytes: &[u8]) {
-    let mut block = rig.ends[0].arena.alloc(bytes.len()).unwrap();
-    block.copy_from_slice(bytes);
-    let mut message = Message::new();
-    message.push(block.freeze()).unwrap();
-    qp.send(&mut message, true).unwrap();
+    qp.send(&mut message(&rig.ends[0].arena, bytes), true).unwrap();
 }
 
 /// Sends `messages` to a service, which ends the connection.

@@ -2,7 +2,7 @@
 
 use super::rig::{Peer, Rig, Setup, mode};
 use crate::provider::{Access, AtomicCap, Provider};
-use crate::verbs::{Counters, ExposedMr, Message, RingAddr};
+use crate::verbs::{Counters, ExposedMr, RingAddr};
 use crate::{Adapter, Config, OpenError, Unsupported};
 use linerate_bypass::{self as bypass, CloseReason, OneSidedError, OneSidedOp, OneSidedResult, Published, RemoteAddr};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
@@ -164,11 +164,7 @@ fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool
     let slot = setup.config.buffer as u32;
     if writes {
         other.write_to(RingAddr { len: slot, ..place }, slot);
-        let mut message = Message::new();
-        let mut block = rig.ends[0].arena.alloc(8).unwrap();
-        block.fill(1);
-        message.push(block.freeze()).unwrap();
-        other.send(&mut message, true).unwrap();
+        super::hostile::send(&rig, &mut other, &[1; 8]);
     } else {
         let into = rig.ends[0].arena.alloc(8).unwrap();
         let asked = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.rkey);

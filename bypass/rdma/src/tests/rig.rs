@@ -10,7 +10,7 @@ use crate::connection::wire::EndParams;
 use crate::connector::{UdQpHandle, sessions};
 use crate::provider::{AhAttr, Provider, Transition};
 use crate::session::Session;
-use crate::verbs::{Ah, Cq, CqHandle, Mr, Mw, Pd, Qp, QpConfig, Ring, Srq};
+use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig, Ring, Srq};
 use crate::{
     Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Waker,
     Worker, WorkerChannels, WorkerHandle,
@@ -86,6 +86,15 @@ impl Setup {
         let Config { buffers, .. } = self.config;
         EndParams { buffer: self.config.message() as u32, credits: buffers, takes_offers: self.offers }
     }
+}
+
+/// Returns a message of `bytes`, in memory of `arena`.
+pub fn message(arena: &Arena, bytes: &[u8]) -> Message {
+    let mut block = arena.alloc(bytes.len()).unwrap();
+    block.copy_from_slice(bytes);
+    let mut message = Message::new();
+    message.push(block.freeze()).unwrap();
+    message
 }
 
 /// Returns the mode of messages.
@@ -357,6 +366,22 @@ impl<S: Hosted> Rig<S> {
             self.step();
         }
         panic!("holds {:?} instead of {before:?}", self.ends[which].holds(&self.fabric));
+    }
+
+    /// Adds connectors, of which that of the second end listens on `address`. Returns the actual address.
+    pub fn listens(&mut self, address: SocketAddr) -> SocketAddr {
+        self.ends[0].connects(&[]);
+        self.ends[1].connects(&[address])[0]
+    }
+
+    /// Drops both ends, which leaves no object behind and no memory in use.
+    #[track_caller]
+    pub fn end(mut self) {
+        self.ends.iter_mut().for_each(End::retire);
+        let (fabric, arenas) = (self.fabric.clone(), self.ends.each_ref().map(|end| end.arena.clone()));
+        drop(self);
+        assert_eq!(fabric.live(), Live::default());
+        assert_eq!(arenas.map(|arena| arena.stats().used), [0; 2]);
     }
 
     /// Connects the first end's connector to `remote`.

@@ -1,11 +1,11 @@
 //! Sessions: streams over lost and reordered datagrams, and hostile peers.
 
-use super::rig::{Peer, Rig, Setup};
+use super::rig::{Peer, Rig, Setup, message};
 use crate::connection::conn_transport::FIRST_SESSION;
 use crate::connection::wire::{HEADER, Header, Kind};
 use crate::provider::{AhAttr, Provider};
 use crate::session::DatagramHeader;
-use crate::verbs::{Ah, Cq, Message, Mr, Pd, QpConfig, UdQp};
+use crate::verbs::{Ah, Cq, Mr, Pd, QpConfig, UdQp};
 use crate::{Config, Connect, Mode};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
@@ -36,9 +36,8 @@ fn setup(seed: u64) -> Setup {
 fn rig(setup: &Setup) -> (Rig, SocketAddr) {
     let mut rig = Rig::new(setup, [Peer::sends(&PARTS), Peer::echoes()]);
     rig.tick = TICK;
-    let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
-    rig.ends[0].connects(&[]);
-    (rig, listening[0])
+    let address = rig.listens("127.0.0.2:0".parse().unwrap());
+    (rig, address)
 }
 
 /// Like [`rig`], with a connect from the first end to the second.
@@ -63,12 +62,7 @@ fn streams_survive_loss_and_reordering() {
         let counts = rig.fabric.datagram_counts();
         assert_eq!(counts.lost > 0, faults.lost_percent > 0, "{counts:?}");
         assert_eq!((counts.too_long, counts.wrong_key, counts.short_buffer), (0, 0, 0), "{counts:?}");
-        let fabric = rig.fabric.clone();
-        rig.ends.iter_mut().for_each(|end| end.retire());
-        let arenas = [0, 1].map(|n| rig.ends[n].arena.clone());
-        drop(rig);
-        assert_eq!(fabric.live(), Live::default());
-        assert!(arenas.iter().all(|arena| arena.stats().used == 0));
+        rig.end();
     }
 }
 
@@ -113,10 +107,9 @@ fn mismatched_transports_are_reported() {
         let configs = [ours, theirs].map(|mode| Config { mode, ..setup.config.clone() });
         let mut rig = Rig::with(&setup, &configs, [Peer::sends(&PARTS), Peer::echoes()]);
         rig.tick = TICK;
-        let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
-        rig.ends[0].connects(&[]);
+        let listening = rig.listens("127.0.0.2:0".parse().unwrap());
         let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
-        rig.connect_to(listening[0]);
+        rig.connect_to(listening);
         rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
         (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
     }
@@ -209,10 +202,7 @@ impl Stranger {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        let mut block = self.arena.alloc(bytes.len()).unwrap();
-        block.copy_from_slice(bytes);
-        let mut message = Message::new();
-        message.push(block.freeze()).unwrap();
+        let mut message = message(&self.arena, bytes);
         self.datagrams.send(&self.to, self.qp, self.key, &mut message, true).unwrap();
         self.datagrams.flush().unwrap();
     }
@@ -248,23 +238,31 @@ fn datagrams_of_third_parties_are_dropped() {
     assert!(dropped.values().sum::<u64>() >= 100, "{dropped:?}");
 }
 
+/// Session of a [`Stranger`].
+const STRANGE_SESSION: u64 = FIRST_SESSION + 9;
+
+/// Creates two ends, the second of which has a session with the returned peer.
+fn with_stranger(setup: &Setup) -> (Rig, Stranger) {
+    let mut rig = Rig::new(setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    rig.tick = TICK;
+    let stranger = Stranger::new(&rig);
+    let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
+    let theirs = (gid, stranger.datagrams.number(), stranger.datagrams.key(), STRANGE_SESSION);
+    rig.half_session(setup, (1, STRANGE_SESSION, Origin::Accepted), theirs);
+    rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+    (rig, stranger)
+}
+
 #[test]
 fn malformed_datagram_ends_its_session_only() {
     let mut credit = [0; HEADER];
     Header { kind: Kind::Credit, credits: 9 }.write(&mut credit);
     for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
         let setup = setup(6);
-        let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
-        rig.tick = TICK;
-        let mut stranger = Stranger::new(&rig);
-        let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
-        let number = FIRST_SESSION + 9;
-        let theirs = (gid, stranger.datagrams.number(), stranger.datagrams.key(), number);
-        rig.half_session(&setup, (1, number, Origin::Accepted), theirs);
-        rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+        let (mut rig, mut stranger) = with_stranger(&setup);
         // A number far ahead is as invalid as a malformed header.
         stranger.send(&datagram(
-            number,
+            STRANGE_SESSION,
             if message.is_empty() { 1000 } else { 0 },
             if message.is_empty() { b"x" } else { message },
         ));
@@ -278,20 +276,10 @@ fn malformed_datagram_ends_its_session_only() {
 #[test]
 fn excess_messages_end_session() {
     let setup = setup(7);
-    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
-    rig.tick = TICK;
-    let mut stranger = Stranger::new(&rig);
-    let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
-    let number = FIRST_SESSION + 9;
-    rig.half_session(
-        &setup,
-        (1, number, Origin::Accepted),
-        (gid, stranger.datagrams.number(), stranger.datagrams.key(), number),
-    );
-    rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+    let (mut rig, mut stranger) = with_stranger(&setup);
     let mut message = [b'x'; HEADER + 1];
     Header { kind: Kind::Data, credits: 0 }.write(message.first_chunk_mut().unwrap());
     // The peer acknowledges nothing and grants no room for the echo.
-    (0..20).for_each(|at| stranger.send(&datagram(number, at, &message)));
+    (0..20).for_each(|at| stranger.send(&datagram(STRANGE_SESSION, at, &message)));
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
 }

@@ -191,9 +191,7 @@ fn device_failure_ends_all_connections_but_not_worker() {
         rig.run_until(|ends| ends.iter().all(|end| is_over(end.worker.service())));
         // Each retry has failed.
         rig.run_until(|ends| ends[0].worker.service().failed.len() == 3);
-        let fabric = rig.fabric.clone();
-        drop(rig);
-        assert_eq!(fabric.live(), Default::default());
+        rig.end();
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reuse of queue pairs: nothing of one connection reaches the next.
 
 use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition, WcStatus};
-use crate::tests::rig::{End, Peer, Rig, Setup, mode};
-use crate::verbs::{Completion, Cq, Errored, Init, Message, Mr, New, Pd, Qp, QpConfig, Rts};
+use crate::tests::rig::{End, Peer, Rig, Setup, message, mode};
+use crate::verbs::{Completion, Cq, Errored, Init, Mr, New, Pd, Qp, QpConfig, Rts};
 use crate::{Config, Connect};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::{Arena, CloseReason};
@@ -21,8 +21,7 @@ fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool:
     let mut rig = Rig::new(&setup, [Peer::sends(&parts), Peer::echoes()]);
     // The kernel chooses a free TCP port.
     let port = if connect == Connect::Exchange { 0 } else { 7 };
-    let listening = rig.ends[1].connects(&[(std::net::Ipv4Addr::new(127, 0, 0, 2), port).into()])[0];
-    rig.ends[0].connects(&[]);
+    let listening = rig.listens((std::net::Ipv4Addr::new(127, 0, 0, 2), port).into());
     let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
     let made = rig.fabric.counters().len();
     let peer = rig.ends[0].worker.service_mut();
@@ -108,11 +107,7 @@ impl Three {
     }
 
     fn send(&self, at: usize, qp: &mut Qp<SimDevice, Rts>, text: &[u8], signalled: bool) {
-        let mut block = self.arenas[at].alloc(text.len()).unwrap();
-        block.copy_from_slice(text);
-        let mut message = Message::new();
-        message.push(block.freeze()).unwrap();
-        qp.send(&mut message, signalled).unwrap();
+        qp.send(&mut message(&self.arenas[at], text), signalled).unwrap();
         qp.flush().unwrap();
         self.fabric.run();
     }

@@ -4,7 +4,7 @@ use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
 use crate::tests::rig::{Peer, Rig, Setup, mode};
 use crate::{Config, Connect};
 use linerate_bypass::{CloseReason, ConnectError};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live};
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -18,9 +18,8 @@ fn setup(seed: u64, config: Config) -> Setup {
 /// Creates two ends, of which the second listens on the returned address.
 fn rig(setup: &Setup, parts: &[(usize, bool)]) -> (Rig, SocketAddr) {
     let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
-    let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
-    rig.ends[0].connects(&[]);
-    (rig, listening[0])
+    let address = rig.listens("127.0.0.2:0".parse().unwrap());
+    (rig, address)
 }
 
 /// Like [`rig`], with a connect from the first end to the second.
@@ -53,8 +52,7 @@ fn exchange_opens_and_closes_without_leftovers() {
         assert_eq!(rig.fabric.live().cm_channels, 0);
         let fabric = rig.fabric.clone();
         rig.run_until(|_| fabric.live().qps == 2 * setup.config.pool);
-        drop(rig);
-        assert_eq!(fabric.live(), Live::default());
+        rig.end();
     }
 }
 
