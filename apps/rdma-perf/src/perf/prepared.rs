@@ -62,18 +62,8 @@ impl<C: Provider> Prepared<C> {
             buffers: config.receives as usize,
         };
         let mr = Mr::new(&pd, &[], false)?;
-        let qp = prepared.qp(&mr, config)?;
+        let qp = config.with_largest_inline(|config| Qp::new(&mr, prepared.queue.handle(), None, config))?;
         Ok((prepared, qp))
-    }
-
-    /// Creates a queue pair with the largest possible inline size: devices do not report the limit.
-    fn qp(&self, mr: &Mr<C>, mut config: QpConfig) -> Result<Qp<C, New>, Error> {
-        loop {
-            match Qp::new(mr, self.queue.handle(), None, &config) {
-                Err(_) if config.inline > 0 => config.inline /= 2,
-                made => return made,
-            }
-        }
     }
 
     /// Returns the memory that the peer may access.

@@ -188,7 +188,12 @@ impl<C: Provider> Connector<C> {
         let limits = provider.limits().map_err(Error::of("query the device"))?;
         let is_iwarp = limits.transport == TransportKind::Iwarp;
         let qp = config.qp();
-        let inline = workers.first().map_or(0, |seat| inline(mr, seat, &qp, config.inline));
+        let seat = workers.first().filter(|_| config.inline > 0);
+        let inline = seat.and_then(|WorkerHandle { cqs, srq, .. }| {
+            let cq = cqs.first()?;
+            let make = |qp: &QpConfig| Qp::new(mr, cq, srq.as_ref(), qp).map(|_| qp.inline);
+            QpConfig { inline: config.inline, ..qp }.with_largest_inline(make).ok()
+        });
         let greeting = EndParams {
             buffer: u32::try_from(config.message()).unwrap_or(u32::MAX),
             credits: config.buffers,
@@ -197,7 +202,7 @@ impl<C: Provider> Connector<C> {
         let pools = workers.iter().map(|_| Pool::default()).collect();
         Ok(Connector {
             config: config.clone(),
-            qp: QpConfig { inline, ..qp },
+            qp: QpConfig { inline: inline.unwrap_or(0), ..qp },
             greeting,
             is_iwarp,
             reads: (limits.responder_resources, limits.initiator_depth),
@@ -357,19 +362,4 @@ impl<C: Provider> Connector<C> {
             }
         }
     }
-}
-
-/// Returns the largest inline size up to `wanted` with which a queue pair can be created. Devices do not report the
-/// limit.
-fn inline<C: Provider>(mr: &Mr<C>, seat: &WorkerHandle<C>, qp: &QpConfig, wanted: u32) -> u32 {
-    let mut inline = wanted;
-    while inline > 0 {
-        let config = QpConfig { inline, ..*qp };
-        let Some(cq) = seat.cqs.first() else { break };
-        if Qp::new(mr, cq, seat.srq.as_ref(), &config).is_ok() {
-            break;
-        }
-        inline /= 2;
-    }
-    inline
 }

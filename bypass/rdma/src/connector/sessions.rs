@@ -41,15 +41,8 @@ pub(crate) fn datagrams<C: Provider>(
     cq: &CqHandle<C>,
 ) -> Result<UdQp<C>, Error> {
     let (sends, receives) = config.datagrams(limits);
-    let mut qp =
-        QpConfig { sends, receives, inline: config.inline, signal_every: config.signal_every, list: config.list };
-    let mut datagrams = loop {
-        match UdQp::new(mr, cq, &qp, PORT, None) {
-            // Devices do not report the inline limit.
-            Err(_) if qp.inline > 0 => qp.inline /= 2,
-            made => break made?,
-        }
-    };
+    let qp = QpConfig { sends, receives, inline: config.inline, ..config.qp() };
+    let mut datagrams = qp.with_largest_inline(|qp| UdQp::new(mr, cq, qp, PORT, None))?;
     let len = datagrams.buffer_len();
     datagrams.post((0..receives).map_while(|_| buffers.alloc(len)))?;
     Ok(datagrams)

@@ -48,6 +48,19 @@ pub struct QpConfig {
     pub list: usize,
 }
 
+impl QpConfig {
+    /// Calls `make` with this configuration, and after each failure with half the inline size, down to none. Devices do
+    /// not report the largest possible size.
+    pub fn with_largest_inline<T>(mut self, make: impl Fn(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            match make(&self) {
+                Err(_) if self.inline > 0 => self.inline /= 2,
+                made => return made,
+            }
+        }
+    }
+}
+
 /// Queue pair in the state `S`.
 ///
 /// It begins as [`New`]. Each state leads to the next one and to [`Errored`], which leads through [`Drained`] to `New`
