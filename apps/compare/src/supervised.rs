@@ -70,24 +70,17 @@ mod tests {
     #[test]
     fn usage_grows_with_each_line() {
         // In a process of its own: usage is that of live threads, and threads of other tests end at any time.
-        const ALONE: &str = "LINERATE_TEST_ALONE";
-        if std::env::var_os(ALONE).is_none() {
-            let test = ["--exact", "supervised::tests::usage_grows_with_each_line"];
-            let this = std::env::current_exe().unwrap();
-            let output = std::process::Command::new(this).args(test).env(ALONE, "1").output().unwrap();
-            assert!(output.status.success(), "{output:?}");
-            assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
-            return;
-        }
-        let mut told = Vec::new();
-        answer(&b"\n\nthird"[..], &mut |usage| {
-            told.push(usage.cpu_seconds);
-            let mut number = 1_u64;
-            (0..10_000_000_u64).for_each(|n| number = std::hint::black_box(number.wrapping_mul(n | 1)));
-            Ok(())
+        linerate_harness::rerun::alone(|| {
+            let mut told = Vec::new();
+            answer(&b"\n\nthird"[..], &mut |usage| {
+                told.push(usage.cpu_seconds);
+                let mut number = 1_u64;
+                (0..10_000_000_u64).for_each(|n| number = std::hint::black_box(number.wrapping_mul(n | 1)));
+                Ok(())
+            });
+            assert_eq!(told.len(), 3);
+            assert!(told.is_sorted() && told[2] > told[0], "{told:?}");
         });
-        assert_eq!(told.len(), 3);
-        assert!(told.is_sorted() && told[2] > told[0], "{told:?}");
     }
 
     #[test]

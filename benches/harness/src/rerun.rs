@@ -1,4 +1,4 @@
-//! Tests in further processes: the test binary runs itself again, with a role.
+//! Requirements of tests, and tests in further processes: the test binary runs itself again, with a role.
 
 use crate::namespace::{Namespace, ip};
 use crate::process::Ended;

@@ -128,34 +128,25 @@ fn unread_bytes_in_many_blocks_do_not_exhaust_memory() {
 #[test]
 fn accept_pauses_without_descriptors_and_resumes() {
     // The limit applies to the whole process, so this test runs in a separate one.
-    const MARK: &str = "LINERATE_TEST_NO_DESCRIPTORS";
-    if std::env::var_os(MARK).is_none() {
-        let name = std::thread::current().name().unwrap().to_owned();
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &name, "--test-threads=1"])
-            .env(MARK, "1")
-            .stdout(std::process::Stdio::null())
-            .status();
-        assert!(status.unwrap().success());
-        return;
-    }
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let mut worker = worker(&listening(), Echo::default());
-    let address = worker.tcp_addrs()[0];
-    let mut client = TcpStream::connect(address).unwrap();
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum: limit.maximum }).unwrap();
-    let shortages = |worker: &Worker<Echo>| worker.summary().drops.get("accept: no descriptor or memory").copied();
-    let mut turns = 0;
-    turn_until(&mut worker, "two failures", |worker| {
-        turns += 1;
-        shortages(worker) >= Some(2)
+    linerate_harness::rerun::alone(|| {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let mut worker = worker(&listening(), Echo::default());
+        let address = worker.tcp_addrs()[0];
+        let mut client = TcpStream::connect(address).unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum: limit.maximum }).unwrap();
+        let shortages = |worker: &Worker<Echo>| worker.summary().drops.get("accept: no descriptor or memory").copied();
+        let mut turns = 0;
+        turn_until(&mut worker, "two failures", |worker| {
+            turns += 1;
+            shortages(worker) >= Some(2)
+        });
+        assert!(turns > 20, "accept retries without pause: {turns} turns");
+        setrlimit(Resource::Nofile, limit).unwrap();
+        client.write_all(b"x").unwrap();
+        turn_until(&mut worker, "served", |worker| worker.summary().tx_bytes == 1);
+        client.read_exact(&mut [0; 1]).unwrap();
     });
-    assert!(turns > 20, "accept retries without pause: {turns} turns");
-    setrlimit(Resource::Nofile, limit).unwrap();
-    client.write_all(b"x").unwrap();
-    turn_until(&mut worker, "served", |worker| worker.summary().tx_bytes == 1);
-    client.read_exact(&mut [0; 1]).unwrap();
 }
 
 /// Counts the expiries of its timer.
