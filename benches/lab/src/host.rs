@@ -1,10 +1,11 @@
 //! Host side of the lab: scratch directory and programs.
 
-use crate::error::{Context, Result, failed};
+use crate::error::{Context, Result};
 use crate::image::Image;
 use crate::log::Log;
 use crate::program::Program;
 use linerate_harness::namespace::Namespace;
+use linerate_harness::process::beside;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -27,15 +28,11 @@ pub struct Lab {
 impl Lab {
     /// Prepares the environment. Reports are written to `out`, or beside this program.
     pub fn open(log: Log, out: Option<PathBuf>) -> Result<Lab> {
-        let lab = std::env::current_exe().context("this program")?;
-        let linerate = lab.with_file_name("linerate");
-        if !linerate.exists() {
-            return failed(format!("{}: build linerate-apps in the same profile", linerate.display()));
-        }
+        let linerate = beside("linerate", "build linerate-apps in the same profile")?;
         let scratch = tempfile::Builder::new().prefix("linerate-lab-").tempdir().context("a directory")?;
         let image = Image::open(&log)?;
         let initramfs = image.initramfs(scratch.path(), &log)?;
-        let out = out.unwrap_or_else(|| lab.with_file_name("lab-compare"));
+        let out = out.unwrap_or_else(|| linerate.with_file_name("lab-compare"));
         Ok(Lab { log, image, initramfs, linerate, out, scratch })
     }
 
