@@ -227,7 +227,7 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// Completed operation.
     pub opcode: WcOpcode,
-    /// Bytes received.
+    /// Bytes received; for a datagram, with the [`GRH_LEN`] bytes in front of it.
     pub len: u32,
     /// Local queue pair number.
     pub qp: u32,
@@ -235,15 +235,12 @@ pub struct WorkCompletion {
     pub immediate: Option<u32>,
     /// Queue pair number of a received datagram's sender.
     pub source: u32,
-    /// Set if the buffer of a received datagram begins with a valid GRH. Its [`GRH_LEN`] bytes are present and counted
-    /// in `len` in any case.
-    pub has_grh: bool,
 }
 
 impl WorkCompletion {
     /// Creates a completion without immediate data and not of a datagram.
     pub fn new(id: u64, status: WcStatus, opcode: WcOpcode, len: u32, qp: u32) -> Self {
-        WorkCompletion { id, status, opcode, len, qp, immediate: None, source: 0, has_grh: false }
+        WorkCompletion { id, status, opcode, len, qp, immediate: None, source: 0 }
     }
 }
 

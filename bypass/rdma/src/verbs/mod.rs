@@ -27,7 +27,7 @@ pub use qp::{Drained, Errored, Init, New, Qp, QpConfig, Rtr, Rts};
 pub use ring::{Ring, RingAddr};
 pub use sends::{Atomic, BoundMw, Done, MAX_SGES, Message, PostRefused};
 pub use srq::{Srq, SrqHandle};
-pub use ud::{Grh, UdMessage, UdQp};
+pub use ud::{UdMessage, UdQp};
 
 use crate::provider::PostError;
 use std::io;

@@ -95,8 +95,8 @@ fn ends() -> Option<Found> {
 }
 
 #[test]
-fn datagrams_of_every_length_arrive_with_grh_and_sender() {
-    let Some((_native, [mut one, mut other], way, path)) = ends() else { return };
+fn datagrams_of_every_length_arrive_with_sender() {
+    let Some((_native, [mut one, mut other], way, _)) = ends() else { return };
     let longest = one.datagrams.max_message();
     for (byte, len) in [1, 20, 32, 33, 1000, longest].into_iter().enumerate() {
         other.post(1);
@@ -105,10 +105,6 @@ fn datagrams_of_every_length_arrive_with_grh_and_sender() {
         let datagram = other.receive();
         assert_eq!((datagram.qp, datagram.payload.len()), (one.datagrams.number(), len));
         assert!(datagram.payload.iter().all(|&got| got == byte as u8), "{len} bytes");
-        assert_eq!(datagram.grh.is_some(), path.lid == 0);
-        if let Some(route) = datagram.grh {
-            assert_eq!(route.source(), Some(path.gid), "{:02x?}", route.bytes());
-        }
     }
     let mut message = one.message(longest + 1, 1);
     let (qp, key) = other.names();

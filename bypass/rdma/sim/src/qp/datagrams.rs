@@ -4,11 +4,9 @@ use super::Request;
 use crate::memory::{Denied, Need, read, write};
 use crate::world::{World, errno, require};
 use linerate_rdma_provider::{
-    AhAttr, GRH_LEN, GidKind, Handle, Operation, QpCap, QpInitAttr, QpState, Sge, Transition, WcOpcode, WcStatus,
-    WorkCompletion,
+    GRH_LEN, Handle, Operation, QpCap, QpInitAttr, QpState, Sge, Transition, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::io;
-use std::net::IpAddr;
 
 /// Datagram in flight.
 pub(crate) struct Datagram {
@@ -21,8 +19,6 @@ pub(crate) struct Datagram {
     key: u32,
     /// Time of arrival.
     due: u64,
-    /// GRH in front of the message.
-    route: [u8; GRH_LEN],
     bytes: Vec<u8>,
 }
 
@@ -85,7 +81,7 @@ impl World {
         let Some(address) = self.addresses.get(address).filter(|address| address.pd == pd) else {
             return WcStatus::LocalQp;
         };
-        let path = address.path;
+        let gid = address.path.gid;
         self.datagram_counts.sent += 1;
         if request.len() > u64::from(self.devices[device].config.mtu.bytes()) {
             // Neither a packet nor an error (IBA C10-93.1.1), as in Soft-RoCE.
@@ -108,9 +104,8 @@ impl World {
         let delay = if faults.delay_steps > 0 { self.random.u64(0..=faults.delay_steps) } else { 0 };
         // A key with the highest bit set selects the local Q_Key (IBA 10.2.5).
         let key = if key >> 31 == 1 { own_key } else { key };
-        let route = self.route(device, &path, bytes.len());
         let due = self.now + delay;
-        self.air.push(Datagram { from: handle, source, gid: path.gid, qp, key, due, route, bytes });
+        self.air.push(Datagram { from: handle, source, gid, qp, key, due, bytes });
         WcStatus::Success
     }
 
@@ -164,7 +159,8 @@ impl World {
             _ if !fits(&buffer.sges) => WcStatus::RemoteInvalidRequest,
             Err(Denied) => WcStatus::LocalProtection,
             Ok(spans) => {
-                write(&spans, &[&datagram.route[..], &datagram.bytes].concat());
+                // The device may write anything in front of the message.
+                write(&spans, &[&[0xff; GRH_LEN][..], &datagram.bytes].concat());
                 WcStatus::Success
             }
         };
@@ -173,42 +169,10 @@ impl World {
             _ => self.datagram_counts.short_buffer += u64::from(status == WcStatus::RemoteInvalidRequest),
         }
         let completion = WorkCompletion::new(buffer.id, status, WcOpcode::Receive, needed as u32, number);
-        let completion = WorkCompletion { source: datagram.source, has_grh: true, ..completion };
+        let completion = WorkCompletion { source: datagram.source, ..completion };
         self.complete(cq, completion, place);
         if status == WcStatus::LocalProtection {
             self.break_pair(peer, None);
         }
-    }
-
-    /// Returns the GRH, or the IP header of RoCE version 2, of a message of `len` bytes.
-    fn route(&self, device: usize, path: &AhAttr, len: usize) -> [u8; GRH_LEN] {
-        let gids = self.devices[device].gids();
-        let source = gids.get(usize::from(path.source)).copied();
-        let from = source.map_or([0; 16], |gid| gid.raw);
-        let kind = source.map_or(GidKind::RoceV2, |gid| gid.kind);
-        // The headers behind it (BTH, DETH, and UDP in version 2), the message, and the checksum.
-        let below = len as u16 + 12 + 8 + 4 + if kind == GidKind::RoceV2 { 8 } else { 0 };
-        let mut route = [0; GRH_LEN];
-        let ip = |raw: [u8; 16]| std::net::Ipv6Addr::from(raw).to_canonical();
-        if let (GidKind::RoceV2, IpAddr::V4(from), IpAddr::V4(to)) = (kind, ip(from), ip(path.gid)) {
-            let header = &mut route[20..];
-            header[0] = 0x45;
-            header[2..4].copy_from_slice(&(below + 20).to_be_bytes());
-            (header[8], header[9]) = (path.hop_limit, 17);
-            header[12..16].copy_from_slice(&from.octets());
-            header[16..].copy_from_slice(&to.octets());
-            let words = header.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
-            let sum = words.sum::<u32>();
-            let sum = (sum & 0xffff) + (sum >> 16);
-            let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
-        } else {
-            route[0] = 0x60;
-            route[4..6].copy_from_slice(&below.to_be_bytes());
-            (route[6], route[7]) = (if kind == GidKind::RoceV2 { 17 } else { 0x1b }, path.hop_limit);
-            route[8..24].copy_from_slice(&from);
-            route[24..].copy_from_slice(&path.gid);
-        }
-        route
     }
 }

@@ -9,7 +9,6 @@ use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
 /// Upper bound of queue pair numbers.
@@ -80,45 +79,6 @@ pub struct UdMessage {
     pub payload: Bytes,
     /// Queue pair number of the sender, as carried by the packet.
     pub qp: u32,
-    /// GRH, if the packet has one; always present over RoCE.
-    pub grh: Option<Grh>,
-}
-
-/// Global route header of a datagram, or its IP header with RoCE version 2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grh([u8; GRH_LEN]);
-
-impl Grh {
-    /// Returns the raw bytes. An IPv4 header occupies the last 20; the bytes before it are undefined.
-    pub fn bytes(&self) -> &[u8; GRH_LEN] {
-        &self.0
-    }
-
-    /// Returns the source address of the packet, or `None` without a valid header. IPv4 addresses are mapped into
-    /// IPv6, as in RoCE GIDs, so that the result can be used in an [`AhAttr`](crate::provider::AhAttr).
-    pub fn source(&self) -> Option<[u8; 16]> {
-        let v4 = &self.0[20..];
-        // The bytes before an IPv4 header may look like IPv6: the header checksum decides (RFC 791 §3.1).
-        if v4[0] == 0x45 && (self.0[0] >> 4 != 6 || has_check_sum(v4)) {
-            let address: [u8; 4] = *v4[12..].first_chunk()?;
-            return Some(Ipv4Addr::from(address).to_ipv6_mapped().octets());
-        }
-        if self.0[0] >> 4 != 6 {
-            return None;
-        }
-        self.0[8..].first_chunk().copied()
-    }
-
-    /// Returns the source as an IP address.
-    pub fn ip(&self) -> Option<IpAddr> {
-        self.source().map(|raw| Ipv6Addr::from(raw).to_canonical())
-    }
-}
-
-/// Returns true if the checksum of an IPv4 header is correct (RFC 1071).
-fn has_check_sum(header: &[u8]) -> bool {
-    let sum: u32 = header.chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
-    (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 impl<C: Provider> UdQp<C> {
@@ -322,10 +282,9 @@ impl<C: Provider> UdQp<C> {
         }
         let of = completion.inner;
         buffer.truncate(of.len as usize);
-        let grh = buffer.first_chunk().filter(|_| of.has_grh).map(|&grh| Grh(grh));
         let mut payload = buffer.freeze();
         payload.advance(payload.len().min(GRH_LEN));
-        Ok(UdMessage { payload, qp: of.source, grh })
+        Ok(UdMessage { payload, qp: of.source })
     }
 
     /// Returns the number of buffers that can be posted.
