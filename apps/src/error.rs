@@ -6,7 +6,7 @@ use crate::commands::hugepages::HugepagesError;
 use crate::inspect;
 use linerate_bypass::arena::ArenaError;
 use linerate_bypass::{ConnectError, Via};
-use linerate_load::Errors;
+use linerate_load::{Errors, PlanError};
 use linerate_net as net;
 use std::io;
 use std::net::SocketAddr;
@@ -79,6 +79,9 @@ pub enum Error {
     /// The options contradict each other or the network.
     #[error("{0}")]
     Usage(String),
+    /// The parameters of the load are invalid.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Errors occurred during a measurement.
     #[error("{}: the figures cover the rest; check the server and the network path", load_errors(.errors, .first))]
     Load {
@@ -163,7 +166,7 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::Net(error) if error.is_usage() => 2,
-            Error::Usage(_) | Error::Compare(CompareError::Usage(_)) => 2,
+            Error::Usage(_) | Error::Plan(_) | Error::Compare(CompareError::Usage(_)) => 2,
             Error::Query(inspect::QueryError::Several(_)) => 2,
             #[cfg(feature = "rdma")]
             Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,

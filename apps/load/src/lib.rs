@@ -17,15 +17,15 @@ mod stream;
 mod testing;
 
 pub use connection::{
-    Barrier, ConnectPlan, ConnectStats, Connects, Corrupt, Load, Plan, PortWaits, Traffic, WorkerLoad,
+    Barrier, ConnectPlan, ConnectStats, Connects, Corrupt, Load, Plan, PlanError, PortWaits, Traffic, WorkerLoad,
 };
 #[cfg(feature = "rdma")]
 pub use connection::{Progress, Rounds, Stage};
 pub use datagram::{Counts, FIRST_ANSWER_TIMEOUT, Flight, FlightPlan, Probe, ProbeCheck, UdpEchoLoad};
 pub use kv::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, DatagramErrors, Exported, Keyspace, KvLoad,
-    KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SHORTEST_VERIFIED, SWAP_EVERY,
-    UdpKvLoad, UdpPlan, counter_name,
+    KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SWAP_EVERY, UdpKvLoad, UdpPlan,
+    counter_name,
 };
 pub(crate) use outcome::histogram_of_nanos;
 pub use outcome::{Errors, Outcome};

@@ -27,6 +27,12 @@ pub struct OpenLoop {
     pub arrivals: Arrivals,
 }
 
+impl OpenLoop {
+    /// Default limit of outstanding requests on a connection: enough that a slightly overloaded server limits the
+    /// queue, and not the load.
+    pub const DEPTH: usize = 64;
+}
+
 /// One worker's requests and their delays.
 #[derive(Debug)]
 pub struct Pace {

@@ -11,13 +11,7 @@ use std::net::SocketAddr;
 
 /// Returns a plan of `connections` connections to one port, which measures for a second without warming up.
 pub fn a_second(connections: usize) -> Plan {
-    Plan {
-        remote: ([10, 0, 0, 2], 7).into(),
-        ports: 1,
-        connections,
-        warm_up: Duration::ZERO,
-        duration: Duration::from_secs(1),
-    }
+    Plan { remote: ([10, 0, 0, 2], 7).into(), connections, duration: Duration::from_secs(1), ..Plan::default() }
 }
 
 struct Conn<S> {

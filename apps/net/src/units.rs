@@ -69,6 +69,22 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Formats a duration as [`parse_duration_or_none`] parses it, in its largest unit: `0`, `500ms`, `5s`. Fractions of
+/// microseconds are omitted.
+pub fn format_duration(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    let units = [("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
+    let unit = units.iter().find(|(_, unit)| micros > 0 && micros.is_multiple_of(*unit));
+    unit.map_or("0".to_owned(), |(name, unit)| format!("{}{name}", micros / unit))
+}
+
+/// Formats a number of bytes as [`parse_bytes`] parses it, in its largest unit: `100`, `64k`, `1g`.
+pub fn format_size(bytes: u64) -> String {
+    let unit =
+        [("g", 30), ("m", 20), ("k", 10)].iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or(bytes.to_string(), |(name, shift)| format!("{}{name}", bytes >> shift))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +102,17 @@ mod tests {
         assert!(parse_duration("0").is_err());
         assert_eq!(parse_duration_or_none("0"), Ok(Duration::ZERO));
         assert_eq!(parse_duration_or_none("500ms"), Ok(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn formatted_values_have_the_largest_unit() {
+        for text in ["0", "20us", "1500us", "500ms", "5s", "90s", "2m"] {
+            assert_eq!(format_duration(parse_duration_or_none(text).unwrap()), text);
+        }
+        for text in ["0", "64", "1000", "64k", "1m"] {
+            assert_eq!(format_size(parse_size_or_none(text).unwrap() as u64), text);
+        }
+        assert_eq!(format_size(parse_bytes("4g").unwrap()), "4g");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::error::Error;
 use hdrhistogram::Histogram;
 use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
 use linerate_load::services::{Busy, Echo};
-use linerate_load::{ConnectPlan, ConnectStats, Connects, EchoLoad};
-use linerate_net::units::parse_size;
+use linerate_load::{ConnectPlan, ConnectStats, Connects, EchoLoad, FlightPlan};
+use linerate_net::units::{format_size, parse_size};
 
 /// Minimum number of additional connections that may be closing while others are opened.
 const CLOSING: u32 = 32;
@@ -45,7 +45,13 @@ pub struct EchoLoadArgs {
     open: OpenArgs,
 
     /// Request size in bytes
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = format_size(FlightPlan::default().size as u64),
+        value_parser = parse_size,
+        help_heading = "Load",
+    )]
     size: usize,
 
     /// Open and close a connection for each request. --connections is the number of simultaneous connections; the RTT

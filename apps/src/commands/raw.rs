@@ -9,7 +9,7 @@ use linerate_load::{Counts, FlightPlan};
 use linerate_net::SummaryReport;
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::process::signals;
-use linerate_net::units::{parse_duration, parse_duration_or_none};
+use linerate_net::units::{format_duration, parse_duration, parse_duration_or_none};
 use linerate_net::{self as net, CorePlacement, FramePortConfig, FrameWorker};
 use linerate_net::{RunContext, WithContext};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub struct RawLoadArgs {
     #[arg(
         long,
         value_name = "BYTES",
-        default_value_t = 64,
+        default_value_t = FlightPlan::default().size as u16,
         value_parser = clap::value_parser!(u16).range(SMALLEST as i64..),
         help_heading = "Load",
     )]
@@ -55,18 +55,30 @@ pub struct RawLoadArgs {
     #[arg(
         long,
         value_name = "FRAMES",
-        default_value_t = 1,
+        default_value_t = FlightPlan::default().slots as u16,
         value_parser = clap::value_parser!(u16).range(1..=4096),
         help_heading = "Load",
     )]
     depth: u16,
 
     /// Measurement time: 500ms, 5s, 2m
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = format_duration(FlightPlan::default().duration),
+        value_parser = parse_duration,
+        help_heading = "Load",
+    )]
     duration: Duration,
 
     /// Time before the measurement in which frames are sent but not counted: 500ms, 5s, or 0
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = format_duration(FlightPlan::default().warm_up),
+        value_parser = parse_duration_or_none,
+        help_heading = "Load",
+    )]
     warm_up: Duration,
 
     /// Print one JSON object

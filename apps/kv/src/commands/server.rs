@@ -98,7 +98,7 @@ impl Default for Settings {
             evict: EvictionPolicy::None,
             timeout: 0,
             clients: 10_000,
-            output: 0,
+            output: 64 << 20,
             bulk: 512 << 20,
             query: 64 << 20,
             slow_micros: 10_000,

@@ -18,7 +18,7 @@ use crate::Outcome;
 use linerate_bypass::Service;
 use linerate_bypass::time::Duration;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Concurrent connection attempts of one worker, limited to avoid overflowing a server's backlog.
 const OPENING_AT_ONCE: usize = 256;
@@ -39,6 +39,25 @@ fn share(connections: usize, worker: usize, workers: usize) -> usize {
     (connections + workers - 1 - worker) / workers
 }
 
+/// Invalid parameters of a load. Messages name the options of the command line.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The server's ports exceed the port range.
+    #[error("--ports {ports}: exceeds the port range after {remote}")]
+    PortRange {
+        /// Number of ports.
+        ports: u16,
+        /// Address with the first port.
+        remote: SocketAddr,
+    },
+    /// Values are too short to be verified.
+    #[error("--value-size: --verify needs values of at least {0} bytes")]
+    TooShortToVerify(usize),
+    /// A parameter is outside of its range.
+    #[error("{0} is outside of its range")]
+    OutOfRange(&'static str),
+}
+
 /// Parameters of a load, the same for all workers.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -54,7 +73,24 @@ pub struct Plan {
     pub duration: Duration,
 }
 
+impl Default for Plan {
+    /// Returns a plan of one connection to the echo server of this host (RFC 862), measured for five seconds without
+    /// warming up.
+    fn default() -> Self {
+        let duration = Duration::from_secs(5);
+        Plan { remote: (Ipv4Addr::LOCALHOST, 7).into(), ports: 1, connections: 1, warm_up: Duration::ZERO, duration }
+    }
+}
+
 impl Plan {
+    /// Checks that `remote` has as many ports.
+    pub fn check(&self) -> Result<(), PlanError> {
+        match self.remote.port().checked_add(self.ports.saturating_sub(1)) {
+            Some(_) => Ok(()),
+            None => Err(PlanError::PortRange { ports: self.ports, remote: self.remote }),
+        }
+    }
+
     /// Returns the server address of the connection in `slot`.
     pub fn remote_of(&self, slot: usize) -> SocketAddr {
         let port = self.remote.port() + (slot % usize::from(self.ports)) as u16;

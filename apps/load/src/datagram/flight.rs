@@ -1,7 +1,7 @@
 //! Outstanding requests over a lossy transport (UDP, raw frames), in a closed or an open loop.
 
 use super::probe::Stamp;
-use crate::{OpenLoop, Pace, histogram_of_nanos};
+use crate::{OpenLoop, Pace, Plan, histogram_of_nanos};
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 
@@ -29,6 +29,14 @@ pub struct FlightPlan {
     pub duration: Duration,
     /// Open loop; without it, a request is sent whenever a slot is free.
     pub open: Option<OpenLoop>,
+}
+
+impl Default for FlightPlan {
+    /// Returns a closed loop of one request of 64 bytes, for the duration of [`Plan::default`].
+    fn default() -> Self {
+        let Plan { warm_up, duration, .. } = Plan::default();
+        FlightPlan { size: 64, slots: 1, warm_up, duration, open: None }
+    }
 }
 
 /// Counters of a measurement.

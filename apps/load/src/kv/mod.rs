@@ -9,7 +9,7 @@ mod udp;
 pub use count::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, SWAP_EVERY, name as counter_name,
 };
-pub use keyspace::{HEAD as SHORTEST_VERIFIED, Keyspace, KvPlan, MOST_KEYS};
+pub use keyspace::{Keyspace, KvPlan, MOST_KEYS};
 pub use one_sided::{Exported, OneSidedStats};
 pub use protocol::{Protocol, Query, Stream};
 pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};

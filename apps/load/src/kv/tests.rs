@@ -15,19 +15,7 @@ fn even(rate: f64) -> Option<OpenLoop> {
 }
 
 fn plan() -> KvPlan {
-    KvPlan {
-        one_sided: None,
-        protocol: Protocol::Resp,
-        connections: 1,
-        depth: 1,
-        keys: 10,
-        value_size: 20..=40,
-        get_ratio: 0.5,
-        zipf: 0.99,
-        open: None,
-        fill: true,
-        verify: true,
-    }
+    KvPlan { keys: 10, value_size: 20..=40, get_ratio: 0.5, verify: true, ..KvPlan::default() }
 }
 
 /// FakeTransport server of both protocols. `spoil` returns the answer to a GET of a key, normally its value.

@@ -22,7 +22,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     }
     let (depth, open) = (open.depth(), open.plan());
     let (remote, slots) = (args.connect, args.connections as usize * depth);
-    let plan = FlightPlan { size, slots, warm_up: args.warm_up(), duration: args.duration(), open };
+    let plan = FlightPlan { size, slots, warm_up: args.warm_up, duration: args.duration, open };
     let run = u64::from_ne_bytes(udp_ports::random()?);
     let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
     let local = (ports.local, ports.first);
@@ -38,6 +38,6 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let open = open.map(|open| OpenReport::new(open, *answered, paces));
     let datagrams = Some(DatagramsReport { lost: *lost, late: *late, corrupt: *corrupt });
     let report = WithContext { result: EchoReport { all: report, open, datagrams }, context };
-    print_line(if args.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors == 0 { Ok(()) } else { Err(Error::Frames { lost: *lost, corrupt: *corrupt }) }
 }

@@ -7,11 +7,11 @@ use linerate_bypass::{RemoteAddr, Service, Via};
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS,
-    OneSidedStats, OpStats, Protocol, Query, SHORTEST_VERIFIED, counter_name,
+    OneSidedStats, OpStats, Protocol, Query, counter_name,
 };
 use linerate_net::ThreadingMode;
 use linerate_net::process::signals;
-use linerate_net::units::parse_size;
+use linerate_net::units::{format_size, parse_size};
 use linerate_net::{CorePlacement, Listen, Network};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
@@ -44,22 +44,40 @@ pub struct KvLoadArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1_000_000,
+        default_value_t = KvPlan::default().keys,
         value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS),
         help_heading = "Load",
     )]
     keys: u64,
 
     /// Value size in bytes, or a range: 64, 64-4k
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = format_size((*KvPlan::default().value_size.start()).into()),
+        value_parser = parse_sizes,
+        help_heading = "Load",
+    )]
     pub(super) value_size: RangeInclusive<u32>,
 
     /// Fraction of GETs among the requests; the rest are SETs
-    #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "0..1",
+        default_value_t = KvPlan::default().get_ratio,
+        value_parser = parse_ratio,
+        help_heading = "Load",
+    )]
     get_ratio: f64,
 
     /// Skew of key popularity: the k-th key is requested in proportion to 1/k^THETA; 0 is uniform
-    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "THETA",
+        default_value_t = KvPlan::default().zipf,
+        value_parser = parse_theta,
+        help_heading = "Load",
+    )]
     zipf: f64,
 
     /// Skip the initial SET of every key
@@ -108,15 +126,12 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     if args.one_sided_incr {
         return count(args);
     }
-    if args.verify && (*args.value_size.start() as usize) < SHORTEST_VERIFIED {
-        let message = format!("--value-size: --verify needs values of at least {SHORTEST_VERIFIED} bytes");
-        return Err(Error::Usage(message));
-    }
+    args.plan(None).check()?;
     if args.udp {
         return super::udp::run(args);
     }
     let one_sided = if args.one_sided { Some(exported(args)?) } else { None };
-    let space = args.keyspace(one_sided);
+    let space = Keyspace::new(args.plan(one_sided), fastrand::u64(..));
     let before = if args.one_sided { server_time(args)? } else { None };
     let mut load = shared::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
@@ -136,9 +151,9 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
 }
 
 impl KvLoadArgs {
-    /// Returns the description of the load.
-    pub(super) fn keyspace(&self, one_sided: Option<Exported>) -> Arc<Keyspace> {
-        let plan = KvPlan {
+    /// Returns the parameters of the load.
+    pub(super) fn plan(&self, one_sided: Option<Exported>) -> KvPlan {
+        KvPlan {
             one_sided,
             protocol: self.protocol,
             connections: self.load.connections as usize,
@@ -150,8 +165,7 @@ impl KvLoadArgs {
             open: self.open.plan(),
             fill: !self.no_fill,
             verify: self.verify,
-        };
-        Keyspace::new(plan, fastrand::u64(..))
+        }
     }
 
     /// Combines the results of all `parts`, measured over `time`, with this number of errors.
@@ -291,7 +305,7 @@ fn parse_sizes(text: &str) -> Result<RangeInclusive<u32>, String> {
     let size = |text| parse_size(text).map(|size| size as u32);
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     let sizes = size(from)?..=size(to)?;
-    if *sizes.end() > 512 << 20 {
+    if *sizes.end() > KvPlan::MAX_VALUE {
         Err("values are limited to 512m".to_owned())
     } else if sizes.is_empty() {
         Err("the first must not be larger than the second".to_owned())
@@ -306,7 +320,7 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
 }
 
 fn parse_theta(text: &str) -> Result<f64, String> {
-    let theta = text.parse().ok().filter(|theta| (0.0..=10.0).contains(theta));
+    let theta = text.parse().ok().filter(|theta| (0.0..=KvPlan::MAX_ZIPF).contains(theta));
     theta.ok_or_else(|| "give a number from 0 to 10, such as 0.99".to_owned())
 }
 

@@ -11,7 +11,7 @@ use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::EvictionPolicy;
 use linerate_load::services::Busy;
-use linerate_net::units::{parse_bytes, parse_size_or_none};
+use linerate_net::units::{format_size, parse_bytes, parse_size_or_none};
 use linerate_net::{Listen, NetConfig, Network};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -52,33 +52,51 @@ pub struct KvServeArgs {
     udp: bool,
 
     /// Memory for keys, values and metadata: 512m, 4g
-    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes, help_heading = "Key-value")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = format_size(Settings::default().memory),
+        value_parser = parse_bytes,
+        help_heading = "Key-value",
+    )]
     memory: u64,
 
     /// Eviction policy when --memory is full: none, random, lru, lfu or ttl for all keys; volatile-random, volatile-lru
     /// or volatile-lfu for keys with an expiry
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = parse_evict, help_heading = "Key-value")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = Settings::default().evict.name(),
+        value_parser = parse_evict,
+        help_heading = "Key-value",
+    )]
     evict: EvictionPolicy,
 
     /// Disconnect a client when this many bytes of replies wait for it; 0 disables the limit
     #[arg(
         long,
         value_name = "BYTES",
-        default_value = "64m",
+        default_value = format_size(Settings::default().output),
         value_parser = parse_size_or_none,
         help_heading = "Key-value",
     )]
     client_output_limit: usize,
 
     /// Disconnect clients that are silent for this many seconds; 0 disables the timeout
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = parse_seconds, help_heading = "Key-value")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = Settings::default().timeout,
+        value_parser = parse_seconds,
+        help_heading = "Key-value",
+    )]
     timeout: u32,
 
     /// Maximum number of clients
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 10_000,
+        default_value_t = Settings::default().clients,
         value_parser = clap::value_parser!(u32).range(1..),
         help_heading = "Key-value",
     )]

@@ -3,7 +3,9 @@
 use super::load::KvLoadArgs;
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::error::Error;
-use linerate_load::{DatagramErrors, FIRST_ANSWER_TIMEOUT, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan};
+use linerate_load::{
+    DatagramErrors, FIRST_ANSWER_TIMEOUT, Keyspace, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan,
+};
 use linerate_net::WithContext;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
@@ -22,9 +24,9 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
         ));
     }
     let ports = Ports::open(&args.load, signals::stop_flag().map_err(Error::Signals)?)?;
-    let space = args.keyspace(None);
+    let space = Keyspace::new(args.plan(None), fastrand::u64(..));
     let (remote, local, first) = (args.load.connect, ports.local, ports.first);
-    let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up(), duration: args.load.duration() };
+    let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up, duration: args.load.duration };
     let (load, context) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
     let Some(udp) = load.filter(UdpKvLoad::has_been_answered) else {
         return Err(Error::NoConnection { remote, why: None });
@@ -37,7 +39,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let (refused, missing) = (load.refused(), if args.fail_on_miss { load.misses() } else { 0 });
     let errors = lost + corrupt + refused + missing;
     let report = WithContext { result: args.report(&[load], udp.measured(), errors), context };
-    print_line(if args.load.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    print_line(if args.load.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors == 0 {
         return Ok(());
     }

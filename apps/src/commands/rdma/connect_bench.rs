@@ -190,7 +190,7 @@ fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Barrier>, impl Fn() -> Co
     // Count from the first connection.
     barrier.begin();
     let shared = barrier.clone();
-    let plan = Plan { remote, ports: 1, connections: 1, warm_up: Duration::ZERO, duration: Duration::MAX };
+    let plan = Plan { remote, duration: Duration::MAX, ..Plan::default() };
     let each = ConnectPlan { request: 0, most: rounds as u64 };
     (barrier, move || Connects::new(&plan, shared.clone(), 0, 1, each))
 }

@@ -9,7 +9,7 @@ use linerate_load::{Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, 
 use linerate_net::SummaryReport;
 use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
-use linerate_net::units::{parse_address, parse_duration, parse_duration_or_none};
+use linerate_net::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
 use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use linerate_net::{RunContext, WithContext};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub struct LoadArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1,
+        default_value_t = Plan::default().ports,
         value_parser = clap::value_parser!(u16).range(1..),
         help_heading = "Load",
     )]
@@ -51,23 +51,35 @@ pub struct LoadArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1,
+        default_value_t = Plan::default().connections as u32,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000),
         help_heading = "Load",
     )]
     pub connections: u32,
 
     /// Time before the measurement in which traffic is sent but not counted: 500ms, 5s, 2m
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none, help_heading = "Load")]
-    warm_up: Duration,
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = format_duration(Plan::default().warm_up),
+        value_parser = parse_duration_or_none,
+        help_heading = "Load",
+    )]
+    pub warm_up: Duration,
 
     /// Measurement time, after all connections are open: 500ms, 5s, 2m
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, help_heading = "Load")]
-    duration: Duration,
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = format_duration(Plan::default().duration),
+        value_parser = parse_duration,
+        help_heading = "Load",
+    )]
+    pub duration: Duration,
 
     /// Print one JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 
     /// Introspection options.
     #[command(flatten)]
@@ -95,9 +107,6 @@ impl TimesArgs {
         Ok(())
     }
 }
-
-/// Default depth of an open loop: enough that a slightly overloaded server limits the queue, and not the load.
-const OPEN_DEPTH: u16 = 64;
 
 /// Arguments of loads that support an open loop.
 #[derive(Debug, clap::Args)]
@@ -129,7 +138,8 @@ impl OpenArgs {
 
     /// Returns the number of requests in flight per connection.
     pub fn depth(&self) -> usize {
-        self.depth.unwrap_or(if self.rate.is_some() { OPEN_DEPTH } else { 1 }).into()
+        let default = if self.rate.is_some() { OpenLoop::DEPTH } else { 1 };
+        self.depth.map_or(default, usize::from)
     }
 }
 
@@ -139,19 +149,10 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 }
 
 impl LoadArgs {
-    /// Returns the measurement time.
-    pub fn duration(&self) -> Duration {
-        self.duration
-    }
-
-    /// Returns the warm-up time.
-    pub fn warm_up(&self) -> Duration {
-        self.warm_up
-    }
-
-    /// Returns whether to print JSON.
-    pub fn is_json(&self) -> bool {
-        self.json
+    /// Returns the parameters of the load.
+    fn plan(&self) -> Plan {
+        let LoadArgs { connect: remote, ports, warm_up, duration, .. } = *self;
+        Plan { remote, ports, connections: self.connections as usize, warm_up, duration }
     }
 }
 
@@ -190,13 +191,10 @@ pub fn run_parts<P: WorkerLoad>(
 ) -> Result<Measured<P::Traffic>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
-    if args.connect.port().checked_add(args.ports - 1).is_none() {
-        return Err(Error::Usage(format!("--ports {}: exceeds the port range after {}", args.ports, args.connect)));
-    }
+    let plan = args.plan();
+    plan.check()?;
     let network = Network::open(&args.net.for_client(opening), &Listen::default(), CorePlacement::Last, &interrupted)?;
     let context = network.run_context();
-    let (ports, connections, warm_up) = (args.ports, args.connections as usize, args.warm_up);
-    let plan = Plan { remote: args.connect, ports, connections, warm_up, duration: args.duration };
     let barrier = Arc::new(Barrier::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
     let _serving = args.introspection.serve(&network.stats_client(), network.workers())?;

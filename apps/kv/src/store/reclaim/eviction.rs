@@ -61,6 +61,11 @@ impl EvictionPolicy {
         NAMES.iter().find(|(its, _)| *its == name).map(|(_, evict)| *evict)
     }
 
+    /// Returns the name of the policy.
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|(_, evict)| *evict == self).expect("every policy has a name").0
+    }
+
     /// Returns the access field of an item after a use at `now`. `before` is the previous field, or `None` for a new
     /// item.
     #[inline]
@@ -197,7 +202,7 @@ mod tests {
     #[test]
     fn policies_are_found_by_name() {
         for (name, evict) in NAMES {
-            assert_eq!(EvictionPolicy::from_name(name), Some(evict));
+            assert_eq!((EvictionPolicy::from_name(name), evict.name()), (Some(evict), name));
         }
         assert_eq!(EvictionPolicy::from_name("allkeys-lru"), None);
     }

@@ -2,8 +2,8 @@
 
 use super::super::one_sided::Exported;
 use super::super::protocol::{Expected, Protocol};
-use super::{Scatter, Values, Versions, Zipf};
-use crate::OpenLoop;
+use super::{HEAD, MOST_KEYS, Scatter, Values, Versions, Zipf};
+use crate::{OpenLoop, PlanError};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -33,6 +33,48 @@ pub struct KvPlan {
     pub fill: bool,
     /// Set if received values are compared with those sent. Requires `fill`: otherwise values are unknown.
     pub verify: bool,
+}
+
+impl Default for KvPlan {
+    /// Returns a closed loop on one connection, of nine GETs to a SET, over a million keys with values of 64 bytes.
+    fn default() -> Self {
+        KvPlan {
+            protocol: Protocol::default(),
+            connections: 1,
+            depth: 1,
+            keys: 1_000_000,
+            value_size: 64..=64,
+            get_ratio: 0.9,
+            zipf: 0.99,
+            open: None,
+            one_sided: None,
+            fill: true,
+            verify: false,
+        }
+    }
+}
+
+impl KvPlan {
+    /// Largest exponent of the keys' popularity.
+    pub const MAX_ZIPF: f64 = 10.0;
+    /// Largest value in bytes: the limit of Redis.
+    pub const MAX_VALUE: u32 = 512 << 20;
+
+    /// Checks the ranges of the parameters, and the parameters against each other.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let (least, most) = (*self.value_size.start(), *self.value_size.end());
+        let ranges = [
+            ("--keys", (1..=MOST_KEYS).contains(&self.keys)),
+            ("--value-size", 0 < least && least <= most && most <= Self::MAX_VALUE),
+            ("--get-ratio", (0.0..=1.0).contains(&self.get_ratio)),
+            ("--zipf", (0.0..=Self::MAX_ZIPF).contains(&self.zipf)),
+            ("--depth", self.depth > 0),
+        ];
+        if let Some((what, _)) = ranges.iter().find(|(_, is_valid)| !is_valid) {
+            return Err(PlanError::OutOfRange(what));
+        }
+        if self.verify && (least as usize) < HEAD { Err(PlanError::TooShortToVerify(HEAD)) } else { Ok(()) }
+    }
 }
 
 /// State shared by all workers of a load.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{FakeTransport, a_second};
-use crate::{Barrier, Keyspace, KvLoad, KvPlan, Load, Protocol, WorkerLoad};
+use crate::{Barrier, Keyspace, KvLoad, KvPlan, Load, WorkerLoad};
 use linerate_bypass::{OneSidedResult, Service};
 use linerate_kv::export::{Export, Writer};
 
@@ -23,16 +23,13 @@ impl Bench {
         let writers = (0..shards as usize).map(|shard| export.writer(shard)).collect();
         let plan = KvPlan {
             one_sided: Some(Exported { place: RemoteAddr { address: BASE, key: 3 }, layout }),
-            protocol: Protocol::Resp,
-            connections: 1,
             depth,
             keys: KEYS,
             value_size: 20..=40,
             get_ratio: 1.0,
             zipf: 0.0,
-            open: None,
             fill: false,
-            verify: false,
+            ..KvPlan::default()
         };
         let life = a_second(1);
         let barrier = Arc::new(Barrier::new(1, 1));

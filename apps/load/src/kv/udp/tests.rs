@@ -16,17 +16,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn plan() -> KvPlan {
     KvPlan {
-        one_sided: None,
         protocol: Protocol::Memcached,
         connections: 3,
         depth: 2,
         keys: 500,
         value_size: 20..=LONGEST,
         get_ratio: 0.5,
-        zipf: 0.99,
-        open: None,
-        fill: true,
         verify: true,
+        ..KvPlan::default()
     }
 }
 
