@@ -62,8 +62,7 @@ pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: CorePlacem
 /// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker. With too few
 /// cores the services share their workers' cores.
 pub fn choose_services(list: Option<&CoreList>, workers: &[usize], place: CorePlacement) -> Result<Vec<usize>, Error> {
-    let usable: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    choose_services_from(&usable, list, workers, place)
+    choose_services_from(&usable(), list, workers, place)
 }
 
 fn choose_services_from(
