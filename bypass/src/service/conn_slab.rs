@@ -9,7 +9,8 @@ struct Slot<T> {
 }
 
 /// Slab of connections, indexed by [`ConnId`]. The identifier of a removed connection finds nothing, even after its
-/// slot has been reused.
+/// slot has been reused. The native TCP engine keeps its connections in two parallel vectors instead, which divide them
+/// by frequency of use.
 pub struct ConnSlab<T> {
     worker: usize,
     slots: Vec<Slot<T>>,

@@ -26,6 +26,35 @@ use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, Origin, Packet};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
+/// Time of the worker's turn, and values derived from it.
+pub(crate) struct Clock {
+    pub now: Instant,
+    /// Timestamp clock.
+    pub timestamp_ms: u32,
+    /// Earliest expiry of a retransmission timer started now, without and with a path-specific floor.
+    pub earliest_rto: [Tick; 2],
+}
+
+/// Timers of the connections.
+pub(crate) struct Timers {
+    /// Timer wheel with one timer per connection. The token is the slot.
+    pub wheel: Wheel,
+    /// Service timers by slot. Connections without a service timer have no entry.
+    pub service: HashMap<u32, Instant, foldhash::fast::FixedState>,
+    /// Deadlines of closed connections with unacknowledged data, by slot. The connection is reset at the deadline.
+    pub linger: HashMap<u32, Instant, foldhash::fast::FixedState>,
+}
+
+/// State of connections that peers open.
+pub(crate) struct Listener {
+    /// Connections in SYN-RECEIVED that were opened by a peer.
+    pub half_open: usize,
+    /// Connection limits per source address, if configured.
+    pub per_source: Option<Box<PerSourceLimits>>,
+    /// Time of the last SYN cookie sent. Cookies are checked only for a while after it.
+    pub cookies_sent: Option<Instant>,
+}
+
 /// State shared by the connections of a worker.
 pub(crate) struct Shared<P> {
     pub conn_ids: ConnIdSpace,
@@ -42,20 +71,10 @@ pub(crate) struct Shared<P> {
     /// Segment size that congestion control of a new connection is created for: the most common one.
     pub common_mss: u16,
     pub ports: EphemeralPorts,
-    /// Timer wheel with one timer per connection. The token is the slot.
-    pub wheel: Wheel,
-    /// Service timers by slot. Connections without a service timer have no entry.
-    pub service_timers: HashMap<u32, Instant, foldhash::fast::FixedState>,
-    /// Deadlines of closed connections with unacknowledged data, by slot. The connection is reset at the deadline.
-    pub linger_deadlines: HashMap<u32, Instant, foldhash::fast::FixedState>,
+    pub timers: Timers,
     /// Tokens of pending connect calls, by slot.
     pub connect_tokens: HashMap<u32, u64, foldhash::fast::FixedState>,
-    /// Connections in SYN-RECEIVED that were opened by a peer.
-    pub half_open: usize,
-    /// Connection limits per source address, if configured.
-    pub per_source: Option<Box<PerSourceLimits>>,
-    /// Time of the last SYN cookie sent. Cookies are checked only for a while after it.
-    pub cookies_sent: Option<Instant>,
+    pub listener: Listener,
     pub mbufs_held: MbufsHeld,
     /// Connections whose window update waits for free packets, in order of arrival.
     pub window_held: VecDeque<u32>,
@@ -71,20 +90,16 @@ pub(crate) struct Shared<P> {
     pub events: EventBatch,
     /// Connections whose service found no free packet, in order of arrival.
     pub alloc_blocked: VecDeque<u32>,
-    /// Time of the worker's turn, and values derived from it: the timestamp clock, and the earliest expiry of a
-    /// retransmission timer started now, without and with a path-specific floor.
-    pub now: Instant,
-    pub timestamp_ms: u32,
-    pub earliest_rto: [Tick; 2],
+    pub clock: Clock,
     pub counters: Counters,
 }
 
 impl<P> Shared<P> {
     /// Sets the time at the beginning of a turn.
     pub fn set_now(&mut self, now: Instant) {
-        self.now = now;
-        self.timestamp_ms = timestamp_clock(now);
-        self.earliest_rto = self.settings.limits.earliest_rto(now).map(Tick::at_or_after);
+        self.clock.now = now;
+        self.clock.timestamp_ms = timestamp_clock(now);
+        self.clock.earliest_rto = self.settings.limits.earliest_rto(now).map(Tick::at_or_after);
     }
 
     /// Makes the timer of the connection in `slot` expire at `due` at the latest.
@@ -92,7 +107,7 @@ impl<P> Shared<P> {
     pub fn arm_for(&mut self, slot: u32, tcb: &mut Tcb, due: Tick) {
         if due.before(tcb.wheel_at) {
             tcb.wheel_at = due;
-            self.wheel.arm(slot, due.instant(self.now));
+            self.timers.wheel.arm(slot, due.instant(self.clock.now));
         }
     }
 
@@ -167,8 +182,8 @@ impl<P: Packet> Shared<P> {
 
     #[inline(never)]
     fn remove_timers(&mut self, slot: u32) {
-        self.service_timers.remove(&slot);
-        self.linger_deadlines.remove(&slot);
+        self.timers.service.remove(&slot);
+        self.timers.linger.remove(&slot);
     }
 
     /// Frees `slot` after its connection has ended and its service has received all events.
@@ -178,10 +193,10 @@ impl<P: Packet> Shared<P> {
         if tcb.has_buffers() {
             self.detach_cold(tcb);
         }
-        if !self.service_timers.is_empty() || !self.linger_deadlines.is_empty() {
+        if !self.timers.service.is_empty() || !self.timers.linger.is_empty() {
             self.remove_timers(slot);
         }
-        if let Some(sources) = &mut self.per_source
+        if let Some(sources) = &mut self.listener.per_source
             && !tcb.flags.has(Flags::ACTIVE_OPEN)
         {
             sources.remove(&tcb.tuple);
@@ -335,14 +350,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     fn detach_cold(&mut self) {
         self.shared.detach(self.tcb);
-        self.cold.idle_since = self.shared.timestamp_ms;
+        self.cold.idle_since = self.shared.clock.timestamp_ms;
     }
 
     /// Updates the counters of half-open connections when the connection leaves SYN-RECEIVED.
     pub fn leave_half_open(&mut self) {
         if self.tcb.state == State::SynReceived && !self.tcb.flags.has(Flags::ACTIVE_OPEN) {
-            self.shared.half_open -= 1;
-            if let Some(sources) = &mut self.shared.per_source {
+            self.shared.listener.half_open -= 1;
+            if let Some(sources) = &mut self.shared.listener.per_source {
                 sources.establish(&self.tcb.tuple);
             }
         }

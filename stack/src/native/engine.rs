@@ -5,7 +5,7 @@ use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 use crate::fast_paths::FastPath;
-use crate::native::connection::{Connection, Shared};
+use crate::native::connection::{Clock, Connection, Listener, Shared, Timers};
 use crate::native::fair_share::Sweep;
 use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::Secrets;
@@ -60,13 +60,17 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             common_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
             ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
-            wheel: Wheel::new(now),
-            service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
-            linger_deadlines: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+            timers: Timers {
+                wheel: Wheel::new(now),
+                service: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+                linger: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+            },
             connect_tokens: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
-            half_open: 0,
-            per_source: PerSourceLimits::from_config(config, random.u64(..)),
-            cookies_sent: None,
+            listener: Listener {
+                half_open: 0,
+                per_source: PerSourceLimits::from_config(config, random.u64(..)),
+                cookies_sent: None,
+            },
             mbufs_held: MbufsHeld::default(),
             window_held: VecDeque::new(),
             pool_checked_at: now,
@@ -75,9 +79,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             tx_backlog: TxBacklog::default(),
             events: EventBatch::default(),
             alloc_blocked: VecDeque::new(),
-            now,
-            timestamp_ms: timestamp_clock(now),
-            earliest_rto: [Tick::NONE; 2],
+            clock: Clock { now, timestamp_ms: timestamp_clock(now), earliest_rto: [Tick::NONE; 2] },
             counters: Counters::default(),
             settings,
         };
@@ -219,7 +221,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             return Some(Instant::ZERO);
         }
         let deadlines =
-            [self.shared.wheel.next_expiry(), self.shared.time_wait.next_deadline(), self.shared.next_sweep()];
+            [self.shared.timers.wheel.next_expiry(), self.shared.time_wait.next_deadline(), self.shared.next_sweep()];
         deadlines.into_iter().flatten().min()
     }
 

@@ -168,12 +168,12 @@ impl<P: Packet> Shared<P> {
     /// Records that an in-order segment was discarded although its connection holds less than the minimum share.
     #[cold]
     pub(crate) fn note_starved_receiver(&mut self) {
-        self.sweep.starved_until = self.now + STARVED_FOR;
+        self.sweep.starved_until = self.clock.now + STARVED_FOR;
     }
 
     /// Returns whether a connection that holds less than the minimum share finds no packet.
     fn is_starved(&self) -> bool {
-        !self.alloc_blocked.is_empty() || self.now < self.sweep.starved_until
+        !self.alloc_blocked.is_empty() || self.clock.now < self.sweep.starved_until
     }
 
     /// Limits send buffers while queued data is on the heap: half of the rest of the heap, divided by the number of

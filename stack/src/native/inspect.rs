@@ -75,7 +75,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Returns the number of half-open connections opened by peers.
     #[doc(hidden)]
     pub fn half_open(&self) -> usize {
-        self.shared.half_open
+        self.shared.listener.half_open
     }
 
     /// Returns the number of connections in TIME-WAIT.
@@ -134,8 +134,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         assert_eq!(mbufs_held, self.shared.mbufs_held.all, "packets held, and their counter");
         assert_eq!(queued, self.shared.mbufs_held.queued, "packets in send queues, and their counter");
-        assert_eq!(half_open, self.shared.half_open, "half-open connections, and their counter");
-        if let Some(sources) = &self.shared.per_source {
+        assert_eq!(half_open, self.shared.listener.half_open, "half-open connections, and their counter");
+        if let Some(sources) = &self.shared.listener.per_source {
             let accepted = |tcb: &&Tcb| !tcb.flags.has_any(Flags::VACANT | Flags::ACTIVE_OPEN);
             let all = self.tcbs.iter().enumerate().filter(|(slot, _)| !free.contains(&(*slot as u32)));
             let all = all.map(|(_, tcb)| tcb).filter(accepted).count();

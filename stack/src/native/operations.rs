@@ -96,7 +96,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if n == 0 {
             return;
         }
-        self.consumed(n, self.shared.now);
+        self.consumed(n, self.shared.clock.now);
         let tcb = &*self.tcb;
         if tcb.received == 0 && tcb.state.peer_finished() && !tcb.flags.has(Flags::FIN_REPORTED) {
             self.notify();

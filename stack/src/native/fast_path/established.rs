@@ -205,8 +205,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let packet = buffers.received.only_mut()?;
         let link = egress.link_header(tcb.tuple.remote_v6().to_bits(), now)?;
         let window = tcb.offer_full_window(is_low)?;
-        let kept =
-            prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, self.shared.timestamp_ms)?;
+        let kept = prepend_headers(
+            packet,
+            tcb,
+            len,
+            Control::PSH,
+            window,
+            link,
+            settings.offload,
+            self.shared.clock.timestamp_ms,
+        )?;
         let packet = buffers.received.take_only()?;
         buffers.queue.push_lone(tcb.nxt, kept);
         self.shared.mbufs_held.queued += 1;
@@ -214,7 +222,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         // The echo acknowledges everything received.
         tcb.flags.clear(Flags::TX_PENDING | Flags::CONSUMED);
         egress.send_frame(packet);
-        note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.earliest_rto, now);
+        note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.clock.earliest_rto, now);
         tcb.note_ack_sent();
         let acked_lone = std::mem::take(&mut buffers.acked_lone);
         self.shared.arm_for(self.slot, tcb, tcb.retransmit_at);
@@ -265,7 +273,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             let Some(link) = egress.link_header(tcb.tuple.remote_v6().to_bits(), now) else { break };
             let push = if len == tcb.unsent { Control::PSH } else { Control::ACK };
             let Some(kept) =
-                prepend_headers(packet, tcb, len, push, window, link, settings.offload, self.shared.timestamp_ms)
+                prepend_headers(packet, tcb, len, push, window, link, settings.offload, self.shared.clock.timestamp_ms)
             else {
                 break;
             };
@@ -274,7 +282,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             tcb.unsent -= len;
             sent += 1;
             if sent == 1 && was_idle {
-                note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.earliest_rto, now);
+                note_lone_sent(tcb, &mut buffers.flight, len, &self.shared.clock.earliest_rto, now);
             } else {
                 buffers.flight.sent(len, now, tcb.cwnd);
                 tcb.nxt += len;

@@ -155,7 +155,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         tcb.flags |= Flags::FIN_SENT;
         tcb.note_ack_sent();
         let flight = &mut self.shared.buffers.attach(tcb).flight;
-        note_lone_sent(tcb, flight, 1, &self.shared.earliest_rto, now);
+        note_lone_sent(tcb, flight, 1, &self.shared.clock.earliest_rto, now);
         self.shared.arm_for(self.slot, tcb, tcb.retransmit_at);
         true
     }

@@ -37,9 +37,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) {
         let tuple = &meta.tuple;
         let common = common_syn(&packet, meta).filter(|_| {
-            let Shared { half_open, settings, time_wait, .. } = &self.shared;
+            let Shared { listener, settings, time_wait, .. } = &self.shared;
             settings.fast_paths.has(FastPath::Syn)
-                && *half_open < settings.half_open
+                && listener.half_open < settings.half_open
                 && !(time_wait.len() > 0 && time_wait.contains(tuple))
                 && self.listens(tuple)
                 && !egress.addresses().is_martian_peer(tuple)

@@ -69,7 +69,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return self.process_syn(tuple, seg, hash, &options, floor, empty_carrier(packet), egress, now);
         }
         if flags & !Control::FIN.0 == Control::ACK.0
-            && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIE_LIFETIME)
+            && self.shared.listener.cookies_sent.is_some_and(|at| now.since(at) < COOKIE_LIFETIME)
             && let Some(params) = self.check_cookie(tuple, seg, &options, now)
         {
             return self.accept_cookie(tuple, seg, hash, params, packet, egress, now);
@@ -107,7 +107,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if verdict == SynVerdict::Drop {
             return egress.count_drop(verdict.cause());
         }
-        let is_full = self.shared.half_open >= self.shared.settings.half_open;
+        let is_full = self.shared.listener.half_open >= self.shared.settings.half_open;
         if is_full || verdict == SynVerdict::Cookie {
             if floor.is_some() {
                 self.shared.time_wait.remove(tuple);
@@ -141,8 +141,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let syn = Syn::of(&tcb, &self.shared.settings, now);
         tcb.note_syn_sent(&self.shared.settings, now);
         let Some(mut connection) = self.insert(hash, tcb) else { return egress.count_drop(DropCause::TooMany) };
-        connection.shared.half_open += 1;
-        if let Some(sources) = &mut connection.shared.per_source {
+        connection.shared.listener.half_open += 1;
+        if let Some(sources) = &mut connection.shared.listener.per_source {
             sources.add(tuple, true);
         }
         connection.size_control();
@@ -165,7 +165,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        self.shared.cookies_sent = Some(now);
+        self.shared.listener.cookies_sent = Some(now);
         let isn = cookies::make(&self.shared.secrets, tuple, seg.seq, params.mss, now);
         let mut timestamp = params.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
         if let Some(timestamp) = &mut timestamp {
@@ -224,7 +224,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let syn = TcpHeader { seq: seg.seq - 1, ..*seg };
         tcb.apply_syn_params(&syn, &params, &self.shared.settings);
         let Some(mut connection) = self.insert(hash, tcb) else { return egress.count_drop(DropCause::TooMany) };
-        if let Some(sources) = &mut connection.shared.per_source {
+        if let Some(sources) = &mut connection.shared.listener.per_source {
             sources.add(tuple, false);
         }
         connection.size_control();

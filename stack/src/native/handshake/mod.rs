@@ -53,13 +53,13 @@ impl<P: Packet> Shared<P> {
     /// Returns the decision of the source limits for a SYN on `tuple`.
     #[inline(always)]
     pub(crate) fn check_syn(&self, tuple: &Tuple) -> SynVerdict {
-        self.per_source.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(tuple))
+        self.listener.per_source.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(tuple))
     }
 
     /// Returns whether the source of `tuple` has reached its connection limit.
     #[inline(always)]
     pub(crate) fn source_is_full(&self, tuple: &Tuple) -> bool {
-        self.per_source.as_ref().is_some_and(|sources| sources.is_full(tuple))
+        self.listener.per_source.as_ref().is_some_and(|sources| sources.is_full(tuple))
     }
 
     /// Returns the initial control block of a connection on `tuple`.
@@ -145,8 +145,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(crate) fn establish(&mut self, seg: &TcpHeader, now: Instant) {
         let tcb = &mut *self.tcb;
         if tcb.state == State::SynReceived && !tcb.flags.has(Flags::ACTIVE_OPEN) {
-            self.shared.half_open -= 1;
-            if let Some(sources) = &mut self.shared.per_source {
+            self.shared.listener.half_open -= 1;
+            if let Some(sources) = &mut self.shared.listener.per_source {
                 sources.establish(&tcb.tuple);
             }
             // Removes the record of the previous connection in TIME-WAIT.

@@ -104,7 +104,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
             if let Some(tcb) = self.tcbs.get(*slot as usize) {
                 prefetch_whole(tcb);
-                self.shared.wheel.prefetch(*slot);
+                self.shared.timers.wheel.prefetch(*slot);
             }
             // A connection that is idle between segments needs this rarely used state for most of them.
             if let Some(cold) = self.cold.get(*slot as usize) {

@@ -45,7 +45,7 @@ impl<P> Shared<P> {
         self.rr.local_turns -= 1;
         tcb.nxt += len;
         tcb.rcv_acked = tcb.rcv_nxt;
-        tcb.retransmit_at = self.earliest_rto[usize::from(tcb.rtt.consults_path())];
+        tcb.retransmit_at = self.clock.earliest_rto[usize::from(tcb.rtt.consults_path())];
         self.arm_for(slot, tcb, tcb.retransmit_at);
     }
 }
@@ -69,7 +69,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         };
         let packet = packet.as_mut()?;
         // The request arrived in this turn of the worker; otherwise the connection would have been demoted.
-        debug_assert_eq!(now, self.shared.now);
+        debug_assert_eq!(now, self.shared.clock.now);
         let settings = &self.shared.settings;
         if other.is_some()
             || HAS_RESPONSE && (turn.reserved > 0 || len == 0)
@@ -81,7 +81,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         }
         refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now)?;
         let window = tcb.offer_full_window(is_low)?;
-        let (link, timestamp_ms) = (&rr.link, self.shared.timestamp_ms);
+        let (link, timestamp_ms) = (&rr.link, self.shared.clock.timestamp_ms);
         let kept = prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, timestamp_ms)?;
         let Turn::Local(LocalTurn { request, response, .. }) = std::mem::replace(&mut rr.turn, Turn::Peer(kept)) else {
             return None;
@@ -113,7 +113,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Err(write) };
         let Turn::Local(turn) = &mut rr.turn else { return Err(write) };
         let (Some(packet), None) = (&mut turn.request, &turn.response) else { return Err(write) };
-        debug_assert_eq!(now, self.shared.now);
+        debug_assert_eq!(now, self.shared.clock.now);
         let settings = &self.shared.settings;
         let size = u32::try_from(len).unwrap_or(u32::MAX);
         if request_len < tcb.received as usize
@@ -130,7 +130,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         // From here on the request is consumed.
         tcb.received = 0;
         write(place);
-        let (link, timestamp_ms) = (&rr.link, self.shared.timestamp_ms);
+        let (link, timestamp_ms) = (&rr.link, self.shared.clock.timestamp_ms);
         let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, timestamp_ms)
         else {
             // The flush sends it.

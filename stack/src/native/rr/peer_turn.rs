@@ -164,7 +164,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(crate) fn rr_timer_is_early(&mut self, now: Instant) -> bool {
         let (slot, tcb) = (self.slot, &mut *self.tcb);
         // Service timers and linger deadlines need the general path.
-        let others = !self.shared.service_timers.is_empty() || !self.shared.linger_deadlines.is_empty();
+        let others = !self.shared.timers.service.is_empty() || !self.shared.timers.linger.is_empty();
         if !tcb.in_rr_mode() || others || tcb.retransmit_at.is_due(Tick::of(now)) {
             return false;
         }

@@ -22,7 +22,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes the timers that are due at `now`.
     pub(crate) fn expire_timers(&mut self, now: Instant) {
         let mut expired = std::mem::take(&mut self.expired);
-        self.shared.wheel.expire(now, &mut expired);
+        self.shared.timers.wheel.expire(now, &mut expired);
         for slot in expired.drain(..) {
             let Some(mut connection) = self.connection(slot) else { continue };
             if !connection.rr_timer_is_early(now) {
@@ -85,30 +85,30 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sets or cancels the timer of the service.
     pub(crate) fn set_service_timer(&mut self, at: Option<Instant>) {
         let Some(at) = at else {
-            self.shared.service_timers.remove(&self.slot);
+            self.shared.timers.service.remove(&self.slot);
             return;
         };
-        self.shared.service_timers.insert(self.slot, at);
+        self.shared.timers.service.insert(self.slot, at);
         self.arm_by(at);
     }
 
     /// Limits the time for delivery of queued data.
     pub(crate) fn linger_for(&mut self, time: Duration) {
-        let until = self.shared.now + time;
-        self.shared.linger_deadlines.insert(self.slot, until);
+        let until = self.shared.clock.now + time;
+        self.shared.timers.linger.insert(self.slot, until);
         self.arm_by(until);
     }
 
     fn expire_linger(&mut self, now: Instant) {
-        if self.shared.linger_deadlines.is_empty() {
+        if self.shared.timers.linger.is_empty() {
             return;
         }
-        let Some(&until) = self.shared.linger_deadlines.get(&self.slot) else { return };
+        let Some(&until) = self.shared.timers.linger.get(&self.slot) else { return };
         let delivers = matches!(self.tcb.state, State::FinWait1 | State::Closing | State::LastAck);
         if delivers && until > now {
             return self.arm_by(until);
         }
-        self.shared.linger_deadlines.remove(&self.slot);
+        self.shared.timers.linger.remove(&self.slot);
         if delivers {
             self.abort();
         }
@@ -117,18 +117,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Makes the timer wheel entry expire at `at`. A time beyond the range of a tick expires earlier, and is checked
     /// then.
     pub(crate) fn arm_by(&mut self, at: Instant) {
-        self.arm_for(Tick::at_or_after(at.min(self.shared.now + Tick::REACH)));
+        self.arm_for(Tick::at_or_after(at.min(self.shared.clock.now + Tick::REACH)));
     }
 
     fn expire_service_timer(&mut self, now: Instant) {
-        if self.shared.service_timers.is_empty() {
+        if self.shared.timers.service.is_empty() {
             return;
         }
-        let Some(&at) = self.shared.service_timers.get(&self.slot) else { return };
+        let Some(&at) = self.shared.timers.service.get(&self.slot) else { return };
         if at > now {
             return self.arm_by(at);
         }
-        self.shared.service_timers.remove(&self.slot);
+        self.shared.timers.service.remove(&self.slot);
         if self.tcb.flags.has(Flags::OPEN) && !self.tcb.flags.has(Flags::CLOSE_REPORTED) {
             let conn = self.shared.id(self.slot, self.tcb);
             self.shared.events.timers.push(conn);

@@ -3,7 +3,8 @@
 /// Values per chunk. Growth adds a chunk and moves nothing.
 const CHUNK: usize = 512;
 
-/// Slab whose growth is bounded and counted in bytes.
+/// Slab whose growth is bounded and counted in bytes. `ConnSlab` and the `slab` crate double one vector, which moves
+/// all values and exceeds the memory limit of the store for the time of the move.
 pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Entry<T>>>,
     /// First free entry.

@@ -13,7 +13,7 @@ const LEVELS: usize = 6;
 const TICK_BITS: u32 = 4;
 
 /// Hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). Its lists link the
-/// items themselves.
+/// items themselves: the wheel of TCP timers takes 12 bytes per token, which items do not have.
 ///
 /// An item is in a slot that comes up no later than the item expires. If its expiry time moves to later, it stays
 /// there, and is reinserted when the slot comes up.
