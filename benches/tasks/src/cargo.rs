@@ -1,0 +1,81 @@
+//! Invocations of cargo, with the features that the machine can build.
+
+use crate::machine::Machine;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Creates a command of `program` with the words of `arguments`.
+pub fn command(program: &str, arguments: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments.split_whitespace());
+    command
+}
+
+/// Creates a command of cargo with the words of `arguments`.
+pub fn cargo(arguments: &str) -> Command {
+    command("cargo", arguments)
+}
+
+/// Returns cargo's target directory.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
+}
+
+/// Returns the path of a program built by [`build`].
+pub fn release(program: &str) -> PathBuf {
+    target().join("release").join(program)
+}
+
+/// Packages that build without DPDK, root or a network.
+pub const PORTABLE: &str = "--workspace --exclude dpdk-sys --no-default-features";
+
+/// Returns the features of `linerate-apps` that the machine can build.
+pub fn apps(machine: &Machine) -> String {
+    let mut words = String::from("--no-default-features --features linerate-apps/smoltcp-engine");
+    if machine.dpdk() {
+        words += " --features linerate-apps/dpdk";
+    }
+    if machine.rdma() {
+        words += " --features linerate-apps/rdma";
+    }
+    words
+}
+
+/// Returns the selection of all packages and features that the machine can build.
+pub fn everything(machine: &Machine) -> String {
+    let excluded = if machine.dpdk() { "" } else { " --exclude dpdk-sys" };
+    let mut words = format!("--workspace{excluded} {}", apps(machine));
+    if machine.dpdk() {
+        words += " --features linerate-bypass/dpdk";
+    }
+    if machine.rdma() {
+        words += " --features linerate-rdma/native,linerate-rdma-perf/native,linerate-verbs-count/bindings";
+    }
+    words
+}
+
+/// Creates a command that builds `linerate` and the packages and features in `more` in release mode.
+pub fn build(machine: &Machine, more: &str) -> Command {
+    cargo(&format!("build --release -p linerate-apps {more} {}", apps(machine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_follow_the_installed_packages() {
+        let all = everything(&Machine::with_missing(&[]));
+        assert!(all.starts_with("--workspace --no-default-features --features linerate-apps/smoltcp-engine"), "{all}");
+        assert!(all.contains("linerate-apps/dpdk") && all.contains("linerate-bypass/dpdk"), "{all}");
+        assert!(all.contains("linerate-apps/rdma") && all.contains("linerate-rdma/native"), "{all}");
+        let without_dpdk = everything(&Machine::with_missing(&["libdpdk-dev"]));
+        assert!(without_dpdk.contains("--exclude dpdk-sys") && !without_dpdk.contains("/dpdk "), "{without_dpdk}");
+        assert!(without_dpdk.contains("linerate-apps/rdma"), "{without_dpdk}");
+        let neither = everything(&Machine::with_missing(&["libclang-dev"]));
+        assert_eq!(
+            neither,
+            "--workspace --exclude dpdk-sys --no-default-features --features linerate-apps/smoltcp-engine"
+        );
+    }
+}
