@@ -38,7 +38,7 @@ pub fn run() -> Result<(), Error> {
     client.up("lr0")?;
     note(&ready);
     note("ping from the kernel in the other namespace:");
-    let replies = client.run("ping", &["-c", "3", "-i", "0.2", "-W", "2", "10.77.0.2"])?;
+    let replies = client.run("ping", &["-c", "3", "-i", "0.2", "-w", "8", "10.77.0.2"])?;
     indent(replies.lines().filter(|line| line.contains("time=") || line.contains("received")));
     note("a line through bash's /dev/tcp comes back:");
     indent(client.run("bash", &["-c", ECHO])?.lines());

@@ -31,7 +31,7 @@ pub fn run(machine: &Machine) -> Result<(), Error> {
 
     say("five seconds of 64-byte echoes between two processes, on 64 connections and on one");
     let rows = measure(machine)?;
-    println!("\n{}", table(&rows));
+    print!("\n{}", table(&rows));
     say("requests/s");
     note(&side_by_side::chart(&rows));
     say("next");
