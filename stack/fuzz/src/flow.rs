@@ -271,10 +271,11 @@ impl Flow {
         let Some(numbers) = conn.last else { return };
         let bare = segment.flags & (SYN | super::frames::RST) == 0;
         if bare && conn.open {
-            // The right edge does not move left (RFC 9293 §3.8.6.2.1).
+            // The right edge does not move left (RFC 9293 §3.8.6.2.1) by a unit of the window field (RFC 7323 §2.4).
+            let unit = 1 << numbers.rcv_scale;
             let edge = segment.ack.wrapping_add(u32::from(segment.window) << numbers.rcv_scale);
             if let Some(before) = conn.edge.filter(|_| !numbers.peer_finished) {
-                assert!(!after(before, edge), "the right edge went from {before} to {edge}: {segment:?}, {numbers:?}");
+                assert!(after(edge.wrapping_add(unit), before), "the right edge went from {before} to {edge}: {segment:?}, {numbers:?}");
             }
             if conn.edge.is_none_or(|before| after(edge, before)) {
                 conn.edge = Some(edge);

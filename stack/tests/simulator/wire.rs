@@ -172,7 +172,9 @@ impl Wire {
 
         fault(beyond(ack, peer.next) > 0, "acknowledges unsent data")?;
         fault(own.ack.is_some_and(|before| beyond(ack, before) < 0), "acknowledges less than before")?;
-        fault(own.edge.is_some_and(|before| beyond(edge, before) < 0), "the right edge of the window moves left")?;
+        // By less than the unit of the window field it may (RFC 7323 §2.4).
+        let moves_left = own.edge.is_some_and(|before| beyond(edge, before) <= -(1 << scale));
+        fault(moves_left, "the right edge of the window moves left")?;
         // Frames sent while the link is down are not visible.
         fault(self.always_up && beyond(segment.seq, own.next) > 0, "leaves a gap")?;
         let older = |before: u32| segment.options.timestamp.is_none_or(|value| beyond(value, before) < 0);

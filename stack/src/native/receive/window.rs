@@ -68,8 +68,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         u32::from(self.tcb.mss).next_multiple_of(1 << self.tcb.rcv_scale()).min(self.cold.rx_limit)
     }
 
-    /// Returns the window field of the next segment, and moves the right edge accordingly. The edge never moves left,
-    /// and moves right only by a useful amount (silly window avoidance).
+    /// Returns the window field of the next segment, and moves the right edge accordingly. The edge of acceptable
+    /// sequence numbers never moves left, and moves right only by a useful amount (silly window avoidance).
     #[inline]
     pub(crate) fn offer(&mut self) -> u16 {
         if self.tcb.received == 0
@@ -94,8 +94,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             window = available;
         }
         let mut field = (window >> scale).min(65_535);
-        // Rounding down would shrink the window (RFC 7323 §2.4).
-        if field << scale < offered && field < 65_535 {
+        // Rounded down, the announced edge is up to a unit left of `rcv_edge`, which stays acceptable (RFC 7323 §2.4).
+        // Without room for the whole unit this is necessary: rounded up, the edge would move right with each unread
+        // segment of odd length, beyond the receive queue.
+        if field << scale < offered && field < 65_535 && offered <= available {
             field += 1;
         }
         tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt + (field << scale));

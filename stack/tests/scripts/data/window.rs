@@ -527,3 +527,26 @@ fn right_edge_of_unread_scaled_window_is_constant() {
     s.drain();
     assert_eq!(s.flow().right_edge, edge);
 }
+
+#[test]
+fn unread_segments_of_odd_length_do_not_move_right_edge() {
+    // RFC 7323 §2.4. Each segment moves the left edge by less than the unit of the window field, which is 32 bytes.
+    for (len, segments) in [(1, 400), (100, 39), (33, 200)] {
+        let mut s = Script::accepted_with(peer().window_scale(2), |config| settings::receive_buffer(config, 1 << 20));
+        s.stop_reading();
+        s.inject(data(1, 96));
+        s.pass(DELAYED_ACK + ms(5));
+        let edge = s.flow().right_edge;
+        for n in 0..segments {
+            s.inject(data(97 + len * n, len));
+            s.pass(DELAYED_ACK + ms(5));
+        }
+        s.drain();
+        let moved = s.flow().right_edge - edge;
+        assert!(moved < 32, "segments of {len} bytes moved the right edge by {moved}");
+        // The whole window that was announced stays acceptable.
+        let next = s.fill_window(97 + len * segments, 0);
+        assert!(next >= edge);
+        s.expect_delivered(next - 1);
+    }
+}
