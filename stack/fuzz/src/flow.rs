@@ -275,7 +275,10 @@ impl Flow {
             let unit = 1 << numbers.rcv_scale;
             let edge = segment.ack.wrapping_add(u32::from(segment.window) << numbers.rcv_scale);
             if let Some(before) = conn.edge.filter(|_| !numbers.peer_finished) {
-                assert!(after(edge.wrapping_add(unit), before), "the right edge went from {before} to {edge}: {segment:?}, {numbers:?}");
+                assert!(
+                    after(edge.wrapping_add(unit), before),
+                    "the right edge went from {before} to {edge}: {segment:?}, {numbers:?}"
+                );
             }
             if conn.edge.is_none_or(|before| after(edge, before)) {
                 conn.edge = Some(edge);

@@ -8,7 +8,8 @@
 //! The sweep visits connections in order of their slots. It moves queued and unread data of connections without
 //! progress to the heap, and discards out-of-order data, which the peer retransmits (RFC 2018 §8 permits it). Under
 //! pressure it does so earlier, for the largest holders first: each pass over all connections halves the number of
-//! packets from which on a connection is a target. Data on the heap reduces the send buffer of all connections. While
+//! packets from which on a connection is a target. Data on the heap reduces the send buffer of all connections, whether
+//! it was moved there or queued by the service. While
 //! other connections find no packet, a connection that still holds more than the threshold and whose peer has not
 //! acknowledged anything for [`SHED_AFTER`] is reset. Linux does the same below `tcp_mem`: it collapses and prunes
 //! queues, and kills orphans.
@@ -77,10 +78,6 @@ pub(crate) struct Sweep {
     last: Instant,
     /// Packets from which on a connection is a target while packets run low.
     threshold: usize,
-    /// Bytes on the heap: the result of the last pass, and the bytes moved since.
-    parked: usize,
-    /// Bytes on the heap found by the current pass.
-    parked_in_pass: usize,
     /// End of the time for which the receive side counts as starved.
     starved_until: Instant,
 }
@@ -93,16 +90,8 @@ impl Sweep {
             read_attempts: RefCell::default(),
             last: now,
             threshold: usize::MAX,
-            parked: 0,
-            parked_in_pass: 0,
             starved_until: now,
         }
-    }
-
-    /// Records that `bytes` were moved to the heap.
-    pub(crate) fn park(&mut self, bytes: usize) {
-        self.parked += bytes;
-        self.parked_in_pass += bytes;
     }
 
     /// Has the next step move the unread data of the connection in `slot` back into packets, at once.
@@ -115,15 +104,9 @@ impl Sweep {
         self.due.set(Instant::ZERO);
     }
 
-    /// Returns the number of bytes on the heap.
-    pub(crate) fn parked(&self) -> usize {
-        self.parked
-    }
-
     /// Starts the next pass over all connections.
     fn wrap(&mut self, pressure: usize, is_low: bool) {
         self.cursor = 0;
-        self.parked = std::mem::take(&mut self.parked_in_pass);
         self.threshold = if is_low { (self.threshold.min(pressure) / 2).max(MIN_SHARE) } else { pressure / 2 };
     }
 }
@@ -135,8 +118,6 @@ pub(crate) struct Progress {
     sent: (Seq, Instant),
     /// RCV.NXT, and when it was first seen.
     received: (Seq, Instant),
-    /// End of the queued data that was moved to the heap.
-    parked_to: Option<Seq>,
     /// Time at which unread data last returned from the heap, or [`Instant::ZERO`].
     pub restored_at: Instant,
 }
@@ -176,12 +157,13 @@ impl<P: Packet> Shared<P> {
         !self.alloc_blocked.is_empty() || self.clock.now < self.sweep.starved_until
     }
 
-    /// Limits send buffers while queued data is on the heap: half of the rest of the heap, divided by the number of
-    /// connections that hold packets.
-    fn limit_send_buffers(&mut self) {
-        let rest = self.settings.heap_limit.saturating_sub(self.sweep.parked);
+    /// Limits send buffers while queues are on the heap: half of the rest of the heap, divided by the number of
+    /// connections that hold packets or queues.
+    pub(crate) fn limit_send_buffers(&mut self) {
+        let held = self.mbufs_held.heap_bytes;
+        let rest = self.settings.heap_limit.saturating_sub(held);
         let (share, most) = (rest / 2 / self.holders(), self.settings.tx_buffer_max);
-        self.settings.tx_buffer = if self.sweep.parked == 0 { most } else { share.max(MIN_TX_BUFFER).min(most) };
+        self.settings.tx_buffer = if held == 0 { most } else { share.max(MIN_TX_BUFFER).min(most) };
     }
 
     /// Records that the service tried to read from the connection of `tcb`, in `slot`, whose receive queue is empty.
@@ -239,6 +221,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 connection.restore_unread(egress, now);
             }
         }
+        self.shared.limit_send_buffers();
         if self.shared.buffers.attached() == 0 {
             return;
         }
@@ -246,7 +229,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         for _ in 0..visits.min(self.tcbs.len()) {
             if self.shared.sweep.cursor >= self.tcbs.len() {
                 self.shared.sweep.wrap(self.shared.settings.pressure, is_low);
-                self.shared.limit_send_buffers();
             }
             let slot = self.shared.sweep.cursor as u32;
             self.shared.sweep.cursor += 1;
@@ -269,14 +251,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let waits = !buffers.queue.is_empty();
         let stalled = time_since_change(&mut buffers.progress.sent, tcb.una, waits, now);
         let gap = time_since_change(&mut buffers.progress.received, tcb.rcv_nxt, buffers.reassembly.packets() > 0, now);
-        let parked = buffers.progress.parked_to.filter(|end| end.after(tcb.una));
-        buffers.progress.parked_to = parked;
         let held = buffers.received_packets() + buffers.queue.pieces();
-        let on_heap = parked.map_or(0, |end| (end - tcb.una) as usize) + buffers.reassembly.spilled();
         // Data that has just returned stays in packets for a time, so that the service can read it.
         let unread_for = stalled.min(now.since(buffers.progress.restored_at));
         let restores = stalled.is_zero() && buffers.reassembly.has_spilled();
-        self.shared.sweep.parked_in_pass += on_heap;
         if restores {
             return self.restore_unread(egress, now);
         }
@@ -339,25 +317,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Moves queued data to the heap, unless the heap holds as much of it as the pool could.
+    /// Moves queued data to the heap, unless the heap is full.
     fn park(&mut self) {
-        let tcb = &*self.tcb;
-        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
-        let parked = buffers.progress.parked_to.map_or(0, |end| end - tcb.una);
-        let bytes = (tcb.outstanding() + tcb.unsent + buffers.reserved).saturating_sub(parked) as usize;
-        if self.shared.sweep.parked + bytes > self.shared.settings.heap_limit {
+        self.discard_reserved();
+        let Shared { buffers, mbufs_held, settings, counters, .. } = &mut *self.shared;
+        let Some(buffers) = buffers.of_mut(self.tcb) else { return };
+        if mbufs_held.heap_bytes + buffers.queue.packet_bytes() > settings.heap_limit {
             return;
         }
-        self.discard_reserved();
-        let tcb = &*self.tcb;
-        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
-        let moved = buffers.queue.move_to_heap(tcb.nxt);
-        if moved.packets > 0 {
-            buffers.progress.parked_to = Some(tcb.nxt + tcb.unsent);
-            self.shared.sweep.park(moved.bytes);
-            self.shared.mbufs_held.unqueue(moved.packets);
-            self.shared.counters.copied += moved.copied as u64;
-        }
+        mbufs_held.unqueue(buffers.queue.packets());
+        mbufs_held.heap_bytes -= buffers.queue.heap_bytes();
+        counters.copied += buffers.queue.move_to_heap(self.tcb.nxt) as u64;
+        mbufs_held.heap_bytes += buffers.queue.heap_bytes();
     }
 
     /// Packs unread data into as few packets as possible, if the packets hold little of it on average.
@@ -392,21 +363,6 @@ fn pack<P: Packet>(buffers: &mut ConnBuffers<P>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_moved_in_a_pass_count_until_the_next_has_ended() {
-        let mut sweep = Sweep::new(Instant::ZERO);
-        sweep.park(10);
-        sweep.park(20);
-        assert_eq!(sweep.parked, 30);
-        sweep.wrap(100, false);
-        sweep.park(5);
-        assert_eq!(sweep.parked, 35);
-        sweep.wrap(100, false);
-        assert_eq!(sweep.parked, 5);
-        sweep.wrap(100, false);
-        assert_eq!((sweep.parked, sweep.cursor), (0, 0));
-    }
 
     #[test]
     fn threshold_is_halved_with_each_pass_under_pressure_down_to_the_least_share() {

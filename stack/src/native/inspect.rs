@@ -95,7 +95,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut free = HashSet::new();
         self.shared.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
         let mut owned = HashSet::new();
-        let (mut mbufs_held, mut queued, mut half_open, mut tuples) = (0, 0, 0, 0);
+        let (mut mbufs_held, mut queued, mut heap_bytes, mut half_open, mut tuples) = (0, 0, 0, 0, 0);
         let (mut rr, mut local_turns) = (0, 0);
         for (slot, tcb) in self.tcbs.iter().enumerate() {
             let slot = slot as u32;
@@ -112,6 +112,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     assert!(tcb.state != State::Closed, "a closed connection holds buffers: {tcb:?}");
                     mbufs_held += buffers.mbufs_held();
                     queued += buffers.queue.packets();
+                    heap_bytes += buffers.heap_bytes();
                     self.assert_queues(tcb, buffers);
                     let idle = buffers.is_idle()
                         && !tcb.flags.has(Flags::TX_PENDING)
@@ -134,6 +135,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         assert_eq!(mbufs_held, self.shared.mbufs_held.all, "packets held, and their counter");
         assert_eq!(queued, self.shared.mbufs_held.queued, "packets in send queues, and their counter");
+        assert_eq!(heap_bytes, self.shared.mbufs_held.heap_bytes, "bytes of queues on the heap, and their counter");
         assert_eq!(half_open, self.shared.listener.half_open, "half-open connections, and their counter");
         if let Some(sources) = &self.shared.listener.per_source {
             let accepted = |tcb: &&Tcb| !tcb.flags.has_any(Flags::VACANT | Flags::ACTIVE_OPEN);

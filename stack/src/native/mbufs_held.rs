@@ -1,12 +1,14 @@
-//! Number of packets held by queues.
+//! Memory held by queues.
 
-/// Counts of packets held by queues.
+/// Counts of packets held by queues, and of bytes in other memory.
 #[derive(Debug, Default)]
 pub(crate) struct MbufsHeld {
     /// Packets in receive and send queues.
     pub all: usize,
     /// Packets in send queues.
     pub queued: usize,
+    /// Bytes of queues on the heap: of services, and moved out of packets.
+    pub heap_bytes: usize,
 }
 
 impl MbufsHeld {
@@ -17,11 +19,20 @@ impl MbufsHeld {
         self.queued += packets;
     }
 
-    /// Subtracts the packets in `these`.
+    /// Adds `these`.
+    #[inline(always)]
+    pub fn add(&mut self, these: MbufsHeld) {
+        self.all += these.all;
+        self.queued += these.queued;
+        self.heap_bytes += these.heap_bytes;
+    }
+
+    /// Subtracts `these`.
     #[inline(always)]
     pub fn release(&mut self, these: MbufsHeld) {
         self.all -= these.all;
         self.queued -= these.queued;
+        self.heap_bytes -= these.heap_bytes;
     }
 
     /// Removes `packets` from a send queue.

@@ -259,8 +259,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         let end = tcb.nxt + tcb.unsent;
         tcb.unsent += bytes.len() as u32;
-        let packets = self.shared.buffers.attach(tcb).queue.push_bytes(end, bytes);
-        self.shared.mbufs_held.queue(packets);
+        let added = self.shared.buffers.attach(tcb).queue.push_bytes(end, bytes);
+        let has_grown = added.heap_bytes > 0;
+        self.shared.mbufs_held.add(added);
+        if has_grown {
+            self.shared.limit_send_buffers();
+        }
     }
 
     /// Closes the local end (RFC 9293 §3.10.4).

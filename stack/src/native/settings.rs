@@ -19,6 +19,9 @@ pub(crate) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Initial receive window in bytes, before tuning.
 const FIRST_WINDOW: usize = 64 << 10;
 
+/// Heap limit of queues relative to the capacity of the packets.
+const HEAP_PER_POOL: usize = 4;
+
 /// Default buffer sizes in bytes.
 const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
@@ -89,7 +92,7 @@ pub(crate) struct Settings {
     /// Packets held from which on smaller windows are advertised. Including unread data, out-of-order data is not
     /// accepted.
     pub pressure: usize,
-    /// Bytes of queued data that may be on the heap instead of in packets: the capacity of the packets.
+    /// Bytes of queues that may be on the heap: [`HEAP_PER_POOL`] times the capacity of the packets.
     pub heap_limit: usize,
     pub tx_buffer: usize,
     /// Send buffer of a connection while no queued data is on the heap, in bytes.
@@ -150,7 +153,7 @@ impl Settings {
             packets_in_advance: packets,
             packets_received: packets,
             pressure: packets,
-            heap_limit: packets.saturating_mul(port.data_room),
+            heap_limit: packets.saturating_mul(port.data_room).saturating_mul(HEAP_PER_POOL),
             tx_buffer,
             tx_buffer_max: tx_buffer,
             tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),

@@ -62,6 +62,8 @@ pub struct Kv {
     /// Session for requests of other workers.
     guest_session: Option<Session>,
     replies: Replies,
+    /// Reply bytes queued in this service for all clients, because the transport has no room.
+    queued_output: usize,
     /// Requests parsed ahead, and how many of them have their index lines prefetched.
     ahead: Vec<ParsedAhead>,
     prefetched: usize,
@@ -116,6 +118,7 @@ impl Kv {
             idle_batches: Vec::new(),
             guest_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
+            queued_output: 0,
             ahead: Vec::new(),
             prefetched: 0,
             unhashed: HashBatch::default(),
@@ -154,7 +157,9 @@ impl Kv {
         }
         let Some(mut client) = self.clients[conn.slot()].take() else { return };
         self.fast_states[conn.slot()].sync_to(&mut client);
+        let before = client.output.bytes();
         act(self, net, &mut client);
+        self.queued_output = self.queued_output - before + client.output.bytes();
         self.fast_states[conn.slot()].sync_from(&client);
         self.clients[conn.slot()] = Some(client);
     }
@@ -256,6 +261,7 @@ impl Service for Kv {
             return;
         }
         let Some(client) = self.clients[conn.slot()].take() else { return };
+        self.queued_output -= client.output.bytes();
         self.server.dismiss(client.is_admitted());
         if let Some(session) = (*client).into_session() {
             self.borrow_to_unwatch(session);

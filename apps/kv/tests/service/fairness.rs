@@ -332,3 +332,33 @@ fn slow_log_has_requests_of_all_workers() {
         assert!(server.ask(client, &line("info stats")).contains("\r\nslow_requests:"));
     }
 }
+
+#[test]
+fn requests_of_many_clients_that_do_not_read_wait_for_their_replies() {
+    // Each client stays below the limit of its own, and all together exceed twice the limit.
+    let mut server = TestServer::with(1, |settings| settings.output = 200_000);
+    let other = server.connect(0);
+    let value = "x".repeat(3000);
+    assert_eq!(server.ask(other, &request(&["set", "key", &value])), "+OK\r\n");
+    let clients: Vec<Client> = (0..8).map(|_| server.connect(0)).collect();
+    clients.iter().for_each(|client| server.set_room(*client, 100));
+    for _ in 0..4 {
+        for client in &clients {
+            (0..25).for_each(|_| server.send(*client, &line("get key")));
+        }
+        server.settle();
+    }
+    for client in &clients {
+        assert!(!server.end(*client).is_aborted);
+        assert!(server.unread(*client) > 0, "all requests were executed");
+    }
+    assert_eq!(server.ask(other, &line("strlen key")), ":3000\r\n");
+    let replies = format!("$3000\r\n{value}\r\n").repeat(100);
+    for client in &clients {
+        server.set_room(*client, usize::MAX);
+    }
+    server.settle();
+    for client in &clients {
+        assert!(server.received(*client) == replies.as_bytes());
+    }
+}

@@ -153,8 +153,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn acknowledge_in_order(self, ack: Seq, pure: bool, now: Instant) -> bool {
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return false };
-        let packets = buffers.queue.acknowledge(ack);
-        self.shared.mbufs_held.unqueue(packets);
+        let released = buffers.queue.acknowledge(ack);
+        self.shared.mbufs_held.release(released);
         let acknowledged = ack - tcb.una;
         tcb.una = ack;
         // The deadline of the remaining data does not move closer.
@@ -328,8 +328,8 @@ pub(crate) fn ack_lone_segment<P: Packet>(
     ack: Seq,
     now: Instant,
 ) -> Option<AckReport> {
-    let packets = buffers.queue.acknowledge_lone();
-    mbufs_held.unqueue(packets);
+    let released = buffers.queue.acknowledge_lone();
+    mbufs_held.release(released);
     tcb.una = ack;
     tcb.retransmit_at = Tick::NONE;
     let report = buffers.flight.acknowledge_clean(ack, false, now, &mut tcb.rtt);

@@ -208,8 +208,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // An unsent tail loss probe is no longer needed (RFC 8985 §7.2).
             tcb.flags.clear(Flags::TLP);
             tcb.una = seg.ack;
-            let packets = buffers.queue.acknowledge(seg.ack);
-            self.shared.mbufs_held.unqueue(packets);
+            let released = buffers.queue.acknowledge(seg.ack);
+            self.shared.mbufs_held.release(released);
             // Flush even when idle: the flush path releases empty buffers.
             send |= buffers.queue.is_empty();
             tcb.retransmit_at = if buffers.flight.is_settled() {

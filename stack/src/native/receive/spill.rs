@@ -17,12 +17,12 @@ use linerate_bypass::{Nic, Packet};
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Returns whether the heap has room for `bytes` more.
     fn heap_has_room(&self, bytes: usize) -> bool {
-        self.shared.sweep.parked() + bytes <= self.shared.settings.heap_limit
+        self.shared.mbufs_held.heap_bytes + bytes <= self.shared.settings.heap_limit
     }
 
     /// Counts `bytes` of unread data as moved to the heap, which shrinks the receive buffer.
     fn charge_heap(&mut self, bytes: usize) {
-        self.shared.sweep.park(bytes);
+        self.shared.mbufs_held.heap_bytes += bytes;
         self.shared.counters.copied += bytes as u64;
         self.set_rx_limit(self.cold.rx_limit.saturating_sub(bytes as u32));
     }
@@ -81,6 +81,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             restored
         });
         shared.mbufs_held.all += buffers.received.len() - before;
+        shared.mbufs_held.heap_bytes -= restored;
         shared.counters.copied += restored as u64;
         let limit = self.cold.rx_limit.saturating_add(restored as u32).min(self.shared.settings.rx_max);
         self.set_rx_limit(limit);

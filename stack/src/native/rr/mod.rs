@@ -184,10 +184,10 @@ impl<P: Packet> RrPool<P> {
         let (lens, mbufs_held) = match &rr.turn {
             Turn::Local(LocalTurn { request, response, reserved }) => {
                 let queued = usize::from(response.is_some());
-                let mbufs_held = MbufsHeld { all: usize::from(request.is_some()) + queued, queued };
+                let mbufs_held = MbufsHeld { all: usize::from(request.is_some()) + queued, queued, heap_bytes: 0 };
                 ([len(request), len(response) - reserved, 0], mbufs_held)
             }
-            Turn::Peer(bytes) => ([0, 0, bytes.len() as u32], MbufsHeld { all: 1, queued: 0 }),
+            Turn::Peer(bytes) => ([0, 0, bytes.len() as u32], MbufsHeld { all: 1, ..MbufsHeld::default() }),
         };
         assert_eq!(lens, [tcb.received, tcb.unsent, tcb.outstanding()], "{tcb:?}");
         Some((mbufs_held, matches!(rr.turn, Turn::Local(_))))

@@ -1,9 +1,10 @@
 //! Send queue: unsent and unacknowledged data, in the memory where the service or the port put it.
 
 use crate::egress::Egress;
+use crate::native::mbufs_held::MbufsHeld;
 use crate::native::queue::Queue;
 use crate::native::segment::seq::Seq;
-use linerate_bypass::{Bytes, Nic, Packet};
+use linerate_bypass::{Bytes, Memory, Nic, Packet};
 
 /// Maximum pieces in one frame: enough for 64 KB in segments of an ordinary link.
 const MAX_PIECES: usize = 48;
@@ -36,23 +37,27 @@ impl<P: Packet> Piece<P> {
         usize::from(self.holds_mbuf)
     }
 
+    /// Returns the bytes of the piece on the heap. Memory that devices can access belongs to a store of the service.
+    fn heap_bytes(&self) -> usize {
+        match &self.retained {
+            Some(bytes) if !self.holds_mbuf && bytes.memory() == Memory::Process => self.len as usize,
+            _ => 0,
+        }
+    }
+
+    /// Returns the memory that the piece holds.
+    #[inline]
+    fn held(&self) -> MbufsHeld {
+        let packets = self.packets();
+        MbufsHeld { all: packets, queued: packets, heap_bytes: if packets == 0 { self.heap_bytes() } else { 0 } }
+    }
+
     fn bytes(&self) -> Option<&[u8]> {
         match &self.packet {
             Some(packet) => Some(packet.data()),
             None => self.retained.as_deref(),
         }
     }
-}
-
-/// Result of [`SendQueue::move_to_heap`].
-#[derive(Debug, Default)]
-pub(crate) struct HeapMove {
-    /// Packets released.
-    pub packets: usize,
-    /// Bytes in these packets.
-    pub bytes: usize,
-    /// Bytes copied, including bytes on the heap that became part of longer pieces.
-    pub copied: usize,
 }
 
 /// Stream from SND.UNA to the last byte queued, in pieces.
@@ -81,6 +86,16 @@ impl<P: Packet> SendQueue<P> {
     /// Returns the packets held. Each pins an mbuf of the port, however little of it is to be sent.
     pub fn packets(&self) -> usize {
         self.pieces.iter().map(Piece::packets).sum()
+    }
+
+    /// Returns the bytes in these packets.
+    pub fn packet_bytes(&self) -> usize {
+        self.pieces.iter().filter(|piece| piece.holds_mbuf).map(|piece| piece.len as usize).sum()
+    }
+
+    /// Returns the bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.pieces.iter().map(Piece::heap_bytes).sum()
     }
 
     pub fn clear(&mut self) {
@@ -114,23 +129,23 @@ impl<P: Packet> SendQueue<P> {
     }
 
     /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Other data stays in
-    /// place, because a queue that grows while its peer does not read is moved repeatedly. `nxt` is SND.NXT.
-    pub fn move_to_heap(&mut self, nxt: Seq) -> HeapMove {
-        let mut all = HeapMove { packets: self.packets(), ..HeapMove::default() };
-        if all.packets == 0 {
-            return all;
+    /// place, because a queue that grows while its peer does not read is moved repeatedly. `nxt` is SND.NXT. Returns the
+    /// bytes copied, including bytes on the heap that became part of longer pieces.
+    pub fn move_to_heap(&mut self, nxt: Seq) -> usize {
+        if self.packets() == 0 {
+            return 0;
         }
+        let mut copied = 0;
         let mut pieces = std::mem::replace(&mut self.pieces, Queue::new());
         let (mut copy, mut begin) = (Vec::new(), None);
         while let Some(piece) = pieces.pop_front() {
             if piece.packets() == 0 {
-                all.copied += self.push_copy(begin.take(), &mut copy);
+                copied += self.push_copy(begin.take(), &mut copy);
                 self.pieces.push_back(piece);
                 continue;
             }
             let mut seq = piece.seq;
             let mut bytes = piece.bytes().unwrap_or_default();
-            all.bytes += bytes.len();
             while !bytes.is_empty() {
                 begin.get_or_insert(seq);
                 let (part, rest) = bytes.split_at(bytes.len().min(HEAP_PIECE - copy.len()));
@@ -138,13 +153,13 @@ impl<P: Packet> SendQueue<P> {
                 seq += part.len() as u32;
                 bytes = rest;
                 if copy.len() == HEAP_PIECE {
-                    all.copied += self.push_copy(begin.take(), &mut copy);
+                    copied += self.push_copy(begin.take(), &mut copy);
                 }
             }
         }
-        all.copied += self.push_copy(begin, &mut copy);
+        copied += self.push_copy(begin, &mut copy);
         self.unsent = self.pieces.partition_point(|piece| !piece.end().after(nxt));
-        all
+        copied
     }
 
     /// Moves `copy`, the data at `begin`, to the end of the queue. Shorter heap pieces in front of it are merged, which
@@ -176,14 +191,14 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.push_back(Piece { seq, len, packet: Some(packet), retained: None, holds_mbuf: true });
     }
 
-    /// Queues `bytes` at `seq`, the end of the queue. Returns the number of packets added.
+    /// Queues `bytes` at `seq`, the end of the queue. Returns the memory added.
     #[inline]
-    pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> usize {
+    pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> MbufsHeld {
         let holds_mbuf = bytes.is_pooled();
         let piece = Piece { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf };
-        let packets = piece.packets();
+        let held = piece.held();
         self.pieces.push_back(piece);
-        packets
+        held
     }
 
     /// Extends the last piece by up to `max` bytes if none of it was sent, it has room, and it stays within `most`
@@ -223,18 +238,22 @@ impl<P: Packet> SendQueue<P> {
         0
     }
 
-    /// Removes everything before `una`. Returns the packets released.
+    /// Removes everything before `una`. Returns the memory released.
     #[inline]
-    pub fn acknowledge(&mut self, una: Seq) -> usize {
-        let mut packets = 0;
+    pub fn acknowledge(&mut self, una: Seq) -> MbufsHeld {
+        let (mut packets, mut heap_bytes) = (0, 0);
         while let Some(first) = self.pieces.front()
             && !first.end().after(una)
         {
-            packets += first.packets();
+            if first.holds_mbuf {
+                packets += 1;
+            } else {
+                heap_bytes += first.heap_bytes();
+            }
             self.pieces.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
         }
-        packets
+        MbufsHeld { all: packets, queued: packets, heap_bytes }
     }
 
     /// Returns the begin and end of the queue, or `None` if it is empty. Panics unless the pieces are contiguous.
@@ -320,13 +339,13 @@ impl<P: Packet> SendQueue<P> {
         self.unsent = 1;
     }
 
-    /// Removes the only piece, which is acknowledged. Returns the packets released.
+    /// Removes the only piece, which is acknowledged. Returns the memory released.
     #[inline(always)]
-    pub fn acknowledge_lone(&mut self) -> usize {
-        let packets = self.pieces.only().map_or(0, Piece::packets);
+    pub fn acknowledge_lone(&mut self) -> MbufsHeld {
+        let held = self.pieces.only().map_or(MbufsHeld::default(), Piece::held);
         self.unsent = 0;
         self.pieces.drop_only();
-        packets
+        held
     }
 
     /// Takes the data of the only piece, if it was sent and is in a packet of the port.

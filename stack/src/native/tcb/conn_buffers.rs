@@ -77,11 +77,11 @@ impl<P: Packet> ConnBuffers<P> {
         self.received.is_empty() && self.queue.is_empty() && self.flight.is_settled() && self.reassembly.is_empty()
     }
 
-    /// Drops all data. Returns the packets released.
+    /// Drops all data. Returns the memory released.
     #[cold]
     #[inline(never)]
     fn clear(&mut self) -> MbufsHeld {
-        let held = MbufsHeld { all: self.mbufs_held(), queued: self.queue.packets() };
+        let held = MbufsHeld { all: self.mbufs_held(), queued: self.queue.packets(), heap_bytes: self.heap_bytes() };
         self.received.clear();
         self.reassembly.clear();
         self.queue.clear();
@@ -100,6 +100,11 @@ impl<P: Packet> ConnBuffers<P> {
     #[inline]
     pub fn received_packets(&self) -> usize {
         self.received.len() + self.reassembly.packets()
+    }
+
+    /// Returns the bytes of both sides on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.queue.heap_bytes() + self.reassembly.spilled()
     }
 
     /// Returns the packets held by both sides.
@@ -175,7 +180,7 @@ impl<P: Packet> BufferPool<P> {
         }
     }
 
-    /// Detaches the buffers of `tcb` and drops their data. Returns the packets released, if any.
+    /// Detaches the buffers of `tcb` and drops their data. Returns the memory released, if any.
     #[inline(always)]
     pub fn detach(&mut self, tcb: &mut Tcb) -> Option<MbufsHeld> {
         let buffers = self.buffers.get_mut(tcb.buffers as usize)?;

@@ -280,9 +280,21 @@ fn send_buffer_is_smaller_while_the_heap_is_in_use() {
 }
 
 #[test]
+fn owned_bytes_of_many_connections_reduce_send_buffers() {
+    let mut s = Script::listen_over_with(peer().window(0), LinkConfig { pool: 256, ..link() }, |_| {});
+    for port in 6000..6030 {
+        s.on_port(port).handshake();
+        s.command(Command::Send(60_000));
+    }
+    s.on_port(5000).handshake();
+    s.command(Command::Send(1000));
+    s.command(Command::Oversend(60_000));
+}
+
+#[test]
 fn retransmission_finds_a_packet_that_its_segment_did_not_find() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 256, ..link() }, |_| {});
-    let ports = 6000..6020;
+    let ports = 6000..6028;
     for port in ports.clone() {
         s.on_port(port).handshake();
         s.echo();

@@ -5,6 +5,7 @@ use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs};
 use crate::service::Kv;
 use crate::service::conn::input::Stop;
+use crate::service::conn::output::MANY;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::shard_borrow::Job;
@@ -29,10 +30,13 @@ impl Kv {
             // discards it.
             return client.close_if_done(net);
         }
+        if self.is_backlogged(client) {
+            client.ahead = 0..0;
+        }
         let before = self.server.tally.input;
         loop {
             if client.ahead.is_empty() {
-                if !client.is_ready() || net.peek(client.conn).is_empty() {
+                if !client.is_ready() || self.is_backlogged(client) || net.peek(client.conn).is_empty() {
                     break;
                 }
                 if self.server.tally.input - before > TURN {
@@ -120,6 +124,14 @@ impl Kv {
         if most > 0 && client.output.bytes() as u64 > most {
             Self::disconnect_now(net, client);
         }
+    }
+
+    /// Returns true if the client starts no request before it has read replies: many are queued for it, and those for
+    /// all clients exceed twice the limit of one client. The limit of one client alone does not bound the memory for
+    /// many clients that do not read.
+    fn is_backlogged(&self, client: &Client) -> bool {
+        let most = self.settings().output as usize;
+        client.output.bytes() >= MANY && most > 0 && self.queued_output / 2 >= most
     }
 
     fn disconnect_now(net: &mut impl Transport, client: &mut Client) {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 const SHORT: usize = 1024;
 
 /// Number of reply bytes that are sent before more requests run.
-const MANY: usize = 64 << 10;
+pub(in crate::service) const MANY: usize = 64 << 10;
 
 /// Replies in order: text, and attached values that are sent without a copy.
 #[derive(Default)]
