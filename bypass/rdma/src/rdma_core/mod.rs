@@ -3,7 +3,7 @@
 //! [`RdmaCore`] implements [`Provider`] with the classic calls (`ibv_post_send`, `ibv_poll_cq`), which every device
 //! and every release of rdma-core supports. The extended calls return garbage on rxe with rdma-core 44, and siw lacks
 //! them. A [`Handle`] is the address of the library's object. Identifiers of the connection manager never own a queue
-//! pair: the queue pair is named by number, and [`qp`] changes its state.
+//! pair: the queue pair is named by number, and `qp` changes its state.
 
 mod answer;
 mod cm;
