@@ -1,5 +1,5 @@
-//! Messages that the troubleshooting page quotes: each occurs in the sources, where `…` stands for formatted values. The
-//! page has every drop cause.
+//! Messages that the troubleshooting page quotes: each occurs in the sources, where `…` stands for formatted values.
+//! The page has every drop cause.
 
 use std::fs;
 use std::path::Path;

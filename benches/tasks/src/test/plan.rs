@@ -14,7 +14,7 @@ pub enum Action {
     Run(Command),
     /// Function that must succeed.
     Call(fn(&Machine) -> Result<(), Error>),
-    /// None, for a reason.
+    /// Step that is skipped, with the reason.
     Skip(String),
 }
 

@@ -113,8 +113,8 @@ impl<C: Provider> Mr<C> {
         let part = |arena: &Arena| {
             let range = arena.regions().next().expect("an arena has a region");
             let kept = Kept::Arena(arena.clone());
-            // SAFETY: the memory stays mapped as long as the arena. Arena blocks are plain bytes; the device writes only
-            // those that were handed over for writing.
+            // SAFETY: the memory stays mapped as long as the arena. Arena blocks are plain bytes; the device writes
+            // only those that were handed over for writing.
             unsafe { Registration::new(pd, range, access, kept, "register memory") }
         };
         let parts = arenas.iter().map(part).collect::<Result<_, Error>>()?;

@@ -180,8 +180,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         tcb.cwnd = control.window();
     }
 
-    /// Sends the only packet received back as an echo. Returns its length, or `None` without effect if the packet or the
-    /// state is unusual.
+    /// Sends the only packet received back as an echo. Returns its length, or `None` without effect if the packet or
+    /// the state is unusual.
     #[inline(never)]
     pub(crate) fn echo_lone<N: Nic<Packet = P>>(self, egress: &mut Egress<N>, now: Instant) -> Option<usize> {
         if !self.shared.settings.fast_paths.has(FastPath::EchoLone) {

@@ -129,8 +129,8 @@ impl<P: Packet> SendQueue<P> {
     }
 
     /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Other data stays in
-    /// place, because a queue that grows while its peer does not read is moved repeatedly. `nxt` is SND.NXT. Returns the
-    /// bytes copied, including bytes on the heap that became part of longer pieces.
+    /// place, because a queue that grows while its peer does not read is moved repeatedly. `nxt` is SND.NXT. Returns
+    /// the bytes copied, including bytes on the heap that became part of longer pieces.
     pub fn move_to_heap(&mut self, nxt: Seq) -> usize {
         if self.packets() == 0 {
             return 0;

@@ -214,8 +214,8 @@ impl World {
         Some((self.srq[handle].buffers.pop_front()?, Place::Shared(handle, peer)))
     }
 
-    /// Delivers a SEND, or with `written` the immediate data of a WRITE, either of which needs a buffer. Without one the
-    /// sender must retry; over iWARP the connection ends.
+    /// Delivers a SEND, or with `written` the immediate data of a WRITE, either of which needs a buffer. Without one
+    /// the sender must retry; over iWARP the connection ends.
     fn receive(&mut self, peer: Handle, bytes: &[u8], written: Option<u32>) -> Outcome {
         let pd = self.qps[peer].pd;
         let Some((buffer, place)) = self.take_buffer(peer) else { return self.no_buffer(peer) };
