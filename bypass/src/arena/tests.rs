@@ -85,11 +85,12 @@ fn blocks_lie_within_the_regions() {
 
 #[test]
 fn external_memory_is_released_once_after_the_last_bytes() {
-    let memory = vec![0u8; 10_000].leak();
-    let (start, len) = (NonNull::from(&mut *memory).cast::<u8>(), memory.len());
+    let len = 10_000;
+    let memory = Box::into_raw(vec![0u8; len].into_boxed_slice());
+    let start = NonNull::new(memory.cast::<u8>()).unwrap();
     let (released, was_released) = channel();
     // The address is odd, and the length is arbitrary.
-    // SAFETY: leaked, so it is always valid, and used by the arena only.
+    // SAFETY: valid until the end of the test, which is after the release, and used by the arena only.
     let arena =
         unsafe { Arena::from_region(start.add(1), len - 1, Memory::Device, move || released.send(()).unwrap()) };
     let arena = arena.unwrap();
@@ -102,6 +103,8 @@ fn external_memory_is_released_once_after_the_last_bytes() {
     assert!(was_released.try_recv().is_err());
     std::thread::spawn(move || drop(last)).join().unwrap();
     assert_eq!(was_released.try_iter().count(), 1);
+    // SAFETY: from `Box::into_raw`, and released by the arena.
+    drop(unsafe { Box::from_raw(memory) });
 }
 
 #[test]
