@@ -2,11 +2,11 @@
 
 pub(crate) mod dad;
 
-mod autoconf;
 mod mld;
 mod router_advert;
 mod router_info;
 mod router_solicit;
+mod slaac;
 
 pub(crate) use mld::QUERY as MLD_QUERY;
 pub(crate) use router_info::RouterInfo;
@@ -19,11 +19,11 @@ use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::ipv6::dad::{Dad, DuplicateAddress};
 use crate::rng;
-use autoconf::Autoconf;
 use linerate_bypass::Nic;
 use linerate_bypass::time::Instant;
 use mld::MldListener;
 use router_advert::Advertisement;
+use slaac::Slaac;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum addresses from SLAAC, without the link-local one.
@@ -33,7 +33,7 @@ pub(crate) const MAX_SLAAC_ADDRESSES: usize = router_info::ADDRESSES;
 pub(crate) struct Ipv6Control {
     /// DAD of the initial addresses, until it has passed.
     dad: Option<Dad>,
-    autoconf: Option<Autoconf>,
+    slaac: Option<Slaac>,
     listener: MldListener,
     link_up: bool,
     /// Time of the next [`poll`](Self::poll).
@@ -60,16 +60,10 @@ impl Ipv6Control {
     ) -> Option<Self> {
         addresses.link_local()?;
         let seed = |name| rng::draw(config.seed, name, 0);
-        let autoconf = config
+        let slaac = config
             .slaac
-            .then(|| Autoconf::new(egress.mac(), egress.mtu(), config.dad_transmits, seed("autoconfiguration")));
-        Some(Ipv6Control {
-            dad,
-            autoconf,
-            listener: MldListener::new(seed("listener")),
-            link_up: false,
-            due: Some(now),
-        })
+            .then(|| Slaac::new(egress.mac(), egress.mtu(), config.dad_transmits, seed("autoconfiguration")));
+        Some(Ipv6Control { dad, slaac, listener: MldListener::new(seed("listener")), link_up: false, due: Some(now) })
     }
 
     /// Sets the link state.
@@ -81,8 +75,8 @@ impl Ipv6Control {
         if let Some(dad) = &mut self.dad {
             dad.set_link(up, now);
         }
-        if let Some(autoconf) = &mut self.autoconf {
-            autoconf.set_link(up && self.dad.is_none(), now);
+        if let Some(slaac) = &mut self.slaac {
+            slaac.set_link(up && self.dad.is_none(), now);
         }
         self.listener.set_link(up, now);
         self.due = Some(now);
@@ -96,17 +90,17 @@ impl Ipv6Control {
         now: Instant,
     ) -> (Option<DuplicateAddress>, Option<NeighborInfo>) {
         let duplicate = self.dad.as_ref().and_then(|dad| dad.find_conflict_in(frame, egress.mac()));
-        let Some(autoconf) = &mut self.autoconf else { return (duplicate, None) };
-        if let Some(found) = autoconf.on_conflict(frame) {
+        let Some(slaac) = &mut self.slaac else { return (duplicate, None) };
+        if let Some(found) = slaac.on_conflict(frame) {
             tracing::warn!("SLAAC: {found}; the address is not used");
         }
         let mut learnt = None;
         match Advertisement::parse(frame) {
             Ok(Some(advert)) => {
-                if !autoconf.on_advertisement(&advert, now) {
+                if !slaac.on_advertisement(&advert, now) {
                     egress.count_drop(DropCause::Beyond);
                 }
-                let known = advert.station().filter(|_| autoconf.has_router(advert.router));
+                let known = advert.station().filter(|_| slaac.has_router(advert.router));
                 learnt = known.map(|mac| NeighborInfo { ip: advert.router.into(), mac, may_create: true });
                 self.due = Some(now);
             }
@@ -124,8 +118,8 @@ impl Ipv6Control {
 
     /// Handles the router or neighbour `ip` becoming unreachable.
     pub fn neighbor_unreachable(&mut self, ip: IpAddr, now: Instant) {
-        if let Some(autoconf) = &mut self.autoconf {
-            autoconf.neighbor_unreachable(ip);
+        if let Some(slaac) = &mut self.slaac {
+            slaac.neighbor_unreachable(ip);
             self.due = Some(now);
         }
     }
@@ -133,8 +127,8 @@ impl Ipv6Control {
     /// Runs everything that is due.
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Ipv6Changes {
         let mut outcome = Ipv6Changes::default();
-        if let Some(autoconf) = &mut self.autoconf {
-            autoconf.expire(now);
+        if let Some(slaac) = &mut self.slaac {
+            slaac.expire(now);
         }
         // RFC 4862 §5.4.2: join the solicited-node groups before probing, in order to receive replies.
         self.join(egress.addresses(), now);
@@ -143,15 +137,15 @@ impl Ipv6Control {
             self.dad = None;
             outcome.is_verified = true;
         }
-        outcome.network = self.autoconf.as_mut().and_then(|autoconf| autoconf.poll(egress, now));
+        outcome.network = self.slaac.as_mut().and_then(|slaac| slaac.poll(egress, now));
         self.renew_due(now);
         outcome
     }
 
     /// Starts SLAAC and reports groups again after the initial addresses in `addresses` have passed DAD.
     pub fn verified(&mut self, addresses: &Addresses, now: Instant) {
-        if let Some(autoconf) = &mut self.autoconf {
-            autoconf.set_link(true, now);
+        if let Some(slaac) = &mut self.slaac {
+            slaac.set_link(true, now);
         }
         self.join(addresses, now);
         self.listener.report_again(now);
@@ -161,7 +155,7 @@ impl Ipv6Control {
     /// Joins the solicited-node groups of local and tentative addresses.
     fn join(&mut self, addresses: &Addresses, now: Instant) {
         let tried = self.dad.iter().flat_map(|dad| dad.tentative()).copied();
-        let tentative = self.autoconf.iter().flat_map(|autoconf| autoconf.tentative(now));
+        let tentative = self.slaac.iter().flat_map(|slaac| slaac.tentative(now));
         let mut groups = [Ipv6Addr::UNSPECIFIED; 2 * Config::MAX_ADDRESSES];
         let mut count = 0;
         for ip in addresses.own_v6().chain(tried).chain(tentative) {
@@ -176,8 +170,8 @@ impl Ipv6Control {
 
     fn renew_due(&mut self, now: Instant) {
         let dad = self.dad.as_ref().and_then(Dad::next_deadline);
-        let autoconf = self.autoconf.as_ref().and_then(|autoconf| autoconf.next_deadline(now));
-        self.due = [dad, autoconf, self.listener.next_deadline()].into_iter().flatten().min();
+        let slaac = self.slaac.as_ref().and_then(|slaac| slaac.next_deadline(now));
+        self.due = [dad, slaac, self.listener.next_deadline()].into_iter().flatten().min();
     }
 
     /// Returns the time of the next [`poll`](Self::poll).

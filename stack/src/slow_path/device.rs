@@ -50,7 +50,7 @@ impl<'a, N: Nic> Device<'a, N> {
         Device { received: None, egress, medium, now, exhausted: false, sent: None }
     }
 
-    /// Sets the state of an existing flow.
+    /// Continues from the values that a flow has sent before.
     #[cfg(feature = "smoltcp-engine")]
     pub fn after(mut self, sent: Option<Sent>) -> Self {
         self.sent = sent;

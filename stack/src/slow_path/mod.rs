@@ -6,17 +6,18 @@
 //! TCP segments, since it would reply with a reset.
 
 pub(crate) mod device;
+mod dhcp;
 
 use crate::addresses::Addresses;
 use crate::arp_ndp::arp_announce::AddressAnnouncer;
 use crate::config::Config;
 use crate::egress::Egress;
-use crate::ip_cidr::IpCidr;
 use crate::ipv6::dad::DuplicateAddress;
 use crate::ipv6::{Ipv6Changes, Ipv6Control};
 use crate::rng;
 use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use crate::udp::UdpFastPath;
+pub use dhcp::DhcpLease;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -29,15 +30,6 @@ use std::net::{IpAddr, SocketAddr};
 /// Buffered datagrams, and bytes in them, in each direction of a UDP socket.
 const DATAGRAMS: usize = 256;
 const DATAGRAM_BYTES: usize = 256 << 10;
-
-/// Address and router of a DHCP lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DhcpLease {
-    /// Local address and prefix.
-    pub address: IpCidr,
-    /// Default gateway.
-    pub gateway: Option<IpAddr>,
-}
 
 struct UdpSocket {
     bound: SocketAddr,
@@ -119,7 +111,7 @@ impl SlowPath {
         self.ethernet.routes_mut().remove_default_ipv4_route();
         for gateway in addresses.gateways() {
             if let IpAddr::V4(gateway) = *gateway {
-                // There is room for one.
+                // The table has room for one IPv4 default route.
                 let _ = self.ethernet.routes_mut().add_default_ipv4_route(gateway);
             }
         }
@@ -127,7 +119,7 @@ impl SlowPath {
             interface.update_ip_addrs(|own| {
                 own.clear();
                 for cidr in addresses.own() {
-                    // It holds `Config::MAX_ADDRESSES`, which the caller has seen to.
+                    // The caller passes at most `Config::MAX_ADDRESSES` addresses, for which there is room.
                     let _ = own.push(smoltcp::wire::IpCidr::new(cidr.address().into(), cidr.prefix()));
                 }
             });
@@ -243,14 +235,7 @@ impl SlowPath {
         let mut device = Device::new(Medium::Ethernet, egress, now);
         self.ethernet.poll(at, &mut device, &mut self.ethernet_sockets);
         self.ethernet_deadline = self.ethernet.poll_at(at, &self.ethernet_sockets).map(from_smoltcp_time);
-        match self.ethernet_sockets.get_mut::<dhcpv4::Socket>(self.dhcp?).poll()? {
-            dhcpv4::Event::Configured(lease) => {
-                let address = IpCidr::new(lease.address.address().into(), lease.address.prefix_len());
-                let gateway = lease.router.map(IpAddr::from);
-                address.ok().map(|address| Some(DhcpLease { address, gateway }))
-            }
-            dhcpv4::Event::Deconfigured => Some(None),
-        }
+        dhcp::poll(self.ethernet_sockets.get_mut(self.dhcp?))
     }
 
     /// Returns the time of the next [`poll`](Self::poll).

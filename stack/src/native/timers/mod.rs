@@ -1,7 +1,7 @@
 //! Connection timers: retransmission, probes, delayed acknowledgements and timeouts.
 
 pub(crate) mod challenge;
-mod inactivity;
+mod keepalive;
 pub(crate) mod tick;
 
 use crate::congestion::CongestionControl;

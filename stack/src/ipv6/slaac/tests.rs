@@ -14,7 +14,7 @@ const OTHER_ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 
 /// Autoconfiguration and its link.
 struct Bench {
-    autoconf: Autoconf,
+    slaac: Slaac,
     egress: Egress<MemoryNic>,
     peer: MemoryNic,
     now: Instant,
@@ -36,7 +36,7 @@ impl Bench {
         let (nic, peer) = Link::pair(LinkConfig::default());
         let addresses = Addresses::new(&[], &[], MAC).with_link_local(MAC);
         let mut bench = Bench {
-            autoconf: Autoconf::new(MAC, 1500, transmits, 7),
+            slaac: Slaac::new(MAC, 1500, transmits, 7),
             egress: Egress::new(nic, addresses, MAC, 1500, 0),
             peer,
             now: Instant::ZERO,
@@ -44,14 +44,14 @@ impl Bench {
             reports: 0,
             asked: Vec::new(),
         };
-        bench.autoconf.set_link(true, bench.now);
+        bench.slaac.set_link(true, bench.now);
         bench
     }
 
     fn receive_from(&mut self, router: Ipv6Addr, message: &[u8]) -> bool {
         let frame = frame(router, message);
         let said = Advertisement::parse(&frame).unwrap().unwrap();
-        let is_kept = self.autoconf.on_advertisement(&said, self.now);
+        let is_kept = self.slaac.on_advertisement(&said, self.now);
         self.poll();
         is_kept
     }
@@ -61,8 +61,8 @@ impl Bench {
     }
 
     fn poll(&mut self) {
-        self.autoconf.expire(self.now);
-        if let Some(network) = self.autoconf.poll(&mut self.egress, self.now) {
+        self.slaac.expire(self.now);
+        if let Some(network) = self.slaac.poll(&mut self.egress, self.now) {
             self.reported = network;
             self.reports += 1;
         }
@@ -84,7 +84,7 @@ impl Bench {
     fn advance(&mut self, seconds: u64) {
         let until = self.now + Duration::from_secs(seconds);
         let mut steps = 0;
-        while let Some(at) = self.autoconf.next_deadline(self.now).filter(|at| *at <= until) {
+        while let Some(at) = self.slaac.next_deadline(self.now).filter(|at| *at <= until) {
             self.now = at.max(self.now);
             self.poll();
             steps += 1;
@@ -144,7 +144,7 @@ fn default_router_is_reachable_and_most_preferred() {
     bench.receive_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
     bench.advance(2);
     assert_eq!(bench.reported.router(), Some(OTHER_ROUTER));
-    bench.autoconf.neighbor_unreachable(OTHER_ROUTER.into());
+    bench.slaac.neighbor_unreachable(OTHER_ROUTER.into());
     bench.advance(2);
     assert_eq!(bench.reported.router(), Some(ROUTER));
     bench.receive_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
@@ -179,7 +179,7 @@ fn duplicate_address_is_not_used() {
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
     solicitation.extend_from_slice(&ip.octets());
     let probe = frame(Ipv6Addr::UNSPECIFIED, &solicitation);
-    assert_eq!(bench.autoconf.on_conflict(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
+    assert_eq!(bench.slaac.on_conflict(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
     bench.advance(10);
     assert_eq!(bench.addresses(), []);
     // DAD is not repeated.
@@ -187,7 +187,7 @@ fn duplicate_address_is_not_used() {
     bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     bench.advance(10);
     assert_eq!((bench.addresses(), bench.times(Asked::Who).len()), (vec![], asked));
-    assert_eq!(bench.autoconf.on_conflict(&probe), None);
+    assert_eq!(bench.slaac.on_conflict(&probe), None);
     // After expiry it may be probed again.
     bench.advance(4000);
     bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);

@@ -90,7 +90,7 @@ impl Address {
 }
 
 /// Autoconfiguration state of the link.
-pub(super) struct Autoconf {
+pub(super) struct Slaac {
     mac: MacAddr,
     /// MTU of the port.
     port_mtu: usize,
@@ -111,11 +111,11 @@ pub(super) struct Autoconf {
     report_at: Instant,
 }
 
-impl Autoconf {
+impl Slaac {
     /// Creates the state of the station `mac` at a port with the MTU `port_mtu`, with `transmits` DAD probes per
     /// address.
     pub fn new(mac: MacAddr, port_mtu: usize, transmits: u8, seed: u64) -> Self {
-        Autoconf {
+        Slaac {
             mac,
             port_mtu,
             transmits,
