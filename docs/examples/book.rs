@@ -1,4 +1,4 @@
-//! Builds the book to `target/book`, as `./run book` asks: `cargo run -p linerate-book --example book`.
+//! Builds the book to `target/book`, for `./run book`: `cargo run -p linerate-book --example book`.
 
 use mdbook_driver::MDBook;
 use mdbook_driver::errors::Result;

@@ -1,6 +1,6 @@
-//! Draws what `linerate top` shows of a key-value server under load, as `./run pictures` asks:
-//! `docs/src/pictures/top.svg`. The word is the program. It needs hugepages for two processes on a virtio-user link, or
-//! what DPDK takes in their place.
+//! Draws the screen of `linerate top` for a key-value server under load, for `./run pictures`:
+//! `docs/src/pictures/top.svg`. The argument is the path of `linerate`. Two processes run on a virtio-user link, which
+//! needs hugepages or DPDK's memory without them.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -13,29 +13,28 @@ use std::time::{Duration, Instant};
 
 const COLUMNS: u16 = 110;
 const ROWS: u16 = 24;
-/// Running time of the load when the picture is taken: a few intervals.
+/// Running time of the load when the picture is taken: a few display intervals.
 const UNDER_LOAD: Duration = Duration::from_secs(6);
-/// Sizes of a character in the picture, in its units.
+/// Size of a character and margin of the picture, in user units.
 const WIDTH: f32 = 8.43;
 const HEIGHT: f32 = 18.0;
 const MARGIN: f32 = 8.0;
 
-/// A program that ends with this.
+/// Running program, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 fn main() -> io::Result<()> {
-    let program =
-        std::env::args().nth(1).ok_or_else(|| io::Error::other("say which program: target/release/linerate"))?;
+    let program = std::env::args().nth(1).ok_or_else(|| io::Error::other("usage: screens target/release/linerate"))?;
     let program = fs::canonicalize(program)?;
-    // Where others are not found, and do not find it.
+    // A separate runtime directory, so that `top` finds no other process.
     let place = tempfile::tempdir()?;
     let linerate = |words: &str| {
         let mut command = Command::new(&program);
@@ -59,7 +58,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the screen of a terminal on which `command` has run for a while.
+/// Returns the screen of a terminal on which `command` has run for [`UNDER_LOAD`].
 fn shown(command: &Command) -> io::Result<vt100::Parser> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&master)?;
@@ -68,14 +67,14 @@ fn shown(command: &Command) -> io::Result<vt100::Parser> {
     let terminal = File::from(open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
     tcsetwinsize(&terminal, Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 })?;
     let mut keyboard = File::from(master);
-    // In a session of its own it has no terminal but this one.
+    // In a new session, this terminal becomes the controlling one.
     let mut session = Command::new("setsid");
     session.arg(command.get_program()).args(command.get_args());
     session.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let _top = Running(session.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal).spawn()?);
     let mut parser = vt100::Parser::new(ROWS, COLUMNS, 0);
     let (begin, mut bytes) = (Instant::now(), [0; 4096]);
-    // It draws every second.
+    // `top` draws every second.
     while begin.elapsed() < UNDER_LOAD {
         let n = keyboard.read(&mut bytes)?;
         parser.process(&bytes[..n]);
@@ -110,7 +109,7 @@ fn drawn(screen: &vt100::Screen) -> String {
     svg + "</svg>\n"
 }
 
-/// Draws `text`, whose characters look alike.
+/// Draws `text` in one style.
 fn draw(svg: &mut String, row: u16, column: u16, text: &str, bold: bool, inverse: bool) {
     let (x, y) = (MARGIN + f32::from(column) * WIDTH, MARGIN + f32::from(row) * HEIGHT);
     let length = text.chars().count() as f32 * WIDTH;
@@ -126,7 +125,7 @@ fn draw(svg: &mut String, row: u16, column: u16, text: &str, bold: bool, inverse
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     let fill = if inverse { "white" } else { "black" };
     let weight = if bold { " font-weight=\"bold\"" } else { "" };
-    // The line that letters stand on.
+    // Baseline.
     let y = y + HEIGHT * 0.75;
     let _ = writeln!(
         svg,

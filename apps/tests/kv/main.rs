@@ -194,7 +194,7 @@ fn peer(answer: &'static [u8]) -> SocketAddr {
 #[test]
 fn unexpected_reply_is_reported() {
     for (answer, part) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n"[..], r#"it was answered with "HTTP/1.1 400 Bad Request\r\n""#),
+        (&b"HTTP/1.1 400 Bad Request\r\n"[..], r#"the reply is "HTTP/1.1 400 Bad Request\r\n""#),
         (b"-NOAUTH Authentication required.\r\n", "2 error replies; the first: SET key:000000000000"),
     ] {
         // One key is filled, and one request is due.
@@ -213,7 +213,7 @@ fn echo_server_is_detected() {
     let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
     let args = format!("kv load --via kernel --connect {address} --keys 10 --duration 1s");
     let output = run(&args);
-    assert!(output.stderr.contains(r#"it was answered with "*3\r\n""#), "{output:?}");
+    assert!(output.stderr.contains(r#"the reply is "*3\r\n""#), "{output:?}");
     assert!(server.stop().status.success());
 }
 

@@ -227,7 +227,7 @@ impl Machine {
         let (mut said, mut part) = (String::new(), [0; 512]);
         while said.matches("(qemu)").count() < 2 {
             match monitor.read(&mut part).context("QEMU's monitor")? {
-                0 => return failed(format!("QEMU's monitor says only {said}")),
+                0 => return failed(format!("unexpected output of QEMU's monitor: {said}")),
                 n => said += &String::from_utf8_lossy(&part[..n]),
             }
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Minimum rate of the clients during an attack, relative to the control.
 const RATE: f64 = 0.8;
-/// Maximum 99th percentile of their round trips during an attack, in microseconds.
+/// Maximum 99th percentile of the clients' round trips during an attack, in microseconds.
 const P99_US: f64 = 5000.0;
 /// Maximum time until the number of held packets is normal, in seconds.
 const RECOVERED: f64 = 30.0;

@@ -122,7 +122,7 @@ impl Service for Clients {
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Conn {
-        let Origin::Connected(n) = origin else { panic!("nobody connects to a client") };
+        let Origin::Connected(n) = origin else { panic!("a client accepts no connections") };
         let name = format!("{}-{n}", net.worker());
         let mut random = fastrand::Rng::with_seed(self.seed << 16 | (net.worker() as u64) << 8 | n);
         let depth = *random.choice(&[1, 4, 16, 64]).unwrap();

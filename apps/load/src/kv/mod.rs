@@ -276,7 +276,7 @@ impl KvLoad {
         match answer {
             RequestResult::Refused(message) => {
                 self.refused += 1;
-                self.note(|| format!("{}: it was answered with {}", name(request), shown(message)));
+                self.note(|| format!("{}: the reply is {}", name(request), shown(message)));
             }
             _ if !measuring || self.pace.as_ref().is_some_and(|pace| !pace.counts(request.at)) => {}
             RequestResult::Value(len) => self.gets.count(len, nanos),

@@ -298,12 +298,12 @@ fn invalid_values_are_detected() {
         for (spoil, part) in [
             (same, "nothing"),
             (last_byte, "is not what was written"),
-            (version, "never written to it"),
-            (shorter, "bytes of its version"),
+            (version, "never written to the key"),
+            (shorter, "bytes of version"),
             (headless, "shorter than any"),
             (empty, "shorter than any"),
-            (foreign, "never written to it"),
-            (stale, "had been overwritten"),
+            (foreign, "never written to the key"),
+            (stale, "was overwritten"),
         ] {
             let found = found(protocol, spoil);
             assert!(found.contains(part), "{part}: {found}");
@@ -322,7 +322,7 @@ fn lost_set_is_detected() {
         bench.server.values = filled.clone();
     }
     let outcome = bench.outcome();
-    assert!(outcome.errors.corrupt > 0 && outcome.traffic.first_error().unwrap().contains("had been overwritten"));
+    assert!(outcome.errors.corrupt > 0 && outcome.traffic.first_error().unwrap().contains("was overwritten"));
 }
 
 #[test]

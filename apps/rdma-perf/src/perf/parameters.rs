@@ -89,19 +89,19 @@ pub struct Parameters {
 #[non_exhaustive]
 pub enum Refusal {
     /// The ends are of different releases.
-    #[error("it is of another release of linerate: use the same release at both ends")]
+    #[error("another release of linerate: use the same release at both ends")]
     Version,
     /// The ends were started for different tests.
-    #[error("it was started for `linerate-rdma-perf {0}`: start both ends with the same test")]
+    #[error("started for `linerate-rdma-perf {0}`: start both ends with the same test")]
     Test(Test),
     /// The message size is out of range.
-    #[error("its messages have 1 to {0} bytes: change -s")]
+    #[error("the operation supports messages of 1 to {0} bytes: change -s")]
     Size(u32),
     /// The queue depth exceeds the device's limit.
-    #[error("its device has queues of at most {0} requests: reduce -t and -r")]
+    #[error("the device has queues of at most {0} requests: reduce -t and -r")]
     Depth(u32),
     /// The device has no atomic operations.
-    #[error("its device has no atomic operations: `linerate rdma info` shows which have them")]
+    #[error("the device has no atomic operations: `linerate rdma info` shows which have them")]
     NoAtomics,
     /// Over iWARP, a message without a buffer ends the connection.
     #[error(
@@ -119,10 +119,10 @@ pub enum Refusal {
     #[error("another client is being measured: wait until it has finished")]
     Busy,
     /// The address belongs to another device.
-    #[error("the address is not its device's: use another address, or its -d")]
+    #[error("the address is not on the device: use another address or another -d")]
     Elsewhere,
     /// The server failed to prepare the test.
-    #[error("it could not prepare the test: see its log")]
+    #[error("the test could not be prepared: see the log of that end")]
     Failed,
 }
 

@@ -53,7 +53,7 @@ pub(super) unsafe fn listen(id: Handle, at: SocketAddr, backlog: u32) -> io::Res
     done(unsafe { sys::rdma_listen(id, c_int::try_from(backlog).unwrap_or(c_int::MAX)) })?;
     // SAFETY: only calls on this identifier write its addresses, and none is in progress.
     let bound = unsafe { address(&(*id).route.addr.src_addr_union.src_storage) };
-    bound.ok_or_else(|| io::Error::other("the connection manager does not say where it listens"))
+    bound.ok_or_else(|| io::Error::other("the connection manager reports no listening address"))
 }
 
 /// # Safety

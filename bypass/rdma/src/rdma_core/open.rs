@@ -136,7 +136,7 @@ fn from_manager(name: &str) -> io::Result<(NonNull<sys::ibv_context>, Held)> {
     }
     // SAFETY: the list is freed once, and none of its contexts is kept.
     unsafe { sys::rdma_free_devices(list.as_ptr()) };
-    Err(io::Error::other("it does not know the device"))
+    Err(io::Error::other("the connection manager has no such device"))
 }
 
 /// Returns the name of a device.

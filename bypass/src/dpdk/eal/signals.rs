@@ -18,7 +18,7 @@ pub(crate) fn leave_to_eal() {
         (libc::SIGRTMIN() + 1..libc::SIGRTMAX()).for_each(|signal| _ = libc::sigaddset(&mut set, signal));
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         if libc::signal(libc::SIGIO, libc::SIG_IGN) != libc::SIG_DFL {
-            tracing::debug!("SIGIO had a handler, which the TAP port has replaced by none");
+            tracing::debug!("the TAP port removed the handler of SIGIO");
         }
     }
 }

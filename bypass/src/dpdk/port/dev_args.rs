@@ -24,7 +24,7 @@ pub(crate) struct DevArgs {
 pub(crate) struct PortSpec {
     /// Network, for messages.
     pub via: String,
-    /// PortKind of port.
+    /// Kind of the port.
     pub kind: PortKind,
     /// Devices, each with `queues / devices.len()` queues. Empty: the first port that EAL found.
     pub devices: Vec<DevArgs>,

@@ -49,7 +49,7 @@ pub enum OpenError {
         max: usize,
     },
     /// The path exists and is not a socket.
-    #[error("'{}' is there and is not a socket: choose another path", .0.display())]
+    #[error("'{}' exists and is not a socket: choose another path", .0.display())]
     NotASocket(PathBuf),
     /// A live process serves the socket.
     #[error("another process serves the socket '{}': stop it, or choose another path", .0.display())]
@@ -62,7 +62,7 @@ pub enum OpenError {
     NoPeer {
         /// Path of the socket.
         socket: PathBuf,
-        /// PortKind of the other end.
+        /// Kind of the other end.
         peer: &'static str,
         /// Time waited.
         waited: Duration,

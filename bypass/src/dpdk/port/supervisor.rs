@@ -47,7 +47,7 @@ impl Supervisor {
         let (stopped, port) = (stop.clone(), Arc::downgrade(shared));
         let thread = std::thread::Builder::new().name("linerate-port".to_owned()).spawn(move || watch(&port, &stopped));
         if let Err(error) = &thread {
-            tracing::warn!("{}: no thread to look after the link: {error}", shared.spec.via);
+            tracing::warn!("{}: cannot start the thread that supervises the link: {error}", shared.spec.via);
         }
         Supervisor { stop, thread: thread.ok() }
     }

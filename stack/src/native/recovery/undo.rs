@@ -13,13 +13,13 @@ use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
 pub(crate) struct Undo {
     /// True if there is a reduction that may be undone.
     active: bool,
-    /// True if a timeout caused it.
+    /// True if a timeout caused the reduction.
     by_timeout: bool,
-    /// SND.UNA at its start.
+    /// SND.UNA at the start of the recovery.
     una: Seq,
-    /// End of the highest range retransmitted in it.
+    /// End of the highest range retransmitted in the recovery.
     end: Seq,
-    /// Bytes retransmitted in it and not yet reported as duplicates.
+    /// Bytes retransmitted in the recovery and not yet reported as duplicates.
     unreported: u32,
     /// TSval of the first retransmission ("RetransmitTS", RFC 3522 §3.2 step 2).
     timestamp: Option<u32>,
@@ -94,7 +94,7 @@ impl Undo {
         self.until = Some(next);
     }
 
-    /// Gives up when no more reports can be expected. SND.UNA is `una`; `outstanding` tells whether data is in flight.
+    /// Gives up when no more reports can be expected. SND.UNA is `una`; `outstanding` is true while data is in flight.
     pub(crate) fn expire(&mut self, una: Seq, outstanding: bool) {
         if outstanding && self.until.is_some_and(|until| una.after(until)) {
             self.active = false;

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// ConnectPlan of each connection, and their number.
+/// Parameters of a load that opens a connection for each request.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectPlan {
     /// Size of the request in bytes, which the server must echo before the connection is closed. With 0 the connection

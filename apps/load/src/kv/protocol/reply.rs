@@ -124,7 +124,7 @@ impl Reply {
             let tail = &protocol.tail()[received..];
             let part = &bytes[at..bytes.len().min(at + tail.len())];
             if *part != tail[..part.len()] {
-                return Err(format!("its value was followed by {}", shown(part)));
+                return Err(format!("the value is followed by {}", shown(part)));
             }
             at += part.len();
             if part.len() < tail.len() {
@@ -143,10 +143,7 @@ impl Reply {
         self.prefix[from..from + n].copy_from_slice(&bytes[..n]);
         self.line += bytes.len();
         if self.line > LONGEST_LINE {
-            return Err(format!(
-                "it was answered with a line of more than {LONGEST_LINE} bytes: {}",
-                shown(&self.prefix)
-            ));
+            return Err(format!("the reply is a line of more than {LONGEST_LINE} bytes: {}", shown(&self.prefix)));
         }
         Ok(())
     }
@@ -294,15 +291,15 @@ impl Check {
         let value = expected.values.of(request.number, version);
         let lowest = if let Op::Get { lowest } = request.op { lowest } else { 0 };
         if value.head != self.head || version > expected.versions.highest(request.number) {
-            return Err(format!("a value that was never written to it, which begins with {}", shown(&self.head)));
+            return Err(format!("a value that was never written to the key, which begins with {}", shown(&self.head)));
         }
         if version < lowest {
             return Err(format!(
-                "its version {version}, which had been overwritten when the GET was sent: {lowest} is the oldest that it may have"
+                "version {version}, which was overwritten before the GET was sent: the oldest valid version is {lowest}"
             ));
         }
         if value.len != self.len {
-            return Err(format!("{} bytes of its version {version}, which has {}", self.len, value.len));
+            return Err(format!("{} bytes of version {version}, which has {}", self.len, value.len));
         }
         Ok(value.rest)
     }
@@ -315,7 +312,7 @@ pub fn check(value: &[u8], request: &Request, expected: Expected) -> Result<(), 
 
 #[cold]
 fn wrong_answer(line: &[u8]) -> Wrong {
-    format!("it was answered with {}", shown(line))
+    format!("the reply is {}", shown(line))
 }
 
 /// Returns the beginning of `bytes` as quoted text.

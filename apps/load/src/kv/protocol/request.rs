@@ -19,7 +19,7 @@ pub enum Protocol {
 /// An outstanding request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// SetPrefix of its time.
+    /// Start of the measured time.
     pub at: Instant,
     /// Number of the key.
     pub number: u64,

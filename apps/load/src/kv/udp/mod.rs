@@ -338,7 +338,7 @@ impl UdpKvLoad {
                 both = [first.clone(), second.clone()];
                 whole = Ok(&both[0]);
             }
-            total => whole = Err(format!("its answer is datagram {sequence} of {total}")),
+            total => whole = Err(format!("the reply is datagram {sequence} of {total}")),
         }
         let taken = whole.and_then(|first| self.read(&request, [first, &both[1]], now));
         if let Err(wrong) = taken {
@@ -362,7 +362,7 @@ impl UdpKvLoad {
         if !second.is_empty() {
             let (n, answer) = reply.take(first, Protocol::Memcached, request, load.space.expected())?;
             if n < first.len() || answer.is_some() {
-                return Err(format!("its answer ends before {}", shown(second)));
+                return Err(format!("the reply ends before {}", shown(second)));
             }
             last = second;
         }
@@ -371,7 +371,7 @@ impl UdpKvLoad {
                 load.count(request, answer, now, matches!(phase, Phase::Measuring { .. }));
                 Ok(())
             }
-            _ => Err(format!("it was answered with {}", shown(last))),
+            _ => Err(format!("the reply is {}", shown(last))),
         }
     }
 }
