@@ -38,7 +38,7 @@ impl Default for Keepalive {
     }
 }
 
-/// RouterInfo settings and limits of a worker. All workers of one port share one value.
+/// Network settings and limits of a worker. All workers of one port share one value.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Local addresses, at most [`MAX_ADDRESSES`](Self::MAX_ADDRESSES). May be empty with [`dhcp`](Self::dhcp) or

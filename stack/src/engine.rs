@@ -26,13 +26,13 @@ pub struct SegmentMeta {
 #[derive(Debug)]
 pub struct Segments<P> {
     packets: Vec<P>,
-    heads: Vec<SegmentMeta>,
+    metas: Vec<SegmentMeta>,
 }
 
 impl<P> Segments<P> {
     /// Creates an empty burst.
     pub(crate) fn new() -> Self {
-        Segments { packets: Vec::new(), heads: Vec::new() }
+        Segments { packets: Vec::new(), metas: Vec::new() }
     }
 
     /// Returns whether there are no segments.
@@ -45,39 +45,39 @@ impl<P> Segments<P> {
     #[inline]
     pub(crate) fn reserve(&mut self, n: usize) {
         self.packets.reserve(n);
-        self.heads.reserve(n);
+        self.metas.reserve(n);
     }
 
     /// Appends a segment. `packet` is the frame, which ends with the payload.
     #[inline(always)]
-    pub fn push(&mut self, packet: P, head: SegmentMeta) {
+    pub fn push(&mut self, packet: P, meta: SegmentMeta) {
         self.packets.push(packet);
-        self.heads.push(head);
+        self.metas.push(meta);
     }
 
     /// Returns the metadata of all segments.
     #[inline]
-    pub fn heads(&self) -> &[SegmentMeta] {
-        &self.heads
+    pub fn metas(&self) -> &[SegmentMeta] {
+        &self.metas
     }
 
     /// Removes and returns all segments.
     #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = (P, SegmentMeta)> {
-        self.packets.drain(..).zip(self.heads.drain(..))
+        self.packets.drain(..).zip(self.metas.drain(..))
     }
 
     /// Returns the packets, for the caller to drain, and their metadata. The caller ends with [`clear`](Self::clear).
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut Vec<P>, &[SegmentMeta]) {
-        (&mut self.packets, &self.heads)
+        (&mut self.packets, &self.metas)
     }
 
     /// Removes all segments.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.packets.clear();
-        self.heads.clear();
+        self.metas.clear();
     }
 }
 
@@ -161,7 +161,7 @@ pub trait Engine<N: Nic>: Sized {
     }
 
     /// Processes one segment. Call it only while no segment of a burst waits for [`rx_burst`](Self::rx_burst).
-    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant);
+    fn rx_segment(&mut self, packet: N::Packet, meta: &SegmentMeta, egress: &mut Egress<N>, now: Instant);
 
     /// Handles an ICMP error that quotes a segment of `tuple` with the sequence number `sequence`. Off-path attackers
     /// can forge such errors (RFC 5927).
@@ -181,8 +181,8 @@ pub trait Engine<N: Nic>: Sized {
     /// Runs the timers that are due at `now`.
     fn expire(&mut self, now: Instant);
 
-    /// Moves the events since the last call into the empty `news`. All data that arrived in a burst are one event.
-    fn take_events(&mut self, news: &mut EventBatch);
+    /// Moves the events since the last call into the empty `events`. All data that arrived in a burst are one event.
+    fn take_events(&mut self, events: &mut EventBatch);
 
     /// Invalidates `conn`, whose `Closed` event is being delivered. Its slot can be reused.
     fn release(&mut self, conn: ConnId, now: Instant);
@@ -211,7 +211,7 @@ pub trait Engine<N: Nic>: Sized {
     fn summarize(&self, summary: &mut Summary);
 
     /// Writes current resource levels into `gauges`.
-    fn fill_levels(&self, gauges: &mut Gauges);
+    fn fill_gauges(&self, gauges: &mut Gauges);
 
     /// Returns the number of slots that have ever held a connection.
     fn slot_count(&self) -> usize;
@@ -242,7 +242,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Consumes the first `request` received bytes and sends `len` bytes that `write` writes, if both are possible at
     /// once. Otherwise it has no effect and returns `write`.
     #[expect(unused_variables, reason = "the default never succeeds")]
-    fn try_answer<W: FnOnce(&mut [u8])>(
+    fn try_respond<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
         (request, len): (usize, usize),

@@ -12,7 +12,7 @@ pub struct ParsedOptions {
     pub mss: Option<u16>,
     /// Window scale.
     pub window_scale: Option<u8>,
-    /// AddressAnnouncer of SACK-permitted.
+    /// Presence of SACK-permitted.
     pub sack_permitted: bool,
     /// Timestamp value and echo.
     pub timestamp: Option<(u32, u32)>,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Capacity of a worker's message mailbox.
 const MAILBOX: usize = 4096;
 /// Events per connection that the connector may send before the worker processes them.
-const NEWS: usize = 5;
+const EVENTS_PER_CONNECTION: usize = 5;
 /// Memory windows per worker.
 const WINDOWS: usize = 64;
 /// Bytes of send memory per worker.
@@ -82,7 +82,7 @@ pub struct WorkerParts<C: Provider, M> {
     /// Verbs objects and memory.
     pub parts: Parts<C>,
     /// Channels to the connector and to other workers.
-    pub lines: WorkerChannels<C, M>,
+    pub channels: WorkerChannels<C, M>,
 }
 
 impl<C: Provider, M: Send + 'static> Adapter<C, M> {
@@ -181,22 +181,23 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let pd = Pd::new(&provider).map_err(failed)?;
         let mr = Mr::new(&pd, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
         let mut exposed = Vec::new();
-        for (memory, told) in published.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for (memory, remote) in published.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let access = Access { remote_read: true, ..Access::default() };
             let memory = ExposedMr::open(&pd, memory, access).map_err(failed)?;
-            let _ = told.set(RemoteAddr { address: memory.address(), key: memory.rkey() });
+            let _ = remote.set(RemoteAddr { address: memory.address(), key: memory.rkey() });
             exposed.push(memory);
         }
         let mut counters = Vec::new();
-        for (memory, told) in counted.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for (memory, remote) in counted.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let memory = verbs::Counters::open(&pd, memory).map_err(failed)?;
-            let _ = told.set(RemoteAddr { address: memory.address(), key: memory.rkey() });
+            let _ = remote.set(RemoteAddr { address: memory.address(), key: memory.rkey() });
             counters.push(memory);
         }
         let narrow = Rendezvous::of(&limits, provider.emulated_by()) == Rendezvous::RegisteredWindows;
         let bell = Waker::new().map_err(failed)?;
-        let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
-        let (mut seats, mut workers) = (Vec::new(), Vec::new());
+        let (commands, requests) =
+            waking_mailbox(EVENTS_PER_CONNECTION * config.max_connections * ways.len(), bell.wake());
+        let (mut handles, mut workers) = (Vec::new(), Vec::new());
         for (worker, (messages, rest)) in ways.into_iter().enumerate() {
             let channel = rest.as_ref().map(IdleWait::channel);
             let most = config.qps_per_cq(&limits).min(config.qps()).max(1);
@@ -223,11 +224,11 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             };
             let count = if config.offer_from < usize::MAX { WINDOWS } else { 0 };
             let mws = (0..count).map(|_| Mw::new(&mr)).collect::<Result<_, _>>().map_err(failed)?;
-            let (news, told) = mailbox_of(rest.as_ref(), NEWS * config.max_connections);
-            let handles = cqs.iter().map(|cq| cq.handle().clone()).collect();
+            let (events, received) = mailbox_of(rest.as_ref(), EVENTS_PER_CONNECTION * config.max_connections);
+            let cq_handles = cqs.iter().map(|cq| cq.handle().clone()).collect();
             let shares = srq.as_ref().map(|srq| srq.handle().clone());
-            let datagram_seat = datagrams.as_ref().map(UdQpHandle::of);
-            seats.push(WorkerHandle { cqs: handles, most, srq: shares, datagrams: datagram_seat, news });
+            let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
+            handles.push(WorkerHandle { cqs: cq_handles, most, srq: shares, datagrams: datagram_handle, events });
             let parts = Parts {
                 cqs,
                 srq,
@@ -239,10 +240,10 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
                 narrow,
                 atomics: limits.atomics.any(),
             };
-            let lines = WorkerChannels { messages, news: told, commands: commands.clone(), rest };
-            workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
+            let channels = WorkerChannels { messages, events: received, commands: commands.clone(), rest };
+            workers.push(WorkerParts { worker, config: config.clone(), parts, channels });
         }
-        let mut connector = Connector::new(&config, listeners, &mr, &own, seats, heard, bell).map_err(failed)?;
+        let mut connector = Connector::new(&config, listeners, &mr, &own, handles, requests, bell).map_err(failed)?;
         connector.begin(exposed, counters).map_err(failed)?;
         Ok((connector, workers))
     }

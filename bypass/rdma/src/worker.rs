@@ -61,7 +61,7 @@ pub enum ConnectorRequest<C: Provider> {
 /// Worker that runs a service over verbs.
 pub struct Worker<C: Provider, S: Service> {
     host: ServiceHost<Net<C>, S>,
-    news: Receiver<ConnectorEvent<C>>,
+    events: Receiver<ConnectorEvent<C>>,
     commands: Sender<ConnectorRequest<C>>,
     /// Requests that the connector had no room for.
     unsent: VecDeque<ConnectorRequest<C>>,
@@ -76,7 +76,7 @@ pub struct WorkerChannels<C: Provider, M> {
     /// Messages for the service and its connections.
     pub messages: Receiver<AppMsg<M>>,
     /// Events from the connector.
-    pub news: Receiver<ConnectorEvent<C>>,
+    pub events: Receiver<ConnectorEvent<C>>,
     /// Requests to the connector.
     pub commands: Sender<ConnectorRequest<C>>,
     /// Present if the worker may sleep. Its completion queue and the mailboxes above are created with it.
@@ -89,13 +89,13 @@ impl<C: Provider, S: Service> Worker<C, S> {
         worker: usize,
         config: Config,
         parts: Parts<C>,
-        lines: WorkerChannels<C, S::Message>,
+        channels: WorkerChannels<C, S::Message>,
         service: S,
     ) -> Self {
-        let WorkerChannels { messages, news, commands, rest } = lines;
+        let WorkerChannels { messages, events, commands, rest } = channels;
         let net = Net::new(worker, config, parts);
         let host = ServiceHost::new(net, service, messages);
-        Worker { host, news, commands, unsent: VecDeque::new(), rest, poll_at: None }
+        Worker { host, events, commands, unsent: VecDeque::new(), rest, poll_at: None }
     }
 
     /// Returns the statistics.
@@ -131,13 +131,13 @@ impl<C: Provider, S: Service> Worker<C, S> {
         self.host.start();
         let mut work = self.host.deliver_messages();
         self.host.net.poll();
-        work += self.hear();
+        work += self.process_events();
         let host = &mut self.host;
         let came = host.net.take_in();
         self.poll_at = host.service.poll(&mut host.net).map(|rest| now + rest);
         work += came + host.deliver_outcomes() + host.deliver_ready();
         host.net.flush_all();
-        self.tell();
+        self.send_requests();
         let summary = &mut self.host.net.summary;
         summary.turns += 1;
         summary.busy_turns += u64::from(work > 0);
@@ -178,7 +178,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
 
     /// Sleeps until an event, if the worker may sleep.
     pub(crate) fn sleep(&mut self, clock: &Clock) {
-        if self.host.messages.about_to_sleep() && self.news.about_to_sleep() {
+        if self.host.messages.about_to_sleep() && self.events.about_to_sleep() {
             self.host.net.arm();
             // Completions that precede the request generate no event.
             let now = clock.now();
@@ -196,15 +196,15 @@ impl<C: Provider, S: Service> Worker<C, S> {
             }
         }
         self.host.messages.awake();
-        self.news.awake();
+        self.events.awake();
     }
 
     /// Processes events of the connector.
-    fn hear(&mut self) -> usize {
-        let mut heard = 0;
-        while let Some(news) = self.news.receive() {
-            heard += 1;
-            match news {
+    fn process_events(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(event) = self.events.receive() {
+            count += 1;
+            match event {
                 ConnectorEvent::Expected(number) => self.host.net.expect(number),
                 ConnectorEvent::Unexpected(number) => self.host.net.expect_no_more(number),
                 ConnectorEvent::Made(link, origin) if !self.host.net.is_full() => self.host.net.add(link, origin),
@@ -221,11 +221,11 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 ConnectorEvent::Poll(qp) => self.host.net.poll_for(qp),
             }
         }
-        heard
+        count
     }
 
     /// Sends requests to the connector.
-    fn tell(&mut self) {
+    fn send_requests(&mut self) {
         let worker = self.host.net.worker;
         // Ended connections first: the number of queue pairs is limited by that of connections.
         self.unsent.extend(self.host.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
@@ -245,7 +245,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
     /// Ends all connections, hands them to the connector, and returns the service and the statistics.
     pub fn finish(mut self) -> (S, Summary) {
         self.host.abort_all();
-        self.tell();
+        self.send_requests();
         (self.host.service, self.host.net.summary)
     }
 }

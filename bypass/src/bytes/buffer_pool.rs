@@ -98,7 +98,7 @@ impl BufferPool {
         Some(Buffer { header, start: 0 })
     }
 
-    /// Returns a copy of `bytes`, on the heap if they exceed a buffer or `limit` buffers are in use.
+    /// Returns a copy of `bytes`, on the heap if it exceeds a buffer or the limit of buffers is reached.
     pub fn copy(&self, bytes: &[u8]) -> Bytes {
         match self.take() {
             Some(mut buffer) if bytes.len() <= buffer.len() => {

@@ -113,7 +113,7 @@ pub struct Gauges {
     pub tx_queued: Option<u64>,
 }
 
-/// ConnPage of a worker's connections.
+/// Page of a worker's connections.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ConnPage {
     /// Connections in the visited slots, in slot order.

@@ -1,4 +1,4 @@
-//! RemoteCounters that peers change by atomic operations.
+//! Counters that peers change by atomic operations.
 
 use crate::Published;
 use std::io;

@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock};
 pub enum OneSidedOp {
     /// Reads bytes. The result may mix old and new bytes if the peer writes them concurrently.
     Read {
-        /// OneSidedOp address of the first byte.
+        /// Remote address of the first byte.
         address: u64,
-        /// OneSidedOp key of the memory region.
+        /// Remote key (R_Key) of the memory region.
         key: u32,
         /// Number of bytes, at least 1.
         len: u32,
@@ -24,18 +24,18 @@ pub enum OneSidedOp {
     /// Adds to a `u64` in the peer's byte order and returns its previous value. Atomic with respect to other
     /// operations of devices on the same address.
     FetchAdd {
-        /// OneSidedOp address, a multiple of 8.
+        /// Remote address, a multiple of 8.
         address: u64,
-        /// OneSidedOp key of the memory region.
+        /// Remote key (R_Key) of the memory region.
         key: u32,
         /// Addend, modulo 2⁶⁴.
         add: u64,
     },
     /// Replaces a `u64` if it has the expected value, and returns its previous value.
     CompareSwap {
-        /// OneSidedOp address, a multiple of 8.
+        /// Remote address, a multiple of 8.
         address: u64,
-        /// OneSidedOp key of the memory region.
+        /// Remote key (R_Key) of the memory region.
         key: u32,
         /// Expected value.
         expect: u64,
@@ -47,9 +47,9 @@ pub enum OneSidedOp {
 /// Address of memory that peers may access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddr {
-    /// OneSidedOp address of the first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// OneSidedOp key of the memory region.
+    /// R_Key of the memory region.
     pub key: u32,
 }
 

@@ -180,10 +180,10 @@ impl<N: HostedNet, S: Service> ServiceHost<N, S> {
     pub fn deliver_messages(&mut self) -> usize {
         let mut read = 0;
         while read < MESSAGES_PER_TURN
-            && let Some(letter) = self.messages.receive()
+            && let Some(message) = self.messages.receive()
         {
             read += 1;
-            match letter {
+            match message {
                 AppMsg::Query(query) => query.answer(self),
                 AppMsg::Message { to: None, message } => self.service.on_message(&mut self.net, message),
                 AppMsg::Message { to: Some(id), message } => {

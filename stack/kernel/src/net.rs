@@ -156,7 +156,7 @@ impl Net {
             match event {
                 (Token::Connection(slot), readiness) => self.stream_event(slot, readiness),
                 (Token::Listener(index), _) => {
-                    // It may have been closed since.
+                    // The listener may have been closed since.
                     if let Some(listener) = self.listeners.get_mut(index) {
                         listener.ready = true;
                     }

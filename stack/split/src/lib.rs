@@ -60,10 +60,10 @@ pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, 
         let shared = shared.clone();
         Box::new(move || shared.wake())
     };
-    let (senders, letters): (Vec<_>, Vec<_>) =
+    let (senders, messages): (Vec<_>, Vec<_>) =
         shared.iter().map(|shared| waking_mailbox(MESSAGES, wake(shared))).unzip();
     let app_sender = AppSender::new(senders);
-    let ends = shared.into_iter().zip(letters).enumerate().map(|(worker, (shared, letters))| {
+    let ends = shared.into_iter().zip(messages).enumerate().map(|(worker, (shared, messages))| {
         let (events, received) = waking_mailbox(BATCHES, wake(&shared));
         let (events_back, events_empty) = mailbox(BATCHES);
         let (commands_back, commands_empty) = mailbox(BATCHES);
@@ -76,7 +76,7 @@ pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, 
             workers,
             config: config.clone(),
             app_sender: app_sender.clone(),
-            letters,
+            messages,
             shared,
             events: received,
             events_back,

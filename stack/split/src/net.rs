@@ -86,14 +86,14 @@ impl Net {
             return false;
         };
         stream.received.push(bytes);
-        let news = !std::mem::replace(&mut stream.listed, true);
+        let is_new = !std::mem::replace(&mut stream.listed, true);
         if stream.received.is_scattered() {
             // Data that the service leaves unread are copied, since their slices may hold packets of the port.
             let before = (stream.received.len(), stream.received.slices());
             self.shared.copied.fetch_add(stream.received.gather() as u64, Ordering::Relaxed);
             self.has_consumed(conn, before);
         }
-        news
+        is_new
     }
 
     /// Sends written data and commands to the worker.
@@ -398,8 +398,8 @@ mod tests {
             net.flush();
         }
         let mut tokens = Vec::new();
-        while let Some(letter) = worker.receive() {
-            let AppMsg::Message { message, .. } = letter else { panic!("nobody looked") };
+        while let Some(message) = worker.receive() {
+            let AppMsg::Message { message, .. } = message else { panic!("no query was sent") };
             let asked = message.items.into_iter().map(|command| match command {
                 Command::Connect(_, token) => token,
                 _ => panic!("unexpected command"),

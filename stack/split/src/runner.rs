@@ -24,7 +24,7 @@ pub struct RunnerSetup<M> {
     pub(crate) workers: usize,
     pub(crate) config: Config,
     pub(crate) app_sender: AppSender<M>,
-    pub(crate) letters: Receiver<AppMsg<M>>,
+    pub(crate) messages: Receiver<AppMsg<M>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) events: Receiver<Events>,
     pub(crate) events_back: Sender<Events>,
@@ -36,7 +36,7 @@ pub struct Runner<S: Service> {
     net: Net,
     service: S,
     states: Table<S::Conn>,
-    letters: Receiver<AppMsg<S::Message>>,
+    messages: Receiver<AppMsg<S::Message>>,
     events: Receiver<Events>,
     events_back: Sender<Events>,
     started: bool,
@@ -62,7 +62,7 @@ enum Other {
 impl<M: Send + 'static> RunnerSetup<M> {
     /// Creates the service with `make`, on this thread.
     pub fn with_service<S: Service<Message = M>>(self, make: impl FnOnce(WorkerCtx<M>) -> S) -> Runner<S> {
-        let RunnerSetup { worker, workers, config, app_sender, letters, shared, events, events_back, commands_empty } =
+        let RunnerSetup { worker, workers, config, app_sender, messages, shared, events, events_back, commands_empty } =
             self;
         let _ = shared.thread.set(std::thread::current());
         let service = make(WorkerCtx { worker, workers, app_sender });
@@ -70,7 +70,7 @@ impl<M: Send + 'static> RunnerSetup<M> {
             net: Net::new(worker, config, shared, commands_empty),
             service,
             states: Table::new(),
-            letters,
+            messages,
             events,
             events_back,
             started: false,
@@ -120,7 +120,7 @@ impl<S: Service> Runner<S> {
     /// and messages.
     pub fn turn(&mut self, now: Instant) -> usize {
         self.net.now = now;
-        let mut work = self.deliver_letters();
+        let mut work = self.deliver_messages();
         for _ in 0..BATCHES_PER_TURN {
             let Some(batch) = self.events.receive() else { break };
             work += batch.items.len() + batch.datagrams.len();
@@ -137,7 +137,7 @@ impl<S: Service> Runner<S> {
     }
 
     fn sleep(&mut self, clock: &Clock) {
-        if self.events.about_to_sleep() && self.letters.about_to_sleep() {
+        if self.events.about_to_sleep() && self.messages.about_to_sleep() {
             let now = clock.now();
             let waits = self.net.has_unsent_commands() || !self.net.out_of_memory.is_empty();
             let moment = waits.then_some(now + MOMENT);
@@ -147,13 +147,13 @@ impl<S: Service> Runner<S> {
             }
         }
         self.events.awake();
-        self.letters.awake();
+        self.messages.awake();
     }
 
-    fn deliver_letters(&mut self) -> usize {
+    fn deliver_messages(&mut self) -> usize {
         for n in 0..MESSAGES_PER_TURN {
-            let Some(letter) = self.letters.receive() else { return n };
-            match letter {
+            let Some(message) = self.messages.receive() else { return n };
+            match message {
                 // The worker has the connections and counters; dropping the query reports that there is no reply.
                 AppMsg::Query(_) => {}
                 AppMsg::Message { to: None, message } => self.service.on_message(&mut self.net, message),

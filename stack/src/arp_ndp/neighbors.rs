@@ -95,7 +95,7 @@ struct Entry<P> {
     mac: Option<MacAddr>,
     created: Instant,
     /// Time of the last message, or of the first solicitation before any.
-    heard: Instant,
+    confirmed: Instant,
     /// Time of the last lookup for a packet or a link header.
     used: Option<Instant>,
     /// True if the running scan has found a connection that needs the entry.
@@ -246,7 +246,7 @@ impl<P> Neighbors<P> {
                 family.unused -= 1;
             }
             match (entry.mac, entry.asked) {
-                (Some(mac), None) if now.since(entry.heard) < family.reachable && !entry.multicast_confirm => {
+                (Some(mac), None) if now.since(entry.confirmed) < family.reachable && !entry.multicast_confirm => {
                     return Lookup::Known(mac);
                 }
                 (Some(mac), Some(_)) => return Lookup::Known(mac),
@@ -274,7 +274,7 @@ impl<P> Neighbors<P> {
         let entry = Entry {
             mac: None,
             created: now,
-            heard: now,
+            confirmed: now,
             used,
             in_use: false,
             multicast_confirm: false,
@@ -307,7 +307,7 @@ impl<P> Neighbors<P> {
         if let Some(entry) = self.entries.get_mut(&Key(ip)) {
             let changed = entry.mac.is_some_and(|old| old != mac);
             entry.mac = Some(mac);
-            entry.heard = now;
+            entry.confirmed = now;
             entry.multicast_confirm = false;
             let was_asked = entry.asked.take().is_some();
             if was_asked {
@@ -339,8 +339,16 @@ impl<P> Neighbors<P> {
         }
         let used = is_gateway.then_some(now);
         let (mac, parked) = (Some(mac), Vec::new());
-        let entry =
-            Entry { mac, created: now, heard: now, used, in_use: false, multicast_confirm: false, asked: None, parked };
+        let entry = Entry {
+            mac,
+            created: now,
+            confirmed: now,
+            used,
+            in_use: false,
+            multicast_confirm: false,
+            asked: None,
+            parked,
+        };
         self.entries.insert(Key(ip), entry);
         Update::Created
     }
@@ -359,7 +367,7 @@ impl<P> Neighbors<P> {
                 }
                 if asked.tries >= TRIES {
                     if let Some(entry) = entries.remove(&Key(*ip)) {
-                        // A lookup created it, so it is not an unused entry.
+                        // A lookup created the entry, so it does not count as unused.
                         *count -= 1;
                         *parked -= entry.parked.len();
                         lost(*ip, entry.parked);
@@ -483,9 +491,9 @@ impl<P> Neighbors<P> {
                 continue;
             };
             if self.gateways.contains(&ip) {
-                // It became a gateway after its message.
+                // The neighbour became a gateway after its message.
                 family.unused -= 1;
-                entry.used = Some(entry.heard);
+                entry.used = Some(entry.confirmed);
                 continue;
             }
             self.entries.remove(&Key(ip));

@@ -67,10 +67,10 @@ pub(crate) fn parse_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Re
 /// Parses a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) received by the station `mac` with the
 /// local addresses `is_local`.
 pub(crate) fn parse_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> ArpNdpEvent {
-    heard_ndp(frame, is_local, mac).unwrap_or(ArpNdpEvent::Nothing)
+    try_parse_ndp(frame, is_local, mac).unwrap_or(ArpNdpEvent::Nothing)
 }
 
-fn heard_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<ArpNdpEvent> {
+fn try_parse_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<ArpNdpEvent> {
     let ip = Ipv6Packet::new_checked(&frame[ETHERNET_HEADER..]).ok()?;
     // RFC 4861 §7.1: a lower hop limit shows a sender beyond the link.
     if ip.hop_limit() != 255 {

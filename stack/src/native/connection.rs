@@ -318,13 +318,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Schedules the connection for the next `collect`.
+    /// Adds the connection to those whose events are reported next.
     #[inline]
     pub fn notify(&mut self) {
         self.activate(Flags::NOTIFY);
     }
 
-    /// Schedules the connection for the next `flush`.
+    /// Adds the connection to those that are sent next.
     #[inline]
     pub fn schedule_tx(&mut self) {
         self.activate(Flags::TX_PENDING);

@@ -258,7 +258,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 
-    fn fill_levels(&self, gauges: &mut Gauges) {
+    fn fill_gauges(&self, gauges: &mut Gauges) {
         gauges.connections = self.len() as u64;
         gauges.half_open = Some(self.half_open() as u64);
         gauges.time_wait = Some(self.time_wait() as u64);
@@ -346,7 +346,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn try_answer<W: FnOnce(&mut [u8])>(
+    fn try_respond<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
         (request_len, len): (usize, usize),

@@ -128,7 +128,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Returns whether queued data has to be sent before more is accepted, because packets run low. One piece is always
     /// accepted, so that no two connections wait for each other.
-    fn is_crowded(&self) -> bool {
+    fn must_send_first(&self) -> bool {
         let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
         pieces > 0 && !self.shared.may_queue_packet(pieces)
     }
@@ -145,7 +145,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.want_room();
             return Err(bytes);
         }
-        if self.is_crowded() {
+        if self.must_send_first() {
             // An acknowledgement of queued data frees space.
             self.want_room();
             return Err(bytes);

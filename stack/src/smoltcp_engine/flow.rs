@@ -209,7 +209,7 @@ impl Flow {
     }
 
     /// Reports the events since the last inspection.
-    pub fn look(&mut self, conn: ConnId, news: &mut EventBatch) -> Fate {
+    pub fn look(&mut self, conn: ConnId, events: &mut EventBatch) -> Fate {
         let state = self.socket().state();
         let mut fate = Fate::Unchanged;
         match (self.phase, state) {
@@ -224,15 +224,15 @@ impl Flow {
                     Some(CloseReason::Reset) => ConnectError::Refused,
                     _ => ConnectError::TimedOut,
                 };
-                news.others.push(Event::Failed(token, error));
+                events.others.push(Event::Failed(token, error));
                 return Fate::EndsUnknown;
             }
             (Phase::HalfOpen, _) => {
-                news.opened.push((conn, Origin::Accepted));
+                events.opened.push((conn, Origin::Accepted));
                 fate = Fate::Opened;
             }
             (Phase::Connecting(token), _) => {
-                news.opened.push((conn, Origin::Connected(token)));
+                events.opened.push((conn, Origin::Connected(token)));
                 fate = Fate::Opened;
             }
             (Phase::Open, _) => {}
@@ -241,15 +241,15 @@ impl Flow {
         let received = self.socket().recv_queue();
         if received > self.reported {
             self.reported = received;
-            news.readable.push(conn);
+            events.readable.push(conn);
         }
         if self.wants_room && self.enough_room() {
             self.wants_room = false;
-            news.others.push(Event::Writable(conn));
+            events.others.push(Event::Writable(conn));
         }
         if self.end_is_due() {
             self.end_reported = true;
-            news.others.push(Event::PeerClosed(conn));
+            events.others.push(Event::PeerClosed(conn));
         }
         let over = match state {
             // The service may still be reading, and the last acknowledgement may be unsent.
@@ -260,7 +260,7 @@ impl Flow {
         };
         if over {
             self.phase = Phase::Gone;
-            news.others.push(Event::Closed(conn, self.reason.unwrap_or(CloseReason::Finished)));
+            events.others.push(Event::Closed(conn, self.reason.unwrap_or(CloseReason::Finished)));
         }
         fate
     }

@@ -41,11 +41,11 @@ impl SmoltcpEngine {
     pub(super) fn segment<N: Nic>(
         &mut self,
         packet: N::Packet,
-        head: SegmentMeta,
+        meta: SegmentMeta,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let SegmentMeta { tuple, tcp_offset: header } = head;
+        let SegmentMeta { tuple, tcp_offset: header } = meta;
         let mut scratch = std::mem::take(&mut self.scratch);
         let data = if packet.len() == packet.data().len() {
             packet.data()

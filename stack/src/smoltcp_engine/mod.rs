@@ -62,7 +62,7 @@ pub struct SmoltcpEngine {
     burst: Vec<u32>,
     touched: Vec<u32>,
     tx_pending: Vec<u32>,
-    news: EventBatch,
+    events: EventBatch,
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// Buffer to linearise chained packets, and to move data between sockets.
     scratch: Vec<u8>,
@@ -196,7 +196,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             burst: Vec::new(),
             touched: Vec::new(),
             tx_pending: Vec::new(),
-            news: EventBatch::default(),
+            events: EventBatch::default(),
             spare: Vec::new(),
             scratch: Vec::new(),
             copies: copy_pool(),
@@ -206,14 +206,14 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn rx_burst(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
-        self.fetch_ahead(burst.heads().iter().map(|head| &head.tuple));
-        for (packet, head) in burst.drain() {
-            self.segment(packet, head, egress, now);
+        self.fetch_ahead(burst.metas().iter().map(|meta| &meta.tuple));
+        for (packet, meta) in burst.drain() {
+            self.segment(packet, meta, egress, now);
         }
     }
 
-    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
-        self.segment(packet, *head, egress, now);
+    fn rx_segment(&mut self, packet: N::Packet, meta: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
+        self.segment(packet, *meta, egress, now);
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
@@ -273,7 +273,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 if flow.timer > now {
                     self.wheel.arm(token, flow.timer);
                 } else {
-                    self.news.timers.extend(self.slots.conn_id(slot as usize));
+                    self.events.timers.extend(self.slots.conn_id(slot as usize));
                 }
             }
         }
@@ -281,14 +281,14 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.time_wait.expire(now);
     }
 
-    fn take_events(&mut self, news: &mut EventBatch) {
+    fn take_events(&mut self, events: &mut EventBatch) {
         let mut touched = std::mem::take(&mut self.touched);
         for slot in touched.drain(..) {
             let Some(conn) = self.slots.conn_id(slot as usize) else { continue };
             let Some(flow) = self.slots.at_mut(slot as usize) else { continue };
             flow.touched = false;
             let phase = flow.phase;
-            match flow.look(conn, &mut self.news) {
+            match flow.look(conn, &mut self.events) {
                 Fate::Unchanged => {}
                 Fate::Opened => {
                     flow.socket_mut().set_timeout(Some(self.limits.user_timeout));
@@ -308,7 +308,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             }
         }
         self.touched = touched;
-        std::mem::swap(news, &mut self.news);
+        std::mem::swap(events, &mut self.events);
     }
 
     fn release(&mut self, conn: ConnId, now: Instant) {
@@ -334,7 +334,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.tx_pending.is_empty() || !self.touched.is_empty() || !self.news.is_empty() {
+        if !self.tx_pending.is_empty() || !self.touched.is_empty() || !self.events.is_empty() {
             return Some(Instant::ZERO);
         }
         [self.wheel.next_expiry(), self.time_wait.next_deadline()].into_iter().flatten().min()
@@ -373,7 +373,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         summary.drop_for("TIME-WAIT ended early", self.time_wait.ended_early());
     }
 
-    fn fill_levels(&self, gauges: &mut Gauges) {
+    fn fill_gauges(&self, gauges: &mut Gauges) {
         gauges.connections = self.slots.len() as u64;
         gauges.half_open = Some(self.half_open as u64);
         gauges.time_wait = Some(self.time_wait.len() as u64);
@@ -475,7 +475,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
         if let Err(error) = self.begin(remote, token, egress, now) {
             self.counts.failed += 1;
-            self.news.others.push(Event::Failed(token, error));
+            self.events.others.push(Event::Failed(token, error));
         }
     }
 }

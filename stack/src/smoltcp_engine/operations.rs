@@ -174,7 +174,7 @@ impl SmoltcpEngine {
     /// Gives up a connection attempt.
     pub(super) fn fail(&mut self, slot: u32, token: u64, error: ConnectError) {
         self.counts.failed += 1;
-        self.news.others.push(Event::Failed(token, error));
+        self.events.others.push(Event::Failed(token, error));
         self.remove(slot, Instant::ZERO);
     }
 }

@@ -169,11 +169,11 @@ impl<P: Packet> Ingress<P> {
         engine: &mut E,
         now: Instant,
     ) {
-        let home = if self.others.len() == 1 { self.worker } else { self.owner_of(&tcp.tuple, &frame) };
-        if home == self.worker {
+        let owner = if self.others.len() == 1 { self.worker } else { self.owner_of(&tcp.tuple, &frame) };
+        if owner == self.worker {
             self.deliver_segment(frame, tcp, egress, engine, now);
         } else {
-            self.forward(frame, home, egress);
+            self.forward(frame, owner, egress);
         }
     }
 
@@ -207,11 +207,11 @@ impl<P: Packet> Ingress<P> {
         if padding > 0 && !frame.trim(padding) {
             return egress.count_drop(DropCause::Truncated);
         }
-        let head = SegmentMeta { tuple, tcp_offset: start };
+        let meta = SegmentMeta { tuple, tcp_offset: start };
         if self.at_once {
-            engine.rx_segment(frame, &head, egress, now);
+            engine.rx_segment(frame, &meta, egress, now);
         } else {
-            self.burst.push(frame, head);
+            self.burst.push(frame, meta);
         }
     }
 
@@ -237,7 +237,7 @@ impl<P: Packet> Ingress<P> {
             Ok(kind) => kind,
             Err(cause) => return egress.count_drop(cause),
         };
-        let home = match kind {
+        let owner = match kind {
             _ if forwarded || self.others.len() == 1 => self.worker,
             FrameKind::Tcp(tcp) => self.owner_of(&tcp.tuple, &frame),
             FrameKind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
@@ -245,11 +245,11 @@ impl<P: Packet> Ingress<P> {
             FrameKind::Ndp if self.dad_running || self.slaac => 0,
             FrameKind::Arp | FrameKind::Ndp | FrameKind::Ip | FrameKind::Udp(_) => self.worker,
         };
-        if home != self.worker {
+        if owner != self.worker {
             return match kind {
-                FrameKind::Tcp(_) | FrameKind::IcmpError { .. } => self.forward(frame, home, egress),
+                FrameKind::Tcp(_) | FrameKind::IcmpError { .. } => self.forward(frame, owner, egress),
                 // The first worker acts for all; this is not a flow that the port steered wrongly.
-                _ => self.send_frame_to(frame, home, egress),
+                _ => self.send_frame_to(frame, owner, egress),
             };
         }
         match kind {
@@ -307,15 +307,15 @@ impl<P: Packet> Ingress<P> {
     }
 
     /// Sends a message that may be lost to all other workers.
-    fn send_to_others(&self, mail: impl Fn() -> WorkerMsg<P>) {
+    fn send_to_others(&self, message: impl Fn() -> WorkerMsg<P>) {
         for (_, other) in self.others.iter().enumerate().filter(|(worker, _)| *worker != self.worker) {
-            let _ = other.send(mail());
+            let _ = other.send(message());
         }
     }
 
-    fn share(&self, mail: impl Fn() -> WorkerMsg<P>) {
+    fn share(&self, message: impl Fn() -> WorkerMsg<P>) {
         for (worker, other) in self.others.iter().enumerate() {
-            if worker != self.worker && other.send(mail()).is_err() {
+            if worker != self.worker && other.send(message()).is_err() {
                 tracing::warn!("the mailbox of worker {worker} is full: it misses a change of the local addresses");
             }
         }
@@ -394,20 +394,20 @@ impl<P: Packet> Ingress<P> {
         self.scratch = scratch;
     }
 
-    fn forward<N: Nic<Packet = P>>(&mut self, frame: P, home: usize, egress: &mut Egress<N>) {
+    fn forward<N: Nic<Packet = P>>(&mut self, frame: P, owner: usize, egress: &mut Egress<N>) {
         if self.misdirected == 0 {
             tracing::info!(
-                "frames arrive at worker {} that worker {home} owns: the port uses another RSS function; frames are \
+                "frames arrive at worker {} that worker {owner} owns: the port uses another RSS function; frames are \
                  passed on",
                 self.worker
             );
         }
         self.misdirected += 1;
-        self.send_frame_to(frame, home, egress);
+        self.send_frame_to(frame, owner, egress);
     }
 
-    fn send_frame_to<N: Nic<Packet = P>>(&self, frame: P, home: usize, egress: &mut Egress<N>) {
-        if self.others[home].send(WorkerMsg::Frame(frame)).is_err() {
+    fn send_frame_to<N: Nic<Packet = P>>(&self, frame: P, owner: usize, egress: &mut Egress<N>) {
+        if self.others[owner].send(WorkerMsg::Frame(frame)).is_err() {
             egress.count_drop(DropCause::MailboxFull);
         }
     }

@@ -61,7 +61,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     turns: u64,
     busy_turns: u64,
     bursts: u64,
-    news: EventBatch,
+    events: EventBatch,
     /// Link state at the last check.
     link_up: Option<bool>,
     link_checked: Instant,
@@ -125,7 +125,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             turns: 0,
             busy_turns: 0,
             bursts: 0,
-            news: EventBatch::default(),
+            events: EventBatch::default(),
             link_up: None,
             link_checked: now,
             stuck_since: None,
@@ -138,16 +138,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.core.now = now;
         let mut work = self.process_mailboxes();
         for _ in 0..BURSTS_PER_TURN {
-            let came = self.core.egress.nic().rx_burst(&mut self.received);
-            self.bursts += u64::from(came > 0);
-            work += came;
+            let frames = self.core.egress.nic().rx_burst(&mut self.received);
+            self.bursts += u64::from(frames > 0);
+            work += frames;
             let Core { engine, egress, slow, .. } = &mut self.core;
             if let Some(vlan) = egress.vlan() {
                 self.ingress.enter_vlan(&mut self.received, vlan, egress);
             }
             self.ingress.rx_burst(&mut self.received, egress, engine, slow, now);
             self.ingress.end_burst(egress, engine, now);
-            if came < BURST || egress.room() < MIN_TX_ROOM {
+            if frames < BURST || egress.room() < MIN_TX_ROOM {
                 break;
             }
         }
@@ -327,10 +327,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let now = self.core.now;
         let mut read = 0;
         while read < MESSAGES_PER_TURN {
-            let Some(mail) = self.inbox.receive() else { break };
+            let Some(message) = self.inbox.receive() else { break };
             read += 1;
             let Core { engine, egress, slow, .. } = &mut self.core;
-            match mail {
+            match message {
                 WorkerMsg::Frame(frame) => self.ingress.rx_frame(frame, true, egress, engine, slow, now),
                 WorkerMsg::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.may_create, now),
                 WorkerMsg::Resolving(ip) => self.ingress.note_resolving(ip, now),
@@ -341,9 +341,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         while read < MESSAGES_PER_TURN {
-            let Some(letter) = self.messages.receive() else { break };
+            let Some(message) = self.messages.receive() else { break };
             read += 1;
-            match letter {
+            match message {
                 AppMsg::Query(look) => look.answer(self),
                 AppMsg::Message { to: None, message } => self.service.on_message(&mut self.core, message),
                 AppMsg::Message { to: Some(conn), message } => {
@@ -363,15 +363,15 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     fn deliver(&mut self) -> usize {
         let mut delivered = if self.ingress.datagrams.is_empty() { 0 } else { self.deliver_datagrams() };
         for _ in 0..EVENT_ROUNDS {
-            self.core.engine.take_events(&mut self.news);
-            let news = self.news.len();
-            delivered += news;
-            if news > 0 {
+            self.core.engine.take_events(&mut self.events);
+            let events = self.events.len();
+            delivered += events;
+            if events > 0 {
                 self.dispatch();
             }
             let Core { engine, egress, now, .. } = &mut self.core;
             engine.flush(egress, *now);
-            if news == 0 {
+            if events == 0 {
                 break;
             }
         }
@@ -391,10 +391,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
 
     /// Delivers events in the order that [`Service`] defines.
     fn dispatch(&mut self) {
-        let Worker { core: net, service, states, news, .. } = self;
-        let is_plain = news.readable.len() == news.len();
+        let Worker { core: net, service, states, events, .. } = self;
+        let is_plain = events.readable.len() == events.len();
         if !is_plain {
-            for &(conn, origin) in &news.opened {
+            for &(conn, origin) in &events.opened {
                 let state = service.opened(net, conn, origin);
                 if states.len() <= conn.slot() {
                     states.resize_with(conn.slot() + 1, || None);
@@ -402,13 +402,13 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 states[conn.slot()] = Some(state);
             }
             // `opened` may have consumed the received data.
-            news.readable.retain(|conn| net.engine.received(*conn) > 0);
+            events.readable.retain(|conn| net.engine.received(*conn) > 0);
         }
         if !net.silenced.is_empty() {
-            news.readable.retain(|conn| net.delivers_readable(*conn));
+            events.readable.retain(|conn| net.delivers_readable(*conn));
         }
-        let served = if news.readable.is_empty() { 0 } else { service.burst(net, &news.readable) };
-        for &conn in news.readable.iter().skip(served) {
+        let served = if events.readable.is_empty() { 0 } else { service.burst(net, &events.readable) };
+        for &conn in events.readable.iter().skip(served) {
             if !net.silenced.is_empty() && !net.delivers_readable(conn) {
                 continue;
             }
@@ -419,15 +419,15 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if !is_plain {
             self.dispatch_others();
         }
-        self.news.clear();
+        self.events.clear();
     }
 
     /// Delivers events other than `opened` and `readable`.
     fn dispatch_others(&mut self) {
-        let Worker { core: net, service, states, news, .. } = self;
+        let Worker { core: net, service, states, events, .. } = self;
         // `closed` is the last event of a connection and releases its slot, so it follows the timers.
         let is_closed = |event: &&Event| matches!(event, Event::Closed(..));
-        for event in news.others.iter().filter(|event| !is_closed(event)) {
+        for event in events.others.iter().filter(|event| !is_closed(event)) {
             match *event {
                 // No `writable` after `close`, or when the room has been used since.
                 Event::Writable(conn) if !net.silenced.has(conn) && net.engine.room(conn) > 0 => {
@@ -444,14 +444,14 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Event::Writable(_) | Event::PeerClosed(_) | Event::Closed(..) => {}
             }
         }
-        for &conn in &news.timers {
+        for &conn in &events.timers {
             if net.delivers_timer(conn)
                 && let Some(Some(state)) = states.get_mut(conn.slot())
             {
                 service.timer(net, conn, state);
             }
         }
-        for event in news.others.iter().filter(is_closed) {
+        for event in events.others.iter().filter(is_closed) {
             let Event::Closed(conn, why) = *event else { continue };
             net.silenced.forget(conn);
             net.engine.release(conn, net.now);
@@ -472,7 +472,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
             pool_share: Some(egress.capabilities().pool as u64),
             ..Gauges::default()
         };
-        engine.fill_levels(&mut gauges);
+        engine.fill_gauges(&mut gauges);
         let port = egress.nic().stats();
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
         let (requests, slow_requests) = (self.service.requests(), self.service.slow_requests());

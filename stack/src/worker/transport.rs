@@ -212,7 +212,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn respond(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
-        match self.engine.try_answer(conn, (request, len), write, &mut self.egress, self.now) {
+        match self.engine.try_respond(conn, (request, len), write, &mut self.egress, self.now) {
             Ok(()) => true,
             Err(write) => respond_in_steps(self, conn, request, len, write),
         }

@@ -258,7 +258,7 @@ impl SimulatedClient {
                     }
                     Ok(_) => break,
                     Err(_) => {
-                        // It gets an error reply.
+                        // The request gets an error reply.
                         self.requests += 1;
                         self.sends_no_more = true;
                         break;

@@ -184,7 +184,7 @@ fn memory_matches_documented_format() {
     let layout = Layout::new(SEED, 2, 3, 64).unwrap();
     assert_eq!(layout.bytes(), 2 * 3 * 64 + 2 * 64 * 16 + 2 * 16);
     let (export, mut writers) = export(layout);
-    // This entry makes the next one not the first of its log.
+    // The next entry is then not the first of its log.
     writers[1].set(b"another", b"", None);
     writers[1].set(b"key", b"some value", Some(0x0102_0304_0506));
     let hash = 0x9016_9e50_fc3f_b66fu64;

@@ -35,7 +35,7 @@ pub enum Parsed<'a> {
     Request {
         /// The request.
         request: Request<'a>,
-        /// Its data block.
+        /// Data block of the request.
         data: Data<'a>,
         /// Length of the request in bytes.
         len: usize,

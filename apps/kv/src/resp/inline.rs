@@ -1,6 +1,6 @@
 //! Inline commands: a line of words, as typed in telnet.
 
-/// Splits `parse_inline`, which has no line end, into words. Returns `None` if a quote is not closed, or a closing
+/// Splits `line`, which has no line end, into words. Returns `None` if a quote is not closed, or a closing
 /// quote is not followed by a space.
 ///
 /// In double quotes `\xHH`, `\n`, `\r`, `\t`, `\b` and `\a` stand for a byte, and a backslash before another character

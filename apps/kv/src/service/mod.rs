@@ -60,7 +60,7 @@ pub struct Kv {
     #[expect(clippy::vec_box, reason = "they go from worker to worker in their boxes")]
     idle_batches: Vec<Box<RemoteBatch>>,
     /// Session for requests of other workers.
-    guest_session: Option<Session>,
+    remote_session: Option<Session>,
     replies: Replies,
     /// Reply bytes queued in this service for all clients, because the transport has no room.
     queued_output: usize,
@@ -116,7 +116,7 @@ impl Kv {
             shard_borrow: ShardBorrow::default(),
             batches: (0..workers).map(|_| None).collect(),
             idle_batches: Vec::new(),
-            guest_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
+            remote_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             queued_output: 0,
             ahead: Vec::new(),

@@ -39,7 +39,7 @@ impl SlowLog {
         requests.truncate(most);
     }
 
-    /// Returns the last `capacity` requests of all workers, the newest first.
+    /// Returns the last `most` requests of all workers, the newest first.
     pub fn list(&self, most: usize) -> Vec<SlowRequest> {
         let mut requests: Vec<SlowRequest> = self.workers.iter().flat_map(|list| lock(list).clone()).collect();
         requests.sort_by_key(|request| std::cmp::Reverse(request.id));
@@ -157,7 +157,7 @@ mod tests {
         let (sender, _mail) = mailbox(4);
         let mut kv =
             Kv::new(hub.clone(), WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![sender]) });
-        let session = kv.guest_session.take().unwrap();
+        let session = kv.remote_session.take().unwrap();
         let args: OwnedArgs = [&b"keys"[..], b"*"].into_iter().collect();
         let keys = kv.hasher.clone();
         let request = Request::new(args.args(), 0, &keys);

@@ -15,15 +15,15 @@ use linerate_bypass::{BufferPool, Bytes, Datagram, Transport};
 use std::net::SocketAddr;
 
 /// Limit of datagrams whose requests run on other workers or wait for shards.
-const AWAY: usize = 4096;
+const MAX_WAITING: usize = 4096;
 /// Limit of reply datagrams not sent yet, and number of buffers kept for them.
-const ANSWERS: usize = 4096;
+const MAX_REPLIES: usize = 4096;
 const KEPT: usize = 256;
 
 /// Reply to a request that does not end in its datagram.
-const CUT: &[u8] = b"CLIENT_ERROR the request does not end in its datagram\r\n";
+const INCOMPLETE: &[u8] = b"CLIENT_ERROR the request does not end in its datagram\r\n";
 /// Reply if the replies do not fit into [`udp::MAX_DATAGRAMS`] datagrams.
-const TOO_LONG: &[u8] = b"SERVER_ERROR the answer takes more than 8 datagrams: ask over a connection\r\n";
+const TOO_LONG: &[u8] = b"SERVER_ERROR the reply needs more than 8 datagrams: use a connection\r\n";
 
 /// Source of a datagram.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,7 @@ pub(super) struct Datagrams {
     /// Hashes of their first keys, as far as those are in this worker's shard.
     hashes: Vec<u64>,
     /// Number of datagrams that run on other workers or wait for shards.
-    away: usize,
+    pending: usize,
     memory: BufferPool,
 }
 
@@ -67,8 +67,8 @@ impl Datagrams {
             port,
             waiting: Vec::new(),
             hashes: Vec::new(),
-            away: 0,
-            memory: BufferPool::new(udp::DATAGRAM, KEPT, ANSWERS),
+            pending: 0,
+            memory: BufferPool::new(udp::DATAGRAM, KEPT, MAX_REPLIES),
         }
     }
 }
@@ -119,10 +119,10 @@ impl Kv {
         if self.has(&needs) {
             return self.run_and_answer(net, &pending);
         }
-        if self.datagrams.away == AWAY {
+        if self.datagrams.pending == MAX_WAITING {
             return self.counts.add(Count::UdpDropped);
         }
-        self.datagrams.away += 1;
+        self.datagrams.pending += 1;
         let mut shards = needs.iter();
         match (shards.next(), shards.next()) {
             (Some(worker), None) if can_run_remotely && worker != self.worker => {
@@ -151,7 +151,7 @@ impl Kv {
                 Err(Incomplete::Line) if !is_known => return self.counts.add(Count::UdpIgnored),
                 // There is no connection to close.
                 Ok((request, data)) => _ = self.run_text(&request, data),
-                Err(Incomplete::Line | Incomplete::Data) => self.replies.put(CUT),
+                Err(Incomplete::Line | Incomplete::Data) => self.replies.put(INCOMPLETE),
             }
             is_known = true;
         }
@@ -168,13 +168,13 @@ impl Kv {
 
     /// Handles a datagram whose shards have arrived.
     pub(super) fn run_pending_datagram(&mut self, net: &mut impl Transport, pending: &PendingDatagram) {
-        self.datagrams.away -= 1;
+        self.datagrams.pending -= 1;
         self.run_and_answer(net, pending);
     }
 
     /// Sends the replies to a datagram that another worker has run.
     pub(super) fn answer_from_elsewhere(&mut self, net: &mut impl Transport, source: &DatagramSource) {
-        self.datagrams.away -= 1;
+        self.datagrams.pending -= 1;
         self.answer_datagram(net, source);
     }
 

@@ -14,7 +14,7 @@ pub(crate) struct Keyspaces {
     /// Current id of each keyspace.
     current: [u8; KEYSPACES],
     /// Keyspace of each id, current or former.
-    outer: [u8; 256],
+    keyspace_of: [u8; 256],
     len: [usize; 256],
     /// Number of items with an expiry time, by id.
     expiring: [usize; 256],
@@ -28,10 +28,10 @@ pub(crate) struct Keyspaces {
 
 impl Keyspaces {
     pub fn new(stats: Arc<ShardStats>) -> Self {
-        let outer = std::array::from_fn(|n| if n < KEYSPACES { n as u8 } else { 0 });
+        let keyspace_of = std::array::from_fn(|n| if n < KEYSPACES { n as u8 } else { 0 });
         Keyspaces {
             current: std::array::from_fn(|n| n as u8),
-            outer,
+            keyspace_of,
             len: [0; 256],
             expiring: [0; 256],
             near: [0; KEYSPACES],
@@ -48,14 +48,14 @@ impl Keyspaces {
 
     /// Returns the keyspace of the id `number`, current or former.
     #[inline]
-    pub fn outer(&self, number: u8) -> u8 {
-        self.outer[usize::from(number)]
+    pub fn of_id(&self, number: u8) -> u8 {
+        self.keyspace_of[usize::from(number)]
     }
 
     /// Returns true if items with the id `number` are dead.
     #[inline]
     pub fn is_flushed(&self, number: u8) -> bool {
-        self.flushed > 0 && self.current(self.outer(number)) != number
+        self.flushed > 0 && self.current(self.of_id(number)) != number
     }
 
     /// Returns the number of items in `space`.
@@ -76,7 +76,7 @@ impl Keyspaces {
     /// Counts a new item with the id `number` at the index cursor `at`.
     #[inline]
     pub fn add_item(&mut self, number: u8, at: u64) {
-        let (len, space) = (&mut self.len[usize::from(number)], self.outer[usize::from(number)]);
+        let (len, space) = (&mut self.len[usize::from(number)], self.keyspace_of[usize::from(number)]);
         *len += 1;
         self.near[usize::from(space)] = at;
         self.stats.set_keys(space, *len);
@@ -99,7 +99,7 @@ impl Keyspaces {
         if self.is_flushed(number) {
             self.flushed -= 1;
         } else {
-            self.stats.set_keys(self.outer(number), self.len[usize::from(number)]);
+            self.stats.set_keys(self.of_id(number), self.len[usize::from(number)]);
         }
     }
 
@@ -120,14 +120,14 @@ impl Keyspaces {
     /// Publishes the number of expiring items of the keyspace of `number`, unless a flush made `number` obsolete.
     #[inline]
     fn publish_expiring(&self, number: u8) {
-        let space = self.outer(number);
+        let space = self.of_id(number);
         // `flushed` cannot answer this: the last dead item was already subtracted.
         if self.current(space) == number {
             self.stats.set_expiring(space, self.expiring[usize::from(number)]);
         }
     }
 
-    /// Returns true if enough ids are free to flush all of `keyspaces`.
+    /// Returns true if enough ids are free to flush all of `spaces`.
     pub fn can_flush(&self, spaces: Range<u8>) -> bool {
         let needed = spaces.filter(|space| self.len(*space) > 0).count();
         (0..u8::MAX).filter(|number| self.is_free(*number)).take(needed).count() == needed
@@ -135,7 +135,7 @@ impl Keyspaces {
 
     /// Returns true if the id `number` belongs to no keyspace and to no item.
     fn is_free(&self, number: u8) -> bool {
-        self.len[usize::from(number)] == 0 && self.current(self.outer(number)) != number
+        self.len[usize::from(number)] == 0 && self.current(self.of_id(number)) != number
     }
 
     /// Makes all items of `space` dead. Returns false if no id is free, because dead items of too many flushes remain.
@@ -146,7 +146,7 @@ impl Keyspaces {
         }
         let Some(new) = (0..u8::MAX).find(|number| self.is_free(*number)) else { return false };
         debug_assert_eq!(self.expiring[usize::from(new)], 0);
-        self.outer[usize::from(new)] = space;
+        self.keyspace_of[usize::from(new)] = space;
         self.current[usize::from(space)] = new;
         self.flushed += self.len[usize::from(old)];
         self.stats.set_keys(space, 0);

@@ -305,7 +305,7 @@ impl Store {
     /// Returns the hash of the key of the item at `location`.
     fn hash_at(&self, location: Location) -> u64 {
         let item = self.item(location);
-        self.key(self.keyspaces.outer(item.space()), item.key()).hash
+        self.key(self.keyspaces.of_id(item.space()), item.key()).hash
     }
 
     /// Removes the item at `location` on the store's own account.

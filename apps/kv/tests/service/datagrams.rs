@@ -110,7 +110,7 @@ fn datagram_without_request_gets_no_reply() {
             server.datagram(0, FROM, datagram);
         }
         server.datagram(0, 0, &request(Frame::request(1)));
-        // This is the port of Redis clients.
+        // Port of Redis clients.
         server.datagram_to(6379, 0, FROM, &request(Frame::request(1)));
         server.settle();
         assert_eq!(server.datagrams(0), []);
@@ -178,7 +178,7 @@ fn request_beyond_its_datagram_is_rejected_and_stores_nothing() {
 
 #[test]
 fn long_reply_takes_several_datagrams_up_to_limit() {
-    let error = "SERVER_ERROR the answer takes more than 8 datagrams: ask over a connection\r\n";
+    let error = "SERVER_ERROR the reply needs more than 8 datagrams: use a connection\r\n";
     for mut server in servers() {
         let client = server.connect_to_memcached(0);
         // Exactly one datagram, one byte more, the maximum, one byte more, and far more.

@@ -164,7 +164,7 @@ fn dbsize_under_load_includes_all_earlier_writes_of_its_connection() {
             let replies = ask(client, &lines(&requests), requests.len());
             let size: u64 = replies.lines().last().unwrap()[1..].parse().unwrap();
             assert!((round * KEYS..=ROUNDS * KEYS * workers as u64).contains(&size), "{size} in round {round}");
-            // This command borrows shards.
+            // MGET of keys in two shards borrows them.
             let mget = format!("mget {worker}:{round}:0 {worker}:1:7 {worker}:1:8 none");
             let values = "$1\r\nx\r\n".repeat(3);
             assert_eq!(ask(client, &line(&mget), 8), format!("*4\r\n{values}$-1\r\n"));

@@ -106,8 +106,8 @@ impl<M: Send + 'static> Port<M> {
             // The first worker joins the connector's thread.
             let connector = connector.take();
             Box::new(move || {
-                let WorkerParts { worker, config, parts, lines } = parts;
-                let worker = Worker::new(worker, config, parts, lines, make(ctx));
+                let WorkerParts { worker, config, parts, channels } = parts;
+                let worker = Worker::new(worker, config, parts, channels, make(ctx));
                 ready.fetch_add(1, Ordering::Relaxed);
                 let ended = worker.run(&Clock::start(), &stop);
                 drop(running);

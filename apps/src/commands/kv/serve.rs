@@ -166,10 +166,10 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     };
     let time = args.work.service_time;
     if time.is_zero() {
-        let make = |network: &_| open(network).map(|hub| move |seat| Kv::new(hub.clone(), seat));
+        let make = |network: &_| open(network).map(|hub| move |ctx| Kv::new(hub.clone(), ctx));
         serve_on("kv", &args.net, &listen, &args.inspect, &args.end, make).map(|_: Vec<Kv>| ())
     } else {
-        let make = |network: &_| open(network).map(|hub| move |seat| Busy::new(Kv::new(hub.clone(), seat), time));
+        let make = |network: &_| open(network).map(|hub| move |ctx| Busy::new(Kv::new(hub.clone(), ctx), time));
         serve_on("kv", &args.net, &listen, &args.inspect, &args.end, make).map(|_: Vec<Busy<Kv>>| ())
     }
 }

@@ -200,7 +200,7 @@ pub fn run_parts<P: WorkerLoad>(
     let _serving = args.introspection.serve(&network.stats_client(), network.workers())?;
     let running = {
         let (plan, barrier) = (plan.clone(), barrier.clone());
-        network.start(move |seat| make(&plan, barrier.clone(), seat.worker, seat.workers), stop.clone())?
+        network.start(move |ctx| make(&plan, barrier.clone(), ctx.worker, ctx.workers), stop.clone())?
     };
     let mut watch = Watch::new(&plan, &barrier, unit);
     while !running.is_finished() && !watch.is_done(&interrupted) {

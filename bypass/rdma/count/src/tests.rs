@@ -58,7 +58,7 @@ fn calls_are_counted_and_forwarded() {
     run(&first);
     let once = [2, 1, 10, 7, 1, 3, 1, 0];
     assert_eq!(COUNTS.json(), expected(once));
-    // Another domain changes nothing, and another device of the driver is counted, too.
+    // A second protection domain changes nothing. Another device of the driver is also counted.
     watch(&first);
     let second = context(driver);
     watch(&second);

@@ -125,7 +125,7 @@ pub(crate) struct Connection<C: Provider> {
     pub open_offers: usize,
     pub to_take: usize,
     /// Time of the last completion.
-    pub heard: Instant,
+    pub last_completion: Instant,
     /// A probe was sent since the last completion.
     pub is_probed: bool,
     /// Listed in the worker's connections with data to send or buffers to post.
@@ -145,16 +145,16 @@ impl<C: Provider> Connection<C> {
             taken: 0,
             open_offers: 0,
             to_take: 0,
-            heard: now,
+            last_completion: now,
             is_probed: false,
             dirty: false,
         }
     }
 
-    /// Records a sign of life of the peer.
+    /// Records a completion, which shows that the peer is alive.
     #[inline]
-    pub fn hear(&mut self, now: Instant) {
-        (self.heard, self.is_probed) = (now, false);
+    pub fn note_completion(&mut self, now: Instant) {
+        (self.last_completion, self.is_probed) = (now, false);
     }
 }
 

@@ -69,7 +69,7 @@ impl<C: Provider> Connector<C> {
             if self.is_iwarp { (Some(qp), None) } else { (None, Some(qp.to_rtr_by_cm(&id)?.to_rts_by_cm(&id)?)) };
         self.expect(worker, parameters.qp.into())?;
         if let Err(error) = id.accept(&parameters) {
-            self.tell(worker, ConnectorEvent::Unexpected(parameters.qp.into()));
+            self.notify(worker, ConnectorEvent::Unexpected(parameters.qp.into()));
             return Err(error);
         }
         let until = now + self.config.connect_timeout;
@@ -93,7 +93,7 @@ impl<C: Provider> Connector<C> {
             }
             Err(error) => {
                 tracing::debug!("{remote}: {error}");
-                self.tell(worker, ConnectorEvent::Failed(token, ConnectError::Unreachable));
+                self.notify(worker, ConnectorEvent::Failed(token, ConnectError::Unreachable));
             }
         }
     }
@@ -176,7 +176,7 @@ impl<C: Provider> Connector<C> {
         let made = Made { worker, qp: transport.handle(), id: Some(id.handle()), local: local.ip(), had_last: false };
         self.made.insert(transport.number(), made);
         let link = ConnCore::new(transport, Some(id), [local, remote], &self.greeting, &theirs);
-        self.tell(worker, ConnectorEvent::Made(link, origin));
+        self.notify(worker, ConnectorEvent::Made(link, origin));
     }
 
     /// Gives up connections that took too long. Returns true if there were any.

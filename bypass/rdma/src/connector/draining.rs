@@ -18,7 +18,7 @@ const LAST_BUFFER: Duration = Duration::from_millis(100);
 pub(super) struct Leaving<C: Provider> {
     qp: Qp<C, Errored>,
     /// The worker was requested to poll all completions.
-    is_asked: bool,
+    poll_requested: bool,
     /// Deadline of the current step.
     until: Instant,
 }
@@ -30,7 +30,7 @@ impl<C: Provider> Connector<C> {
         let number = qp.number();
         match qp.fail() {
             Ok(qp) => {
-                let leaving = Leaving { qp, is_asked: false, until: now + LAST_BUFFER };
+                let leaving = Leaving { qp, poll_requested: false, until: now + LAST_BUFFER };
                 self.pools[worker].leaving.insert(number, leaving);
                 if had_last {
                     self.have_polled(worker, number, now);
@@ -43,7 +43,7 @@ impl<C: Provider> Connector<C> {
 
     /// Handles a last-WQE-reached event. The connection may not have ended yet.
     pub(super) fn had_last(&mut self, qp: Handle, now: Instant) {
-        let is_it = |leaving: &Leaving<C>| leaving.qp.handle() == qp && !leaving.is_asked;
+        let is_it = |leaving: &Leaving<C>| leaving.qp.handle() == qp && !leaving.poll_requested;
         let found = self.pools.iter().enumerate().find_map(|(worker, pool)| {
             pool.leaving.iter().find(|(_, leaving)| is_it(leaving)).map(|(number, _)| (worker, *number))
         });
@@ -58,15 +58,15 @@ impl<C: Provider> Connector<C> {
     fn have_polled(&mut self, worker: usize, number: u32, now: Instant) {
         let patience = self.config.connect_timeout;
         if let Some(leaving) = self.pools[worker].leaving.get_mut(&number) {
-            (leaving.is_asked, leaving.until) = (true, now + patience);
-            self.tell(worker, ConnectorEvent::Poll(number));
+            (leaving.poll_requested, leaving.until) = (true, now + patience);
+            self.notify(worker, ConnectorEvent::Poll(number));
         }
     }
 
     /// Destroys a queue pair whose completions the worker has polled.
     pub(super) fn polled(&mut self, worker: usize, number: u32) {
         let leaving = &mut self.pools[worker].leaving;
-        if leaving.get(&number).is_some_and(|leaving| leaving.is_asked) {
+        if leaving.get(&number).is_some_and(|leaving| leaving.poll_requested) {
             leaving.remove(&number);
         }
     }
@@ -77,7 +77,7 @@ impl<C: Provider> Connector<C> {
         let mut any = false;
         for worker in 0..self.pools.len() {
             let leaving = &mut self.pools[worker].leaving;
-            any |= leaving.extract_if(|_, leaving| leaving.is_asked && leaving.until <= now).count() > 0;
+            any |= leaving.extract_if(|_, leaving| leaving.poll_requested && leaving.until <= now).count() > 0;
             let late = leaving.iter().filter(|(_, leaving)| leaving.until <= now);
             for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
                 any = true;

@@ -40,11 +40,11 @@ impl<C: Provider> Connector<C> {
             AsyncEvent::LastWqeReached(qp) => self.had_last(qp, now),
             AsyncEvent::CqError(cq) => {
                 tracing::error!("{device}: a completion queue has failed, and its connections have ended");
-                self.lose_of(|seat| seat.cqs.iter().any(|it| it.handle() == cq));
+                self.lose_of(|worker| worker.cqs.iter().any(|it| it.handle() == cq));
             }
             AsyncEvent::SrqError(srq) => {
                 tracing::error!("{device}: a shared receive queue has failed, and its connections have ended");
-                self.lose_of(|seat| seat.srq.as_ref().is_some_and(|it| it.handle() == srq));
+                self.lose_of(|worker| worker.srq.as_ref().is_some_and(|it| it.handle() == srq));
             }
             AsyncEvent::DeviceFatal => {
                 tracing::error!("{device} has failed: all its connections have ended");

@@ -44,7 +44,7 @@ const RETRIES: u8 = 7;
 /// Retry interval while a worker's mailbox is full.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Interval of checks for time-outs and the end of all workers.
-const LOOK_AROUND: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A worker, as the connector knows it.
 pub struct WorkerHandle<C: Provider> {
@@ -57,7 +57,7 @@ pub struct WorkerHandle<C: Provider> {
     /// UD queue pair, if connections are sessions.
     pub datagrams: Option<UdQpHandle>,
     /// Events for the worker.
-    pub news: Sender<ConnectorEvent<C>>,
+    pub events: Sender<ConnectorEvent<C>>,
 }
 
 /// Listening sockets or identifiers.
@@ -188,8 +188,8 @@ impl<C: Provider> Connector<C> {
         let limits = provider.limits().map_err(Error::of("query the device"))?;
         let is_iwarp = limits.transport == TransportKind::Iwarp;
         let qp = config.qp();
-        let seat = workers.first().filter(|_| config.inline > 0);
-        let inline = seat.and_then(|WorkerHandle { cqs, srq, .. }| {
+        let worker = workers.first().filter(|_| config.inline > 0);
+        let inline = worker.and_then(|WorkerHandle { cqs, srq, .. }| {
             let cq = cqs.first()?;
             let make = |qp: &QpConfig| Qp::new(mr, cq, srq.as_ref(), qp).map(|_| qp.inline);
             QpConfig { inline: config.inline, ..qp }.with_largest_inline(make).ok()
@@ -260,7 +260,7 @@ impl<C: Provider> Connector<C> {
     fn rest(&mut self) {
         if self.commands.about_to_sleep() {
             // Retries and the end of the workers signal nothing.
-            let longest = if self.unsent.is_empty() { LOOK_AROUND } else { MOMENT };
+            let longest = if self.unsent.is_empty() { CHECK_INTERVAL } else { MOMENT };
             let rings = [self.listeners.as_fd(), self.mr.pd().async_fd(), self.bell.as_fd()];
             if let Err(error) = waker::wait_readable(rings, longest) {
                 tracing::debug!("{error}");
@@ -278,16 +278,16 @@ impl<C: Provider> Connector<C> {
             match command {
                 ConnectorRequest::Refuse => self.refuses = true,
                 ConnectorRequest::Retire(worker, link) => self.retire(worker, link, now),
-                ConnectorRequest::Drained(worker, qp) => self.come_back(worker, qp, now),
+                ConnectorRequest::Drained(worker, qp) => self.rest_drained(worker, qp, now),
                 ConnectorRequest::Polled(worker, qp) => self.polled(worker, qp),
                 ConnectorRequest::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
         // Precedes operations that fail after a device removal.
         worked |= self.leave_late(now);
-        while let Some(news) = self.listeners.next_event()? {
+        while let Some(event) = self.listeners.next_event()? {
             worked = true;
-            match news {
+            match event {
                 CmNotification::Request { id, event, .. } => self.request(id, &event, now),
                 CmNotification::Event(event) => self.event(&event, now),
             }
@@ -308,9 +308,9 @@ impl<C: Provider> Connector<C> {
         worked |= self.take_up(now);
         // Only if nothing else is pending.
         worked = worked || self.prepare_one();
-        while let Some((worker, news)) = self.unsent.pop_front() {
-            if let Err(news) = self.workers[worker].news.send(news) {
-                self.unsent.push_front((worker, news));
+        while let Some((worker, event)) = self.unsent.pop_front() {
+            if let Err(event) = self.workers[worker].events.send(event) {
+                self.unsent.push_front((worker, event));
                 break;
             }
         }
@@ -320,20 +320,20 @@ impl<C: Provider> Connector<C> {
     /// Notifies a worker of a connection immediately, because the peer may send soon.
     fn expect(&mut self, worker: usize, number: u64) -> Result<(), Error> {
         let full = |_| Error { what: "notify a worker of a connection", error: ErrorKind::WouldBlock.into() };
-        self.workers[worker].news.send(ConnectorEvent::Expected(number)).map_err(full)
+        self.workers[worker].events.send(ConnectorEvent::Expected(number)).map_err(full)
     }
 
-    fn tell(&mut self, worker: usize, news: ConnectorEvent<C>) {
-        self.unsent.push_back((worker, news));
+    fn notify(&mut self, worker: usize, event: ConnectorEvent<C>) {
+        self.unsent.push_back((worker, event));
     }
 
     /// Notifies a worker that a connection was not established.
     fn not_made(&mut self, worker: usize, number: Option<u64>, origin: Origin, error: ConnectError) {
         if let Some(number) = number {
-            self.tell(worker, ConnectorEvent::Unexpected(number));
+            self.notify(worker, ConnectorEvent::Unexpected(number));
         }
         if let Origin::Connected(token) = origin {
-            self.tell(worker, ConnectorEvent::Failed(token, error));
+            self.notify(worker, ConnectorEvent::Failed(token, error));
         }
     }
 
@@ -357,7 +357,7 @@ impl<C: Provider> Connector<C> {
         }
         for _ in 0..mws {
             match Mw::new(&self.mr) {
-                Ok(mw) => self.tell(worker, ConnectorEvent::Mw(mw)),
+                Ok(mw) => self.notify(worker, ConnectorEvent::Mw(mw)),
                 Err(error) => tracing::warn!("{error}: more data is sent in messages instead of by rendezvous"),
             }
         }

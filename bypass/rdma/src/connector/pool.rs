@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 /// Prepared queue pairs of one worker, for port 1. Connections by another port create theirs.
 ///
 /// The queue pair of an ended connection is reused if the pool has a place: its worker [drains](Connector::recycle)
-/// it, it [rests](Connector::come_back) until no packets of the old connection are left, and it is
+/// it, it [rests](Connector::rest_drained) until no packets of the old connection are left, and it is
 /// [reset](Connector::take_up) with only its number unchanged.
 pub(super) struct Pool<C: Provider> {
     /// Ready with posted buffers.
@@ -75,17 +75,17 @@ impl<C: Provider> Connector<C> {
             match qp.fail() {
                 Ok(qp) => {
                     self.pools[worker].draining += 1;
-                    return self.tell(worker, ConnectorEvent::Drain(qp));
+                    return self.notify(worker, ConnectorEvent::Drain(qp));
                 }
                 Err(error) => tracing::debug!("{error}"),
             }
         }
         // The worker keeps completions for the queue pair.
-        self.tell(worker, ConnectorEvent::Unexpected(number.into()));
+        self.notify(worker, ConnectorEvent::Unexpected(number.into()));
     }
 
     /// Processes a queue pair that its worker has drained.
-    pub(super) fn come_back(&mut self, worker: usize, qp: Qp<C, Errored>, now: Instant) {
+    pub(super) fn rest_drained(&mut self, worker: usize, qp: Qp<C, Errored>, now: Instant) {
         let rests = match self.listeners.0 {
             Way::Manager { .. } => self.config.reuse_after,
             // A new random PSN is sufficient.
@@ -168,10 +168,10 @@ impl<C: Provider> Connector<C> {
 
     /// Creates a queue pair, with its ring if it has one.
     fn make_qp(&self, worker: usize) -> Result<Qp<C, New>, Error> {
-        let seat = &self.workers[worker];
-        let cq = seat.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < seat.most);
+        let handle = &self.workers[worker];
+        let cq = handle.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < handle.most);
         let full = || Error { what: "find room for a connection's completions", error: ErrorKind::StorageFull.into() };
-        let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, seat.srq.as_ref(), &self.qp)?;
+        let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, handle.srq.as_ref(), &self.qp)?;
         self.furnish(qp)
     }
 

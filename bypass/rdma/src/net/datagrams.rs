@@ -65,7 +65,7 @@ impl<C: Provider> Net<C> {
         if received.qp != peer.qp {
             return self.summary.drop_for(STRANGE, 1);
         }
-        conn.heard = self.now;
+        conn.last_completion = self.now;
         let mut bytes = received.payload;
         bytes.advance(DatagramHeader::LEN);
         if let Err(error) = peer.session.receive(&header, bytes, self.now) {

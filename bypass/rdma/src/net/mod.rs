@@ -271,8 +271,8 @@ impl<C: Provider> Net<C> {
                 continue;
             };
             let quiet_for = if conn.link.transport.is_silent() { after / 4 } else { after };
-            let is_due =
-                conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.transport.is_silent();
+            let is_due = conn.last_completion + quiet_for <= self.now
+                || !self.starved.is_empty() && conn.link.transport.is_silent();
             if is_due && !conn.is_probed {
                 conn.is_probed = true;
                 conn.link.transport.probe();

@@ -23,7 +23,7 @@ impl<C: Provider> Net<C> {
         self.summary.rx_bytes += bytes.len() as u64;
         if let Some(conn) = self.table.slots.get_mut(id) {
             conn.link.used += 1;
-            conn.hear(self.now);
+            conn.note_completion(self.now);
             if !conn.link.credits.allows(conn.link.used) {
                 // With a shared receive queue, the excess buffers belong to other connections.
                 return self.refuse(id, &Malformed);

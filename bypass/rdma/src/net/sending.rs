@@ -34,7 +34,7 @@ impl<C: Provider> Net<C> {
             Err(status) => return self.fail(id, status),
         }
         let Some(conn) = self.table.slots.get_mut(id) else { return };
-        conn.hear(self.now);
+        conn.note_completion(self.now);
         self.set_dirty(id);
         self.all_may_be_sent(id);
     }

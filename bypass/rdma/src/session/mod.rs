@@ -207,20 +207,20 @@ impl Session {
             let is_old = is_before(header.expected, self.first);
             return if is_old { Ok(()) } else { Err(Malformed) };
         }
-        let mut heard = |sent: &Sent| {
+        let mut acknowledge = |sent: &Sent| {
             // A retransmitted message gives no round-trip sample (Karn's algorithm, RFC 6298 §3).
             if let (Some(at), 1, false) = (sent.at, sent.times, sent.has_come) {
                 measure(&mut self.round_trip, now.since(at));
             }
             self.backoff = 0;
         };
-        self.sent.drain(..count).for_each(|sent| heard(&sent));
+        self.sent.drain(..count).for_each(|sent| acknowledge(&sent));
         self.first = header.expected;
         self.their_room = header.room.into();
         for (place, sent) in self.sent.iter_mut().enumerate().skip(1) {
             // Only transmitted messages can be acknowledged.
             if sent.at.is_some() && place <= 32 && header.early >> (place - 1) & 1 == 1 {
-                heard(sent);
+                acknowledge(sent);
                 sent.has_come = true;
             }
         }

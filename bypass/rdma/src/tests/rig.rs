@@ -37,11 +37,11 @@ pub struct End<S: Service = Peer> {
     cq: CqHandle<SimDevice>,
     srq: Option<crate::verbs::SrqHandle<SimDevice>>,
     pub datagrams: Option<UdQpHandle>,
-    news: Sender<ConnectorEvent<SimDevice>>,
+    events: Sender<ConnectorEvent<SimDevice>>,
     asks: Sender<ConnectorRequest<SimDevice>>,
     commands: Option<Receiver<ConnectorRequest<SimDevice>>>,
     pub connector: Option<Connector<SimDevice>>,
-    _letters: Sender<AppMsg<()>>,
+    _app_sender: Sender<AppMsg<()>>,
 }
 
 /// Configuration of both ends.
@@ -141,7 +141,7 @@ impl<S: Hosted> End<S> {
         let limits = device.limits().unwrap();
         let datagrams = (config.mode == Mode::Ud)
             .then(|| sessions::datagrams(&config, &limits, &mr, &buffers, cq.handle()).unwrap());
-        let seat = datagrams.as_ref().map(UdQpHandle::of);
+        let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
         let mws = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Mw::new(&mr).unwrap()).collect();
         let handles = (cq.handle().clone(), srq.as_ref().map(|srq| srq.handle().clone()));
         let parts = Parts {
@@ -155,14 +155,14 @@ impl<S: Hosted> End<S> {
             narrow: setup.narrow,
             atomics: setup.atomics,
         };
-        let (letters, messages) = mailbox(16);
-        let (news, heard) = mailbox(64);
-        let (said, commands) = mailbox(64);
-        let asks = said.clone();
-        let lines = WorkerChannels { messages, news: heard, commands: said, rest };
-        let worker = Worker::new(0, config.clone(), parts, lines, peer.with_arena(&arena));
+        let (app_sender, messages) = mailbox(16);
+        let (events, received) = mailbox(64);
+        let (requests, commands) = mailbox(64);
+        let asks = requests.clone();
+        let channels = WorkerChannels { messages, events: received, commands: requests, rest };
+        let worker = Worker::new(0, config.clone(), parts, channels, peer.with_arena(&arena));
         let (cq, srq) = handles;
-        let (commands, connector, datagrams) = (Some(commands), None, seat);
+        let (commands, connector, datagrams) = (Some(commands), None, datagram_handle);
         End {
             device,
             worker,
@@ -173,22 +173,22 @@ impl<S: Hosted> End<S> {
             cq,
             srq,
             datagrams,
-            news,
+            events,
             asks,
             commands,
             connector,
-            _letters: letters,
+            _app_sender: app_sender,
         }
     }
 
     /// Adds a connector that listens on `listen`. Returns the addresses.
     pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
-        let seat = WorkerHandle {
+        let handle = WorkerHandle {
             cqs: vec![self.cq.clone()],
             most: usize::MAX,
             srq: self.srq.clone(),
             datagrams: self.datagrams,
-            news: self.news.clone(),
+            events: self.events.clone(),
         };
         let commands = self.commands.take().unwrap();
         let listeners = match self.config.connect {
@@ -201,7 +201,7 @@ impl<S: Hosted> End<S> {
             listeners,
             &self.mr,
             &self.buffers,
-            vec![seat],
+            vec![handle],
             commands,
             Waker::new().unwrap(),
         );
@@ -302,7 +302,7 @@ impl<S: Hosted> Rig<S> {
         }
         let ours = ConnTransport::Rc(self.half(setup));
         let ours = ConnCore::new(ours, None, ADDRESSES, &setup.greeting(), &setup.greeting());
-        assert!(self.ends[0].news.send(ConnectorEvent::Made(ours, Origin::Connected(1))).is_ok());
+        assert!(self.ends[0].events.send(ConnectorEvent::Made(ours, Origin::Connected(1))).is_ok());
     }
 
     /// Connects the first end's returned queue pair to the second end.
@@ -314,7 +314,7 @@ impl<S: Hosted> Rig<S> {
         let greeting = setup.greeting();
         let theirs = ConnTransport::Rc(theirs);
         let theirs = ConnCore::new(theirs, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
-        assert!(self.ends[1].news.send(ConnectorEvent::Made(theirs, Origin::Accepted)).is_ok());
+        assert!(self.ends[1].events.send(ConnectorEvent::Made(theirs, Origin::Accepted)).is_ok());
         ours
     }
 
@@ -322,9 +322,9 @@ impl<S: Hosted> Rig<S> {
     fn make_session(&mut self, setup: &Setup) {
         for (at, origin) in [Origin::Connected(1), Origin::Accepted].into_iter().enumerate() {
             let peer = &self.ends[1 - at];
-            let (seat, gid) = (peer.datagrams.unwrap(), peer.device.gids(1).unwrap()[0].raw);
+            let (datagram_handle, gid) = (peer.datagrams.unwrap(), peer.device.gids(1).unwrap()[0].raw);
             let [ours, theirs] = [at as u64, 1 - at as u64].map(|number| FIRST_SESSION + number);
-            self.half_session(setup, (at, ours, origin), (gid, seat.qp, seat.q_key, theirs));
+            self.half_session(setup, (at, ours, origin), (gid, datagram_handle.qp, datagram_handle.q_key, theirs));
         }
     }
 
@@ -348,7 +348,7 @@ impl<S: Hosted> Rig<S> {
         }));
         let greeting = setup.greeting();
         let link = ConnCore::new(transport, None, [ADDRESSES[at], ADDRESSES[1 - at]], &greeting, &greeting);
-        assert!(end.news.send(ConnectorEvent::Made(link, origin)).is_ok());
+        assert!(end.events.send(ConnectorEvent::Made(link, origin)).is_ok());
     }
 
     /// Replaces an end by a new process with a new device.

@@ -194,11 +194,11 @@ impl Stranger {
         let cq = Cq::new(&device, 4096, None).unwrap();
         let config = QpConfig { sends: 2048, receives: 4, inline: 0, signal_every: 1, list: 1 };
         let datagrams = UdQp::new(&mr, cq.handle(), &config, 1, None).unwrap();
-        let seat = rig.ends[1].datagrams.unwrap();
+        let handle = rig.ends[1].datagrams.unwrap();
         let (own, theirs) = (device.gids(1).unwrap()[0], &rig.ends[1].device);
         let path = AhAttr::to(theirs.gids(1).unwrap()[0].raw, 0, &own);
         let to = Ah::new(&pd, &path).unwrap();
-        Stranger { datagrams, _queue: cq, to, arena, qp: seat.qp, key: seat.q_key }
+        Stranger { datagrams, _queue: cq, to, arena, qp: handle.qp, key: handle.q_key }
     }
 
     fn send(&mut self, bytes: &[u8]) {

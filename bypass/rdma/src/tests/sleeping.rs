@@ -111,15 +111,15 @@ fn run(
     let adapter = Adapter::open(device, &config, listen, 1).unwrap();
     let (app_sender, listening) = (adapter.app_sender().clone(), adapter.listening());
     let (connector, mut workers) = adapter.start().unwrap();
-    let WorkerParts { worker, config, parts, mut lines } = workers.pop().unwrap();
-    lines.rest.as_mut().unwrap().longest = FOR_EVER;
+    let WorkerParts { worker, config, parts, mut channels } = workers.pop().unwrap();
+    channels.rest.as_mut().unwrap().longest = FOR_EVER;
     let service = Pinger { remote, conn: None, events: events.clone(), is_over: false };
     let worker = thread::spawn(move || {
         let over = Arc::new(AtomicBool::new(false));
         let seen = over.clone();
         let connector = thread::spawn(move || connector.run(&Clock::start(), || seen.load(Ordering::Relaxed)));
         let clock = Clock::start();
-        let mut worker = Worker::new(worker, config, parts, lines, service);
+        let mut worker = Worker::new(worker, config, parts, channels, service);
         while !worker.service().is_over {
             if worker.turn(clock.now()) == 0 {
                 worker.sleep(&clock);

@@ -102,7 +102,7 @@ impl<C: Provider> Clone for ExposedMr<C> {
 pub struct Counters<C: Provider>(Arc<Registration<C, Arc<RemoteCounters>>>);
 
 impl<C: Provider> Counters<C> {
-    /// Registers `memory`. A peer that guesses the R_Key can count, too.
+    /// Registers `memory`. A peer that guesses the R_Key can change the counters.
     pub fn open(pd: &Pd<C>, memory: Arc<RemoteCounters>) -> Result<Self, Error> {
         let access = Access { local_write: true, remote_atomic: true, ..Access::default() };
         // SAFETY: the memory stays mapped as long as `memory`. The program uses atomic loads only, so that the device

@@ -106,7 +106,7 @@ impl Port {
         self.0 = self.0 & !FOUND | good | rest;
     }
 
-    /// Updates the word after damage: the receiver's port finds checksums bad that the sender's port computed.
+    /// Updates the word after damage: checksums computed by the sending port are then bad at the receiver.
     pub(super) fn damage(&mut self) {
         let good = self.0 & (IPV4_GOOD | L4_GOOD);
         self.0 = self.0 & !good | good << BAD;

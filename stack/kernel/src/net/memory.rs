@@ -38,7 +38,7 @@ impl Memory {
         with_room(&mut self.rx, &self.pool, least)
     }
 
-    /// Returns the block to write from, as [`rx`](Self::rx).
+    /// Returns the block from which to send, under the conditions of [`rx`](Self::rx).
     pub(super) fn tx(&mut self, least: usize) -> Option<&mut Buffer> {
         with_room(&mut self.tx, &self.pool, least)
     }

@@ -136,7 +136,7 @@ fn one_window_of_data_causes_one_reduction_rfc3168_6_1_2() {
         sender.recovered();
         sender.congested();
         assert!(sender.threshold() < threshold);
-        // It is a single reduction for undo, too.
+        // Undo reverts both as a single reduction.
         sender.control.congested(CongestionSignal::Loss, 5 * MSS, sender.now);
         sender.control.undo();
         assert_eq!((sender.window(), sender.threshold()), (threshold, threshold));
@@ -193,7 +193,7 @@ fn timeout_in_recovery_lowers_the_threshold_for_a_smaller_flight_rfc5681_3_1() {
     sender.control.timed_out(10 * MSS, sender.now);
     assert_eq!(sender.threshold(), 5 * MSS);
 
-    // It never raises the threshold.
+    // A reduction never raises the threshold.
     let mut sender = self::sender();
     sender.start_to(40 * MSS);
     sender.control.congested(CongestionSignal::Loss, 10 * MSS, sender.now);

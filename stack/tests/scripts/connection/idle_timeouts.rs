@@ -102,7 +102,7 @@ fn fin_wait_2_is_unlimited_without_timeout() {
 
 #[test]
 fn close_wait_has_no_fin_timeout() {
-    // Here the service has not closed.
+    // The service has not closed.
     let mut s = Script::accepted(peer());
     s.inject(fin(1, 1));
     s.expect_within(DELAYED_ACK, ack(1, 2));

@@ -151,7 +151,7 @@ impl Sink for CollectedReplies {
 }
 
 impl CollectedReplies {
-    /// Returns true if the text is longer than `capacity` bytes, unless `capacity` is 0.
+    /// Returns true if the text is longer than `most` bytes, unless `most` is 0.
     pub fn exceed(&self, most: u64) -> bool {
         most > 0 && self.text.len() as u64 > most
     }

@@ -96,7 +96,7 @@ impl WatchedKeys {
         self.keys.keys().map(|hash| shard_of(hash.0, count)).collect()
     }
 
-    /// Ends up to `capacity` watches. Returns true if none is left. The shards of the keys are among `shards`.
+    /// Ends up to `most` watches. Returns true if none is left. The shards of the keys are among `shards`.
     pub fn clear_some(&mut self, shards: &mut Shards<'_>, most: usize) -> bool {
         if self.keys.len() <= most {
             self.clear(shards);

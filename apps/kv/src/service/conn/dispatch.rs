@@ -160,7 +160,7 @@ impl Kv {
                 && let Some((fast, key)) = FastRequest::of(rest)
             {
                 let redis = Some((session.space(), session.protocol()));
-                if let Some(worker) = self.elsewhere(session.space(), key, client.open_batch) {
+                if let Some(worker) = self.remote_worker(session.space(), key, client.open_batch) {
                     if let Some(batch) = self.batch_to(worker, &mut client.open_batch, client.conn, redis) {
                         let len = fast.len;
                         batch.text.extend_from_slice(&rest[..len]);
@@ -342,7 +342,7 @@ impl Kv {
     /// Returns the worker to which a request for `key` is sent, unless it runs here. It runs here if the shard is
     /// present and no earlier request is in the open batch to the worker `open`.
     #[inline]
-    fn elsewhere(&self, space: u8, key: &[u8], open: Option<usize>) -> Option<usize> {
+    fn remote_worker(&self, space: u8, key: &[u8], open: Option<usize>) -> Option<usize> {
         if self.stores.len() == 1 {
             return None;
         }

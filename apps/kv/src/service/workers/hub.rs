@@ -257,7 +257,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Counts a new client. Returns false if there are `capacity` already.
+    /// Counts a new client. Returns false if there are `most` clients already.
     pub(in crate::service) fn admit(&self, most: u32) -> bool {
         let is_admitted = self.clients.fetch_add(1, Ordering::Relaxed) < most;
         if !is_admitted {
@@ -350,7 +350,7 @@ impl Hub {
         self.flushes.store(flush.0, Ordering::Release);
     }
 
-    /// Returns the scheduled flush and the number of `flush_all` commands, if that differs from `fast`.
+    /// Returns the scheduled flush and the number of `flush_all` commands, if that number differs from `fast`.
     pub(in crate::service) fn flush_since(&self, fast: u64) -> Option<(u64, Option<u64>)> {
         (self.flushes.load(Ordering::Acquire) != fast).then(|| *lock(&self.flush))
     }

@@ -24,7 +24,7 @@ const IDLE: usize = 8;
 #[derive(Default)]
 pub struct RemoteBatch {
     /// Worker that sent the batch.
-    home: usize,
+    sender: usize,
     parts: Vec<Part>,
     /// Requests as received.
     pub(in crate::service) text: Vec<u8>,
@@ -109,7 +109,7 @@ impl Kv {
             self.send_batch(worker);
         }
         let batch = self.batches[worker].get_or_insert_with(|| self.idle_batches.pop().unwrap_or_default());
-        batch.home = self.worker;
+        batch.sender = self.worker;
         batch
     }
 
@@ -136,8 +136,8 @@ impl Kv {
     }
 
     fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
-        let Some(mut guest_session) = self.guest_session.take() else { return };
-        let RemoteBatch { home, parts, text, last, replies, .. } = &mut *batch;
+        let Some(mut remote_session) = self.remote_session.take() else { return };
+        let RemoteBatch { sender, parts, text, last, replies, .. } = &mut *batch;
         // The pending replies of this worker continue after the batch.
         std::mem::swap(&mut self.replies, replies);
         let most = self.settings().output;
@@ -159,8 +159,8 @@ impl Kv {
             );
             match (part.redis, part.source) {
                 (Some((space, protocol)), _) => {
-                    guest_session.act_for(space, protocol);
-                    self.run_as_guest(&mut guest_session, text, part.ahead.clone(), last);
+                    remote_session.act_for(space, protocol);
+                    self.run_for_redis(&mut remote_session, text, part.ahead.clone(), last);
                 }
                 (None, BatchSource::Client(_)) => self.run_for_memcached(text, last),
                 (None, BatchSource::Datagram(_)) => self.run_datagram(text),
@@ -168,12 +168,12 @@ impl Kv {
             part.replied = self.replies.mark_or_rollback(before);
         }
         self.clear_ahead();
-        self.guest_session = Some(guest_session);
+        self.remote_session = Some(remote_session);
         text.clear();
         text.shrink_to(2 * MAX_TEXT);
         std::mem::swap(&mut self.replies, replies);
-        let home = *home;
-        self.server.outbox.send(home, Message::BatchDone(batch));
+        let sender = *sender;
+        self.server.outbox.send(sender, Message::BatchDone(batch));
     }
 
     /// Parses the first requests of the first parts ahead and prefetches their items. Returns the number of parts
@@ -194,22 +194,22 @@ impl Kv {
     }
 
     /// Runs the requests of a Redis client: those in `text`, which start with the parsed `ahead`, and then `last`.
-    fn run_as_guest(
+    fn run_for_redis(
         &mut self,
-        guest_session: &mut Session,
+        remote_session: &mut Session,
         text: &[u8],
         mut ahead: Range<usize>,
         last: Option<PendingRequest>,
     ) {
         let mut parser = resp::Parser::default();
-        let limits = guest_session.limits(self.settings().bulk as usize, LONG_THRESHOLD);
-        let (space, mut rest) = (guest_session.space(), text);
+        let limits = remote_session.limits(self.settings().bulk as usize, LONG_THRESHOLD);
+        let (space, mut rest) = (remote_session.space(), text);
         while !rest.is_empty() {
-            let mut done = self.execute(guest_session, rest, ahead).map_or(0, |(done, _)| done);
+            let mut done = self.execute(remote_session, rest, ahead).map_or(0, |(done, _)| done);
             if done == 0 {
                 // The sender has parsed it already, so this succeeds.
                 let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
-                self.run(&Request::new(parser.args(rest), space, &self.hasher), guest_session);
+                self.run(&Request::new(parser.args(rest), space, &self.hasher), remote_session);
                 done = len;
             }
             rest = &rest[done..];
@@ -218,7 +218,7 @@ impl Kv {
             self.prefetch_items(first);
         }
         if let Some(PendingRequest::Resp(args)) = last {
-            self.run(&Request::new(args.args(), space, &self.hasher), guest_session);
+            self.run(&Request::new(args.args(), space, &self.hasher), remote_session);
         }
     }
 

@@ -116,10 +116,10 @@ impl ServerView {
         self.hub.count(self.worker, self.tally);
         self.hub.reset_tally();
         // Counts that other workers have not published yet belong to the time before the reset.
-        self.tell_others(|| Message::StatsReset);
+        self.send_to_others(|| Message::StatsReset);
     }
 
-    fn tell_others(&mut self, message: impl Fn() -> Message) {
+    fn send_to_others(&mut self, message: impl Fn() -> Message) {
         for worker in self.outbox.others(self.hub.workers()) {
             self.outbox.send(worker, message());
         }
@@ -146,7 +146,7 @@ impl Server for ServerView {
     fn update(&mut self, change: &mut SettingsChange<'_>) -> Result<(), RejectedSetting> {
         self.hub.update(change)?;
         self.refresh();
-        self.tell_others(|| Message::SettingsChanged);
+        self.send_to_others(|| Message::SettingsChanged);
         Ok(())
     }
 

@@ -200,7 +200,7 @@ fn small_hash_moves_to_smaller_slot_when_it_shrinks() {
     assert_eq!(store.hdel(&key, b"a", 0), Ok(true));
     assert!(store.size_of(&key, 0).unwrap() < 300);
     assert_eq!(store.hstrlen(&key, b"b", 0), Ok(200));
-    // It keeps its slot if a smaller one would save less than half.
+    // A shrinking hash keeps its slot if a smaller one would save less than half.
     store.hset(&key, b"c", &[7; 100], 0).unwrap();
     let size = store.size_of(&key, 0);
     assert_eq!(store.hdel(&key, b"c", 0), Ok(true));
@@ -222,7 +222,7 @@ fn large_hash_has_buckets_in_proportion_to_its_bytes() {
         assert_eq!((table.count, table.bytes), (n + 1, (n + 1) * 40));
         let fewest = table.bytes.div_ceil(BUCKET);
         let buckets = table.buckets() as usize;
-        // It starts with one bucket, and each new field adds up to two until there are enough.
+        // A hash starts with one bucket, and each new field adds up to two until there are enough.
         assert!(buckets == fewest || n < 110 && buckets < fewest, "{buckets} of {fewest} for {n} fields");
         assert_eq!(store.external_bytes, table.size());
     }

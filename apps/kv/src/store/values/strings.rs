@@ -367,7 +367,7 @@ impl Store {
     }
 }
 
-/// Returns the string of the item in `slot`, whose header is `header`.
+/// Returns the string of the item in `slot`, whose header is `head`.
 #[inline(always)]
 pub(in crate::store) fn string<'a>(longs: &'a Slab<Long>, head: ItemHeader, slot: &'a [u8]) -> Result<Str<'a>, Error> {
     match head.form() {

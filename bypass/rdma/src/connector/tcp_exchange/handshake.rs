@@ -97,9 +97,9 @@ impl<C: Provider> Connector<C> {
         let port = provider.port(own.port).map_err(Error::of("query the port"))?;
         let (half, qp, session) = match &self.workers[handshake.worker].datagrams {
             Some(_) if own.port != sessions::PORT => return Err(ExchangeError::NotOfDevice(own.ip())),
-            Some(seat) => {
-                let session = SessionInfo { number: sessions::new_number()?, q_key: seat.q_key };
-                (Half::Session(session, seat.handle), seat.qp, Some(session))
+            Some(handle) => {
+                let session = SessionInfo { number: sessions::new_number()?, q_key: handle.q_key };
+                (Half::Session(session, handle.handle), handle.qp, Some(session))
             }
             None => {
                 let qp = self.qp_for(handshake.worker, Some(own.port), |qp| qp.init(own.port))?;

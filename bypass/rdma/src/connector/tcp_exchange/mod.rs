@@ -108,7 +108,7 @@ pub(super) struct Exchange<C: Provider> {
     listeners: Vec<(TcpListener, SocketAddr)>,
     epoll: OwnedFd,
     /// Time from which waiting clients can be accepted, if any may be waiting.
-    asked: Option<Instant>,
+    accept_from: Option<Instant>,
     /// Handshakes.
     handshakes: HashMap<u64, Handshake<C>>,
     next: u64,
@@ -172,7 +172,7 @@ impl<C: Provider> Exchange<C> {
             };
             listeners.push(begin().map_err(|source| ExchangeError::Listen { address, source })?);
         }
-        Ok(Exchange { listeners, epoll, asked: None, handshakes: HashMap::new(), next: 0, made: HashMap::new() })
+        Ok(Exchange { listeners, epoll, accept_from: None, handshakes: HashMap::new(), next: 0, made: HashMap::new() })
     }
 
     /// Returns the addresses, with the ports chosen for port 0.
@@ -188,7 +188,7 @@ impl<C: Provider> Exchange<C> {
     /// Accepts a waiting client, if there is room.
     fn accept(&mut self, now: Instant) -> Option<TcpStream> {
         let asking = || self.handshakes.values().filter(|handshake| handshake.origin == Origin::Accepted).count();
-        if self.asked.is_none_or(|from| from > now) || asking() >= MOST_ASKING {
+        if self.accept_from.is_none_or(|from| from > now) || asking() >= MOST_ASKING {
             return None;
         }
         for (listener, _) in &self.listeners {
@@ -199,12 +199,12 @@ impl<C: Provider> Exchange<C> {
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => return None,
                 Err(error) => {
                     tracing::warn!("a connection cannot be accepted: {error}");
-                    self.asked = Some(now + PAUSE);
+                    self.accept_from = Some(now + PAUSE);
                     return None;
                 }
             }
         }
-        self.asked = None;
+        self.accept_from = None;
         None
     }
 
@@ -275,7 +275,7 @@ impl<C: Provider> Connector<C> {
         let mut worked = !events.is_empty();
         for event in events {
             match event.data.u64() {
-                LISTENER => _ = self.exchange().map(|exchange| exchange.asked = Some(now)),
+                LISTENER => _ = self.exchange().map(|exchange| exchange.accept_from = Some(now)),
                 // No data follows: any event means the end.
                 made if made & MADE != 0 => self.peer_is_gone(made & !MADE),
                 handshake => self.go_on(handshake, now),
@@ -302,7 +302,7 @@ impl<C: Provider> Connector<C> {
     /// Closes the listeners after accepting the waiting clients.
     pub(super) fn close_exchange(&mut self) {
         if let Some(exchange) = self.exchange()
-            && exchange.asked.is_none()
+            && exchange.accept_from.is_none()
         {
             exchange.listeners.clear();
         }
@@ -330,7 +330,7 @@ impl<C: Provider> Connector<C> {
             tracing::debug!("{error}");
         }
         if let Some(made) = self.made.get(&number) {
-            self.tell(made.worker, ConnectorEvent::Lost(number, CloseReason::Reset));
+            self.notify(made.worker, ConnectorEvent::Lost(number, CloseReason::Reset));
         }
     }
 
@@ -354,7 +354,7 @@ impl<C: Provider> Connector<C> {
                     Made { worker, qp: link.transport.handle(), id: None, local: link.local.ip(), had_last: false };
                 self.made.insert(number, made);
                 _ = self.exchange().map(|exchange| exchange.made.insert(number, handshake.stream));
-                self.tell(worker, ConnectorEvent::Made(link, origin));
+                self.notify(worker, ConnectorEvent::Made(link, origin));
             }
             Err(error) => {
                 match error {
