@@ -190,8 +190,8 @@ impl SyntheticClient {
         self.check_timestamps(header)
     }
 
-    /// Checks timestamps. RFC 7323 §3.2: once agreed they are on every segment. The server echoes ours (§4.3), and its
-    /// own never decrease (§5.4).
+    /// Checks timestamps. RFC 7323 §3.2: once agreed they are on every segment. The server echoes the client's (§4.3),
+    /// and the server's own never decrease (§5.4).
     fn check_timestamps(&mut self, header: &Header) -> Result<(), BenchError> {
         let agreed = self.agreed.is_some_and(|agreed| agreed.timestamps);
         let Some((stamp, echo)) = header.timestamps else {

@@ -297,7 +297,7 @@ mod tests {
         let limits = DeviceLimits { cqes: 1000, cqs: 2, ..limits() };
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
         assert_eq!((config.max_connections, config.qps_per_cq(&limits)), (40, 20));
-        // Draining queue pairs fit, too.
+        // There is room for draining queue pairs as well.
         for asked in 1..50 {
             let srq = Config { srq: Some(1000), buffers: 3, sends: 20, max_connections: asked, ..Config::default() };
             let config = srq.within(&limits).unwrap();

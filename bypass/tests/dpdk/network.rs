@@ -23,7 +23,7 @@ fn turn_round(packet: &mut Mbuf, offload: bool) -> bool {
     source.swap_with_slice(destination);
     let (source, destination) = frame[34..38].split_at_mut(2);
     source.swap_with_slice(destination);
-    // The kernel may have left the checksum partial; a datagram without one is valid, too.
+    // The kernel may have left the checksum partial; a datagram without a checksum is valid as well.
     frame[40..42].fill(0);
     if offload {
         let pseudo_header = frame[26..34].chunks(2).chain([&[0, 17][..], &frame[38..40]]);
@@ -64,7 +64,7 @@ fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair
                 }
             });
         }
-        // On failure the threads must end, too.
+        // The threads must end also on failure.
         let result = std::panic::catch_unwind(|| {
             for flow in 0..8 {
                 let socket = UdpSocket::bind(("10.9.0.1", 0)).unwrap();

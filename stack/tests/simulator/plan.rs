@@ -35,7 +35,7 @@ pub enum Writing {
     Static(usize),
     /// `send` of heap bytes, in part slices of one vector.
     Heap(usize),
-    /// All of these in rotation.
+    /// The listed ways in rotation.
     Mixed(usize),
 }
 

@@ -99,7 +99,8 @@ fn check_end(ledger: &Ledger, n: usize, end: End) -> Result<(), &'static str> {
 }
 
 /// Returns true if `end` may have been reset because its peer has no state left: the peer's TIME-WAIT expired before
-/// our retransmitted FIN, or the peer answers a stray ACK and smoltcp accepts the reset in TIME-WAIT (RFC 1337).
+/// the retransmitted FIN arrived, or the peer answers a stray ACK and smoltcp accepts the reset in TIME-WAIT (RFC
+/// 1337).
 fn is_late(ledger: &Ledger, n: usize, end: End) -> bool {
     let scenario = &ledger.scenario;
     let (own, peer) = (ledger.of(n, end), ledger.of(n, end.other()));

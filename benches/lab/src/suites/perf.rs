@@ -31,7 +31,7 @@ const TESTS: [(&str, &str); 4] = [
 /// Messages that are not a multiple of the list length, which perftest refuses.
 const UNEVEN: (&str, u64) = ("--size 4096 --iters 200 --post_list 16", 200);
 
-/// Additional operations of our ends: an empty final message, and a buffer for the peer's.
+/// Additional operations of `linerate-rdma-perf`: an empty final message, and a buffer for the peer's.
 const LAST: u64 = 1;
 
 fn alone(lab: &Lab, report: &mut Report) {
@@ -114,7 +114,7 @@ fn shown(counts: &Counts) -> String {
     format!("{requests} requests of {bytes} bytes, {buffers} buffers, {completions} completions")
 }
 
-/// Counts our client and server.
+/// Counts the verbs calls of `linerate-rdma-perf`, client and server.
 fn ours(lab: &Lab, pair: &Pair, verb: &str, kind: &str, options: &str) -> Result<[Counts; 2]> {
     let script = |rest: &str| -> Result<String> {
         let arguments = format!("rdma perf {verb} {kind} --ib-dev {DEVICE} --json {rest}");

@@ -96,7 +96,7 @@ pub enum Operation {
 /// Flags of a send request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SendFlags {
-    /// Generate a completion on success, too.
+    /// Generate a completion also on success.
     pub signalled: bool,
     /// Copy the data when the request is posted.
     pub inline: bool,

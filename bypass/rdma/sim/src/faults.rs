@@ -191,8 +191,8 @@ impl World {
         failed.map_or(Ok(()), |number| Err(errno(number)))
     }
 
-    /// Returns the scheduled failure of the request being executed. If the peer is to have refused it, the peer
-    /// fails, too.
+    /// Returns the scheduled failure of the request being executed. If the failure is a refusal
+    /// by the peer, the peer fails as well.
     pub fn due_fault(&mut self, qp: Handle) -> Option<WcStatus> {
         let faults = &mut self.qps[qp].faults;
         let due = faults.iter().position(|&(after, _)| after == 0);

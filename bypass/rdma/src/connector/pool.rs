@@ -70,7 +70,7 @@ impl<C: Provider> Connector<C> {
         let number = qp.number();
         let Pool { ready, draining, resting, .. } = &self.pools[worker];
         let has_place = ready.len() + draining + resting.len() < self.config.pool;
-        // A connection that is requested meanwhile needs a place, too.
+        // A connection requested meanwhile also needs a place.
         if has_place && self.qps(worker) < self.config.max_connections {
             match qp.fail() {
                 Ok(qp) => {

@@ -74,7 +74,7 @@ impl Pair {
 }
 
 proptest! {
-    /// With loss, duplication and reordering, each message is delivered once and in order, and all in the end.
+    /// With loss, duplication and reordering, every message is delivered once and in order.
     #[test]
     fn every_message_is_delivered_once_and_in_order(
         loads in (0u32..200, 0u32..200),

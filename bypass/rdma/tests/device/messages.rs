@@ -172,7 +172,7 @@ fn port_state_changes_are_reported() {
     {
         let done = Command::new("ip").args(["link", "set", "dev", &interface, how]).status().unwrap();
         assert!(done.success());
-        // GID changes may be reported, too.
+        // The device may report GID changes before.
         await_that("the port's event", || (rig.native.async_event().unwrap() == Some(expected)).then_some(()));
         assert_eq!(rig.native.port(1).unwrap().state, state);
     }

@@ -197,7 +197,7 @@ impl Packet for MemoryPacket {
         self.head().port.found(|| self.rest(self.head).hash_or_tag)
     }
 
-    // Callers mostly pass constant lengths, for which the word is a constant, too.
+    // Most callers pass constant lengths, for which the word is also a constant.
     #[inline(always)]
     fn set_tx_offload(&mut self, offload: TxOffload) {
         self.head_mut().port.ask(&offload);

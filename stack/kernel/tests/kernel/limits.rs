@@ -295,6 +295,6 @@ fn only_idle_connection_is_reset() {
     assert_eq!(worker.summary().broken, 1);
     idle.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(idle.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // Now the other connection is idle, too.
+    // From here on the other connection is idle as well.
     turn_until(&mut worker, "other connection reset", |worker| worker.service().closed.len() == 2);
 }

@@ -211,7 +211,7 @@ fn requests_in_one_burst_are_answered_in_order() {
 
 #[test]
 fn request_of_several_segments_is_acknowledged_immediately() {
-    // RFC 5681 §4.2: applies to segments that the port has merged, too.
+    // RFC 5681 §4.2: also applies to segments that the port has merged.
     let small = |peer: Peer| if peer.timestamps { peer.mss(512) } else { peer.mss(500) };
     play_with(
         peers().into_iter().map(small).collect(),

@@ -107,7 +107,7 @@ fn answer_above_mss_is_sent_in_several_segments() {
 
 #[test]
 fn first_answer_is_segmented() {
-    // RFC 9293 §3.7.1: before request-response mode begins, too.
+    // RFC 9293 §3.7.1: also before request-response mode begins.
     let small = |peer: Peer| if peer.timestamps { peer.mss(512) } else { peer.mss(500) };
     for len in [499, 500, 501, 502, 1000] {
         play_with(

@@ -341,7 +341,7 @@ fn dad_conflict_is_reported_with_both_stations() {
         let error = bench.host.workers[0].duplicate().expect("a duplicate").to_string();
         assert!(error.contains(&ip.to_string()) && error.contains("02:01:00:00:00:01"), "{error}");
     }
-    // No conflict: our own message looped back, a solicitation, another address, and an off-link message.
+    // No conflict: the worker's own message looped back, a solicitation, another address, and an off-link message.
     let mut from_afar = advertisement(OTHER, SIX, NdiscNeighborFlags::OVERRIDE);
     from_afar[21] = 254;
     let other = "fd00::3".parse().unwrap();

@@ -138,7 +138,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         }
     }
 
-    /// Opens a connection from a new host, which first resolves our address if `asks`, as hosts on a link do.
+    /// Opens a connection from a new host, which first resolves the worker's address if `asks`, as hosts on a link do.
     pub fn connect(&mut self, ip: IpAddr, asks: bool) -> Peer {
         let n = self.real.len() as u8;
         let mac = [2, 0xaa, 0, 0, 0, n];
@@ -175,7 +175,7 @@ fn offload_tcp(frame: &mut impl Packet) {
     }
 }
 
-/// Returns the neighbour request of the station `mac` with address `ip` for our address of that family.
+/// Returns the neighbour request of the station `mac` with address `ip` for the worker's address of that family.
 pub fn neighbor_request((mac, ip): ([u8; 6], IpAddr)) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => frames::arp(ArpOperation::Request, (mac, ip), ([0xff; 6], FOUR)),
@@ -394,7 +394,7 @@ fn neighbor_flood_does_not_fill_mailboxes() {
     assert_eq!(bench.host.drops("mailbox of the owning worker full"), 0);
 }
 
-/// Returns a host that has not resolved us and whose connection the second of two workers owns.
+/// Returns a host that has not resolved the worker's address and whose connection the second of two workers owns.
 fn peer_of_second_worker() -> Peer {
     let (ip, local) = (IpAddr::from([10, 0, 0, 1]), SocketAddr::new(FOUR.into(), 7));
     let is_of_second = |port: &u16| owner(toeplitz(&Tuple::new(local, SocketAddr::new(ip, *port))), 2) == 1;

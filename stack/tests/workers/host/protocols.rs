@@ -51,7 +51,7 @@ impl Bench {
         self.replies()
     }
 
-    /// Introduces `ip` with `mac`, as a host that resolves our address does.
+    /// Introduces `ip` with `mac`, as a host that resolves the worker's address does.
     pub fn introduce(&mut self, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<Vec<u8>> {
         self.send(&frames::arp(ArpOperation::Request, (mac, ip), ([0xff; 6], Ipv4Addr::new(10, 0, 0, 2))))
     }
@@ -321,8 +321,8 @@ fn tuple_of(frame: &[u8]) -> Option<Tuple> {
 
 #[test]
 fn rss_hash_of_port_is_used_only_if_correct() {
-    // Frames are distributed by our hash in both cases; the port reports the right hash in one and another in the
-    // other.
+    // Frames are distributed by the worker's hash in both cases. The port reports this hash in one case, and another
+    // hash in the other.
     for wrong in [0, 1] {
         let by_hash = Steering::new(move |frame| match tuple_of(frame) {
             Some(tuple) => (owner(toeplitz(&tuple), 2), Some(toeplitz(&tuple) ^ wrong)),

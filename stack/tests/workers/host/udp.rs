@@ -78,7 +78,7 @@ impl<S: Service<Message = Infallible> + Default> Bench<S> {
         let config = Config { listen_udp, ..host(2) };
         let mut bench = Bench { nic, host: Host::new(&config, vec![other], S::default) };
         bench.turn();
-        // An ARP request for our address makes the sender known.
+        // An ARP request for the worker's address makes the sender known.
         let target = ([0xff; 6], [10, 0, 0, 2].into());
         bench.send(&frames::arp(ArpOperation::Request, (PEER_MAC, [10, 0, 0, 9].into()), target));
         bench.turn();
@@ -119,7 +119,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Returns a frame with a datagram to us.
+/// Returns a frame with a datagram to the worker.
 fn frame(payload: &[u8]) -> Vec<u8> {
     let (from, to) = (address(PEER_ADDRESS), address(HOST_ADDRESS));
     let (source, destination) = (from.ip().into(), to.ip().into());

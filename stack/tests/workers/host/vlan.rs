@@ -81,7 +81,7 @@ fn bench(vlan: Option<VlanId>) -> Bench {
     bench
 }
 
-/// Returns an ARP request for our address.
+/// Returns an ARP request for the worker's address.
 fn arp() -> Vec<u8> {
     frames::arp(ArpOperation::Request, (OTHER, [10, 0, 0, 1].into()), ([0xff; 6], [10, 0, 0, 2].into()))
 }

@@ -272,7 +272,7 @@ fn segment_without_connection_is_reset<A: Engine<MemoryNic>, B: Engine<MemoryNic
         nic.rx_burst(&mut frames);
         frames.iter().map(|frame| frame.data().to_vec()).collect::<Vec<_>>()
     };
-    // The server does not know our Ethernet address yet and sends an ARP request first (RFC 826, then RFC 9293
+    // The server does not know the client's Ethernet address yet and sends an ARP request first (RFC 826, then RFC 9293
     // §3.10.7.1).
     assert_eq!(exchange(with_ack)[0][12..14], [8, 6]);
     assert!(exchange(reset).is_empty());

@@ -165,7 +165,7 @@ impl Session {
         self.is_authenticated
     }
 
-    /// Makes the session stand for another client with the database `space` and `protocol`, which is authenticated.
+    /// Makes the session act for another client with the database `space` and `protocol`, which is authenticated.
     pub fn act_for(&mut self, space: u8, protocol: Protocol) {
         (self.space, self.protocol) = (space, protocol);
     }

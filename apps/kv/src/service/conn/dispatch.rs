@@ -486,7 +486,7 @@ impl Kv {
             return;
         }
         client.pending = Some(pending);
-        // An open batch goes first.
+        // The open batch precedes.
         if client.open_batch.is_none() {
             client.pending_replies += 1;
             self.shard_borrow.queue(needs, Job::Request(client.conn));

@@ -1,4 +1,4 @@
-//! Waits of a load until a port of ours may be reused.
+//! Waits of a load until a local port may be reused.
 //!
 //! A connection that the load has closed is in TIME-WAIT here, and its port is taken until the peer can tell the next
 //! connection from it: for some milliseconds with timestamps, for a minute without. While no port is free, one

@@ -33,7 +33,7 @@ pub struct OneSidedStats {
     pub found: u64,
     /// READs of a record that was being changed, which were repeated.
     pub torn: u64,
-    /// GETs sent to the server in the end: the key is not exported, or its record changes all the time.
+    /// GETs sent to the server because the key is not exported or its record changes constantly.
     pub asked: u64,
 }
 

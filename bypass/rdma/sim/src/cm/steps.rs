@@ -194,7 +194,7 @@ impl World {
         }
         let gid = raw_gid(remote.ip());
         qp.receiving = Some(Receiving { mtu, qp: theirs.qp, psn: their_first_packet, responder_resources, gid });
-        // TCP retries for a limited time, too.
+        // TCP, too, retries for a limited time only.
         qp.sending = Some(Sending { psn, timeout: 18, retries: 7, rnr_retries: 7, initiator_depth });
         qp.state = QpState::Rts;
         qp.hears_first = !is_active;

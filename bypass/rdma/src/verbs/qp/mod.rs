@@ -183,7 +183,7 @@ impl<C: Provider> Qp<C, New> {
 
     /// Moves the queue pair to INIT.
     pub fn init(self, port: u8) -> Result<Qp<C, Init>, Error> {
-        // Peers read through windows with their own rights, but the queue pair must allow remote reads, too.
+        // Peers read through windows with their own rights, but the queue pair must also allow remote reads.
         let Core { ring, has_counters, .. } = &*self.core;
         let (remote_write, remote_atomic) = (ring.is_some(), *has_counters);
         let access = Access { local_write: true, remote_read: true, remote_write, remote_atomic, ..Access::default() };

@@ -281,7 +281,7 @@ impl Store {
         }
     }
 
-    /// Returns the string that a field value stands for.
+    /// Returns the string of a field value.
     pub(in crate::store) fn resolve_field<'a>(&'a self, value: FieldValue<'a>) -> Option<Str<'a>> {
         match value {
             FieldValue::Inline(value) => Some(Str::Short(value)),
