@@ -8,11 +8,11 @@
 //! The sweep visits connections in order of their slots. It moves queued and unread data of connections without
 //! progress to the heap, and discards out-of-order data, which the peer retransmits (RFC 2018 §8 permits it). Under
 //! pressure it does so earlier, for the largest holders first: each pass over all connections halves the number of
-//! packets from which on a connection is a target. Data on the heap reduces the send buffer of all connections, whether
-//! it was moved there or queued by the service. While
-//! other connections find no packet, a connection that still holds more than the threshold and whose peer has not
-//! acknowledged anything for [`SHED_AFTER`] is reset. Linux does the same below `tcp_mem`: it collapses and prunes
-//! queues, and kills orphans.
+//! packets from which on a connection is a target. Data on the heap, moved there or queued by the service, reduces the
+//! send buffer of all connections. While other connections find no packet, a connection that still holds more than the
+//! threshold and whose peer has not acknowledged anything for [`SHED_AFTER`] is reset; so is a connection whose data
+//! finds no room on the heap for [`RESET_AFTER_IF_HEAP_IS_FULL`]. Linux does the same below `tcp_mem`: it collapses and
+//! prunes queues, and kills orphans.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -42,6 +42,8 @@ const SPILL_AFTER: Duration = Duration::from_secs(1);
 const SHED_AFTER: Duration = Duration::from_secs(5);
 /// The same while there is no packet for a connection that holds none.
 const SHED_AFTER_IF_BLOCKED: Duration = Duration::from_millis(500);
+/// Time without an acknowledgement after which a connection is reset if the heap has no room for its data.
+const RESET_AFTER_IF_HEAP_IS_FULL: Duration = Duration::from_secs(20);
 /// Time after which out-of-order data is discarded if the first gap was not filled.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -266,10 +268,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return self.end_with_reset(EndReason::TimedOut);
         }
         if stalled >= PARK_AFTER {
-            self.park();
+            let mut has_room = self.park();
             // A service that waits for room for its response does not read.
             if unread_for >= PARK_AFTER {
-                self.spill_unread();
+                has_room &= self.spill_unread();
+            }
+            if !has_room && stalled >= RESET_AFTER_IF_HEAP_IS_FULL {
+                self.shared.counters.shed += 1;
+                return self.end_with_reset(EndReason::TimedOut);
             }
         }
         if self.shared.is_low() && held >= self.shared.sweep.threshold {
@@ -317,18 +323,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Moves queued data to the heap, unless the heap is full.
-    fn park(&mut self) {
+    /// Moves queued data to the heap. Returns false if the heap has no room for it.
+    fn park(&mut self) -> bool {
         self.discard_reserved();
         let Shared { buffers, mbufs_held, settings, counters, .. } = &mut *self.shared;
-        let Some(buffers) = buffers.of_mut(self.tcb) else { return };
-        if mbufs_held.heap_bytes + buffers.queue.packet_bytes() > settings.heap_limit {
-            return;
+        let Some(buffers) = buffers.of_mut(self.tcb) else { return true };
+        let bytes = buffers.queue.packet_bytes();
+        if bytes > 0 && mbufs_held.heap_bytes + bytes > settings.heap_limit {
+            return false;
         }
         mbufs_held.unqueue(buffers.queue.packets());
         mbufs_held.heap_bytes -= buffers.queue.heap_bytes();
         counters.copied += buffers.queue.move_to_heap(self.tcb.nxt) as u64;
         mbufs_held.heap_bytes += buffers.queue.heap_bytes();
+        true
     }
 
     /// Packs unread data into as few packets as possible, if the packets hold little of it on average.

@@ -27,14 +27,17 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.set_rx_limit(self.cold.rx_limit.saturating_sub(bytes as u32));
     }
 
-    /// Moves unread data to the heap and discards out-of-order data. Data before a FIN stays in packets.
-    pub(crate) fn spill_unread(&mut self) {
+    /// Moves unread data to the heap and discards out-of-order data. Data before a FIN stays in packets. Returns false
+    /// if the heap has no room for the data.
+    pub(crate) fn spill_unread(&mut self) -> bool {
         let bytes = self.tcb.received as usize;
-        if bytes == 0 || self.tcb.state.peer_finished() || !self.heap_has_room(bytes) {
-            return self.pack_unread();
+        let has_room = self.heap_has_room(bytes);
+        if bytes == 0 || self.tcb.state.peer_finished() || !has_room {
+            self.pack_unread();
+            return has_room;
         }
         self.discard_out_of_order();
-        let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
+        let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return true };
         // Data that returned from the heap in part precedes the rest.
         let mut unread = Vec::with_capacity(bytes + buffers.reassembly.spilled());
         while let Some(packet) = buffers.received.pop_front() {
@@ -44,6 +47,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         buffers.reassembly.spill_front(unread);
         self.tcb.received = 0;
         self.charge_heap(bytes);
+        true
     }
 
     /// Takes in a piece of payload at `seq`, within the window, while unread data is on the heap.

@@ -292,6 +292,27 @@ fn owned_bytes_of_many_connections_reduce_send_buffers() {
 }
 
 #[test]
+fn packets_of_silent_peers_return_although_the_heap_is_full() {
+    let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 128, ..link() }, |_| {});
+    let free = s.free_packets();
+    // Each connection may queue 16 KB, however much of the heap is in use.
+    for port in 6000..6180 {
+        s.on_port(port).handshake();
+        s.command(Command::Send(14_000));
+    }
+    for port in 7000..7010 {
+        s.on_port(port).handshake();
+        s.write(10_000);
+    }
+    s.drain();
+    assert!(free - s.free_packets() > 20, "{} packets are held", free - s.free_packets());
+    s.pass(secs(25));
+    s.drain();
+    assert_held(&mut s, free, 4);
+    assert!(s.drops("reset under memory pressure") > 0);
+}
+
+#[test]
 fn retransmission_finds_a_packet_that_its_segment_did_not_find() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 256, ..link() }, |_| {});
     let ports = 6000..6028;
