@@ -97,6 +97,11 @@ impl Attack {
         self == Attack::HalfOpenHttp
     }
 
+    /// Returns true if the attackers answer the server, which determines their rate.
+    pub fn answers(self) -> bool {
+        self == Attack::ZeroWindow
+    }
+
     /// Returns the frames of the attack for a host without connections; `None` if it does not consist of frames.
     pub(super) fn frames(self, target: &Target) -> Option<Vec<Vec<u8>>> {
         let mut random = fastrand::Rng::with_seed(1);
@@ -139,7 +144,7 @@ impl Attack {
             }
             Attack::Unread | Attack::OutOfOrder | Attack::ZeroWindow | Attack::HalfOpenHttp => None,
         };
-        if self == Attack::OutOfOrder {
+        if matches!(self, Attack::OutOfOrder | Attack::ZeroWindow) {
             return Some(stray_segments(target.link, to, FRAMES));
         }
         (0..FRAMES).map(|_| frame()).collect()

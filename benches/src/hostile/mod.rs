@@ -166,12 +166,12 @@ impl Plan {
     pub fn measure(&self, setting: &Setting, recovers: bool) -> Result<Round, Error> {
         let site = Site::new(setting, self.service)?;
         let undisturbed = site.measure()?;
-        let control = self.control(&site)?;
+        let control = if self.attack.answers() { None } else { self.control(&site, self.per_millisecond)? };
         let before = site.counters().unwrap_or_default();
         let target = site.target(false);
         let course = Course::default();
         let (attack, attackers, per_millisecond) = (self.attack, self.attackers, self.per_millisecond);
-        thread::scope(|scope| {
+        let mut round = thread::scope(|scope| {
             let over = Over(&course);
             let attacking = scope
                 .spawn(|| site.attack(attack.is_local(), || attack.run(&target, attackers, per_millisecond, &course)));
@@ -189,15 +189,21 @@ impl Plan {
             drop(over);
             attacking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             let counters = grown(&before, &site.counters().unwrap_or_default());
-            Ok(Round { undisturbed, control, attacked, per_second, held, recovery, counters })
-        })
+            Ok::<_, Error>(Round { undisturbed, control, attacked, per_second, held, recovery, counters })
+        })?;
+        drop(site);
+        let rate = (round.per_second / 1000.0).round() as usize;
+        if attack.answers() && rate > 0 {
+            round.control = self.control(&Site::new(setting, self.service)?, rate)?;
+        }
+        Ok(round)
     }
 
-    /// Measures the clients while the same frames go to the sink.
-    fn control(&self, site: &Site<'_>) -> Result<Option<Measured>, Error> {
+    /// Measures the clients while the same frames go to the sink, `per_millisecond` of them.
+    fn control(&self, site: &Site<'_>, per_millisecond: usize) -> Result<Option<Measured>, Error> {
         let target = site.target(true);
         let Some(frames) = self.attack.frames(&target) else { return Ok(None) };
-        let (course, per_millisecond) = (Course::default(), self.per_millisecond);
+        let course = Course::default();
         thread::scope(|scope| {
             let over = Over(&course);
             let flooding =
