@@ -29,7 +29,7 @@ pub const RECOVERY: Duration = Duration::from_secs(35);
 /// Time from the start of the attack to the measurement.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Maximum time until all attackers are connected and the server accepts no more data from them.
-const CONNECTED: Duration = Duration::from_secs(15);
+const CONNECTED: Duration = Duration::from_secs(60);
 /// Interval of counter samples.
 const SAMPLE: Duration = Duration::from_millis(100);
 const HELD: &str = "linerate_packets_held";

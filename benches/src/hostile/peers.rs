@@ -17,6 +17,8 @@ const FIRST_PORT: u16 = 1024;
 const OPEN_WINDOW: u16 = u16::MAX;
 /// Time until a peer retransmits unacknowledged data, and until it reconnects after a reset.
 const RETRY: Duration = Duration::from_millis(200);
+/// Time without progress after which the server counts as accepting no more requests of peers with closed windows.
+const QUIET: Duration = Duration::from_millis(100);
 /// Maximum number of frames to receive between transmissions.
 const LOOK: usize = 512;
 /// Total size of the requests of a peer with a closed window.
@@ -69,6 +71,8 @@ pub struct Peers<'a> {
     outgoing: VecDeque<Vec<u8>>,
     turn: usize,
     requests: Vec<u8>,
+    /// Time of the last acknowledgement of data.
+    progress: Instant,
 }
 
 impl<'a> Peers<'a> {
@@ -95,6 +99,7 @@ impl<'a> Peers<'a> {
             outgoing: VecDeque::new(),
             turn: 0,
             requests,
+            progress: now,
         })
     }
 
@@ -109,7 +114,8 @@ impl<'a> Peers<'a> {
             self.fill(&mut burst, per_millisecond);
             let frames: Vec<&[u8]> = burst.iter().map(Vec::as_slice).collect();
             course.count(self.socket.send(&frames)?);
-            if self.peers.iter().all(|peer| peer.state == State::Open) {
+            let is_quiet = self.conduct != Conduct::ZeroWindow || self.progress.elapsed() >= QUIET;
+            if is_quiet && self.peers.iter().all(|peer| peer.state == State::Open) {
                 course.begin();
             }
             course.pace(&mut next);
@@ -218,8 +224,10 @@ impl<'a> Peers<'a> {
                 State::Open => {
                     let is_progress = (acknowledged.wrapping_sub(peer.acknowledged) as i32) > 0;
                     if is_progress && self.conduct == Conduct::ZeroWindow {
+                        let now = Instant::now();
                         peer.acknowledged = acknowledged;
-                        peer.due = Instant::now() + RETRY;
+                        peer.due = now + RETRY;
+                        self.progress = now;
                         self.send_requests(index);
                     } else if len > 0 && self.conduct == Conduct::ZeroWindow {
                         self.segment(index, TcpControl::None, 0, &[]);
