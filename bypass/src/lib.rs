@@ -32,7 +32,7 @@ pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, Qu
 pub use nic::{InvalidVia, L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG, Via};
 pub use one_sided::{OneSidedError, OneSidedOp, OneSidedResult, Published, RemoteAddr, RemoteAddrCell, RemoteCounters};
 pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};
-pub use process::{CpuTime, raise_open_files};
+pub use process::{CpuTime, raise_open_files, trim_heap};
 pub use service::{
     AppMsg, AppSender, CloseReason, ConnId, ConnIdSpace, ConnSlab, ConnTable, ConnectError, Datagram, Drain, HostedNet,
     LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Lifecycle, Linger, Origin, Receiving, Sending, Service, ServiceHost,

@@ -1,8 +1,14 @@
-//! Resources of this process: CPU time and open files.
+//! Resources of this process: CPU time, open files, and free memory of the heap.
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::Once;
 use std::time::Duration;
+
+/// Interval of the looks at the free memory of the heap.
+const TRIM_PERIOD: Duration = Duration::from_secs(5);
+/// Growth of the free memory that is returned to the system, in bytes.
+const TRIM_MIN: usize = 16 << 20;
 
 /// CPU time of this process, all threads included (getrusage(2)).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +55,32 @@ pub fn raise_open_files(wanted: Option<u64>) -> io::Result<u64> {
         }
     }
     Ok(limit.rlim_cur)
+}
+
+/// Starts a thread, once per process, that returns free memory of the heap to the system when it has grown by 16 MB.
+///
+/// glibc keeps free memory below the end of the heap, and on all threads but the first it keeps most of it
+/// (malloc_trim(3)), so that the memory of a backlog would stay resident after the backlog.
+pub fn trim_heap() {
+    static STARTED: Once = Once::new();
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    STARTED.call_once(|| {
+        // Without the thread the memory stays resident.
+        let _ = std::thread::Builder::new().name("heap".into()).spawn(|| {
+            let mut trimmed = 0;
+            loop {
+                std::thread::sleep(TRIM_PERIOD);
+                // SAFETY: takes no arguments, and locks the heap.
+                let free = unsafe { libc::mallinfo2() }.fordblks;
+                trimmed = trimmed.min(free);
+                if free - trimmed >= TRIM_MIN {
+                    // SAFETY: takes no pointers, locks the heap, and releases only pages of free blocks.
+                    unsafe { libc::malloc_trim(0) };
+                    trimmed = free;
+                }
+            }
+        });
+    });
 }
 
 #[cfg(test)]

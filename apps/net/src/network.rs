@@ -125,6 +125,7 @@ impl<M: Send + 'static> Network<M> {
             Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.stats)?,
             Threaded::Split(port) => port.jobs(make, &stop, &ready, &self.stats)?,
         };
+        linerate_bypass::trim_heap();
         let mut running = Running::start(&self.cores, jobs, stop, close)?;
         running.ready = ready;
         Ok(running)

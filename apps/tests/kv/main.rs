@@ -242,3 +242,26 @@ fn assigned_port_is_reported() {
     assert!(reply.contains(&format!("\r\ntcp_port:{port}\r\n")) && reply.ends_with(&parameter), "{reply}");
     assert!(server.stop().status.success());
 }
+
+#[test]
+fn memory_of_unread_replies_returns_to_the_system() {
+    let server = serve("kv", "--via kernel --memory 16m --client-output-limit 512m --listen 127.0.0.1:0");
+    let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+    };
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(format!("SET k {}\r\n", "v".repeat(3000)).as_bytes()).unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
+    let before = resident();
+    client.set_nonblocking(true).unwrap();
+    wait_for("100 MB of replies", || {
+        let _ = client.write(&b"GET k\r\n".repeat(1000));
+        resident() > before + (100 << 20)
+    });
+    drop(client);
+    wait_for("return of the memory", || resident() < before + (40 << 20));
+    assert!(server.stop().status.success());
+}
