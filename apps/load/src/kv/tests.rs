@@ -394,24 +394,24 @@ fn wrong_replies_are_described() {
     let long = [b'x'; 70_000];
     for (protocol, get_ratio, answer, part) in [
         (Resp, 1.0, &b"+OK\r\n"[..], r#"GET key:00000000000"#),
-        (Resp, 1.0, b"+OK\r\n", r#"answered with "+OK\r\n""#),
-        (Resp, 0.0, b"$2\r\nOK\r\n", r#"answered with "$2\r\n""#),
-        (Resp, 0.0, b"+QUEUED\r\n", r#"answered with "+QUEUED\r\n""#),
-        (Resp, 0.0, b":1\r\n", r#"answered with ":1\r\n""#),
-        (Resp, 1.0, b"$-2\r\n", r#"answered with "$-2\r\n""#),
-        (Resp, 1.0, b"$\r\n", r#"answered with "$\r\n""#),
-        (Resp, 1.0, b"$5x\r\n", r#"answered with "$5x\r\n""#),
-        (Resp, 1.0, b"$600000000\r\n", "answered with"),
-        (Resp, 1.0, b"$99999999999999999999\r\n", "answered with"),
-        (Resp, 1.0, b"$5\n", r#"answered with "$5\n""#),
-        (Resp, 1.0, b"\xff\x00\n", r#"answered with "\xff\x00\n""#),
+        (Resp, 1.0, b"+OK\r\n", r#"the reply is "+OK\r\n""#),
+        (Resp, 0.0, b"$2\r\nOK\r\n", r#"the reply is "$2\r\n""#),
+        (Resp, 0.0, b"+QUEUED\r\n", r#"the reply is "+QUEUED\r\n""#),
+        (Resp, 0.0, b":1\r\n", r#"the reply is ":1\r\n""#),
+        (Resp, 1.0, b"$-2\r\n", r#"the reply is "$-2\r\n""#),
+        (Resp, 1.0, b"$\r\n", r#"the reply is "$\r\n""#),
+        (Resp, 1.0, b"$5x\r\n", r#"the reply is "$5x\r\n""#),
+        (Resp, 1.0, b"$600000000\r\n", "the reply is"),
+        (Resp, 1.0, b"$99999999999999999999\r\n", "the reply is"),
+        (Resp, 1.0, b"$5\n", r#"the reply is "$5\n""#),
+        (Resp, 1.0, b"\xff\x00\n", r#"the reply is "\xff\x00\n""#),
         (Resp, 1.0, b"$3\r\nabcde", r#"followed by "d"#),
         (Resp, 1.0, &long, "a line of more than 65536 bytes"),
-        (Memcached, 1.0, b"STORED\r\n", r#"answered with "STORED\r\n""#),
-        (Memcached, 0.0, b"END\r\n", r#"answered with "END\r\n""#),
+        (Memcached, 1.0, b"STORED\r\n", r#"the reply is "STORED\r\n""#),
+        (Memcached, 0.0, b"END\r\n", r#"the reply is "END\r\n""#),
         (Memcached, 0.0, b"NOT_STORED\r\n", "NOT_STORED"),
         (Memcached, 1.0, b"VALUE key:ffffffffffff 0 1\r\nx\r\nEND\r\n", "VALUE key:ffffffffffff"),
-        (Memcached, 1.0, b"VALUE \r\n", r#"answered with "VALUE \r\n""#),
+        (Memcached, 1.0, b"VALUE \r\n", r#"the reply is "VALUE \r\n""#),
         (Memcached, 1.0, b"-ERR unknown command\r\n", "-ERR"),
     ] {
         let said = said(protocol, get_ratio, answer);
@@ -430,7 +430,7 @@ fn error_replies_are_counted_and_the_connection_continues() {
             let said = said(protocol, get_ratio, answer);
             assert!(said.starts_with("nothing, 1 refused"), "{said}");
             let text = answer.strip_prefix(b"-").unwrap_or(answer).trim_ascii_end();
-            assert!(said.contains(&format!("answered with \"{}\"", text.escape_ascii())), "{said}");
+            assert!(said.contains(&format!("the reply is \"{}\"", text.escape_ascii())), "{said}");
         }
     }
     let long = [&b"-ERR "[..], &[b'x'; 10_000], b"\r\n"].concat();
