@@ -39,3 +39,4 @@ pub use service::{
     Stage, Stop, Timer, Timers, Tracked, Transport, WorkerCtx, respond_in_steps,
 };
 pub use sync::mailbox;
+pub use sync::waker::Waker;

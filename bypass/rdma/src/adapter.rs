@@ -4,7 +4,7 @@ use crate::config::{Connect, Mode, Unsupported};
 use crate::connector::{Connector, ExchangeError, Listeners, UdQpHandle, WorkerHandle, sessions};
 use crate::provider::{Access, Provider, TransportKind};
 use crate::verbs::{self, Cq, Error, ExposedMr, Mr, Mw, Pd, Srq};
-use crate::waker::{IdleWait, Waker};
+use crate::waker::{IdleWait, waker};
 use crate::{Config, Parts, Rendezvous, WorkerChannels};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
@@ -194,7 +194,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             counters.push(memory);
         }
         let narrow = Rendezvous::of(&limits, provider.emulated_by()) == Rendezvous::RegisteredWindows;
-        let bell = Waker::new().map_err(failed)?;
+        let bell = waker().map_err(failed)?;
         let (commands, requests) =
             waking_mailbox(EVENTS_PER_CONNECTION * config.max_connections * ways.len(), bell.wake());
         let (mut handles, mut workers) = (Vec::new(), Vec::new());

@@ -29,5 +29,5 @@ pub use connector::{Connector, ExchangeError, Listeners, WorkerHandle};
 pub use linerate_rdma_provider as provider;
 pub use net::Parts;
 pub use rendezvous::Rendezvous;
-pub use waker::{IdleWait, Waker, wait_readable};
+pub use waker::{IdleWait, wait_readable};
 pub use worker::{ConnectorEvent, ConnectorRequest, Worker, WorkerChannels};

@@ -2,40 +2,17 @@
 
 use crate::provider::Provider;
 use crate::verbs::{CompChannel, Error};
+use linerate_bypass::Waker;
 use linerate_bypass::mailbox::Wake;
 use linerate_bypass::time::Duration;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Eventfd that wakes the thread waiting for it, from any thread.
-pub struct Waker(Arc<OwnedFd>);
-
-impl Waker {
-    /// Creates an eventfd that is not signalled.
-    pub fn new() -> Result<Self, Error> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Ok(Waker(Arc::new(fd.map_err(|error| Error::of("create an eventfd")(error.into()))?)))
-    }
-
-    /// Returns the function that signals the eventfd.
-    pub fn wake(&self) -> Wake {
-        let fd = self.0.clone();
-        // The write fails after 2⁶⁴ signals, and the eventfd is readable nevertheless.
-        Box::new(move || _ = rustix::io::write(&*fd, &1u64.to_ne_bytes()))
-    }
-
-    /// Resets the eventfd.
-    pub fn quiet(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
-    }
-}
-
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+/// Creates a waker.
+pub(crate) fn waker() -> Result<Waker, Error> {
+    Waker::new().map_err(Error::of("create an eventfd"))
 }
 
 /// Waits until one of `fds` is readable, or for `timeout`.
@@ -67,7 +44,7 @@ impl<C: Provider> IdleWait<C> {
     /// Creates the sources of one worker on the device of `provider`. The worker's completion queues must use the
     /// channel, and its mailboxes the waker.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
-        Ok(IdleWait { channel: CompChannel::new(provider)?, bell: Waker::new()?, longest: STOP_CHECK, waits: 0 })
+        Ok(IdleWait { channel: CompChannel::new(provider)?, bell: waker()?, longest: STOP_CHECK, waits: 0 })
     }
 
     /// Returns the channel for the worker's completion queues.

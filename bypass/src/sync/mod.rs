@@ -7,6 +7,7 @@ pub(crate) mod free_list;
 pub mod mailbox;
 pub(crate) mod refcount;
 pub(crate) mod sleep_flag;
+pub(crate) mod waker;
 
 pub(crate) mod atomic {
     #[cfg(feature = "dpdk")]

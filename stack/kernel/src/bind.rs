@@ -61,12 +61,8 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
     let mut sockets = Vec::new();
     for worker in 0..workers {
         let poller = Poller::new().map_err(Error::Epoll)?;
-        let (sender, mailbox) = if config.spin {
-            mailbox(config.mailbox)
-        } else {
-            let waker = poller.waker();
-            waking_mailbox(config.mailbox, Box::new(move || waker.wake()))
-        };
+        let (sender, mailbox) =
+            if config.spin { mailbox(config.mailbox) } else { waking_mailbox(config.mailbox, poller.waker.wake()) };
         senders.push(sender);
         let (listeners, udp) = (Vec::new(), Vec::new());
         sockets.push(Sockets { worker, config: config.clone(), poller, mailbox, listeners, udp });

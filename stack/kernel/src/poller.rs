@@ -1,13 +1,13 @@
 //! Edge-triggered epoll instance of a worker, with a waker for other threads.
 
+use linerate_bypass::Waker;
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum events per wait.
@@ -22,7 +22,7 @@ pub(crate) enum Token {
     Listener(usize),
     /// UDP socket of this index.
     Udp(usize),
-    /// [`Waker::wake`].
+    /// [`Poller::waker`].
     Wake,
     /// [`Ticker`] of [`Poller::tick`].
     Tick,
@@ -78,16 +78,6 @@ impl Readiness {
     }
 }
 
-/// Wakes a [`Poller`] from any thread.
-pub(crate) struct Waker(Arc<OwnedFd>);
-
-impl Waker {
-    pub(crate) fn wake(&self) {
-        // Each write is an edge, so the counter is never read. It overflows after 2^64 wakes.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
-}
-
 /// Timer that ends waits at regular intervals while it exists.
 pub(crate) struct Ticker(OwnedFd);
 
@@ -114,20 +104,16 @@ impl Events {
 
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    wake: Arc<OwnedFd>,
+    /// Ends a wait. The eventfd is never read: each write is an edge.
+    pub(crate) waker: Waker,
 }
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let poller = Poller { epoll, wake };
-        poller.register(&*poller.wake, Token::Wake, EventFlags::IN)?;
+        let poller = Poller { epoll, waker: Waker::new()? };
+        poller.register(&poller.waker, Token::Wake, EventFlags::IN)?;
         Ok(poller)
-    }
-
-    pub(crate) fn waker(&self) -> Waker {
-        Waker(self.wake.clone())
     }
 
     /// Registers `stream` for edge-triggered events until it is closed.
@@ -177,9 +163,9 @@ mod tests {
     #[test]
     fn each_wake_ends_a_wait() {
         let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
-        let waker = poller.waker();
+        let wake = poller.waker.wake();
         for _ in 0..3 {
-            waker.wake();
+            wake();
             poller.wait(&mut events, None).unwrap();
             assert!(events.iter().map(|(token, _)| token).eq([Token::Wake]));
             poller.wait(&mut events, Some(Duration::ZERO)).unwrap();

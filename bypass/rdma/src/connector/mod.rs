@@ -19,12 +19,12 @@ use crate::provider::{Handle, Provider, TransportKind};
 use crate::verbs::{
     CmId, CmNotification, Counters, CqHandle, Error, EventChannel, ExposedMr, Mr, Mw, Qp, QpConfig, SrqHandle,
 };
-use crate::waker::{self, Waker};
+use crate::waker::wait_readable;
 use crate::{Config, ConnCore, ConnectorEvent, ConnectorRequest};
 use cm::Pending;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{Arena, ConnectError, Origin};
+use linerate_bypass::{Arena, ConnectError, Origin, Waker};
 use pool::Pool;
 pub use sessions::UdQpHandle;
 use sessions::Ways;
@@ -262,7 +262,7 @@ impl<C: Provider> Connector<C> {
             // Retries and the end of the workers signal nothing.
             let longest = if self.unsent.is_empty() { CHECK_INTERVAL } else { MOMENT };
             let rings = [self.listeners.as_fd(), self.mr.pd().async_fd(), self.bell.as_fd()];
-            if let Err(error) = waker::wait_readable(rings, longest) {
+            if let Err(error) = wait_readable(rings, longest) {
                 tracing::debug!("{error}");
             }
             self.bell.quiet();

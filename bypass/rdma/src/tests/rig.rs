@@ -12,13 +12,13 @@ use crate::provider::{AhAttr, Provider, Transition};
 use crate::session::Session;
 use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig, Ring, Srq};
 use crate::{
-    Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Waker,
-    Worker, WorkerChannels, WorkerHandle,
+    Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Worker,
+    WorkerChannels, WorkerHandle,
 };
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{AppMsg, Arena, Origin, Service, Timer};
+use linerate_bypass::{AppMsg, Arena, Origin, Service, Timer, Waker};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

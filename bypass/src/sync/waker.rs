@@ -1,0 +1,35 @@
+//! Eventfd that wakes a sleeping thread.
+
+use super::mailbox::Wake;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Eventfd that wakes the thread waiting for it, from any thread.
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// Creates an eventfd that is not signalled.
+    pub fn new() -> io::Result<Self> {
+        Ok(Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    /// Returns the function that signals the eventfd. Each call is an edge.
+    pub fn wake(&self) -> Wake {
+        let fd = self.0.clone();
+        // The write fails after 2⁶⁴ signals, and the eventfd is readable nevertheless.
+        Box::new(move || _ = rustix::io::write(&*fd, &1u64.to_ne_bytes()))
+    }
+
+    /// Resets the eventfd. A thread that waits for edges does not need to.
+    pub fn quiet(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
