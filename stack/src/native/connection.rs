@@ -12,7 +12,7 @@ use crate::native::rr::RrPool;
 use crate::native::send::tx_backlog::TxBacklog;
 use crate::native::settings::Settings;
 use crate::native::tcb::cold::{EndReason, TcbCold};
-use crate::native::tcb::conn_buffers::BufferPool;
+use crate::native::tcb::conn_buffers::ConnBufferPool;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::time_wait::TimeWait;
 use crate::native::timers::tick::Tick;
@@ -61,7 +61,7 @@ pub(crate) struct Shared<P> {
     pub settings: Settings,
     /// Free slots, most recently used last. Its cache lines may still be present.
     pub free: Vec<u32>,
-    pub buffers: BufferPool<P>,
+    pub buffers: ConnBufferPool<P>,
     /// State of connections in request-response mode, which replaces their buffers.
     pub rr: RrPool<P>,
     pub table: FlowTable,

@@ -17,7 +17,7 @@ use crate::native::segment::seq::Seq;
 use crate::native::send::tx_backlog::TxBacklog;
 use crate::native::settings::Settings;
 use crate::native::tcb::cold::EndReason;
-use crate::native::tcb::conn_buffers::BufferPool;
+use crate::native::tcb::conn_buffers::ConnBufferPool;
 use crate::native::tcb::{Flags, State};
 use crate::native::time_wait::TimeWait;
 use crate::native::timers::tick::Tick;
@@ -52,7 +52,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let shared = Shared {
             conn_ids: ConnIdSpace::new(worker),
             free: Vec::new(),
-            buffers: BufferPool::new(control.handles_ecn_echo()),
+            buffers: ConnBufferPool::new(control.handles_ecn_echo()),
             rr: RrPool::new(),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),

@@ -115,16 +115,16 @@ impl<P: Packet> ConnBuffers<P> {
 }
 
 /// Buffers of a worker. Their number is the peak number of connections with buffers.
-pub(crate) struct BufferPool<P> {
+pub(crate) struct ConnBufferPool<P> {
     buffers: Vec<ConnBuffers<P>>,
     spare: Vec<u32>,
     /// True if congestion control responds to each ECN mark itself.
     handles_ecn_echo: bool,
 }
 
-impl<P: Packet> BufferPool<P> {
+impl<P: Packet> ConnBufferPool<P> {
     pub fn new(handles_ecn_echo: bool) -> Self {
-        BufferPool { buffers: Vec::new(), spare: Vec::new(), handles_ecn_echo }
+        ConnBufferPool { buffers: Vec::new(), spare: Vec::new(), handles_ecn_echo }
     }
 
     /// Returns the buffers of `tcb`, and attaches buffers if there are none.
