@@ -3,8 +3,8 @@
 use crate::ip_cidr::IpCidr;
 use crate::ipv6::RouterInfo;
 use crate::tcp::tuple::Tuple;
-use linerate_bypass::MacAddr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use linerate_bypass::{ConnectError, MacAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Addresses of this host on its link, and its gateways.
 #[derive(Debug, Clone)]
@@ -137,6 +137,19 @@ impl Addresses {
             Some(ip) => self.is_martian_v4(ip.to_bits()),
             None => self.is_martian_v6(tuple.remote_v6()),
         }
+    }
+
+    /// Checks that a connection to `remote` can be made.
+    #[inline]
+    pub fn check_remote(&self, remote: SocketAddr) -> Result<(), ConnectError> {
+        let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
+        if !unusable && !self.can_be_remote(remote.ip()) {
+            return Err(ConnectError::InvalidAddress);
+        }
+        if unusable || self.next_hop(remote.ip()).is_none() {
+            return Err(ConnectError::Unreachable);
+        }
+        Ok(())
     }
 
     /// Returns whether `ip` can be the address of another host, to which connections can be made.

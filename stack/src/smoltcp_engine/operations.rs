@@ -141,13 +141,7 @@ impl SmoltcpEngine {
         egress: &Egress<N>,
         now: Instant,
     ) -> Result<(), ConnectError> {
-        let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
-        if !unusable && !egress.addresses().can_be_remote(remote.ip()) {
-            return Err(ConnectError::InvalidAddress);
-        }
-        if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
-            return Err(ConnectError::Unreachable);
-        }
+        egress.addresses().check_remote(remote)?;
         let (table, time_wait) = (&self.table, &self.time_wait);
         let tuple = self
             .ports

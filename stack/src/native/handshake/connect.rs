@@ -27,13 +27,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &Egress<N>,
         now: Instant,
     ) -> Result<(), ConnectError> {
-        let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
-        if !unusable && !egress.addresses().can_be_remote(remote.ip()) {
-            return Err(ConnectError::InvalidAddress);
-        }
-        if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
-            return Err(ConnectError::Unreachable);
-        }
+        egress.addresses().check_remote(remote)?;
         let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
         let tcbs = &self.tcbs;
         let taken = |tuple: &Tuple| {
