@@ -6,6 +6,15 @@ use crate::congestion::{Cubic, Dctcp, MAX_WINDOW, initial_window};
 
 const RTT: Duration = Duration::from_millis(20);
 
+/// Runs `check` with every algorithm.
+macro_rules! for_each_control {
+    ($check:ident) => {{
+        $check::<NewReno>();
+        $check::<Cubic>();
+        $check::<Dctcp>();
+    }};
+}
+
 fn sender() -> Sender<NewReno> {
     Sender::new(RTT)
 }
@@ -27,9 +36,7 @@ fn lost_handshake_leaves_one_segment_rfc5681_3_1() {
         sender.round();
         assert_eq!(sender.window(), 2 * MSS);
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -39,9 +46,7 @@ fn slow_start_doubles_the_window_per_round_trip_rfc5681_3_1() {
         sender.rounds(3);
         assert_eq!((sender.window(), sender.threshold()), (80 * MSS, u32::MAX));
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -141,9 +146,7 @@ fn one_window_of_data_causes_one_reduction_rfc3168_6_1_2() {
         sender.control.undo();
         assert_eq!((sender.window(), sender.threshold()), (threshold, threshold));
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -231,9 +234,7 @@ fn spurious_reduction_can_be_undone_at_any_time_rfc4015_3() {
             assert_eq!(sender.window(), 80 * MSS);
         }
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -247,9 +248,7 @@ fn reduction_is_undone_once() {
         sender.control.undo();
         assert_eq!(sender.window(), 10 * MSS);
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -262,9 +261,7 @@ fn undo_never_shrinks_the_window_rfc9438_4_9_2() {
         sender.control.undo();
         assert_eq!((sender.window(), sender.threshold()), (window, threshold));
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -283,9 +280,7 @@ fn pause_longer_than_the_rto_restarts_with_the_initial_window_rfc5681_4_1() {
         sender.control.idle(Duration::from_secs(10), rto);
         assert_eq!(sender.window(), window);
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -298,9 +293,7 @@ fn unused_window_does_not_grow_rfc7661_4_2() {
             assert_eq!(sender.window(), window);
         }
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -313,9 +306,7 @@ fn marked_bytes_do_not_grow_the_window_rfc3168_6_1_2() {
             assert!(sender.window() <= window);
         }
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]
@@ -351,9 +342,7 @@ fn window_is_at_most_a_gigabyte() {
         sender.control.undo();
         assert_eq!(sender.window(), MAX_WINDOW);
     }
-    check::<NewReno>();
-    check::<Cubic>();
-    check::<Dctcp>();
+    for_each_control!(check);
 }
 
 #[test]

@@ -6,19 +6,14 @@ use crate::harness::*;
 fn worker_may_send_after_peer_closes() {
     // RFC 9293 §3.6, case 2: half-closed by the peer.
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     for n in 0..3 {
         s.write(1000);
         s.expect(data(1 + n * SEG, 1000).ack(2));
         s.inject(ack(2, 1001 + n * SEG));
     }
     s.expect_nothing_for(secs(60));
-    s.close();
-    s.expect(fin(3001, 2));
-    s.inject(ack(2, 3002));
-    s.expect_closed(CloseReason::Finished);
+    s.finish(3001, 2);
 }
 
 #[test]
@@ -35,9 +30,7 @@ fn peer_may_send_after_worker_closes() {
     }
     s.expect_delivered(3000);
     s.expect_no_event();
-    s.inject(fin(3001, 2));
-    s.expect_within(DELAYED_ACK, ack(2, 3002));
-    s.expect_peer_closed();
+    s.close_by_peer(3001, 2);
     s.expect_closed(CloseReason::Finished);
 }
 
@@ -63,9 +56,7 @@ fn fin_that_acknowledges_our_fin_enters_time_wait() {
     let mut s = Script::accepted(peer());
     s.close();
     s.expect(fin(1, 1));
-    s.inject(fin(1, 2));
-    s.expect_within(DELAYED_ACK, ack(2, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 2);
     s.expect_closed(CloseReason::Finished);
 }
 
@@ -108,10 +99,7 @@ fn peer_closed_follows_opened_if_fin_completes_handshake() {
     s.expect_within(DELAYED_ACK, ack(1, 2));
     s.expect_opened();
     s.expect_peer_closed();
-    s.close();
-    s.expect(fin(1, 2));
-    s.inject(ack(2, 2));
-    s.expect_closed(CloseReason::Finished);
+    s.finish(1, 2);
 }
 
 #[test]
@@ -138,9 +126,7 @@ fn pure_fin_carries_ack_and_timestamps() {
         s.close();
         s.expect(fin(1, 101));
         s.expect_nothing();
-        s.inject(fin(101, 2));
-        s.expect_within(DELAYED_ACK, ack(2, 102));
-        s.expect_peer_closed();
+        s.close_by_peer(101, 2);
         s.expect_closed(CloseReason::Finished);
     }
 }
@@ -190,9 +176,7 @@ fn fin_beyond_window_is_ignored() {
 fn repeated_fin_is_acknowledged() {
     // RFC 9293 §3.10.7.4, eighth: remain in CLOSE-WAIT.
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     s.inject(fin(1, 1));
     s.expect(ack(1, 2));
     s.expect_no_event();
@@ -202,9 +186,7 @@ fn repeated_fin_is_acknowledged() {
 fn data_after_fin_is_not_delivered() {
     // RFC 9293 §3.10.7.4, seventh: "should not occur"; ignored.
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     s.inject(data(2, 100).junk());
     s.drain_for(DELAYED_ACK);
     s.expect_delivered(0);
@@ -243,9 +225,7 @@ fn unacknowledged_fin_is_retransmitted_with_its_data() {
     let again = s.drain();
     assert!(again.iter().any(|got| got.end() == 102 && got.has(FIN)));
     s.inject(ack(1, 102));
-    s.inject(fin(1, 102));
-    s.expect_within(DELAYED_ACK, ack(102, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 102);
     s.expect_closed(CloseReason::Finished);
 }
 
@@ -284,9 +264,7 @@ fn fin_is_carried_by_last_data_segment() {
 fn ack_of_fin_in_last_ack_deletes_tcb() {
     // RFC 9293 §3.10.7.4, fifth, LAST-ACK; §3.10.7.1 afterwards.
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     s.close();
     s.expect(fin(1, 2));
     s.inject(ack(2, 1));
@@ -302,13 +280,8 @@ fn ack_of_fin_in_last_ack_deletes_tcb() {
 fn data_after_both_sides_closed_is_reset() {
     // RFC 9293 §3.10.7.1; §3.6.1: the service no longer reads.
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
-    s.close();
-    s.expect(fin(1, 2));
-    s.inject(ack(2, 2));
-    s.expect_closed(CloseReason::Finished);
+    s.close_by_peer(1, 1);
+    s.finish(1, 2);
     s.inject(data(2, 100).ack(2).junk());
     s.expect(rst(2));
 }
@@ -339,9 +312,7 @@ fn abort_in_fin_wait_2_and_close_wait_sends_rst() {
     s.expect(rst(2).maybe_ack());
     s.expect_closed(CloseReason::Aborted);
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     s.abort();
     s.expect(rst(1).maybe_ack());
     s.expect_closed(CloseReason::Aborted);

@@ -48,13 +48,8 @@ fn accepted_connection_carries_data_and_closes() {
     s.write(500);
     s.expect(data(1, 500).ack(101));
     s.inject(ack(101, 501));
-    s.inject(fin(101, 501));
-    s.expect_within(DELAYED_ACK, ack(501, 102));
-    s.expect_peer_closed();
-    s.close();
-    s.expect(fin(501, 102));
-    s.inject(ack(102, 502));
-    s.expect_closed(CloseReason::Finished);
+    s.close_by_peer(101, 501);
+    s.finish(501, 102);
     s.expect_nothing_for(TIME_WAIT);
     s.expect_no_packets_held();
 }
@@ -72,9 +67,7 @@ fn initiated_connection_carries_data_and_closes() {
     s.inject(ack(1, 1502));
     s.inject(data(1, 10).ack(1502));
     s.expect_within(DELAYED_ACK, ack(1502, 11));
-    s.inject(fin(11, 1502));
-    s.expect_within(DELAYED_ACK, ack(1502, 12));
-    s.expect_peer_closed();
+    s.close_by_peer(11, 1502);
     s.expect_closed(CloseReason::Finished);
     s.expect_nothing_for(2 * TIME_WAIT);
     s.expect_no_packets_held();
@@ -272,10 +265,7 @@ fn final_ack_of_handshake_may_carry_data_and_fin() {
     s.expect_opened();
     s.expect_delivered(100);
     s.expect_peer_closed();
-    s.close();
-    s.expect(fin(1, 102));
-    s.inject(ack(102, 2));
-    s.expect_closed(CloseReason::Finished);
+    s.finish(1, 102);
 }
 
 #[test]

@@ -94,9 +94,7 @@ fn fin_wait_2_is_extended_by_unread_data() {
 fn fin_wait_2_is_unlimited_without_timeout() {
     let mut s = fin_wait_2(|config| config.fin_timeout = None);
     s.expect_nothing_for(secs(3600));
-    s.inject(fin(1, 2));
-    s.expect_within(DELAYED_ACK, ack(2, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 2);
     s.expect_closed(CloseReason::Finished);
 }
 
@@ -104,9 +102,7 @@ fn fin_wait_2_is_unlimited_without_timeout() {
 fn close_wait_has_no_fin_timeout() {
     // The service has not closed.
     let mut s = Script::accepted(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     s.expect_nothing_for(secs(3600));
     s.write(10);
     s.expect(data(1, 10).ack(2));
@@ -142,9 +138,7 @@ fn idle_timeout_ignores_keepalive_replies() {
 #[test]
 fn idle_timeout_applies_in_close_wait() {
     let mut s = with_idle_timeout(peer());
-    s.inject(fin(1, 1));
-    s.expect_within(DELAYED_ACK, ack(1, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 1);
     s.expect_between(IDLE - secs(1), IDLE + secs(1), rst_ack(1, 2));
     s.expect_closed(CloseReason::IdleTimeout);
 }

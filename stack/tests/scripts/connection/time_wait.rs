@@ -8,9 +8,7 @@ fn in_time_wait(peer: Peer) -> Script {
     s.close();
     s.expect(fin(1, 1));
     s.inject(ack(1, 2));
-    s.inject(fin(1, 2));
-    s.expect_within(DELAYED_ACK, ack(2, 2));
-    s.expect_peer_closed();
+    s.close_by_peer(1, 2);
     s.expect_closed(CloseReason::Finished);
     s
 }
@@ -189,9 +187,7 @@ fn time_wait_does_not_count_as_connection() {
         s.on_port(port).handshake();
         s.close();
         s.expect(fin(1, 1));
-        s.inject(fin(1, 2));
-        s.expect_within(DELAYED_ACK, ack(2, 2));
-        s.expect_peer_closed();
+        s.close_by_peer(1, 2);
         s.expect_closed(CloseReason::Finished);
     }
     s.expect_no_packets_held();

@@ -1,8 +1,10 @@
 //! Commands of a script to the service.
 
 use super::app::Command;
+use super::params::DELAYED_ACK;
 use super::script::Script;
-use super::segment::Rel;
+use super::segment::{Rel, ack, fin};
+use linerate_bypass::CloseReason;
 
 impl Script {
     /// Executes `command` on the connection of the current port, in every arm.
@@ -66,6 +68,23 @@ impl Script {
     #[track_caller]
     pub fn close(&mut self) {
         self.command(Command::Close);
+    }
+
+    /// Closes the connection with a FIN of `seq`, which the peer acknowledges. The peer's stream has ended before `next`.
+    #[track_caller]
+    pub fn finish(&mut self, seq: Rel, next: Rel) {
+        self.close();
+        self.expect(fin(seq, next));
+        self.inject(ack(next, seq + 1));
+        self.expect_closed(CloseReason::Finished);
+    }
+
+    /// Injects a FIN of `seq` and expects its acknowledgement and the end of the peer's stream.
+    #[track_caller]
+    pub fn close_by_peer(&mut self, seq: Rel, next: Rel) {
+        self.inject(fin(seq, next));
+        self.expect_within(DELAYED_ACK, ack(next, seq + 1));
+        self.expect_peer_closed();
     }
 
     #[track_caller]

@@ -47,10 +47,7 @@ fn connections_with_same_hash_receive_own_segments() {
             s.inject(fin(401, 401));
             s.expect(ack(401, 402));
             s.expect_peer_closed();
-            s.close();
-            s.expect(fin(401, 402));
-            s.inject(ack(402, 402));
-            s.expect_closed(CloseReason::Finished);
+            s.finish(401, 402);
         }
     }
 }
