@@ -158,14 +158,6 @@ impl Bytes {
         self.advance(n);
         front
     }
-
-    /// Returns the parts of the value without releasing the owner's reference. The caller must pass the reference to
-    /// [`from_owner`](Self::from_owner) or release it.
-    #[inline]
-    pub fn into_owner(self) -> (NonNull<u8>, usize, *const (), &'static OwnerVtable) {
-        let bytes = std::mem::ManuallyDrop::new(self);
-        (bytes.start, bytes.len, bytes.owner, bytes.table)
-    }
 }
 
 impl Drop for Bytes {

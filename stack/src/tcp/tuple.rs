@@ -90,12 +90,6 @@ impl Tuple {
         self.remote.is_ipv4()
     }
 
-    /// Returns the local IPv4 address.
-    #[inline]
-    pub fn local_v4(&self) -> Option<Ipv4Addr> {
-        self.local.is_ipv4().then_some(Ipv4Addr::from_bits(self.local.low as u32))
-    }
-
     /// Returns the peer's IPv4 address.
     #[inline]
     pub fn remote_v4(&self) -> Option<Ipv4Addr> {
@@ -297,7 +291,6 @@ mod tests {
             assert_eq!((tuple.local(), tuple.remote()), (local, remote));
             assert_eq!((tuple.local_port(), tuple.remote_port()), (local.port(), remote.port()));
             assert_eq!(tuple.is_ipv4(), local.is_ipv4());
-            assert_eq!(tuple.local_v4().map(IpAddr::V4), Some(local.ip()).filter(IpAddr::is_ipv4));
             assert_eq!(tuple.remote_v4().map(IpAddr::V4), Some(remote.ip()).filter(IpAddr::is_ipv4));
             assert_eq!(tuple.local_v6().to_canonical(), local.ip());
             assert_eq!(tuple.remote_v6().to_canonical(), remote.ip());
@@ -309,7 +302,7 @@ mod tests {
         let tuple = |ip: &str| Tuple::new(format!("[{ip}]:1").parse().unwrap(), format!("[{ip}]:2").parse().unwrap());
         for ip in ["::10.0.0.1", "::1:ffff:10.0.0.1", "::fffe:10.0.0.1", "1::ffff:10.0.0.1"] {
             assert!(!tuple(ip).is_ipv4(), "{ip}");
-            assert_eq!(tuple(ip).local_v4(), None);
+            assert_eq!(tuple(ip).remote_v4(), None);
         }
     }
 
