@@ -1,6 +1,7 @@
 //! Counters of the memcached protocol.
 
-use std::ops::{AddAssign, Index, IndexMut, SubAssign};
+use std::ops::{AddAssign, Index, SubAssign};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,27 +69,6 @@ const NAMES: [&str; Count::UdpDropped as usize + 1] = [
 pub struct Counts([u64; NAMES.len()]);
 
 impl Counts {
-    /// Increments the counter `what`.
-    #[inline]
-    pub fn add(&mut self, what: Count) {
-        self[what] += 1;
-    }
-
-    /// Returns the number of keys fetched, stored, deleted, incremented or decremented, found or not.
-    pub fn keys(&self) -> u64 {
-        let each = [
-            Count::CmdGet,
-            Count::CmdSet,
-            Count::DeleteHits,
-            Count::DeleteMisses,
-            Count::IncrHits,
-            Count::IncrMisses,
-            Count::DecrHits,
-            Count::DecrMisses,
-        ];
-        each.into_iter().map(|what| self[what]).sum()
-    }
-
     /// Returns the counters with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.0)
@@ -103,9 +83,40 @@ impl Index<Count> for Counts {
     }
 }
 
-impl IndexMut<Count> for Counts {
-    fn index_mut(&mut self, what: Count) -> &mut u64 {
-        &mut self.0[what as usize]
+/// Counters of one worker, which every worker can read at any time.
+///
+/// Only the worker writes, so an update is a load and a store without a locked instruction. The alignment keeps the
+/// counters of two workers out of one pair of cache lines that a processor fetches together.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerCounts([AtomicU64; NAMES.len()]);
+
+impl WorkerCounts {
+    /// Increments the counter `what`.
+    #[inline]
+    pub fn add(&self, what: Count) {
+        let counter = &self.0[what as usize];
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Returns the current values.
+    pub fn values(&self) -> Counts {
+        Counts(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
+    }
+
+    /// Returns the number of keys fetched, stored, deleted, incremented or decremented, found or not.
+    pub fn keys(&self) -> u64 {
+        let each = [
+            Count::CmdGet,
+            Count::CmdSet,
+            Count::DeleteHits,
+            Count::DeleteMisses,
+            Count::IncrHits,
+            Count::IncrMisses,
+            Count::DecrHits,
+            Count::DecrMisses,
+        ];
+        each.into_iter().map(|what| self.0[what as usize].load(Ordering::Relaxed)).sum()
     }
 }
 

@@ -4,7 +4,7 @@ use super::line::{DIGITS, Line, digits};
 use super::put::{self, CountResult, Put, StoreResult};
 use super::request::{Command, Request, StoreMode};
 use super::words::{Words, expires_at, expiry};
-use super::{Count, Counts, Data, Limits, SPACE, Server, meta, stats};
+use super::{Count, Data, Limits, SPACE, Server, WorkerCounts, meta, stats};
 use crate::shards::Shards;
 use crate::sink::Sink;
 use crate::store::{Error, Key};
@@ -22,7 +22,7 @@ pub struct Context<'c, 's> {
     /// Interface to the server.
     pub server: &'c mut dyn Server,
     /// Counters of the worker.
-    pub counts: &'c mut Counts,
+    pub counts: &'c WorkerCounts,
     /// Limits of requests.
     pub limits: Limits,
     /// Milliseconds since 1970.

@@ -24,7 +24,7 @@ mod stats;
 pub mod udp;
 mod words;
 
-pub use counts::{Count, Counts};
+pub use counts::{Count, Counts, WorkerCounts};
 pub use execute::{Context, Flow, execute};
 pub use parse::{Data, Limits, LongLine, Parsed, Parser};
 pub use request::Request;

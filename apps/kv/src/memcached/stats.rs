@@ -7,12 +7,12 @@ use crate::sink::Sink;
 
 /// Interface of memcached commands to the server.
 pub trait Server {
-    /// Returns the state of the server. `counts` are the current counters of this worker; those of others may be some
-    /// milliseconds old.
-    fn state(&mut self, counts: &Counts) -> ServerState;
+    /// Returns the state of the server. The numbers of bytes and connections of other workers may be some milliseconds
+    /// old.
+    fn state(&mut self) -> ServerState;
 
-    /// Resets the counters of all workers. `counts` are the current ones of this worker, and stay as they are.
-    fn reset(&mut self, counts: &Counts);
+    /// Resets the counters of all workers.
+    fn reset(&mut self);
 
     /// Makes every worker flush the keyspace of memcached clients at `at`, in milliseconds since 1970, before its next
     /// request. `None` cancels the flush. Each call replaces the last one.
@@ -91,7 +91,7 @@ pub(super) fn stats(mut words: Words<'_>, cx: &mut Context<'_, '_>, sink: &mut i
         }
         Some(b"sizes") => stat("sizes_status", StatValue::Word("disabled")),
         Some(b"reset") => {
-            cx.server.reset(cx.counts);
+            cx.server.reset();
             return sink.put(b"RESET\r\n");
         }
         Some(_) => return sink.put(b"ERROR\r\n"),
@@ -102,7 +102,7 @@ pub(super) fn stats(mut words: Words<'_>, cx: &mut Context<'_, '_>, sink: &mut i
 /// Returns the state of the server. The shards present publish their memory first, other workers do so periodically.
 fn state(cx: &mut Context<'_, '_>) -> ServerState {
     cx.shards.all().for_each(|store| store.publish_used());
-    cx.server.state(cx.counts)
+    cx.server.state()
 }
 
 fn general(state: &ServerState, now: u64, stat: &mut impl FnMut(&str, StatValue)) {

@@ -65,7 +65,6 @@ impl Kv {
         if is_due {
             self.clock.next = now + PERIOD;
             self.server.tally.stats = self.stats;
-            self.server.tally.counts = self.counts;
             if self.server.refresh() {
                 self.apply_settings();
             }
@@ -116,7 +115,6 @@ impl Kv {
     /// Resets the counters of this worker on behalf of another one.
     pub(super) fn reset_stats(&mut self) {
         self.server.tally.stats = self.stats;
-        self.server.tally.counts = self.counts;
         self.server.reset_own_tally();
     }
 

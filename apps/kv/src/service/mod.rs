@@ -81,7 +81,7 @@ pub struct Kv {
     /// Connections to be served again in the next turn.
     unfinished: Vec<ConnId>,
     stats: Stats,
-    counts: memcached::Counts,
+    counts: Arc<memcached::WorkerCounts>,
     clock: background::Clock,
     /// Clock for requests that may take long.
     stopwatch: Clock,
@@ -103,6 +103,7 @@ impl Kv {
         let now = clock.started();
         let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
         stores[worker] = Some(Box::new(hub.store(worker, now)));
+        let counts = hub.counts(worker);
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         Kv {
             worker,
@@ -128,7 +129,7 @@ impl Kv {
             burst: 1,
             unfinished: Vec::new(),
             stats: Stats::default(),
-            counts: memcached::Counts::default(),
+            counts,
             clock,
             stopwatch: Clock::start(),
             now,

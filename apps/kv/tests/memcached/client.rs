@@ -1,7 +1,7 @@
 //! Connection to shards in this process, as a service holds it.
 
 use linerate_kv::memcached::{
-    Context, Counts, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, execute,
+    Context, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, WorkerCounts, execute,
 };
 use linerate_kv::shards::{Shards, shard_of};
 use linerate_kv::store::{Config, LongWriter, ShardStats, Store};
@@ -15,7 +15,6 @@ pub struct Client {
     stores: Vec<Option<Box<Store>>>,
     parser: Parser,
     server: TestServer,
-    counts: Counts,
     pub limits: Limits,
     pub now: u64,
     /// Received bytes without a reply yet.
@@ -28,19 +27,19 @@ pub struct Client {
 #[derive(Default)]
 struct TestServer {
     state: ServerState,
-    was_reset: bool,
+    counts: Arc<WorkerCounts>,
     flush_at: Option<u64>,
     shards: Vec<Arc<ShardStats>>,
 }
 
 impl Server for TestServer {
-    fn state(&mut self, counts: &Counts) -> ServerState {
+    fn state(&mut self) -> ServerState {
         let items = self.shards.iter().map(|shard| shard.keys(SPACE)).sum();
-        ServerState { counts: *counts, items, ..self.state }
+        ServerState { counts: self.counts.values(), items, ..self.state }
     }
 
-    fn reset(&mut self, _: &Counts) {
-        self.was_reset = true;
+    fn reset(&mut self) {
+        self.counts = Arc::default();
     }
 
     fn flush_at(&mut self, at: Option<u64>) {
@@ -66,7 +65,6 @@ impl Client {
                 shards: stats,
                 ..TestServer::default()
             },
-            counts: Counts::default(),
             limits: LIMITS,
             now: NOW,
             input: Vec::new(),
@@ -160,17 +158,15 @@ impl Client {
         let store = self.stores[0].as_ref().unwrap();
         request.each_key(|key| needed[shard_of(store.key(SPACE, key).hash(), count)] = true);
         let mut lent: Vec<_> = (0..count).map(|n| if needed[n] { self.stores[n].take() } else { None }).collect();
+        let counts = self.server.counts.clone();
         let mut cx = Context {
             shards: &mut Shards::new(&mut lent),
             server: &mut self.server,
-            counts: &mut self.counts,
+            counts: &counts,
             limits: self.limits,
             now: self.now,
         };
         self.is_closed = execute(request, data, &mut cx, out) != Flow::On;
-        if std::mem::take(&mut self.server.was_reset) {
-            self.counts = Counts::default();
-        }
         for (n, store) in lent.into_iter().enumerate().filter(|(_, store)| store.is_some()) {
             self.stores[n] = store;
         }

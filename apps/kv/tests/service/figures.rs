@@ -211,6 +211,25 @@ fn totals_restart_at_0_after_reset_and_metrics_never_decrease() {
 }
 
 #[test]
+fn stats_count_each_earlier_command_of_any_worker() {
+    for workers in [1, 2, 3] {
+        let mut server = TestServer::new(workers);
+        let clients: Vec<Client> = (0..workers).map(|worker| server.connect_to_memcached(worker)).collect();
+        for round in 1..=20u64 {
+            // The key may belong to any worker.
+            let key = format!("key{round}");
+            let client = clients[round as usize % workers];
+            assert_eq!(server.ask(client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()), "STORED\r\n");
+            assert!(server.ask(client, format!("get {key}\r\n").as_bytes()).starts_with("VALUE"));
+            for other in &clients {
+                let stats = server.ask(*other, b"stats\r\n");
+                assert_eq!(["cmd_set", "get_hits"].map(|name| figure(&stats, name)), [round; 2], "{workers} workers");
+            }
+        }
+    }
+}
+
+#[test]
 fn totals_of_other_worker_restart_at_0_after_reset() {
     let mut server = TestServer::new(2);
     let clients = [server.connect(0), server.connect(1)];

@@ -380,7 +380,7 @@ impl Kv {
             limits: self.server.memcached_limits(),
             shards: &mut Shards::new(&mut self.stores),
             server: &mut self.server,
-            counts: &mut self.counts,
+            counts: &self.counts,
             now: self.now,
         };
         memcached::execute(request, value, &mut cx, &mut self.replies)

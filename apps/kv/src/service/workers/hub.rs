@@ -3,7 +3,7 @@
 use crate::commands::{RejectedSetting, Settings, SettingsChange, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
-use crate::memcached::Counts;
+use crate::memcached::{Counts, WorkerCounts};
 use crate::service::slow_log::SlowLog;
 use crate::service::workers::access::PasswordConflict;
 use crate::store::{self, KeyHasher, LONG_THRESHOLD, ShardStats, Store};
@@ -57,6 +57,10 @@ pub struct Hub {
     next_client: AtomicU64,
     clients: AtomicU32,
     tallies: Vec<Mutex<Counted>>,
+    /// Counters of memcached requests, of each worker.
+    counts: Vec<Arc<WorkerCounts>>,
+    /// Sum of these counters at the last reset.
+    counts_before: Mutex<Counts>,
     /// Counters of the shards.
     shards: Vec<Arc<ShardStats>>,
     /// Expired and evicted keys at the last reset.
@@ -82,7 +86,6 @@ struct Counted {
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::service) struct Tally {
     pub stats: Stats,
-    pub counts: Counts,
     pub accepted: u64,
     pub rejected: u64,
     pub input: u64,
@@ -96,7 +99,6 @@ impl Tally {
         self.stats.hits += other.stats.hits;
         self.stats.misses += other.stats.misses;
         self.stats.slow += other.stats.slow;
-        self.counts += other.counts;
         self.accepted += other.accepted;
         self.rejected += other.rejected;
         self.input += other.input;
@@ -151,6 +153,8 @@ impl Hub {
             next_client: AtomicU64::new(1),
             clients: AtomicU32::new(0),
             tallies: (0..workers).map(|_| Mutex::default()).collect(),
+            counts: (0..workers).map(|_| Arc::default()).collect(),
+            counts_before: Mutex::default(),
             shards: (0..workers).map(|_| Arc::default()).collect(),
             removed_before: Mutex::default(),
             warned: AtomicU64::new(0),
@@ -292,6 +296,7 @@ impl Hub {
             let mut counted = lock(counted);
             counted.before = counted.now;
         }
+        *lock(&self.counts_before) = self.all_counts();
         *lock(&self.removed_before) = self.removed();
     }
 
@@ -303,6 +308,18 @@ impl Hub {
     /// Returns the number of keys in `space`, in all shards.
     pub(in crate::service) fn keys_in(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
+    }
+
+    /// Returns the counters of memcached requests that `worker` increments.
+    pub(in crate::service) fn counts(&self, worker: usize) -> Arc<WorkerCounts> {
+        self.counts[worker].clone()
+    }
+
+    /// Returns the counters of memcached requests of all workers since the start.
+    fn all_counts(&self) -> Counts {
+        let mut all = Counts::default();
+        self.counts.iter().for_each(|counts| all += counts.values());
+        all
     }
 
     /// Returns the numbers of expired and evicted keys in all shards.
@@ -323,6 +340,8 @@ impl Hub {
     /// Returns the totals since the last reset.
     pub(in crate::service) fn totals(&self) -> (Totals, Counts) {
         let (all, removed, before) = (self.tally(), self.removed(), *lock(&self.removed_before));
+        let mut counts = self.all_counts();
+        counts -= *lock(&self.counts_before);
         let totals = Totals {
             stats: all.stats,
             clients: self.clients.load(Ordering::Relaxed).into(),
@@ -340,7 +359,7 @@ impl Hub {
                 (self.keys_in(space as u8), expiring)
             }),
         };
-        (totals, all.counts)
+        (totals, counts)
     }
 
     /// Schedules a flush of the memcached keyspace on all workers, or cancels it.
@@ -364,7 +383,6 @@ impl Tally {
         less(&mut self.stats.hits, other.stats.hits);
         less(&mut self.stats.misses, other.stats.misses);
         less(&mut self.stats.slow, other.stats.slow);
-        self.counts -= other.counts;
         less(&mut self.accepted, other.accepted);
         less(&mut self.rejected, other.rejected);
         less(&mut self.input, other.input);

@@ -191,8 +191,7 @@ impl Server for ServerView {
 }
 
 impl memcached::Server for ServerView {
-    fn state(&mut self, counts: &memcached::Counts) -> memcached::ServerState {
-        self.tally.counts = *counts;
+    fn state(&mut self) -> memcached::ServerState {
         self.hub.count(self.worker, self.tally);
         let (totals, counts) = self.hub.totals();
         memcached::ServerState {
@@ -216,8 +215,7 @@ impl memcached::Server for ServerView {
         }
     }
 
-    fn reset(&mut self, counts: &memcached::Counts) {
-        self.tally.counts = *counts;
+    fn reset(&mut self) {
         self.reset_tallies();
     }
 
