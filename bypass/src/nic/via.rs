@@ -32,21 +32,21 @@ pub enum Via {
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `virtio-user:/run/a.sock`: driver end of a vhost-user link.
+    /// `virtio-user:/tmp/a.sock`: driver end of a vhost-user link.
     VirtioUser {
         /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `vhost:/run/a.sock`: device end of a vhost-user link.
+    /// `vhost:/tmp/a.sock`: device end of a vhost-user link.
     Vhost {
         /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
-    /// `memif:/run/a.sock`: end of a shared-memory link.
+    /// `memif:/tmp/a.sock`: end of a shared-memory link.
     Memif {
         /// Socket of the link.
         socket: PathBuf,
@@ -133,15 +133,15 @@ impl FromStr for Via {
                 Ok(Via::Tap { interface, options })
             }
             "virtio-user" => {
-                let socket = named("virtio-user", "a socket", "/run/a.sock")?.into();
+                let socket = named("virtio-user", "a socket", "/tmp/a.sock")?.into();
                 Ok(Via::VirtioUser { socket, options })
             }
             "vhost" => {
-                let socket = named("vhost", "a socket", "/run/a.sock")?.into();
+                let socket = named("vhost", "a socket", "/tmp/a.sock")?.into();
                 Ok(Via::Vhost { socket, options })
             }
             "memif" => {
-                let socket = named("memif", "a socket", "/run/a.sock")?.into();
+                let socket = named("memif", "a socket", "/tmp/a.sock")?.into();
                 let server = options.iter().any(|option| option == "server");
                 options.retain(|option| option != "server");
                 Ok(Via::Memif { socket, server, options })
@@ -209,10 +209,10 @@ mod tests {
             "af_xdp:eth0",
             "af_xdp:eth0,queue_count=2,start_queue=1",
             "tap:lr0",
-            "virtio-user:/run/a.sock",
-            "vhost:/run/a.sock,client=1",
-            "memif:/run/a.sock",
-            "memif:/run/a.sock,server,id=3",
+            "virtio-user:/tmp/a.sock",
+            "vhost:/tmp/a.sock,client=1",
+            "memif:/tmp/a.sock",
+            "memif:/tmp/a.sock,server,id=3",
             "rdma:rxe0",
             "eal",
         ] {
@@ -232,7 +232,7 @@ mod tests {
             ("ethernet:eth0", "unknown network 'ethernet:eth0': use kernel, pci:ADDRESS"),
             ("af_xdp", "'af_xdp' needs a network interface: write af_xdp:eth0"),
             ("tap:", "write tap:lr0"),
-            ("vhost:,client=1", "write vhost:/run/a.sock"),
+            ("vhost:,client=1", "write vhost:/tmp/a.sock"),
             ("kernel:eth0", "takes no argument"),
             ("tap:a-name-that-is-too-long", "longer than 15 bytes"),
             ("af_xdp:eth/0", "does not allow"),

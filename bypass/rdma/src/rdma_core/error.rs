@@ -10,10 +10,10 @@ pub enum Error {
     #[error("rdma-core was not found, which RDMA devices need: apt-get install ibverbs-providers librdmacm1")]
     NoLibraries,
     /// The kernel has no RDMA support loaded.
-    #[error("the kernel offers no RDMA: modprobe ib_uverbs rdma_ucm{}", drivers())]
+    #[error("the kernel offers no RDMA: {}", modprobe("ib_uverbs rdma_ucm", loads_modules()))]
     NoKernel,
     /// There is no device.
-    #[error("there is no RDMA device: modprobe its driver{}", drivers())]
+    #[error("there is no RDMA device: {}", modprobe("its driver", loads_modules()))]
     NoDevices,
     /// There is no device of this name.
     #[error("there is no RDMA device {name}; there are: {}", there.join(", "))]
@@ -103,9 +103,23 @@ pub(super) fn explained(error: io::Error, len: usize) -> io::Error {
     }
 }
 
-/// Returns a suggestion for software drivers.
-fn drivers() -> &'static str {
-    ", and for one in software over eth0: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0"
+/// Returns whether the kernel can load modules.
+fn loads_modules() -> bool {
+    std::path::Path::new("/proc/modules").exists()
+}
+
+/// Returns the command that loads `modules`, and one for a device in software, or the alternative for a kernel without
+/// loadable modules.
+fn modprobe(modules: &str, loads_modules: bool) -> String {
+    if loads_modules {
+        format!(
+            "modprobe {modules}, and for one in software over eth0: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev \
+             eth0"
+        )
+    } else {
+        "this kernel loads no modules: boot one with CONFIG_INFINIBAND, such as Debian's, or choose another --via"
+            .to_owned()
+    }
 }
 
 fn kilobytes(bytes: u64) -> String {
@@ -123,7 +137,9 @@ mod tests {
     #[test]
     fn errors_name_device_and_remedy_in_one_line() {
         assert!(said(libc::EOPNOTSUPP).contains("apt-get install ibverbs-providers librdmacm1"));
-        assert!(said(libc::ENOSYS).contains("modprobe ib_uverbs rdma_ucm"));
+        assert!(said(libc::ENOSYS).starts_with("the kernel offers no RDMA: "));
+        assert!(modprobe("ib_uverbs rdma_ucm", true).starts_with("modprobe ib_uverbs rdma_ucm, and for"));
+        assert!(!modprobe("ib_uverbs rdma_ucm", false).contains("modprobe"));
         for number in [libc::EACCES, libc::EPERM] {
             assert!(said(number).starts_with("RDMA device mlx5_0: ") && said(number).contains("/dev/infiniband"));
         }

@@ -37,8 +37,8 @@ impl Default for MempoolConfig {
 /// Reason why a pool could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no memory for {packets} packets of {data_room} bytes ({reason}): reserve more hugepages, give --memory more \
-     MB, or ask for a smaller pool"
+    "no memory for {packets} packets of {data_room} bytes ({reason}): reserve more hugepages with 'linerate hugepages \
+     reserve', or use fewer workers"
 )]
 pub struct MempoolError {
     packets: u32,

@@ -3,6 +3,8 @@
 use super::error::OpenError;
 use super::interface::{self, LinuxCap};
 use crate::{MacAddr, Via};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -211,9 +213,22 @@ fn check_linux_caps(via: &Via, caps: &[LinuxCap]) -> Result<(), OpenError> {
     }
 }
 
+/// Returns the directory of a socket.
+fn parent_of(socket: &Path) -> &Path {
+    socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Returns whether this process may create files in `directory`.
+fn is_writable(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
+    let wanted = libc::W_OK | libc::X_OK;
+    // SAFETY: the path ends with a NUL byte and outlives the call.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), wanted, libc::AT_EACCESS) == 0 }
+}
+
 /// Returns a socket's path as an argument, if its directory exists and it is short enough.
 fn socket_path(socket: &Path, max: usize) -> Result<String, OpenError> {
-    let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = parent_of(socket);
     if !parent.is_dir() {
         return Err(OpenError::NoDirectory(parent.to_owned()));
     }
@@ -223,8 +238,12 @@ fn socket_path(socket: &Path, max: usize) -> Result<String, OpenError> {
     }
 }
 
-/// Prepares the path of a socket to be created: removes a socket that a dead process left.
+/// Prepares the path of a socket to be created: checks that its directory is writable, and removes a socket that a dead
+/// process left.
 fn remove_stale_socket(socket: &Path, is_served: fn(&Path) -> bool) -> Result<(), OpenError> {
+    if !is_writable(parent_of(socket)) {
+        return Err(OpenError::DirectoryNotWritable(socket.to_owned()));
+    }
     match std::fs::symlink_metadata(socket) {
         Err(_) => Ok(()),
         Ok(found) if !found.file_type().is_socket() => Err(OpenError::NotASocket(socket.to_owned())),

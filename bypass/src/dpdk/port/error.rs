@@ -40,6 +40,9 @@ pub enum OpenError {
     /// The directory of a socket does not exist.
     #[error("there is no directory '{}' for the socket: make it, or name another", .0.display())]
     NoDirectory(PathBuf),
+    /// The user may not create a socket in the directory.
+    #[error("no permission to create the socket '{}': choose a directory of this user, such as /tmp", .0.display())]
+    DirectoryNotWritable(PathBuf),
     /// The path of a socket exceeds the limit of the kernel or DPDK.
     #[error("the socket's path '{}' is longer than the {max} bytes it may have: choose a shorter one", .path.display())]
     PathTooLong {
