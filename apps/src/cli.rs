@@ -3,16 +3,24 @@
 use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
+use crate::commands::shared::serve::OTHER_NETWORKS;
 use crate::commands::{chargen, conns, discard, echo, kv, raw, top};
-use crate::config::{self, MergedArgs};
+use crate::config;
 use crate::error::Error;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use crate::usage;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate_compare::supervised;
 use linerate_net::process::log;
 use linerate_net::process::output::{eprint_line, print_line};
 use std::path::PathBuf;
 use std::process::ExitCode;
+#[cfg(feature = "dpdk")]
+use {
+    crate::doctor::{Machine, pci_advice},
+    linerate_bypass::Via,
+};
 
 /// Services and load generators over DPDK ports, RDMA devices and kernel sockets
 #[derive(Debug, Parser)]
@@ -75,19 +83,26 @@ pub fn definition() -> clap::Command {
 }
 
 /// Runs the program. Exit status: 0 for success, 2 for invalid usage, 1 for any other failure, which is printed as one
-/// line on standard error.
+/// line on standard error. Without arguments, it prints the commands to begin with.
 pub fn main() -> ExitCode {
     let mut program = Cli::command();
     program.build();
-    let args = match config::merge(&program, std::env::args_os().collect()) {
+    let given: Vec<_> = std::env::args_os().collect();
+    if given.len() <= 1 {
+        eprint_line(usage::FIRST_STEPS);
+        return ExitCode::from(2);
+    }
+    let args = match config::merge(&program, given) {
         Ok(args) => args,
         Err(error) => {
             eprint_line(format_args!("linerate: {error}"));
             return ExitCode::from(2);
         }
     };
-    let cli = match Cli::try_parse_from(&args.args) {
-        Ok(cli) => cli,
+    let origin_in = |message: &str| args.origin_in(message).map(|origin| format!("{origin}: ")).unwrap_or_default();
+    let parsed = program.clone().try_get_matches_from(&args.args);
+    let (matches, cli) = match parsed.and_then(|matches| Ok((matches.clone(), Cli::from_arg_matches(&matches)?))) {
+        Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return match print_line(error.to_string().trim_end()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -95,11 +110,9 @@ pub fn main() -> ExitCode {
             };
         }
         Err(error) => {
-            let message = match error.kind() {
-                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
-                _ => error.to_string(),
-            };
-            eprint_line(format_args!("linerate: {}{}", location_of(&error, &args), one_line(&message)));
+            let (selected, _) = config::selected_commands(&program, &args.args);
+            let message = usage::message(&program, &selected, &error);
+            eprint_line(format_args!("linerate: {}{message}", origin_in(&message)));
             return ExitCode::from(2);
         }
     };
@@ -109,6 +122,9 @@ pub fn main() -> ExitCode {
     {
         eprint_line(format_args!("linerate: --supervised: {error}"));
         return ExitCode::FAILURE;
+    }
+    if let Some(line) = other_networks(&matches) {
+        OTHER_NETWORKS.get_or_init(|| line);
     }
     let result = match cli.command {
         Command::Echo(command) => echo::run(command),
@@ -127,24 +143,40 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprint_line(format_args!("linerate: {error}"));
-            ExitCode::from(Error::status(&error))
+            let advice = advice(&matches, &error).map(|advice| format!("; {advice}")).unwrap_or_default();
+            let (message, status) = (format!("{error}{advice}"), error.status());
+            let origin = if status == 2 || message.starts_with("--") { origin_in(&message) } else { String::new() };
+            eprint_line(format_args!("linerate: {origin}{message}"));
+            ExitCode::from(status)
         }
     }
 }
 
-/// Returns the location in the configuration file of the option that clap rejected, or an empty string.
-fn location_of(error: &clap::Error, args: &MergedArgs) -> String {
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return String::new() };
-    args.location_of(option).map(|location| format!("{location}: ")).unwrap_or_default()
+/// Returns the advice of `linerate doctor` for a PCI device that could not be opened.
+fn advice(matches: &ArgMatches, error: &Error) -> Option<String> {
+    #[cfg(feature = "dpdk")]
+    if let Error::Net(linerate_net::Error::Port(_)) = error {
+        let (_, matches) = matches.subcommand()?.1.subcommand()?;
+        let Via::Pci { address, .. } = matches.try_get_one("via").ok()?? else { return None };
+        return pci_advice(&Machine::local(), address);
+    }
+    // Only DPDK opens PCI devices.
+    let _ = (matches, error);
+    None
 }
 
-/// Reduces an error message of clap to one line, without its usage section.
-fn one_line(error: &str) -> String {
-    let message = error.split("\n\nUsage:").next().unwrap_or(error);
-    let message = message.split("\n\nFor more information").next().unwrap_or(message);
-    let words: Vec<&str> = message.trim_start_matches("error: ").split_whitespace().collect();
-    format!("{}: see linerate --help", words.join(" "))
+/// Returns how to serve on a DPDK port, for a server that uses kernel sockets because no network was chosen.
+fn other_networks(matches: &ArgMatches) -> Option<String> {
+    let (service, matches) = matches.subcommand()?;
+    let (action, matches) = matches.subcommand()?;
+    if action != "serve" || matches.value_source("via") != Some(ValueSource::DefaultValue) || !cfg!(feature = "dpdk") {
+        return None;
+    }
+    let port = if service == "kv" { "" } else { ":7" };
+    Some(format!(
+        "kernel sockets; on a DPDK port: linerate {service} serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2{port}; \
+         linerate doctor lists the networks of this host"
+    ))
 }
 
 #[cfg(test)]
@@ -157,17 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_are_one_line() {
-        for args in [
-            &["linerate"][..],
-            &["linerate", "eco"],
-            &["linerate", "echo", "serve"],
-            &["linerate", "echo", "serve", "--via", "ethernet", "--listen", "10.0.0.2:7"],
-            &["linerate", "echo", "load", "--via", "kernel", "--connect", "10.0.0.2", "--duration", "1"],
-        ] {
-            let Err(error) = Cli::try_parse_from(args) else { panic!("{args:?}") };
-            let line = one_line(&error.to_string());
-            assert!(!line.contains('\n') && line.ends_with("--help") && !line.contains("Usage"), "{line}");
+    fn server_without_a_network_names_another() {
+        let line = |line: &str| other_networks(&Cli::command().try_get_matches_from(line.split(' ')).unwrap());
+        for (args, part) in [("linerate echo serve", "10.0.0.2:7;"), ("linerate kv serve --memory 8m", "10.0.0.2;")] {
+            assert_eq!(line(args).is_some_and(|text| text.contains(part)), cfg!(feature = "dpdk"), "{args}");
+        }
+        for args in
+            ["linerate echo serve --via kernel", "linerate echo load", "linerate doctor", "linerate hugepages status"]
+        {
+            assert_eq!(line(args), None, "{args}");
         }
     }
 }

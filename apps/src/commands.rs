@@ -11,5 +11,5 @@ pub mod kv;
 pub mod raw;
 #[cfg(feature = "rdma")]
 pub mod rdma;
-mod shared;
+pub(crate) mod shared;
 pub mod top;

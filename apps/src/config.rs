@@ -42,15 +42,17 @@ pub enum ConfigError {
 pub struct MergedArgs {
     /// Program name and arguments.
     pub args: Vec<OsString>,
-    /// Location (`file:line`) of each option from the file, by option name without dashes.
-    locations: Vec<(String, String)>,
+    /// Origin of each option that is not on the command line, by option name without dashes: `file:line`, or the name
+    /// of an environment variable.
+    origins: Vec<(String, String)>,
 }
 
 impl MergedArgs {
-    /// Returns the location of an option of the file, given as clap prints it: `--memory <BYTES>`.
-    pub fn location_of(&self, option: &str) -> Option<&str> {
-        let name = option.trim_start_matches("--").split([' ', '=']).next()?;
-        self.locations.iter().find(|(key, _)| key == name).map(|(_, location)| location.as_str())
+    /// Returns the origin of the first option in `message` that is not on the command line.
+    pub fn origin_in(&self, message: &str) -> Option<&str> {
+        let words = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        let mut options = words.filter_map(|word| word.strip_prefix("--"));
+        options.find_map(|name| self.origins.iter().find(|(key, _)| key == name)).map(|(_, origin)| origin.as_str())
     }
 }
 
@@ -71,7 +73,11 @@ struct Source<'a> {
 /// `program` must be built.
 pub fn merge(program: &Command, given: Vec<OsString>) -> Result<MergedArgs, ConfigError> {
     let (commands, at) = selected_commands(program, &given);
-    let Some(file) = config_file(&given) else { return Ok(MergedArgs { args: given, locations: Vec::new() }) };
+    let command = commands.last().copied().unwrap_or(program);
+    let Some(file) = config_file(&given) else {
+        let origins = from_environment(command, &given);
+        return Ok(MergedArgs { args: given, origins });
+    };
     let text = fs::read_to_string(&file).map_err(|source| ConfigError::Unreadable { file: file.clone(), source })?;
     let source = Source { file: &file, text: &text };
     let table = DeTable::parse(&text).map_err(|error| {
@@ -80,22 +86,32 @@ pub fn merge(program: &Command, given: Vec<OsString>) -> Result<MergedArgs, Conf
     })?;
     let mut settings = Vec::new();
     source.read(table.get_ref(), program, &commands, &mut settings)?;
-    let command = commands.last().copied().unwrap_or(program);
-    let (mut args, mut locations) = (given[..at].to_vec(), Vec::new());
+    let (mut args, mut origins) = (given[..at].to_vec(), Vec::new());
     for Setting { option, args: from_file, line } in settings {
         let name = option.get_long().unwrap_or_default();
         let is_accepted = command.get_arguments().any(|arg| arg.get_long() == Some(name));
         if is_accepted && !is_given(option, &given) {
             args.extend(from_file.into_iter().map(OsString::from));
-            locations.push((name.to_owned(), format!("{}:{line}", file.display())));
+            origins.push((name.to_owned(), format!("{}:{line}", file.display())));
         }
     }
     args.extend_from_slice(&given[at..]);
-    Ok(MergedArgs { args, locations })
+    // The file takes precedence over the environment.
+    origins.extend(from_environment(command, &given));
+    Ok(MergedArgs { args, origins })
+}
+
+/// Returns the options of `command` that environment variables set, with the names of the variables.
+fn from_environment(command: &Command, given: &[OsString]) -> Vec<(String, String)> {
+    let variable = |option: &Arg| {
+        let name = option.get_env().filter(|name| std::env::var_os(name).is_some() && !is_given(option, given))?;
+        Some((option.get_long()?.to_owned(), name.to_string_lossy().into_owned()))
+    };
+    command.get_arguments().filter_map(variable).collect()
 }
 
 /// Returns the subcommands in `given`, outermost first, and the number of words up to the innermost one.
-fn selected_commands<'a>(program: &'a Command, given: &[OsString]) -> (Vec<&'a Command>, usize) {
+pub fn selected_commands<'a>(program: &'a Command, given: &[OsString]) -> (Vec<&'a Command>, usize) {
     let (mut commands, mut end, mut at) = (Vec::new(), 1.min(given.len()), 1);
     while let Some(word) = given.get(at).and_then(|word| word.to_str()) {
         at += 1;
@@ -202,7 +218,7 @@ impl Source<'_> {
 }
 
 /// Returns the full name of a command.
-fn name_of(command: &Command) -> &str {
+pub fn name_of(command: &Command) -> &str {
     command.get_bin_name().unwrap_or(command.get_name())
 }
 

@@ -18,6 +18,7 @@ mod rdma;
 
 pub use facts::facts;
 pub use machine::{AfXdpSocket, Machine};
+pub use pci::pci_advice;
 
 pub use linerate_compare::host_checks::{Check, Examined, Report, State, Subject};
 

@@ -167,7 +167,7 @@ impl Error {
         match self {
             Error::Net(error) if error.is_usage() => 2,
             Error::Usage(_) | Error::Plan(_) | Error::Compare(CompareError::Usage(_)) => 2,
-            Error::Query(inspect::QueryError::Several(_)) => 2,
+            Error::Query(inspect::QueryError::Several(_)) | Error::Doctor(DoctorError::NoTerminal) => 2,
             #[cfg(feature = "rdma")]
             Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,
             _ => 1,

@@ -8,5 +8,6 @@ pub mod doctor;
 mod error;
 pub mod inspect;
 mod top;
+mod usage;
 
 pub use error::Error;

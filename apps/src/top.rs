@@ -8,5 +8,6 @@ mod units;
 
 pub use rates::{WorkerRates, plain};
 pub use sample::{Sample, Sampler, SamplerEvent};
-pub use screen::draw;
+pub use screen::{WIDE, draw};
 pub use state::{KeyAction, State};
+pub use units::time;

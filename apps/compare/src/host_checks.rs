@@ -120,9 +120,9 @@ pub const FORMS: [(&str, &str, &[Need]); 7] = [
         "tap:lr0",
         &[(Subject::Dpdk, "net_tap"), (Subject::Privileges, "cap_net_admin"), (Subject::Privileges, "/dev/net/tun")],
     ),
-    ("virtio-user", "virtio-user:/run/a.sock", &[(Subject::Dpdk, "net_virtio_user")]),
-    ("vhost", "vhost:/run/a.sock", &[(Subject::Dpdk, "net_vhost")]),
-    ("memif", "memif:/run/a.sock", &[(Subject::Dpdk, "net_memif")]),
+    ("virtio-user", "virtio-user:/tmp/a.sock", &[(Subject::Dpdk, "net_virtio_user")]),
+    ("vhost", "vhost:/tmp/a.sock", &[(Subject::Dpdk, "net_vhost")]),
+    ("memif", "memif:/tmp/a.sock", &[(Subject::Dpdk, "net_memif")]),
     ("pci", "pci:ADDRESS", &[]),
     ("eal", "eal", &[]),
 ];

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 #[non_exhaustive]
 pub enum Error {
     /// The option does not apply to this network.
-    #[error("{what} has no effect with --via {via}: leave it out")]
+    #[error("{what} has no effect with --via {via}: leave it out, or choose another --via")]
     NotWith {
         /// The option.
         what: &'static str,
@@ -74,6 +74,16 @@ pub enum Error {
         address: SocketAddr,
         /// The local addresses.
         own: Vec<IpCidr>,
+    },
+    /// Only kernel sockets reach a loopback address.
+    #[error("{option} {address}: a loopback address, which only kernel sockets reach: give {option} {instead}")]
+    Loopback {
+        /// The option.
+        option: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Example of an address.
+        instead: String,
     },
     /// A source address is not local.
     #[error("--from {address}: not a local address: connect from {}, or give it with --ip", listed(.own))]
@@ -233,6 +243,7 @@ impl Error {
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotLocal { .. }
+                | Loopback { .. }
                 | SourceNotLocal { .. }
                 | TooManyAddresses { .. }
                 | PortZero(_)

@@ -185,11 +185,10 @@ impl<S: Send + 'static> Running<S> {
             let (service, summary) = end.unwrap_or(Err(Error::Panicked(worker)))?;
             services.push(service);
             tracing::info!(
-                "worker {worker}: accepted {}, opened {}, received {} frames, {} of them for other workers",
+                "worker {worker}: accepted {}, opened {}, received {} bytes",
                 summary.accepted,
                 summary.connected,
-                summary.rx_frames,
-                summary.misdirected
+                summary.rx_bytes
             );
             total += &summary;
         }

@@ -1,6 +1,6 @@
 //! A server's [`Summary`] as text and as JSON.
 
-use linerate_bypass::{Summary, Verbs};
+use linerate_bypass::{Summary, Verbs, Via};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,13 @@ use std::fmt;
 /// A [`Summary`] formatted as a few lines of text, or serialised as one JSON object.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub struct SummaryReport<'a>(#[serde(serialize_with = "Fields::serialize")] &'a Summary);
+pub struct SummaryReport<'a> {
+    #[serde(serialize_with = "Fields::serialize")]
+    summary: &'a Summary,
+    /// Units in which the network receives and sends.
+    #[serde(skip)]
+    units: [&'static str; 2],
+}
 
 /// Fields of [`Summary`]; a missing field is a compile error.
 #[derive(Serialize)]
@@ -50,27 +56,38 @@ fn is_nothing(verbs: &Verbs) -> bool {
     *verbs == Verbs::default()
 }
 
-impl<'a> From<&'a Summary> for SummaryReport<'a> {
-    fn from(summary: &'a Summary) -> Self {
-        SummaryReport(summary)
+impl<'a> SummaryReport<'a> {
+    /// Creates the report of a `summary` of workers over `via`.
+    pub fn new(summary: &'a Summary, via: &Via) -> Self {
+        let units = match via {
+            Via::Kernel => ["reads", "writes"],
+            Via::Rdma { .. } => ["messages"; 2],
+            _ => ["frames"; 2],
+        };
+        SummaryReport { summary, units }
     }
 }
 
 impl fmt::Display for SummaryReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self.0;
-        let Summary { turns, busy_turns, bursts, .. } = self.0;
-        let Summary { accepted, connected, failed, finished, broken, copied_bytes, verbs, .. } = self.0;
-        let drops = match self.0.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
+        let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self.summary;
+        let Summary { turns, busy_turns, bursts, .. } = self.summary;
+        let Summary { accepted, connected, failed, finished, broken, copied_bytes, verbs, .. } = self.summary;
+        let drops = match self.summary.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
             none if none.is_empty() => "none".to_owned(),
             some => some.join(", "),
         };
-        let again = self.0.retransmitted.map_or_else(String::new, |again| format!("; {again} segments again"));
+        let again = self.summary.retransmitted.map_or_else(String::new, |again| format!("; {again} segments again"));
+        let [reads, writes] = self.units;
+        let elsewhere = match reads {
+            "frames" => format!("; {misdirected} frames at another worker than their flow's"),
+            _ => String::new(),
+        };
         write!(
             f,
-            "received    {rx_frames} frames, {rx_bytes} bytes; {misdirected} frames at another worker than their flow's\n\
+            "received    {rx_frames} {reads}, {rx_bytes} bytes{elsewhere}\n\
              turns       {turns}, {busy_turns} with work, {bursts} of them with something received\n\
-             sent        {tx_frames} frames, {tx_bytes} bytes{again}\n\
+             sent        {tx_frames} {writes}, {tx_bytes} bytes{again}\n\
              connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
              drops       {drops}\n\
              copied      {copied_bytes} bytes of payload"
@@ -101,7 +118,7 @@ mod tests {
 
     #[test]
     fn json_has_every_counter_and_drop_cause() {
-        let value: serde_json::Value = serde_json::to_value(SummaryReport::from(&summary())).unwrap();
+        let value: serde_json::Value = serde_json::to_value(SummaryReport::new(&summary(), &Via::Eal)).unwrap();
         assert_eq!(value["rx_bytes"], 2);
         assert_eq!(value["misdirected"], 5);
         assert_eq!((&value["turns"], &value["busy_turns"], &value["bursts"]), (&30.into(), &20.into(), &15.into()));
@@ -111,7 +128,21 @@ mod tests {
 
     #[test]
     fn text_names_each_drop_cause() {
-        assert!(SummaryReport::from(&summary()).to_string().contains("drops       3 checksum, 4 no listener\n"));
-        assert!(SummaryReport::from(&Summary::default()).to_string().contains("drops       none\n"));
+        assert!(
+            SummaryReport::new(&summary(), &Via::Eal).to_string().contains("drops       3 checksum, 4 no listener\n")
+        );
+        assert!(SummaryReport::new(&Summary::default(), &Via::Kernel).to_string().contains("drops       none\n"));
+    }
+    #[test]
+    fn units_are_those_of_the_network() {
+        let summary = Summary { rx_frames: 3, tx_frames: 4, misdirected: 5, ..Summary::default() };
+        for (via, received, sent) in [
+            ("kernel", "received    3 reads, 0 bytes\n", "sent        4 writes, 0 bytes\n"),
+            ("rdma:rxe0", "received    3 messages, 0 bytes\n", "sent        4 messages, 0 bytes\n"),
+            ("tap:lr0", "received    3 frames, 0 bytes; 5 frames at another worker", "sent        4 frames, 0 bytes\n"),
+        ] {
+            let text = SummaryReport::new(&summary, &via.parse().unwrap()).to_string();
+            assert!(text.contains(received) && text.contains(sent), "{via}: {text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `linerate chargen`.
 
-use super::shared::{self, LoadArgs, ServeArgs};
+use super::shared::{self, CHARGEN_ADDRESS, LoadArgs, ServeArgs};
 use crate::error::Error;
 use linerate_load::Direction;
 use linerate_load::services::Chargen;
@@ -9,8 +9,10 @@ use linerate_load::services::Chargen;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Run a chargen server over TCP
+    #[command(mut_arg("listen", |arg| arg.default_value(CHARGEN_ADDRESS)))]
     Serve(ServeArgs),
     /// Measure receive throughput from a chargen server
+    #[command(mut_arg("connect", |arg| arg.default_value(CHARGEN_ADDRESS)))]
     Load(LoadArgs),
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::inspect::{self, Connection, Process, QueryResult, TargetArgs};
+use crate::top::time as micros;
 use clap::ValueEnum;
 use linerate_bypass::inspect::ConnState;
 use linerate_net::process::output::{eprint_line, print_line};
@@ -49,17 +50,17 @@ struct Filter {
     worker: Option<usize>,
 }
 
-/// Sort order of connections.
+/// Sort order of connections, in the order of the columns of `linerate top`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortArg {
+    /// TCP state
+    State,
     /// Worker and slot
     Worker,
     /// Local address
     Local,
     /// Remote address
     Remote,
-    /// TCP state
-    State,
     /// Bytes received and not consumed
     Unread,
     /// Bytes written by the service and not sent
@@ -234,10 +235,10 @@ fn text(connections: &[Connection]) -> String {
 /// Returns the available TCP details, each with name and unit.
 pub fn details(connection: &Connection) -> Vec<String> {
     let number = |name: &str, value: Option<u64>| value.map(|value| format!("{name}:{value}"));
-    let time = |name: &str, value: Option<f64>| value.map(|value| format!("{name}:{value}us"));
+    let time = |name: &str, value: Option<f64>| value.map(|value| format!("{name}:{}", micros(value)));
     let flag = |name: &str, value: Option<bool>| value.filter(|value| *value).map(|_| name.to_owned());
-    let rtt =
-        connection.rtt_us.zip(connection.rtt_variation_us).map(|(rtt, variation)| format!("rtt:{rtt}/{variation}us"));
+    let rtt = connection.rtt_us.zip(connection.rtt_variation_us);
+    let rtt = rtt.map(|(rtt, variation)| format!("rtt:{}/{}", micros(rtt), micros(variation)));
     [
         number("mss", connection.mss_bytes.map(u64::from)),
         rtt,

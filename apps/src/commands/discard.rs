@@ -1,6 +1,6 @@
 //! `linerate discard`.
 
-use super::shared::{self, LoadArgs, ServeArgs};
+use super::shared::{self, DISCARD_ADDRESS, LoadArgs, ServeArgs};
 use crate::error::Error;
 use linerate_load::Direction;
 use linerate_load::services::Discard;
@@ -9,8 +9,10 @@ use linerate_load::services::Discard;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Run a discard server over TCP
+    #[command(mut_arg("listen", |arg| arg.default_value(DISCARD_ADDRESS)))]
     Serve(ServeArgs),
     /// Measure send throughput to a discard server
+    #[command(mut_arg("connect", |arg| arg.default_value(DISCARD_ADDRESS)))]
     Load(LoadArgs),
 }
 

@@ -3,8 +3,12 @@
 //! The exit status is 0 whatever the checks find. With `--json` it prints one object, `{"checks": […], "machine": {…},
 //! "cores": […]}`: the fields of [`Check`], the description of the machine, and the cores available to a process.
 
+mod fix;
+
 use crate::doctor::{Check, Examined, Machine, State, Subject, examine_here};
-use std::io::{self, Write};
+use fix::{Confirmation, fix};
+use linerate_net::process::output::is_coloured;
+use std::io::{self, IsTerminal, Write};
 
 /// Check this host and print a fix for each problem
 ///
@@ -14,26 +18,64 @@ pub struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Run the proposed commands, each after a confirmation. Proposals that restart or disconnect this host are only
+    /// printed. The exit status is 1 if a command fails
+    #[arg(long, conflicts_with = "json")]
+    fix: bool,
+
+    /// Run the proposed commands of --fix without confirmation, except those that take a device from the kernel
+    #[arg(long, requires = "fix")]
+    yes: bool,
 }
 
-/// Standard output could not be written.
+/// Error of `linerate doctor`.
 #[derive(Debug, thiserror::Error)]
-#[error("standard output: {0}")]
-pub struct DoctorError(#[from] io::Error);
+pub enum DoctorError {
+    /// Standard input or output failed.
+    #[error("standard input and output: {0}")]
+    Io(#[from] io::Error),
+    /// Commands cannot be confirmed.
+    #[error("--fix: standard input is no terminal to confirm commands on: add --yes, or leave --fix out")]
+    NoTerminal,
+    /// Commands failed.
+    #[error("--fix: {0} commands failed: see their messages above")]
+    Failed(usize),
+}
 
 /// Examines this machine and prints the report on standard output.
 ///
 /// # Errors
 /// [`DoctorError`].
 pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
-    let examined = examine_here(&Machine::local());
-    match print(&examined, args.json, &mut io::stdout().lock()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result?),
+    if args.fix && !args.yes && !io::stdin().is_terminal() {
+        return Err(DoctorError::NoTerminal);
     }
+    let examined = examine_here(&Machine::local());
+    let mut out = io::stdout().lock();
+    match print(&examined, args.json, is_coloured(&io::stdout()), &mut out) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+        result => result?,
+    }
+    if args.fix {
+        let mut input = io::stdin().lock();
+        let confirmation = if args.yes { Confirmation::All } else { Confirmation::Ask(&mut input) };
+        fix(&examined.report, confirmation, &mut out)?;
+    }
+    Ok(())
 }
 
-fn print(examined: &Examined, json: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Returns the name of a state, in colour if `coloured`.
+fn label(state: State, coloured: bool) -> String {
+    let (name, colour) = match state {
+        State::Ok => ("ok", 32),
+        State::Warn => ("warn", 33),
+        State::Missing => ("missing", 31),
+    };
+    if coloured { format!("\u{1b}[{colour}m{name:7}\u{1b}[0m") } else { format!("{name:7}") }
+}
+
+fn print(examined: &Examined, json: bool, coloured: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
         serde_json::to_writer(&mut *out, examined)?;
         return writeln!(out);
@@ -44,14 +86,10 @@ fn print(examined: &Examined, json: bool, out: &mut dyn Write) -> io::Result<()>
     for checks in report.checks.chunk_by(|a, b| a.subject == b.subject) {
         writeln!(out, "{}", title(checks[0].subject))?;
         for (index, check) in checks.iter().enumerate() {
-            let state = match check.state {
-                State::Ok => "ok",
-                State::Warn => "warn",
-                State::Missing => "missing",
-            };
+            let state = label(check.state, coloured);
             // Names come from the kernel, which allows almost any character in the name of an interface.
             let [name, found] = [&check.name, &check.found].map(|text| text.replace(char::is_control, "\u{fffd}"));
-            write!(out, "  {state:7}  {name:width$}  {found}")?;
+            write!(out, "  {state}  {name:width$}  {found}")?;
             if !check.via.is_empty() {
                 write!(out, "  [--via {}]", check.via.join(", ").replace(char::is_control, "\u{fffd}"))?;
             }
@@ -108,7 +146,7 @@ mod tests {
     fn printed(report: &Report, json: bool) -> String {
         let mut out = Vec::new();
         let machine = results::Machine { cpu: "EPYC".into(), ..results::Machine::default() };
-        print(&Examined { report: report.clone(), machine, cores: vec![0, 2] }, json, &mut out).unwrap();
+        print(&Examined { report: report.clone(), machine, cores: vec![0, 2] }, json, false, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

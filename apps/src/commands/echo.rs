@@ -2,7 +2,7 @@
 
 mod udp;
 
-use super::shared::{self, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
+use super::shared::{self, ECHO_ADDRESS, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
 use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
@@ -24,6 +24,7 @@ pub enum Command {
 
 /// Arguments of `linerate echo serve`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("listen", |arg| arg.default_value(ECHO_ADDRESS)))]
 pub struct EchoServeArgs {
     #[command(flatten)]
     serve: ServeArgs,
@@ -34,6 +35,7 @@ pub struct EchoServeArgs {
 
 /// Arguments of `linerate echo load`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("connect", |arg| arg.default_value(ECHO_ADDRESS)))]
 pub struct EchoLoadArgs {
     #[command(flatten)]
     load: LoadArgs,

@@ -104,6 +104,18 @@ pub enum HugepagesError {
     /// Error of the hugepages library.
     #[error(transparent)]
     Hugepages(Error),
+    /// More pages are to be released than are reserved.
+    #[error("release {requested} pages of {size}{}: {reserved} are reserved: give at most that, or --all", on(*.node))]
+    NotReserved {
+        /// Page size.
+        size: PageSize,
+        /// NUMA node.
+        node: Option<u32>,
+        /// Requested number of pages.
+        requested: u64,
+        /// Reserved number of pages.
+        reserved: u64,
+    },
     /// Fewer pages were released than requested.
     #[error("released {released} of {requested} pages of {size}: no more were free")]
     NotReleased {
@@ -189,6 +201,11 @@ fn reserve(args: ReserveArgs, host: &Host, out: &mut dyn Write) -> Result<(), Hu
 fn release(args: ReleaseArgs, host: &Host, out: &mut dyn Write) -> Result<(), HugepagesError> {
     let PoolArgs { size, node, json: as_json } = args.pool;
     let requested = args.count.or(args.memory.map(|bytes| size.pages_for(bytes)));
+    let pool = host.pool(size)?;
+    let reserved = node.map_or(Ok(pool.reserved), |node| pool.node(node).map(|node| node.reserved))?;
+    if let Some(requested) = requested.filter(|requested| *requested > reserved) {
+        return Err(HugepagesError::NotReserved { size, node, requested, reserved });
+    }
     let released = host.release(size, node, requested.map_or(Amount::All, Amount::Pages))?;
     if as_json {
         json(out, &released)?
@@ -427,6 +444,21 @@ mod tests {
         let (_, result) = run_in(&host, "release 9");
         let error = result.unwrap_err().to_string();
         assert_eq!(error, "released 8 of 9 pages of 2 MB: no more were free");
+    }
+
+    #[test]
+    fn releasing_more_pages_than_are_reserved_releases_none() {
+        let (_tree, host) = fake();
+        for (line, part) in [
+            ("release 11", "release 11 pages of 2 MB: 10 are reserved: give at most that, or --all"),
+            ("release --memory 22M", "release 11 pages of 2 MB: 10 are reserved"),
+            ("release 6 --node 1", "release 6 pages of 2 MB on node 1: 5 are reserved"),
+        ] {
+            let (text, result) = run_in(&host, line);
+            let error = result.unwrap_err().to_string();
+            assert!(text.is_empty() && error.contains(part), "{line}: {error}");
+            assert_eq!(host.pool(PageSize::MB_2).unwrap().reserved, 10);
+        }
     }
 
     #[test]

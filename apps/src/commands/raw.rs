@@ -104,7 +104,7 @@ fn reflect(args: &ReflectArgs) -> Result<(), Error> {
     let mut printed = Ok(());
     let ((), total) = args.port.run(CorePlacement::First, Reflect, &stop, || printed = print_line(ready))?;
     printed.map_err(Error::Output)?;
-    let summary = WithContext { result: SummaryReport::from(&total), context: RunContext::default() };
+    let summary = WithContext { result: SummaryReport::new(&total, &args.port.via), context: RunContext::default() };
     if args.json {
         return print_line(summary.json()).map_err(Error::Output);
     }
@@ -151,7 +151,7 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     };
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
     let ((counts, measured), total) = args.port.run(CorePlacement::Last, worker, &stop, || ())?;
-    tracing::info!("{}", SummaryReport::from(&total));
+    tracing::info!("{}", SummaryReport::new(&total, &args.port.via));
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }

@@ -4,5 +4,16 @@ pub mod load;
 pub mod serve;
 pub mod udp_ports;
 
+/// Default address of `linerate echo`: port 7 needs privileges.
+pub const ECHO_ADDRESS: &str = "127.0.0.1:7007";
+/// Default address of `linerate discard`: port 9 needs privileges.
+pub const DISCARD_ADDRESS: &str = "127.0.0.1:7009";
+/// Default address of `linerate chargen`: port 19 needs privileges.
+pub const CHARGEN_ADDRESS: &str = "127.0.0.1:7019";
+/// Default address of Redis clients.
+pub const REDIS_ADDRESS: &str = "127.0.0.1:6379";
+/// Default address of loads that use memcached's protocol.
+pub const MEMCACHED_ADDRESS: &str = "127.0.0.1:11211";
+
 pub use load::{LoadArgs, OpenArgs, TimesArgs};
 pub use serve::{ServeArgs, WorkArgs};

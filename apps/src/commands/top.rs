@@ -1,7 +1,7 @@
 //! `linerate top`.
 
 use crate::error::Error;
-use crate::inspect::{self, Process, QueryError, TargetArgs};
+use crate::inspect::{self, About, Process, QueryError, TargetArgs};
 use crate::top::{self, KeyAction, Sample, Sampler, SamplerEvent, State};
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::units::parse_duration;
@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval of checking signals and samples while no key is pressed.
 const TICK: Duration = Duration::from_millis(50);
@@ -44,10 +44,16 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// Runs `linerate top`.
 pub fn run(args: &TopArgs) -> Result<(), Error> {
-    let process = inspect::find(&args.target)?;
+    let process = match inspect::find(&args.target) {
+        Err(QueryError::Several(processes)) if io::stdin().is_terminal() && io::stdout().is_terminal() => {
+            inspect::with_pid(choose(processes)?)?
+        }
+        found => found?,
+    };
     if args.once || !io::stdout().is_terminal() {
         return once(process, args.interval);
     }
+    process.wait_without_limit()?;
     let pid = process.about().pid;
     let state = State::new(process.about().clone(), args.interval);
     let sampler = Sampler::start(process, args.interval).map_err(Error::Terminal)?;
@@ -66,6 +72,25 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
             Ok(())
         }
         Some(error) => Err(error.into()),
+    }
+}
+
+/// Lets the user choose one of several processes, and returns its id.
+fn choose(processes: Vec<About>) -> Result<u32, Error> {
+    print_line("Several processes:").map_err(Error::Output)?;
+    for (number, About { pid, command, .. }) in (1..).zip(&processes) {
+        print_line(format_args!("  {number}  {pid}  {command}")).map_err(Error::Output)?;
+    }
+    loop {
+        print_line(format_args!("Number of the process to show, 1 to {}:", processes.len())).map_err(Error::Output)?;
+        let mut answer = String::new();
+        if io::stdin().read_line(&mut answer).map_err(Error::Terminal)? == 0 {
+            return Err(QueryError::Several(processes).into());
+        }
+        let chosen = answer.trim().parse::<usize>().ok().and_then(|number| processes.get(number.checked_sub(1)?));
+        if let Some(chosen) = chosen {
+            return Ok(chosen.pid);
+        }
     }
 }
 
@@ -101,7 +126,7 @@ fn show(
     sampler: &Sampler,
     stop: &AtomicBool,
 ) -> io::Result<Option<QueryError>> {
-    let mut is_stale = true;
+    let (mut is_stale, mut drawn) = (true, None);
     while !stop.load(Ordering::Relaxed) {
         for event in sampler.events.try_iter() {
             match event {
@@ -110,7 +135,10 @@ fn show(
             }
             is_stale = true;
         }
-        if std::mem::take(&mut is_stale) {
+        let silence = state.stale_for(Instant::now());
+        if std::mem::take(&mut is_stale) || silence != drawn {
+            drawn = silence;
+            state.is_wide = terminal.size()?.width >= top::WIDE;
             terminal.draw(|frame| top::draw(frame, &state))?;
         }
         if !event::poll(TICK)? {

@@ -20,6 +20,9 @@ enum Group {
     Doctor {
         #[arg(long)]
         json: bool,
+        // A variable of every process.
+        #[arg(long, env = "PATH")]
+        path: Option<String>,
     },
 }
 
@@ -135,11 +138,21 @@ fn error_names_file_line_and_key() {
 }
 
 #[test]
-fn location_of_an_option_is_found_by_its_clap_name() {
+fn origin_is_that_of_the_first_option_of_a_message() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"\nmemory = '1q'\n").unwrap();
-    let given = ["program", "kv", "serve", "--config", file.path().to_str().unwrap()].map(OsString::from);
+    let given = ["program", "kv", "serve", "--spin", "--config", file.path().to_str().unwrap()].map(OsString::from);
     let args = merge(&built(), given.into()).unwrap();
-    assert_eq!(args.location_of("--memory <BYTES>"), Some(format!("{}:2", file.path().display()).as_str()));
-    assert_eq!(args.location_of("--listen <LISTEN>"), None);
+    let line = format!("{}:2", file.path().display());
+    for message in ["--memory 1q: write a number", "--spin has no effect with --memory: leave it out"] {
+        assert_eq!(args.origin_in(message), Some(line.as_str()), "{message}");
+    }
+    // The second has the path in the environment; its option is on the command line in the third.
+    let origin = |words: &[&str]| {
+        let words = words.iter().map(OsString::from).collect();
+        merge(&built(), words).unwrap().origin_in("--path x: no such file").map(str::to_owned)
+    };
+    assert_eq!(args.origin_in("--spin, or --memory-limit"), None);
+    assert_eq!(origin(&["program", "doctor"]).as_deref(), Some("PATH"));
+    assert_eq!(origin(&["program", "doctor", "--path=x"]), None);
 }

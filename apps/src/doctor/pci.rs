@@ -27,6 +27,20 @@ pub(super) fn checks(machine: &Machine, dpdk: Option<&Dpdk>, interfaces: &[Inter
     checks
 }
 
+/// Returns what the checks find of the PCI device at `address` and the remedy, if it cannot be used now.
+pub fn pci_advice(machine: &Machine, address: &str) -> Option<String> {
+    let dpdk = Dpdk::find(machine);
+    let checks = checks(machine, dpdk.as_ref(), &super::interfaces::list(machine));
+    match checks.into_iter().find(|check| check.name == address) {
+        None => Some(format!("this host has no network device {address}: lspci -D lists the devices")),
+        Some(check) if !check.via.is_empty() => None,
+        Some(Check { found, remedy, .. }) => Some(match remedy {
+            Some(remedy) => format!("{found}: {remedy}"),
+            None => found,
+        }),
+    }
+}
+
 struct Device {
     address: String,
     /// Vendor, device, subsystem vendor, subsystem device.
@@ -205,6 +219,19 @@ mod tests {
                 (State::Ok, vec![format!("pci:{ADDRESS}")])
             );
         }
+    }
+
+    #[test]
+    fn device_of_the_kernel_is_to_be_bound_before_it_is_opened() {
+        let fake = machine();
+        bind_to(&fake, "virtio-pci");
+        add_iommu_group(&fake);
+        fake.loadable(&["vfio-pci"]);
+        let advice = |address| pci_advice(&fake.machine, address);
+        assert!(advice(ADDRESS).unwrap().contains("dpdk-devbind.py --bind=vfio-pci 0000:03:00.0"));
+        assert!(advice("0000:09:00.0").unwrap().contains("no network device 0000:09:00.0"));
+        bind_to(&fake, "uio_pci_generic");
+        assert_eq!(advice(ADDRESS), None);
     }
 
     #[test]

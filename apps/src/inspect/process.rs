@@ -160,6 +160,11 @@ impl Process {
         Ok(process)
     }
 
+    /// Removes the time limit of replies: a stopped process replies when it continues.
+    pub fn wait_without_limit(&self) -> QueryResult<()> {
+        self.stream.get_ref().set_read_timeout(None).map_err(QueryError::Io)
+    }
+
     /// Returns the description of the process.
     pub fn about(&self) -> &About {
         &self.about

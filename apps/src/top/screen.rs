@@ -3,19 +3,20 @@
 use super::rates::{self, COLUMNS};
 use super::state::State;
 use super::units::{short, time};
-use crate::commands::conns::details;
+use crate::commands::conns::{SortArg, details};
 use crate::inspect::Connection;
 use clap::ValueEnum;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
+use std::time::Instant;
 
 /// Key bindings.
 const KEYS: &str = "q quit  ↑↓ select  Enter open  Esc back  s sort  r reverse  w workers  +- pace";
 /// Minimum width for showing both addresses.
-const WIDE: u16 = 108;
+pub const WIDE: u16 = 108;
 
 /// Draws the screen as far as it fits.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
@@ -46,7 +47,11 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
 fn heading(state: &State) -> String {
     let about = &state.about;
     let workers = if about.workers == 1 { "" } else { "s" };
-    let waiting = if state.now.is_none() { ", waiting for a reply" } else { "" };
+    let waiting = match (state.stale_for(Instant::now()), &state.now) {
+        (Some(seconds), _) => format!(", stale: no reply for {seconds} s"),
+        (None, None) => ", waiting for a reply".to_owned(),
+        (None, Some(_)) => String::new(),
+    };
     let each = state.interval.as_secs_f64();
     format!(
         "linerate top: pid {}, {} worker{workers}, every {each} s{waiting}: {}",
@@ -54,21 +59,22 @@ fn heading(state: &State) -> String {
     )
 }
 
-/// Returns the line of headings, with the sort column of the workers in bold.
+/// Returns the line of headings, with the sort column of the workers highlighted.
 fn worker_headings(state: &State) -> Line<'static> {
     let headings = rates::headings();
     let (mut from, mut spans) = (0, Vec::new());
     for (number, column) in COLUMNS.iter().enumerate() {
         let to = (from + column.width + 1).min(headings.len());
-        let style = if number == state.column {
-            Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
-        } else {
-            Style::new().add_modifier(Modifier::UNDERLINED)
-        };
-        spans.push(ratatui::text::Span::styled(headings[from..to].to_owned(), style));
+        spans.push(heading_span(headings[from..to].to_owned(), number == state.column));
         from = to;
     }
     Line::from(spans)
+}
+
+/// Returns the heading of a column.
+fn heading_span(text: String, is_sorted: bool) -> Span<'static> {
+    let style = if is_sorted { Modifier::BOLD | Modifier::REVERSED } else { Modifier::UNDERLINED };
+    Span::styled(text, Style::new().add_modifier(style))
 }
 
 fn draw_connections(frame: &mut Frame<'_>, area: Rect, state: &State) {
@@ -78,28 +84,37 @@ fn draw_connections(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let all = state.connections();
     let addresses = usize::from(area.width.saturating_sub(52)).clamp(8, 47 * 2);
     let (local, remote) = if area.width >= WIDE { (addresses / 2, addresses / 2) } else { (0, addresses) };
-    let line = |texts: [String; 9]| {
+    let cells = |texts: [String; 9]| {
         let [state, worker, local_address, remote_address, unread, unsent, rtt, window, again] = texts;
         let local_address = if local > 0 { format!(" {local_address:local$.local$}") } else { String::new() };
-        format!(
-            "{state:12} {worker:>3}{local_address} {remote_address:remote$.remote$} {unread:>6} {unsent:>6} {rtt:>6} \
-             {window:>5} {again:>5}"
-        )
+        [
+            format!("{state:12}"),
+            format!(" {worker:>3}"),
+            local_address,
+            format!(" {remote_address:remote$.remote$}"),
+            format!(" {unread:>6}"),
+            format!(" {unsent:>6}"),
+            format!(" {rtt:>6}"),
+            format!(" {window:>5}"),
+            format!(" {again:>5}"),
+        ]
     };
     let headings = ["state", "wk", "local", "remote", "unread", "unsent", "rtt", "cwnd", "retr"].map(str::to_owned);
+    let columns = SortArg::value_variants().iter().map(|column| *column == state.sort);
+    let headings: Vec<_> = cells(headings).into_iter().zip(columns).map(|(text, is)| heading_span(text, is)).collect();
     let sort = state.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let part =
         if state.now.as_ref().is_none_or(|now| now.is_complete) { "" } else { ", first slots of each worker only" };
     let reversed = if state.reversed { ", reversed" } else { "" };
     let title = format!("{} connections{part}, by {sort}{reversed}", all.len());
-    let mut lines = vec![Line::from(title), Line::from(line(headings)).style(Modifier::UNDERLINED)];
+    let mut lines = vec![Line::from(title), Line::from(headings)];
     let room = usize::from(area.height).saturating_sub(lines.len());
     let selected = state.selected();
     // The selected connection is kept visible.
     let first = selected.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, connection) in all.iter().enumerate().skip(first).take(room) {
         let style = if selected == Some(at) { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
-        lines.push(Line::from(line(texts(connection))).style(style));
+        lines.push(Line::from(cells(texts(connection)).concat()).style(style));
     }
     frame.render_widget(Paragraph::new(lines), area);
 }

@@ -7,10 +7,12 @@ use crate::commands::conns::SortArg;
 use crate::inspect::{About, Connection};
 use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sampling intervals selectable by keys, in milliseconds.
 const INTERVALS: [u64; 7] = [100, 200, 500, 1000, 2000, 5000, 10_000];
+/// Time without a sample, in addition to the interval, after which the latest one is stale.
+const STALE: Duration = Duration::from_secs(1);
 /// Connections per Page Up and Page Down.
 const PAGE: usize = 10;
 
@@ -37,6 +39,10 @@ pub struct State {
     /// Latest sample.
     pub now: Option<Sample>,
     before: Option<Sample>,
+    /// Time of the latest sample, or of the start of this program.
+    updated: Instant,
+    /// Set if the screen has room for both addresses of a connection.
+    pub is_wide: bool,
     /// Sort order of connections.
     pub sort: SortArg,
     /// Set if the sort order is reversed.
@@ -56,6 +62,8 @@ impl State {
             interval,
             now: None,
             before: None,
+            updated: Instant::now(),
+            is_wide: false,
             sort: SortArg::Remote,
             reversed: false,
             column: 0,
@@ -66,6 +74,7 @@ impl State {
 
     /// Stores a new sample.
     pub fn update(&mut self, mut sample: Sample) {
+        self.updated = Instant::now();
         self.before = self.now.take();
         self.sort(&mut sample.connections);
         if let Some(opened) = &mut self.opened
@@ -74,6 +83,12 @@ impl State {
             *opened = now.clone();
         }
         self.now = Some(sample);
+    }
+
+    /// Returns the time since the latest sample in seconds at time `now`, if that sample is stale.
+    pub fn stale_for(&self, now: Instant) -> Option<u64> {
+        let silent = now.saturating_duration_since(self.updated);
+        (silent > self.interval + STALE).then_some(silent.as_secs())
     }
 
     fn sort(&self, connections: &mut [Connection]) {
@@ -139,8 +154,9 @@ impl State {
             }
             KeyCode::Char('s') => {
                 let all = SortArg::value_variants();
-                let next = all.iter().position(|sort| *sort == self.sort).map_or(0, |at| (at + 1) % all.len());
-                self.sort = all[next];
+                let next = all.iter().cycle().skip_while(|sort| **sort != self.sort).skip(1);
+                let shown = |sort: &&SortArg| self.is_wide || **sort != SortArg::Local;
+                self.sort = next.take(all.len()).copied().find(|sort| shown(&sort)).unwrap_or(self.sort);
                 self.resort();
             }
             KeyCode::Char('r') => {
@@ -251,6 +267,31 @@ pub mod tests {
         assert_eq!(slots(&state), [0, 2, 1]);
         state.update(Sample { connections: connections(), ..sample(1, vec![]) });
         assert_eq!(slots(&state), [0, 2, 1]);
+    }
+
+    #[test]
+    fn sort_order_follows_the_displayed_columns() {
+        use SortArg::*;
+        let mut state = state(Vec::new());
+        let mut next = || {
+            press(&mut state, KeyCode::Char('s'));
+            state.sort
+        };
+        assert_eq!([(); 8].map(|()| next()), [Unread, Unsent, Rtt, Window, Retransmitted, State, Worker, Remote]);
+        state.is_wide = true;
+        let orders = [(); 9].map(|()| {
+            press(&mut state, KeyCode::Char('s'));
+            state.sort
+        });
+        assert_eq!(orders[6..], [Worker, Local, Remote]);
+    }
+
+    #[test]
+    fn sample_is_stale_if_the_next_one_is_late() {
+        let state = state(Vec::new());
+        let now = Instant::now();
+        assert_eq!(state.stale_for(now), None);
+        assert_eq!(state.stale_for(now + Duration::from_secs(7)), Some(7));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod defaults;
 mod loads;
 mod servers;
 
@@ -45,10 +46,13 @@ fn wrong_usage_is_one_line_and_status_2() {
     let not_with_rdma =
         if cfg!(feature = "rdma") { "--ip has no effect with --via rdma" } else { "rdma:rxe0: not in this build" };
     for (args, part) in [
-        ("", "subcommand"),
-        ("ecko", "ecko"),
-        ("echo serve", "--via"),
-        ("echo serve --via kernel", "--listen"),
+        ("echo", "subcommand is missing: add serve or load"),
+        ("ecko", "use echo"),
+        (
+            "echo serve --lisen 127.0.0.1:7",
+            "--lisen: unknown option: use --listen ADDR:PORT, as in linerate echo serve",
+        ),
+        ("echo serve --via kernel --listen", "--listen: the value is missing"),
         ("echo serve --via ethernet:eth0 --listen 127.0.0.1:7", "unknown network 'ethernet:eth0'"),
         ("echo serve --via af_xdp --listen 127.0.0.1:7", "af_xdp:eth0"),
         ("echo serve --via kernel --listen 127.0.0.1", "--listen"),
@@ -72,7 +76,10 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("raw load --via tap:lr0 --size 45", "--size"),
         ("raw load --via tap:lr0 --depth 4097", "--depth"),
         ("raw reflect --via tap:lr0 --warm-up 1s", "--warm-up"),
-        ("echo load --via kernel", "--connect"),
+        ("echo load --via tap:lr0 --ip 10.0.0.2/24", "--connect 127.0.0.1:7007: a loopback address"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2/24", "give --listen 10.0.0.2:7007"),
+        ("kv serve --via tap:lr0 --ip 10.0.0.2/24", "--memcached ADDR"),
+        ("echo serve --ip 10.0.0.2/24", "choose another --via"),
         ("echo load --via kernel --connect 127.0.0.1:0", "port"),
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
         ("echo load --via kernel --connect 127.0.0.1:7 --warm-up 5", "--warm-up"),

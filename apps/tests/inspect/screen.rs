@@ -54,15 +54,19 @@ impl Terminal {
 
     /// Starts `linerate top` on the terminal and waits until it draws.
     fn top(&self, dir: &RuntimeDir) -> Program {
-        let mut command = dir.command("top --interval 100ms");
-        command.env("TERM", "xterm");
-        // Without a new session, top would query the controlling terminal of the test run for its size.
-        let script = "terminal=$0; exec setsid \"$@\" <$terminal >$terminal";
-        let top = Program::start(wrapped("sh", &["-c", script, &self.name], &command));
+        let top = self.start(dir);
         // Output is incremental: unchanged cells are not redrawn.
         wait_for("the terminal", || self.written().contains(ENTERED) && self.written().contains("top:"));
         assert_ne!(modes(&tcgetattr(&self.screen).unwrap()), modes(&self.before));
         top
+    }
+
+    fn start(&self, dir: &RuntimeDir) -> Program {
+        let mut command = dir.command("top --interval 100ms");
+        command.env("TERM", "xterm");
+        // Without a new session, top would query the controlling terminal of the test run for its size.
+        let script = "terminal=$0; exec setsid \"$@\" <$terminal >$terminal";
+        Program::start(wrapped("sh", &["-c", script, &self.name], &command))
     }
 
     #[track_caller]
@@ -133,4 +137,45 @@ fn top_handles_small_windows_and_resizing() {
     assert!(output.status.success(), "{output:?}");
     terminal.assert_restored();
     server.stop();
+}
+
+#[test]
+fn top_shows_that_a_process_is_stopped_and_continues_with_it() {
+    let dir = RuntimeDir::new();
+    let (server, _) = dir.serve("echo", "");
+    let mut terminal = Terminal::new(120, 24);
+    let top = terminal.top(&dir);
+    // Over the heading of the first sample, the note is drawn in one piece.
+    wait_for("a sample", || terminal.written().contains("drops: none"));
+    server.signal(Signal::STOP);
+    wait_for("the note", || terminal.written().contains("stale: no reply for"));
+    server.signal(Signal::CONT);
+    // The heading is drawn again without the note, which reveals the command that followed it.
+    let had = terminal.written().len();
+    wait_for("the terminal", || terminal.written()[had..].contains("--via"));
+    terminal.keyboard.write_all(b"q").unwrap();
+    assert!(top.wait().status.success());
+    server.stop();
+}
+
+#[test]
+fn top_offers_a_choice_of_several_processes() {
+    let dir = RuntimeDir::new();
+    let (first, _) = dir.serve("echo", "");
+    let (second, _) = dir.serve("discard", "");
+    let mut terminal = Terminal::new(80, 24);
+    let top = terminal.start(&dir);
+    wait_for("the question", || terminal.written().contains("Number of the process"));
+    let written = terminal.written();
+    let line = written.lines().find(|line| line.contains(&second.pid().to_string())).unwrap();
+    assert!(line.contains("discard serve") && written.contains(&first.pid().to_string()), "{written}");
+    let number = line.split_whitespace().next().unwrap();
+    // An answer that is none of the numbers repeats the question.
+    terminal.keyboard.write_all(format!("9\n{number}\n").as_bytes()).unwrap();
+    wait_for("the screen", || terminal.written().contains(&format!("top: pid {}", second.pid())));
+    terminal.keyboard.write_all(b"q").unwrap();
+    assert!(top.wait().status.success());
+    assert_eq!(terminal.written().matches("Number of the process").count(), 2);
+    first.stop();
+    second.stop();
 }

@@ -135,6 +135,10 @@ fn missing_privileges_are_named() {
             command
         };
         assert_refused(as_nobody("af_xdp:lr0"), 1, &["no permission for af_xdp:lr0", "CAP_NET_ADMIN", "root"]);
+        let socket = directory.path().join("a.sock").display().to_string();
+        for via in [format!("vhost:{socket}"), format!("memif:{socket},server")] {
+            assert_refused(as_nobody(&via), 1, &["no permission to create the socket", &socket, "/tmp"]);
+        }
         assert_refused(as_nobody("tap:lr2"), 1, &["no permission for tap:lr2", "CAP_NET_ADMIN", "root"]);
     });
 }

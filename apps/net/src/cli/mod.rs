@@ -50,7 +50,7 @@ parse_as!(FramePortConfig, PortArgs);
 struct NetArgs {
     /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
     /// vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
-    #[arg(long, value_name = "NET", display_order = 0)]
+    #[arg(long, value_name = "NET", default_value_t, display_order = 0)]
     via: Via,
 
     /// Number of workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
@@ -394,6 +394,13 @@ mod tests {
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.3:7", "10.0.0.3:7: not a local address"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --dhcp", "[fd00::3]:7", "not a local address"),
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.2:0", "port"),
+            ("--via tap:lr0 --ip 10.0.0.2/24", "127.0.0.1:7007", "give --listen 10.0.0.2:7007"),
+            ("--via tap:lr0 --dhcp", "127.0.0.1:7007", "give --listen ADDRESS:PORT"),
+            (
+                "--ip 10.0.0.2/24",
+                "127.0.0.1:7007",
+                "--ip has no effect with --via kernel: leave it out, or choose another",
+            ),
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             (
@@ -458,7 +465,7 @@ mod tests {
         let remote = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
         let net = config("--via tap:lr0 --ip 10.0.0.2/24");
         assert!(net.check_remote(remote("192.0.2.1:7")).is_ok());
-        for text in ["[fd00::1]:7", "10.0.0.1:0", "0.0.0.0:7", "224.0.0.1:7"] {
+        for text in ["[fd00::1]:7", "10.0.0.1:0", "0.0.0.0:7", "224.0.0.1:7", "127.0.0.1:7007"] {
             assert!(net.check_remote(remote(text)).is_err(), "{text}");
         }
         let net = config("--via tap:lr0 --slaac");

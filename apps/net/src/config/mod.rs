@@ -282,6 +282,11 @@ impl NetConfig {
         if address.port() == 0 {
             return Err(Error::PortZero(address));
         }
+        if address.ip().is_loopback() {
+            let own = self.ip.iter().map(|own| SocketAddr::new(own.address(), address.port()).to_string());
+            let instead = own.into_iter().next().unwrap_or_else(|| "ADDRESS:PORT".to_owned());
+            return Err(Error::Loopback { option: "--listen", address, instead });
+        }
         let local = address.ip().is_unspecified() || self.is_local(address.ip());
         if local { Ok(()) } else { Err(Error::NotLocal { address, own: self.ip.clone() }) }
     }
@@ -311,11 +316,13 @@ impl NetConfig {
         if remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(Error::NotAHost(remote));
         }
+        let has_loopback = matches!(self.via, Via::Kernel | Via::Rdma { .. });
+        if remote.ip().is_loopback() && !has_loopback {
+            let instead = "ADDRESS:PORT of the server".to_owned();
+            return Err(Error::Loopback { option: "--connect", address: remote, instead });
+        }
         let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
-        if matches!(self.via, Via::Kernel | Via::Rdma { .. })
-            || if remote.is_ipv4() { self.dhcp } else { self.slaac }
-            || self.ip.iter().any(same_family)
-        {
+        if has_loopback || if remote.is_ipv4() { self.dhcp } else { self.slaac } || self.ip.iter().any(same_family) {
             Ok(())
         } else {
             Err(Error::NoAddressFor(remote))

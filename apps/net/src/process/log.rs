@@ -1,6 +1,7 @@
 //! Logs on standard error.
 
-use std::io::{self, IsTerminal};
+use super::output::is_coloured;
+use std::io;
 use tracing_subscriber::EnvFilter;
 
 /// Sends logs to standard error. `RUST_LOG`, if set, takes precedence over `verbose`, the number of `-v` options.
@@ -10,7 +11,7 @@ pub fn to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .log_internal_errors(false)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(is_coloured(&io::stderr()))
         .with_target(false)
         .with_env_filter(filter)
         .init();

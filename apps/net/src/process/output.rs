@@ -1,7 +1,7 @@
 //! Lines on standard output and standard error, either of which may be a pipe whose reader has gone.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 /// Writes one line to standard output and flushes it. A pipe whose reader has gone is no error.
 pub fn print_line(line: impl Display) -> io::Result<()> {
@@ -15,4 +15,9 @@ pub fn print_line(line: impl Display) -> io::Result<()> {
 /// Writes one line to standard error, and ignores errors: there is no other place to report them.
 pub fn eprint_line(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Returns whether `stream` may be coloured: it is a terminal, and `NO_COLOR` is unset or empty (no-color.org).
+pub fn is_coloured(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -80,6 +80,8 @@ fn text_shows_available_details_only() {
         mss_bytes: Some(1448),
         rtt_us: Some(12.5),
         rtt_variation_us: Some(2.0),
+        min_rtt_us: Some(1500.0),
+        retransmission_time_out_us: Some(1_200_000.0),
         congestion_window_bytes: Some(14_480),
         retransmitted_segments: Some(3),
         reorders: Some(true),
@@ -92,7 +94,10 @@ fn text_shows_available_details_only() {
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[0].starts_with("state") && lines[1].starts_with("established        0          0"), "{text}");
     assert!(lines[2].ends_with("10.0.0.2:7       [fe80::1]:900"), "{text}");
-    assert_eq!(lines[3], "    mss:1448  rtt:12.5/2us  cwnd:14480  retrans:3  reordering");
+    assert_eq!(
+        lines[3],
+        "    mss:1448  rtt:12.5us/2.00us  minrtt:1.50ms  rto:1.20s  cwnd:14480  retrans:3  reordering"
+    );
     assert_eq!(super::text(&[]).lines().count(), 1);
 }
 

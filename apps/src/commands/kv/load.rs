@@ -1,6 +1,6 @@
 //! `linerate kv load`.
 
-use crate::commands::shared::{self, LoadArgs, OpenArgs, TimesArgs};
+use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS_ADDRESS, TimesArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
 use linerate_bypass::{RemoteAddr, Service, Via};
@@ -26,6 +26,9 @@ const REPLY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Arguments of `linerate kv load`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("connect", |arg| {
+    arg.default_value_if("protocol", "memcached", MEMCACHED_ADDRESS).default_value(REDIS_ADDRESS)
+}))]
 pub struct KvLoadArgs {
     #[command(flatten)]
     pub(super) load: LoadArgs,

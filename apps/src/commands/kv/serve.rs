@@ -1,9 +1,10 @@
 //! `linerate kv serve`.
 
-use crate::commands::shared::WorkArgs;
 use crate::commands::shared::serve::{EndArgs, serve_on};
+use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
+use clap::builder::ArgPredicate;
 use linerate_bypass::{RemoteAddrCell, Service, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::CounterNames;
@@ -32,11 +33,12 @@ const MAX_PASSWORD: u64 = 4096;
 /// Arguments of `linerate kv serve`.
 #[derive(Debug, clap::Args)]
 pub struct KvServeArgs {
-    /// Listening address for Redis clients, such as 10.0.0.2 or [::]:6379; repeatable [default port: 6379]
+    /// Listening address for Redis clients, such as 10.0.0.2 or [::]:6379; repeatable. No default with --memcached
     #[arg(
         long,
         value_name = "ADDR[:PORT]",
-        required_unless_present = "memcached",
+        default_value_if("memcached", ArgPredicate::IsPresent, None),
+        default_value = REDIS_ADDRESS,
         value_parser = parse_redis,
         display_order = 1,
     )]
@@ -206,6 +208,11 @@ fn check_password(args: &KvServeArgs) -> Result<(), Error> {
 
 /// Checks the arguments against each other.
 fn check(args: &KvServeArgs) -> Result<(), &'static str> {
+    let has_loopback = matches!(args.net.via, Via::Kernel | Via::Rdma { .. });
+    if !has_loopback && args.memcached.is_none() && args.listen.iter().all(|address| address.ip().is_loopback()) {
+        return Err("no address of the network: give --listen ADDR for Redis clients, --memcached ADDR for memcached \
+                    clients, or both");
+    }
     if let Some(memcached) = args.memcached {
         if memcached.port() == 0 {
             return Err("--memcached: the port identifies memcached clients: give one, such as 11211");

@@ -33,7 +33,7 @@ const DRAINING_LIMIT: Duration = Duration::from_secs(3);
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
     /// Address and port of the server
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, display_order = 1)]
+    #[arg(long, value_name = "ADDR:PORT", required = false, value_parser = parse_address, display_order = 1)]
     pub connect: SocketAddr,
 
     /// Number of consecutive server ports, beginning with that of --connect, used in turn. One local address allows
@@ -215,7 +215,7 @@ pub fn run_parts<P: WorkerLoad>(
     let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
     let mut all = Measured { traffic, errors, measured, context, why: None };
     let (loads, counted) = running.join()?;
-    tracing::info!("{}", SummaryReport::from(&counted));
+    tracing::info!("{}", SummaryReport::new(&counted, &args.net.via));
     for load in loads {
         let outcome = load.into_outcome();
         all.traffic.push(outcome.traffic);

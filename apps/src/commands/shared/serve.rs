@@ -11,13 +11,17 @@ use linerate_net::process::signals;
 use linerate_net::units::{parse_address, parse_duration_or_none};
 use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
+
+/// Line that a server prints after its ready line, if its network was not chosen.
+pub static OTHER_NETWORKS: OnceLock<String> = OnceLock::new();
 
 /// Arguments of every serve command.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
     /// Listening address, such as 10.0.0.2:7 or [::]:7; repeatable
-    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address, display_order = 1)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, display_order = 1)]
     listen: Vec<SocketAddr>,
 
     #[command(flatten)]
@@ -95,12 +99,13 @@ where
     );
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
+        OTHER_NETWORKS.get().into_iter().for_each(eprint_line);
         notify::ready();
     }
 
     let (services, total) = running.join()?;
     notify::stopping();
-    let summary = WithContext { result: SummaryReport::from(&total), context };
+    let summary = WithContext { result: SummaryReport::new(&total, &net.via), context };
     if end.json {
         print_line(summary.json()).map_err(Error::Output)?;
     } else {

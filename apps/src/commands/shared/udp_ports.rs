@@ -28,6 +28,7 @@ pub struct Ports {
     network: Network<Infallible>,
     introspection: IntrospectionArgs,
     interrupted: Arc<AtomicBool>,
+    via: Via,
     /// Local address.
     pub local: IpAddr,
     /// First local port.
@@ -69,7 +70,8 @@ impl Ports {
             let message = format!("--udp: replies may reach any of {} workers: use one worker", network.workers());
             return Err(Error::Usage(message));
         }
-        Ok(Ports { network, introspection: args.introspection.clone(), interrupted, local, first })
+        let (introspection, via) = (args.introspection.clone(), args.net.via.clone());
+        Ok(Ports { network, introspection, interrupted, via, local, first })
     }
 
     /// Runs the load that `make` creates from two flags: one ends the load, the load sets the other when done. Returns
@@ -78,7 +80,7 @@ impl Ports {
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
     ) -> Result<(Option<S>, RunContext), Error> {
-        let Ports { network, introspection, interrupted, .. } = self;
+        let Ports { network, introspection, interrupted, via, .. } = self;
         let context = network.run_context();
         let _serving = introspection.serve(&network.stats_client(), network.workers())?;
         let (done, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -89,7 +91,7 @@ impl Ports {
         }
         stop.store(true, Ordering::Relaxed);
         let (loads, counted) = running.join()?;
-        tracing::info!("{}", SummaryReport::from(&counted));
+        tracing::info!("{}", SummaryReport::new(&counted, &via));
         Ok((loads.into_iter().next(), context))
     }
 }
