@@ -1,16 +1,18 @@
 //! Example service on any network: counts the bytes of each connection and reports the number when the peer closes.
 //!
-//! `cargo run --example count -- --via kernel --listen 127.0.0.1:7777`, and from another shell
-//! `nc -N 127.0.0.1 7777 <README.md`.
+//! `cargo run --release --example count`, and from another shell `nc -N 127.0.0.1 7777 <README.md`.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use linerate_apps::inspect::InspectArgs;
 use linerate_bypass::{ConnId, Origin, Service, Transport};
+use linerate_net::process::signals;
 use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::process::ExitCode;
+use std::time::Duration;
 
 /// Service that replies with the number of bytes received when the peer closes its side.
 struct Count;
@@ -42,18 +44,38 @@ struct Args {
     #[command(flatten)]
     net: NetConfig,
 
+    #[command(flatten)]
+    inspect: InspectArgs,
+
     /// Listening address
-    #[arg(long)]
+    #[arg(long, default_value = "127.0.0.1:7777")]
     listen: SocketAddr,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let args = Args::parse();
-    let stop = Arc::default();
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("count: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    // SIGINT and SIGTERM stop the workers. A time other than zero lets connections finish first.
+    let (stop, signalled) = signals::stop(Duration::ZERO)?;
+    let listeners = args.inspect.listen()?;
     let listen = Listen { tcp: vec![args.listen], udp: Vec::new() };
-    let running = Network::open(&args.net, &listen, CorePlacement::First, &stop)?.start(|_| Count, stop)?;
-    let (_services, counted) = running.join()?;
-    println!("{} connections", counted.accepted);
+    let network = Network::open(&args.net, &listen, CorePlacement::First, &signalled)?;
+    let (addresses, workers) = (network.listening(), network.workers());
+    // For --metrics, linerate top and linerate conns.
+    let _inspection = listeners.serve(&network.stats_client(), workers)?;
+    let running = network.start(|_| Count, stop)?;
+    if running.await_ready() {
+        println!("ready count on {addresses:?} via {}, {workers} workers", args.net.via);
+    }
+    let (_services, total) = running.join()?;
+    eprintln!("{} connections", total.accepted);
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::page::{Block, Step, missing, only_lost, shortened};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,14 +11,18 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// PATH on the host: `linerate` first, then Debian's directories.
 const PATH: &str = "/run/book:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Script that sets up a host in new namespaces. $1 is the program. Its file system is the machine's, mounted
-/// read-only.
+/// Script that sets up a host in new namespaces. $1 is the program, $2 the directory of the examples. Its file system is
+/// the machine's, mounted read-only.
 const SET_UP: &str = r#"
 set -eu
 mount -t tmpfs none /run
 mkdir /run/book /run/home
-touch /run/book/linerate
-mount --bind "$1" /run/book/linerate
+for program in "$1" "$2/count" "$2/ask"; do
+    if [ -e "$program" ]; then
+        touch "/run/book/${program##*/}"
+        mount --bind "$program" "/run/book/${program##*/}"
+    fi
+done
 mount -o remount,bind,ro /
 mount -t tmpfs none /tmp
 mount -t sysfs none /sys
@@ -32,6 +37,11 @@ pub fn command(program: &str) -> Command {
     command
 }
 
+/// Returns the directory of the built examples, beside the program.
+pub fn examples() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_linerate")).with_file_name("examples")
+}
+
 /// Running server.
 struct Server {
     child: Child,
@@ -44,7 +54,9 @@ struct Server {
 
 /// Runs the blocks in a process started by [`command`]. An error names the line of its block.
 pub fn run(blocks: &[Block]) -> Result<(), String> {
-    let set_up = Command::new("bash").args(["-c", SET_UP, "bash", env!("CARGO_BIN_EXE_linerate")]).output().unwrap();
+    let mut set_up = Command::new("bash");
+    set_up.args(["-c", SET_UP, "bash", env!("CARGO_BIN_EXE_linerate")]).arg(examples());
+    let set_up = set_up.output().unwrap();
     if !set_up.status.success() {
         return Err(format!("the host: {}", String::from_utf8_lossy(&set_up.stderr)));
     }
