@@ -118,12 +118,29 @@ impl<M: Send + 'static> Network<M> {
         make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
         stop: impl Into<Stop>,
     ) -> Result<Running<S>, Error> {
-        let (make, stop) = (Arc::new(make), stop.into());
+        self.start_local(make, |service| service, stop)
+    }
+
+    /// As [`start`](Self::start), for services that are not `Send`: `finish` turns each into its result, on its thread.
+    pub fn start_local<S: Service<Message = M> + 'static, R: Send + 'static>(
+        self,
+        make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
+        finish: impl Fn(S) -> R + Send + Sync + 'static,
+        stop: impl Into<Stop>,
+    ) -> Result<Running<R>, Error> {
+        let (make, finish, stop) = (Arc::new(make), Arc::new(finish), stop.into());
         stop.set_workers(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.port {
-            Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.stats)?,
-            Threaded::Split(port) => port.jobs(make, &stop, &ready, &self.stats)?,
+            Threaded::Inline(port) => {
+                let (jobs, close) = port.jobs(make, &stop, &ready, &self.stats)?;
+                let finished = |job: Job<S>| -> Job<R> {
+                    let finish = finish.clone();
+                    Box::new(move || job().map(|(service, summary)| (finish(service), summary)))
+                };
+                (jobs.into_iter().map(finished).collect(), close)
+            }
+            Threaded::Split(port) => port.jobs(make, finish, &stop, &ready, &self.stats)?,
         };
         linerate_bypass::trim_heap();
         let mut running = Running::start(&self.cores, jobs, stop, close)?;
@@ -227,6 +244,32 @@ impl Drop for StopOnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_bypass::{ConnId, Origin, Transport};
+    use std::convert::Infallible;
+    use std::rc::Rc;
+
+    /// Service that cannot be sent between threads.
+    struct Local(Rc<u32>);
+
+    impl Service for Local {
+        type Conn = ();
+        type Message = Infallible;
+
+        fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+    }
+
+    #[test]
+    fn service_that_is_not_send_is_finished_on_its_thread() {
+        for threading in [ThreadingMode::Inline, ThreadingMode::Split] {
+            let config = NetConfig { threading, ..NetConfig::default() };
+            let stop = Arc::new(AtomicBool::new(false));
+            let network = Network::open(&config, &Listen::default(), CorePlacement::First, &stop).unwrap();
+            let running = network.start_local(|_| Local(Rc::new(7)), |service| *service.0, stop.clone()).unwrap();
+            assert!(running.await_ready());
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(running.join().unwrap().0, [7]);
+        }
+    }
 
     fn run(jobs: Vec<Job<u8>>) -> Result<Vec<u8>, Error> {
         let core = core_affinity::get_core_ids().unwrap()[0].id;

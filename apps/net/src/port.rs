@@ -112,7 +112,7 @@ impl<M: Send + 'static> Port<M> {
 
     /// Returns the workers, each of which runs on its own thread, creates its service there and increments `ready` when
     /// it serves; and the action after all have ended. The first worker connects `stats`.
-    pub fn jobs<S: Service<Message = M> + Send + 'static>(
+    pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,

@@ -60,14 +60,16 @@ impl<M: Send + 'static> Port<M> {
         Threading { co_scheduled: self.config.co_scheduled }
     }
 
-    /// As [`port::Port::jobs`]. The services' threads start at once and end with their workers.
-    pub fn jobs<S: Service<Message = M> + Send + 'static>(
+    /// As [`port::Port::jobs`]. The services' threads start at once and end with their workers; there, `finish` turns
+    /// each service into its result.
+    pub fn jobs<S: Service<Message = M> + 'static, R: Send + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
+        finish: Arc<impl Fn(S) -> R + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,
-    ) -> Result<(Vec<Job<S>>, Close), Error> {
+    ) -> Result<(Vec<Job<R>>, Close), Error> {
         let (relays, setups): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
         let relays = Arc::new(Mutex::new(relays.into_iter().map(Some).collect::<Vec<Option<Relay>>>()));
         let take = {
@@ -79,10 +81,10 @@ impl<M: Send + 'static> Port<M> {
             move |ctx: WorkerCtx<Commands>| take(ctx.worker).expect("each worker makes its relay once").attach(ctx)
         };
         let (workers, close) = self.port.jobs(Arc::new(attach), stop, ready, stats)?;
-        let mut jobs: Vec<Job<S>> = Vec::new();
+        let mut jobs: Vec<Job<R>> = Vec::new();
         for (worker, (run, setup)) in workers.into_iter().zip(setups).enumerate() {
-            let make = make.clone();
-            let serve = move || Ok(RunnerSetup::with_service(setup, |ctx| make(ctx)).run(&Clock::start()));
+            let (make, finish) = (make.clone(), finish.clone());
+            let serve = move || Ok(finish(RunnerSetup::with_service(setup, |ctx| make(ctx)).run(&Clock::start())));
             let service = spawn(format!("service-{worker}"), self.services[worker], stop, serve)
                 .map_err(|source| Error::Spawn { worker, source })?;
             let take = take.clone();
