@@ -1,0 +1,132 @@
+//! Service that runs tasks.
+
+use crate::conn::Conn;
+use crate::context;
+use crate::executor::Executor;
+use crate::task;
+use crate::wake::Woken;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Stop, Transport, WorkerCtx};
+use std::future::Future;
+use std::rc::Rc;
+
+/// Service of a worker that runs tasks. Any worker runs it: of the stack, of kernel sockets, of RDMA, or split.
+///
+/// Tasks are polled within the event that wakes them. A task that is woken by another thread, by its own wake-up, or by
+/// a timer is polled in the next turn.
+pub struct AsyncService {
+    executor: Executor,
+    main: Option<Box<dyn FnOnce()>>,
+}
+
+/// Connection of an [`AsyncService`].
+pub struct AsyncConn(Rc<Conn>);
+
+impl AsyncService {
+    /// Creates the service of one worker. `main` is called when the worker starts and returns the first task.
+    pub fn new<F>(ctx: WorkerCtx<Woken>, main: impl FnOnce() -> F + 'static) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let main = Box::new(|| drop(task::spawn(main())));
+        AsyncService { executor: Executor::new(ctx.worker, ctx.app_sender), main: Some(main) }
+    }
+
+    /// Makes [`draining`](crate::draining) follow `stop`.
+    #[must_use]
+    pub fn with_stop(self, stop: Stop) -> Self {
+        task::follow(&self.executor, stop);
+        self
+    }
+
+    /// Calls `event`, then polls the tasks that it has woken.
+    #[inline]
+    fn handle(&self, net: &mut impl Transport, event: impl FnOnce(&Executor)) {
+        let executor = &self.executor;
+        executor.set_now(net.now());
+        context::enter(net, executor, || {
+            event(executor);
+            executor.run();
+        });
+    }
+}
+
+impl Service for AsyncService {
+    type Conn = AsyncConn;
+    type Message = Woken;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        let main = self.main.take();
+        self.handle(net, |_| main.into_iter().for_each(|main| main()));
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, id: ConnId, origin: Origin) -> AsyncConn {
+        let conn = Rc::new(Conn::new(id, net, &self.executor));
+        self.handle(net, |executor| {
+            let is_wanted = match origin {
+                Origin::Accepted => executor.registry.accept(&conn),
+                Origin::Connected(token) => executor.registry.end_connect(token, Ok(&conn)),
+            };
+            if !is_wanted {
+                context::net(|net| net.abort(id));
+            }
+        });
+        AsyncConn(conn)
+    }
+
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
+        self.handle(net, |executor| {
+            executor.registry.end_connect(token, Err(error));
+        });
+    }
+
+    #[inline]
+    fn readable(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
+        self.handle(net, |_| conn.0.reader.wake());
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
+        self.handle(net, |_| conn.0.writer.wake());
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
+        conn.0.peer_closed.set(true);
+        self.handle(net, |_| conn.0.reader.wake());
+    }
+
+    fn on_message(&mut self, net: &mut impl Transport, _: Woken) {
+        self.handle(net, Executor::begin_turn);
+    }
+
+    #[inline]
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        let is_draining = self.executor.registry.drain.is_news();
+        if is_draining || !self.executor.is_idle(net.now()) {
+            self.handle(net, |executor| {
+                executor.registry.drain.begin_turn();
+                executor.begin_turn();
+            });
+        }
+        self.executor.idle_time()
+    }
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        self.handle(net, |executor| {
+            let dropped = match executor.registry.socket(datagram.local) {
+                Some(socket) => socket.push(datagram).err(),
+                None => Some(datagram),
+            };
+            if let Some(datagram) = dropped {
+                context::net(|net| net.drop_datagram(datagram));
+            }
+        });
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, conn: AsyncConn, why: CloseReason) {
+        conn.0.ended.set(Some(why));
+        self.handle(net, |_| {
+            conn.0.reader.wake();
+            conn.0.writer.wake();
+        });
+    }
+}

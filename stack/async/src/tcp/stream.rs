@@ -1,0 +1,369 @@
+//! Streams.
+
+use crate::conn::Conn;
+use crate::context;
+use linerate_bypass::{Bytes, CloseReason, ConnId};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// TCP connection.
+///
+/// # Receiving
+///
+/// Received bytes wait in the transport's queue until a task reads them. A task that does not read closes the receive
+/// window, which stops the peer. [`read_bytes`](Self::read_bytes) takes a received slice without copying it;
+/// [`fill_buf`](Self::fill_buf) lends it; [`read`](Self::read) copies.
+///
+/// # Sending
+///
+/// Sent bytes wait in the transport's queue until the peer acknowledges them. A task that writes waits while the queue
+/// is full. [`write_bytes`](Self::write_bytes) copies nothing where the transport can; [`write`](Self::write) copies.
+/// Nothing is buffered in the stream: flushing does nothing.
+///
+/// # Ending
+///
+/// [`shutdown`](Self::shutdown) ends sending only (half-close). Dropping the stream closes the connection: the peer
+/// receives all bytes written so far and the end of the stream, and further input is discarded within the bounds of
+/// [`lingering_close`](linerate_bypass::Transport::lingering_close). [`reset`](Self::reset), and a panic of the task
+/// that holds the stream, reset the connection.
+#[derive(Debug)]
+#[must_use = "dropping a stream closes the connection"]
+pub struct TcpStream {
+    reader: ReadHalf,
+    writer: WriteHalf,
+}
+
+/// Receiving half of a [`TcpStream`]. If it is dropped first, the connection goes on sending, and unread input closes
+/// the receive window.
+#[derive(Debug)]
+pub struct ReadHalf {
+    end: End,
+    /// Rest of a slice that [`fill_buf`](Self::fill_buf) has lent.
+    lent: Bytes,
+}
+
+/// Sending half of a [`TcpStream`]. Dropping it ends sending.
+#[derive(Debug)]
+pub struct WriteHalf {
+    end: End,
+}
+
+/// Share of a connection. The connection is closed when the last one is dropped.
+struct End {
+    conn: Rc<Conn>,
+    sends: bool,
+}
+
+impl std::fmt::Debug for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} to {}", self.conn.local, self.conn.peer)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let conn = &self.conn;
+        let is_panic = context::try_executor(|executor| executor.is_unwinding()) == Some(true);
+        let is_last = conn.ends.replace(conn.ends.get() - 1) == 1;
+        if is_panic {
+            conn.drop_with(|net, id| net.abort(id));
+        } else if is_last {
+            conn.drop_with(|net, id| net.lingering_close(id));
+        } else if self.sends && !conn.is_shut_down.replace(true) {
+            conn.drop_with(|net, id| net.close(id));
+        }
+    }
+}
+
+impl TcpStream {
+    pub(crate) fn new(conn: Rc<Conn>) -> Self {
+        conn.ends.set(2);
+        let end = |sends| End { conn: conn.clone(), sends };
+        TcpStream { reader: ReadHalf { end: end(false), lent: Bytes::new() }, writer: WriteHalf { end: end(true) } }
+    }
+
+    /// Connects to `remote`. A connection that is established after the future was dropped is reset.
+    ///
+    /// # Errors
+    /// The connection could not be established. The source of the error is a
+    /// [`ConnectError`](linerate_bypass::ConnectError).
+    pub async fn connect(remote: SocketAddr) -> io::Result<TcpStream> {
+        let (token, connecting) = context::executor(|executor| executor.registry.begin_connect());
+        context::net(|net| net.connect(remote, token));
+        poll_fn(|cx| connecting.poll(cx)).await.map_err(|error| crate::conn::connect_error(remote, error))
+    }
+
+    /// Returns the identifier of the connection at its worker.
+    pub fn id(&self) -> ConnId {
+        self.conn().id
+    }
+
+    /// Returns the local address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.conn().local
+    }
+
+    /// Returns the peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.conn().peer
+    }
+
+    /// Waits for received bytes and takes a slice of them, without a copy where the transport receives into memory that
+    /// can be kept. Empty bytes are the end of the stream. No bytes are lost if the future is dropped.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    #[inline]
+    pub async fn read_bytes(&mut self) -> io::Result<Bytes> {
+        self.reader.read_bytes().await
+    }
+
+    /// Waits for received bytes and copies them into `buffer`. Returns their number; 0 is the end of the stream, or an
+    /// empty buffer. No bytes are lost if the future is dropped.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer).await
+    }
+
+    /// Waits for received bytes and lends a slice of them until [`consume`](Self::consume). An empty slice is the end
+    /// of the stream.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf().await
+    }
+
+    /// Drops the first `n` bytes of the slice that [`fill_buf`](Self::fill_buf) lends.
+    ///
+    /// # Panics
+    /// If `n` exceeds the length of the slice.
+    pub fn consume(&mut self, n: usize) {
+        self.reader.consume(n);
+    }
+
+    /// Sends `bytes`, without a copy where the transport can. If the future is dropped before it is complete, a part
+    /// may have been sent.
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    #[inline]
+    pub async fn write_bytes(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.writer.write_bytes(bytes).await
+    }
+
+    /// Waits for send space, copies as much of `bytes` as fits, and returns the number of bytes sent.
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes).await
+    }
+
+    /// Copies and sends all of `bytes`. If the future is dropped before it is complete, a part may have been sent.
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writer.write_all(bytes).await
+    }
+
+    /// Finishes sending: the peer sees the end of the stream after all bytes sent so far. Receiving goes on.
+    pub fn shutdown(&mut self) {
+        self.writer.shutdown();
+    }
+
+    /// Resets the connection.
+    pub fn reset(self) {
+        self.conn().drop_with(|net, id| net.abort(id));
+        self.conn().ended.set(Some(CloseReason::Aborted));
+    }
+
+    /// Divides the stream into halves for two tasks.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.reader, self.writer)
+    }
+
+    #[cfg_attr(not(any(feature = "tokio", feature = "futures", feature = "hyper")), expect(dead_code))]
+    pub(crate) fn halves(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.reader, &mut self.writer)
+    }
+
+    fn conn(&self) -> &Conn {
+        &self.reader.end.conn
+    }
+}
+
+impl ReadHalf {
+    /// As [`TcpStream::read_bytes`].
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    #[inline]
+    pub async fn read_bytes(&mut self) -> io::Result<Bytes> {
+        poll_fn(|cx| self.poll_read_bytes(cx)).await
+    }
+
+    /// As [`TcpStream::read`].
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_read(cx, buffer)).await
+    }
+
+    /// As [`TcpStream::fill_buf`].
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        poll_fn(|cx| self.poll_lend(cx)).await?;
+        Ok(&self.lent)
+    }
+
+    /// As [`TcpStream::consume`].
+    ///
+    /// # Panics
+    /// If `n` exceeds the length of the slice.
+    pub fn consume(&mut self, n: usize) {
+        self.lent.advance(n);
+    }
+
+    /// Polls for a received slice. Empty bytes are the end of the stream.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    #[inline]
+    pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        if !self.lent.is_empty() {
+            return Poll::Ready(Ok(std::mem::take(&mut self.lent)));
+        }
+        self.end.conn.poll_receive(cx, |net, id| net.take(id, usize::MAX)).map_ok(Option::unwrap_or_default)
+    }
+
+    /// Polls for received bytes and copies them into `buffer`. Returns their number; 0 is the end of the stream, or an
+    /// empty buffer.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut filled = 0;
+        let room = buffer.len();
+        let copied = self.poll_copy(cx, room, |part| {
+            buffer[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
+        });
+        copied.map_ok(|()| filled)
+    }
+
+    /// Polls for a received slice and lends it. An empty slice is the end of the stream.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        ready!(self.poll_lend(cx))?;
+        Poll::Ready(Ok(&self.lent))
+    }
+
+    fn poll_lend(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.lent.is_empty() {
+            self.lent = ready!(self.poll_read_bytes(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Polls for received bytes and passes up to `room` of them to `copy`, slice by slice.
+    pub(crate) fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: usize,
+        mut copy: impl FnMut(&[u8]),
+    ) -> Poll<io::Result<()>> {
+        if room == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if !self.lent.is_empty() {
+            let n = self.lent.len().min(room);
+            copy(&self.lent[..n]);
+            self.lent.advance(n);
+            return Poll::Ready(Ok(()));
+        }
+        let received = self.end.conn.poll_receive(cx, |net, id| {
+            let mut left = room;
+            while left > 0 {
+                let slice = net.peek(id);
+                let n = slice.len().min(left);
+                if n == 0 {
+                    break;
+                }
+                copy(&slice[..n]);
+                net.consume(id, n);
+                left -= n;
+            }
+            (left < room).then_some(())
+        });
+        received.map_ok(Option::unwrap_or_default)
+    }
+}
+
+impl WriteHalf {
+    /// As [`TcpStream::write_bytes`].
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    #[inline]
+    pub async fn write_bytes(&mut self, mut bytes: Bytes) -> io::Result<()> {
+        poll_fn(|cx| self.poll_write_bytes(cx, &mut bytes)).await
+    }
+
+    /// As [`TcpStream::write`].
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_write(cx, bytes)).await
+    }
+
+    /// As [`TcpStream::write_all`].
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = self.write(bytes).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// As [`TcpStream::shutdown`].
+    pub fn shutdown(&mut self) {
+        self.end.conn.shut_down();
+    }
+
+    /// Polls until all of `bytes` are sent. Bytes that were sent are removed from `bytes`.
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    #[inline]
+    pub fn poll_write_bytes(&mut self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<()>> {
+        self.end.conn.poll_send_bytes(cx, bytes)
+    }
+
+    /// Polls for send space and copies as much of `bytes` as fits. Returns the number of bytes sent.
+    ///
+    /// # Errors
+    /// The connection has ended, or sending was shut down.
+    #[inline]
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.end.conn.poll_send(cx, |net, id| {
+            let sent = net.write(id, bytes);
+            (sent > 0 || bytes.is_empty()).then_some(sent)
+        })
+    }
+}
