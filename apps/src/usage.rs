@@ -84,7 +84,11 @@ fn problem(program: &Command, command: &Command, error: &Error) -> String {
         ErrorKind::MissingRequiredArgument => format!("{}: missing: add it", arguments.join(", ")),
         ErrorKind::ArgumentConflict => match texts(error, ContextKind::PriorArg).as_slice() {
             [prior] if arguments.contains(prior) => format!("{option}: given twice: give it once"),
-            prior => format!("{option} cannot be combined with {}: give one of them", prior.join(", ")),
+            prior => {
+                let given =
+                    if option.is_empty() { &*texts(error, ContextKind::InvalidSubcommand).concat() } else { option };
+                format!("{given} cannot be combined with {}: give one of them", prior.join(", "))
+            }
         },
         ErrorKind::InvalidValue if value.is_empty() => {
             format!("{option}: the value is missing: write {}", arguments.concat())
@@ -220,7 +224,8 @@ mod tests {
                 return below.for_each(check);
             }
             let name = name_of(command);
-            let example = EXAMPLES.iter().find(|example| example.starts_with(&format!("{name} "))).expect(name);
+            let example =
+                EXAMPLES.iter().find(|example| format!("{example} ").starts_with(&format!("{name} "))).expect(name);
             assert!(below.next().is_none() || name == "linerate compare", "{name}");
             let parsed = cli::definition().try_get_matches_from(example.split(' '));
             assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());

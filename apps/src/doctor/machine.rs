@@ -219,6 +219,7 @@ pub(super) mod tests {
         pub(in super::super) fn link(&self, path: &str, target: &str) {
             let path = self.tree.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let _ = fs::remove_file(&path);
             std::os::unix::fs::symlink(target, path).unwrap();
         }
 

@@ -156,8 +156,6 @@ fn assert_fails(args: &str, status: i32, part: &str) {
 #[test]
 fn wrong_usage_is_one_line_and_status_2() {
     for (args, part) in [
-        ("", "--via"),
-        ("--via kernel", "--connect"),
         ("--via kernel --connect 127.0.0.1:7 --keys 0", "--keys"),
         ("--via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
         ("--via kernel --connect 127.0.0.1:7 --value-size 0", "--value-size"),
