@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// PATH on the host: `linerate` first, then Debian's directories.
 const PATH: &str = "/run/book:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Script that sets up a host in new namespaces. $1 is the program, $2 the directory of the examples. Its file system is
-/// the machine's, mounted read-only.
+/// Script that sets up a host in new namespaces. $1 is the program, $2 the directory of the examples. Its file system
+/// is the machine's, mounted read-only.
 const SET_UP: &str = r#"
 set -eu
 mount -t tmpfs none /run

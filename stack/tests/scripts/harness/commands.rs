@@ -70,7 +70,8 @@ impl Script {
         self.command(Command::Close);
     }
 
-    /// Closes the connection with a FIN of `seq`, which the peer acknowledges. The peer's stream has ended before `next`.
+    /// Closes the connection with a FIN of `seq`, which the peer acknowledges. The peer's stream has ended before
+    /// `next`.
     #[track_caller]
     pub fn finish(&mut self, seq: Rel, next: Rel) {
         self.close();
