@@ -174,8 +174,8 @@ fn other_networks(matches: &ArgMatches) -> Option<String> {
     }
     let port = if service == "kv" { "" } else { ":7" };
     Some(format!(
-        "kernel sockets; on a DPDK port: linerate {service} serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2{port}; \
-         linerate doctor lists the networks of this host"
+        "kernel sockets; on a DPDK port: linerate {service} serve --via tap:lr0 --ip 10.0.0.2/24 \
+         --listen 10.0.0.2{port}; linerate doctor lists the networks of this host"
     ))
 }
 

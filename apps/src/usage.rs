@@ -47,13 +47,19 @@ pub fn message(program: &Command, selected: &[&Command], error: &Error) -> Strin
     let command = selected.last().copied().unwrap_or(program);
     let name = name_of(command);
     let problem = problem(program, command, error);
-    let example = EXAMPLES.iter().find(|example| example.starts_with(&format!("{name} ")));
+    let example = example_of(name);
     let wants_example = matches!(
         error.kind(),
         ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
     );
     let example = example.filter(|_| wants_example).map(|example| format!(", as in {example}")).unwrap_or_default();
     format!("{problem}{example}: see {name} --help")
+}
+
+/// Returns the example of the command `name`.
+fn example_of(name: &str) -> Option<&'static str> {
+    let is_of = |example: &str| example.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    EXAMPLES.into_iter().find(|example| is_of(example))
 }
 
 fn problem(program: &Command, command: &Command, error: &Error) -> String {
@@ -195,6 +201,11 @@ mod tests {
                  --listen 127.0.0.1:7007: see linerate echo serve --help",
             ),
             (
+                "linerate hugepages status --qqq",
+                "--qqq: unknown option: leave it out, as in linerate hugepages status: see linerate hugepages status \
+                 --help",
+            ),
+            (
                 "linerate top --pid 1 --pid 2",
                 "--pid: given twice: give it once, as in linerate top --interval 500ms: see linerate top --help",
             ),
@@ -224,8 +235,7 @@ mod tests {
                 return below.for_each(check);
             }
             let name = name_of(command);
-            let example =
-                EXAMPLES.iter().find(|example| format!("{example} ").starts_with(&format!("{name} "))).expect(name);
+            let example = example_of(name).expect(name);
             assert!(below.next().is_none() || name == "linerate compare", "{name}");
             let parsed = cli::definition().try_get_matches_from(example.split(' '));
             assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());

@@ -113,8 +113,8 @@ fn loads_modules() -> bool {
 fn modprobe(modules: &str, loads_modules: bool) -> String {
     if loads_modules {
         format!(
-            "modprobe {modules}, and for one in software over eth0: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev \
-             eth0"
+            "modprobe {modules}, and for one in software over eth0: modprobe rdma_rxe && \
+             rdma link add rxe0 type rxe netdev eth0"
         )
     } else {
         "this kernel loads no modules: boot one with CONFIG_INFINIBAND, such as Debian's, or choose another --via"
