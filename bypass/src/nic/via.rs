@@ -98,6 +98,13 @@ pub enum InvalidVia {
     },
 }
 
+impl Via {
+    /// Returns whether the network reaches loopback addresses.
+    pub fn has_loopback(&self) -> bool {
+        matches!(self, Via::Kernel | Via::Rdma { .. })
+    }
+}
+
 impl FromStr for Via {
     type Err = InvalidVia;
 

@@ -316,7 +316,7 @@ impl NetConfig {
         if remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(Error::NotAHost(remote));
         }
-        let has_loopback = matches!(self.via, Via::Kernel | Via::Rdma { .. });
+        let has_loopback = self.via.has_loopback();
         if remote.ip().is_loopback() && !has_loopback {
             let instead = "ADDRESS:PORT of the server".to_owned();
             return Err(Error::Loopback { option: "--connect", address: remote, instead });

@@ -208,8 +208,10 @@ fn check_password(args: &KvServeArgs) -> Result<(), Error> {
 
 /// Checks the arguments against each other.
 fn check(args: &KvServeArgs) -> Result<(), &'static str> {
-    let has_loopback = matches!(args.net.via, Via::Kernel | Via::Rdma { .. });
-    if !has_loopback && args.memcached.is_none() && args.listen.iter().all(|address| address.ip().is_loopback()) {
+    if !args.net.via.has_loopback()
+        && args.memcached.is_none()
+        && args.listen.iter().all(|address| address.ip().is_loopback())
+    {
         return Err("no address of the network: give --listen ADDR for Redis clients, --memcached ADDR for memcached \
                     clients, or both");
     }
