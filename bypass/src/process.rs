@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::time::Duration;
 
-/// Interval of the looks at the free memory of the heap.
+/// Interval at which the free memory of the heap is checked.
 const TRIM_PERIOD: Duration = Duration::from_secs(5);
 /// Growth of the free memory that is returned to the system, in bytes.
 const TRIM_MIN: usize = 16 << 20;
@@ -60,7 +60,8 @@ pub fn raise_open_files(wanted: Option<u64>) -> io::Result<u64> {
 /// Starts a thread, once per process, that returns free memory of the heap to the system when it has grown by 16 MB.
 ///
 /// glibc keeps free memory below the end of the heap, and on all threads but the first it keeps most of it
-/// (malloc_trim(3)), so that the memory of a backlog would stay resident after the backlog.
+/// (malloc_trim(3)), so that the memory of a backlog would stay resident after the backlog. Allocations of other
+/// threads wait while the memory is returned. Does nothing with another C library.
 pub fn trim_heap() {
     static STARTED: Once = Once::new();
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

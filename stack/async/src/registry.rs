@@ -132,15 +132,15 @@ impl DrainState {
         self.is_draining.get()
     }
 
-    /// Returns whether a request to drain has not been noticed yet.
+    /// Returns whether there is a request to drain of which the tasks have not been woken.
     #[inline]
-    pub fn is_news(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         !self.is_draining.get() && self.stop.borrow().as_ref().is_some_and(Stop::is_draining)
     }
 
-    /// Wakes the tasks that wait, if there is news.
+    /// Wakes the tasks that wait, once there is a request.
     pub fn begin_turn(&self) {
-        if self.is_news() {
+        if self.is_requested() {
             self.is_draining.set(true);
             let waiting: Vec<Waker> = self.waiting.borrow().iter().flatten().cloned().collect();
             waiting.into_iter().for_each(Waker::wake);

@@ -100,8 +100,7 @@ impl Service for AsyncService {
 
     #[inline]
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        let is_draining = self.executor.registry.drain.is_news();
-        if is_draining || !self.executor.is_idle(net.now()) {
+        if self.executor.registry.drain.is_requested() || !self.executor.is_idle(net.now()) {
             self.handle(net, |executor| {
                 executor.registry.drain.begin_turn();
                 executor.begin_turn();
