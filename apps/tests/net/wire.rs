@@ -4,6 +4,7 @@ use super::program::linerate;
 use linerate_harness::namespace::command_in;
 use linerate_harness::program::{Program, ip};
 use linerate_harness::wait_for;
+use linerate_hugepages::{Host, PageSize};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -45,6 +46,15 @@ fn ip_batch(commands: &[&str]) {
     assert!(output.status.success(), "ip {commands:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Waits until a quarter of the reserved hugepages is free. The kernel releases the pages of an AF_XDP socket some time
+/// after the end of its process, so that programs in a row could find none.
+fn wait_for_hugepages() {
+    wait_for("hugepages of ended programs", || {
+        let pool = Host::default().pool(PageSize::MB_2).unwrap();
+        pool.free >= pool.reserved / 4
+    });
+}
+
 /// Returns the command of `linerate` with the words of `args` in the network namespace `namespace`.
 pub fn linerate_in(namespace: &str, args: &str) -> Command {
     let mut command = command_in(namespace, env!("CARGO_BIN_EXE_linerate"));
@@ -79,6 +89,7 @@ impl Wire {
 
     /// Starts a server on the connected wire. `service` is a name followed by further arguments.
     pub fn serve(self, service: &str, namespace: &str) -> Program {
+        wait_for_hugepages();
         let (service, more) = service.split_once(' ').unwrap_or((service, ""));
         match self {
             Wire::AfXdp => Program::serve(linerate_in(
@@ -96,6 +107,7 @@ impl Wire {
 
     /// Starts a load on the connected wire. `service` is a name followed by further arguments.
     pub fn load(self, service: &str, namespace: &str) -> Program {
+        wait_for_hugepages();
         let (service, more) = service.split_once(' ').unwrap_or((service, ""));
         match self {
             Wire::AfXdp => Program::start(linerate_in(
